@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What discovery reads of a host, packed to be read again elsewhere.
+
+An archive holds the files that were read and the names that were listed,
+nothing else: no serial number, no configuration space, no udev database.
+It is a gzipped tar with the tree below ``sys/`` and ``meta.json``, which
+also tells what could not be read and with which errno. Archives are read
+in memory; nothing of them is ever unpacked on disk.
+"""
+
+import datetime
+import errno
+import importlib.metadata
+import io
+import json
+import os
+import platform
+import posixpath
+import tarfile
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from nova_accel import errors
+from nova_accel.host import fs, sysfs
+
+FORMAT = 1
+_META = "meta.json"
+# A host with eight GPUs of 32 VFs and 24 types each is some 70 000 files
+# and 10 MiB; whatever is far above is no capture.
+_MAX_FILES = 2_000_000
+_MAX_BYTES = 512 * 1024 * 1024
+
+Meta = Mapping[str, Any]
+
+
+def describe_host(root: str) -> dict[str, Any]:
+    """Return the meta data of an archive of the host below a root.
+
+    Kernel and host name are told for this machine only, not for a tree
+    that came from elsewhere.
+    """
+    here = os.path.realpath(root) == "/"
+    return {
+        "format": FORMAT,
+        "library": library_version(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
+        "kernel": platform.release() if here else None,
+        "hostname": platform.node() if here else None,
+    }
+
+
+def library_version() -> str:
+    """Return the version of the installed nova-accel, or ``unknown``."""
+    try:
+        return importlib.metadata.version("nova-accel")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def save(host: sysfs.HostReader, path: str, meta: Meta) -> int:
+    """Write everything a reader has looked at; return how many paths.
+
+    :param path: the archive to make; it must not exist.
+    :raises ArchiveError: it exists, or can't be written.
+    """
+    records = host.files.records()
+    failed = {
+        place: errno.errorcode.get(found, "EIO")
+        for place, found in records.items()
+        if isinstance(found, int)
+    }
+    text = json.dumps({**meta, "errors": failed}, indent=1, sort_keys=True)
+    try:
+        with (
+            open(path, "xb") as out,
+            tarfile.open(fileobj=out, mode="w:gz") as archive,
+        ):
+            _add_file(archive, _META, text)
+            for place, found in sorted(_members(records).items()):
+                _add(archive, place, found)
+    except FileExistsError as error:
+        raise errors.ArchiveError(
+            path, "exists; choose another name with -o"
+        ) from error
+    except OSError as error:
+        raise errors.ArchiveError(
+            path, f"can't be written: {error.strerror}"
+        ) from error
+    return len(records)
+
+
+def load(path: str) -> tuple[fs.Image, Meta]:
+    """Return the host in an archive, and the archive's meta data.
+
+    :raises ArchiveError: this is no archive that ``save`` wrote.
+    """
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            contents = _read_members(path, archive)
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise errors.ArchiveError(
+            path, f"is no archive of `nova-accel capture`: {error}"
+        ) from error
+    meta = _parse_meta(path, contents.pop(f"/{_META}", ""))
+    for place, name in meta["errors"].items():
+        contents[place] = _NUMBERS[name]
+    return fs.Image(contents), meta
+
+
+_NUMBERS = {name: number for number, name in errno.errorcode.items()}
+
+
+def _members(records: Mapping[str, fs.Record]) -> dict[str, fs.Record]:
+    """Return what goes into the archive, by path.
+
+    Names that were listed but never opened become empty files: whoever
+    lists the directory again must see them.
+    """
+    members: dict[str, fs.Record] = {}
+    for place, found in records.items():
+        if isinstance(found, fs.Directory):
+            for name in found:
+                members.setdefault(f"{place.rstrip('/')}/{name}", "")
+    members |= {p: r for p, r in records.items() if not isinstance(r, int)}
+    inner = {posixpath.dirname(p) for p in members} | {
+        p for p, r in records.items() if isinstance(r, int)
+    }
+    for place in inner & members.keys():
+        if members[place] == "" and place not in records:
+            del members[place]
+        elif isinstance(records.get(place), int):
+            members.pop(place)
+    return members
+
+
+def _add(archive: tarfile.TarFile, place: str, found: fs.Record) -> None:
+    name = place.strip("/")
+    if not name:
+        return
+    if isinstance(found, fs.Link):
+        _add_link(archive, name, place, found)
+    elif isinstance(found, str):
+        _add_file(archive, name, found)
+    else:
+        info = tarfile.TarInfo(name)
+        info.type, info.mode = tarfile.DIRTYPE, 0o755
+        archive.addfile(info)
+
+
+def _add_link(
+    archive: tarfile.TarFile, name: str, place: str, target: str
+) -> None:
+    """Write a link as a relative one that stays below the root."""
+    here = posixpath.dirname(place)
+    inside = posixpath.normpath(posixpath.join(here, target))
+    info = tarfile.TarInfo(name)
+    info.type = tarfile.SYMTYPE
+    info.linkname = posixpath.relpath(inside, here)
+    archive.addfile(info)
+
+
+def _add_file(archive: tarfile.TarFile, name: str, text: str) -> None:
+    content = text.encode()
+    info = tarfile.TarInfo(name)
+    info.mode, info.size = 0o644, len(content)
+    archive.addfile(info, io.BytesIO(content))
+
+
+def _read_members(path: str, archive: tarfile.TarFile) -> dict[str, fs.Record]:
+    contents: dict[str, fs.Record] = {}
+    size = 0
+    for member in archive:
+        size += member.size
+        if len(contents) >= _MAX_FILES or size > _MAX_BYTES:
+            raise errors.ArchiveError(path, "is too large to be a capture")
+        contents[_checked(path, member)] = _record(path, archive, member)
+    return contents
+
+
+def _checked(path: str, member: tarfile.TarInfo) -> str:
+    parts = member.name.split("/")
+    if (member.name != _META and f"/{parts[0]}" != fs.TOP) or not {
+        "",
+        ".",
+        "..",
+    }.isdisjoint(parts):
+        raise errors.ArchiveError(
+            path, f"holds {member.name!r}, which no capture does"
+        )
+    return f"/{member.name}"
+
+
+def _record(
+    path: str, archive: tarfile.TarFile, member: tarfile.TarInfo
+) -> fs.Record:
+    if member.issym():
+        return fs.Link(member.linkname)
+    if member.isdir():
+        return fs.Directory()
+    content = archive.extractfile(member) if member.isreg() else None
+    if content is None:
+        raise errors.ArchiveError(
+            path, f"holds {member.name!r}, which is no file, link or directory"
+        )
+    try:
+        return content.read().decode()
+    except UnicodeDecodeError:
+        return errno.EILSEQ
+
+
+def _parse_meta(path: str, text: fs.Record) -> dict[str, Any]:
+    try:
+        meta = json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        meta = None
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        raise errors.ArchiveError(
+            path,
+            f"has no {_META} of format {FORMAT}; was it written by another"
+            " version of nova-accel?",
+        )
+    failed = meta.setdefault("errors", {})
+    if not isinstance(failed, dict) or not all(
+        place.startswith(f"{fs.TOP}/") and str(name) in _NUMBERS
+        for place, name in failed.items()
+    ):
+        raise errors.ArchiveError(path, f"has malformed errors in {_META}")
+    return meta

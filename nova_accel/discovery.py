@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One look at a host: every driver asked, every failure isolated."""
+
+import logging
+from collections.abc import Mapping
+
+from nova_accel import errors, model, pci, plugin, policy
+from nova_accel.host import sysfs
+
+LOG = logging.getLogger(__name__)
+
+
+def read(
+    host: sysfs.HostReader,
+    drivers: Mapping[str, plugin.Driver],
+    rules: policy.Policy,
+) -> model.HostState:
+    """Return the devices of a host, sorted by address.
+
+    Drivers are asked in their order; what one has described the next ones
+    leave alone. A driver that fails costs its own devices only: it becomes
+    a problem, and what it had described before stays. Devices that the
+    operator switched off are left out.
+
+    :param host: a fresh reader; it looks at each file once.
+    :param drivers: by name, as ``plugin.load`` returns them.
+    """
+    devices: dict[str, model.Device] = {}
+    problems: list[model.Problem] = []
+    taken: set[str] = set()
+    complete = True
+    for name, driver in drivers.items():
+        described, failure = _ask(
+            name, driver, host, rules, frozenset(taken)
+        )
+        if failure is not None:
+            complete = False
+            problems.append(failure)
+        for found in described:
+            if isinstance(found, model.Problem):
+                problems.append(found)
+                continue
+            if found.address in taken:
+                problems.append(_twice(name, found))
+                continue
+            taken |= _parts(found)
+            devices[found.address] = found
+    problems += host.problems()
+    return model.HostState(
+        devices=tuple(
+            device
+            for device in sorted(devices.values(), key=_place)
+            if not _is_off(device, rules)
+        ),
+        problems=tuple(
+            sorted(set(problems), key=lambda p: (p.where, p.reason))
+        ),
+        unknown=host.unknown() - devices.keys(),
+        complete=complete,
+    )
+
+
+def _ask(
+    name: str,
+    driver: plugin.Driver,
+    host: sysfs.HostReader,
+    rules: policy.Policy,
+    taken: frozenset[str],
+) -> tuple[list[model.Device | model.Problem], model.Problem | None]:
+    """Return what a driver yields, and its failure or None."""
+    found: list[model.Device | model.Problem] = []
+    try:
+        for one in driver.describe(host, rules, taken):
+            if not isinstance(one, model.Device | model.Problem):
+                raise TypeError(f"described {one!r}, which is no device")
+            found.append(one)
+    except errors.AcceleratorError as error:
+        return found, _failed(name, str(error))
+    except Exception as error:  # a vendor's own code: it may raise anything
+        LOG.debug("driver %s failed", name, exc_info=True)
+        return found, _failed(
+            name, f"{error!r}; report it to whoever wrote the driver"
+        )
+    return found, None
+
+
+def _failed(name: str, reason: str) -> model.Problem:
+    return model.Problem(
+        where=f"driver {name}",
+        reason=f"failed, so devices of its kind may be missing: {reason}",
+    )
+
+
+def _twice(name: str, device: model.Device) -> model.Problem:
+    return model.Problem(
+        where=device.address,
+        reason=f"driver {name} describes it again; the first one keeps it",
+    )
+
+
+def _parts(device: model.Device) -> set[str]:
+    """Return every address that a device speaks for."""
+    slots = (slot for slot in device.slots if pci.is_address(slot))
+    return {device.address, *device.members, *slots}
+
+
+def _place(device: model.Device) -> tuple[bool, pci.PciAddress | str]:
+    """Return a key that sorts PCI addresses by number, names behind."""
+    if pci.is_address(device.address):
+        return False, pci.parse_address(device.address)
+    return True, device.address
+
+
+def _is_off(device: model.Device, rules: policy.Policy) -> bool:
+    rule = rules.rule(device.address, device.vendor_id, device.product_id)
+    return rule.use is policy.Use.OFF

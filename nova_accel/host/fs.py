@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel files below a root: read once, bounded, and never outside it."""
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from typing import Protocol
+
+from nova_accel import errors
+
+# Kernel attributes are at most one page (4 KiB; PAGE_SIZE in
+# fs/sysfs/file.c, 64 KiB on some architectures). Whatever is larger is no
+# attribute.
+LIMIT = 64 * 1024
+# Nothing outside this directory is ever looked at.
+TOP = "/sys"
+# As many links as the kernel follows in one path (MAXSYMLINKS, namei.h).
+_MAX_LINKS = 40
+# A process's own memory: its first page is never mapped, so reading it
+# fails with EIO. Trees made by hand stand a link to it for an attribute
+# that the kernel refuses to give.
+_UNREADABLE = "/proc/self/mem"
+
+
+class Link(str):
+    """Where a recorded link points."""
+
+    __slots__ = ()
+
+
+class Directory(tuple[str, ...]):
+    """The names in a recorded directory."""
+
+    __slots__ = ()
+
+
+# What was found at a path: a file's text, the errno of a failed read, a
+# link, or a directory.
+Record = str | int | Link | Directory
+
+
+class Source(Protocol):
+    """Where files come from. Paths start with ``/``, below the root.
+
+    Each method raises OSError as the kernel does.
+    """
+
+    def link(self, path: str) -> str | None:
+        """Return where a link points, None for what is no link."""
+        ...
+
+    def content(self, path: str) -> bytes:
+        """Return a regular file's bytes, at most one more than LIMIT."""
+        ...
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a directory."""
+        ...
+
+
+class Disk:
+    """The files below a directory of this machine.
+
+    :param root: ``/``, or the directory of a simulated or unpacked host.
+    """
+
+    def __init__(self, root: str | os.PathLike[str] = "/") -> None:
+        self._root = os.path.realpath(root).rstrip("/")
+
+    def link(self, path: str) -> str | None:
+        """Return where a link points, None for what is no link."""
+        try:
+            return os.readlink(self._root + path)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return None
+            raise
+
+    def content(self, path: str) -> bytes:
+        """Return a file's bytes; a link is not followed (ELOOP)."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(self._root + path, flags), "rb", 0) as opened:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            return _read_bounded(opened.fileno())
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a directory."""
+        return os.listdir(self._root + path)
+
+
+def _read_bounded(descriptor: int) -> bytes:
+    content = b""
+    while len(content) <= LIMIT:
+        more = os.read(descriptor, LIMIT + 1 - len(content))
+        if not more:
+            break
+        content += more
+    return content
+
+
+class Files:
+    """A source's files, each read at most once: one look at a host.
+
+    Links are followed as chroot would: neither an absolute target nor any
+    number of ``..`` leads out of the root; and what leads out of ``/sys``
+    does not exist (ENOENT).
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._links: dict[str, str | int | None] = {}
+        self._texts: dict[str, str | int] = {}
+        self._names: dict[str, tuple[str, ...] | int] = {}
+        self._resolved: dict[str, str | int] = {}
+
+    def text(self, path: str) -> str:
+        """Return a file's text, as the kernel wrote it.
+
+        :raises UnreadableError: with the errno of the failed read; EFBIG
+            for a file over LIMIT, EILSEQ for one that is no UTF-8.
+        """
+        place = self._place(path)
+        if place not in self._texts:
+            self._texts[place] = self._read_text(place)
+        found = self._texts[place]
+        if isinstance(found, int):
+            raise errors.UnreadableError(place, found)
+        return found
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """Return the names in a directory, sorted.
+
+        :raises UnreadableError: with the errno of the failed read.
+        """
+        place = self.resolve(path)
+        if place not in self._names:
+            try:
+                self._names[place] = tuple(sorted(self._source.names(place)))
+            except OSError as error:
+                self._names[place] = error.errno or errno.EIO
+        found = self._names[place]
+        if isinstance(found, int):
+            raise errors.UnreadableError(place, found)
+        return found
+
+    def link(self, path: str) -> str:
+        """Return the last part of a link's target.
+
+        The target itself need not exist.
+
+        :raises UnreadableError: with the errno of the failed read; EINVAL
+            for what is no link.
+        """
+        place = self._place(path)
+        target = self._target(place)
+        if target is None:
+            raise errors.UnreadableError(place, errno.EINVAL)
+        return target.rstrip("/").rpartition("/")[2]
+
+    def resolve(self, path: str) -> str:
+        """Return the path with every link in it followed.
+
+        :raises UnreadableError: a part of it does not exist (ENOENT) or
+            can't be looked at, or links go in a circle (ELOOP).
+        """
+        if path not in self._resolved:
+            try:
+                self._resolved[path] = self._follow(path)
+            except errors.UnreadableError as error:
+                self._resolved[path] = error.number
+        found = self._resolved[path]
+        if isinstance(found, int):
+            raise errors.UnreadableError(path, found)
+        return found
+
+    def is_gone(self, path: str) -> bool:
+        """Return whether a directory, looked at only now, isn't there."""
+        try:
+            self.names(path)
+        except errors.UnreadableError as error:
+            return error.number == errno.ENOENT
+        return False
+
+    def records(self) -> Mapping[str, Record]:
+        """Return everything looked at so far, by path.
+
+        A text, an errno for what could not be read, a link or a
+        directory: enough to make each of these looks again elsewhere.
+        """
+        seen: dict[str, Record] = {}
+        for path, target in self._links.items():
+            if target is None:
+                seen[path] = Directory()
+            elif isinstance(target, str):
+                seen[path] = Link(target)
+            elif target != errno.ENOENT:
+                seen[path] = target
+        for path, listed in self._names.items():
+            if listed == errno.ENOTDIR:
+                seen[path] = ""  # a file where a directory was expected
+            elif isinstance(listed, int):
+                seen[path] = listed
+            else:
+                seen[path] = Directory(listed)
+        seen |= self._texts
+        return seen
+
+    def _place(self, path: str) -> str:
+        """Return a path whose directories are free of links."""
+        parent, _, name = path.rpartition("/")
+        return f"{self.resolve(parent or '/')}/{name}".replace("//", "/")
+
+    def _target(self, place: str) -> str | None:
+        if place not in self._links:
+            try:
+                self._links[place] = self._source.link(place)
+            except OSError as error:
+                self._links[place] = error.errno or errno.EIO
+        target = self._links[place]
+        if isinstance(target, int):
+            raise errors.UnreadableError(place, target)
+        return target
+
+    def _follow(self, path: str) -> str:
+        waiting = path.split("/")[::-1]
+        done: list[str] = []
+        hops = 0
+        while waiting:
+            part = waiting.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                del done[-1:]
+                continue
+            if not done and part != TOP[1:]:
+                raise errors.UnreadableError(path, errno.ENOENT)
+            target = self._target("/" + "/".join([*done, part]))
+            if target is None:
+                done.append(part)
+                continue
+            hops += 1
+            if hops > _MAX_LINKS:
+                raise errors.UnreadableError(path, errno.ELOOP)
+            if target.startswith("/"):
+                done = []
+            waiting += target.split("/")[::-1]
+        return "/" + "/".join(done)
+
+    def _read_text(self, place: str) -> str | int:
+        try:
+            return _decode(self._source.content(place))
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                return error.errno or errno.EIO
+        try:
+            if self._target(place) == _UNREADABLE:
+                return errno.EIO
+            return _decode(self._source.content(self.resolve(place)))
+        except errors.UnreadableError as error:
+            return error.number
+        except OSError as error:
+            return error.errno or errno.EIO
+
+
+class Image:
+    """A host's files as ``Files.records`` remembered them, in memory.
+
+    :param records: by path, as ``Files.records`` gives them. Directories
+        on the way to a path need no record of their own.
+    """
+
+    def __init__(self, records: Mapping[str, Record]) -> None:
+        self._records = dict(records)
+        self._children: dict[str, set[str]] = {"/": set()}
+        for path in records:
+            self._add(path)
+
+    def link(self, path: str) -> str | None:
+        """Return where a link points, None for what is no link."""
+        found = self._find(path)
+        if found == errno.ENOTDIR:
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return str(found) if isinstance(found, Link) else None
+
+    def content(self, path: str) -> bytes:
+        """Return a file's bytes; a link is not followed (ELOOP)."""
+        found = self._find(path)
+        if isinstance(found, Link):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        if isinstance(found, int):
+            raise OSError(found, os.strerror(found))
+        if isinstance(found, str):
+            return found.encode()
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a directory, those not recorded left out."""
+        found = self._find(path)
+        if isinstance(found, int):
+            raise OSError(found, os.strerror(found))
+        if isinstance(found, str):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return sorted(self._children.get(path, set()) | set(found or ()))
+
+    def _add(self, path: str) -> None:
+        while path != "/":
+            parent, _, name = path.rpartition("/")
+            siblings = self._children.setdefault(parent or "/", set())
+            if name in siblings:
+                return
+            siblings.add(name)
+            path = parent or "/"
+
+    def _find(self, path: str) -> Record | None:
+        if path not in self._records and path not in self._children:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return self._records.get(path)
+
+
+def _decode(content: bytes) -> str | int:
+    if len(content) > LIMIT:
+        return errno.EFBIG
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return errno.EILSEQ

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host's PCI functions and mediated devices, as its kernel shows them."""
+
+import dataclasses
+import errno
+import os
+import re
+import uuid
+from collections.abc import Iterator
+
+from nova_accel import errors, model, pci
+from nova_accel.host import attributes, fs
+
+# Documentation/ABI/testing: sysfs-bus-pci, sysfs-bus-vfio-mdev.
+_FUNCTIONS = "/sys/bus/pci/devices"
+_PARENTS = "/sys/class/mdev_bus"
+_MDEVS = "/sys/bus/mdev/devices"
+# What every 16-bit read gives once a function is gone from its bus.
+_GONE = 0xFFFF
+_ATTRIBUTE = re.compile(r"[A-Za-z0-9_][\w.\-]*(?:/[A-Za-z0-9_][\w.\-]*)*")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MdevType:
+    """One type directory of an mdev parent.
+
+    ``label`` is the content of its ``name`` file, None without one;
+    ``available`` is how many the parent can make now, None when it does
+    not say. Missing texts are empty.
+    """
+
+    type_id: str
+    label: str | None
+    description: str
+    device_api: str
+    available: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MdevParent:
+    """A device that makes mediated devices.
+
+    ``name`` is its directory's name: ``0000:3b:00.0``, ``mtty``,
+    ``matrix``, ``0.0.0052``. ``function`` is None off the PCI bus, and for
+    a function whose ids can't be read; ``physfn`` is the PF's address when
+    this is a VF.
+    """
+
+    name: str
+    function: pci.PciFunction | None
+    driver: str | None
+    physfn: str | None
+    types: tuple[MdevType, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Mdev:
+    """A mediated device that exists; ``type_id`` is empty if unknown."""
+
+    uuid: str
+    parent: str
+    type_id: str
+
+
+class HostReader:
+    """One look at a host: each file is read at most once.
+
+    What can't be read is kept in ``problems()`` while the rest goes on.
+    Make a new reader for the next look.
+
+    :param root: the directory that holds ``sys``: ``/``, or a captured or
+        simulated host's.
+    :param source: where to read instead, for a host in an archive.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] = "/",
+        *,
+        source: fs.Source | None = None,
+    ) -> None:
+        self.files = fs.Files(source or fs.Disk(root))
+        self._problems: dict[model.Problem, None] = {}
+        self._unknown: set[str] = set()
+        self._functions: dict[str, pci.PciFunction] | None = None
+        self._parents: tuple[MdevParent, ...] | None = None
+        self._mdevs: tuple[Mdev, ...] | None = None
+
+    def functions(self) -> tuple[pci.PciFunction, ...]:
+        """Return every PCI function whose ids can be read, by address.
+
+        :raises UnreadableError: the bus itself can't be listed.
+        """
+        return tuple(self._by_address().values())
+
+    def function(self, address: str) -> pci.PciFunction | None:
+        """Return the function at an address, or None.
+
+        :raises UnreadableError: the bus itself can't be listed.
+        """
+        return self._by_address().get(address)
+
+    def mdev_parents(self) -> tuple[MdevParent, ...]:
+        """Return what can make mediated devices, in the order of names.
+
+        :raises UnreadableError: the class of parents can't be listed.
+        """
+        if self._parents is None:
+            self._by_address()
+            self._parents = tuple(self._read_parents())
+        return self._parents
+
+    def mdevs(self) -> tuple[Mdev, ...]:
+        """Return the mediated devices that exist, in the order of uuids.
+
+        :raises UnreadableError: the bus of mdevs can't be listed.
+        """
+        if self._mdevs is None:
+            self._mdevs = tuple(self._read_mdevs())
+        return self._mdevs
+
+    def attribute(self, address: str, name: str) -> str:
+        """Return a function's attribute, without the final newline.
+
+        :param name: as ``revision``, or ``nvidia/current_vgpu_type``.
+        :raises UnreadableError: with the errno of the failed read.
+        :raises MalformedError: address or name can't be such.
+        """
+        if not _ATTRIBUTE.fullmatch(name):
+            raise errors.MalformedError(
+                "attribute name", name, "a path below the function"
+            )
+        found = pci.parse_address(address)
+        return self.files.text(f"{_FUNCTIONS}/{found}/{name}").rstrip("\n")
+
+    def problems(self) -> tuple[model.Problem, ...]:
+        """Return what could not be read so far, and why."""
+        return tuple(self._problems)
+
+    def unknown(self) -> frozenset[str]:
+        """Return what exists but can't be told: addresses without ids."""
+        return frozenset(self._unknown)
+
+    def _note(self, where: str, reason: str) -> None:
+        self._problems[model.Problem(where=where, reason=reason)] = None
+
+    def _listed(self, path: str) -> tuple[str, ...]:
+        """Return a directory's names; nothing if there is none."""
+        try:
+            return self.files.names(path)
+        except errors.UnreadableError as error:
+            if error.number == errno.ENOENT:
+                return ()
+            raise
+
+    # -- PCI functions ----------------------------------------------------
+
+    def _by_address(self) -> dict[str, pci.PciFunction]:
+        if self._functions is None:
+            found: dict[str, pci.PciFunction] = {}
+            present = frozenset(self._listed(_FUNCTIONS))
+            for name in sorted(present):
+                if not pci.is_address(name):
+                    self._note(name, "is no PCI address; left out")
+                    continue
+                function = self._read_function(name, present)
+                if function is None:
+                    self._unknown.add(name)
+                else:
+                    found[name] = function
+            _adopt(found)
+            self._functions = dict(
+                sorted(found.items(), key=lambda item: item[1].address)
+            )
+        return self._functions
+
+    def _read_function(
+        self, name: str, present: frozenset[str]
+    ) -> pci.PciFunction | None:
+        directory = f"{_FUNCTIONS}/{name}"
+        try:
+            entries = frozenset(self.files.names(directory))
+            vendor = self._hexadecimal(directory, "vendor")
+            product = self._hexadecimal(directory, "device")
+        except (errors.UnreadableError, errors.MalformedError) as error:
+            self._note(name, f"its ids can't be read: {error}")
+            return None
+        if vendor == _GONE:
+            self._note(
+                name,
+                "is gone from the bus: its vendor reads 0xffff; rescan the"
+                " bus or reseat the card",
+            )
+            return None
+        facts = attributes.Facts(self.files, directory, entries, self._note)
+        group, members = self._read_group(facts)
+        children = tuple(facts.virtual_functions(present))
+        return pci.PciFunction(
+            address=pci.parse_address(name),
+            vendor=f"{vendor:04x}",
+            product=f"{product:04x}",
+            class_code=facts.number("class", 16),
+            subsystem_vendor=facts.identity("subsystem_vendor"),
+            subsystem_product=facts.identity("subsystem_device"),
+            driver=facts.driver(),
+            numa_node=facts.numa_node(),
+            iommu_group=group,
+            group_members=members,
+            physfn=facts.address("physfn"),
+            total_vfs=facts.number("sriov_totalvfs"),
+            num_vfs=facts.number("sriov_numvfs") or len(children),
+            virtual_functions=children,
+            boot_vga=facts.is_boot_vga(),
+        )
+
+    def _hexadecimal(self, directory: str, name: str) -> int:
+        text = self.files.text(f"{directory}/{name}").strip()
+        if not re.fullmatch(r"0x[0-9a-f]{4}", text):
+            raise errors.MalformedError(name, text[:40], "0x and four digits")
+        return int(text, 16)
+
+    def _read_group(
+        self, facts: attributes.Facts
+    ) -> tuple[int | None, tuple[pci.PciAddress, ...]]:
+        """Return an IOMMU group's number and members.
+
+        No member at all stands for a group whose members can't be read.
+        """
+        number = facts.link("iommu_group")
+        if number is None or not number.isdecimal():
+            return None, ()
+        try:
+            names = self.files.names(f"{facts.directory}/iommu_group/devices")
+        except errors.UnreadableError as error:
+            facts.note(f"the members of its IOMMU group: {error}")
+            return int(number), ()
+        members = (n for n in names if pci.is_address(n))
+        return int(number), tuple(map(pci.parse_address, members))
+
+    # -- mediated devices -------------------------------------------------
+
+    def _read_parents(self) -> Iterator[MdevParent]:
+        for name in self._listed(_PARENTS):
+            directory = f"{_PARENTS}/{name}"
+            try:
+                type_ids = self.files.names(
+                    f"{directory}/mdev_supported_types"
+                )
+                entries = frozenset(self.files.names(directory))
+            except errors.UnreadableError as error:
+                self._unknown.add(name)
+                self._note(name, f"its mdev types can't be listed: {error}")
+                continue
+            function = self.function(name)
+            facts = attributes.Facts(
+                self.files, directory, entries, self._note
+            )
+            physfn = function.physfn if function else facts.address("physfn")
+            yield MdevParent(
+                name=name,
+                function=function,
+                driver=function.driver if function else facts.driver(),
+                physfn=str(physfn) if physfn else None,
+                types=tuple(self._read_types(name, directory, type_ids)),
+            )
+
+    def _read_types(
+        self, parent: str, directory: str, type_ids: tuple[str, ...]
+    ) -> Iterator[MdevType]:
+        for type_id in type_ids:
+            place = f"{directory}/mdev_supported_types/{type_id}"
+            facts = attributes.TypeFacts(self.files, place)
+            found = MdevType(
+                type_id=type_id,
+                label=facts.text("name"),
+                description=facts.text("description") or "",
+                device_api=facts.text("device_api") or "",
+                available=facts.available(),
+            )
+            if facts.missing and self.files.is_gone(place):
+                self._note(
+                    f"{parent} {type_id}",
+                    "vanished while being read; left out until the next look",
+                )
+                continue
+            for reason in facts.reasons:
+                self._note(f"{parent} {type_id}", reason)
+            yield found
+
+    def _read_mdevs(self) -> Iterator[Mdev]:
+        for name in self._listed(_MDEVS):
+            place = f"{_MDEVS}/{name}"
+            try:
+                uuid.UUID(name)
+                parent = self.files.resolve(place).split("/")[-2]
+            except (ValueError, errors.UnreadableError) as error:
+                self._note(name, f"is left out as an mdev: {error}")
+                continue
+            try:
+                type_id = self.files.link(f"{place}/mdev_type")
+            except errors.UnreadableError as error:
+                self._note(name, f"the type of this mdev: {error}")
+                type_id = ""
+            yield Mdev(uuid=name.lower(), parent=parent, type_id=type_id)
+
+
+def _adopt(functions: dict[str, pci.PciFunction]) -> None:
+    """Give each VF its PF where only the PF's link to it is there yet.
+
+    While VFs are enabled, a VF stands on the bus before its physfn link
+    does (drivers/pci/iov.c, pci_iov_add_virtfn).
+    """
+    for parent in list(functions.values()):
+        for address in parent.virtual_functions:
+            child = functions.get(str(address))
+            if child is not None and child.physfn is None:
+                functions[str(address)] = dataclasses.replace(
+                    child, physfn=parent.address
+                )

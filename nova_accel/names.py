@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every name and id this library makes up, each made in one place."""
+
+import re
+import uuid
+
+# Placement: traits and custom resource classes are at most 255 characters
+# of A-Z, 0-9 and underscore (placement api-ref, "Traits").
+MAX_NAME = 255
+
+OWNER_TRAIT = "CUSTOM_OWNER_NOVA_ACCEL"
+NOVA_OWNER_TRAIT = "OWNER_NOVA"
+MISSING_TRAIT = "CUSTOM_ACCELERATOR_MISSING"
+GPU_CLASS = "VGPU"
+WHOLE_GPU_CLASS = "PGPU"
+GPU_MEMORY_CLASS = "CUSTOM_GPU_MEMORY_MB"
+MDEV_CLASS = "CUSTOM_MDEV"
+
+# A trait under these prefixes names a profile that a device can make.
+PROFILE_PREFIXES = ("CUSTOM_VGPU_", "CUSTOM_MDEV_", "CUSTOM_GPU_")
+
+# Traits under these prefixes are ours to add and to remove on our
+# providers; any other trait there was set by the operator and stays.
+_OUR_PREFIXES = (
+    "CUSTOM_VGPU_",
+    "CUSTOM_GPU_",
+    "CUSTOM_MDEV_",
+    "CUSTOM_ACCELERATOR_",
+    "CUSTOM_FPGA_",
+)
+
+# Vendors' short names by PCI vendor id (pci.ids), for traits and people.
+# Identity is always the id: a vendor that is missing here goes by it.
+_VENDORS = {
+    "10de": "nvidia",
+    "8086": "intel",
+    "1002": "amd",
+    "10ee": "xilinx",
+    "19e5": "huawei",
+    "1da3": "habana",
+    "1ae0": "google",
+}
+
+
+def vendor_name(vendor_id: str) -> str:
+    """Return the vendor's short name, or the id where none is known."""
+    return _VENDORS.get(vendor_id, vendor_id)
+
+
+def custom(*parts: str) -> str:
+    """Return ``CUSTOM_`` and the parts as one Placement name.
+
+    Whatever is not a letter or digit becomes an underscore; runs of them
+    become one.
+    """
+    text = re.sub(r"[^A-Z0-9]+", "_", "_".join(parts).upper())
+    return f"CUSTOM_{text.strip('_')}"[:MAX_NAME]
+
+
+def provider_name(root: str, address: str) -> str:
+    """Return the provider's name: ``<root>_accel_0000_41_00_0``."""
+    return f"{root}_accel_{re.sub(r'[^0-9A-Za-z]', '_', address)}"
+
+
+def provider_uuid(root_uuid: str, address: str) -> str:
+    """Return the provider's uuid5 of compute node and device address."""
+    return str(uuid.uuid5(uuid.UUID(root_uuid), address))
+
+
+def mdev_uuid(provider: str, slot: str) -> str:
+    """Return the uuid5 of the mdev that fills a slot of a provider.
+
+    It depends on nothing but the slot, so a retry finds its own work and
+    every mdev of ours can be proved to be ours.
+    """
+    return str(uuid.uuid5(uuid.UUID(provider), slot))
+
+
+def is_ours(trait: str) -> bool:
+    """Return whether this library sets and removes that trait."""
+    return trait in (OWNER_TRAIT, NOVA_OWNER_TRAIT) or trait.startswith(
+        _OUR_PREFIXES
+    )
+
+
+def identity_traits(
+    vendor_id: str, product_id: str, numa_node: int | None
+) -> frozenset[str]:
+    """Return the traits that say what a device is and where it sits."""
+    traits = set()
+    if vendor_id:
+        traits.add(
+            custom("ACCELERATOR", "VENDOR", vendor_name(vendor_id))
+        )
+        traits.add(custom("ACCELERATOR", "DEVICE", vendor_id, product_id))
+    if numa_node is not None:
+        traits.add(custom("ACCELERATOR", "NUMA", str(numa_node)))
+    return frozenset(traits)
+
+
+def slot_names(count: int) -> tuple[str, ...]:
+    """Return the identifiers of ``count`` slots made on one parent."""
+    return tuple(f"slot-{n}" for n in range(count))

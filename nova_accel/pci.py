@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PCI addresses and functions as the kernel names them."""
+
+import dataclasses
+import re
+
+from nova_accel import errors
+
+# Linux prints the domain with at least four hex digits (five and more
+# behind Intel VMD) and the function as one digit 0-7, also with ARI:
+# drivers/pci/probe.c pci_setup_device(), "%04x:%02x:%02x.%d".
+_ADDRESS = re.compile(
+    r"(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2})"
+    r":(?P<slot>[0-9a-f]{2})\.(?P<function>[0-7])"
+)
+# Five bits of the routing id (PCI Local Bus Specification).
+_LAST_SLOT = 0x1F
+# Base classes (PCI Code and ID Assignment Specification).
+_DISPLAY = 0x03
+_BRIDGE = 0x06
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class PciAddress:
+    """Where a function sits: domain, bus, slot and function numbers."""
+
+    domain: int
+    bus: int
+    slot: int
+    function: int
+
+    def __str__(self) -> str:
+        """Return the kernel's spelling, such as ``0000:41:00.0``."""
+        return (
+            f"{self.domain:04x}:{self.bus:02x}"
+            f":{self.slot:02x}.{self.function:x}"
+        )
+
+
+def is_address(text: str) -> bool:
+    """Return whether the text is a PCI address in the kernel's spelling."""
+    return _ADDRESS.fullmatch(text) is not None
+
+
+def parse_address(text: str) -> PciAddress:
+    """Return the address that a text like ``0000:41:00.0`` names.
+
+    :raises MalformedError: the text has another form.
+    """
+    found = _ADDRESS.fullmatch(text.strip().lower())
+    if found is None:
+        raise errors.MalformedError(
+            "PCI address", text, "DDDD:BB:SS.F in hexadecimal"
+        )
+    numbers = {k: int(v, 16) for k, v in found.groupdict().items()}
+    if numbers["slot"] > _LAST_SLOT:
+        raise errors.MalformedError(
+            "PCI address", text, "a slot of at most 1f"
+        )
+    return PciAddress(**numbers)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PciFunction:
+    """One function as sysfs describes it.
+
+    ``vendor``, ``product``, ``subsystem_vendor`` and ``subsystem_product``
+    are four hex digits without ``0x``; ``class_code`` is the 24-bit class;
+    ``numa_node`` is None when the firmware names no node (-1);
+    ``iommu_group`` is None on a host without IOMMU; ``group_members`` are
+    the addresses in that group, this one included.
+    """
+
+    address: PciAddress
+    vendor: str
+    product: str
+    class_code: int
+    subsystem_vendor: str = ""
+    subsystem_product: str = ""
+    driver: str | None = None
+    numa_node: int | None = None
+    iommu_group: int | None = None
+    group_members: tuple[PciAddress, ...] = ()
+    physfn: PciAddress | None = None
+    total_vfs: int = 0
+    num_vfs: int = 0
+    virtual_functions: tuple[PciAddress, ...] = ()
+    boot_vga: bool = False
+
+    @property
+    def base_class(self) -> int:
+        """Return the top byte of the class, 0x03 for a display."""
+        return self.class_code >> 16
+
+    @property
+    def is_bridge(self) -> bool:
+        """Return whether this is a bridge (PCI class 06)."""
+        return self.base_class == _BRIDGE
+
+    @property
+    def is_display(self) -> bool:
+        """Return whether this is a display controller (PCI class 03)."""
+        return self.base_class == _DISPLAY
+
+    @property
+    def is_vfio_bound(self) -> bool:
+        """Return whether it is bound for a guest: to VFIO or pci-stub.
+
+        Vendors' variant drivers all carry the word (``qat_vfio_pci``,
+        ``nvgrace_gpu_vfio_pci``).
+        """
+        driver = self.driver or ""
+        return driver == "pci-stub" or "vfio" in driver

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vendor drivers: their protocol, and how installed ones are found."""
+
+import importlib.metadata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from nova_accel import errors, model, policy
+from nova_accel.host import sysfs
+
+GROUP = "nova_accel.drivers"
+
+# Asked in this order: the first driver that describes a function keeps it.
+# Drivers that are not named here come between, in the order of their names.
+_FIRST = ("mdev",)
+_LAST = ("pci_passthrough", "noop")
+
+
+@runtime_checkable
+class Driver(Protocol):
+    """One technology: describes its devices and plans their changes.
+
+    A driver never writes: it returns actions, which the library carries
+    out with the right privileges, checks, and takes back on failure.
+    """
+
+    name: str
+
+    def describe(
+        self,
+        host: sysfs.HostReader,
+        rules: policy.Policy,
+        taken: frozenset[str],
+    ) -> Iterable[model.Device | model.Problem]:
+        """Yield the devices of this technology that the host shows.
+
+        A device that can be read in part is yielded with what is known,
+        beside a problem for the rest.
+
+        :param host: the host's kernel files, read through a cache.
+        :param rules: what the operator allows.
+        :param taken: addresses that another driver has described.
+        :raises UnreadableError: nothing of this technology can be read;
+            the other drivers go on.
+        """
+        ...
+
+    def plan_prepare(self, claim: model.Claim) -> Sequence[model.Action]:
+        """Return the actions that make a claim's partition."""
+        ...
+
+    def plan_release(self, claim: model.Claim) -> Sequence[model.Action]:
+        """Return the actions that unmake a claim's partition."""
+        ...
+
+
+def installed() -> dict[str, importlib.metadata.EntryPoint]:
+    """Return the entry points of all installed drivers, by name."""
+    points = importlib.metadata.entry_points(group=GROUP)
+    return {point.name: point for point in points}
+
+
+def load(wanted: Iterable[str] = ()) -> Mapping[str, Driver]:
+    """Return drivers by name, in the order in which they are asked.
+
+    :param wanted: the names to load; none means every installed driver.
+    :raises ConfigurationError: a name is not installed, or its entry
+        point can't be loaded or is no driver.
+    """
+    points = installed()
+    chosen = tuple(wanted) or tuple(points)
+    return {
+        name: _load_one(name, points) for name in sorted(chosen, key=_order)
+    }
+
+
+def _order(name: str) -> tuple[int, str]:
+    if name in _FIRST:
+        return _FIRST.index(name), ""
+    if name in _LAST:
+        return len(_FIRST) + 1 + _LAST.index(name), ""
+    return len(_FIRST), name
+
+
+def _load_one(
+    name: str, points: Mapping[str, importlib.metadata.EntryPoint]
+) -> Driver:
+    option = "[nova_accel] drivers"
+    if name not in points:
+        known = ", ".join(sorted(points)) or "none"
+        raise errors.ConfigurationError(
+            option, name, f"no such driver is installed; known are {known}"
+        )
+    try:
+        driver = points[name].load()()
+    except Exception as error:  # a vendor's own code: it may raise anything
+        raise errors.ConfigurationError(
+            option,
+            name,
+            f"the driver's entry point {points[name].value} fails to load"
+            f" ({error!r}); mend or remove its package",
+        ) from error
+    if not isinstance(driver, Driver):
+        raise errors.ConfigurationError(
+            option,
+            name,
+            f"{points[name].value} is no driver: it must have the methods"
+            " of nova_accel.plugin.Driver",
+        )
+    return driver

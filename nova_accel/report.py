@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host and its provider tree, for people and for programs."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from nova_accel import model, pci, providers
+
+# PCI classes whose devices an operator expects to see mentioned: display,
+# processing accelerator, co-processor.
+_EXPECTED = (0x03, 0x12, 0x0B)
+NOTHING = "No accelerator that can be offered was found on this host."
+
+
+def as_dict(
+    state: model.HostState, tree: providers.ProviderTree
+) -> dict[str, Any]:
+    """Return the report for programs; its keys are a stable interface."""
+    return {
+        "devices": [_device_dict(device) for device in state.devices],
+        "providers": [
+            {
+                "name": node.name,
+                "parent": tree.root.name,
+                "inventories": {
+                    name: record.as_dict()
+                    for name, record in sorted(node.inventories.items())
+                },
+                "traits": sorted(node.traits),
+            }
+            for node in tree.nodes
+        ],
+        "problems": [
+            {"where": p.where, "reason": p.reason} for p in state.problems
+        ],
+    }
+
+
+def _device_dict(device: model.Device) -> dict[str, Any]:
+    return {
+        "address": device.address,
+        "vendor": device.vendor,
+        "vendor_id": device.vendor_id,
+        "product_id": device.product_id,
+        "model": device.model,
+        "driver": device.driver,
+        "numa_node": device.numa_node,
+        "technology": device.technology,
+        "profiles": [
+            {"name": p.name, "available": p.available} for p in device.profiles
+        ],
+        "partitions": [
+            {"profile": p.profile, "id": p.handle, "in_use": p.in_use}
+            for p in device.partitions
+        ],
+    }
+
+
+def as_text(
+    state: model.HostState,
+    tree: providers.ProviderTree,
+    functions: Iterable[pci.PciFunction] = (),
+) -> str:
+    """Return the report for people.
+
+    :param functions: all PCI functions of the host; accelerators among
+        them that no device speaks for are listed as not offered.
+    """
+    lines = list(_headline(state, tree.root.name))
+    for device in state.devices:
+        lines += ["", *_device_lines(device)]
+    if state.devices:
+        lines += ["", f"Resource providers below {tree.root.name}"]
+        for node in tree.nodes:
+            lines += _provider_lines(node)
+        lines += ["", "Flavor properties that ask for one of each profile"]
+        lines += _flavor_lines(state.devices)
+    lines += _section("Not offered", _unoffered(state, functions))
+    lines += _section(
+        "Problems", (f"{p.where}: {p.reason}" for p in state.problems)
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _headline(state: model.HostState, name: str) -> Iterator[str]:
+    if not state.devices:
+        yield NOTHING
+        return
+    partitions = sum(len(d.partitions) for d in state.devices)
+    yield (
+        f"{name}: {_count(len(state.devices), 'device')},"
+        f" {_count(partitions, 'partition')},"
+        f" {_count(len(state.problems), 'problem')}"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _section(title: str, lines: Iterable[str]) -> list[str]:
+    body = [f"  {line}" for line in lines]
+    return ["", title, *body] if body else []
+
+
+def _device_lines(device: model.Device) -> Iterator[str]:
+    ids = f"{device.vendor_id}:{device.product_id}"
+    facts = [device.technology]
+    if device.vendor_id and device.model != ids:
+        facts.append(ids)
+    facts.append(f"driver {device.driver or 'none'}")
+    if device.numa_node is not None:
+        facts.append(f"NUMA node {device.numa_node}")
+    title = f"{device.vendor} {device.model}".strip()
+    yield f"{device.address}  {title}  ({', '.join(facts)})"
+    if device.members:
+        yield f"  together with {', '.join(device.members)}"
+    rows = [("PROFILE", "AVAILABLE", "EXISTING", "CHARGES")]
+    for profile in device.profiles:
+        existing = [p for p in device.partitions if p.profile == profile.name]
+        charges = (f"{k}={v}" for k, v in profile.charges.items())
+        rows.append(
+            (
+                profile.name,
+                str(profile.available),
+                str(len(existing)),
+                " ".join(charges),
+            )
+        )
+    yield from _columns(rows)
+    if device.partitions:
+        yield "  Partitions"
+    for partition in device.partitions:
+        known_free = "" if partition.in_use else "  free"
+        yield (
+            f"    {partition.handle}  {partition.profile}"
+            f"  on {partition.parent}{known_free}"
+        )
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (c.ljust(w) for c, w in zip(row, widths, strict=True))
+        yield f"  {'  '.join(cells)}".rstrip()
+
+
+def _provider_lines(node: providers.ProviderNode) -> Iterator[str]:
+    yield f"  {node.name}  {node.uuid}"
+    for name, record in sorted(node.inventories.items()):
+        yield f"    {name}: total {record.total}, reserved {record.reserved}"
+    for trait in sorted(node.traits):
+        yield f"    {trait}"
+
+
+def _flavor_lines(devices: Iterable[model.Device]) -> Iterator[str]:
+    """Yield a block for each profile, however many devices have it."""
+    seen: dict[str, model.Profile] = {}
+    for device in devices:
+        for profile in device.profiles:
+            seen.setdefault(profile.trait, profile)
+    for trait, profile in seen.items():
+        resources = (
+            f"resources_ACCEL1:{k}={v}" for k, v in profile.charges.items()
+        )
+        yield f"  {' '.join(resources)} trait_ACCEL1:{trait}=required"
+
+
+def _unoffered(
+    state: model.HostState, functions: Iterable[pci.PciFunction]
+) -> Iterator[str]:
+    offered = {p.where for p in state.problems}
+    for device in state.devices:
+        offered |= {device.address, *device.members}
+    for function in functions:
+        if (
+            function.base_class in _EXPECTED
+            and function.physfn is None
+            and str(function.address) not in offered
+        ):
+            yield _why(function)
+
+
+def _why(function: pci.PciFunction) -> str:
+    facts = [f"bound to {function.driver or 'no driver'}"]
+    if function.boot_vga:
+        facts.append("the host's boot display")
+    if function.num_vfs:
+        facts.append(f"{_count(function.num_vfs, 'virtual function')} enabled")
+    return (
+        f"{function.address}  {function.vendor}:{function.product}"
+        f"  class {function.class_code:06x}: {', '.join(facts)}"
+    )

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The template of a vendor driver: it finds nothing and plans nothing.
+
+Copy this file to write a driver. Three steps make it known:
+
+1. Write the class. It needs a ``name`` and the three methods below; it
+   need not inherit from anything (``nova_accel.plugin.Driver`` is a
+   protocol).
+2. Name it in your package's ``setup.cfg``::
+
+       [options.entry_points]
+       nova_accel.drivers =
+           mycard = mypackage.mycard:MyCardDriver
+
+3. Install the package beside nova-accel and run ``nova-accel inspect``.
+
+The rules of the house:
+
+- A driver reads through the ``HostReader`` it is given, and nothing else:
+  that is what makes ``nova-accel capture`` complete, and a bug on a host
+  you can't reach reproducible on your desk.
+- A driver never writes. What has to change is returned as actions; the
+  library carries them out with the right privileges, reads them back, and
+  undoes them when a later one fails.
+- Match by what the kernel shows (ids, classes, attributes), never by
+  names made for people.
+- What can be read only in part is described as far as it can be, with a
+  ``Problem`` beside it. Never guess, never raise for one bad card.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from nova_accel import model, policy
+from nova_accel.host import sysfs
+
+
+class NoopDriver:
+    """Describes no device and plans no change."""
+
+    name = "noop"
+
+    def describe(
+        self,
+        host: sysfs.HostReader,
+        rules: policy.Policy,
+        taken: frozenset[str],
+    ) -> Iterable[model.Device | model.Problem]:
+        """Return nothing.
+
+        A real driver walks ``host.functions()`` (or ``mdev_parents()``),
+        passes over addresses in ``taken`` (another driver has described
+        them) and over those for which ``rules.rule(...)`` says another
+        use, and yields one ``Device`` for each physical card: its
+        counters, its profiles with what each charges and how many more
+        can be made now, its slots (one for each partition that the card
+        could hold in any state), and the partitions that exist.
+        """
+        return ()
+
+    def plan_prepare(self, claim: model.Claim) -> Sequence[model.Action]:
+        """Return no action.
+
+        A real driver returns what makes the claim's partition, in order.
+        The same claim must give the same actions: the library skips those
+        that are done already, so that a retry is safe.
+        """
+        return ()
+
+    def plan_release(self, claim: model.Claim) -> Sequence[model.Action]:
+        """Return no action.
+
+        A real driver returns what unmakes the claim's partition: in
+        general the prepare list backwards, each action undone.
+        """
+        return ()
