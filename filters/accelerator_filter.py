@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The filter that nova-scheduler loads, and the reasons it gives.
+
+In nova.conf of nova-scheduler::
+
+    [filter_scheduler]
+    available_filters = nova.scheduler.filters.all_filters
+    available_filters = filters.accelerator_filter.AcceleratorFilter
+    enabled_filters = <the filters in use>,AcceleratorFilter
+
+AcceleratorFilter comes last: Nova claims the first candidate of the list
+that the last filter leaves.
+"""
+
+import http
+from collections.abc import Iterable
+from typing import Any
+
+from nova import exception
+from nova.scheduler import filters as host_filters
+from nova.scheduler import request_filter, utils
+from nova.scheduler.client import report
+from oslo_log import log as logging
+
+from filters import explain, facts, fit, request
+
+LOG = logging.getLogger(__name__)
+
+
+def placement_getter(global_request_id: str | None = None) -> facts.Get:
+    """Return a getter over Nova's own Placement client.
+
+    :param global_request_id: the request's id, for Placement's log.
+    """
+
+    def get(path: str) -> Any:
+        # A seam: whatever breaks in between (Keystone, catalog, HTTP,
+        # JSON) must not break scheduling, and every caller takes
+        # FactsError for "unknown".
+        try:
+            answer = report.report_client_singleton().get(
+                path,
+                version=facts.MICROVERSION,
+                global_request_id=global_request_id,
+            )
+            if answer.status_code == http.HTTPStatus.OK:
+                return answer.json()
+        except Exception as error:
+            raise facts.FactsError(path, repr(error)) from error
+        raise facts.FactsError(
+            path, f"HTTP {answer.status_code}: {answer.text[:400]}"
+        )
+
+    return get
+
+
+def wanted_by(spec: Any) -> request.AcceleratorRequest:
+    """Return what a RequestSpec's flavor asks of accelerators."""
+    if "extra_specs" not in spec.flavor:
+        return request.NOTHING
+    return request.parse_request(spec.flavor.extra_specs)
+
+
+@request_filter.trace_request_filter
+def refuse_hopeless_request(ctxt: Any, spec: Any) -> bool:
+    """Refuse a request that Placement can't serve on any host, with why.
+
+    It runs before Nova asks Placement, whose empty answer has no reason.
+
+    :returns: whether the request asks for accelerators.
+    :raises nova.exception.RequestFilterFailed: a group of the flavor has
+        no candidate even when asked for alone. The reason, without names
+        of hosts, becomes the server's fault; the log has the names.
+    """
+    wanted = wanted_by(spec)
+    if not wanted.groups:
+        return False
+    try:
+        refusal = explain.find_refusal(
+            placement_getter(ctxt.global_id), wanted
+        )
+    except facts.FactsError as error:
+        LOG.warning("Accelerators were not checked beforehand: %s", error)
+        return True
+    if refusal is not None:
+        LOG.info(
+            "No host can serve accelerator group '%(suffix)s' (%(group)s)"
+            " of server %(server)s: %(refusal)s",
+            {
+                "suffix": refusal.group.suffix,
+                "group": refusal.group,
+                "server": _server(spec),
+                "refusal": refusal,
+            },
+        )
+        raise exception.RequestFilterFailed(reason=refusal.summary)
+    return True
+
+
+def install_request_filter() -> None:
+    """Add refuse_hopeless_request to Nova's request filters, once.
+
+    The list is read at every request; adding to it is the only way to
+    reach the server's fault from outside Nova.
+    """
+    known = {
+        (f.__module__, f.__name__) for f in request_filter.ALL_REQUEST_FILTERS
+    }
+    mine = refuse_hopeless_request
+    if (mine.__module__, mine.__name__) not in known:
+        request_filter.ALL_REQUEST_FILTERS.append(mine)
+
+
+class AcceleratorFilter(host_filters.BaseHostFilter):
+    """Keeps and orders the allocation candidates that fit accelerators.
+
+    A host passes while one candidate is left. Requests without
+    accelerators pass untouched, before anything is read.
+
+    :param get: how to ask Placement, by default through Nova's client.
+    """
+
+    # A rebuild keeps its devices and comes without candidates.
+    RUN_ON_REBUILD = False
+
+    def __init__(self, get: facts.Get | None = None) -> None:
+        super().__init__()
+        self._reader = facts.Reader(get or placement_getter())
+        self._memories = facts.Memories()
+        install_request_filter()
+
+    def filter_all(self, hosts: Iterable[Any], spec: Any) -> Iterable[Any]:
+        """Return the hosts that pass, their candidates pruned and ordered.
+
+        :param hosts: nova.scheduler.host_manager.HostState objects.
+        :param spec: the nova.objects.RequestSpec.
+        """
+        wanted = wanted_by(spec)
+        if not wanted.groups or utils.request_is_rebuild(spec):
+            return hosts
+        hosts = list(hosts)
+        memory = self._memories.recall(spec, wanted)
+        look = self._reader.look(
+            memory,
+            _server(spec),
+            [host.allocation_candidates for host in hosts],
+        )
+        for problem in look.problems:
+            LOG.warning("AcceleratorFilter knows less: %s", problem)
+        return [host for host in hosts if _keep(host, memory, look)]
+
+    def host_passes(self, host_state: Any, spec: Any) -> bool:
+        """Return whether one host passes; see filter_all."""
+        return bool(list(self.filter_all([host_state], spec)))
+
+
+def _server(spec: Any) -> str:
+    return str(spec.instance_uuid) if "instance_uuid" in spec else ""
+
+
+def _keep(host: Any, memory: facts.Memory, look: facts.Look) -> bool:
+    """Prune and order a host's candidates; return whether one is left.
+
+    A host that came without any (no Placement) is not ours to judge.
+    """
+    if not host.allocation_candidates:
+        return True
+    fits, lacks = fit.fitting(
+        memory.wanted, host.allocation_candidates, look.facts
+    )
+    host.allocation_candidates = fits
+    every = memory.lacks.setdefault(host.uuid, {})
+    every.update(lacks)
+    if not fits:
+        # No server goes without a host when alternates are looked for.
+        LOG.log(
+            logging.DEBUG if look.again else logging.INFO,
+            "AcceleratorFilter refuses host %(host)s: %(lacks)s",
+            {"host": host.host, "lacks": "; ".join(every.values())},
+        )
+    return bool(fits)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a flavor asks of accelerators, read from its extra specs."""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from nova_accel import flavors, names
+
+# Classes that nothing but an accelerator is counted in. The three
+# standard ones are of os-resource-classes.
+ACCELERATOR_CLASSES = frozenset(
+    {
+        names.GPU_CLASS,
+        names.WHOLE_GPU_CLASS,
+        "FPGA",
+        names.MDEV_CLASS,
+        names.GPU_MEMORY_CLASS,
+        "CUSTOM_MIG_SLICE",
+    }
+)
+UNSUFFIXED = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AcceleratorRequest:
+    """The groups of one server that ask for accelerators."""
+
+    groups: tuple[flavors.RequestGroup, ...] = ()
+
+    @property
+    def classes(self) -> frozenset[str]:
+        """Return every resource class the groups ask for."""
+        return frozenset(
+            name for group in self.groups for name in group.resources
+        )
+
+
+NOTHING = AcceleratorRequest()
+
+
+def parse_request(extra_specs: Mapping[str, str]) -> AcceleratorRequest:
+    """Return what a flavor asks of accelerators, groups by suffix.
+
+    A group asks for one if it names a class that only accelerators have,
+    or requires one of this library's traits. What Nova ignores (an amount
+    that is no number, a trait neither required nor forbidden) is ignored.
+    """
+    groups = (_ours(group) for group in flavors.parse_groups(extra_specs))
+    found = tuple(group for group in groups if group is not None)
+    return AcceleratorRequest(groups=found) if found else NOTHING
+
+
+def _ours(group: flavors.RequestGroup) -> flavors.RequestGroup | None:
+    """Return what a group asks of accelerators, None if nothing.
+
+    Of the unsuffixed group only what belongs to accelerators is kept: the
+    rest is the server's own, and its traits may be met by any provider of
+    the host, so they say nothing about the accelerator.
+    """
+    unsuffixed = group.suffix == UNSUFFIXED
+    resources = {
+        name: amount
+        for name, amount in sorted(group.resources.items())
+        if amount and (not unsuffixed or name in ACCELERATOR_CLASSES)
+    }
+    required = frozenset() if unsuffixed else group.required
+    ours = ACCELERATOR_CLASSES.intersection(resources) or any(
+        names.is_ours(trait) and trait != names.NOVA_OWNER_TRAIT
+        for trait in required
+    )
+    if not ours or not resources:
+        return None
+    return dataclasses.replace(
+        group,
+        resources=MappingProxyType(resources),
+        required=required,
+        forbidden=frozenset() if unsuffixed else group.forbidden,
+    )

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The provider tree on paper against the tree in the service."""
