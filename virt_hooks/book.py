@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which server of this host holds which claims, as this process knows."""
+
+import logging
+import threading
+from collections.abc import Iterable
+
+from nova_accel import model
+
+LOG = logging.getLogger(__name__)
+
+
+class Book:
+    """Claims by server. Thread-safe; nothing of it is stored.
+
+    Nova remembers the slots of each server: at the start of the service
+    the book is written anew from them.
+    """
+
+    def __init__(self) -> None:
+        self._claims: dict[str, tuple[model.Claim, ...]] = {}
+        self._guard = threading.Lock()
+
+    def claims(self) -> tuple[model.Claim, ...]:
+        """Return the claims of all servers."""
+        with self._guard:
+            return tuple(c for held in self._claims.values() for c in held)
+
+    def claims_of(self, consumer: str) -> tuple[model.Claim, ...]:
+        """Return the claims of one server."""
+        with self._guard:
+            return self._claims.get(consumer, ())
+
+    def write_down(
+        self, consumer: str, held: tuple[model.Claim, ...]
+    ) -> None:
+        """Replace the claims of one server."""
+        with self._guard:
+            self._set(consumer, held)
+
+    def evict(self, consumer: str, slots: Iterable[model.Slot]) -> None:
+        """Forget others' claims on slots that Nova has given to a server.
+
+        A server whose clean-up failed is not asked about again.
+        """
+        given = tuple(slots)
+        with self._guard:
+            for other, held in list(self._claims.items()):
+                kept = _without(held, given)
+                if other != consumer and kept != held:
+                    LOG.warning("server %s holds its slots no more", other)
+                    self._set(other, kept)
+
+    def forget(self, consumer: str, slots: Iterable[model.Slot]) -> None:
+        """Take the claims on some slots from one server."""
+        with self._guard:
+            held = self._claims.get(consumer, ())
+            self._set(consumer, _without(held, slots))
+
+    def own(
+        self, consumer: str, found: Iterable[model.Claim]
+    ) -> tuple[model.Claim, ...]:
+        """Return those claims that no other server has by now.
+
+        A release may come late, or twice: meanwhile Nova may have handed
+        the slot to somebody else.
+        """
+        others = {
+            claim.handle
+            for claim in self.claims()
+            if claim.consumer != consumer
+        }
+        return tuple(claim for claim in found if claim.handle not in others)
+
+    def _set(self, consumer: str, held: tuple[model.Claim, ...]) -> None:
+        if held:
+            self._claims[consumer] = held
+        else:
+            self._claims.pop(consumer, None)
+
+
+def _without(
+    held: Iterable[model.Claim], slots: Iterable[model.Slot]
+) -> tuple[model.Claim, ...]:
+    """Return the claims that stand for none of some slots."""
+    gone = {(slot.provider, slot.identifier) for slot in slots}
+    return tuple(c for c in held if (c.provider, c.slot) not in gone)
