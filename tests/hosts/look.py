@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Described hosts, read with the library's own drivers."""
+
+import pathlib
+from collections.abc import Iterable, Mapping
+
+from nova_accel import discovery, model, plugin, policy
+from nova_accel.host import sysfs
+from nova_accel.vendors import mdev, noop, pci_passthrough
+from tests.hosts import build
+
+NAMES = tuple(sorted(path.stem for path in build.HERE.glob("*.json")))
+DRIVERS: Mapping[str, plugin.Driver] = {
+    "mdev": mdev.MdevDriver(),
+    "pci_passthrough": pci_passthrough.PciPassthroughDriver(),
+    "noop": noop.NoopDriver(),
+}
+
+
+def make(name: str, root: pathlib.Path) -> pathlib.Path:
+    """Make the tree of a described host; return its root."""
+    return build.build(build.load(name), root)
+
+
+def read(root: pathlib.Path, rules: Iterable[str] = ()) -> model.HostState:
+    """Read a tree afresh, under device_spec lines."""
+    return discovery.read(
+        sysfs.HostReader(root), DRIVERS, policy.parse_policy(rules)
+    )
+
+
+def device(state: model.HostState, address: str) -> model.Device:
+    found = state.device(address)
+    assert found is not None, f"{address} is not among the devices"
+    return found
+
+
+def profile(one: model.Device, name: str) -> model.Profile:
+    found = one.profile(name)
+    assert found is not None, f"{name} is not among the profiles"
+    return found
+
+
+def reasons(state: model.HostState, where: str) -> str:
+    return "\n".join(p.reason for p in state.problems if p.where == where)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+import errno
+import io
+import json
+import pathlib
+import shutil
+import tarfile
+
+import pytest
+
+from nova_accel import capture, discovery, errors, policy
+from nova_accel.host import sysfs
+from tests.hosts import look
+
+NO_RULES = policy.Policy()
+GOOD_META = json.dumps({"format": capture.FORMAT, "errors": {}})
+
+
+def pack(root: pathlib.Path, path: pathlib.Path) -> None:
+    host = sysfs.HostReader(root)
+    discovery.read(host, look.DRIVERS, NO_RULES)
+    assert capture.save(host, str(path), capture.describe_host(str(root)))
+
+
+def replay(path: pathlib.Path) -> sysfs.HostReader:
+    return sysfs.HostReader(source=capture.load(str(path))[0])
+
+
+@pytest.mark.parametrize("name", look.NAMES)
+def test_an_archive_gives_the_same_devices_and_problems(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    root = look.make(name, tmp_path / "host")
+    pack(root, tmp_path / "host.tar.gz")
+    again = discovery.read(
+        replay(tmp_path / "host.tar.gz"), look.DRIVERS, NO_RULES
+    )
+    assert again == look.read(root)
+
+
+@pytest.mark.parametrize("name", look.NAMES)
+def test_an_archive_of_an_archive_is_the_same(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    root = look.make(name, tmp_path / "host")
+    pack(root, tmp_path / "1.tar.gz")
+    host = replay(tmp_path / "1.tar.gz")
+    first = discovery.read(host, look.DRIVERS, NO_RULES)
+    capture.save(host, str(tmp_path / "2.tar.gz"), {"format": 1})
+    again = replay(tmp_path / "2.tar.gz")
+    assert discovery.read(again, look.DRIVERS, NO_RULES) == first
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in look.NAMES if n not in ("broken", "mtty")]
+)
+def test_an_unpacked_archive_is_a_plain_tree(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    root = look.make(name, tmp_path / "host")
+    pack(root, tmp_path / "host.tar.gz")
+    # As an operator does; Debian 12's Python has no extraction filters.
+    shutil.unpack_archive(tmp_path / "host.tar.gz", tmp_path / "plain")
+    assert look.read(tmp_path / "plain") == look.read(root)
+
+
+def test_a_failed_read_is_replayed_with_its_errno(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("broken", tmp_path / "host")
+    pack(root, tmp_path / "host.tar.gz")
+    host = replay(tmp_path / "host.tar.gz")
+    for address, name, number in [
+        ("0000:12:00.0", "vendor", errno.EIO),
+        ("0000:11:00.0", "subsystem_vendor", errno.EILSEQ),
+        ("0000:14:00.0", "class", errno.ENXIO),
+        ("0000:15:00.0", "boot_vga", errno.ELOOP),
+    ]:
+        with pytest.raises(errors.UnreadableError) as caught:
+            host.attribute(address, name)
+        assert caught.value.number == number
+
+
+def test_only_what_discovery_reads_is_packed(tmp_path: pathlib.Path) -> None:
+    root = look.make("t4-mdev", tmp_path / "host")
+    card = root / "sys/bus/pci/devices/0000:3b:00.0"
+    (card / "vpd").write_text("SERIAL-4711")
+    (card / "serial").write_text("SERIAL-4711")
+    (root / "etc").mkdir()
+    (root / "etc/shadow").write_text("SERIAL-4711")
+    (card / "subsystem_device").unlink()
+    (card / "subsystem_device").symlink_to("/etc/shadow")
+    (card / "serial_link").symlink_to("/etc/shadow")
+    host = sysfs.HostReader(root)
+    discovery.read(host, look.DRIVERS, NO_RULES)
+    assert all(p.startswith("/sys") for p in host.files.records())
+    path = tmp_path / "host.tar.gz"
+    capture.save(host, str(path), {"format": 1})
+    with tarfile.open(path) as archive:
+        for member in archive:
+            assert member.name == "meta.json" or member.name.startswith("sys")
+            if member.isreg():
+                opened = archive.extractfile(member)
+                assert opened is not None
+                assert b"SERIAL" not in opened.read()
+
+
+def test_meta_data_says_where_it_is_from(tmp_path: pathlib.Path) -> None:
+    meta = capture.describe_host("/")
+    assert meta["hostname"]
+    assert meta["kernel"]
+    assert meta["library"]
+    assert str(meta["date"]).endswith("+00:00")
+    # A tree that came from elsewhere is not this machine's.
+    assert capture.describe_host(str(tmp_path))["hostname"] is None
+
+
+def test_an_existing_file_is_not_overwritten(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "precious"
+    path.write_text("precious")
+    with pytest.raises(errors.ArchiveError, match="exists"):
+        capture.save(sysfs.HostReader(tmp_path), str(path), {})
+    assert path.read_text() == "precious"
+
+
+def test_a_place_that_cant_be_written_is_told(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.ArchiveError, match="can't be written"):
+        capture.save(
+            sysfs.HostReader(tmp_path), str(tmp_path / "no/such/dir"), {}
+        )
+
+
+def archive_of(path: pathlib.Path, *members: tuple[str, str]) -> str:
+    """Write an archive; a member's text may be a link's target."""
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in members:
+            info = tarfile.TarInfo(name.partition(" ")[0])
+            info.size = len(text)
+            if name.endswith(" link"):
+                info.type, info.linkname, info.size = tarfile.SYMTYPE, text, 0
+            if name.endswith(" hard"):
+                info.type, info.linkname, info.size = tarfile.LNKTYPE, text, 0
+            if name.endswith(" device"):
+                info.type, info.size = tarfile.CHRTYPE, 0
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        (),
+        (("meta.json", "{"),),
+        (("meta.json", "[]"),),
+        (("meta.json", '{"format": 99}'),),
+        (("meta.json", '{"format": 1, "errors": []}'),),
+        (("meta.json", '{"format": 1, "errors": {"/sys/a": "EVIL"}}'),),
+        (("meta.json", '{"format": 1, "errors": {"/sys/a": []}}'),),
+        (("meta.json", '{"format": 1, "errors": {"/etc/a": "EIO"}}'),),
+        (("meta.json", GOOD_META), ("../escape", "x")),
+        (("meta.json", GOOD_META), ("sys/../../escape", "x")),
+        (("meta.json", GOOD_META), ("/etc/passwd", "x")),
+        (("meta.json", GOOD_META), ("etc/passwd", "x")),
+        (("meta.json", GOOD_META), ("sys/a hard", "/etc/passwd")),
+        (("meta.json", GOOD_META), ("sys/a device", "")),
+    ],
+)
+def test_an_archive_of_another_kind_is_refused(
+    tmp_path: pathlib.Path, members: tuple[tuple[str, str], ...]
+) -> None:
+    path = archive_of(tmp_path / "odd.tar.gz", *members)
+    with pytest.raises(errors.ArchiveError) as caught:
+        capture.load(path)
+    assert caught.value.path == path
+    assert [p.name for p in tmp_path.iterdir()] == ["odd.tar.gz"]
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08\x00"])
+def test_a_file_that_is_no_archive_is_refused(
+    tmp_path: pathlib.Path, content: bytes
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(errors.ArchiveError, match="no archive"):
+        capture.load(str(path))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_torn_archive_is_refused(
+    tmp_path: pathlib.Path, share: float
+) -> None:
+    pack(look.make("t4-mdev", tmp_path / "host"), tmp_path / "whole")
+    whole = (tmp_path / "whole").read_bytes()
+    torn = tmp_path / "torn"
+    torn.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(errors.ArchiveError):
+        capture.load(str(torn))
+
+
+def test_links_in_an_archive_lead_nowhere_else(
+    tmp_path: pathlib.Path,
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    path = archive_of(
+        tmp_path / "host.tar.gz",
+        ("meta.json", GOOD_META),
+        ("sys/bus/pci/devices/0000:01:00.0/revision link", str(secret)),
+        ("sys/bus/pci/devices/0000:01:00.0/vendor link", "../" * 30 + "x"),
+    )
+    host = sysfs.HostReader(source=capture.load(path)[0])
+    for name in ("revision", "vendor"):
+        with pytest.raises(errors.UnreadableError) as caught:
+            host.attribute("0000:01:00.0", name)
+        assert caught.value.number == errno.ENOENT

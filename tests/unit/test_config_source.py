@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The config source, opened by oslo.config itself, as services do it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+from nova_accel import config_source
+
+NAMED = """
+[DEFAULT]
+config_source = accel
+
+[accel]
+driver = nova_accel
+"""
+
+
+@pytest.fixture(autouse=True)
+def _meta_path() -> Iterator[None]:
+    before = list(sys.meta_path)
+    yield
+    sys.meta_path[:] = before
+
+
+def parse(directory: Path, text: str) -> cfg.ConfigOpts:
+    path = directory / "nova.conf"
+    path.write_text(text)
+    conf = cfg.ConfigOpts()
+    for name in ("compute_driver", "state_path"):
+        conf.register_opt(cfg.StrOpt(name))
+    conf.register_opt(
+        cfg.StrOpt("compute_driver", default="own"), group="other"
+    )
+    conf(["--config-file", str(path)])
+    return conf
+
+
+def finders() -> list[config_source.ShimFinder]:
+    return [
+        finder
+        for finder in sys.meta_path
+        if isinstance(finder, config_source.ShimFinder)
+    ]
+
+
+def test_named_source_supplies_the_driver_only(tmp_path: Path) -> None:
+    conf = parse(tmp_path, NAMED)
+    assert conf.compute_driver == "accel.AccelLibvirtDriver"
+    assert conf.state_path is None
+    assert conf["other"].compute_driver == "own"
+    location = conf.get_location("compute_driver")
+    assert location is not None
+    assert location.detail == "nova_accel.config_source"
+
+
+def test_nova_conf_is_stronger(tmp_path: Path) -> None:
+    text = NAMED.replace(
+        "[DEFAULT]", "[DEFAULT]\ncompute_driver = libvirt.LibvirtDriver"
+    )
+    assert parse(tmp_path, text).compute_driver == "libvirt.LibvirtDriver"
+
+
+def test_opened_twice_is_opened_once(tmp_path: Path) -> None:
+    parse(tmp_path, NAMED)
+    parse(tmp_path, NAMED)
+    assert len(finders()) == 1
+    assert sys.meta_path[-1] is finders()[0]
+
+
+def test_not_named_means_nothing_happens(tmp_path: Path) -> None:
+    assert parse(tmp_path, "[DEFAULT]\n").compute_driver is None
+    assert finders() == []
+
+
+def test_another_source_does_not_switch_it_on(tmp_path: Path) -> None:
+    # oslo.config imports every installed source for this, ours too.
+    # Port 9 (discard) answers nobody: the source can't be opened.
+    conf = parse(
+        tmp_path,
+        "[DEFAULT]\nconfig_source = remote\n"
+        "[remote]\ndriver = remote_file\nuri = http://127.0.0.1:9/nova\n",
+    )
+    assert conf.compute_driver is None
+    assert finders() == []
+
+
+def test_finder_finds_the_shim_and_nothing_else() -> None:
+    config_source.install_finder()
+    (finder,) = finders()
+    assert finder.find_spec("nova.virt.libvirt", None) is None
+    assert finder.find_spec("nova.virt.accelerated", None) is None
+    spec = finder.find_spec("nova.virt.accel", None)
+    assert spec is not None and spec.origin is not None
+    shim = Path(spec.origin)
+    assert shim.parts[-3:] == ("virt_hooks", "shim", "__init__.py")
+    assert "AccelLibvirtDriver" in shim.read_text()
+
+
+def test_opening_imports_neither_nova_nor_any_concurrency(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "nova.conf").write_text(NAMED)
+    script = (
+        "import sys\n"
+        "from oslo_config import cfg\n"
+        "before = set(sys.modules)\n"
+        "conf = cfg.ConfigOpts()\n"
+        "conf(['--config-file', 'nova.conf'])\n"
+        "new = {name.partition('.')[0] for name in"
+        " set(sys.modules) - before}\n"
+        "assert 'nova_accel' in new, new\n"
+        "print(*sorted(new & {'nova', 'eventlet', 'futurist', 'greenlet',"
+        " 'virt_hooks', 'filters', 'placement_sync', 'libvirt',"
+        " 'openstack'}))\n"
+    )
+    done = subprocess.run(  # noqa: S603 - our own interpreter and script
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONWARNINGS": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == ""
+
+
+def test_no_options_of_its_own() -> None:
+    assert config_source.Driver().list_options_for_discovery() == []

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+import copy
+import gc
+import logging
+from typing import Any, NoReturn
+
+import pytest
+
+from filters import facts, request
+
+pytest.importorskip("nova", reason="the scheduler's seam needs Nova")
+
+from nova import context, objects
+from nova.scheduler import host_manager, request_filter
+from nova.scheduler.client import report
+from oslo_utils.fixture import uuidsentinel as uuids
+
+from filters import accelerator_filter
+
+objects.register_all()
+
+MTTY = {
+    "resources_A:CUSTOM_MDEV": "1",
+    "trait_A:CUSTOM_MDEV_MTTY_2": "required",
+}
+CANDIDATE = {
+    "allocations": {
+        uuids.root: {"resources": {"VCPU": 1}},
+        uuids.card: {"resources": {"CUSTOM_MDEV": 1}},
+    },
+    "mappings": {"": [uuids.root], "_A": [uuids.card]},
+}
+
+
+def spec(
+    extra_specs: dict[str, str],
+    instance: str = uuids.server1,
+    hints: dict[str, list[str]] | None = None,
+) -> Any:
+    return objects.RequestSpec(
+        context.get_admin_context(),
+        flavor=objects.Flavor(extra_specs=extra_specs),
+        instance_uuid=instance,
+        scheduler_hints=hints or {},
+    )
+
+
+def host(name: str = "labvm", candidates: int = 1) -> Any:
+    state = host_manager.HostState(name, name, uuids.cell)
+    state.allocation_candidates = [
+        copy.deepcopy(CANDIDATE) for _ in range(candidates)
+    ]
+    return state
+
+
+def unreachable(path: str) -> NoReturn:
+    raise facts.FactsError(path, "ConnectFailure")
+
+
+class Asked(AssertionError):
+    pass
+
+
+def forbidden(path: str) -> NoReturn:
+    raise Asked(path)
+
+
+def no_catalog() -> NoReturn:
+    raise RuntimeError("no catalog")
+
+
+@pytest.fixture
+def request_filters(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    known = list(request_filter.ALL_REQUEST_FILTERS)
+    monkeypatch.setattr(request_filter, "ALL_REQUEST_FILTERS", known)
+    return known
+
+
+@pytest.mark.parametrize(
+    ("extra_specs", "hints"),
+    [
+        ({}, None),
+        ({"hw:cpu_policy": "shared", "resources:VCPU": "1"}, None),
+        (MTTY, {"_nova_check_type": ["rebuild"]}),
+    ],
+)
+@pytest.mark.usefixtures("request_filters")
+def test_requests_that_are_not_ours_pass_and_nothing_is_asked(
+    extra_specs: dict[str, str], hints: dict[str, list[str]] | None
+) -> None:
+    ours = accelerator_filter.AcceleratorFilter(forbidden)
+    several = [host("a", 2), host("b", 0)]
+
+    assert (
+        ours.filter_all(several, spec(extra_specs, hints=hints)) is several
+    )
+
+
+@pytest.mark.usefixtures("request_filters")
+def test_one_server_with_no_choice_costs_no_call() -> None:
+    ours = accelerator_filter.AcceleratorFilter(forbidden)
+    labvm = host()
+
+    assert ours.host_passes(labvm, spec(MTTY))
+    assert labvm.allocation_candidates == [CANDIDATE]
+
+
+@pytest.mark.usefixtures("request_filters")
+def test_a_host_without_candidates_is_not_judged() -> None:
+    ours = accelerator_filter.AcceleratorFilter(forbidden)
+
+    assert ours.host_passes(host(candidates=0), spec(MTTY))
+
+
+@pytest.mark.usefixtures("request_filters")
+def test_when_placement_is_down_all_pass_unchanged_and_it_is_logged(
+    caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = accelerator_filter.AcceleratorFilter(unreachable)
+    labvm, asks = host(candidates=2), spec(MTTY)
+    before = list(labvm.allocation_candidates)
+
+    with caplog.at_level(logging.WARNING):
+        for server in (uuids.server1, uuids.server2):
+            asks.instance_uuid = server
+            assert list(ours.filter_all([labvm], asks)) == [labvm]
+
+    assert labvm.allocation_candidates == before
+    assert "ConnectFailure" in caplog.text
+    assert "see Placement's log" in caplog.text
+
+
+@pytest.mark.usefixtures("request_filters")
+def test_an_answer_of_another_shape_passes_unchanged() -> None:
+    ours = accelerator_filter.AcceleratorFilter(lambda path: {"x": path})
+    labvm, asks = host(candidates=2), spec(MTTY)
+
+    for server in (uuids.server1, uuids.server2):
+        asks.instance_uuid = server
+        assert list(ours.filter_all([labvm], asks)) == [labvm]
+
+
+def test_a_request_s_memory_goes_with_its_spec() -> None:
+    memories = facts.Memories()
+    wanted = request.parse_request(MTTY)
+    first, second = spec(MTTY), spec(MTTY)
+
+    memory = memories.recall(first, wanted)
+    assert memories.recall(first, wanted) is memory
+    assert memories.recall(second, wanted) is not memory
+    assert len(memories) == 2
+
+    del first, second
+    gc.collect()
+    assert len(memories) == 0
+
+
+def test_the_request_filter_is_added_once(
+    request_filters: list[object]
+) -> None:
+    before = len(request_filters)
+
+    accelerator_filter.AcceleratorFilter()
+    accelerator_filter.AcceleratorFilter()
+
+    assert len(request_filters) == before + 1
+    assert (
+        request_filters[-1] is accelerator_filter.refuse_hopeless_request
+    )
+
+
+def test_a_request_without_accelerators_is_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(report, "report_client_singleton", no_catalog)
+
+    assert not accelerator_filter.refuse_hopeless_request(
+        context.get_admin_context(), spec({"resources:VCPU": "1"})
+    )
+    assert caplog.text == ""
+
+
+def test_placement_down_beforehand_lets_nova_decide(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(report, "report_client_singleton", no_catalog)
+
+    assert accelerator_filter.refuse_hopeless_request(
+        context.get_admin_context(), spec(MTTY)
+    )
+    assert "not checked beforehand" in caplog.text
+    assert "no catalog" in caplog.text
+
+
+def test_whatever_nova_s_client_raises_is_one_error(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "report_client_singleton", no_catalog)
+
+    with pytest.raises(facts.FactsError, match="no catalog"):
+        accelerator_filter.placement_getter()("/resource_providers")

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+from filters import explain, fit, request
+
+SPECS = {
+    "resources_A:VGPU": "1",
+    "resources_A:CUSTOM_GPU_MEMORY_MB": "8192",
+    "trait_A:CUSTOM_VGPU_X": "required",
+    "trait_A:CUSTOM_ACCELERATOR_DRAINED": "forbidden",
+}
+(GROUP,) = request.parse_request(SPECS).groups
+# Nova keeps 255 characters of a fault and puts "No valid host was found.
+# Scheduling failed: " before the reason.
+ROOM = 255 - 45
+
+
+def card(
+    uuid: str, vgpu: tuple[int, int], memory: tuple[int, int], *traits: str
+) -> fit.ProviderFacts:
+    return fit.ProviderFacts(
+        uuid=uuid,
+        stock={
+            "VGPU": fit.Stock(capacity=vgpu[0], used=vgpu[1]),
+            "CUSTOM_GPU_MEMORY_MB": fit.Stock(
+                capacity=memory[0], used=memory[1]
+            ),
+        },
+        traits=frozenset(traits),
+    )
+
+
+def describe(*providers: fit.ProviderFacts) -> explain.Refusal:
+    names = {"u1": "host1_accel_1", "u2": "host2_accel_1"}
+    return explain.describe(GROUP, providers, names)
+
+
+def test_nobody_has_the_class() -> None:
+    root = fit.ProviderFacts(
+        uuid="root", stock={"VCPU": fit.Stock(capacity=8, used=0)}
+    )
+
+    refusal = describe(root)
+
+    assert (
+        refusal.summary == "no accelerator offers CUSTOM_GPU_MEMORY_MB, VGPU"
+    )
+    assert refusal.details == ()
+
+
+def test_the_profile_is_not_offered_now() -> None:
+    refusal = describe(
+        card("u2", (4, 1), (32768, 8192), "CUSTOM_VGPU_Y"),
+        card("u1", (4, 4), (32768, 32768)),
+    )
+
+    assert refusal.summary == (
+        "no accelerator offers CUSTOM_GPU_MEMORY_MB, VGPU with"
+        " CUSTOM_VGPU_X, not CUSTOM_ACCELERATOR_DRAINED now"
+        " (CUSTOM_GPU_MEMORY_MB 24576 of 65536 left on 2, at most 24576 on"
+        " one; VGPU 3 of 8 left on 2, at most 3 on one)"
+    )
+    assert refusal.details == (
+        "host1_accel_1: does not offer CUSTOM_VGPU_X now,"
+        " CUSTOM_GPU_MEMORY_MB 0 of 32768 left, 8192 needed,"
+        " VGPU 0 of 4 left, 1 needed",
+        "host2_accel_1: does not offer CUSTOM_VGPU_X now,"
+        " CUSTOM_GPU_MEMORY_MB 24576 of 32768 left, VGPU 3 of 4 left",
+    )
+
+
+def test_all_that_offer_it_are_full() -> None:
+    refusal = describe(
+        card("u1", (4, 4), (32768, 0), "CUSTOM_VGPU_X"),
+        card("u2", (4, 0), (32768, 0)),
+    )
+
+    assert refusal.summary == (
+        "no accelerator has room for CUSTOM_GPU_MEMORY_MB 8192, VGPU 1 with"
+        " CUSTOM_VGPU_X, not CUSTOM_ACCELERATOR_DRAINED"
+        " (CUSTOM_GPU_MEMORY_MB 32768 of 32768 left on 1;"
+        " VGPU 0 of 4 left on 1)"
+    )
+    assert refusal.details[0] == (
+        "host1_accel_1: VGPU 0 of 4 left, 1 needed,"
+        " CUSTOM_GPU_MEMORY_MB 32768 of 32768 left"
+    )
+    assert str(refusal).startswith(refusal.summary + "; host1_accel_1: ")
+
+
+def test_a_forbidden_trait_and_a_missing_class_are_named() -> None:
+    bare = fit.ProviderFacts(
+        uuid="u2",
+        stock={"VGPU": fit.Stock(capacity=4, used=0)},
+        traits=frozenset({"CUSTOM_VGPU_X"}),
+    )
+    refusal = describe(
+        card(
+            "u1",
+            (4, 0),
+            (32768, 0),
+            "CUSTOM_VGPU_X",
+            "CUSTOM_ACCELERATOR_DRAINED",
+        ),
+        bare,
+    )
+
+    assert (
+        "has CUSTOM_ACCELERATOR_DRAINED, which the flavor forbids"
+        in refusal.details[0]
+    )
+    assert "has no CUSTOM_GPU_MEMORY_MB" in refusal.details[1]
+
+
+def test_room_that_placement_refuses_points_at_the_units() -> None:
+    refusal = describe(card("u1", (4, 0), (32768, 0), "CUSTOM_VGPU_X"))
+
+    assert "look at max_unit" in refusal.details[0]
+
+
+def test_no_host_is_named_to_the_server_s_owner_and_it_fits_the_fault(
+    
+) -> None:
+    refusal = describe(card("u1", (4, 4), (32768, 32768), "CUSTOM_VGPU_X"))
+
+    assert "host1" not in refusal.summary
+    assert len(refusal.summary) <= ROOM
+
+
+def test_a_large_cloud_does_not_flood_the_log() -> None:
+    refusal = describe(
+        *(card(f"u{n:03}", (1, 1), (1, 1)) for n in range(100))
+    )
+
+    assert len(refusal.details) == 21
+    assert refusal.details[-1] == "and 80 more"

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import flavors
+
+suffixes = st.from_regex(r"[a-zA-Z0-9_-]{0,64}", fullmatch=True)
+words = st.from_regex(r"[A-Z][A-Z0-9_]{0,8}", fullmatch=True)
+
+
+def test_reads_the_design_s_flavor() -> None:
+    groups = flavors.parse_groups(
+        {
+            "resources_GPU1:VGPU": "1",
+            "resources_GPU1:CUSTOM_GPU_MEMORY_MB": "8192",
+            "trait_GPU1:CUSTOM_VGPU_NVIDIA_A40_8Q": "required",
+            "trait_GPU1:CUSTOM_BAD": "forbidden",
+            "accelerator:numa_policy": "preferred",
+            "hw:cpu_policy": "dedicated",
+        }
+    )
+    assert groups == (
+        flavors.RequestGroup(
+            suffix="_GPU1",
+            resources={"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192},
+            required=frozenset({"CUSTOM_VGPU_NVIDIA_A40_8Q"}),
+            forbidden=frozenset({"CUSTOM_BAD"}),
+        ),
+    )
+
+
+@given(
+    st.dictionaries(
+        suffixes,
+        st.tuples(
+            st.dictionaries(words, st.integers(0, 9), min_size=1),
+            st.dictionaries(words, st.sampled_from(["required", "forbidden"])),
+        ),
+        max_size=4,
+    )
+)
+def test_what_is_written_is_read(
+    wanted: dict[str, tuple[dict[str, int], dict[str, str]]],
+) -> None:
+    specs = {
+        f"resources{suffix}:{name}": str(amount)
+        for suffix, (resources, _) in wanted.items()
+        for name, amount in resources.items()
+    } | {
+        f"trait{suffix}:{name}": value
+        for suffix, (_, traits) in wanted.items()
+        for name, value in traits.items()
+    }
+    found = flavors.parse_groups(specs)
+    assert [g.suffix for g in found] == sorted(wanted)
+    for group in found:
+        resources, traits = wanted[group.suffix]
+        assert group.resources == resources
+        assert group.required | group.forbidden == traits.keys()
+        assert not group.required & group.forbidden
+
+
+@given(st.dictionaries(st.text(max_size=30), st.text(max_size=5)))
+def test_any_text_is_read_without_an_error(specs: dict[str, str]) -> None:
+    for group in flavors.parse_groups(specs):
+        assert all(amount >= 0 for amount in group.resources.values())
+
+
+def test_values_that_are_no_amount_are_left_out() -> None:
+    found = flavors.parse_groups(
+        {"resources:VGPU": "one", "resources:PGPU": "-1", "trait:X": "maybe"}
+    )
+    assert found == (flavors.RequestGroup(suffix="", resources={}),)
+
+
+def test_the_order_of_extra_specs_does_not_matter() -> None:
+    specs = {"resourcesB:VGPU": "1", "resourcesA:PGPU": "2", "traitA:T": "x"}
+    backwards = dict(reversed(specs.items()))
+    assert flavors.parse_groups(specs) == flavors.parse_groups(backwards)

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of the house that no linter knows; the linters are in tox.ini."""
+
+import ast
+import configparser
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("nova_accel", "placement_sync", "filters", "virt_hooks")
+SOURCE_SUFFIXES = {
+    ".S", ".asm", ".c", ".cfg", ".h", ".ini", ".ld", ".py", ".s", ".sh",
+    ".toml",
+}  # fmt: skip
+NOT_OURS = {"build", "dist", "__pycache__", "node_modules"}
+MAX_LINES = 400
+
+# What pure code can't call without doing input or output.
+EFFECTS = {"open", "print", "input", "exec", "eval", "__import__"}
+# Where everything may be caught, and why.
+SEAMS = {
+    "filters/accelerator_filter.py": "Nova's HTTP client raises anything",
+    "nova_accel/discovery.py": "a vendor's driver may raise anything",
+    "nova_accel/plugin.py": "a vendor's driver may raise anything",
+    "virt_hooks/nova_driver.py": "ours must never end a Nova service",
+}
+# The lab's kernel modules and QEMU devices are parts of GPL programs.
+STANDINS = "tests/lab/standins/"
+LICENCES = {"Apache-2.0"}
+STANDIN_LICENCES = {*LICENCES, "GPL-2.0-only", "GPL-2.0-or-later"}
+
+
+def walk(top: Path) -> Iterator[Path]:
+    """Yield the files of the project below a directory, build output not."""
+    for directory, names, files in os.walk(top):
+        names[:] = sorted(
+            name
+            for name in names
+            if name not in NOT_OURS
+            and not name.endswith(".egg-info")
+            and (not name.startswith(".") or name == ".ci")
+        )
+        for name in sorted(files):
+            path = Path(directory, name)
+            if not path.is_symlink():
+                yield path
+
+
+def is_source(path: Path) -> bool:
+    if path.suffix in SOURCE_SUFFIXES or path.name == "Makefile":
+        return True
+    with path.open("rb") as file:
+        return not path.suffix and file.read(2) == b"#!"
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+SOURCES = [path for path in walk(ROOT) if is_source(path)]
+MODULES = [
+    path
+    for package in PACKAGES
+    for path in walk(ROOT / package)
+    if path.suffix == ".py"
+]
+PYTHON = [path for path in SOURCES if path.suffix == ".py"]
+
+
+def module_name(path: Path) -> str:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def contracts() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / ".importlinter")
+    return parser
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return []
+
+
+def docstrings(module: ast.Module) -> set[int]:
+    """Return the ids of the nodes that are documentation, not code."""
+    return {
+        id(node.body[0].value)
+        for node in ast.walk(module)
+        if isinstance(
+            node,
+            ast.Module
+            | ast.ClassDef
+            | ast.FunctionDef
+            | ast.AsyncFunctionDef,
+        )
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+
+
+def test_the_walk_finds_the_house() -> None:
+    names = {relative(path) for path in SOURCES}
+    assert {
+        "setup.cfg",
+        "nova_accel/config_source.py",
+        "tests/run",
+        "tests/unit/test_house.py",
+    } <= names
+    assert not [name for name in names if name.startswith(".lab")]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_licence_is_on_the_first_lines(path: Path) -> None:
+    head = path.read_text().splitlines()[:3]
+    found = [line for line in head if "SPDX-License-Identifier: " in line]
+    assert found, f"{relative(path)}: no SPDX header"
+    licence = found[0].partition("Identifier: ")[2].split()[0]
+    borrowed = relative(path).startswith(STANDINS)
+    assert licence in (STANDIN_LICENCES if borrowed else LICENCES)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_no_file_is_longer_than_the_stop(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= MAX_LINES, f"{relative(path)}: give half a room"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_kernel_paths_are_spelled_under_host_only(path: Path) -> None:
+    if relative(path).startswith("nova_accel/host/"):
+        return
+    module = tree(path)
+    words = docstrings(module)
+    spelled = [
+        node.lineno
+        for node in ast.walk(module)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and "/sys" in node.value
+        and id(node) not in words
+    ]
+    assert not spelled, f"{relative(path)}: lines {spelled}"
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=relative)
+def test_nobody_imports_eventlet_nor_relatively(path: Path) -> None:
+    for node in ast.walk(tree(path)):
+        roots = {name.partition(".")[0] for name in imported(node)}
+        assert "eventlet" not in roots
+        assert not (isinstance(node, ast.ImportFrom) and node.level)
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=relative)
+def test_no_shell(path: Path) -> None:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call):
+            asked = {
+                keyword.arg: keyword.value for keyword in node.keywords
+            }
+            shell = asked.get("shell")
+            assert not (isinstance(shell, ast.Constant) and shell.value)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_doors_are_not_opened_by_name(path: Path) -> None:
+    """import-linter can't see what is imported through a string."""
+    doors = {"libvirt", "openstack", "pyudev", "nova", "eventlet"}
+    for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        function = ast.unparse(node.func).rpartition(".")[2]
+        if function in ("import_module", "__import__"):
+            asked = ast.unparse(node.args[0]).strip("'\"")
+            assert asked.partition(".")[0] not in doors
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_everything_is_caught_at_the_seams_only(path: Path) -> None:
+    if relative(path) in SEAMS:
+        return
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ExceptHandler):
+            caught = ast.unparse(node.type) if node.type else "BaseException"
+            assert caught not in ("Exception", "BaseException"), node.lineno
+
+
+def pure_modules() -> set[str]:
+    section = contracts()["importlinter:contract:pure"]
+    return set(section["source_modules"].split())
+
+
+def test_each_module_of_the_lower_floors_is_declared_pure() -> None:
+    section = contracts()["importlinter:contract:floors"]
+    lower = section["layers"].strip().splitlines()[-2:]
+    names = {
+        "nova_accel." + name.strip(" ()")
+        for line in lower
+        for name in line.split(":")
+    }
+    present = {module_name(path) for path in MODULES}
+    assert names & present
+    assert names & present <= pure_modules()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in MODULES if module_name(path) in pure_modules()],
+    ids=relative,
+)
+def test_pure_code_calls_nothing_with_an_effect(path: Path) -> None:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call):
+            assert ast.unparse(node.func) not in EFFECTS, node.lineno
+
+
+def test_every_package_is_in_the_wheel() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    listed = set(setup["options"]["packages"].split())
+    present = {
+        module_name(path) for path in MODULES if path.name == "__init__.py"
+    }
+    assert listed == present | {"nova.virt.accel"}
+    for package in PACKAGES:
+        assert (ROOT / package / "py.typed").is_file()
+
+
+def test_the_shim_is_two_lines_and_nova_stays_novas() -> None:
+    shim = tree(ROOT / "virt_hooks/shim/__init__.py")
+    code = [node for node in shim.body if not isinstance(node, ast.Expr)]
+    assert [ast.unparse(node) for node in code] == [
+        "from virt_hooks.nova_driver import AccelLibvirtDriver",
+        "__all__ = ['AccelLibvirtDriver']",
+    ]
+    assert not (ROOT / "nova").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["nova_accel/__init__.py", "virt_hooks/__init__.py"]
+)
+def test_package_files_import_nothing(name: str) -> None:
+    """config_source runs before Nova chose its concurrency."""
+    nodes = ast.walk(tree(ROOT / name))
+    assert [found for node in nodes for found in imported(node)] == []
+
+
+def test_entry_points_name_code_that_exists() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    for lines in setup["options.entry_points"].values():
+        for line in lines.strip().splitlines():
+            target = line.partition("=")[2].strip()
+            module, _, attribute = target.partition(":")
+            path = ROOT / (module.replace(".", "/") + ".py")
+            assert path.is_file(), target
+            defined = {
+                node.name
+                for node in tree(path).body
+                if isinstance(node, ast.ClassDef | ast.FunctionDef)
+            }
+            assert attribute in defined, target

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accelerators of many servers, side by side and over restarts."""
+
+import itertools
+import logging
+import threading
+
+import pytest
+
+from nova_accel import errors, model, names, policy
+from nova_accel.host import execute
+from tests.lab import fakehost
+from tests.simulated import (
+    FOUR_Q,
+    GPU,
+    IDLE,
+    MTTY,
+    OTHER,
+    ROOT,
+    A,
+    B,
+    asks,
+    node,
+    slot,
+    started,
+    stopped,
+)
+from virt_hooks import connection, lifecycle, snapshot
+
+# -- side by side ----------------------------------------------------------
+
+
+def test_many_threads_on_one_card(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    """Eight servers want four places: four get them, nothing is lost."""
+    got: list[str] = []
+    refused: list[str] = []
+
+    def one(number: int) -> None:
+        consumer = f"server-{number}"
+        try:
+            life.ensure(consumer, (asks(FOUR_Q),), (slot(number),))
+        except errors.AcceleratorError:
+            refused.append(consumer)
+        else:
+            got.append(consumer)
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(got), len(refused)) == (4, 4)
+    assert {c.consumer for c in life.claims()} == set(got)
+    assert {c.handle for c in life.claims()} == set(kernel.mdevs())
+
+
+def test_many_threads_for_one_server(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    """Only the first finds something to do; all get the same."""
+    kernel.hang(
+        f"class/mdev_bus/{GPU}/mdev_supported_types/nvidia-232/create",
+        seconds=0.3,
+    )
+    found = []
+
+    def one() -> None:
+        found.append(life.ensure(A, (asks(FOUR_Q, 2),), (slot(0), slot(1))))
+
+    threads = [threading.Thread(target=one) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [life.claims_of(A)] * 6
+    assert len(kernel.writes()) == len(kernel.mdevs()) == 2
+
+
+def test_a_new_card_is_locked_too(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    """Before its first reading a host has no device, and slots all the same.
+
+    Nobody may work on the card meanwhile.
+    """
+    fresh = lifecycle.Lifecycle(
+        life._drivers,
+        policy.Policy(),
+        execute.Executor(str(kernel.root)),
+        snapshot.Snapshot(life.host._read),
+    )
+    fresh.adopt(ROOT)
+    with fresh._cards_of([slot()]):
+        worker = threading.Thread(
+            target=fresh.ensure, args=(A, (asks(FOUR_Q),), (slot(),))
+        )
+        worker.start()
+        worker.join(2)
+        assert worker.is_alive()
+        assert kernel.mdevs() == {}
+    worker.join()
+    assert len(kernel.mdevs()) == 1
+
+
+def test_opposite_orders_do_not_lock_each_other_out(
+    life: lifecycle.Lifecycle,
+) -> None:
+    slots = (slot(0, GPU), slot(0, OTHER))
+    groups = (asks(FOUR_Q, 1, "_A"), asks(FOUR_Q, 1, "_B"))
+
+    def often(mine: tuple[model.Slot, ...], consumer: str) -> None:
+        for _ in range(5):
+            life.ensure(consumer, groups, mine)
+            life.release(consumer, mine, stopped)
+
+    other = tuple(slot(1, s) for s in (OTHER, GPU))
+    threads = [
+        threading.Thread(target=often, args=pair, daemon=True)
+        for pair in ((slots, A), (other, B))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert life.claims() == ()
+
+
+# -- the service starts again ----------------------------------------------
+
+
+def test_a_restart_loses_nothing(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    slots = (slot(0), slot(0, "mtty"))
+    groups = (asks(FOUR_Q, 1, "_A"), asks(MTTY, 1, "_B"))
+    held = life.ensure(A, groups, slots)
+    written = kernel.writes()
+
+    again = started(kernel)
+    assert sorted(again.recall(A, slots), key=str) == sorted(held, key=str)
+    again.tidy(IDLE)
+    assert kernel.writes() == written
+    assert node(again) == node(life)
+    assert again.ensure(A, groups, slots) == held
+    again.release(A, slots, stopped)
+    assert kernel.mdevs() == {}
+
+
+def test_a_reboot_of_the_host_makes_the_same_anew(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    (held,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
+    kernel.reboot()
+    again = started(kernel)
+    assert again.recall(A, (slot(),)) == ()
+    assert again.ensure(A, (asks(FOUR_Q),), (slot(),)) == (held,)
+    assert set(kernel.mdevs()) == {held.handle}
+
+
+def test_only_provable_orphans_are_tidied_away(
+    kernel: fakehost.Controller,
+    life: lifecycle.Lifecycle,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    on_host = execute.Executor(str(kernel.root))
+    uuids = {
+        "foreign": "83c32df7-d52e-4ec1-9668-1f3c7e4df107",
+        "in a domain": names.mdev_uuid(slot().provider, "slot-1"),
+        "orphan": names.mdev_uuid(slot().provider, "slot-2"),
+    }
+    (held,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
+    for uuid in uuids.values():
+        on_host.apply(
+            model.CreateMdev(parent=GPU, type_id="nvidia-232", uuid=uuid)
+        )
+    life.host.refresh()
+    use = connection.HostdevUse(mdevs=frozenset({uuids["in a domain"]}))
+    for _ in range(2):
+        life.tidy(use)
+        life.host.refresh()
+    assert set(kernel.mdevs()) == {
+        held.handle,
+        uuids["foreign"],
+        uuids["in a domain"],
+    }
+    orphan = uuids["orphan"]
+    assert caplog.text.count(f"{orphan} on {GPU} belongs to no server") == 1
+
+
+def test_any_order_of_servers_ends_empty(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    before = [node(life, where) for where in (GPU, OTHER, "mtty")]
+    servers = {
+        A: ((asks(FOUR_Q, 2),), (slot(0), slot(1))),
+        B: ((asks(FOUR_Q, 1),), (slot(2),)),
+    }
+    for order in itertools.permutations(servers):
+        for consumer in order:
+            life.ensure(consumer, *servers[consumer])
+        assert len(kernel.mdevs()) == 3
+        for consumer in servers:
+            life.release(consumer, servers[consumer][1], stopped)
+        assert kernel.mdevs() == {}
+    assert [node(life, where) for where in (GPU, OTHER, "mtty")] == before

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+import re
+import uuid
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from nova_accel import names, profiles
+
+# Placement's own rule for names that are not of os-traits.
+LEGAL = re.compile(r"CUSTOM_[A-Z0-9_]+")
+ROOT = "1f2e3d4c-0000-4000-8000-000000000001"
+words = st.text(min_size=1, max_size=300)
+HEX = "0123456789abcdef"
+
+
+@given(words, st.text(alphabet=HEX, min_size=4, max_size=4), st.booleans())
+def test_traits_of_profiles_are_legal_and_ours(
+    name: str, vendor: str, gpu: bool
+) -> None:
+    assume(re.search(r"[A-Za-z0-9]", name))
+    trait = profiles.profile_trait(name, vendor, gpu=gpu)
+    assert LEGAL.fullmatch(trait)
+    assert len(trait) <= names.MAX_NAME
+    assert names.is_ours(trait)
+
+
+@given(
+    st.text(alphabet=HEX, min_size=4, max_size=4),
+    st.text(alphabet=HEX, min_size=4, max_size=4),
+    st.none() | st.integers(0, 1023),
+)
+def test_traits_of_identity_are_legal_and_ours(
+    vendor: str, product: str, node: int | None
+) -> None:
+    traits = names.identity_traits(vendor, product, node)
+    assert all(LEGAL.fullmatch(t) and names.is_ours(t) for t in traits)
+    assert len(traits) == 2 + (node is not None)
+
+
+def test_traits_of_others_are_not_ours() -> None:
+    for trait in ("CUSTOM_RACK_7", "HW_GPU_API_VULKAN", "COMPUTE_NODE"):
+        assert not names.is_ours(trait)
+
+
+@given(st.sets(words, min_size=2, max_size=2))
+def test_ids_differ_when_what_they_name_differs(pair: set[str]) -> None:
+    first, second = sorted(pair)
+    assert names.provider_uuid(ROOT, first) != names.provider_uuid(
+        ROOT, second
+    )
+    assert names.mdev_uuid(ROOT, first) != names.mdev_uuid(ROOT, second)
+
+
+@given(words)
+def test_ids_are_the_same_at_every_try(slot: str) -> None:
+    provider = names.provider_uuid(ROOT, "0000:41:00.0")
+    assert uuid.UUID(names.mdev_uuid(provider, slot)).version == 5
+    assert names.mdev_uuid(provider, slot) == names.mdev_uuid(provider, slot)
+
+
+def test_a_provider_is_never_named_as_nova_names_its_own() -> None:
+    name = names.provider_name("node1", "0000:41:00.0")
+    assert name == "node1_accel_0000_41_00_0"
+    assert not name.startswith("node1_pci_")
+
+
+def test_vendors_go_by_their_id_when_no_name_is_known() -> None:
+    assert names.vendor_name("10de") == "nvidia"
+    assert names.vendor_name("1234") == "1234"
+
+
+@given(st.integers(0, 300))
+def test_slot_names_are_as_many_as_asked_and_differ(count: int) -> None:
+    assert len(set(names.slot_names(count))) == count
+
+
+@given(st.integers(0, 200), st.integers(0, 200))
+def test_more_slots_keep_the_names_of_fewer(few: int, more: int) -> None:
+    both = names.slot_names(few + more)
+    assert both[:few] == names.slot_names(few)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import profiles
+
+NVIDIA_SAYS = (
+    "num_heads=4, frl_config=60, framebuffer=1024M,"
+    " max_resolution=5120x2880, max_instance=16\n"
+)
+INTEL_SAYS = (
+    "low_gm_size: 128MB\nhigh_gm_size: 512MB\nfence: 4\n"
+    "resolution: 1920x1200\nweight: 4\n"
+)
+
+
+def test_nvidias_description_tells_memory_and_limit() -> None:
+    assert profiles.parse_description(NVIDIA_SAYS) == profiles.TypeFacts(
+        memory_mb=1024, max_instances=16
+    )
+
+
+def test_intels_description_tells_the_aperture() -> None:
+    assert profiles.parse_description(INTEL_SAYS) == profiles.TypeFacts(
+        memory_mb=512
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n", "framebuffer=lots, max_instance=some", "a=b", ":::"]
+)
+def test_a_description_without_facts_gives_none(text: str) -> None:
+    assert profiles.parse_description(text) == profiles.TypeFacts()
+
+
+@given(st.text())
+def test_any_text_may_be_a_description(text: str) -> None:
+    facts = profiles.parse_description(text)
+    assert facts.memory_mb is None or facts.memory_mb >= 0
+    assert facts.max_instances is None or facts.max_instances >= 0
+
+
+@pytest.mark.parametrize(
+    ("type_id", "label", "vendor", "name"),
+    [
+        ("nvidia-222", "GRID T4-1B", "10de", "T4-1B"),
+        ("nvidia-555", "NVIDIA A40-1B", "10de", "A40-1B"),
+        ("vfio-pci-555", "NVIDIA A40-1B\n", "10de", "A40-1B"),
+        ("nvidia-222", None, "10de", "nvidia-222"),
+        ("i915-GVTg_V5_4", None, "8086", "i915-GVTg_V5_4"),
+        ("mtty-2", "Dual port serial", "", "mtty-2"),
+    ],
+)
+def test_a_profiles_name_outlives_driver_releases(
+    type_id: str, label: str | None, vendor: str, name: str
+) -> None:
+    assert profiles.profile_name(type_id, label, vendor) == name
+
+
+@pytest.mark.parametrize(
+    ("found", "model"),
+    [
+        (["T4-1Q", "T4-16C", "T4-2B4"], "T4"),
+        (["A100-4C", "A100-1-5C", "A100-1-5CME"], "A100"),
+        (["RTX6000-1Q", "RTX6000-24A"], "RTX6000"),
+        (["T4-1Q", "A40-1Q"], "10de:1eb8"),
+        (["unlike any"], "10de:1eb8"),
+        ([], "10de:1eb8"),
+    ],
+)
+def test_a_cards_model_is_its_profiles_stem(
+    found: list[str], model: str
+) -> None:
+    assert profiles.model_name(found, "10de:1eb8") == model

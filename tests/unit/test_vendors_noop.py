@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+import pathlib
+
+from nova_accel import model, plugin, policy
+from nova_accel.host import sysfs
+from nova_accel.vendors import noop
+from tests.hosts import look
+
+
+def test_the_template_is_a_driver_that_does_nothing(
+    tmp_path: pathlib.Path,
+) -> None:
+    driver = noop.NoopDriver()
+    assert isinstance(driver, plugin.Driver)
+    host = sysfs.HostReader(look.make("t4-mdev", tmp_path))
+    assert not list(driver.describe(host, policy.Policy(), frozenset()))
+    claim = model.Claim(
+        consumer="c",
+        provider="p",
+        device="d",
+        profile="x",
+        slot="s",
+        parent="d",
+        handle="h",
+        technology="none",
+    )
+    assert not driver.plan_prepare(claim)
+    assert not driver.plan_release(claim)
