@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The services' configuration files, as values and as text."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.lab.cloud.layout import Layout
+from tests.lab.cloud.options import Options
+
+#: One configuration file: options by section; a list repeats the option.
+Ini = dict[str, dict[str, str | list[str]]]
+
+#: The compute host's name in nova.
+HOST = "lab-compute"
+#: Credentials of this cloud; it listens on the loopback only.
+_USER = {
+    "username": "admin",
+    "password": "secret",
+    "project_name": "admin",
+    "user_domain_id": "default",
+    "project_domain_id": "default",
+}
+_STOCK_FILTERS = (
+    "ComputeFilter",
+    "ComputeCapabilitiesFilter",
+    "ImagePropertiesFilter",
+    "ServerGroupAntiAffinityFilter",
+    "ServerGroupAffinityFilter",
+)
+#: What the library may offer of the lab's devices: every mdev parent's
+#: partitions, two of mtty's 24 ports so that the second server fills it, and
+#: the whole functions that the library offers by itself.
+_DEVICE_SPEC = ['{"address": "mtty", "max_slots": 2}']
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeHost:
+    """How nova-compute reaches the hardware that it manages."""
+
+    libvirt_uri: str
+    virt_type: str
+    prefix: tuple[str, ...] = ()
+
+
+def render(ini: Mapping[str, Mapping[str, str | list[str]]]) -> str:
+    """Return the text of a configuration file."""
+    lines = []
+    for section, options in ini.items():
+        lines.append(f"[{section}]")
+        for name, value in options.items():
+            values = [value] if isinstance(value, str) else value
+            lines += [f"{name} = {item}" for item in values]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def database(layout: Layout, name: str) -> str:
+    """Return the URL of a database shared by several processes."""
+    path = layout.databases / f"{name}.sqlite"
+    return f"sqlite:///{path}?timeout=60&plugin=lab_sqlite"
+
+
+def clouds_yaml(layout: Layout) -> str:
+    """Return the clients' configuration."""
+    auth = {"auth_url": layout.url("keystone", "/v3"), **_USER}
+    pairs = "".join(f"      {k}: {v}\n" for k, v in auth.items())
+    return f"clouds:\n  lab:\n    region_name: RegionOne\n    auth:\n{pairs}"
+
+
+def write_settings(
+    layout: Layout, options: Options, host: ComputeHost
+) -> None:
+    """Write every configuration file of the cloud."""
+    files = {
+        "keystone.conf": render(_keystone(layout)),
+        "placement.conf": render(_placement(layout)),
+        "glance-api.conf": render(_glance(layout)),
+        "nova.conf": render(_nova_control(layout, options)),
+        "nova-compute.conf": render(_nova_compute(layout, options, host)),
+        "clouds.yaml": clouds_yaml(layout),
+        "api-paste.ini": _packaged(layout, "nova/api-paste.ini"),
+        "glance-api-paste.ini": _packaged(
+            layout, "glance/glance-api-paste.ini"
+        ),
+    }
+    for name, text in files.items():
+        (layout.etc / name).write_text(text)
+
+
+def _packaged(layout: Layout, name: str) -> str:
+    """Return a configuration file that a service's wheel installed."""
+    return Path(layout.venv / "etc" / name).read_text()
+
+
+def _credentials(layout: Layout) -> dict[str, str | list[str]]:
+    return {
+        "auth_type": "password",
+        "auth_url": layout.url("keystone", "/v3"),
+        "region_name": "RegionOne",
+        **_USER,
+    }
+
+
+def _token_check(layout: Layout) -> dict[str, str | list[str]]:
+    return {
+        **_credentials(layout),
+        "www_authenticate_uri": layout.url("keystone", "/v3"),
+        "service_token_roles_required": "true",
+    }
+
+
+def _keystone(layout: Layout) -> Ini:
+    return {
+        "database": {"connection": database(layout, "keystone")},
+        "token": {"provider": "fernet"},
+        "fernet_tokens": {"key_repository": str(layout.etc / "fernet")},
+        "credential": {"key_repository": str(layout.etc / "credential")},
+        # Without a cache each token costs seconds: every call pays it.
+        "cache": {"enabled": "true", "backend": "dogpile.cache.memory"},
+        "identity": {"password_hash_rounds": "4"},
+    }
+
+
+def _placement(layout: Layout) -> Ini:
+    return {
+        "placement": {
+            # A retry inside one transaction checks the capacity against its
+            # old snapshot and can hand out more than there is.
+            "allocation_conflict_retry_count": "1",
+        },
+        "placement_database": {
+            "connection": database(layout, "placement"),
+            "sync_on_startup": "true",
+        },
+        "keystone_authtoken": _token_check(layout),
+    }
+
+
+def _glance(layout: Layout) -> Ini:
+    images = layout.state / "images"
+    return {
+        "DEFAULT": {
+            "enabled_backends": "disk:file",
+            "workers": "0",
+            "node_staging_uri": f"file://{images}/staging",
+        },
+        "database": {"connection": database(layout, "glance")},
+        "glance_store": {"default_backend": "disk"},
+        "disk": {"filesystem_store_datadir": str(images)},
+        "os_glance_staging_store": {
+            "filesystem_store_datadir": f"{images}/staging"
+        },
+        "os_glance_tasks_store": {
+            "filesystem_store_datadir": f"{images}/tasks"
+        },
+        "paste_deploy": {
+            "flavor": "keystone",
+            "config_file": str(layout.etc / "glance-api-paste.ini"),
+        },
+        "keystone_authtoken": _token_check(layout),
+    }
+
+
+def _nova_common(layout: Layout) -> Ini:
+    credentials = _credentials(layout)
+    rabbit = f"rabbit://guest:guest@127.0.0.1:{layout.port('rabbitmq')}/"
+    return {
+        "DEFAULT": {
+            "debug": "true",
+            "log_options": "false",
+            "host": HOST,
+            "state_path": str(layout.state),
+            "instances_path": str(layout.instances),
+            "transport_url": rabbit,
+            "my_ip": "127.0.0.1",
+            "rpc_response_timeout": "300",
+            # The only host must not count as down because it is slow.
+            "service_down_time": "3600",
+            # No address would ever change behind nova's back.
+            "heal_instance_info_cache_interval": "-1",
+            # Blank guests do not answer a request to shut down.
+            "shutdown_timeout": "0",
+        },
+        "oslo_concurrency": {"lock_path": str(layout.state / "locks")},
+        "oslo_messaging_rabbit": {"rabbit_quorum_queue": "false"},
+        "glance": {
+            "endpoint_override": layout.url("glance"),
+            "service_type": "image",
+        },
+        "neutron": {
+            "endpoint_override": layout.url("network"),
+            **credentials,
+        },
+        "placement": {
+            "endpoint_override": layout.url("placement"),
+            **credentials,
+        },
+        "service_user": {"send_service_user_token": "true", **credentials},
+        "keystone_authtoken": _token_check(layout),
+        "vnc": {"enabled": "false"},
+    }
+
+
+def _nova_control(layout: Layout, options: Options) -> Ini:
+    """Return nova.conf: the API, the conductor and the scheduler."""
+    ini = _nova_common(layout)
+    ini["api_database"] = {"connection": database(layout, "nova_api")}
+    ini["database"] = {"connection": database(layout, "nova_cell1")}
+    ini["conductor"] = {"workers": "1"}
+    ini["scheduler"] = {"workers": "1"}
+    ini["wsgi"] = {"api_paste_config": str(layout.etc / "api-paste.ini")}
+    if options.activation != "off":
+        ini["filter_scheduler"] = {
+            "available_filters": [
+                "nova.scheduler.filters.all_filters",
+                "filters.accelerator_filter.AcceleratorFilter",
+            ],
+            "enabled_filters": ",".join(
+                (*_STOCK_FILTERS, "AcceleratorFilter")
+            ),
+        }
+    return ini
+
+
+def _nova_compute(layout: Layout, options: Options, host: ComputeHost) -> Ini:
+    """Return nova-compute's file: no database is named in it."""
+    ini = _nova_common(layout)
+    own = ini["DEFAULT"]
+    own |= {
+        "resource_tracker_workers": "1",
+        "reserved_host_memory_mb": "0",
+        "initial_cpu_allocation_ratio": "16.0",
+        "initial_ram_allocation_ratio": "4.0",
+    }
+    if options.activation == "config-source":
+        own["config_source"] = "accel"
+        ini["accel"] = {"driver": "nova_accel"}
+    elif options.activation == "compute-driver":
+        own["compute_driver"] = "accel.AccelLibvirtDriver"
+    else:
+        own["compute_driver"] = "libvirt.LibvirtDriver"
+    if options.activation != "off":
+        ini["nova_accel"] = {"device_spec": _DEVICE_SPEC}
+    ini["libvirt"] = {
+        "virt_type": host.virt_type,
+        "cpu_mode": "none",
+        "connection_uri": host.libvirt_uri,
+        "images_type": "qcow2",
+    }
+    helper = layout.program("privsep-helper")
+    conf = layout.etc / "nova-compute.conf"
+    ini["nova_sys_admin"] = {
+        "helper_command": f"{helper} --config-file {conf}"
+    }
+    return ini

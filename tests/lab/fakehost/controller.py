@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client's end: what a test asks of a simulated host."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+#: Environment variable that names the socket inside the full namespace.
+ENVIRONMENT = "FAKEHOST_CONTROL"
+ANSWER_S = 30.0
+
+
+class FakehostError(Exception):
+    """The simulated host refused a command; the text says why."""
+
+
+def errno_of(name: str | int) -> int:
+    """Return the number of ``"ENOSPC"``; raises FakehostError."""
+    if isinstance(name, int):
+        return name
+    number = getattr(errno, name, None)
+    if not isinstance(number, int):
+        raise FakehostError(f"{name!r} is no errno name (ENOSPC, EIO, ...)")
+    return number
+
+
+class Controller:
+    """Talks to one simulated host; safe to make in any process.
+
+    ``root`` is what production code takes as its root: ``root/sys`` is the
+    mount, ``root/dev/vfio`` has the group nodes.
+    """
+
+    def __init__(self, socket_path: Path, root: Path = Path("/")) -> None:
+        self.root = root
+        self.sys = root / "sys"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(ANSWER_S)
+        self._socket.connect(str(socket_path))
+        self._file = self._socket.makefile("rb")
+
+    @classmethod
+    def from_environment(cls) -> Controller:
+        """Return the controller of the namespace we run in.
+
+        Raises FakehostError outside of one.
+        """
+        path = os.environ.get(ENVIRONMENT)
+        if not path:
+            raise FakehostError(
+                f"{ENVIRONMENT} is not set: run this under "
+                "python -m tests.lab.fakehost -- COMMAND"
+            )
+        return cls(Path(path))
+
+    def close(self) -> None:
+        """Hang up."""
+        self._file.close()
+        self._socket.close()
+
+    # -- faults ----------------------------------------------------------
+
+    def fail(
+        self,
+        path: str,
+        code: str | int,
+        *,
+        on: str = "write",
+        times: int | None = None,
+    ) -> None:
+        """Let ``on`` (open, read, write, list) fail with an errno.
+
+        ``path`` is below /sys, links are followed, wildcards are those of
+        fnmatch (then on the real path). ``times`` None is for ever.
+        """
+        self._fault(path, on=on, errno=errno_of(code), times=times)
+
+    def hang(
+        self,
+        path: str,
+        *,
+        on: str = "write",
+        seconds: float | None = None,
+        code: str | int = 0,
+        times: int | None = None,
+    ) -> None:
+        """Let ``on`` hang for ``seconds`` (None: until heal()).
+
+        Then it goes on as usual, or fails with ``code``.
+        """
+        self._fault(
+            path, on=on, hang_s=seconds, errno=errno_of(code), times=times
+        )
+
+    def vanish(self, path: str, *, when: str = "", on: str = "read") -> None:
+        """Remove ``path``: now, or as soon as ``when`` is used.
+
+        A directory vanishes while it is being read with
+        ``vanish(TYPE, when=TYPE, on="list")``: the listing is answered and
+        every name in it is gone; with ``when=TYPE/name, on="read"`` the
+        read of an open file answers ENODEV.
+        """
+        if when:
+            self._fault(when, on=on, vanish=path, times=1)
+        else:
+            self._call("vanish", path=path)
+
+    def heal(self, path: str = "") -> int:
+        """Take back the faults of ``path`` (or all), release what hangs.
+
+        Returns how many there were. What vanished stays away: reboot().
+        """
+        number: int = self._call("heal", path=path)
+        return number
+
+    # -- state -----------------------------------------------------------
+
+    def mdevs(self) -> dict[str, dict[str, Any]]:
+        """Return uuid -> type, parent, group, active, in_use."""
+        found: dict[str, dict[str, Any]] = self._call("mdevs")
+        return found
+
+    def functions(self) -> dict[str, dict[str, Any]]:
+        """Return address -> driver, override, group, in_use, vfs."""
+        found: dict[str, dict[str, Any]] = self._call("functions")
+        return found
+
+    def uevents(self, after: int = 0) -> list[dict[str, Any]]:
+        """Return the uevents with a seqnum above ``after``."""
+        found: list[dict[str, Any]] = self._call("uevents", after=after)
+        return found
+
+    def writes(self) -> list[dict[str, Any]]:
+        """Return the writes (path, data, errno), oldest first."""
+        found: list[dict[str, Any]] = self._call("writes")
+        return found
+
+    def reads(self) -> int:
+        """Return how many attribute reads were served since boot."""
+        number: int = self._call("reads")
+        return number
+
+    # -- hardware --------------------------------------------------------
+
+    def unplug(self, address: str) -> None:
+        """Take a PCI function (and its VFs) out of the host."""
+        self._call("unplug", address=address)
+
+    def set_vfs(self, address: str, number: int) -> None:
+        """Set the number of VFs as a vendor's own tool does it."""
+        self._call("set_vfs", address=address, number=number)
+
+    def reboot(self) -> None:
+        """Forget all devices, faults and logs; find the cards again."""
+        self._call("reboot")
+
+    def _fault(self, path: str, on: str, **effect: Any) -> None:
+        self._call("fault", path=path, on=on, effect=effect)
+
+    def _call(self, command: str, **arguments: Any) -> Any:
+        request = {"command": command, "arguments": arguments}
+        self._socket.sendall(json.dumps(request).encode() + b"\n")
+        line = self._file.readline()
+        if not line:
+            raise FakehostError("the simulated host is gone")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise FakehostError(answer["error"])
+        return answer["result"]

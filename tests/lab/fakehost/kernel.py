@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated kernel: one tree, one lock, its buses and its events."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from tests.lab.fakehost.faults import Faults
+from tests.lab.fakehost.iommu import IommuGroups
+from tests.lab.fakehost.mdev import MdevCore
+from tests.lab.fakehost.pci import PciBus
+from tests.lab.fakehost.tree import Tree
+from tests.lab.fakehost.uevents import Uevents
+
+#: Directories that exist before any device does.
+SKELETON = (
+    "block",
+    "bus",
+    "class/net",
+    "class/vfio",
+    "dev/block",
+    "dev/char",
+    "devices/system",
+    "devices/virtual/dmi",
+    "devices/virtual/net",
+    "firmware",
+    "fs/cgroup",
+    "kernel/mm",
+    "module/kvm",
+    "module/vfio",
+    "module/vfio_iommu_type1",
+    "module/vfio_pci",
+)
+#: How long a write that sent uevents waits before it returns, where they go
+#: to listeners. libvirt runs "udevadm settle" and then looks for the new
+#: device; without a udevd that waits for nothing, and it sleeps 5 s.
+SETTLE_S = 0.1
+
+
+class Kernel:
+    """What a boot leaves behind; technologies add their devices."""
+
+    def __init__(
+        self, *, vfio_dir: Path, netlink: bool = False, iommu: bool = True
+    ) -> None:
+        self.lock = threading.RLock()
+        self.settle_s = SETTLE_S if netlink else 0.0
+        self.tree = Tree()
+        for path in SKELETON:
+            self.tree.mkdir(path)
+        self.faults = Faults()
+        self.uevents = Uevents(netlink=netlink)
+        self.iommu = IommuGroups(self.tree, vfio_dir, enabled=iommu)
+        self.pci = PciBus(self.tree, self.uevents, self.iommu)
+        self.mdev = MdevCore(self.tree, self.uevents, self.iommu)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated /sys on a plain directory: no namespace, no libvirt."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes.util
+import importlib.util
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.lab.fakehost.controller import Controller, FakehostError
+from tests.lab.fakehost.spec import HostSpec
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+START_S = 30.0
+STOP_S = 10.0
+
+
+def missing() -> str:
+    """Return why no sysfs can be simulated here, "" if it can."""
+    if os.geteuid() != 0:
+        return "the simulated sysfs needs root (it mounts)"
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "the simulated sysfs needs /dev/fuse (modprobe fuse)"
+    if importlib.util.find_spec("mfusepy") is None:
+        return "the simulated sysfs needs mfusepy (pip install mfusepy)"
+    if ctypes.util.find_library("fuse3") is None:
+        return "the simulated sysfs needs libfuse 3 (apt install fuse3)"
+    return ""
+
+
+@contextlib.contextmanager
+def simulated_sysfs(spec: HostSpec, root: Path) -> Iterator[Controller]:
+    """Mount ``spec`` at ``root/sys`` and yield its controller.
+
+    Group nodes appear in ``root/dev/vfio``. A process of its own serves
+    the mount, and ends with this one whatever happens. Raises
+    FakehostError when it does not come up.
+    """
+    mountpoint = root / "sys"
+    mountpoint.mkdir(parents=True, exist_ok=True)
+    # a Unix socket's path is short (108 bytes); a test's directory is not
+    with tempfile.TemporaryDirectory(prefix="fakehost-") as run:
+        control = Path(run) / "control"
+        server = start_server(
+            spec, mountpoint, control=control, vfio_dir=root / "dev/vfio"
+        )
+        try:
+            controller = Controller(control, root)
+            try:
+                yield controller
+            finally:
+                controller.close()
+        finally:
+            stop_server(server, mountpoint)
+
+
+def start_server(
+    spec: HostSpec,
+    mountpoint: Path,
+    *,
+    control: Path,
+    vfio_dir: Path,
+    netlink: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Return a running server whose mount answers.
+
+    It ends when its ``stdin`` closes. Raises FakehostError.
+    """
+    command = [
+        sys.executable,
+        *("-m", "tests.lab.fakehost.server", str(mountpoint)),
+        *("--control", str(control), "--vfio-dir", str(vfio_dir)),
+        *(["--netlink"] if netlink else []),
+    ]
+    server = subprocess.Popen(  # noqa: S603 - arguments are ours
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(spec.to_json().encode() + b"\n")
+    server.stdin.flush()
+    with selectors.DefaultSelector() as selector:
+        selector.register(server.stdout, selectors.EVENT_READ)
+        answered = selector.select(START_S)
+    if not answered or server.stdout.readline() != b"ready\n":
+        stop_server(server, mountpoint)
+        raise FakehostError(
+            f"the simulated sysfs at {mountpoint} did not start (its "
+            "error is above; see missing() for what it needs)"
+        )
+    return server
+
+
+def stop_server(server: subprocess.Popen[bytes], mountpoint: Path) -> None:
+    """End the server and its mount."""
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.close()
+    server.stdout.close()
+    try:
+        server.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+    if os.path.ismount(mountpoint):
+        subprocess.run(  # noqa: S603 - arguments are ours
+            ["umount", "--lazy", str(mountpoint)],  # noqa: S607
+            check=True,
+        )

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles what the full namespace preloads, and the tiny guest."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parent.parent / "standins"
+#: LD_PRELOAD libraries: for QEMU, and for libvirtd.
+PRELOADS = ("fakevfio", "norlimit")
+GUEST = "acker"
+#: SeaBIOS does not boot a smaller virtio disk.
+GUEST_SIZE = 1 << 20
+EMULATOR = "/usr/bin/qemu-system-x86_64"
+
+
+class StandInError(Exception):
+    """A stand-in could not be built; the text has the compiler's."""
+
+
+def build(directory: Path) -> None:
+    """Bring ``directory`` up to date: NAME.so, acker.img, bin/.
+
+    ``bin/qemu-system-x86_64`` is the emulator that libvirtd shall find
+    first. Files that are newer than their sources are left alone, so that
+    libvirt's cache of the emulator's capabilities stays good. Raises
+    StandInError.
+    """
+    (directory / "bin").mkdir(parents=True, exist_ok=True)
+    for name in PRELOADS:
+        source, library = SOURCES / f"{name}.c", directory / f"{name}.so"
+        if _stale(library, source, *SOURCES.glob(f"{name}_*.h")):
+            flags = ("-O2", "-shared", "-fPIC", "-Wno-format-truncation")
+            _run("gcc", *flags, "-o", library, source, "-ldl")
+    _build_guest(directory)
+    _write_emulator(directory)
+
+
+def guest_image(directory: Path) -> Path:
+    """Return the boot disk of the guest that answers hot unplug."""
+    return directory / f"{GUEST}.img"
+
+
+def _build_guest(directory: Path) -> None:
+    source, image = SOURCES / f"{GUEST}.S", guest_image(directory)
+    if not _stale(image, source):
+        return
+    thing = image.with_suffix(".o")
+    _run("as", "-o", thing, source)
+    # 0x7c00: where a PC's firmware loads the boot sector
+    place = ("-m", "elf_x86_64", "-Ttext", "0x7c00", "-e", "_start")
+    _run("ld", *place, "--oformat", "binary", "-o", image, thing)
+    with image.open("r+b") as file:
+        file.truncate(GUEST_SIZE)
+
+
+def _write_emulator(directory: Path) -> None:
+    script = directory / "bin/qemu-system-x86_64"
+    text = (
+        f'#!/bin/sh\nLD_PRELOAD={directory}/fakevfio.so exec {EMULATOR} "$@"\n'
+    )
+    if not script.exists() or script.read_text() != text:
+        script.write_text(text)
+        script.chmod(0o755)
+
+
+def _stale(target: Path, *sources: Path) -> bool:
+    if not target.exists():
+        return True
+    built = target.stat().st_mtime
+    return any(built < source.stat().st_mtime for source in sources)
+
+
+def _run(*words: str | Path) -> None:
+    command = [str(word) for word in words]
+    try:
+        subprocess.run(  # noqa: S603 - arguments are ours
+            command, check=True, capture_output=True, text=True
+        )
+    except FileNotFoundError as error:
+        raise StandInError(
+            f"{command[0]} is not installed: apt install gcc binutils"
+        ) from error
+    except subprocess.CalledProcessError as error:
+        text = " ".join(command)
+        raise StandInError(f"{text}: {error.stderr[-2000:]}") from error

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any PCI function, with or without SR-IOV: cards to pass through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tests.lab.fakehost.kernel import Kernel
+from tests.lab.fakehost.pci import PciFunction
+from tests.lab.fakehost.pci_attributes import PciIdentity
+from tests.lab.fakehost.pci_driver import PciDriver
+from tests.lab.fakehost.sriov import SriovCapability
+
+
+@dataclass(frozen=True, kw_only=True)
+class PciCard:
+    """One function.
+
+    ``driver`` "" leaves it unbound, any other name is a driver that knows
+    its ids (and those of its VFs, ``vf_driver``); ``group`` puts it into
+    the IOMMU group of that number, None into one of its own.
+    """
+
+    kind: ClassVar[str] = "pci"
+    address: str
+    vendor: int
+    device: int
+    class_code: int
+    subsystem_vendor: int = 0
+    subsystem_device: int = 0
+    revision: int = 0
+    driver: str = ""
+    group: int | None = None
+    numa_node: int = 0
+    multifunction: bool = False
+    boot_vga: bool = False
+    total_vfs: int = 0
+    vf_device: int | None = None
+    vf_offset: int = 1
+    vf_stride: int = 1
+    vf_driver: str = ""
+    enabled_vfs: int = 0
+
+    def build(self, kernel: Kernel) -> None:
+        """Make the function, bind it, and its VFs."""
+        function = kernel.pci.add(self.function(kernel))
+        self._load_drivers(kernel)
+        if self.total_vfs:
+            capability = SriovCapability(
+                function,
+                total=self.total_vfs,
+                offset=self.vf_offset,
+                stride=self.vf_stride,
+                vf_device=self.vf_device,
+            )
+        kernel.pci.attach(function)
+        if self.enabled_vfs:
+            capability.apply(self.enabled_vfs)
+
+    def function(self, kernel: Kernel) -> PciFunction:
+        """Return the function, not yet on the bus."""
+        domain, bus, _ = self.address.split(":")
+        upstream = f"{domain}:{max(int(bus, 16) - 1, 0):02x}"
+        group = self.group
+        return PciFunction(
+            kernel.pci,
+            self.address,
+            PciIdentity(
+                vendor=self.vendor,
+                device=self.device,
+                class_code=self.class_code,
+                subsystem_vendor=self.subsystem_vendor,
+                subsystem_device=self.subsystem_device,
+                revision=self.revision,
+            ),
+            bridge=f"pci{upstream}",
+            group=kernel.iommu.allocate() if group is None else group,
+            numa_node=self.numa_node,
+            multifunction=self.multifunction,
+            boot_vga=self.boot_vga,
+        )
+
+    def _load_drivers(self, kernel: Kernel) -> None:
+        vf_device = self.device if self.vf_device is None else self.vf_device
+        for name, device, sriov in (
+            (self.driver, self.device, bool(self.total_vfs)),
+            (self.vf_driver, vf_device, False),
+        ):
+            if name:
+                ids = frozenset({(self.vendor, device)})
+                kernel.pci.register(PciDriver(name, ids, sriov=sriov))

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=sh
+# Functions for jobs inside the lab VM; source it as "$LAB_GUEST/lib.sh".
+
+# lab_say TEXT...: print a line with the seconds since boot
+lab_say() {
+    read -r lab_up _ < /proc/uptime
+    echo "[$lab_up] $*"
+}
+
+# lab_modules NAME...: load kernel modules, fail at the first that can't be
+lab_modules() {
+    for lab_module in "$@"; do
+        modprobe "$lab_module" || return 1
+    done
+}
+
+# lab_virt_type: print the libvirt domain type for this machine; load KVM
+# where it is kvm. On an emulated processor nested KVM works too, but on a
+# busy host its exits cost more than a timer tick lasts, and the machine
+# stands still: qemu there.
+lab_virt_type() {
+    [ "$LAB_KVM" = yes ] || { echo qemu; return; }
+    for lab_module in kvm_amd kvm_intel; do
+        modprobe "$lab_module" 2> /dev/null && [ -e /dev/kvm ] &&
+            echo kvm && return
+    done
+    echo qemu
+}
+
+# lab_vfs ADDRESS COUNT: virtual functions of a physical function that has no
+# driver of its own; pci-pf-stub is the kernel's driver for that
+lab_vfs() {
+    lab_device=/sys/bus/pci/devices/$1
+    if [ ! -e "$lab_device/driver" ]; then
+        lab_modules pci-pf-stub || return 1
+        echo pci-pf-stub > "$lab_device/driver_override"
+        echo "$1" > /sys/bus/pci/drivers_probe
+    fi
+    echo 0 > "$lab_device/sriov_numvfs" && [ "$2" = 0 ] && return
+    echo "$2" > "$lab_device/sriov_numvfs"
+}
+
+# lab_network: the static address that QEMU's user network expects
+lab_network() {
+    modprobe virtio_net || return 1
+    for lab_try in 1 2 3 4 5 6 7 8 9 10; do
+        lab_nic=$(ls /sys/class/net | grep -v '^lo$' | head -n 1)
+        [ -n "$lab_nic" ] && break
+        sleep 0.1
+    done
+    ip address add 10.0.2.15/24 dev "$lab_nic" && ip link set "$lab_nic" up
+}
+
+# lab_udev: udevd for the events to come (libvirt listens to it)
+lab_udev() {
+    mkdir -p /run/udev
+    /lib/systemd/systemd-udevd --daemon --resolve-names=never
+}
+
+# lab_libvirtd [ADDRESS]: libvirtd; with ADDRESS also on TCP port 16509 there
+lab_libvirtd() {
+    mkdir -p /run/libvirt /run/lab/capabilities /var/lib/libvirt/qemu
+    rm -rf /etc/libvirt/qemu/*.xml /etc/libvirt/qemu/autostart \
+        /etc/libvirt/qemu/networks/autostart /etc/libvirt/secrets \
+        /etc/libvirt/storage /var/lib/libvirt/qemu/* /run/libvirtd.pid
+    # probing QEMU takes seconds: keep the result between two boots
+    lab_cache=/var/cache/libvirt/qemu/capabilities
+    rm -rf "$lab_cache" && mkdir -p "$lab_cache"
+    mount --bind /run/lab/capabilities "$lab_cache"
+    cat > /run/libvirtd.conf << END
+auth_unix_ro = "none"
+auth_unix_rw = "none"
+unix_sock_rw_perms = "0770"
+listen_tls = 0
+keepalive_interval = -1
+log_filters = "4:util.file 4:util.object"
+log_outputs = "3:file:/run/lab/libvirtd.log"
+END
+    if [ -n "$1" ]; then
+        printf 'listen_tcp = 1\nlisten_addr = "%s"\nauth_tcp = "none"\n' "$1" \
+            >> /run/libvirtd.conf
+    fi
+    cat > /etc/libvirt/qemu.conf << END
+stdio_handler = "file"
+security_driver = "none"
+user = "root"
+group = "root"
+dynamic_ownership = 0
+remember_owner = 0
+namespaces = []
+cgroup_controllers = []
+END
+    libvirtd --daemon ${1:+--listen} --config /run/libvirtd.conf || return 1
+    for lab_try in $(seq 100); do
+        virsh -q uri > /dev/null 2>&1 && return 0
+        sleep 0.2
+    done
+    return 1
+}

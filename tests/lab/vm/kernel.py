@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Debian's kernel: unpacked, decompressed, and modules built against it."""
+
+import lzma
+import os
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+from tests.lab.vm import apt, errors, layout, run
+
+#: out-of-tree builds of the kernel's own sources, unmodified: directory ->
+#: (files taken from Debian's source package, Kbuild). New stand-in modules
+#: of the project go to EXTRA_MODULES.
+SAMPLES = (
+    "samples/vfio-mdev/mtty.c",
+    "samples/vfio-mdev/mdpy.c",
+    "samples/vfio-mdev/mdpy-defs.h",
+    "samples/vfio-mdev/mbochs.c",
+)
+SAMPLE_MODULES = ("mtty", "mdpy", "mbochs")
+
+#: (module, source file under tests/lab/standins) built beside the samples
+EXTRA_MODULES: tuple[tuple[str, str], ...] = ()
+
+_XZ_MAGIC = b"\xfd7zXZ\x00"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ELF_MAGIC = b"\x7fELF"
+
+
+def unpack_kernel(place: layout.Layout, release: str) -> None:
+    """Download and unpack the kernel image and its headers."""
+    shutil.rmtree(place.kernel, ignore_errors=True)
+    for deb in apt.download(apt.kernel_packages(release), place.debs):
+        apt.unpack(deb, place.kernel)
+    # Debian's header Makefile includes its common half by absolute path
+    makefile = headers_of(place, release) / "Makefile"
+    text = makefile.read_text()
+    makefile.write_text(
+        text.replace("include /usr/src/", f"include {place.kernel}/usr/src/")
+    )
+    if not (place.kernel / "lib/modules" / release / "kernel").exists():
+        # Debian 13: everything under /usr/lib
+        shutil.rmtree(place.kernel / "lib", ignore_errors=True)
+        (place.kernel / "lib").symlink_to("usr/lib")
+    run.run_command(["depmod", "-b", str(place.kernel), release])
+
+
+def headers_of(place: layout.Layout, release: str) -> pathlib.Path:
+    """Return the directory that ``make -C`` takes for modules."""
+    return place.kernel / "usr/src" / f"linux-headers-{release}"
+
+
+def _decompressed(image: bytes) -> Iterator[bytes]:
+    for magic, expand in ((_XZ_MAGIC, _unxz), (_ZSTD_MAGIC, _unzstd)):
+        at = image.find(magic)
+        while at >= 0:
+            yield expand(image[at:])
+            at = image.find(magic, at + 1)
+
+
+def _unxz(data: bytes) -> bytes:
+    try:
+        return lzma.LZMADecompressor().decompress(data)
+    except lzma.LZMAError:
+        return b""
+
+
+def _unzstd(data: bytes) -> bytes:
+    # zstd complains of what follows the frame, after the frame is out
+    argv = ["zstd", "-dcqf"]
+    done = subprocess.run(  # noqa: S603
+        argv, input=data, capture_output=True, check=False
+    )
+    return done.stdout
+
+
+def extract_vmlinux(place: layout.Layout, release: str) -> None:
+    """Take the ELF kernel out of the bzImage.
+
+    QEMU boots it by PVH, which saves seconds of emulated decompression.
+    """
+    image = (place.kernel / "boot" / f"vmlinuz-{release}").read_bytes()
+    for data in _decompressed(image):
+        if data.startswith(_ELF_MAGIC):
+            place.vmlinux.write_bytes(data)
+            return
+    msg = f"no xz or zstd payload in vmlinuz-{release}"
+    raise errors.PrepareError(msg)
+
+
+def unpack_samples(place: layout.Layout, release: str) -> None:
+    """Download Debian's kernel source and extract the sample drivers."""
+    package = apt.source_package(release)
+    (deb,) = apt.download([package], place.debs)
+    packed = place.root / "source-package"
+    shutil.rmtree(packed, ignore_errors=True)
+    apt.unpack(deb, packed)
+    shutil.rmtree(place.source, ignore_errors=True)
+    place.source.mkdir(parents=True)
+    archive = packed / "usr/src" / f"{package}.tar.xz"
+    # --occurrence: stop reading once all files have been seen
+    run.run_command(
+        [
+            "tar",
+            "-C",
+            str(place.source),
+            "--strip-components=1",
+            "--occurrence=1",
+            "-xf",
+            str(archive),
+            *(f"{package}/{name}" for name in SAMPLES),
+        ]
+    )
+    shutil.rmtree(packed)
+
+
+def build_modules(place: layout.Layout, release: str) -> None:
+    """Build the sample drivers and our own modules, and install them.
+
+    They go to ``extra`` of the unpacked kernel's module tree, so that
+    modprobe finds them inside the machine.
+    """
+    build = place.modules
+    shutil.rmtree(build, ignore_errors=True)
+    build.mkdir(parents=True)
+    for name in SAMPLES:
+        shutil.copy(place.source / name, build)
+    for _, name in EXTRA_MODULES:
+        shutil.copy(layout.STANDIN_SOURCES / name, build)
+    names = [*SAMPLE_MODULES, *(name for name, _ in EXTRA_MODULES)]
+    objects = " ".join(f"{name}.o" for name in names)
+    (build / "Kbuild").write_text(f"obj-m += {objects}\n")
+    run.run_command(
+        [
+            "make",
+            "-s",
+            f"-j{os.cpu_count() or 1}",
+            "-C",
+            str(headers_of(place, release)),
+            f"M={build}",
+            # BTF would want pahole and the uncompressed kernel of the build
+            "CONFIG_DEBUG_INFO_BTF_MODULES=",
+            "modules",
+        ]
+    )
+    extra = place.kernel / "lib/modules" / release / "extra"
+    extra.mkdir(exist_ok=True)
+    for name in names:
+        shutil.copy(build / f"{name}.ko", extra)
+    run.run_command(["depmod", "-b", str(place.kernel), release])

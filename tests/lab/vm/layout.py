@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where everything of the lab VM lies, and which ports it takes."""
+
+import dataclasses
+import os
+import pathlib
+import re
+
+from tests.lab.vm import errors
+
+#: first of two consecutive TCP ports on 127.0.0.1; the environment variable
+#: lets two labs run side by side
+PORT_VARIABLE = "NOVA_ACCEL_LAB_PORT"
+DEFAULT_PORT = 16599
+
+#: paths travel on the kernel's command line and in QEMU options, where white
+#: space and commas separate
+_SAFE_PATH = re.compile(r"[A-Za-z0-9_./+@:-]+")
+
+#: the project's own files that the machine runs or is built from
+GUEST_FILES = pathlib.Path(__file__).resolve().parent / "guest"
+STANDIN_SOURCES = pathlib.Path(__file__).resolve().parent.parent / "standins"
+
+
+def port_base() -> int:
+    """Return the first port: libvirt, then the command channel."""
+    text = os.environ.get(PORT_VARIABLE, str(DEFAULT_PORT))
+    if not text.isdecimal() or not 1024 <= int(text) <= 65000:
+        msg = f"{PORT_VARIABLE}={text}: give a port from 1024 to 65000"
+        raise errors.LabVmError(msg)
+    return int(text)
+
+
+def libvirt_uri() -> str:
+    """Return the URI of the served machine's libvirtd."""
+    return f"qemu+tcp://127.0.0.1:{port_base()}/system"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Paths of one lab's VM; made by :func:`layout_of`."""
+
+    #: everything below is made by us and may be deleted when nothing runs
+    root: pathlib.Path
+
+    @property
+    def debs(self) -> pathlib.Path:
+        """Downloaded packages."""
+        return self.root / "debs"
+
+    @property
+    def stamps(self) -> pathlib.Path:
+        """One digest of inputs per finished step of the preparation."""
+        return self.root / "stamps"
+
+    @property
+    def kernel(self) -> pathlib.Path:
+        """Unpacked kernel image and headers: a root directory."""
+        return self.root / "kernel"
+
+    @property
+    def kernel_version(self) -> pathlib.Path:
+        """A file that holds the kernel's release, as uname -r has it."""
+        return self.root / "kernel-version"
+
+    @property
+    def vmlinux(self) -> pathlib.Path:
+        """The uncompressed kernel, booted by PVH."""
+        return self.root / "vmlinux"
+
+    @property
+    def initrd(self) -> pathlib.Path:
+        """The initramfs."""
+        return self.root / "initrd.img"
+
+    @property
+    def source(self) -> pathlib.Path:
+        """The wanted part of Debian's kernel source."""
+        return self.root / "source"
+
+    @property
+    def modules(self) -> pathlib.Path:
+        """Build directories of the modules that Debian does not ship."""
+        return self.root / "modules"
+
+    @property
+    def standins(self) -> pathlib.Path:
+        """Compiled stand-ins."""
+        return self.root / "standins"
+
+    @property
+    def remotefs(self) -> pathlib.Path:
+        """Compiled programs that carry the machine's /sys to the host."""
+        return self.root / "remotefs"
+
+    @property
+    def serve(self) -> pathlib.Path:
+        """State of the served machine; /run/lab inside."""
+        return self.root / "serve"
+
+    @property
+    def jobs(self) -> pathlib.Path:
+        """One directory per running job."""
+        return self.root / "jobs"
+
+    @property
+    def sysfs(self) -> pathlib.Path:
+        """Mount point of the served machine's /sys."""
+        return self.root / "sys"
+
+    def release(self) -> str:
+        """Return the prepared kernel's release.
+
+        Raises PrepareError when nothing has been prepared.
+        """
+        try:
+            return self.kernel_version.read_text().strip()
+        except FileNotFoundError:
+            msg = f"no kernel in {self.root}: run prepare() first"
+            raise errors.PrepareError(msg) from None
+
+
+def check_path(path: pathlib.Path) -> pathlib.Path:
+    """Return the absolute path; raise LabVmError if QEMU can't take it."""
+    absolute = path.resolve()
+    if not _SAFE_PATH.fullmatch(str(absolute)):
+        msg = (
+            f"{absolute}: the lab VM needs a path of letters, digits and "
+            "_./+@:- only; move the checkout or set NOVA_ACCEL_LAB"
+        )
+        raise errors.LabVmError(msg)
+    return absolute
+
+
+def layout_of(lab: pathlib.Path) -> Layout:
+    """Return the layout of the VM under ``lab`` (the .lab directory)."""
+    return Layout(root=check_path(lab) / "vm")

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The QEMU machine: which accelerator, which devices, which command line."""
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+import re
+import time
+from collections.abc import Mapping
+
+from tests.lab.vm import errors, layout, processes, topology
+
+QEMU = "qemu-system-x86_64"
+
+#: guest memory; shared, because virtiofsd maps it
+MEMORY_MIB = 3072
+
+#: host identity as libvirt inside reads it (SMBIOS): always the same
+HOST_UUID = "6c61622d-766d-4e6f-8661-2d616363656c"
+MAC = "52:54:00:6c:61:62"
+
+#: QEMU 7.2's own virtiofsd (Debian 12)
+VIRTIOFSD = pathlib.Path("/usr/lib/qemu/virtiofsd")
+
+#: kernel modules that only cost time, or would take a device we want free
+_BLACKLIST = (
+    "ahci,libata,nouveau,drm,lpc_ich,i2c_i801,intel_agp,button,pcspkr,psmouse"
+)
+
+
+def has_kvm() -> bool:
+    """Return whether KVM runs an unmodified kernel here.
+
+    /dev/kvm alone proves nothing: a paravirtual KVM without VT-x or SVM
+    emulates a stock kernel instruction by instruction and never finishes.
+    """
+    cpuinfo = pathlib.Path("/proc/cpuinfo").read_text()
+    return os.access("/dev/kvm", os.W_OK) and bool(
+        re.search(r"\b(vmx|svm)\b", cpuinfo)
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One boot of the lab VM.
+
+    ``run_dir`` is read-write inside as /run/lab and holds the job; all
+    sockets in it are named relative to it (a Unix socket's path is short).
+    """
+
+    place: layout.Layout
+    run_dir: pathlib.Path
+    with_topology: bool = True
+    #: a directory that is read-write inside at the same path
+    share: pathlib.Path | None = None
+    #: TCP ports: on the host's loopback -> in the machine
+    forwards: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    #: lab.NAME=VALUE on the kernel's command line: $LAB_NAME inside
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    #: serial ports: name inside -> socket in ``run_dir``
+    ports: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    #: QEMU's back end of the machine's console
+    console: str = "file,path=console"
+
+    @property
+    def virtiofs(self) -> bool:
+        """Whether files are shared by virtiofs; else by 9p."""
+        return VIRTIOFSD.exists()
+
+    def socket(self, tag: str) -> str:
+        """Return the name, in ``run_dir``, of virtiofsd's socket.
+
+        It is unique on this machine: virtiofsd makes a system-wide lock of
+        it.
+        """
+        unique = hashlib.sha256(str(self.run_dir).encode()).hexdigest()[:8]
+        return f"{tag}-{unique}.sock"
+
+    def arguments(self) -> list[str]:
+        """Return QEMU's command line."""
+        args = [*self._preload(), QEMU]
+        args += ["-nodefaults", "-no-user-config", "-no-reboot"]
+        args += ["-display", "none", "-name", "nova-accel-lab"]
+        args += [*self._processor(), *self._kernel(), *self._files()]
+        args += ["-serial", "file:kernel.log"]
+        args += ["-device", "virtio-serial-pci"]
+        args += ["-chardev", f"{self.console},id=console"]
+        args += ["-device", "virtconsole,chardev=console"]
+        for name, socket in self.ports.items():
+            listen = f"socket,id={name},path={socket},server=on,wait=off"
+            args += ["-chardev", listen, "-device"]
+            args += [f"virtserialport,chardev={name},name={name}"]
+        args += self._network()
+        if self.with_topology:
+            args += topology.topology_args()
+        return args
+
+    def _preload(self) -> list[str]:
+        """Return env(1) and what it sets for QEMU alone."""
+        if not self.with_topology:
+            return []
+        functions = topology.fakepci_environment(topology.FAKE_FUNCTIONS)
+        library = self.place.standins / "fakepci.so"
+        return ["env", f"FAKEPCI={functions}", f"LD_PRELOAD={library}"]
+
+    def _processor(self) -> list[str]:
+        # the IOMMU's interrupt remapping wants half of KVM's irqchip
+        machine = "q35,memory-backend=ram"
+        if has_kvm():
+            machine += ",kernel-irqchip=split"
+            cpu = ["-accel", "kvm", "-cpu", "host", "-smp", "2"]
+        else:
+            # one processor is faster than two under TCG; "max" has SVM
+            tcg = "tcg,thread=multi,tb-size=512"
+            cpu = ["-accel", tcg, "-cpu", "max", "-smp", "1"]
+        size = f"{MEMORY_MIB}M"
+        return [
+            *("-machine", machine),
+            *cpu,
+            *("-m", size),
+            "-object",
+            f"memory-backend-memfd,id=ram,size={size},share=on",
+            *("-uuid", HOST_UUID),
+        ]
+
+    def _kernel(self) -> list[str]:
+        release = self.place.release()
+        options = {
+            "fs": "virtiofs" if self.virtiofs else "9p",
+            "init": str(layout.GUEST_FILES / "init"),
+            "modules": str(self.place.kernel / "lib/modules" / release),
+            "root": str(self.place.root),
+            "kvm": "yes" if has_kvm() else "no",
+            **({"share": str(self.share)} if self.share else {}),
+            **self.options,
+        }
+        words = [
+            "console=ttyS0 quiet panic=-1 nokaslr mitigations=off",
+            "random.trust_cpu=on cryptomgr.notests",
+            f"module_blacklist={_BLACKLIST}",
+            "intel_iommu=on iommu.strict=0",
+            *(f"lab.{name}={value}" for name, value in options.items()),
+        ]
+        if not has_kvm():
+            words += ["tsc=reliable clocksource=tsc no_timer_check"]
+        return [
+            *("-kernel", str(self.place.vmlinux)),
+            *("-initrd", str(self.place.initrd)),
+            *("-append", " ".join(words)),
+        ]
+
+    def _files(self) -> list[str]:
+        args = _share_9p("out", self.run_dir)
+        if self.virtiofs:
+            args += _share_virtiofs("hostroot", self.socket("hostroot"))
+            if self.share:
+                args += _share_virtiofs("share", self.socket("share"))
+            return args
+        args += _share_9p("hostroot", pathlib.Path("/"), ",readonly=on")
+        if self.share:
+            args += _share_9p("share", self.share)
+        return args
+
+    def _network(self) -> list[str]:
+        if not self.forwards:
+            return []
+        # restrict: nothing leaves the machine; only the forwards come in
+        user = "user,id=net0,restrict=on"
+        for outer, inner in self.forwards.items():
+            user += f",hostfwd=tcp:127.0.0.1:{outer}-:{inner}"
+        nic = f"virtio-net-pci,netdev=net0,romfile=,mac={MAC}"
+        return ["-netdev", user, "-device", nic]
+
+
+def _share_9p(tag: str, path: pathlib.Path, more: str = "") -> list[str]:
+    backend = f"local,id={tag},path={path},security_model=none"
+    return [
+        *("-fsdev", f"{backend},multidevs=remap{more}"),
+        *("-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"),
+    ]
+
+
+def _share_virtiofs(tag: str, socket: str) -> list[str]:
+    return [
+        *("-chardev", f"socket,id={tag},path={socket}"),
+        "-device",
+        f"vhost-user-fs-pci,chardev={tag},tag={tag},queue-size=1024",
+    ]
+
+
+def start_file_servers(machine: Machine) -> dict[str, processes.ProcessRecord]:
+    """Start the virtiofsd processes; they end with QEMU.
+
+    Returns their records by mount tag; none when 9p is used. Raises
+    BootError when one does not come up.
+    """
+    if not machine.virtiofs:
+        return {}
+    # the root never changes under a running job; the share does
+    wanted = {"hostroot": (pathlib.Path("/"), "always")}
+    if machine.share:
+        wanted["share"] = (machine.share, "none")
+    records = {}
+    for tag, (path, cache) in wanted.items():
+        socket = machine.socket(tag)
+        (machine.run_dir / socket).unlink(missing_ok=True)
+        argv = [str(VIRTIOFSD), f"--socket-path={socket}"]
+        for option in (
+            f"source={path}",
+            f"cache={cache}",
+            "sandbox=chroot",
+            "no_posix_lock",
+            "xattr",
+            "log_level=err",
+        ):
+            argv += ["-o", option]
+        log = machine.run_dir / f"virtiofsd-{tag}.log"
+        records[tag] = processes.spawn(argv, cwd=machine.run_dir, log=log)
+    for tag, record in records.items():
+        log = machine.run_dir / f"virtiofsd-{tag}.log"
+        _await_socket(machine.run_dir / machine.socket(tag), record, log)
+    return records
+
+
+def _await_socket(
+    path: pathlib.Path, record: processes.ProcessRecord, log: pathlib.Path
+) -> None:
+    deadline = time.monotonic() + 10
+    while not path.exists():
+        if not record.is_alive() or time.monotonic() > deadline:
+            msg = f"virtiofsd did not start; see {log}"
+            raise errors.BootError(msg)
+        time.sleep(0.02)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes everything that the lab VM boots from; cached."""
+
+import concurrent.futures
+import fcntl
+import pathlib
+
+from tests.lab.vm import (
+    apt,
+    initramfs,
+    kernel,
+    layout,
+    progress,
+    remotefs,
+    stamps,
+    standins,
+)
+
+
+def _release(place: layout.Layout) -> str:
+    """Return the prepared kernel's release, or Debian's current one.
+
+    A prepared kernel stays: delete the directory to get a newer one.
+    """
+    if place.kernel_version.exists():
+        return place.release()
+    return apt.current_release()
+
+
+def _prepare_kernel(
+    place: layout.Layout, release: str, say: progress.Progress
+) -> None:
+    boot = place.kernel / "boot" / f"vmlinuz-{release}"
+    headers = kernel.headers_of(place, release) / "Makefile"
+    if stamps.ensure(
+        place,
+        "kernel",
+        [release, str(place.kernel)],
+        lambda: kernel.unpack_kernel(place, release),
+        [boot, headers],
+    ):
+        say.say(f"kernel {release} unpacked")
+    place.kernel_version.write_text(f"{release}\n")
+    if stamps.ensure(
+        place,
+        "vmlinux",
+        [release],
+        lambda: kernel.extract_vmlinux(place, release),
+        [place.vmlinux],
+    ):
+        say.say("kernel decompressed")
+    if stamps.ensure(
+        place,
+        "initramfs",
+        [
+            release,
+            *initramfs.BOOT_MODULES,
+            layout.GUEST_FILES / "initramfs-init",
+        ],
+        lambda: initramfs.build_initramfs(place, release),
+        [place.initrd],
+    ):
+        say.say("initramfs written")
+
+
+def _prepare_source(
+    place: layout.Layout, release: str, say: progress.Progress
+) -> None:
+    if stamps.ensure(
+        place,
+        "source",
+        [release, *kernel.SAMPLES],
+        lambda: kernel.unpack_samples(place, release),
+        [place.source / name for name in kernel.SAMPLES],
+    ):
+        say.say("sample drivers extracted from Debian's kernel source")
+
+
+def _prepare_modules(
+    place: layout.Layout, release: str, say: progress.Progress
+) -> None:
+    own = [layout.STANDIN_SOURCES / name for _, name in kernel.EXTRA_MODULES]
+    files = [place.source / name for name in kernel.SAMPLES] + own
+    extra = place.kernel / "lib/modules" / release / "extra"
+    names = [*kernel.SAMPLE_MODULES, *(n for n, _ in kernel.EXTRA_MODULES)]
+    if stamps.ensure(
+        place,
+        "modules",
+        [release, str(place.modules), *names, *files],
+        lambda: kernel.build_modules(place, release),
+        [extra / f"{name}.ko" for name in names],
+    ):
+        say.say(f"modules built: {' '.join(names)}")
+
+
+def prepare(lab: pathlib.Path) -> None:
+    """Make the kernel, initramfs, modules and stand-ins under ``lab``.
+
+    Downloads about 240 MB from the machine's own apt sources the first
+    time. A second call does only what changed; two at once take turns.
+    Raises PrepareError.
+    """
+    place = layout.layout_of(lab)
+    place.root.mkdir(parents=True, exist_ok=True)
+    with (place.root / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _prepare_all(place, progress.Progress())
+
+
+def _prepare_all(place: layout.Layout, say: progress.Progress) -> None:
+    release = _release(place)
+    _prepare_programs(place, say)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        both = [
+            pool.submit(_prepare_kernel, place, release, say),
+            pool.submit(_prepare_source, place, release, say),
+        ]
+        for done in both:
+            done.result()
+    _prepare_modules(place, release, say)
+    say.say("lab VM prepared")
+
+
+def _prepare_programs(place: layout.Layout, say: progress.Progress) -> None:
+    if stamps.ensure(
+        place,
+        "standins",
+        standins.sources(),
+        lambda: standins.build_standins(place),
+        standins.outputs(place),
+    ):
+        say.say("stand-ins compiled")
+    if stamps.ensure(
+        place,
+        "remotefs",
+        remotefs.sources(),
+        lambda: remotefs.build_remotefs(place),
+        remotefs.outputs(place),
+    ):
+        say.say("remote /sys compiled")

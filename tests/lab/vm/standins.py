@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the QEMU stand-ins and the tiny guest."""
+
+import pathlib
+
+from tests.lab.vm import layout, run
+
+#: shared objects for LD_PRELOAD, by source under tests/lab/standins
+PRELOADS = ("fakepci", "norlimit")
+GUEST = "acker"
+
+#: SeaBIOS does not boot a virtio disk of a single sector
+GUEST_IMAGE_BYTES = 1 << 20
+
+
+def sources() -> list[pathlib.Path]:
+    """Return the source files of all stand-ins."""
+    names = [f"{name}.c" for name in PRELOADS] + [f"{GUEST}.S"]
+    return [layout.STANDIN_SOURCES / name for name in names]
+
+
+def outputs(place: layout.Layout) -> list[pathlib.Path]:
+    """Return the files that :func:`build_standins` writes."""
+    names = [f"{name}.so" for name in PRELOADS] + [f"{GUEST}.img"]
+    return [place.standins / name for name in names]
+
+
+def build_standins(place: layout.Layout) -> None:
+    """Compile everything into ``place.standins``."""
+    place.standins.mkdir(parents=True, exist_ok=True)
+    for name in PRELOADS:
+        run.run_command(
+            [
+                "gcc",
+                "-O2",
+                "-Wall",
+                "-shared",
+                "-fPIC",
+                "-o",
+                str(place.standins / f"{name}.so"),
+                str(layout.STANDIN_SOURCES / f"{name}.c"),
+                "-ldl",
+            ]
+        )
+    _build_guest(place)
+
+
+def _build_guest(place: layout.Layout) -> None:
+    thing = place.standins / f"{GUEST}.o"
+    image = place.standins / f"{GUEST}.img"
+    run.run_command(
+        [
+            "as",
+            "-o",
+            str(thing),
+            str(layout.STANDIN_SOURCES / f"{GUEST}.S"),
+        ]
+    )
+    run.run_command(
+        [
+            "ld",
+            "-m",
+            "elf_x86_64",
+            # where a PC's firmware loads the boot sector
+            "-Ttext",
+            "0x7c00",
+            "--oformat",
+            "binary",
+            "-e",
+            "_start",
+            "-o",
+            str(image),
+            str(thing),
+        ]
+    )
+    with image.open("r+b") as file:
+        file.truncate(GUEST_IMAGE_BYTES)
