@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the end-to-end tests do with the lab, and how they look at it."""
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import openstack
+
+from tests.lab.cloud import evidence, machine
+from tests.lab.cloud.cloud import IMAGE, Cloud
+from tests.lab.cloud.processes import run
+
+#: A server's limit under software emulation on busy cores.
+SERVER_SECONDS = 480.0
+_MICROVERSION = {"OpenStack-API-Version": "placement 1.39"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """A resource provider as placement has it."""
+
+    uuid: str
+    name: str
+    inventories: Mapping[str, Mapping[str, Any]]
+    traits: frozenset[str]
+
+
+class Site:
+    """The lab's cloud, its compute host, and its servers."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.cloud = cloud
+        self.layout = cloud.layout
+        self._env = machine.client_environment(self.layout)
+        os.environ.update(machine.client_variables(self.layout))
+        self.api = _connect()
+        self._image: str = self.api.image.find_image(IMAGE).id
+
+    def clean(self) -> None:
+        """Delete every server and every flavor but the lab's own."""
+        servers = list(self.api.compute.servers())
+        for server in servers:
+            self.delete(server)
+        for server in servers:
+            self.wait_gone(server)
+        for flavor in self.api.compute.flavors():
+            if flavor.name.startswith("e2e-"):
+                self.api.compute.delete_flavor(flavor)
+
+    def providers(self) -> dict[str, Provider]:
+        """Return the providers below the compute node, by their suffix.
+
+        The suffix is the device: ``mtty``, ``0000_02_00_0``.
+        """
+        listed = self._placement("/resource_providers")["resource_providers"]
+        return {
+            item["name"].split("_accel_", 1)[1]: self._provider(item)
+            for item in listed
+            if "_accel_" in item["name"]
+        }
+
+    def _provider(self, item: Mapping[str, Any]) -> Provider:
+        path = f"/resource_providers/{item['uuid']}"
+        return Provider(
+            uuid=item["uuid"],
+            name=item["name"],
+            inventories=self._placement(f"{path}/inventories")["inventories"],
+            traits=frozenset(self._placement(f"{path}/traits")["traits"]),
+        )
+
+    def flavor(self, name: str, **extra_specs: str) -> Any:
+        """Create a flavor; ``__`` in a key stands for a colon."""
+        flavor = self.api.compute.create_flavor(
+            name=f"e2e-{name}", ram=64, vcpus=1, disk=1
+        )
+        specs = {k.replace("__", ":"): v for k, v in extra_specs.items()}
+        self.api.compute.create_flavor_extra_specs(flavor, specs)
+        return flavor
+
+    def request(self, name: str, flavor: Any) -> Any:
+        """Ask for a server and return it, whatever becomes of it."""
+        return self.api.compute.create_server(
+            name=name,
+            flavor_id=flavor.id,
+            image_id=self._image,
+            networks="none",
+        )
+
+    def settle(self, server: Any) -> Any:
+        """Wait until a server is ACTIVE or in ERROR; return it."""
+
+        def settled() -> Any:
+            now = self.api.compute.get_server(server.id)
+            return now if now.status in ("ACTIVE", "ERROR") else None
+
+        return wait_for(settled, f"{server.name} to settle")
+
+    def boot(self, name: str, flavor: Any) -> Any:
+        """Create a server and return it when it is ACTIVE."""
+        server = self.settle(self.request(name, flavor))
+        assert server.status == "ACTIVE", fault(server)
+        return server
+
+    def hard_reboot(self, server: Any) -> Any:
+        """Reboot a server hard; return it when it is ACTIVE again."""
+        self.api.compute.reboot_server(server, "HARD")
+
+        def done() -> Any:
+            now = self.api.compute.get_server(server.id)
+            return now if now.task_state is None else None
+
+        return wait_for(done, f"{server.name} to reboot")
+
+    def delete(self, server: Any) -> None:
+        """Ask nova to delete a server."""
+        self.api.compute.delete_server(server, ignore_missing=True)
+
+    def wait_gone(self, server: Any) -> None:
+        """Wait until nova has deleted a server."""
+        wait_for(
+            lambda: self.api.compute.find_server(server.id) is None,
+            f"{server.name} to go",
+        )
+
+    def allocations(self, server: Any) -> dict[str, dict[str, int]]:
+        """Return what placement booked for a server, by provider."""
+        found = self._placement(f"/allocations/{server.id}")["allocations"]
+        return {uuid: item["resources"] for uuid, item in found.items()}
+
+    def hostdevs(self, server: Any, kind: str) -> list[str]:
+        """Return the hostdevs of a type that the server's domain has."""
+        done = run(["virsh", "dumpxml", server.id], self._env)
+        assert done.returncode == 0, done.stderr
+        return evidence.hostdev_sources(done.stdout, kind)
+
+    def mdevs(self) -> set[str]:
+        """Return the uuids of the mdevs in the compute host's kernel."""
+        return evidence.mdevs(self.layout)
+
+    def claims(self) -> dict[str, list[str]]:
+        """Return the slots that nova claimed, by server."""
+        return evidence.claims(self.layout)
+
+    def on_host(self, script: str, *arguments: str) -> str:
+        """Run a shell script on the compute host's kernel."""
+        argv = ["sh", "-c", script, "sh", *arguments]
+        return machine.on_hardware(self.layout, argv)
+
+    def log_offset(self, name: str) -> int:
+        """Return where a service's log ends now."""
+        return (self.layout.log / f"{name}.log").stat().st_size
+
+    def logged(self, name: str, pattern: str, offset: int) -> list[str]:
+        """Return the lines after an offset that match a pattern."""
+        log = self.layout.log / f"{name}.log"
+        return evidence.log_lines(log, pattern, offset)
+
+    def _placement(self, path: str) -> Any:
+        answer = self.api.placement.get(path, headers=_MICROVERSION)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+def _connect() -> Any:
+    """Return a connection; as Any, for its proxies' types are unions."""
+    return openstack.connect()
+
+
+def fault(server: Any) -> str:
+    """Return what nova says went wrong with a server."""
+    return f"{server.name} is {server.status}: {server.fault}"
+
+
+def wait_for(probe: Callable[[], Any], what: str) -> Any:
+    """Return the probe's first true answer; AssertionError in time."""
+    deadline = time.monotonic() + SERVER_SECONDS
+    while not (answer := probe()):
+        assert time.monotonic() < deadline, f"waited too long for {what}"
+        time.sleep(0.3)
+    return answer

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host the tests share, and the words they use of it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.fakehost import HostSpec, Mtty, NvidiaGpu, PciCard, VfioAp
+
+T4 = "0000:3b:00.0"
+T4_OLD = "0000:3c:00.0"
+A40 = "0000:41:00.0"
+A40_VFS = tuple(f"0000:41:00.{n}" for n in (4, 5, 6, 7))
+NIC = "0000:51:00.0"
+FPGA = "0000:61:00.0"
+GPU = "0000:71:00.0"
+GPU_AUDIO = "0000:71:00.1"
+GPU_GROUP = 40
+
+SPEC = HostSpec(
+    cards=(
+        Mtty(),
+        VfioAp(instances=2),
+        NvidiaGpu(address=T4, model="T4"),
+        NvidiaGpu(address=T4_OLD, model="T4", remove_in_use="busy"),
+        NvidiaGpu(address=A40, model="A40", numa_node=1, enabled_vfs=4),
+        PciCard(
+            address=NIC,
+            vendor=0x8086,
+            device=0x1592,
+            class_code=0x020000,
+            driver="ice",
+            total_vfs=8,
+            vf_device=0x1889,
+            vf_offset=8,
+            vf_driver="iavf",
+        ),
+        PciCard(
+            address=FPGA,
+            vendor=0x8086,
+            device=0x09C4,
+            class_code=0x120000,
+            numa_node=-1,
+        ),
+        PciCard(
+            address=GPU,
+            vendor=0x10DE,
+            device=0x1E07,
+            class_code=0x030000,
+            driver="nouveau",
+            group=GPU_GROUP,
+            multifunction=True,
+            boot_vga=True,
+        ),
+        PciCard(
+            address=GPU_AUDIO,
+            vendor=0x10DE,
+            device=0x10F7,
+            class_code=0x040300,
+            driver="snd_hda_intel",
+            group=GPU_GROUP,
+            multifunction=True,
+        ),
+    )
+)
+
+
+def new_uuid() -> str:
+    return str(uuid.uuid4())
+
+
+def store(path: Path, text: str) -> None:
+    """Write once.
+
+    A buffered Python file writes again at close what failed at flush: two
+    creates where one was meant.
+    """
+    handle = os.open(path, os.O_WRONLY)
+    try:
+        os.write(handle, text.encode())
+    finally:
+        os.close(handle)
+
+
+def number(path: Path) -> int:
+    return int(path.read_text())
+
+
+@contextlib.contextmanager
+def refused(code: int) -> Iterator[None]:
+    with pytest.raises(OSError) as caught:
+        yield
+    assert caught.value.errno == code, (
+        f"expected {errno.errorcode[code]}, got {caught.value}"
+    )

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.functional.fakehost import cards
+from tests.lab import fakehost
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "fakehost: needs root and /dev/fuse (simulated sysfs)"
+    )
+
+
+@pytest.fixture(scope="package")
+def _mounted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[fakehost.Controller]:
+    reason = fakehost.missing()
+    if reason:
+        pytest.skip(reason)
+    root = tmp_path_factory.mktemp("fakehost")
+    with fakehost.simulated_sysfs(cards.SPEC, root) as controller:
+        yield controller
+
+
+@pytest.fixture
+def host(_mounted: fakehost.Controller) -> fakehost.Controller:
+    _mounted.reboot()
+    return _mounted
+
+
+@pytest.fixture
+def mtty(host: fakehost.Controller) -> Path:
+    return host.sys / "devices/virtual/mtty/mtty/mdev_supported_types"

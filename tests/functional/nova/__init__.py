@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's own functional harness, with our driver and a simulated kernel.
+
+On native threads or under eventlet as the Nova release does it;
+``OS_NOVA_DISABLE_EVENTLET_PATCHING=false`` runs all of them under
+eventlet.
+"""
+
+import os
+
+from tests.functional.nova import releases
+
+# Seconds; Nova's own base class takes its limit for one test from here.
+os.environ.setdefault("OS_TEST_TIMEOUT", "600")
+
+releases.import_harness()

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the Nova releases that these tests run on do differently."""
+
+import importlib
+import os
+from importlib import metadata
+
+# Environment variable that Nova decides by, and the first release whose
+# functional tests pass on native threads.
+_NO_PATCHING = "OS_NOVA_DISABLE_EVENTLET_PATCHING"
+_FIRST_ON_THREADS = 34
+
+
+def import_harness() -> None:
+    """Import Nova's functional tests, which decides about threads.
+
+    Native threads where the release has them in its tests, eventlet
+    before; the environment has the last word. Must come before whatever
+    else imports eventlet.
+    """
+    major = int(metadata.version("nova").partition(".")[0])
+    threads = "true" if major >= _FIRST_ON_THREADS else "false"
+    chosen = os.environ.setdefault(_NO_PATCHING, threads)
+    importlib.import_module("nova.tests.functional")
+    monkey_patch = importlib.import_module("nova.monkey_patch")
+    # Nova 32 patches with the import of its API only: too late for what
+    # these tests import before.
+    wanted = chosen.lower() not in ("1", "true", "yes")
+    if wanted and not monkey_patch.is_patched():
+        monkey_patch.patch()

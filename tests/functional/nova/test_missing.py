@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards that vanish, come back, or can't be read."""
+
+from nova.tests.functional.api import client
+
+from nova_accel import names
+from tests.functional.nova import base
+
+SMALL = base.vgpu_group("_A", "4Q")
+
+
+class Missing(base.AccelTestBase):
+    def assert_host_updates(self) -> None:
+        """Check that the rest of the host still reaches Placement."""
+        wanted = base.CONF.reserved_host_memory_mb + 7
+        self.flags(reserved_host_memory_mb=wanted)
+        self.run_periodics()
+        root = self._get_provider_inventory(self.compute_rp_uuids["host1"])
+        self.assertEqual(wanted, root["MEMORY_MB"]["reserved"])
+
+    def card_of(self, server: object) -> str:
+        (mdev,) = self.mdevs_of(server)
+        parent: str = self.hosts["host1"].mdevs()[mdev]["parent"]
+        return parent
+
+    def test_vanished_with_and_without_allocations(self) -> None:
+        self.start_host(*base.TWO_T4)
+        server = self.boot(SMALL)
+        (mdev,) = self.mdevs_of(server)
+        card = self.card_of(server)
+        (other,) = {base.T4, base.T4_B} - {card}
+        self._stop_server(server)
+        before = self.providers()
+
+        self.hosts["host1"].unplug(card)
+        self.hosts["host1"].unplug(other)
+        self.run_periodics()
+        self.run_periodics()
+
+        self.assertEqual({self.provider(card)}, set(self.providers()))
+        self.assertEqual(
+            {"VGPU": (4, 4), "CUSTOM_GPU_MEMORY_MB": (16384, 16384)},
+            self.amounts(card),
+        )
+        self.assertIn(names.MISSING_TRAIT, self.traits(card))
+        self.assertEqual(set(), self.profiles(card))
+        self.assertEqual(1, self.usages(card)["VGPU"])
+        self.assert_host_updates()
+
+        # Nothing of that is lost or redone by a restart.
+        kept = self.providers()
+        self.restart()
+        self.run_periodics()
+        self.assertEqual(kept, self.providers())
+        self.assert_host_updates()
+
+        # Its server can't start, and says why.
+        self.assertRaises(
+            client.OpenStackApiException,
+            self.api.post_server_action,
+            server["id"],
+            {"os-start": None},
+        )
+        self.assertIn(
+            "no device of this host is that provider now",
+            self.stdlog.logger.output,
+        )
+        server = self._wait_for_state_change(server, "SHUTOFF")
+
+        self.hosts["host1"].reboot()
+        self.run_periodics()
+        self.assertEqual(before.keys(), self.providers().keys())
+        self.assertNotIn(names.MISSING_TRAIT, self.traits(card))
+        self.assertEqual((16, 0), self.amounts(card)["VGPU"])
+        self._start_server(server)
+        self.assertEqual({mdev}, set(self.hosts["host1"].mdevs()))
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_deleted_while_its_card_is_missing(self) -> None:
+        self.start_host(base.TWO_T4[0])
+        server = self.boot(SMALL)
+        self._stop_server(server)
+        self.hosts["host1"].unplug(base.T4)
+        self.run_periodics()
+        self._delete_server(server)
+        self.assertEqual({}, self.usages(base.T4))
+        self.run_periodics()
+        self.run_periodics()
+        self.assertEqual({}, self.providers())
+        self.assert_nothing_left()
+
+    def test_unreadable_cards_are_left_alone(self) -> None:
+        self.start_host(*base.TWO_T4)
+        server = self.boot(SMALL)
+        self.run_periodics()
+        before = self.providers()
+        simulated = self.hosts["host1"]
+        for path, on in (
+            (f"bus/pci/devices/{base.T4}/vendor", "read"),
+            (f"bus/pci/devices/{base.T4_B}/vendor", "read"),
+            (f"class/mdev_bus/{base.T4}/mdev_supported_types", "list"),
+            ("class/mdev_bus", "list"),
+            ("bus/pci/devices", "list"),
+            ("bus/mdev/devices", "list"),
+        ):
+            simulated.fail(path, "EIO", on=on)
+            self.run_periodics()
+            self.run_periodics()
+            self.assertEqual(before, self.providers(), path)
+            self.assert_host_updates()
+            simulated.heal()
+        self.run_periodics()
+        self.assertEqual(before, self.providers())
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_type_that_vanishes_while_it_is_read(self) -> None:
+        self.start_host(base.TWO_T4[0])
+        kind = f"class/mdev_bus/{base.T4}/mdev_supported_types/nvidia-232"
+        self.hosts["host1"].vanish(
+            kind, when=f"{kind}/available_instances"
+        )
+        self.run_periodics()
+        self.run_periodics()
+        self.assertNotIn(base.vgpu_trait("4Q"), self.profiles(base.T4))
+        self.assertIn(base.vgpu_trait("8Q"), self.profiles(base.T4))
+        self.assert_host_updates()

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library in a real Nova, installed and switched on in every way.
+
+Each installation is a virtual environment of its own, on top of the
+one that runs the tests. What is asked of it runs as nova-compute does:
+Nova's early reading of the configuration, then the real one, then
+``nova.virt.driver.load_compute_driver``.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = Path(sysconfig.get_path("purelib"))
+OURS = ("nova_accel", "placement_sync", "filters", "virt_hooks")
+LOADED = "virt_hooks.nova_driver.AccelLibvirtDriver"
+STOCK = "nova.virt.libvirt.driver.LibvirtDriver"
+
+BY_NAME = "[DEFAULT]\ncompute_driver = accel.AccelLibvirtDriver\n"
+BY_SOURCE = (
+    "[DEFAULT]\nconfig_source = accel\n[accel]\ndriver = nova_accel\n"
+)
+PLAIN = "[DEFAULT]\ncompute_driver = libvirt.LibvirtDriver\n"
+
+AS_NOVA_COMPUTE = """
+import json, sys
+sys.argv = ["nova-compute", "--config-file", sys.argv[1]]
+import nova.cmd.compute
+from nova import config
+from nova.virt import driver
+config.parse_args(sys.argv)
+try:
+    loaded = type(driver.load_compute_driver(None))
+    said = f"{loaded.__module__}.{loaded.__name__}"
+except SystemExit as stop:
+    said = f"exit {stop.code}"
+roots = {name.partition(".")[0] for name in sys.modules}
+print(json.dumps({
+    "loaded": said,
+    "roots": sorted(roots),
+    "finders": [type(finder).__name__ for finder in sys.meta_path],
+    "shim": getattr(sys.modules.get("nova.virt.accel"), "__file__", None),
+}))
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Installation:
+    python: Path
+    extra_path: str = ""
+
+    def load(self, directory: Path, text: str) -> dict[str, Any]:
+        """Return what nova-compute loads with this nova.conf."""
+        conf = directory / "nova.conf"
+        conf.write_text(f"{text}[oslo_concurrency]\nlock_path = .\n")
+        done = subprocess.run(  # noqa: S603 - our own interpreter, script
+            [self.python, "-c", AS_NOVA_COMPUTE, conf],
+            cwd=directory,
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": self.extra_path,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        answer["stderr"] = done.stderr
+        return answer
+
+
+def build(kind: str, source: Path, out: Path) -> Path:
+    """Return the wheel that setuptools' build backend makes."""
+    script = (
+        "import sys; from setuptools import build_meta;"
+        f" build_meta.build_{kind}(sys.argv[1])"
+    )
+    out.mkdir()
+    subprocess.run(  # noqa: S603 - our own interpreter and script
+        [sys.executable, "-c", script, out],
+        cwd=source,
+        check=True,
+        capture_output=True,
+    )
+    (made,) = out.glob("*.whl")
+    return made
+
+
+def new_environment(directory: Path) -> tuple[Path, Path]:
+    """Return python and site-packages of an environment above ours."""
+    venv.create(directory, with_pip=False, symlinks=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    site = directory / "lib" / version / "site-packages"
+    (site / "below.pth").write_text(f"{SITE}\n")
+    return directory / "bin" / "python", site
+
+
+def unpack(wheel: Path, site: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the project, so that building leaves no trace."""
+    copy = tmp_path_factory.mktemp("source") / "project"
+    copy.mkdir()
+    for name in OURS:
+        shutil.copytree(
+            ROOT / name,
+            copy / name,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+    for name in ("setup.cfg", "pyproject.toml", "README.rst", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path) -> Path:
+    return build("wheel", source, source.parent / "wheel")
+
+
+@pytest.fixture(scope="module")
+def beside_nova(
+    wheel: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Installation:
+    """Return the wheel in the site-packages that holds Nova too."""
+    python, site = new_environment(tmp_path_factory.mktemp("beside"))
+    shutil.copytree(
+        SITE / "nova",
+        site / "nova",
+        ignore=shutil.ignore_patterns(
+            "tests", "locale", "__pycache__", "accel"
+        ),
+    )
+    unpack(wheel, site)
+    return Installation(python=python)
+
+
+@pytest.fixture(scope="module")
+def elsewhere(
+    wheel: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Installation:
+    """Return the wheel in another directory than a distribution's Nova."""
+    directory = tmp_path_factory.mktemp("elsewhere")
+    python, _ = new_environment(directory / "env")
+    unpack(wheel, directory / "local")
+    return Installation(python=python, extra_path=str(directory / "local"))
+
+
+@pytest.fixture(scope="module")
+def editable(
+    source: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Installation:
+    """Return ``pip install -e``."""
+    python, site = new_environment(tmp_path_factory.mktemp("editable"))
+    unpack(build("editable", source, source.parent / "editable"), site)
+    return Installation(python=python)
+
+
+def test_the_wheel_adds_to_nova_and_replaces_nothing(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    below_nova = [name for name in names if name.startswith("nova/")]
+    assert below_nova == ["nova/virt/accel/__init__.py"]
+    for package in OURS:
+        assert f"{package}/py.typed" in names
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if "dist-info" not in top} == {
+        *OURS,
+        "nova",
+    }
+
+
+def test_wheel_beside_nova_by_name(
+    beside_nova: Installation, tmp_path: Path
+) -> None:
+    answer = beside_nova.load(tmp_path, BY_NAME)
+    assert answer["loaded"] == LOADED
+    assert answer["shim"].endswith("nova/virt/accel/__init__.py")
+    assert "ShimFinder" not in answer["finders"]
+
+
+def test_wheel_beside_nova_by_source(
+    beside_nova: Installation, tmp_path: Path
+) -> None:
+    answer = beside_nova.load(tmp_path, BY_SOURCE)
+    assert answer["loaded"] == LOADED
+    assert answer["shim"].endswith("nova/virt/accel/__init__.py")
+
+
+def test_beside_a_distributions_nova_by_name_fails_aloud(
+    elsewhere: Installation, tmp_path: Path
+) -> None:
+    """Nova's own limit, and why there is a config source."""
+    answer = elsewhere.load(tmp_path, BY_NAME)
+    assert answer["loaded"] == "exit 1"
+    assert "No module named 'nova.virt.accel'" in answer["stderr"]
+
+
+def test_beside_a_distributions_nova_by_source(
+    elsewhere: Installation, tmp_path: Path
+) -> None:
+    answer = elsewhere.load(tmp_path, BY_SOURCE)
+    assert answer["loaded"] == LOADED
+    assert answer["shim"].endswith("virt_hooks/shim/__init__.py")
+    assert answer["finders"].count("ShimFinder") == 1
+
+
+@pytest.mark.parametrize("text", [BY_NAME, BY_SOURCE], ids=["name", "source"])
+def test_editable(
+    editable: Installation, tmp_path: Path, text: str
+) -> None:
+    answer = editable.load(tmp_path, text)
+    assert answer["loaded"] == LOADED
+    assert answer["shim"].endswith("virt_hooks/shim/__init__.py")
+
+
+@pytest.mark.parametrize("where", ["beside_nova", "elsewhere", "editable"])
+def test_installed_but_not_named_changes_nothing(
+    where: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    installation: Installation = request.getfixturevalue(where)
+    answer = installation.load(tmp_path, PLAIN)
+    assert answer["loaded"] == STOCK
+    assert not set(OURS) & set(answer["roots"])
+    assert answer["shim"] is None
+    assert "ShimFinder" not in answer["finders"]
+
+
+def test_nova_conf_overrides_the_source(
+    elsewhere: Installation, tmp_path: Path
+) -> None:
+    text = BY_SOURCE.replace(
+        "[DEFAULT]\n", "[DEFAULT]\ncompute_driver = libvirt.LibvirtDriver\n"
+    )
+    assert elsewhere.load(tmp_path, text)["loaded"] == STOCK
