@@ -17,6 +17,91 @@ class Problem:
     reason: str
 
 
+class Layout(enum.Enum):
+    """What decides which partitions a device can hold at once.
+
+    ANY: its counters and its own word, nothing else (GVT-g, plain VFs).
+    EQUAL: all partitions have one size (NVIDIA's equal-size mode).
+    MIXED: any sizes, each at a place of its own (NVIDIA's mixed-size or
+    heterogeneous mode). MIG: partitions stand inside GPU instances.
+    """
+
+    ANY = "any"
+    EQUAL = "equal"
+    MIXED = "mixed"
+    MIG = "mig"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class Span:
+    """A place on a device: ``size`` units of its region from ``start``.
+
+    The unit is the technology's: NVIDIA's placement ids count GiB of
+    framebuffer, MIG counts memory slices.
+    """
+
+    start: int
+    size: int
+
+    def overlaps(self, other: "Span") -> bool:
+        """Return whether the two have a unit in common."""
+        return (
+            self.start < other.start + other.size
+            and other.start < self.start + self.size
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceKind:
+    """A kind of GPU instance that a device in MIG mode can hold.
+
+    ``name`` is NVIDIA's (``1g.5gb``), ``size`` what it takes in memory
+    slices and ``slices`` in compute slices, ``starts`` the memory slices
+    at which it may begin, ``limit`` how many there may be at once.
+    """
+
+    name: str
+    size: int
+    slices: int
+    starts: tuple[int, ...]
+    limit: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A GPU instance that exists.
+
+    ``span`` is None where its place is not known. ``handle`` is its id.
+    """
+
+    kind: str
+    handle: str
+    span: Span | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """How partitions share a device; the default leaves it to counters.
+
+    ``region`` is the length of the region that MIXED spans divide, or the
+    memory slices of a device in MIG mode. ``limit`` is how many partitions
+    there may be at once, None without limit. ``kinds`` and ``instances``
+    are the GPU instances that can be, and that are; ``is_dynamic`` tells
+    whether instances may be made and unmade for claims.
+    """
+
+    layout: Layout = Layout.ANY
+    region: int = 0
+    limit: int | None = None
+    kinds: tuple[InstanceKind, ...] = ()
+    instances: tuple[Instance, ...] = ()
+    is_dynamic: bool = False
+
+    def kind(self, name: str) -> InstanceKind | None:
+        """Return the kind of that name, or None."""
+        return next((k for k in self.kinds if k.name == name), None)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """What can be cut from a device.
@@ -27,6 +112,13 @@ class Profile:
     many more the device can make in its present state. ``handles`` tells,
     for each parent that can make it, the id by which that parent knows it.
     ``device_api`` is the mdev device API, empty for other technologies.
+
+    The rest is what a device's geometry reckons with: ``size`` is the
+    framebuffer in MiB, of which EQUAL allows one at a time; ``limit`` is
+    how many there may be at once (None without limit, in all instances
+    together under MIG); ``span`` and ``starts`` are the length and the
+    allowed beginnings under MIXED; ``instance`` names the kind of GPU
+    instance that it stands in and ``per_instance`` how many fit into one.
     """
 
     name: str
@@ -35,6 +127,12 @@ class Profile:
     available: int
     handles: Mapping[str, str] = dataclasses.field(default_factory=dict)
     device_api: str = ""
+    size: int = 0
+    limit: int | None = None
+    span: int = 0
+    starts: tuple[int, ...] = ()
+    instance: str = ""
+    per_instance: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +140,17 @@ class Partition:
     """What has been cut: a profile on a parent, under a handle.
 
     ``handle`` is the mdev's uuid or the function's address. ``in_use`` is
-    False only when it is known that nothing holds the partition.
+    False only when it is known that nothing holds the partition. ``start``
+    is where it begins under a MIXED layout, ``instance`` the handle of the
+    GPU instance it stands in; each None where it is not known.
     """
 
     profile: str
     parent: str
     handle: str
     in_use: bool = True
+    start: int | None = None
+    instance: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +165,9 @@ class Device:
     ``counters`` the totals of every class it is counted by. ``slots`` are
     the identifiers a claim may hold, enough for any state of the device.
     ``members`` are the functions that travel together with it.
+    ``geometry`` tells how its partitions share it. ``is_managed`` tells
+    whether libvirt binds and unbinds the functions given to guests.
+    ``vgpu_params`` is set on each partition that is made.
     """
 
     address: str
@@ -81,6 +186,9 @@ class Device:
     partitions: tuple[Partition, ...] = ()
     traits: frozenset[str] = frozenset()
     members: tuple[str, ...] = ()
+    geometry: Geometry = Geometry()
+    is_managed: bool = True
+    vgpu_params: str = ""
 
     def profile(self, name: str) -> Profile | None:
         """Return the profile of that name, or None."""
@@ -132,7 +240,11 @@ class Claim:
     and ``handle`` the id the partition has, or will have. ``type_id`` is
     the id by which the parent knows the profile (``nvidia-222``), empty
     where a technology has none. ``plugin`` names the vendor driver that
-    plans its actions.
+    plans its actions. ``start`` is the place chosen for it under a MIXED
+    layout. ``instance`` names the kind of GPU instance it needs;
+    ``instance_start`` is where that must be made first, None when one with
+    room exists; ``owns_instance`` tells whether the instance goes when the
+    last partition in it does.
     """
 
     consumer: str
@@ -147,45 +259,10 @@ class Claim:
     type_id: str = ""
     device_api: str = ""
     members: tuple[str, ...] = ()
+    is_managed: bool = True
+    vgpu_params: str = ""
+    start: int | None = None
+    instance: str = ""
+    instance_start: int | None = None
+    owns_instance: bool = False
     state: ClaimState = ClaimState.PLANNED
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CreateMdev:
-    """Make a mediated device; undone by RemoveMdev."""
-
-    parent: str
-    type_id: str
-    uuid: str
-
-    def undo(self) -> "RemoveMdev":
-        """Return the action that takes this one back."""
-        return RemoveMdev(
-            parent=self.parent, type_id=self.type_id, uuid=self.uuid
-        )
-
-    def __str__(self) -> str:
-        """Return the action in the words of the log."""
-        return f"create mdev {self.uuid} ({self.type_id}) on {self.parent}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveMdev:
-    """Remove a mediated device; undone by CreateMdev."""
-
-    parent: str
-    type_id: str
-    uuid: str
-
-    def undo(self) -> CreateMdev:
-        """Return the action that takes this one back."""
-        return CreateMdev(
-            parent=self.parent, type_id=self.type_id, uuid=self.uuid
-        )
-
-    def __str__(self) -> str:
-        """Return the action in the words of the log."""
-        return f"remove mdev {self.uuid} ({self.type_id}) from {self.parent}"
-
-
-Action = CreateMdev | RemoveMdev

@@ -5,7 +5,7 @@ import importlib.metadata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from nova_accel import errors, model, policy
+from nova_accel import actions, errors, model, policy
 from nova_accel.host import sysfs
 
 GROUP = "nova_accel.drivers"
@@ -45,12 +45,25 @@ class Driver(Protocol):
         """
         ...
 
-    def plan_prepare(self, claim: model.Claim) -> Sequence[model.Action]:
+    def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
         """Return the actions that make a claim's partition."""
         ...
 
-    def plan_release(self, claim: model.Claim) -> Sequence[model.Action]:
+    def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
         """Return the actions that unmake a claim's partition."""
+        ...
+
+    def plan_arrange(
+        self, host: sysfs.HostReader, rules: policy.Policy
+    ) -> Sequence[actions.Action]:
+        """Return what brings devices into the mode that policy asks for.
+
+        For modes that a reboot loses: VF counts, mixed sizes. Nothing is
+        planned for a device that policy does not name, that is in the
+        mode already, or that something uses.
+
+        :raises UnreadableError: nothing of this technology can be read.
+        """
         ...
 
 

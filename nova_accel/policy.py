@@ -6,7 +6,7 @@ import enum
 import fnmatch
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nova_accel import errors
@@ -17,9 +17,18 @@ _KEYS = ("address", "vendor_id", "product_id", "use", "max_slots")
 
 
 class Use(enum.Enum):
-    """What a device is used for."""
+    """What a device is used for.
+
+    VGPU: time-sliced vGPUs, by mdev or by NVIDIA's vendor-specific VFIO.
+    MIG: vGPUs backed by GPU instances. VF: virtual functions as they are.
+    MDEV: the mdevs of whatever else makes them. AUTO: what the device can
+    do now without a change of its mode.
+    """
 
     AUTO = "auto"
+    VGPU = "vgpu"
+    MIG = "mig"
+    VF = "vf"
     MDEV = "mdev"
     PASSTHROUGH = "passthrough"
     OFF = "off"
@@ -32,6 +41,13 @@ class Rule:
     ``address`` is a shell-style glob over the device's address or sysfs
     name; ids are four hex digits, or ``*``. ``max_slots`` limits how many
     partitions are offered, None for as many as the hardware can make.
+
+    ``profiles`` are globs over profile names of which one must match,
+    ``max_instances`` limits by profile name how many there may be at once.
+    ``is_mixed`` asks for mixed or equal sizes, None for what the card does
+    now; ``num_vfs`` for so many VFs, None for as many as there are.
+    ``is_dynamic`` lets GPU instances be made and unmade for claims.
+    ``vgpu_params`` are written to each vGPU. ``line`` is the text.
     """
 
     address: str = "*"
@@ -39,6 +55,19 @@ class Rule:
     product_id: str = "*"
     use: Use = Use.AUTO
     max_slots: int | None = None
+    profiles: tuple[str, ...] = ("*",)
+    max_instances: Mapping[str, int] = dataclasses.field(
+        default_factory=dict
+    )
+    is_mixed: bool | None = None
+    num_vfs: int | None = None
+    is_dynamic: bool = False
+    vgpu_params: str = ""
+    line: str = ""
+
+    def offers(self, profile: str) -> bool:
+        """Return whether a profile of that name is offered."""
+        return any(fnmatch.fnmatchcase(profile, p) for p in self.profiles)
 
     def matches(self, address: str, vendor_id: str, product_id: str) -> bool:
         """Return whether the line speaks of that device."""

@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from nova_accel import (
+    actions,
     claims,
     errors,
     flavors,
@@ -239,7 +240,7 @@ class Lifecycle:
 
     def _prepare(
         self, found: Iterable[model.Claim], host: model.HostState
-    ) -> Iterator[model.Action]:
+    ) -> Iterator[actions.Action]:
         for claim in found:
             if claim.state is model.ClaimState.MADE:
                 continue

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterable
 
-from nova_accel import errors, model
+from nova_accel import actions, errors
 from nova_accel.host import privileged
 
 LOG = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Executor:
         """Serve the host whose files are below ``root``."""
         self.root = root
 
-    def apply_all(self, actions: Iterable[model.Action]) -> None:
+    def apply_all(self, wanted: Iterable[actions.Action]) -> None:
         """Carry out actions in order; undo the done ones on a failure.
 
         Whatever the failure is: it may also be that of whoever yields the
@@ -57,12 +57,12 @@ class Executor:
             has been taken back, or its undo's failure is in the log.
         """
         with contextlib.ExitStack() as undo:
-            for action in actions:
+            for action in wanted:
                 if self.apply(action):
                     undo.callback(self._take_back, action)
             undo.pop_all()
 
-    def apply(self, action: model.Action) -> bool:
+    def apply(self, action: actions.Action) -> bool:
         """Carry out one action and read it back.
 
         :returns: whether anything changed; what is done already is not
@@ -83,24 +83,27 @@ class Executor:
             time.sleep(_PAUSE_S)
         raise errors.ActionError(str(action), 0, _OTHER)
 
-    def _take_back(self, action: model.Action) -> None:
+    def _take_back(self, action: actions.Action) -> None:
+        undo = action.undo()
+        if undo is None:
+            return
         try:
-            self.apply(action.undo())
+            self.apply(undo)
         except errors.ActionError as error:
             LOG.error("can't take back: %s", error)
 
-    def _write(self, action: model.Action) -> int:
+    def _write(self, action: actions.Action) -> int:
         match action:
-            case model.CreateMdev(parent=parent, type_id=kind, uuid=uuid):
+            case actions.CreateMdev(parent=parent, type_id=kind, uuid=uuid):
                 return privileged.create_mdev(self.root, parent, kind, uuid)
-            case model.RemoveMdev(uuid=uuid):
+            case actions.RemoveMdev(uuid=uuid):
                 return privileged.remove_mdev(self.root, uuid)
 
-    def _is_done(self, action: model.Action) -> bool:
+    def _is_done(self, action: actions.Action) -> bool:
         match action:
-            case model.CreateMdev(parent=parent, type_id=kind, uuid=uuid):
+            case actions.CreateMdev(parent=parent, type_id=kind, uuid=uuid):
                 return self._mdev_place(uuid) == (parent, kind)
-            case model.RemoveMdev(parent=parent, uuid=uuid):
+            case actions.RemoveMdev(parent=parent, uuid=uuid):
                 # The bus forgets an mdev before the removal waits for
                 # whoever holds it; its directory goes last.
                 return not (

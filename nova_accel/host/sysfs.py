@@ -5,11 +5,12 @@ import dataclasses
 import errno
 import os
 import re
+import types
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from nova_accel import errors, model, pci
-from nova_accel.host import attributes, fs
+from nova_accel.host import attributes, fs, nvml
 
 # Documentation/ABI/testing: sysfs-bus-pci, sysfs-bus-vfio-mdev.
 _FUNCTIONS = "/sys/bus/pci/devices"
@@ -71,6 +72,8 @@ class HostReader:
     :param root: the directory that holds ``sys``: ``/``, or a captured or
         simulated host's.
     :param source: where to read instead, for a host in an archive.
+    :param gpus: what NVML says, by PCI address; nothing where it is not
+        asked.
     """
 
     def __init__(
@@ -78,8 +81,10 @@ class HostReader:
         root: str | os.PathLike[str] = "/",
         *,
         source: fs.Source | None = None,
+        gpus: Mapping[str, nvml.GpuFacts] = types.MappingProxyType({}),
     ) -> None:
         self.files = fs.Files(source or fs.Disk(root))
+        self.gpus = gpus
         self._problems: dict[model.Problem, None] = {}
         self._unknown: set[str] = set()
         self._functions: dict[str, pci.PciFunction] | None = None

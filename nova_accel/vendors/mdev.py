@@ -10,7 +10,7 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from nova_accel import model, names, pci, policy, profiles
+from nova_accel import actions, model, names, pci, policy, profiles
 from nova_accel.host import sysfs
 
 # Upper bound of slots on one parent. vfio_ap reports 65535 free instances,
@@ -63,21 +63,27 @@ class MdevDriver:
             if rule.use in (policy.Use.AUTO, policy.Use.MDEV):
                 yield from card.describe()
 
-    def plan_prepare(self, claim: model.Claim) -> Sequence[model.Action]:
+    def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
         """Return the making of the claim's mdev."""
         return (
-            model.CreateMdev(
+            actions.CreateMdev(
                 parent=claim.parent, type_id=claim.type_id, uuid=claim.handle
             ),
         )
 
-    def plan_release(self, claim: model.Claim) -> Sequence[model.Action]:
+    def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
         """Return the removal of the claim's mdev."""
         return (
-            model.RemoveMdev(
+            actions.RemoveMdev(
                 parent=claim.parent, type_id=claim.type_id, uuid=claim.handle
             ),
         )
+
+    def plan_arrange(
+        self, host: sysfs.HostReader, rules: policy.Policy
+    ) -> Sequence[actions.Action]:
+        """Return no action: an mdev parent has no mode to lose."""
+        return ()
 
 
 def _by_device(

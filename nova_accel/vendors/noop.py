@@ -3,7 +3,7 @@
 
 Copy this file to write a driver. Three steps make it known:
 
-1. Write the class. It needs a ``name`` and the three methods below; it
+1. Write the class. It needs a ``name`` and the four methods below; it
    need not inherit from anything (``nova_accel.plugin.Driver`` is a
    protocol).
 2. Name it in your package's ``setup.cfg``::
@@ -30,7 +30,7 @@ The rules of the house:
 
 from collections.abc import Iterable, Sequence
 
-from nova_accel import model, policy
+from nova_accel import actions, model, policy
 from nova_accel.host import sysfs
 
 
@@ -57,7 +57,7 @@ class NoopDriver:
         """
         return ()
 
-    def plan_prepare(self, claim: model.Claim) -> Sequence[model.Action]:
+    def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
         """Return no action.
 
         A real driver returns what makes the claim's partition, in order.
@@ -66,10 +66,21 @@ class NoopDriver:
         """
         return ()
 
-    def plan_release(self, claim: model.Claim) -> Sequence[model.Action]:
+    def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
         """Return no action.
 
         A real driver returns what unmakes the claim's partition: in
         general the prepare list backwards, each action undone.
+        """
+        return ()
+
+    def plan_arrange(
+        self, host: sysfs.HostReader, rules: policy.Policy
+    ) -> Sequence[actions.Action]:
+        """Return no action.
+
+        A real driver whose cards forget their mode at a reboot (VF
+        counts, for example) returns what brings back the mode that
+        policy asks for, and nothing for a card that is in use.
         """
         return ()

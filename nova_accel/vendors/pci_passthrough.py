@@ -10,7 +10,7 @@ a guest have a group only if no driver of the host holds a part of it
 import collections
 from collections.abc import Iterable, Iterator, Sequence
 
-from nova_accel import model, names, pci, policy
+from nova_accel import actions, model, names, pci, policy
 from nova_accel.host import sysfs
 
 # PCI classes that a device_spec line without address or ids may offer:
@@ -63,12 +63,18 @@ class PciPassthroughDriver:
             else:
                 yield _device(first, parts)
 
-    def plan_prepare(self, claim: model.Claim) -> Sequence[model.Action]:
+    def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
         """Return no action: libvirt detaches the functions itself."""
         return ()
 
-    def plan_release(self, claim: model.Claim) -> Sequence[model.Action]:
+    def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
         """Return no action: libvirt gives the functions back itself."""
+        return ()
+
+    def plan_arrange(
+        self, host: sysfs.HostReader, rules: policy.Policy
+    ) -> Sequence[actions.Action]:
+        """Return no action: a whole function has no mode."""
         return ()
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nova_accel import errors, model
+from nova_accel import actions, errors
 from nova_accel.host import execute
 from tests.lab import fakehost
 
@@ -30,8 +30,8 @@ def executor(root: Path) -> execute.Executor:
 
 def create(
     uuid: str = UUIDS[0], type_id: str = "mtty-1", parent: str = MTTY
-) -> model.CreateMdev:
-    return model.CreateMdev(parent=parent, type_id=type_id, uuid=uuid)
+) -> actions.CreateMdev:
+    return actions.CreateMdev(parent=parent, type_id=type_id, uuid=uuid)
 
 
 def paths(controller: fakehost.Controller) -> set[str]:
@@ -106,8 +106,8 @@ creations = st.lists(
 )
 def test_a_failure_takes_everything_back_and_only_that(
     kernel: fakehost.Controller,
-    first: list[model.CreateMdev],
-    second: list[model.CreateMdev],
+    first: list[actions.CreateMdev],
+    second: list[actions.CreateMdev],
 ) -> None:
     kernel.reboot()
     on_host = executor(kernel.root)
@@ -131,7 +131,7 @@ def test_a_failure_takes_everything_back_and_only_that(
 # -- what fails ------------------------------------------------------------
 
 
-def failure(root: Path, *actions: model.Action) -> errors.ActionError:
+def failure(root: Path, *wanted: actions.Action) -> errors.ActionError:
     with pytest.raises(errors.ActionError) as caught:
         executor(root).apply_all(actions)
     return caught.value
@@ -233,7 +233,7 @@ def test_an_action_that_can_not_be_told_takes_all_back(
         executor(kernel.root).apply_all(actions)
     assert kernel.mdevs() == {}
 
-    def interrupted() -> Iterator[model.Action]:
+    def interrupted() -> Iterator[actions.Action]:
         yield create(UUIDS[0])
         raise KeyboardInterrupt
 

@@ -5,7 +5,14 @@ import errno
 
 import pytest
 
-from nova_accel import errors, flavors, inventory, model, names
+from nova_accel import (
+    actions,
+    errors,
+    flavors,
+    inventory,
+    model,
+    names,
+)
 from nova_accel.vendors import mdev
 from tests.lab import fakehost
 from tests.simulated import (
@@ -183,7 +190,7 @@ def test_a_driver_s_own_failure_is_undone(
     """A vendor's code may raise anything, between two actions."""
 
     class Broken(mdev.MdevDriver):
-        def plan_prepare(self, claim: model.Claim) -> list[model.Action]:
+        def plan_prepare(self, claim: model.Claim) -> list[actions.Action]:
             if claim.device == "mtty":
                 raise RuntimeError("a bug")
             return list(super().plan_prepare(claim))

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from nova_accel import errors, model, names, policy
+from nova_accel import actions, errors, model, names, policy
 from nova_accel.host import execute
 from tests.lab import fakehost
 from tests.simulated import (
@@ -175,7 +175,7 @@ def test_only_provable_orphans_are_tidied_away(
     (held,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
     for uuid in uuids.values():
         on_host.apply(
-            model.CreateMdev(parent=GPU, type_id="nvidia-232", uuid=uuid)
+            actions.CreateMdev(parent=GPU, type_id="nvidia-232", uuid=uuid)
         )
     life.host.refresh()
     use = connection.HostdevUse(mdevs=frozenset({uuids["in a domain"]}))

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from nova_accel import model, names, packing
+from nova_accel import actions, model, names, packing
 from nova_accel.vendors import mdev
 from tests.hosts import build, look
 
@@ -189,7 +189,7 @@ def test_a_claims_mdev_is_made_and_removed() -> None:
     driver = mdev.MdevDriver()
     (made,) = driver.plan_prepare(claim)
     (removed,) = driver.plan_release(claim)
-    assert made == model.CreateMdev(
+    assert made == actions.CreateMdev(
         parent=claim.parent, type_id="nvidia-562", uuid=claim.handle
     )
     assert removed == made.undo()
