@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The catalogue that is shipped, held against the rules it must obey."""
+
+import itertools
+import json
+
+import os_traits
+import pytest
+
+from nova_accel import catalogue, errors, model
+from nova_accel.host import known
+
+CATALOGUE = known.load()
+GPUS = CATALOGUE.gpus()
+TYPES = [one for gpu in GPUS for one in CATALOGUE.profiles_of(gpu.key)]
+PLACED = [one for one in TYPES if one.starts_mixed]
+BACKED = [one for one in TYPES if one.instance]
+SLICED = [one for one in TYPES if not one.instance]
+
+
+def name_of(one: catalogue.VgpuFacts) -> str:
+    return one.name
+
+
+def key_of(gpu: catalogue.GpuFacts) -> str:
+    return gpu.key
+
+
+def gpu_of(one: catalogue.VgpuFacts) -> catalogue.GpuFacts:
+    gpu = CATALOGUE.gpu(one.gpu)
+    assert gpu is not None
+    return gpu
+
+
+def most(starts: tuple[int, ...], span: int) -> int:
+    """Count by trying: how many spans of one length go in at once."""
+    best = 0
+    for first, start in enumerate(starts):
+        later = tuple(s for s in starts[first + 1 :] if s >= start + span)
+        best = max(best, 1 + (most(later, span) if later else 0))
+        if start >= span:
+            break  # a later beginning leaves no room that this one doesn't
+    return best
+
+
+def test_the_file_has_what_the_hosts_of_today_need() -> None:
+    assert len(TYPES) > 400
+    for name in (
+        "A40-8Q",
+        "T4-4Q",
+        "L40S-48C",
+        "A100-1-5CME",
+        "RTX Pro 6000 Blackwell DC-1-24Q",
+    ):
+        assert CATALOGUE.find(name) is not None, name
+    assert CATALOGUE.find("NVIDIA A40-8Q") is None
+    assert CATALOGUE.gpu("A41") is None
+    assert CATALOGUE.profiles_of("A41") == ()
+
+
+def test_no_numeric_type_id_is_kept() -> None:
+    """They change from driver to driver: nothing may rely on one."""
+    assert "type_id" not in known.text()
+    assert "nvidia-" not in known.text()
+
+
+def test_names_are_unique_and_every_type_has_its_gpu() -> None:
+    rows = json.loads(known.text())["gpus"]
+    names = [
+        f"{row['stem']}-{name}"
+        for row in rows
+        for size in row["sizes"]
+        for name in size["types"]
+    ]
+    assert len(names) == len(set(names)) == len(TYPES)
+    assert len(rows) == len(GPUS)
+
+
+@pytest.mark.parametrize("one", PLACED, ids=name_of)
+def test_every_place_is_in_the_region(one: catalogue.VgpuFacts) -> None:
+    region = gpu_of(one).region
+    for starts in (one.starts_mixed, one.starts_equal):
+        assert list(starts) == sorted(set(starts))
+        assert all(0 <= s <= region - one.span for s in starts)
+
+
+@pytest.mark.parametrize("one", PLACED, ids=name_of)
+def test_the_mixed_limit_is_what_the_starts_allow(
+    one: catalogue.VgpuFacts,
+) -> None:
+    assert one.limit_mixed == min(
+        most(one.starts_mixed, one.span), catalogue.MAX_TIME_SLICED
+    )
+
+
+@pytest.mark.parametrize("one", SLICED, ids=name_of)
+def test_equal_sizes_fit_the_memory_and_their_starts(
+    one: catalogue.VgpuFacts,
+) -> None:
+    gpu = gpu_of(one)
+    assert 1 <= one.limit <= catalogue.MAX_TIME_SLICED
+    assert one.limit * one.framebuffer_mb <= gpu.memory_mb
+    if one.starts_equal:
+        assert one.limit == most(one.starts_equal, one.span)
+    else:
+        room = gpu.memory_mb // one.framebuffer_mb
+        assert one.limit == min(room, catalogue.MAX_TIME_SLICED)
+
+
+@pytest.mark.parametrize("one", PLACED, ids=name_of)
+def test_a_span_holds_the_framebuffer(one: catalogue.VgpuFacts) -> None:
+    assert one.span * 1024 >= one.framebuffer_mb
+    assert (one.limit_mixed or 0) <= one.limit
+
+
+@pytest.mark.parametrize("one", BACKED, ids=name_of)
+def test_mig_limits_are_the_geometry(one: catalogue.VgpuFacts) -> None:
+    gpu = gpu_of(one)
+    kind = model.Geometry(kinds=gpu.kinds).kind(one.instance)
+    assert kind is not None
+    assert kind.limit is not None
+    assert one.limit == kind.limit * one.per_instance
+    assert one.starts_mixed == one.starts_equal == ()
+    assert one.span == 0
+    # However instances are mixed, their vGPUs never add up to more memory
+    # than is counted, or Placement would refuse what the card can do.
+    held = one.per_instance * one.framebuffer_mb
+    assert held * gpu.mig_region <= gpu.memory_mb * kind.size
+
+
+@pytest.mark.parametrize(
+    "gpu", [gpu for gpu in GPUS if gpu.is_mig_capable], ids=key_of
+)
+def test_instances_fit_the_slices(gpu: catalogue.GpuFacts) -> None:
+    assert gpu.kinds
+    for kind in gpu.kinds:
+        assert all(
+            0 <= start <= gpu.mig_region - kind.size for start in kind.starts
+        )
+        assert kind.slices <= gpu.mig_slices
+        placed = most(kind.starts, kind.size)
+        by_slices = min(placed, gpu.mig_slices // kind.slices)
+        media = kind.name.endswith("+me")
+        assert kind.limit == (1 if media else by_slices), kind
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=key_of)
+def test_a_gpu_agrees_with_itself(gpu: catalogue.GpuFacts) -> None:
+    types = CATALOGUE.profiles_of(gpu.key)
+    assert gpu.has_mixed == any(one.starts_mixed for one in types)
+    assert gpu.is_mig_capable == any(one.instance for one in types)
+    assert bool(gpu.region) == gpu.has_mixed
+    assert gpu.has_sriov or not gpu.has_mixed
+    if types:
+        whole = max(one.framebuffer_mb for one in types)
+        assert 0.95 * gpu.memory_mb <= whole <= gpu.memory_mb
+    used = {one.instance for one in types if one.instance}
+    assert used == {kind.name for kind in gpu.kinds}
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=key_of)
+def test_standard_traits_exist_and_tell_the_architecture(
+    gpu: catalogue.GpuFacts,
+) -> None:
+    assert gpu.traits <= set(os_traits.get_traits("HW_GPU_"))
+    cuda = "HW_GPU_CUDA_COMPUTE_CAPABILITY_V" + (
+        gpu.compute_capability.replace(".", "_")
+    )
+    stated = {t for t in gpu.traits if "CUDA" in t}
+    exists = cuda in os_traits.get_traits("HW_GPU_CUDA_")
+    assert stated == ({cuda} if exists else set())
+
+
+def test_pci_ids_name_one_gpu_each() -> None:
+    ids = [pci_id for gpu in GPUS for pci_id in gpu.pci_ids]
+    assert len(ids) == len(set(ids))
+    for pci_id in ids:
+        parts = pci_id.split(":")
+        assert len(parts) in (2, 4)
+        assert all(int(p, 16) >= 0 and len(p) == 4 for p in parts)
+        assert pci_id == pci_id.lower()
+    for one, other in itertools.permutations(ids, 2):
+        assert not other.startswith(one + ":"), "a board hides another"
+
+
+def card(*names: str, ids: str = "") -> str | None:
+    found = CATALOGUE.of_card(names, *ids.split(":"))
+    return found.key if found else None
+
+
+def test_a_card_is_known_by_its_types_and_else_by_its_ids() -> None:
+    assert card("A40-8Q", "A40-12Q") == "A40"
+    # A later driver's type is new to us; the others still tell.
+    assert card("A40-8Q", "A40-5Z") == "A40"
+    assert card(ids="10de:2235") == "A40"
+    assert card("A40-5Z", ids="10de:2235") == "A40"
+    # The driver's word before an id that another board may share.
+    assert card("L40S-8Q", ids="10de:2235") == "L40S"
+    assert card(ids="10de:25b6:10de:14a9") == "A16"
+    assert card(ids="10de:25b6:10de:157e") == "A2"
+    assert card(ids="10de:25b6:1028:0000") is None
+    assert card(ids="10de:1eb8:10de:12a2") == "T4"
+    assert card("mtty-2", ids="8086:56c0") is None
+    assert card() is None
+    # Types of two cards at once: the ids choose between them, or nobody.
+    assert card("A40-8Q", "A16-8Q", ids="10de:2235") == "A40"
+    assert card("A40-8Q", "A16-8Q") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"format": 2, "gpus": []}',
+        '{"format": 1}',
+        '{"format": 1, "gpus": [{}]}',
+        '{"format": 1, "gpus": ["A40"]}',
+        '{"format": 1, "gpus": {"A40": 1}}',
+    ],
+)
+def test_what_is_no_catalogue_is_refused(text: str) -> None:
+    with pytest.raises(errors.MalformedError, match="catalogue"):
+        catalogue.parse(text)
+
+
+def test_a_torn_catalogue_is_refused() -> None:
+    whole = known.text()
+    for length in range(0, len(whole) - 2, 997):
+        with pytest.raises(errors.MalformedError):
+            catalogue.parse(whole[:length])

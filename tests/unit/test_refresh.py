@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The catalogue, held against hosts that know more or other."""
+
+import dataclasses
+import json
+import pathlib
+
+import pytest
+
+from nova_accel import catalogue, cli, errors, refresh, refresh_catalogue
+from nova_accel.host import known
+from tests.hosts import look
+
+TEXT = known.text()
+CATALOGUE = known.load()
+A40_5Z = refresh.Seen(
+    name="A40-5Z",
+    pci_id="10de:2235",
+    framebuffer_mb=5120,
+    limit=9,
+    instance="",
+    per_instance=1,
+)
+
+
+def all_seen() -> list[refresh.Seen]:
+    """Return what a host with every GPU of the catalogue would show."""
+    return [
+        refresh.Seen(
+            name=one.name,
+            pci_id=":".join(gpu.pci_ids[0].split(":")[:2]),
+            framebuffer_mb=one.framebuffer_mb,
+            limit=one.limit,
+            instance=one.instance,
+            per_instance=one.per_instance,
+        )
+        for gpu in CATALOGUE.gpus()
+        for one in CATALOGUE.profiles_of(gpu.key)
+        if gpu.pci_ids
+    ]
+
+
+def words(*seen: refresh.Seen) -> list[str]:
+    return [f"{f.name} {f.text}" for f in refresh.compare(CATALOGUE, seen)]
+
+
+def test_what_is_known_changes_nothing() -> None:
+    assert len(all_seen()) > 400
+    assert refresh.compare(CATALOGUE, all_seen()) == ()
+    assert refresh.merge(TEXT, all_seen()) == TEXT
+
+
+def test_the_file_is_written_as_it_is_kept() -> None:
+    """So a new type is a change of one line."""
+    assert refresh.render(json.loads(TEXT)) == TEXT
+
+
+def test_a_new_type_is_added_and_then_known() -> None:
+    assert words(A40_5Z) == ["A40-5Z is new for A40"]
+    merged = refresh.merge(TEXT, [A40_5Z])
+    found = catalogue.parse(merged)
+    assert refresh.compare(found, [A40_5Z]) == ()
+    assert found.find("A40-5Z") == catalogue.VgpuFacts(
+        name="A40-5Z", gpu="A40", framebuffer_mb=5120, limit=9
+    )
+    assert found.find("A40-8Q") == CATALOGUE.find("A40-8Q")
+    assert refresh.merge(merged, [A40_5Z]) == merged
+
+
+def test_a_new_series_of_a_known_size_has_its_places() -> None:
+    one = dataclasses.replace(
+        A40_5Z, name="A40-8Z", framebuffer_mb=8192, limit=6
+    )
+    before, after = TEXT.splitlines(), refresh.merge(TEXT, [one]).splitlines()
+    assert len(before) == len(after)
+    assert len([1 for a, b in zip(before, after, strict=True) if a != b]) == 1
+    found = catalogue.parse("\n".join(after)).find("A40-8Z")
+    like = CATALOGUE.find("A40-8Q")
+    assert found is not None
+    assert like is not None
+    assert found.starts_mixed == like.starts_mixed
+    assert found.span == like.span
+
+
+def test_a_new_type_in_a_gpu_instance() -> None:
+    one = refresh.Seen(
+        name="RTX Pro 6000 Blackwell DC-2-12A",
+        pci_id="10de:2bb5",
+        framebuffer_mb=12288,
+        limit=8,
+        instance="2g.48gb",
+        per_instance=4,
+    )
+    found = catalogue.parse(refresh.merge(TEXT, [one])).find(one.name)
+    assert found is not None
+    assert (found.instance, found.per_instance) == ("2g.48gb", 4)
+    assert found.limit == one.limit
+    odd = dataclasses.replace(one, instance="5g.60gb")
+    with pytest.raises(errors.MalformedError, match=r"5g\.60gb"):
+        refresh.merge(TEXT, [odd])
+    with pytest.raises(errors.MalformedError, match="vGPU type name"):
+        refresh.merge(TEXT, [dataclasses.replace(A40_5Z, name="A16-5Z")])
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"framebuffer_mb": 8000}, "framebuffer_mb is 8000 on the host, 8192"),
+        ({"limit": 7}, "limit is 7 on the host, 6 here"),
+        ({"instance": "1g.8gb"}, "instance is 1g.8gb on the host"),
+        ({"per_instance": 2}, "per_instance is 2 on the host, 1 here"),
+    ],
+)
+def test_a_contradiction_is_told_and_nothing_changed(
+    change: dict[str, object], text: str
+) -> None:
+    one = dataclasses.replace(
+        refresh.Seen(name="A40-8Q", pci_id="10de:2235"),
+        **change,  # type: ignore[arg-type]
+    )
+    (told,) = words(one)
+    assert told.startswith("A40-8Q ")
+    assert text in told
+    assert refresh.merge(TEXT, [one]) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"framebuffer_mb": None}, "doesn't tell enough"),
+        ({"limit": None}, "doesn't tell enough"),
+        ({"pci_id": "10de:ffff"}, "write its row by hand"),
+        # Named as if it stood in an instance, and nobody says in which.
+        ({"name": "A30-1-3C", "instance": None}, "doesn't tell enough"),
+    ],
+)
+def test_what_is_half_known_is_not_added(
+    change: dict[str, object], text: str
+) -> None:
+    one = dataclasses.replace(A40_5Z, **change)  # type: ignore[arg-type]
+    assert text in words(one)[0]
+    assert refresh.merge(TEXT, [one]) == TEXT
+
+
+def test_geometry_that_differs_is_told() -> None:
+    gpu = CATALOGUE.gpu("A100")
+    assert gpu is not None
+    assert refresh.compare_kinds(gpu, gpu.kinds) == ()
+    assert refresh.compare_kinds(None, gpu.kinds) == ()
+    two = next(kind for kind in gpu.kinds if kind.name == "2g.10gb")
+    other = dataclasses.replace(two, starts=(0, 4), limit=2)
+    unused = dataclasses.replace(two, name="2g.10gb+me.all")
+    (told,) = refresh.compare_kinds(gpu, [other, unused])
+    assert told.name == "A100 2g.10gb"
+    assert "at 0,4 on the host" in told.text
+    assert "at 0,2,4 here" in told.text
+
+
+# -- the command ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", look.NAMES)
+def test_no_described_host_contradicts_the_catalogue(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    host, _ = cli.open_host(str(look.make(name, tmp_path)))
+    seen = tuple(refresh_catalogue.read_seen(host))
+    denied = [
+        finding
+        for finding in refresh.compare(CATALOGUE, seen)
+        if "is new" not in finding.text
+    ]
+    assert denied == []
+
+
+def test_the_command_writes_what_it_learnt(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = look.make("p100-mdev", tmp_path / "host")
+    output = tmp_path / "new.json"
+    arguments = ["--root", str(root), "--output", str(output)]
+    assert refresh_catalogue.main(arguments) == 1
+    told = capsys.readouterr().out
+    assert "P100-16Q is new for P100" in told
+    found = catalogue.parse(output.read_text())
+    assert found.find("P100-16Q") == catalogue.VgpuFacts(
+        name="P100-16Q", gpu="P100", framebuffer_mb=16384, limit=1
+    )
+    assert CATALOGUE.find("P100-16Q") is None
+
+
+def test_the_command_is_quiet_about_a_known_host(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    assert refresh_catalogue.main(["--root", str(root)]) == 0
+    assert capsys.readouterr().out == "10 types, 0 findings\n"
+
+
+def test_the_command_names_bad_input(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refresh_catalogue.main(["--root", str(tmp_path / "none")]) == 2
+    assert "does not exist" in capsys.readouterr().err
