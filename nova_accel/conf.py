@@ -3,6 +3,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from oslo_config import cfg
 
@@ -13,6 +14,8 @@ GROUP = cfg.OptGroup(
     title="nova-accel",
     help="Accelerators of this compute host as Placement inventory.",
 )
+
+_KEEP = "keep"
 
 OPTIONS = [
     cfg.ListOpt(
@@ -28,12 +31,44 @@ OPTIONS = [
         default=[],
         help="Which devices are offered and how: one JSON object a line,"
         " in the style of [pci] device_spec; the first line that matches a"
-        " device counts. Keys: address (glob over the PCI address, or over"
-        " the sysfs name of a device off the PCI bus), vendor_id,"
-        " product_id, use (auto, mdev, passthrough, off), max_slots."
-        " Without any line every device is offered for what it can do now"
-        " without changing its mode, and none that the host itself uses."
+        " device counts. Without any line every device is offered for what"
+        " it can do now without changing its mode, and none that the host"
+        " itself uses. Keys: address (glob over the PCI address, or over"
+        " the sysfs name of a device off the PCI bus; or an object of globs"
+        " over domain, bus, slot and function), vendor_id, product_id, use"
+        " (auto, vgpu, mig, vf, mdev, passthrough, off), max_slots,"
+        " profiles (glob or list of globs), max_instances (object: how many"
+        " at most, by profile name), sizes (equal, mixed), num_vfs,"
+        " mig_instances (static, dynamic), vgpu_params (name=value,...)."
         ' Example: device_spec = {"address": "0000:41:*", "use": "off"}',
+    ),
+    cfg.StrOpt(
+        "vgpu_sizes",
+        default=_KEEP,
+        choices=[
+            (_KEEP, "leave each GPU in the mode it is in"),
+            (policy.EQUAL, "vGPUs of one size at a time on each GPU"),
+            (policy.MIXED, "vGPUs of several sizes on one GPU"),
+        ],
+        help="Whether vGPUs of different sizes may share an NVIDIA GPU,"
+        " where device_spec does not say it by the key sizes. The mode is"
+        " set when the service starts, on GPUs that hold no vGPU, and only"
+        " where the GPU can do it and NVML is installed.",
+    ),
+    cfg.StrOpt(
+        "mig_instances",
+        default=policy.STATIC,
+        choices=[
+            (policy.STATIC, "offer the GPU instances that exist"),
+            (
+                policy.DYNAMIC,
+                "make a GPU instance for a server, and unmake it after",
+            ),
+        ],
+        help="What becomes of the GPU instances of NVIDIA GPUs in MIG mode,"
+        " where device_spec does not say it by the key mig_instances."
+        " Under dynamic empty instances of a card are unmade, whoever made"
+        " them.",
     ),
     cfg.StrOpt(
         "root",
@@ -69,8 +104,17 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
     group = conf.nova_accel
     return Settings(
         drivers=tuple(group.drivers),
-        rules=policy.parse_policy(group.device_spec),
+        rules=policy.parse_policy(group.device_spec, _usual(group)),
         root=group.root,
+    )
+
+
+def _usual(group: Any) -> policy.Rule:
+    """Return what counts for devices of which no line speaks."""
+    sizes = group.vgpu_sizes
+    return policy.Rule(
+        is_mixed=None if sizes == _KEEP else sizes == policy.MIXED,
+        is_dynamic=group.mig_instances == policy.DYNAMIC,
     )
 
 

@@ -2,10 +2,10 @@
 """One look at a host: every driver asked, every failure isolated."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from nova_accel import errors, model, pci, plugin, policy
-from nova_accel.host import sysfs
+from nova_accel.host import nvml, sysfs
 
 LOG = logging.getLogger(__name__)
 
@@ -45,11 +45,14 @@ def read(
                 continue
             taken |= _parts(found)
             devices[found.address] = found
+    if rules.rules and complete:
+        problems += _idle_lines(host, rules, devices.values())
     problems += host.problems()
+    problems += nvml.problems(host.gpus)
     return model.HostState(
         devices=tuple(
             device
-            for device in sorted(devices.values(), key=_place)
+            for device in sorted(devices.values(), key=place)
             if not _is_off(device, rules)
         ),
         problems=tuple(
@@ -58,6 +61,24 @@ def read(
         unknown=host.unknown() - devices.keys(),
         complete=complete,
     )
+
+
+def _idle_lines(
+    host: sysfs.HostReader,
+    rules: policy.Policy,
+    devices: Iterable[model.Device],
+) -> tuple[model.Problem, ...]:
+    """Return which lines of policy fit nothing, as far as can be told."""
+    try:
+        functions, parents = host.functions(), host.mdev_parents()
+    except errors.UnreadableError:
+        return ()  # each driver that needs them has said so
+    names = {parent.name for parent in parents} | host.unknown()
+    present = [(name, "", "") for name in names] + [
+        (str(function.address), function.vendor, function.product)
+        for function in functions
+    ]
+    return policy.check_lines(rules, present, tuple(devices))
 
 
 def _ask(
@@ -104,7 +125,7 @@ def _parts(device: model.Device) -> set[str]:
     return {device.address, *device.members, *slots}
 
 
-def _place(device: model.Device) -> tuple[bool, pci.PciAddress | str]:
+def place(device: model.Device) -> tuple[bool, pci.PciAddress | str]:
     """Return a key that sorts PCI addresses by number, names behind."""
     if pci.is_address(device.address):
         return False, pci.parse_address(device.address)

@@ -4,16 +4,13 @@
 import dataclasses
 import enum
 import fnmatch
-import json
-import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from nova_accel import errors
+from nova_accel import device_spec, model
 
-OPTION = "[nova_accel] device_spec"
-_HEX_ID = re.compile(r"[0-9a-f]{4}|\*")
-_KEYS = ("address", "vendor_id", "product_id", "use", "max_slots")
+OPTION = device_spec.OPTION
+EQUAL, MIXED = "equal", "mixed"
+STATIC, DYNAMIC = "static", "dynamic"
 
 
 class Use(enum.Enum):
@@ -80,9 +77,13 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """All lines, in the operator's order."""
+    """All lines, in the operator's order.
+
+    ``default`` is for the devices that no line speaks of.
+    """
 
     rules: tuple[Rule, ...] = ()
+    default: Rule = Rule()
 
     def rule(
         self, address: str, vendor_id: str = "", product_id: str = ""
@@ -94,86 +95,119 @@ class Policy:
                 for rule in self.rules
                 if rule.matches(address, vendor_id, product_id)
             ),
-            Rule(),
+            self.default,
         )
 
 
-def parse_policy(lines: Iterable[str]) -> Policy:
+def parse_policy(lines: Iterable[str], default: Rule | None = None) -> Policy:
     """Return the policy that device_spec lines describe.
 
     :param lines: one JSON object each, as ``{"address": "0000:41:*",
         "use": "off"}``.
+    :param default: what counts where a line, or every line, is silent.
     :raises ConfigurationError: a line is no such object; the error names
         the line and the mend.
     """
-    return Policy(rules=tuple(_parse_rule(line) for line in lines))
+    usual = default or Rule()
+    return Policy(
+        rules=tuple(_parse_rule(line, usual) for line in lines),
+        default=usual,
+    )
 
 
-def _parse_rule(line: str) -> Rule:
-    try:
-        fields = json.loads(line)
-    except ValueError as error:
-        raise errors.ConfigurationError(
-            OPTION, line, f"write one JSON object a line ({error})"
-        ) from error
-    if not isinstance(fields, dict):
-        raise errors.ConfigurationError(
-            OPTION, line, 'write a JSON object, as {"address": "0000:41:*"}'
-        )
-    for key in fields:
-        if key not in _KEYS:
-            raise errors.ConfigurationError(
-                OPTION, line, f"unknown key {key!r}; use {', '.join(_KEYS)}"
+def _parse_rule(line: str, usual: Rule) -> Rule:
+    fields = device_spec.parse_fields(line)
+    use = Use(
+        device_spec.choice(line, fields, "use", tuple(u.value for u in Use))
+        or usual.use
+    )
+    device_spec.check_use(line, fields, use.value)
+    sizes = device_spec.choice(line, fields, "sizes", (EQUAL, MIXED))
+    mode = device_spec.choice(
+        line, fields, "mig_instances", (STATIC, DYNAMIC)
+    )
+    rule = Rule(
+        address=device_spec.address(line, fields),
+        vendor_id=device_spec.hex_id(line, fields, "vendor_id"),
+        product_id=device_spec.hex_id(line, fields, "product_id"),
+        use=use,
+        max_slots=device_spec.number(line, fields, "max_slots", 1),
+        profiles=device_spec.globs(line, fields, "profiles"),
+        max_instances=device_spec.limits(line, fields, "max_instances"),
+        is_mixed=usual.is_mixed if sizes is None else sizes == MIXED,
+        num_vfs=device_spec.number(line, fields, "num_vfs", 0),
+        is_dynamic=usual.is_dynamic if mode is None else mode == DYNAMIC,
+        vgpu_params=device_spec.params(line, fields, "vgpu_params"),
+        line=line,
+    )
+    _check_limits(rule)
+    return rule
+
+
+def _check_limits(rule: Rule) -> None:
+    for name in rule.max_instances:
+        if not {"*", "?", "["}.isdisjoint(name):
+            raise device_spec.refusal(
+                rule.line,
+                f"max_instances counts one profile by its name; {name} is a"
+                " glob",
             )
-    return Rule(
-        address=_address(line, fields),
-        vendor_id=_hex_id(line, fields, "vendor_id"),
-        product_id=_hex_id(line, fields, "product_id"),
-        use=_use(line, fields),
-        max_slots=_limit(line, fields),
+        if not rule.offers(name):
+            raise device_spec.refusal(
+                rule.line,
+                f"max_instances limits {name}, which profiles leaves out;"
+                " keep it in one of them",
+            )
+
+
+def check_lines(
+    rules: Policy,
+    present: Iterable[tuple[str, str, str]],
+    devices: Iterable[model.Device],
+) -> tuple[model.Problem, ...]:
+    """Return the lines, or the parts of lines, that fit nothing.
+
+    :param present: address, vendor and product id of all that the host
+        has, used or not.
+    :param devices: what was made of it.
+    """
+    found = {*present, *map(_identity, devices)}
+    return (
+        *(
+            _idle(line, any(line.matches(*one) for one in found))
+            for line in rules.rules
+            if not any(rules.rule(*one) is line for one in found)
+        ),
+        *(
+            _unfit(rules.rule(*_identity(device)), device)
+            for device in devices
+            if device.profiles
+            and not any(
+                rules.rule(*_identity(device)).offers(profile.name)
+                for profile in device.profiles
+            )
+        ),
     )
 
 
-def _text(line: str, fields: dict[str, Any], key: str) -> str:
-    value = fields.get(key, "*")
-    if not isinstance(value, str) or not value:
-        raise errors.ConfigurationError(
-            OPTION, line, f"{key} must be a non-empty string"
-        )
-    return value
+def _identity(device: model.Device) -> tuple[str, str, str]:
+    return device.address, device.vendor_id, device.product_id
 
 
-def _address(line: str, fields: dict[str, Any]) -> str:
-    """Return the glob; the kernel spells PCI addresses in lower case."""
-    value = _text(line, fields, "address")
-    return value.lower() if ":" in value else value
-
-
-def _hex_id(line: str, fields: dict[str, Any], key: str) -> str:
-    value = _text(line, fields, key).lower().removeprefix("0x")
-    if _HEX_ID.fullmatch(value):
-        return value
-    raise errors.ConfigurationError(
-        OPTION, line, f'{key} must be four hex digits, as "10de", or "*"'
+def _idle(line: Rule, is_shadowed: bool) -> model.Problem:
+    reason = (
+        "is never used: earlier lines speak of all that it matches; move it"
+        " up, or narrow those"
+        if is_shadowed
+        else "matches nothing on this host; check its address and ids"
     )
+    return model.Problem(where=f"{OPTION} = {line.line}", reason=reason)
 
 
-def _use(line: str, fields: dict[str, Any]) -> Use:
-    value = fields.get("use", Use.AUTO.value)
-    allowed = [use.value for use in Use]
-    if value not in allowed:
-        raise errors.ConfigurationError(
-            OPTION, line, f"use must be one of {', '.join(allowed)}"
-        )
-    return Use(value)
-
-
-def _limit(line: str, fields: dict[str, Any]) -> int | None:
-    value = fields.get("max_slots")
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise errors.ConfigurationError(
-            OPTION, line, "max_slots must be a whole number from 1"
-        )
-    return value
+def _unfit(line: Rule, device: model.Device) -> model.Problem:
+    has = ", ".join(profile.name for profile in device.profiles)
+    return model.Problem(
+        where=device.address,
+        reason=f"offers nothing: none of its profiles matches the profiles"
+        f" of {OPTION} = {line.line}; it has {has}",
+    )

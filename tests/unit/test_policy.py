@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import errors, policy
+from nova_accel import device_spec, errors, model, policy
 
 
 def test_the_first_line_that_matches_counts() -> None:
@@ -26,19 +26,130 @@ def test_without_lines_everything_is_left_to_the_default() -> None:
     assert policy.parse_policy([]).rule("mtty").use is policy.Use.AUTO
 
 
+def test_every_key_is_read() -> None:
+    line = json.dumps(
+        {
+            "address": "0000:41:00.0",
+            "use": "vgpu",
+            "profiles": ["A40-*Q", "A40-4C"],
+            "max_instances": {"A40-8Q": 3, "A40-4C": 0},
+            "sizes": "mixed",
+            "num_vfs": 16,
+            "vgpu_params": "frame_rate_limiter=0,disable_vnc=1",
+        }
+    )
+    assert policy.parse_policy([line]).rules == (
+        policy.Rule(
+            address="0000:41:00.0",
+            use=policy.Use.VGPU,
+            profiles=("A40-*Q", "A40-4C"),
+            max_instances={"A40-8Q": 3, "A40-4C": 0},
+            is_mixed=True,
+            num_vfs=16,
+            vgpu_params="frame_rate_limiter=0,disable_vnc=1",
+            line=line,
+        ),
+    )
+
+
+def rule_of(line: str) -> policy.Rule:
+    return policy.parse_policy([line]).rules[0]
+
+
+def test_profiles_are_globs_in_one_string_or_many() -> None:
+    one = rule_of('{"profiles": "A40-*Q"}')
+    assert one.offers("A40-8Q")
+    assert not one.offers("A40-8C")
+    assert rule_of("{}").offers("anything")
+
+
+def test_sizes_and_instances_fall_back_on_the_plain_options() -> None:
+    usual = policy.Rule(is_mixed=True, is_dynamic=True)
+    rules = policy.parse_policy(
+        [
+            '{"address": "0000:41:*", "sizes": "equal"}',
+            '{"address": "0000:42:*", "mig_instances": "static"}',
+        ],
+        usual,
+    )
+    assert rules.rule("0000:41:00.0").is_mixed is False
+    assert rules.rule("0000:41:00.0").is_dynamic
+    assert rules.rule("0000:42:00.0").is_mixed
+    assert not rules.rule("0000:42:00.0").is_dynamic
+    assert rules.rule("0000:43:00.0") == usual
+    assert rule_of("{}").is_mixed is None
+
+
+@pytest.mark.parametrize(
+    ("address", "matching", "other"),
+    [
+        ({"bus": "41"}, "0000:41:00.0", "0000:42:00.0"),
+        ({"bus": "0A", "slot": ".*"}, "0000:0a:1f.7", "0000:0b:1f.7"),
+        ({"function": "[0-2]"}, "0001:0a:00.2", "0001:0a:00.3"),
+        ({"domain": "10000"}, "10000:e1:00.0", "0000:e1:00.0"),
+        ({"slot": "0?"}, "0000:0a:0f.0", "0000:0a:10.0"),
+        ({}, "0000:0a:0f.0", "mtty"),
+        ("0000:AF:*", "0000:af:00.0", "0000:ae:00.0"),
+        ("mtt?", "mtty", "matrix"),
+    ],
+)
+def test_addresses_are_globs_whole_or_in_parts(
+    address: object, matching: str, other: str
+) -> None:
+    rule = rule_of(json.dumps({"address": address}))
+    assert rule.matches(matching, "10de", "2235")
+    assert not rule.matches(other, "10de", "2235")
+
+
 @pytest.mark.parametrize(
     ("line", "mend"),
     [
         ("{", "one JSON object a line"),
         ("[]", "a JSON object"),
         ('{"adress": "*"}', "unknown key 'adress'"),
-        ('{"use": "vgpu"}', "use must be one of auto, mdev, passthrough"),
+        ('{"use": "off", "use": "mig"}', "use is there twice"),
+        ('{"use": "gpu"}', "auto, vgpu, mig, vf, mdev, passthrough, off"),
         ('{"use": ["off"]}', "use must be one of"),
+        ('{"use": null}', "use must be one of"),
         ('{"vendor_id": "nvidia"}', "four hex digits"),
+        ('{"product_id": 2235}', "four hex digits"),
         ('{"address": 7}', "non-empty string"),
         ('{"address": ""}', "non-empty string"),
+        ('{"address": {"buss": "41"}}', "no part 'buss'"),
+        ('{"address": {"bus": 41}}', "glob over hexadecimal digits"),
+        ('{"address": {"bus": "(41|42)"}}', "regular expressions"),
         ('{"max_slots": 0}', "whole number from 1"),
         ('{"max_slots": true}', "whole number from 1"),
+        ('{"num_vfs": -1}', "whole number from 0 to 65535"),
+        ('{"num_vfs": 65536}', "whole number from 0 to 65535"),
+        ('{"num_vfs": "8"}', "whole number from 0"),
+        ('{"profiles": []}', '"use": "off"'),
+        ('{"profiles": ["A40-8Q", ""]}', "a glob"),
+        ('{"profiles": {"A40-8Q": 1}}', "a glob"),
+        ('{"profiles": null}', "a glob"),
+        ('{"max_instances": 4}', "numbers by profile name"),
+        ('{"max_instances": {"A40-8Q": -1}}', "max_instances of A40-8Q"),
+        ('{"max_instances": {"A40-8Q": 1.5}}', "whole number"),
+        ('{"max_instances": {"": 1}}', "by profile name"),
+        ('{"max_instances": {"A40-*Q": 1}}', "is a glob"),
+        (
+            '{"profiles": "A40-*Q", "max_instances": {"A40-4C": 1}}',
+            "which profiles leaves out",
+        ),
+        ('{"sizes": "both"}', "equal, mixed"),
+        ('{"sizes": true}', "equal, mixed"),
+        ('{"mig_instances": "auto"}', "static, dynamic"),
+        ('{"vgpu_params": "a=1\\nb=2"}', "name=value,name=value"),
+        ('{"vgpu_params": "a"}', "name=value,name=value"),
+        ('{"vgpu_params": "a=1,"}', "name=value,name=value"),
+        ('{"vgpu_params": ["a=1"]}', "name=value,name=value"),
+        ('{"use": "passthrough", "profiles": "*"}', "profiles means nothing"),
+        ('{"use": "passthrough", "num_vfs": 4}', "num_vfs means nothing"),
+        ('{"use": "off", "num_vfs": 0}', "num_vfs means nothing"),
+        ('{"use": "vf", "sizes": "mixed"}', "auto, vgpu as use"),
+        ('{"use": "mig", "sizes": "mixed"}', "sizes means nothing"),
+        ('{"use": "vgpu", "mig_instances": "dynamic"}', "auto, mig as use"),
+        ('{"use": "mdev", "vgpu_params": "a=1"}', "vgpu_params means"),
     ],
 )
 def test_a_bad_line_is_named_with_its_mend(line: str, mend: str) -> None:
@@ -49,13 +160,90 @@ def test_a_bad_line_is_named_with_its_mend(line: str, mend: str) -> None:
     assert "[nova_accel] device_spec" in str(caught.value)
 
 
+def test_a_card_given_away_whole_may_have_its_vfs_removed() -> None:
+    line = '{"use": "passthrough", "num_vfs": 0}'
+    assert rule_of(line).num_vfs == 0
+
+
+def test_long_parameters_are_refused() -> None:
+    with pytest.raises(errors.ConfigurationError, match="at most 1023"):
+        rule_of(json.dumps({"vgpu_params": f"a={'1' * 1022}"}))
+
+
+A40 = ("0000:41:00.0", "10de", "2235")
+
+
+def a_device(*profile_names: str) -> model.Device:
+    return model.Device(
+        address=A40[0],
+        plugin="test",
+        technology="vendor-vfio",
+        vendor="NVIDIA",
+        model="A40",
+        vendor_id=A40[1],
+        product_id=A40[2],
+        resource_class="VGPU",
+        counters={"VGPU": 1},
+        slots=("0000:41:00.4",),
+        profiles=tuple(
+            model.Profile(
+                name=name, trait="CUSTOM_X", charges={}, available=1
+            )
+            for name in profile_names
+        ),
+    )
+
+
+def objections(*lines: str, device: model.Device | None = None) -> list[str]:
+    found = policy.check_lines(
+        policy.parse_policy(lines),
+        [A40, ("0000:41:00.4", "10de", "2235"), ("mtty", "", "")],
+        [device or a_device("A40-4Q", "A40-8Q")],
+    )
+    return [f"{p.where}: {p.reason}" for p in found]
+
+
+def test_lines_that_fit_are_not_objected_to() -> None:
+    assert objections() == []
+    assert objections("{}") == []
+    assert objections('{"address": "mtty", "use": "off"}') == []
+    # One line for cards of several models.
+    assert objections('{"profiles": ["A40-8Q", "T4-4Q"]}') == []
+
+
+def test_a_line_that_matches_nothing_is_told() -> None:
+    (told,) = objections('{"address": "0000:42:00.0", "use": "mig"}')
+    assert '{"address": "0000:42:00.0", "use": "mig"}' in told
+    assert "matches nothing on this host" in told
+    (told,) = objections('{"vendor_id": "1002"}')
+    assert "matches nothing" in told
+
+
+def test_a_line_behind_a_wider_one_is_told() -> None:
+    (told,) = objections(
+        '{"vendor_id": "10de"}',
+        '{"address": "0000:41:00.0", "use": "off"}',
+    )
+    assert '"use": "off"' in told
+    assert "move it up" in told
+
+
+def test_profiles_that_a_card_cant_make_are_told() -> None:
+    (told,) = objections('{"profiles": "A16-*"}')
+    assert told.startswith("0000:41:00.0: offers nothing")
+    assert '{"profiles": "A16-*"}' in told
+    assert "it has A40-4Q, A40-8Q" in told
+    # A device without profiles is another matter.
+    assert objections('{"profiles": "A16-*"}', device=a_device()) == []
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["address", "vendor_id", "product_id", "use", "max_slots"]
+                [*device_spec.KEYS, "bus", "function"]
             )
             | st.text(max_size=5),
             inner,

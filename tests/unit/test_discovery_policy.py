@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines of policy that fit nothing, told on real trees."""
+
+import pathlib
+
+import pytest
+
+from nova_accel import discovery, model, policy
+from nova_accel.host import nvml, sysfs
+from tests.hosts import look
+
+T4 = "0000:3b:00.0"
+SPEC = "device_spec = "
+
+
+def idle(state: model.HostState) -> list[str]:
+    return [
+        f"{p.where.partition(SPEC)[2]} {p.reason}"
+        for p in state.problems
+        if SPEC in p.where
+    ]
+
+
+@pytest.fixture
+def root(tmp_path: pathlib.Path) -> pathlib.Path:
+    return look.make("t4-mdev", tmp_path)
+
+
+def test_lines_that_fit_are_not_told(root: pathlib.Path) -> None:
+    assert idle(look.read(root)) == []
+    assert idle(look.read(root, ['{"product_id": "0x1EB8"}'])) == []
+    assert idle(look.read(root, [f'{{"address": "{T4}"}}', "{}"])) == []
+    # Switched off is used, too.
+    off = look.read(root, ['{"vendor_id": "10de", "use": "off"}'])
+    assert off.devices == ()
+    assert idle(off) == []
+
+
+def test_a_line_for_another_host_is_told(root: pathlib.Path) -> None:
+    line = '{"address": {"bus": "99"}, "use": "mig"}'
+    (told,) = idle(look.read(root, [line, "{}"]))
+    assert told.startswith(line)
+    assert "matches nothing on this host" in told
+
+
+def test_profiles_that_the_card_has_not_are_told(root: pathlib.Path) -> None:
+    state = look.read(root, ['{"profiles": "A40-*"}'])
+    assert "offers nothing" in look.reasons(state, T4)
+    assert "T4-4Q" in look.reasons(state, T4)
+    fine = look.read(root, ['{"profiles": ["A40-*", "T4-4Q"]}'])
+    assert "offers nothing" not in look.reasons(fine, T4)
+
+
+def test_what_cant_be_read_is_not_called_absent(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("broken", tmp_path)
+    unknown = sorted(look.read(root).unknown)
+    assert unknown
+    line = f'{{"address": "{unknown[0]}"}}'
+    assert idle(look.read(root, [line])) == []
+
+
+def test_a_host_that_cant_be_listed_makes_no_line_idle(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "sys/bus/pci").mkdir(parents=True)
+    (tmp_path / "sys/bus/pci/devices").write_text("no directory")
+    state = look.read(tmp_path, ['{"vendor_id": "10de"}'])
+    assert not state.complete
+    assert idle(state) == []
+
+
+def test_what_nvml_could_not_tell_is_among_the_problems(
+    root: pathlib.Path,
+) -> None:
+    lost = model.Problem(where="NVML GPU 1", reason="GPU is lost")
+    host = sysfs.HostReader(root, gpus=nvml.Gpus({}, (lost,)))
+    state = discovery.read(host, look.DRIVERS, policy.Policy())
+    assert lost in state.problems
+    assert look.device(state, T4).profiles
