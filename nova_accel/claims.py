@@ -1,14 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which partition each slot that Nova handed out stands for."""
 
+import dataclasses
 import itertools
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
-from nova_accel import errors, flavors, model, names, packing, providers
+from nova_accel import (
+    errors,
+    flavors,
+    matching,
+    model,
+    names,
+    packing,
+    providers,
+)
 
-_Wanted = tuple[flavors.RequestGroup, str, int]
-_Choice = tuple[flavors.RequestGroup, model.Device, str, int]
+# How many ways to serve a server are compared with each other. More need
+# seven different groups that seven cards could serve each: those are
+# taken as they come.
+MAX_WAYS = 1000
 
 
 def plan(
@@ -39,20 +50,20 @@ def plan(
     groups, slots = tuple(groups), tuple(slots)
     devices = _devices(root, host)
     free = _by_provider(consumer, slots, devices)
-    wanted = tuple(_slot_groups(groups, free, devices))
+    wanted = tuple(matching.slot_groups(groups, free, devices))
     short = ""
-    ways = _match(wanted, free, devices, booked)
+    ways = matching.match(wanted, free, devices, booked)
     first = next(ways, None)
     if first is None and booked:
         return plan(consumer, groups, slots, root, host)
-    for matched in itertools.chain(() if first is None else (first,), ways):
-        found = tuple(_deal(consumer, matched, free, devices))
-        lacking = _shortage(found, host)
+    ways = itertools.chain(() if first is None else (first,), ways)
+    for matched in _made_first(consumer, ways, free, devices):
+        placed, lacking = _place(matched, host)
         if not lacking:
-            return found
+            return placed
         short = short or lacking
     raise errors.ClaimError(
-        consumer, short or _mismatch(wanted, free, devices)
+        consumer, short or matching.mismatch(wanted, free, devices)
     )
 
 
@@ -109,171 +120,40 @@ def _by_provider(
     return found
 
 
-def _slot_groups(
-    groups: Iterable[flavors.RequestGroup],
+def _made_first(
+    consumer: str,
+    ways: Iterator[list[matching.Choice]],
     free: Mapping[str, set[str]],
     devices: Mapping[str, model.Device],
-) -> Iterator[_Wanted]:
-    """Yield what each group asks of our classes.
+) -> Iterator[tuple[model.Claim, ...]]:
+    """Yield the claims of each way, those with most of them made first.
 
-    Ours are those that slots came from, and that of a device whose profile
-    the group names: it was to get a slot too.
-    """
-    classes = {devices[provider].resource_class for provider in free}
-    for group in sorted(groups, key=lambda g: g.suffix):
-        named = {
-            device.resource_class
-            for device in devices.values()
-            if any(p.trait in group.required for p in device.profiles)
-        }
-        for name in sorted((classes | named) & group.resources.keys()):
-            if group.resources[name]:
-                yield group, name, group.resources[name]
-
-
-def _match(
-    wanted: Sequence[_Wanted],
-    free: Mapping[str, set[str]],
-    devices: Mapping[str, model.Device],
-    booked: model.Booked,
-) -> Iterator[list[_Choice]]:
-    """Yield the ways to serve every group and to use up every slot.
-
-    A server has a handful of groups: plain backtracking serves. Groups
-    that ask for the same are not tried in each other's place.
-    """
-    left = {provider: len(slots) for provider, slots in free.items()}
-    fitting = [
-        [
-            provider
-            for provider in _candidates(group, name, free, devices)
-            if _is_covered(group, devices[provider], booked.get(provider))
-        ]
-        for group, name, _ in wanted
-    ]
-
-    def search(index: int, before: int) -> Iterator[list[_Choice]]:
-        if index == len(wanted):
-            if not any(left.values()):
-                yield []
-            return
-        group, _, count = wanted[index]
-        first = before if _is_repeated(wanted, index) else 0
-        for place, provider in enumerate(fitting[index]):
-            if place < first or left[provider] < count:
-                continue
-            left[provider] -= count
-            for rest in search(index + 1, place):
-                yield [(group, devices[provider], provider, count), *rest]
-            left[provider] += count
-
-    yield from search(0, 0)
-
-
-def _is_covered(
-    group: flavors.RequestGroup,
-    device: model.Device,
-    booked: Mapping[str, int] | None,
-) -> bool:
-    """Return whether what was booked on a device can pay for a group."""
-    return booked is None or all(
-        booked.get(name, 0) >= amount
-        for name, amount in group.resources.items()
-        if name in device.counters
-    )
-
-
-def _is_repeated(wanted: Sequence[_Wanted], index: int) -> bool:
-    """Return whether a group asks for what the one before it does."""
-    if not index:
-        return False
-    (group, *asked), (other, *other_asked) = wanted[index], wanted[index - 1]
-    return asked == other_asked and group.required == other.required
-
-
-def _candidates(
-    group: flavors.RequestGroup,
-    name: str,
-    free: Mapping[str, set[str]],
-    devices: Mapping[str, model.Device],
-) -> list[str]:
-    """Return the providers that have a group's profile.
-
-    First those on which the slots hold most partitions of it.
+    Of equals, the providers' uuids decide: making a way's claims changes
+    nothing in its place, so it is found again.
     """
 
-    def key(provider: str) -> tuple[int, str]:
-        device = devices[provider]
-        profile = _profile(group, device)
-        handles = {_handle(device, provider, i) for i in free[provider]}
-        made = sum(
-            p.handle in handles
-            for p in device.partitions
-            if profile is not None and p.profile == profile.name
-        )
-        return -made, provider
+    def key(
+        way: tuple[list[matching.Choice], tuple[model.Claim, ...]],
+    ) -> tuple[int, list[str]]:
+        matched, claims = way
+        made = sum(c.state is model.ClaimState.MADE for c in claims)
+        return -made, [provider for _, _, provider, _ in matched]
 
-    return sorted(
-        (
-            provider
-            for provider in free
-            if devices[provider].resource_class == name
-            and _profile(group, devices[provider]) is not None
-        ),
-        key=key,
-    )
+    def dealt(
+        matched: list[matching.Choice],
+    ) -> tuple[list[matching.Choice], tuple[model.Claim, ...]]:
+        return matched, tuple(_deal(consumer, matched, free, devices))
 
-
-def _profile(
-    group: flavors.RequestGroup, device: model.Device
-) -> model.Profile | None:
-    """Return the profile a group names on a device, or None.
-
-    A group that names none gets the only profile of a device that has one.
-    """
-    named = [p for p in device.profiles if p.trait in group.required]
-    if len(named) == 1:
-        return named[0]
-    unnamed = not any(
-        trait.startswith(names.PROFILE_PREFIXES) and trait not in device.traits
-        for trait in group.required
-    )
-    if not named and unnamed and len(device.profiles) == 1:
-        return device.profiles[0]
-    return None
-
-
-def _mismatch(
-    wanted: Sequence[_Wanted],
-    free: Mapping[str, set[str]],
-    devices: Mapping[str, model.Device],
-) -> str:
-    asked = "; ".join(
-        f"group {group.suffix or '(unsuffixed)'} wants {count} {name} with"
-        f" {', '.join(sorted(group.required)) or 'any profile'}"
-        for group, name, count in wanted
-    )
-    given = "; ".join(
-        f"{len(slots)} slots of {devices[provider].address}"
-        f" ({', '.join(p.name for p in devices[provider].profiles)})"
-        for provider, slots in sorted(free.items())
-    )
-    return (
-        f"the flavor asks: {asked or 'nothing'}; Nova claimed: {given}. Name"
-        " one profile in each group of the flavor"
-        " (trait_GROUP:<profile trait>=required)"
-    )
-
-
-def _handle(device: model.Device, provider: str, identifier: str) -> str:
-    if device.technology == "mdev":
-        return names.mdev_uuid(provider, identifier)
-    return identifier
+    compared = [dealt(m) for m in itertools.islice(ways, MAX_WAYS)]
+    for _, claims in sorted(compared, key=key):
+        yield claims
+    for matched in ways:
+        yield dealt(matched)[1]
 
 
 def _deal(
     consumer: str,
-    matched: Iterable[_Choice],
+    matched: Iterable[matching.Choice],
     free: Mapping[str, set[str]],
     devices: Mapping[str, model.Device],
 ) -> Iterator[model.Claim]:
@@ -292,7 +172,7 @@ def _deal(
             del rest[provider][:count]
 
 
-def _asked(choice: _Choice) -> tuple[frozenset[str], str, int]:
+def _asked(choice: matching.Choice) -> tuple[frozenset[str], str, int]:
     group, device, _, count = choice
     return group.required, device.resource_class, count
 
@@ -304,43 +184,30 @@ def _claim(
     provider: str,
     identifier: str,
 ) -> model.Claim:
-    profile = _profile(group, device)
-    assert profile is not None  # noqa: S101 - _match chose by it
-    parent = identifier if identifier in profile.handles else device.address
-    handle = _handle(device, provider, identifier)
-    made = any(
-        p.handle == handle and p.profile == profile.name
-        for p in device.partitions
-    )
-    return model.Claim(
-        consumer=consumer,
-        provider=provider,
-        device=device.address,
-        profile=profile.name,
-        slot=identifier,
-        parent=parent,
-        handle=handle,
-        technology=device.technology,
-        plugin=device.plugin,
-        type_id=profile.handles.get(parent, ""),
-        device_api=profile.device_api,
-        members=device.members,
-        state=model.ClaimState.MADE if made else model.ClaimState.PLANNED,
-    )
-
-
-def _in_slot(
-    device: model.Device, slot: model.Slot
-) -> Iterator[model.Partition]:
-    """Yield what stands in a slot; a whole device stands in its own."""
-    handle = _handle(device, slot.provider, slot.identifier)
-    if not device.partitions and device.technology == "passthrough":
-        yield model.Partition(
-            profile=device.profiles[0].name, parent=handle, handle=handle
-        )
+    """Return the claim that a slot stands for, its place still open."""
+    profile = matching.profile_of(group, device)
+    assert profile is not None  # noqa: S101 - the match chose by it
+    handle = matching.handle_of(device, provider, identifier)
     for partition in device.partitions:
-        if partition.handle == handle:
-            yield partition
+        if (partition.handle, partition.profile) == (handle, profile.name):
+            return of_partition(
+                device, partition, consumer, provider, identifier
+            )
+    on_function = device.technology != "mdev" or identifier in profile.handles
+    return dataclasses.replace(
+        of_partition(
+            device,
+            model.Partition(
+                profile=profile.name,
+                parent=identifier if on_function else device.address,
+                handle=handle,
+            ),
+            consumer,
+            provider,
+            identifier,
+        ),
+        state=model.ClaimState.PLANNED,
+    )
 
 
 def of_partition(
@@ -356,7 +223,9 @@ def of_partition(
     :param provider: uuid of the device's provider, with ``slot``.
     """
     profile = device.profile(partition.profile)
-    handles = profile.handles if profile else {}
+    instance = _instance(device, partition)
+    kind = profile.instance if profile else instance.kind if instance else ""
+    is_owned = device.geometry.is_dynamic and bool(kind)
     return model.Claim(
         consumer=consumer,
         provider=provider,
@@ -367,34 +236,106 @@ def of_partition(
         handle=partition.handle,
         technology=device.technology,
         plugin=device.plugin,
-        type_id=handles.get(partition.parent, ""),
+        type_id=profile.handles.get(partition.parent, "") if profile else "",
         device_api=profile.device_api if profile else "",
         members=device.members,
+        is_managed=device.is_managed,
+        vgpu_params=device.vgpu_params,
+        start=partition.start,
+        instance=kind,
+        # Made anew, it needs its instance again: that goes with it.
+        instance_start=(
+            instance.span.start
+            if is_owned and instance and instance.span
+            else None
+        ),
+        owns_instance=is_owned,
         state=model.ClaimState.MADE,
     )
 
 
-def _shortage(claims: Iterable[model.Claim], host: model.HostState) -> str:
-    """Return why the devices can't make what is claimed, empty if they can."""
-    planned: dict[str, list[str]] = {}
-    for claim in claims:
-        if claim.state is model.ClaimState.MADE:
-            continue
-        device = host.device(claim.device)
-        profile = device.profile(claim.profile) if device else None
+def _instance(
+    device: model.Device, partition: model.Partition
+) -> model.Instance | None:
+    return next(
+        (
+            i
+            for i in device.geometry.instances
+            if i.handle == partition.instance
+        ),
+        None,
+    )
+
+
+def _in_slot(
+    device: model.Device, slot: model.Slot
+) -> Iterator[model.Partition]:
+    """Yield what stands in a slot; a whole function stands in its own."""
+    handle = matching.handle_of(device, slot.provider, slot.identifier)
+    found = [p for p in device.partitions if p.handle == handle]
+    is_whole = (
+        device.technology in matching.WHOLE and handle in device.slots
+    )
+    if not found and is_whole and device.profiles:
+        profile = next(
+            (p for p in device.profiles if handle in p.handles),
+            device.profiles[0],
+        )
+        yield model.Partition(
+            profile=profile.name, parent=handle, handle=handle
+        )
+    yield from found
+
+
+def _place(
+    claims: tuple[model.Claim, ...], host: model.HostState
+) -> tuple[tuple[model.Claim, ...], str]:
+    """Return the claims with their places, and why not if there are none.
+
+    The largest are placed first, which leaves the least unused; what is
+    made already stays where it is. What an earlier life left in one of
+    the slots goes before anything is made: it takes no place.
+    """
+    found = list(claims)
+    devices: dict[str, model.Device] = {}
+    open_ones = [
+        n for n, c in enumerate(claims) if c.state is model.ClaimState.PLANNED
+    ]
+    handles = {claims[n].handle for n in open_ones}
+    for address in {claims[n].device for n in open_ones}:
+        device = host.device(address)
+        if device is not None:
+            devices[address] = packing.without(device, handles)
+    for n in sorted(open_ones, key=lambda n: _order(claims[n], devices)):
+        claim = claims[n]
+        device = devices[claim.device]
+        profile = device.profile(claim.profile)
         if profile and profile.handles and not claim.type_id:
-            return (
+            return (), (
                 f"{claim.slot} can't make {claim.profile}, though"
                 f" {claim.device} can; see `nova-accel inspect` for what is"
                 " wrong with it"
             )
-        taken = planned.setdefault(claim.device, [])
-        if device is None or (
-            packing.remaining(device, taken).get(claim.profile, 0) < 1
-        ):
-            return (
+        choice = packing.choose(device, claim.profile)
+        if choice is None:
+            return (), (
                 f"{claim.device} can make no more {claim.profile} beside"
                 " what runs on it now; another server was faster"
             )
-        taken.append(claim.profile)
-    return ""
+        devices[claim.device] = packing.assume(device, claim.profile, choice)
+        found[n] = dataclasses.replace(
+            claim, start=choice.start, instance_start=choice.instance_start
+        )
+    return tuple(found), ""
+
+
+def _order(
+    claim: model.Claim, devices: Mapping[str, model.Device]
+) -> tuple[int, int, int]:
+    """Return by what claims are sorted: large ones first."""
+    device = devices[claim.device]
+    profile = device.profile(claim.profile)
+    if profile is None:
+        return 0, 0, 0
+    kind = device.geometry.kind(profile.instance)
+    return -(kind.size if kind else 0), -profile.span, -profile.size

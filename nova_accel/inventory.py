@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The provider tree that a host's devices make on paper."""
 
+import fnmatch
 from collections.abc import Iterable, Mapping
 
-from nova_accel import model, names, policy, providers
+from nova_accel import matching, model, names, policy, providers
 
 OWNER_TRAITS = frozenset({names.OWNER_TRAIT, names.NOVA_OWNER_TRAIT})
 
@@ -20,13 +21,14 @@ def build_tree(
 
     One provider per device. Its totals are what the device can hold in
     its present state; ``reserved`` is what partitions take that no claim
-    has booked; its profile traits are those that can be made now.
+    has booked; its profile traits are those that can be made now and
+    that policy offers.
 
     :param claims: the claims of this host's servers; what they hold is
         booked in Placement already.
     :param owner_traits: the traits that mark a provider as ours.
-    :param occupied: addresses of functions that guests have; a device
-        that is given away whole is reserved if a guest has it unbooked.
+    :param occupied: addresses of functions that guests have; one that is
+        given away as it is, and that a guest has unbooked, is reserved.
     """
     held = tuple(claims)
     nodes = (
@@ -36,7 +38,7 @@ def build_tree(
             rules,
             tuple(c for c in held if c.device == device.address),
             owner_traits,
-            not occupied.isdisjoint((device.address, *device.members)),
+            occupied,
         )
         for device in host.devices
     )
@@ -51,49 +53,97 @@ def _node(
     rules: policy.Policy,
     mine: tuple[model.Claim, ...],
     owner_traits: frozenset[str],
-    occupied: bool,
+    occupied: frozenset[str],
 ) -> providers.ProviderNode:
-    uuid = names.provider_uuid(root.uuid, device.address)
-    limit = rules.rule(
-        device.address, device.vendor_id, device.product_id
-    ).max_slots
-    reserved = unbooked(device, mine)
-    if occupied and not mine and device.technology == "passthrough":
-        reserved = device.counters
+    rule = rules.rule(device.address, device.vendor_id, device.product_id)
+    reserved = unbooked(device, mine, occupied)
     inventories = {
-        name: _inventory(device, name, total, reserved, limit)
+        name: _inventory(device, name, total, reserved, rule.max_slots)
         for name, total in device.counters.items()
         if total > 0
     }
     return providers.ProviderNode(
         name=names.provider_name(root.name, device.address),
-        uuid=uuid,
+        uuid=names.provider_uuid(root.uuid, device.address),
         parent=root.uuid,
         inventories=inventories,
-        traits=device.traits | owner_traits | makeable(device),
-        slots=_slots(device, inventories, mine),
+        traits=device.traits | owner_traits | makeable(device, rule, mine),
+        slots=_slots(device, inventories, mine, occupied),
     )
 
 
-def makeable(device: model.Device) -> frozenset[str]:
-    """Return the traits of the profiles that a device can make now."""
-    return frozenset(p.trait for p in device.profiles if p.available > 0)
+def makeable(
+    device: model.Device,
+    rule: policy.Rule,
+    claims: Iterable[model.Claim] = (),
+) -> frozenset[str]:
+    """Return the traits of the profiles that a device may make now.
+
+    Those that it can make and that the rule offers, while there are fewer
+    than the rule allows: of what exists, whoever made it, and what is
+    claimed and not made yet.
+    """
+    made = {p.handle: p.profile for p in device.partitions}
+    claimed = {c.handle: c.profile for c in claims}
+    existing = list((claimed | made).values())
+    return frozenset(
+        profile.trait
+        for profile in device.profiles
+        if profile.available > 0
+        and rule.offers(profile.name)
+        and all(
+            existing.count(profile.name) < limit
+            for pattern, limit in rule.max_instances.items()
+            if fnmatch.fnmatchcase(profile.name, pattern)
+        )
+    )
 
 
 def unbooked(
-    device: model.Device, claims: Iterable[model.Claim]
+    device: model.Device,
+    claims: Iterable[model.Claim],
+    occupied: frozenset[str] = frozenset(),
 ) -> Mapping[str, int]:
-    """Return what partitions without a claim take, by resource class."""
+    """Return what is taken without a claim, by resource class.
+
+    That is what others' partitions charge and, where functions are given
+    away as they are, what those charge that guests have.
+
+    :param occupied: addresses of functions that guests have.
+    """
     booked = {claim.handle for claim in claims}
     taken: dict[str, int] = {}
-    for partition in device.partitions:
-        if partition.handle in booked:
-            continue
-        profile = device.profile(partition.profile)
+    foreign = [p for p in device.partitions if p.handle not in booked]
+    for name in [p.profile for p in foreign] + [
+        _profile_at(device, slot)
+        for slot in _given_away(device, occupied)
+        if slot not in booked | {p.handle for p in foreign}
+    ]:
+        profile = device.profile(name)
         charges = profile.charges if profile else {device.resource_class: 1}
-        for name, amount in charges.items():
-            taken[name] = taken.get(name, 0) + amount
+        for counter, amount in charges.items():
+            taken[counter] = taken.get(counter, 0) + amount
     return taken
+
+
+def _given_away(
+    device: model.Device, occupied: frozenset[str]
+) -> tuple[str, ...]:
+    """Return the slots that are functions, and that guests have as such.
+
+    A guest has a whole card if it has any of its functions.
+    """
+    if device.technology not in matching.WHOLE:
+        return ()
+    if device.address in device.slots and occupied & {*device.members}:
+        return device.slots
+    return tuple(slot for slot in device.slots if slot in occupied)
+
+
+def _profile_at(device: model.Device, slot: str) -> str:
+    """Return the name of the profile that a whole function has."""
+    fitting = [p for p in device.profiles if slot in p.handles]
+    return next((p.name for p in (*fitting, *device.profiles)), "")
 
 
 def _inventory(
@@ -116,12 +166,14 @@ def _slots(
     device: model.Device,
     inventories: Mapping[str, providers.Inventory],
     claims: Iterable[model.Claim],
+    occupied: frozenset[str],
 ) -> dict[str, frozenset[str]]:
     """Return every identifier that Nova may hand out, or has.
 
     Placement counts how many may be handed out; the identifiers only have
     to suffice, and one that a claim holds must not vanish. A function that
-    carries somebody else's partition can't be handed out.
+    carries somebody else's partition can't be handed out, nor one that a
+    guest has without a claim.
     """
     held = tuple(claims)
     if device.resource_class not in inventories and not held:
@@ -133,6 +185,11 @@ def _slots(
         if partition.handle not in booked
     }
     return {
-        device.resource_class: (frozenset(device.slots) - foreign)
+        device.resource_class: (
+            frozenset(device.slots)
+            - foreign
+            - occupied
+            - frozenset(_given_away(device, occupied))
+        )
         | {claim.slot for claim in held}
     }

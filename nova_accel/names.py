@@ -14,6 +14,7 @@ MISSING_TRAIT = "CUSTOM_ACCELERATOR_MISSING"
 GPU_CLASS = "VGPU"
 WHOLE_GPU_CLASS = "PGPU"
 GPU_MEMORY_CLASS = "CUSTOM_GPU_MEMORY_MB"
+MIG_SLICE_CLASS = "CUSTOM_MIG_SLICE"
 MDEV_CLASS = "CUSTOM_MDEV"
 
 # A trait under these prefixes names a profile that a device can make.
@@ -96,6 +97,16 @@ def identity_traits(
     if numa_node is not None:
         traits.add(custom("ACCELERATOR", "NUMA", str(numa_node)))
     return frozenset(traits)
+
+
+def model_trait(vendor_id: str, model: str) -> str:
+    """Return the trait of a card's model, as its vendor names it."""
+    return custom("ACCELERATOR", "MODEL", vendor_name(vendor_id), model)
+
+
+def driver_trait(vendor_id: str, version: str) -> str:
+    """Return the trait of the release of a card's host driver."""
+    return custom("ACCELERATOR", "DRIVER", vendor_name(vendor_id), version)
 
 
 def slot_names(count: int) -> tuple[str, ...]:

@@ -1,38 +1,182 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What still fits on a device beside what has been cut from it."""
+"""What still fits on a device beside what has been cut from it.
 
-from collections.abc import Iterable, Mapping
+Four things bound it: the device's own word (``Profile.available``), its
+counters, its slots and limits, and the geometry of its layout.
+"""
 
-from nova_accel import model
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from nova_accel import instances, layouts, model
+
+_Room = Callable[[model.Device, model.Profile], int]
+
+# How many more of a profile each layout has room for; ANY says nothing.
+_ROOMS: Mapping[model.Layout, _Room] = {
+    model.Layout.EQUAL: layouts.equal_room,
+    model.Layout.MIXED: layouts.mixed_room,
+    model.Layout.MIG: instances.room,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Where the next partition of a profile goes.
+
+    ``start`` is its place under a MIXED layout, None where the device
+    decides. ``instance_start`` is where a GPU instance must be made for it
+    first, None where one with room exists.
+    """
+
+    start: int | None = None
+    instance_start: int | None = None
+
+
+def choose(device: model.Device, profile_name: str) -> Choice | None:
+    """Return where the next of a profile goes, None if it doesn't fit.
+
+    The same device gives the same choice: that which costs the profile
+    itself no more than one, and then leaves the most for large profiles.
+    """
+    profile = device.profile(profile_name)
+    free = free_counters(device)
+    if profile is None or _more(device, profile, free) < 1:
+        return None
+    if device.geometry.layout is model.Layout.MIXED:
+        return Choice(start=layouts.mixed_start(device, profile))
+    if device.geometry.layout is model.Layout.MIG:
+        return Choice(instance_start=instances.start(device, profile))
+    return Choice()
+
+
+def assume(
+    device: model.Device, profile_name: str, choice: Choice
+) -> model.Device:
+    """Return the device as it would be with one more partition.
+
+    It has no handle yet: by that the reckoning knows that the device's own
+    word was spoken before it. That word is lowered by one: under EQUAL all
+    profiles', as all are cut from the same slots, else the profile's own.
+    """
+    device = _with_instance(device, profile_name, choice)
+    is_shared = device.geometry.layout is model.Layout.EQUAL
+    profile = device.profile(profile_name)
+    instance = None
+    if profile is not None and device.geometry.layout is model.Layout.MIG:
+        instance = instances.home(device, profile)
+    return dataclasses.replace(
+        device,
+        partitions=(
+            *device.partitions,
+            model.Partition(
+                profile=profile_name,
+                parent=device.address,
+                handle="",
+                start=choice.start,
+                instance=instance,
+            ),
+        ),
+        profiles=tuple(
+            dataclasses.replace(p, available=p.available - 1)
+            if is_shared or p.name == profile_name
+            else p
+            for p in device.profiles
+        ),
+    )
+
+
+def without(
+    device: model.Device, handles: Collection[str]
+) -> model.Device:
+    """Return the device as it would be without some of its partitions.
+
+    The device's own word was spoken while they stood: it is raised by one
+    each, or by the room that the layout gains. Of GPU instances that are
+    made for claims, one that stands empty then goes as well.
+    """
+    kept = tuple(p for p in device.partitions if p.handle not in handles)
+    gone = len(device.partitions) - len(kept)
+    if not gone:
+        return device
+    counters = dict(device.counters)
+    if device.geometry.layout is not model.Layout.ANY:
+        counters.pop(device.resource_class, None)  # it follows from layout
+    after = dataclasses.replace(
+        device,
+        partitions=kept,
+        counters=counters,
+        geometry=_without_empty(device, kept),
+    )
+    return dataclasses.replace(
+        after,
+        profiles=tuple(
+            dataclasses.replace(
+                p,
+                available=p.available
+                + max(gone, _room(after, p, -1) - _room(device, p, -1)),
+            )
+            for p in device.profiles
+        ),
+    )
 
 
 def remaining(
     device: model.Device, planned: Iterable[str] = ()
 ) -> Mapping[str, int]:
-    """Return how many more of each profile a device can make.
-
-    The device's own word (``Profile.available``) is the upper bound; what
-    ``planned`` profiles will take of its counters is taken off first.
+    """Return how many more of each profile, alone, a device can make.
 
     :param planned: names of profiles about to be made, not yet visible in
-        the device's partitions.
+        the device's partitions; each goes where ``choose`` puts it.
     """
-    free = free_counters(device, planned)
-    waiting = tuple(planned)
-    return {
-        profile.name: max(
-            0,
-            min(
-                profile.available - waiting.count(profile.name),
-                *(
-                    free.get(name, 0) // amount
-                    for name, amount in profile.charges.items()
-                    if amount > 0
-                ),
-            ),
-        )
-        for profile in device.profiles
-    }
+    for name in planned:
+        choice = choose(device, name)
+        device = assume(device, name, choice or Choice())
+    free = free_counters(device)
+    return {p.name: _more(device, p, free) for p in device.profiles}
+
+
+def capacity(device: model.Device) -> int:
+    """Return the most partitions the device can hold at once.
+
+    Reachable from its present state: what it holds stays. Never more than
+    its slots, limits and counters allow, and as to the layout:
+
+    ANY: of one profile, as the device says of none what it is worth in
+    another. EQUAL: of the size that reigns; while none does, of that of
+    which there can be most. MIXED: of any profiles side by side; one more
+    where a place is not known. MIG: whatever fills the instances that
+    exist, and those that can be made beside them, with most.
+    """
+    left = remaining(device)
+    fitting = tuple(p for p in device.profiles if left[p.name] > 0)
+    largest = max(left.values(), default=0)
+    reach = largest
+    if device.geometry.layout is model.Layout.MIXED:
+        reach = layouts.mixed_reach(device, fitting)
+    elif device.geometry.layout is model.Layout.MIG:
+        reach = instances.reach(device, fitting)
+    free = free_counters(device)
+    bounds = (reach, sum(left.values()), *_bounds(device, fitting, free))
+    # No bound is below what one profile alone can reach.
+    return len(device.partitions) + max(largest, min(bounds))
+
+
+def settle(device: model.Device) -> model.Device:
+    """Return the device with its word and its geometry brought together.
+
+    Each profile's ``available`` is what both allow, and the counter of the
+    resource class is the capacity. A device that is settled stays as is.
+    """
+    left = remaining(device)
+    return dataclasses.replace(
+        device,
+        counters={**device.counters, device.resource_class: capacity(device)},
+        profiles=tuple(
+            dataclasses.replace(p, available=left[p.name])
+            for p in device.profiles
+        ),
+    )
 
 
 def free_counters(
@@ -47,3 +191,95 @@ def free_counters(
         for counter, amount in charges.items():
             free[counter] = free.get(counter, 0) - amount
     return free
+
+
+def _more(
+    device: model.Device, profile: model.Profile, free: Mapping[str, int]
+) -> int:
+    """Return how many more of one profile a device can make."""
+    bounds = [
+        profile.available,
+        _room(device, profile, profile.available),
+        *_bounds(device, (profile,), free),
+    ]
+    if profile.limit is not None:
+        held = layouts.count_of(device, profile.name)
+        bounds.append(profile.limit - held)
+    return max(0, min(bounds))
+
+
+def _room(
+    device: model.Device, profile: model.Profile, otherwise: int
+) -> int:
+    """Return what the layout has room for, or else where it can't tell."""
+    room = _ROOMS.get(device.geometry.layout)
+    return otherwise if room is None else room(device, profile)
+
+
+def _bounds(
+    device: model.Device,
+    profiles: tuple[model.Profile, ...],
+    free: Mapping[str, int],
+) -> list[int]:
+    """Return how many more slots, the limit and each counter allow.
+
+    A counter is divided by what the cheapest of the profiles charges. A
+    resource class that isn't counted yet bounds nothing.
+    """
+    bounds = [_free_slots(device)]
+    if device.geometry.limit is not None:
+        bounds.append(device.geometry.limit - len(device.partitions))
+    for name in {name for p in profiles for name in p.charges}:
+        amount = min(p.charges.get(name, 0) for p in profiles)
+        uncounted = (
+            name == device.resource_class and name not in device.counters
+        )
+        if amount > 0 and not uncounted:
+            bounds.append(free.get(name, 0) // amount)
+    return bounds
+
+
+def _free_slots(device: model.Device) -> int:
+    """Return how many slots no partition takes.
+
+    One that stands on a function that is no slot takes none.
+    """
+    parents = {device.address, *device.slots}
+    return len(device.slots) - sum(
+        p.parent in parents for p in device.partitions
+    )
+
+
+def _with_instance(
+    device: model.Device, profile_name: str, choice: Choice
+) -> model.Device:
+    """Return the device with the GPU instance that a choice asks for."""
+    profile, start = device.profile(profile_name), choice.instance_start
+    kind = device.geometry.kind(profile.instance) if profile else None
+    if kind is None or start is None:
+        return device
+    made = model.Instance(
+        kind=kind.name,
+        handle=f"planned-{start}",
+        span=model.Span(start=start, size=kind.size),
+    )
+    geometry = dataclasses.replace(
+        device.geometry, instances=(*device.geometry.instances, made)
+    )
+    return dataclasses.replace(device, geometry=geometry)
+
+
+def _without_empty(
+    device: model.Device, kept: Iterable[model.Partition]
+) -> model.Geometry:
+    """Return the geometry less the instances that only others stood in."""
+    if not device.geometry.is_dynamic:
+        return device.geometry
+    left = {p.instance for p in kept}
+    emptied = {p.instance for p in device.partitions} - left
+    return dataclasses.replace(
+        device.geometry,
+        instances=tuple(
+            i for i in device.geometry.instances if i.handle not in emptied
+        ),
+    )

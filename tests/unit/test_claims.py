@@ -185,6 +185,29 @@ def test_a_guest_finds_its_devices_in_the_same_order_every_time() -> None:
         assert providers == sorted(providers)
 
 
+@pytest.mark.parametrize("cut", [(0, 1), (1, 0)])
+def test_a_match_is_found_again_once_all_of_it_is_made(
+    cut: tuple[int, int],
+) -> None:
+    """Of two matches that are as good, making one changes nothing."""
+    cards = (
+        strategies.card(A, 4, cut=cut[0]),
+        strategies.card(B, 4, cut=cut[1]),
+    )
+    booking = strategies.Booking(
+        host=model.HostState(devices=cards),
+        groups=tuple(
+            strategies.group(f"_{n}", cards[0], cards[0].profiles[0], count)
+            for n, count in enumerate((1, 1, 2))
+        ),
+        slots=tuple(s for c in cards for s in strategies.slots_of(c)[:2]),
+    )
+    first = plan(booking)
+    host = made(booking.host, first)
+    again = plan(dataclasses.replace(booking, host=host))
+    assert [c.handle for c in again] == [c.handle for c in first]
+
+
 @given(strategies.bookings())
 def test_find_gives_back_what_was_made(booking: strategies.Booking) -> None:
     found = try_plan(booking)

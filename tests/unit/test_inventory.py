@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
+import dataclasses
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import inventory, model, names, policy
-from tests import strategies
+from nova_accel import inventory, model, names, packing, policy, providers
+from tests import shapes, strategies
 
 NO_RULES = policy.Policy()
 
@@ -94,3 +97,165 @@ def test_what_a_claim_holds_is_not_reserved_again(
     tree = inventory.build_tree(strategies.ROOT, host, NO_RULES, claims)
     for node in tree.nodes:
         assert all(r.reserved == 0 for r in node.inventories.values())
+
+
+# -- functions that are slots ----------------------------------------------
+
+ROOT = strategies.ROOT
+
+
+def vfs(technology: str, count: int = 4) -> model.Device:
+    """Return a card with so many VFs of one profile."""
+    device = shapes.card(
+        model.Geometry(), shapes.profile("vf", count), slots=count
+    )
+    return packing.settle(dataclasses.replace(device, technology=technology))
+
+
+def node(
+    device: model.Device,
+    rule: policy.Rule | None = None,
+    claims: tuple[model.Claim, ...] = (),
+    occupied: frozenset[str] = frozenset(),
+) -> providers.ProviderNode:
+    tree = inventory.build_tree(
+        ROOT,
+        model.HostState(devices=(device,)),
+        policy.Policy(rules=(rule or policy.Rule(),)),
+        claims,
+        occupied=occupied,
+    )
+    (found,) = tree.nodes
+    return found
+
+
+def claim(device: model.Device, number: int, profile: str) -> model.Claim:
+    slot = device.slots[number]
+    return model.Claim(
+        consumer="c",
+        provider=names.provider_uuid(ROOT.uuid, device.address),
+        device=device.address,
+        profile=profile,
+        slot=slot,
+        parent=slot,
+        handle=slot,
+        technology=device.technology,
+    )
+
+
+def test_a_vf_that_a_guest_has_unbooked_is_reserved_and_kept_back() -> None:
+    device = vfs("vf")
+    first, second, *rest = device.slots
+    found = node(
+        device,
+        claims=(claim(device, 0, "vf"),),
+        occupied=frozenset({first, second, "0000:af:00.0"}),
+    )
+    record = found.inventories["VGPU"]
+    assert (record.total, record.reserved) == (4, 1)
+    assert found.slots == {"VGPU": frozenset({first, *rest})}
+
+
+def test_a_card_given_away_whole_is_reserved_with_any_of_its_functions() -> (
+    None
+):
+    device = dataclasses.replace(
+        vfs("passthrough", 1),
+        slots=(shapes.ADDRESS,),
+        members=("0000:3b:00.1",),
+    )
+    assert node(device).inventories["VGPU"].reserved == 0
+    for address in (shapes.ADDRESS, "0000:3b:00.1"):
+        found = node(device, occupied=frozenset({address}))
+        assert found.inventories["VGPU"].reserved == 1
+        assert found.slots == {"VGPU": frozenset()}
+        held = node(
+            device,
+            claims=(claim(device, 0, "vf"),),
+            occupied=frozenset({address}),
+        )
+        assert held.inventories["VGPU"].reserved == 0
+        assert held.slots == {"VGPU": frozenset({shapes.ADDRESS})}
+
+
+@pytest.mark.parametrize("technology", ["vendor-vfio", "vf"])
+def test_a_typed_vf_without_a_claim_is_reserved_once(
+    technology: str,
+) -> None:
+    """Its guest runs: it is somebody's partition and occupied as well."""
+    device = dataclasses.replace(
+        vfs(technology), partitions=(shapes.held("vf", 1),)
+    )
+    used = frozenset({device.slots[1]})
+    found = node(device, occupied=used)
+    assert found.inventories["VGPU"].reserved == 1
+    assert found.slots == {"VGPU": frozenset(device.slots) - used}
+    ours = node(device, claims=(claim(device, 1, "vf"),), occupied=used)
+    assert ours.inventories["VGPU"].reserved == 0
+    assert ours.slots == {"VGPU": frozenset(device.slots)}
+
+
+def test_a_vf_that_makes_vgpus_but_was_given_away_is_not_handed_out() -> None:
+    """The driver doesn't count it as able to make one: nothing reserved."""
+    device = vfs("vendor-vfio")
+    used = frozenset({device.slots[1]})
+    found = node(device, occupied=used)
+    assert found.inventories["VGPU"].reserved == 0
+    assert found.slots == {"VGPU": frozenset(device.slots) - used}
+
+
+# -- what policy offers ----------------------------------------------------
+
+EQUAL = packing.settle(
+    shapes.card(
+        model.Geometry(layout=model.Layout.EQUAL),
+        shapes.profile("T4-1Q", size=1, limit=16),
+        shapes.profile("T4-1B", size=1, limit=16),
+        shapes.profile("T4-4Q", size=4, limit=4),
+    )
+)
+
+
+def offered(
+    rule: policy.Rule,
+    parts: tuple[str, ...] = (),
+    claims: tuple[model.Claim, ...] = (),
+) -> set[str]:
+    device = dataclasses.replace(
+        EQUAL,
+        partitions=tuple(
+            shapes.held(name, n) for n, name in enumerate(parts)
+        ),
+    )
+    traits = node(packing.settle(device), rule, claims).traits
+    return {p.name for p in device.profiles if p.trait in traits}
+
+
+def test_only_offered_profiles_have_traits_but_all_partitions_count() -> None:
+    rule = policy.Rule(profiles=("T4-*Q",))
+    assert offered(rule) == {"T4-1Q", "T4-4Q"}
+    assert offered(rule, ("T4-1B",)) == {"T4-1Q"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ((), {"T4-1Q", "T4-1B", "T4-4Q"}),
+        (("T4-1B",), {"T4-1Q", "T4-1B"}),
+        (("T4-1B", "T4-1B"), {"T4-1Q"}),
+        (("T4-1Q", "T4-1B", "T4-1B"), {"T4-1Q"}),
+    ],
+)
+def test_a_profile_goes_when_as_many_exist_as_the_rule_allows(
+    parts: tuple[str, ...], expected: set[str]
+) -> None:
+    rule = policy.Rule(max_instances={"T4-*B": 2, "T4-8Q": 1})
+    assert offered(rule, parts) == expected
+
+
+def test_what_is_claimed_and_not_made_yet_counts_as_well() -> None:
+    rule = policy.Rule(max_instances={"T4-1B": 2})
+    # One of the two claims stands for the partition that exists.
+    mine = (claim(EQUAL, 0, "T4-1B"), claim(EQUAL, 5, "T4-1B"))
+    assert "T4-1B" in offered(rule, ("T4-1B",), mine[:1])
+    assert "T4-1B" not in offered(rule, ("T4-1B",), mine)
