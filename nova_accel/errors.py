@@ -100,18 +100,46 @@ class ActionError(AcceleratorError):
     :param number: errno of the refusal, 0 when the write succeeded but
         reading back shows that nothing changed.
     :param mend: what the operator can do.
+    :param detail: what else is known of the reason, or nothing.
     """
 
-    def __init__(self, action: str, number: int, mend: str) -> None:
+    def __init__(
+        self, action: str, number: int, mend: str, detail: str = ""
+    ) -> None:
         what = (
             f"{_errno.errorcode.get(number, number)} ({os.strerror(number)})"
             if number
             else "the kernel accepted it, but reading back shows no change"
         )
-        super().__init__(f"{action}: {what}; {mend}", action, number, mend)
+        if detail:
+            what += f": {detail}"
+        super().__init__(
+            f"{action}: {what}; {mend}", action, number, mend, detail
+        )
         self.action = action
         self.number = number
         self.mend = mend
+        self.detail = detail
+
+
+class ToolError(AcceleratorError):
+    """A vendor's tool ended with a failure.
+
+    :param command: the tool and its arguments.
+    :param status: its exit status; negative for a signal that ended it.
+    :param output: what it said, shortened.
+    """
+
+    def __init__(self, command: str, status: int, output: str) -> None:
+        super().__init__(
+            f"{command} ended with {status}: {output or 'no word'}",
+            command,
+            status,
+            output,
+        )
+        self.command = command
+        self.status = status
+        self.output = output
 
 
 class ArchiveError(AcceleratorError):

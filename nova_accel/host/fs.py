@@ -80,24 +80,25 @@ class Disk:
     def content(self, path: str) -> bytes:
         """Return a file's bytes; a link is not followed (ELOOP)."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with open(os.open(self._root + path, flags), "rb", 0) as opened:
-            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-            return _read_bounded(opened.fileno())
+        descriptor = os.open(self._root + path, flags)
+        try:
+            # A regular file gives all it has in one read (read(2)).
+            content = os.read(descriptor, LIMIT + 1)
+            if not content:
+                _check_regular(descriptor)
+            return content
+        finally:
+            os.close(descriptor)
 
     def names(self, path: str) -> list[str]:
         """Return the names in a directory."""
         return os.listdir(self._root + path)
 
 
-def _read_bounded(descriptor: int) -> bytes:
-    content = b""
-    while len(content) <= LIMIT:
-        more = os.read(descriptor, LIMIT + 1 - len(content))
-        if not more:
-            break
-        content += more
-    return content
+def _check_regular(descriptor: int) -> None:
+    """Check that what gave nothing is a file: a FIFO would, too."""
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
 class Files:
@@ -109,7 +110,7 @@ class Files:
     """
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self.source = source
         self._links: dict[str, str | int | None] = {}
         self._texts: dict[str, str | int] = {}
         self._names: dict[str, tuple[str, ...] | int] = {}
@@ -137,7 +138,7 @@ class Files:
         place = self.resolve(path)
         if place not in self._names:
             try:
-                self._names[place] = tuple(sorted(self._source.names(place)))
+                self._names[place] = tuple(sorted(self.source.names(place)))
             except OSError as error:
                 self._names[place] = error.errno or errno.EIO
         found = self._names[place]
@@ -183,6 +184,39 @@ class Files:
             return error.number == errno.ENOENT
         return False
 
+    def without(self, places: tuple[str, ...]) -> "Files":
+        """Return the same look, but for what is below some directories.
+
+        That is looked at anew when it is asked for.
+
+        :param places: paths free of links, as ``resolve`` returns them,
+            each without a slash behind.
+        """
+        prefixes = tuple(f"{place}/" for place in places)
+
+        def is_kept(path: str) -> bool:
+            return not path.startswith(prefixes) and path not in places
+
+        kept = Files(self.source)
+        kept._links = {p: v for p, v in self._links.items() if is_kept(p)}
+        kept._texts = {p: v for p, v in self._texts.items() if is_kept(p)}
+        kept._names = {p: v for p, v in self._names.items() if is_kept(p)}
+        kept._resolved = {
+            p: v for p, v in self._resolved.items() if is_kept(p)
+        }
+        return kept
+
+    def texts(self, name: str) -> Mapping[str, str | int]:
+        """Return what was read of all files of one name, by path.
+
+        A text, or the errno of the failed read.
+        """
+        return {
+            path: found
+            for path, found in self._texts.items()
+            if path.endswith(f"/{name}")
+        }
+
     def records(self) -> Mapping[str, Record]:
         """Return everything looked at so far, by path.
 
@@ -215,7 +249,7 @@ class Files:
     def _target(self, place: str) -> str | None:
         if place not in self._links:
             try:
-                self._links[place] = self._source.link(place)
+                self._links[place] = self.source.link(place)
             except OSError as error:
                 self._links[place] = error.errno or errno.EIO
         target = self._links[place]
@@ -224,6 +258,11 @@ class Files:
         return target
 
     def _follow(self, path: str) -> str:
+        parent, _, name = path.rpartition("/")
+        if parent in self._resolved and name not in ("", ".", ".."):
+            place = f"{self.resolve(parent)}/{name}"
+            if self._target(place) is None:
+                return place
         waiting = path.split("/")[::-1]
         done: list[str] = []
         hops = 0
@@ -250,14 +289,14 @@ class Files:
 
     def _read_text(self, place: str) -> str | int:
         try:
-            return _decode(self._source.content(place))
+            return _decode(self.source.content(place))
         except OSError as error:
             if error.errno != errno.ELOOP:
                 return error.errno or errno.EIO
         try:
             if self._target(place) == _UNREADABLE:
                 return errno.EIO
-            return _decode(self._source.content(self.resolve(place)))
+            return _decode(self.source.content(self.resolve(place)))
         except errors.UnreadableError as error:
             return error.number
         except OSError as error:

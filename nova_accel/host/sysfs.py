@@ -1,66 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host's PCI functions and mediated devices, as its kernel shows them."""
 
+import contextlib
 import dataclasses
 import errno
 import os
 import re
 import types
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypedDict
 
 from nova_accel import errors, model, pci
 from nova_accel.host import attributes, fs, nvml
+from nova_accel.host.mdev_facts import Mdev, MdevParent, MdevType
+
+__all__ = ["HostReader", "Mdev", "MdevParent", "MdevType", "subject"]
 
 # Documentation/ABI/testing: sysfs-bus-pci, sysfs-bus-vfio-mdev.
 _FUNCTIONS = "/sys/bus/pci/devices"
 _PARENTS = "/sys/class/mdev_bus"
 _MDEVS = "/sys/bus/mdev/devices"
+_MODULES = "/sys/module"
 # What every 16-bit read gives once a function is gone from its bus.
 _GONE = 0xFFFF
 _ATTRIBUTE = re.compile(r"[A-Za-z0-9_][\w.\-]*(?:/[A-Za-z0-9_][\w.\-]*)*")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MdevType:
-    """One type directory of an mdev parent.
+class _Words(TypedDict):
+    """What describes a type, as MdevType has it."""
 
-    ``label`` is the content of its ``name`` file, None without one;
-    ``available`` is how many the parent can make now, None when it does
-    not say. Missing texts are empty.
-    """
-
-    type_id: str
     label: str | None
     description: str
     device_api: str
-    available: int | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MdevParent:
-    """A device that makes mediated devices.
-
-    ``name`` is its directory's name: ``0000:3b:00.0``, ``mtty``,
-    ``matrix``, ``0.0.0052``. ``function`` is None off the PCI bus, and for
-    a function whose ids can't be read; ``physfn`` is the PF's address when
-    this is a VF.
-    """
-
-    name: str
-    function: pci.PciFunction | None
-    driver: str | None
-    physfn: str | None
-    types: tuple[MdevType, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Mdev:
-    """A mediated device that exists; ``type_id`` is empty if unknown."""
-
-    uuid: str
-    parent: str
-    type_id: str
 
 
 class HostReader:
@@ -85,7 +57,9 @@ class HostReader:
     ) -> None:
         self.files = fs.Files(source or fs.Disk(root))
         self.gpus = gpus
+        self._kept: Mapping[str, MdevParent] = types.MappingProxyType({})
         self._problems: dict[model.Problem, None] = {}
+        self._words: dict[tuple[str, str], _Words] = {}
         self._unknown: set[str] = set()
         self._functions: dict[str, pci.PciFunction] | None = None
         self._parents: tuple[MdevParent, ...] | None = None
@@ -131,12 +105,76 @@ class HostReader:
         :raises UnreadableError: with the errno of the failed read.
         :raises MalformedError: address or name can't be such.
         """
-        if not _ATTRIBUTE.fullmatch(name):
+        return self.files.text(self._below(address, name)).rstrip("\n")
+
+    def module_version(self, name: str) -> str:
+        """Return a loaded kernel module's version, empty if unknown.
+
+        :param name: as ``nvidia``; a plain name.
+        """
+        try:
+            return self.files.text(f"{_MODULES}/{name}/version").strip()
+        except errors.UnreadableError:
+            return ""  # not loaded, built in, or without a version
+
+    def names(self, address: str, place: str = "") -> tuple[str, ...]:
+        """Return what is in a function's directory, sorted.
+
+        :param place: a directory below it, as ``drm/card1``.
+        :raises UnreadableError: with the errno of the failed read.
+        :raises MalformedError: address or place can't be such.
+        """
+        if place:
+            return self.files.names(self._below(address, place))
+        return self.files.names(f"{_FUNCTIONS}/{pci.parse_address(address)}")
+
+    def target(self, address: str, name: str) -> str:
+        """Return the last part of where a function's link points.
+
+        :raises UnreadableError: with the errno of the failed read.
+        :raises MalformedError: address or name can't be such.
+        """
+        return self.files.link(self._below(address, name))
+
+    def _below(self, address: str, place: str) -> str:
+        if not _ATTRIBUTE.fullmatch(place):
             raise errors.MalformedError(
-                "attribute name", name, "a path below the function"
+                "attribute name", place, "a path below the function"
             )
-        found = pci.parse_address(address)
-        return self.files.text(f"{_FUNCTIONS}/{found}/{name}").rstrip("\n")
+        return f"{_FUNCTIONS}/{pci.parse_address(address)}/{place}"
+
+    def look_again(
+        self,
+        names: Iterable[str],
+        gpus: Mapping[str, nvml.GpuFacts] = types.MappingProxyType({}),
+    ) -> "HostReader":
+        """Return a reader that remembers all but some devices.
+
+        Those, and which mdevs there are, are read anew; of the others
+        nothing is. This reader stays as it is.
+
+        :param names: PCI addresses or mdev parents' names.
+        :param gpus: what NVML says now.
+        """
+        stale = frozenset(names)
+        places = [_MDEVS]
+        for top in (_FUNCTIONS, _PARENTS):
+            for name in stale:
+                with contextlib.suppress(errors.UnreadableError):
+                    places.append(self.files.resolve(f"{top}/{name}"))
+        again = HostReader(source=self.files.source, gpus=gpus)
+        again.files = self.files.without(tuple(places))
+        again._kept = {
+            parent.name: parent
+            for parent in self._parents or ()
+            if parent.name not in stale
+        }
+        again._problems = {
+            problem: None
+            for problem in self._problems
+            if subject(problem) in again._kept
+        }
+        return again
 
     def problems(self) -> tuple[model.Problem, ...]:
         """Return what could not be read so far, and why."""
@@ -246,6 +284,9 @@ class HostReader:
 
     def _read_parents(self) -> Iterator[MdevParent]:
         for name in self._listed(_PARENTS):
+            if name in self._kept:
+                yield self._kept[name]
+                continue
             directory = f"{_PARENTS}/{name}"
             try:
                 type_ids = self.files.names(
@@ -266,20 +307,26 @@ class HostReader:
                 function=function,
                 driver=function.driver if function else facts.driver(),
                 physfn=str(physfn) if physfn else None,
-                types=tuple(self._read_types(name, directory, type_ids)),
+                types=tuple(
+                    self._read_types(
+                        name, directory, type_ids, str(physfn or name)
+                    )
+                ),
             )
 
     def _read_types(
-        self, parent: str, directory: str, type_ids: tuple[str, ...]
+        self,
+        parent: str,
+        directory: str,
+        type_ids: tuple[str, ...],
+        card: str,
     ) -> Iterator[MdevType]:
         for type_id in type_ids:
             place = f"{directory}/mdev_supported_types/{type_id}"
             facts = attributes.TypeFacts(self.files, place)
             found = MdevType(
+                **self._read_words(facts, (card, type_id)),
                 type_id=type_id,
-                label=facts.text("name"),
-                description=facts.text("description") or "",
-                device_api=facts.text("device_api") or "",
                 available=facts.available(),
             )
             if facts.missing and self.files.is_gone(place):
@@ -291,6 +338,25 @@ class HostReader:
             for reason in facts.reasons:
                 self._note(f"{parent} {type_id}", reason)
             yield found
+
+    def _read_words(
+        self, facts: attributes.TypeFacts, key: tuple[str, str]
+    ) -> _Words:
+        """Return what describes a type; the VFs of a card say the same.
+
+        It is read once a card: for 32 VFs of 24 types that is 72 files
+        instead of 2304.
+        """
+        if key in self._words:
+            return self._words[key]
+        words = _Words(
+            label=facts.text("name"),
+            description=facts.text("description") or "",
+            device_api=facts.text("device_api") or "",
+        )
+        if words["label"] and words["device_api"] and not facts.reasons:
+            self._words[key] = words
+        return words
 
     def _read_mdevs(self) -> Iterator[Mdev]:
         for name in self._listed(_MDEVS):
@@ -307,6 +373,11 @@ class HostReader:
                 self._note(name, f"the type of this mdev: {error}")
                 type_id = ""
             yield Mdev(uuid=name.lower(), parent=parent, type_id=type_id)
+
+
+def subject(problem: model.Problem) -> str:
+    """Return the device or function that a problem is of."""
+    return problem.where.partition(" ")[0]
 
 
 def _adopt(functions: dict[str, pci.PciFunction]) -> None:

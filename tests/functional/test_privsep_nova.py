@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -36,10 +37,49 @@ uuid = "83c32df7-d52e-4ec1-9668-1f3c7e4df107"
 through = privileged.create_mdev(root, "mtty", "mtty-1", uuid)
 gone = privileged.remove_mdev(root, uuid)
 try:
-    privileged.write_create(root, "..", "..", uuid)
+    privileged.create_mdev(root, "..", "..", uuid)
 except Exception as error:
     bad = str(error)
 print(own, through, gone, bad, sep="|")
+"""
+
+
+# What nova-compute does: as nobody it plans, reads back and verifies, and
+# each change is the daemon's. Printed: what a write of its own gives, then
+# whether each action changed something, and the error of a tool that fails.
+EXECUTOR = """
+import os, sys
+from oslo_config import cfg
+from oslo_privsep import priv_context
+from nova import privsep
+from nova_accel import actions, errors
+from nova_accel.host import execute, privileged
+
+root, helper = sys.argv[1:]
+cfg.CONF([], project="nova")
+cfg.CONF.set_override("helper_command", helper, group="nova_sys_admin")
+privsep.sys_admin_pctxt.start(priv_context.Method.ROOTWRAP)
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+on_host = execute.Executor(root)
+pf, vf = "0000:3d:00.0", "0000:3d:00.4"
+place = root + "/sys/bus/pci/devices/" + vf
+print(privileged._write(place + "/nvidia/current_vgpu_type", "1"))
+print(privileged._read(place + "/nvidia/vgpu_params")[0])
+for action in (
+    actions.BindDriver(function=vf, driver="nvidia"),
+    actions.SetVfCount(function=pf, count=1, tool="sriov-manage"),
+    actions.SetVgpuType(function=vf, type_id="1147"),
+    actions.SetVgpuParams(target=vf, params="a=1"),
+):
+    print(on_host.apply(action))
+print(privileged.read_gpus().problems)
+try:
+    on_host.apply(actions.SetVfCount(
+        function="0000:99:00.0", count=1, tool="it"))
+except errors.ActionError as error:
+    print(error.number, error.detail)
 """
 
 
@@ -50,21 +90,18 @@ def helper() -> str:
     return str(beside) if beside.exists() else found or ""
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the daemon needs root")
-@pytest.mark.skipif(not helper(), reason="there is no privsep-helper")
-def test_nova_s_daemon_writes_for_a_process_without_rights(
-    tmp_path: Path,
-) -> None:
-    create = (
-        tmp_path / "sys/class/mdev_bus/mtty/mdev_supported_types/mtty-1/create"
-    )
-    create.parent.mkdir(parents=True)
-    create.touch(0o600)
-    for directory in [tmp_path, *tmp_path.parents]:
+def let_in(root: Path) -> None:
+    """Let nobody come as far as to a directory."""
+    for directory in [root, *root.parents]:
         if directory.owner() == "root" and directory != Path("/"):
             directory.chmod(directory.stat().st_mode | 0o055)
+
+
+def run(client: str, root: Path) -> list[str]:
+    """Run a client that gives its rights up; return what it prints."""
+    let_in(root)
     done = subprocess.run(  # noqa: S603
-        [sys.executable, "-W", "ignore", "-c", CLIENT, tmp_path, helper()],
+        [sys.executable, "-W", "ignore", "-c", client, root, helper()],
         env=os.environ
         | {"PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "ignore"},
         capture_output=True,
@@ -73,9 +110,90 @@ def test_nova_s_daemon_writes_for_a_process_without_rights(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    own, through, gone, bad = done.stdout.strip().split("|")
-    assert int(own) == errno.EACCES
-    assert int(through) == 0
-    assert create.read_text() == UUID
-    assert int(gone) == errno.ENOENT
-    assert "'..' is not a mdev parent" in bad
+    return done.stdout.strip().splitlines()
+
+
+needs_daemon = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="the daemon needs root"),
+    pytest.mark.skipif(not helper(), reason="there is no privsep-helper"),
+]
+
+
+class TestDaemon:
+    pytestmark = needs_daemon
+
+    def test_it_writes_for_a_process_without_rights(
+        self, tmp_path: Path
+    ) -> None:
+        create = (
+            tmp_path
+            / "sys/class/mdev_bus/mtty/mdev_supported_types/mtty-1/create"
+        )
+        create.parent.mkdir(parents=True)
+        create.touch(0o600)
+        (line,) = run(CLIENT, tmp_path)
+        own, through, gone, bad = line.split("|")
+        assert int(own) == errno.EACCES
+        assert int(through) == 0
+        assert create.read_text() == UUID
+        assert int(gone) == errno.ENOENT
+        assert "'..' is not a mdev parent" in bad
+
+    def test_actions_are_carried_out_and_verified(
+        self, tmp_path: Path
+    ) -> None:
+        vf = card(tmp_path)
+        probe = tmp_path / "sys/bus/pci/drivers_probe"
+        os.mkfifo(probe, 0o600)
+        kernel = threading.Thread(target=bound, args=(probe, vf), daemon=True)
+        kernel.start()
+        lines = run(EXECUTOR, tmp_path)
+        kernel.join(5)
+        refused = str(errno.EACCES)
+        assert lines[:6] == [refused, refused, *["True"] * 4]
+        assert lines[6] == "()"
+        assert lines[7].startswith(f"{errno.EIO} ")
+        assert "-e 0000:99:00.0 ended with 1: no such card" in lines[7]
+        assert (vf / "nvidia/current_vgpu_type").read_text() == "1147"
+        assert (vf / "nvidia/vgpu_params").read_text() == "a=1"
+        # nvidia knows the ids: no scan gives the function to another
+        assert (vf / "driver_override").read_text().endswith("\n")
+
+
+PF, VF = "0000:3d:00.0", "0000:3d:00.4"
+# Makes the links that the kernel makes, and sees that it is root.
+SCRIPT = """#!/bin/sh
+[ "$2" = 0000:3d:00.0 ] || { echo no such card; exit 1; }
+[ "$(id -u)" = 0 ] || exit 2
+cd "${0%/usr/*}/sys/bus/pci/devices" || exit 3
+ln -s ../0000:3d:00.4 "$2/virtfn0"
+ln -s "../$2" 0000:3d:00.4/physfn
+echo 1 > "$2/sriov_numvfs"
+"""
+
+
+def card(root: Path) -> Path:
+    """Make a PF that has one VF once the tool has run; return the VF."""
+    devices = root / "sys/bus/pci/devices"
+    for name, mode in {
+        f"{PF}/sriov_numvfs": 0o644,
+        f"{VF}/driver_override": 0o644,
+        f"{VF}/nvidia/current_vgpu_type": 0o644,
+        f"{VF}/nvidia/vgpu_params": 0o600,
+    }.items():
+        path = devices / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode)
+    (devices / PF / "sriov_numvfs").write_text("0\n")
+    (root / "sys/bus/pci/drivers/nvidia").mkdir(parents=True)
+    tool = root / "usr/lib/nvidia/sriov-manage"
+    tool.parent.mkdir(parents=True)
+    tool.write_text(SCRIPT)
+    tool.chmod(0o755)
+    return devices / VF
+
+
+def bound(probe: Path, function: Path) -> None:
+    """Bind a function once it is probed, as the kernel does."""
+    if probe.read_text() == function.name:
+        (function / "driver").symlink_to("../../drivers/nvidia")

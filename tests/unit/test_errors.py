@@ -13,6 +13,8 @@ ALL = [
     errors.ClaimError("c", "no room"),
     errors.ActionError("create", errno.ENOSPC, "free one"),
     errors.ActionError("create", 0, "see dmesg"),
+    errors.ActionError("type", errno.EBUSY, "clear it", "it holds 5"),
+    errors.ToolError("sriov-manage -e x", 1, "Cannot obtain unbindLock"),
     errors.ArchiveError("a.tar", "is empty"),
     errors.AcceleratorError("plain"),
 ]

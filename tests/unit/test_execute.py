@@ -133,13 +133,12 @@ def test_a_failure_takes_everything_back_and_only_that(
 
 def failure(root: Path, *wanted: actions.Action) -> errors.ActionError:
     with pytest.raises(errors.ActionError) as caught:
-        executor(root).apply_all(actions)
+        executor(root).apply_all(wanted)
     return caught.value
 
 
 def test_a_full_parent_is_enospc(kernel: fakehost.Controller) -> None:
-    actions = [create(uuid) for uuid in UUIDS[:25]]
-    error = failure(kernel.root, *actions)
+    error = failure(kernel.root, *[create(uuid) for uuid in UUIDS[:25]])
     assert error.number == errno.ENOSPC
     assert str(error) == (
         f"create mdev {UUIDS[24]} (mtty-1) on mtty: ENOSPC (No space left on"
@@ -228,9 +227,9 @@ def test_an_action_that_can_not_be_told_takes_all_back(
     kernel: fakehost.Controller,
 ) -> None:
     """Whatever fails in the middle, also what is no answer of a kernel."""
-    actions = [create(UUIDS[0]), create(UUIDS[1], "../mtty-1")]
+    wanted = [create(UUIDS[0]), create(UUIDS[1], "../mtty-1")]
     with pytest.raises(errors.MalformedError, match="mdev type"):
-        executor(kernel.root).apply_all(actions)
+        executor(kernel.root).apply_all(wanted)
     assert kernel.mdevs() == {}
 
     def interrupted() -> Iterator[actions.Action]:

@@ -153,3 +153,19 @@ def test_no_file_is_made_where_there_is_none(tmp_path: Path) -> None:
     root = str(tmp_path)
     assert privileged.create_mdev(root, "mtty", "mtty-1", UUID) == errno.ENOENT
     assert not create.exists()
+
+
+def test_no_answer_in_time_is_etimedout() -> None:
+    comm = pytest.importorskip("oslo_privsep.comm")
+    pytest.importorskip("nova.privsep")
+
+    def hangs() -> int:
+        raise comm.PrivsepTimeout
+
+    hangs.__module__ = privileged.__name__
+    entrypoint = vars(privileged)["_entrypoint"]
+    assert entrypoint()(hangs)() == errno.ETIMEDOUT
+    assert entrypoint(late=(errno.ETIMEDOUT, ""))(hangs)() == (
+        errno.ETIMEDOUT,
+        "",
+    )

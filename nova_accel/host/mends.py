@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to do about a change that the kernel refused, by kind and errno.
+
+One errno means different things to different files: EPERM is a missing
+right for an mdev and a vGPU that stands already for a typed VF.
+"""
+
+import errno
+from collections.abc import Mapping
+
+from nova_accel import actions
+from nova_accel.host import privileged
+
+_LOG = "see the kernel's log (dmesg) on this host and `nova-accel inspect`"
+_RIGHTS = (
+    "nova-compute's privileged helper may not write there: check its"
+    " capabilities"
+)
+_TAKEN = (
+    "the function holds a vGPU already: another spawn was first, or one was"
+    " left behind (`nova-accel inspect`)"
+)
+_FULL = (
+    "the device is full: another guest took the room; free a partition or"
+    " choose another profile"
+)
+_OPEN = "something holds the device; stop it first"
+_NO_NVML = (
+    "NVML can't be asked: install nvidia-ml-py and NVIDIA's host driver, or"
+    " make GPU instances by hand"
+)
+
+_NO_MIG = "the GPU is not in MIG mode: nvidia-smi -i GPU -mig 1"
+# Refused by us, not by the kernel.
+NOT_OURS = (
+    "another vGPU stands there than the one to be cleared, so it stays;"
+    " `nova-accel inspect` tells whose it is"
+)
+STALE = (
+    "somebody has enabled virtual functions since the host was read:"
+    " disable them if nobody needs them, or take num_vfs out of device_spec"
+)
+
+_ALL: Mapping[int, str] = {
+    errno.ENOSPC: _FULL,
+    errno.EUSERS: "the parent has no instance left; free one first",
+    errno.EIO: "the device's driver failed or the device is full: see the"
+    " kernel's log (dmesg) on this host",
+    errno.EEXIST: "the uuid is in use by another mdev on this host; remove"
+    " that one",
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.ENOENT: "the device or the type is gone: see the kernel's log"
+    " and `nova-accel inspect`",
+    errno.EBUSY: _OPEN,
+    errno.ETIMEDOUT: f"the kernel did not answer in {privileged.TIMEOUT_S} s:"
+    " something may hold the device open",
+}
+_KINDS: Mapping[type[actions.Action], Mapping[int, str]] = {
+    actions.SetVgpuType: {
+        errno.EPERM: _TAKEN,
+        errno.EBUSY: _TAKEN,
+        errno.EIO: "the type can't be made there now: the GPU is full, holds"
+        " vGPUs of another size, or its GPU instances have no room; see"
+        " creatable_vgpu_types of the function and the kernel's log",
+        errno.EINVAL: "the type does not fit beside the vGPUs of this GPU,"
+        " or its driver has no such type",
+        errno.ENODEV: "the driver of this GPU has no such type: ids change"
+        " with the driver's release; restart nova-compute to read them anew",
+        errno.ENOENT: "the function is no VF of NVIDIA's vendor-specific"
+        " VFIO any more: enable the VFs again (sriov-manage -e)",
+    },
+    actions.ClearVgpuType: {
+        errno.EPERM: _RIGHTS + "; or the vGPU is gone already",
+        errno.EBUSY: "a guest has the vGPU open; stop the guest first",
+    },
+    actions.SetVgpuParams: {
+        errno.ENOENT: "this host's driver takes no vgpu_params, or the vGPU"
+        " is gone; remove vgpu_params from device_spec",
+        errno.EINVAL: "the driver knows no such parameter or value: mend"
+        " vgpu_params in device_spec",
+        errno.EBUSY: "a guest has the vGPU open; it takes parameters before"
+        " that only",
+        errno.EPERM: "the function has no vGPU yet, or it is open; " + _RIGHTS,
+    },
+    actions.SetPlacement: {
+        errno.ENXIO: "the function has no vGPU, or its GPU is not in"
+        " mixed-size mode",
+        errno.EBUSY: "the place is taken or a guest has the vGPU open",
+        errno.EINVAL: "a vGPU of this type can't begin there",
+        errno.ENOENT: "the driver places vGPUs itself: placement_id came"
+        " with release 580",
+    },
+    actions.CreateInstance: {
+        errno.ENOSPC: "no room for the GPU instance: another one stands"
+        " there; destroy it when it is empty",
+        errno.EBUSY: "the GPU is in use by another program; stop it first",
+        errno.EINVAL: "the GPU has no such kind of instance at that place",
+        errno.ENODEV: "NVML does not know the GPU, or no such kind of"
+        " instance; see `nova-accel inspect`",
+        errno.EOPNOTSUPP: _NO_MIG,
+        errno.ENXIO: _NO_NVML,
+        errno.ENOSYS: _NO_NVML,
+    },
+    actions.DestroyInstance: {
+        errno.EBUSY: "a vGPU or a program is in the GPU instance; stop it"
+        " first",
+        errno.EOPNOTSUPP: _NO_MIG,
+        errno.ENXIO: _NO_NVML,
+        errno.ENOSYS: _NO_NVML,
+    },
+    actions.SetVfCount: {
+        errno.ENOENT: "no driver that makes VFs is bound to the function, or"
+        " the vendor's tool is not installed: NVIDIA's cards need"
+        f" /{privileged.SRIOV_MANAGE} of the host driver",
+        errno.EBUSY: "guests may hold them: stop those, clear the vGPUs and"
+        " unbind what is bound to a VFIO driver first",
+        errno.ERANGE: "the function has fewer VFs (sriov_totalvfs): lower"
+        " num_vfs in device_spec",
+        errno.EACCES: f"/{privileged.SRIOV_MANAGE} must be a file of root's"
+        " that nobody else may write; " + _RIGHTS,
+        errno.EINVAL: "the function's driver refuses that number of VFs:"
+        " mend num_vfs in device_spec",
+        errno.ENOSPC: "the bus has no numbers or memory left for VFs: see"
+        " SR-IOV in the firmware's setup",
+        errno.ENOMEM: "the bus has no numbers or memory left for VFs: see"
+        " SR-IOV in the firmware's setup",
+        errno.ETIMEDOUT: "the VFs were not made in time: something may hold"
+        " the card open; see the kernel's log (dmesg) on this host",
+    },
+    actions.BindDriver: {
+        errno.EBUSY: "guests may hold them: stop those and clear the vGPUs"
+        " first",
+        errno.ENOPKG: "load the driver first (modprobe), and at boot",
+        errno.ENODEV: "the driver does not take the function: see the"
+        " kernel's log (dmesg) on this host",
+        errno.EINVAL: "the driver does not take the function: is the IOMMU"
+        " on? See the kernel's log (dmesg) on this host",
+        errno.ENOENT: "the function is gone: see the kernel's log and"
+        " `nova-accel inspect`",
+    },
+    actions.SetMixedSizes: {
+        errno.EBUSY: "the mode changes only while the GPU holds no vGPU;"
+        " delete its servers first",
+        errno.EOPNOTSUPP: "the GPU has no mixed-size mode: remove is_mixed"
+        " from its device_spec",
+        errno.ENXIO: _NO_NVML,
+        errno.ENOSYS: _NO_NVML,
+    },
+}
+# Accepted, and reading back shows no change.
+_WITHOUT_EFFECT: Mapping[type[actions.Action], str] = {
+    actions.SetVgpuParams: "the driver keeps other parameters than it was"
+    " given: mend vgpu_params in device_spec",
+    actions.SetVfCount: "the driver made fewer VFs than asked: lower"
+    " num_vfs in device_spec, or see the kernel's log (dmesg)",
+    actions.BindDriver: "no driver took the function: is the IOMMU on, and"
+    " does the driver know this card? See the kernel's log (dmesg)",
+}
+
+
+def mend(action: actions.Action, number: int) -> str:
+    """Return what the operator can do; ``number`` 0 is "no effect"."""
+    if not number:
+        return _WITHOUT_EFFECT.get(type(action), _LOG)
+    own = _KINDS.get(type(action), {})
+    return own.get(number) or _ALL.get(number, _LOG)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mdevs made through libvirt where it can, through kernel files elsewhere.
+
+The other side of NodeDevices is libvirt with mdevctl, which writes the
+same files: here it is told what to do with them.
+"""
+
+import errno
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nova_accel import actions, errors
+from nova_accel.host import execute
+from tests.lab import fakehost
+
+pytestmark = pytest.mark.usefixtures("own_rights")
+UUID = "83c32df7-d52e-4ec1-9668-1f3c7e4df107"
+CREATE = actions.CreateMdev(parent="mtty", type_id="mtty-1", uuid=UUID)
+Way = Callable[[Callable[[], object]], bool]
+
+
+class Libvirt:
+    """Makes and removes mdevs in one of the ways below."""
+
+    def __init__(self, root: Path, way: Way) -> None:
+        self.root = root
+        self.way = way
+        self.asked: list[str] = []
+
+    def create(self, parent: str, type_id: str, uuid: str) -> bool:
+        self.asked.append(f"create {uuid}")
+        types = self.root / f"sys/class/mdev_bus/{parent}/mdev_supported_types"
+        return self.way(lambda: (types / type_id / "create").write_text(uuid))
+
+    def remove(self, uuid: str) -> bool:
+        self.asked.append(f"remove {uuid}")
+        device = self.root / "sys/bus/mdev/devices" / uuid
+        return self.way(lambda: (device / "remove").write_text("1"))
+
+
+def does(change: Callable[[], object]) -> bool:
+    change()
+    return True
+
+
+def can_not(_: Callable[[], object]) -> bool:
+    return False
+
+
+def breaks(_: Callable[[], object]) -> bool:
+    raise RuntimeError("Cannot recv data: Connection reset by peer")
+
+
+def does_and_breaks(change: Callable[[], object]) -> bool:
+    change()
+    raise RuntimeError("Timed out waiting for the node device")
+
+
+def does_later(change: Callable[[], object]) -> bool:
+    threading.Timer(0.3, change).start()
+    return True
+
+
+def does_nothing(_: Callable[[], object]) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(
+    "way", [does, can_not, breaks, does_and_breaks, does_later]
+)
+def test_whatever_libvirt_does_the_mdev_is_made_and_removed_once(
+    kernel: fakehost.Controller, way: Way
+) -> None:
+    libvirt = Libvirt(kernel.root, way)
+    on_host = execute.Executor(str(kernel.root), libvirt)
+    assert [on_host.apply(CREATE) for _ in range(2)] == [True, False]
+    assert kernel.mdevs()[UUID]["type"] == "mtty-1"
+    undo = CREATE.undo()
+    assert [on_host.apply(undo) for _ in range(2)] == [True, False]
+    assert kernel.mdevs() == {}
+    assert libvirt.asked == [f"create {UUID}", f"remove {UUID}"]
+    assert [write["data"] for write in kernel.writes()] == [UUID, "1"]
+
+
+@pytest.mark.parametrize("way", [can_not, breaks])
+def test_a_refusal_has_the_kernel_s_number(
+    kernel: fakehost.Controller, way: Way
+) -> None:
+    kernel.fail(
+        "class/mdev_bus/mtty/mdev_supported_types/mtty-1/create", "ENOSPC"
+    )
+    on_host = execute.Executor(str(kernel.root), Libvirt(kernel.root, way))
+    with pytest.raises(errors.ActionError) as caught:
+        on_host.apply(CREATE)
+    assert caught.value.number == errno.ENOSPC
+
+
+def test_what_libvirt_says_but_did_not_do_is_an_error(
+    kernel: fakehost.Controller,
+) -> None:
+    on_host = execute.Executor(
+        str(kernel.root), Libvirt(kernel.root, does_nothing)
+    )
+    with pytest.raises(errors.ActionError, match="no change"):
+        on_host.apply(CREATE)
+
+
+def test_what_libvirt_does_while_the_kernel_is_asked_is_ours(
+    kernel: fakehost.Controller,
+) -> None:
+    """It was given up, went on, and was first: the kernel says EEXIST."""
+    kernel.hang(
+        "class/mdev_bus/mtty/mdev_supported_types/mtty-1/create",
+        on="open",
+        seconds=0.5,
+        times=1,
+    )
+
+    def goes_on(change: Callable[[], object]) -> bool:
+        def later() -> None:
+            time.sleep(0.1)
+            change()
+
+        threading.Thread(target=later).start()
+        return False
+
+    on_host = execute.Executor(str(kernel.root), Libvirt(kernel.root, goes_on))
+    assert on_host.apply(CREATE)
+    assert set(kernel.mdevs()) == {UUID}
+    assert on_host.apply(CREATE.undo())
+
+
+def test_other_actions_do_not_go_through_libvirt(
+    kernel: fakehost.Controller,
+) -> None:
+    libvirt = Libvirt(kernel.root, breaks)
+    on_host = execute.Executor(str(kernel.root), libvirt)
+    on_host.apply(
+        actions.BindDriver(function="0000:3b:00.0", driver="vfio-pci")
+    )
+    assert libvirt.asked == []

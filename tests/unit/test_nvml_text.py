@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVML's facts on their way through archives and between processes."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import errors, model
+from nova_accel.host import nvml, nvml_text
+
+words = st.text(max_size=8)
+counts = st.integers(0, 1 << 20)
+facts = st.builds(
+    nvml.GpuFacts,
+    address=st.sampled_from(["0000:41:00.0", "10000:af:1f.0"]),
+    driver_version=words,
+    memory_mb=st.none() | counts,
+    is_mig=st.none() | st.booleans(),
+    is_mixed=st.none() | st.booleans(),
+    types=st.lists(
+        st.builds(
+            nvml.VgpuType,
+            name=words,
+            type_id=words,
+            framebuffer_mb=counts,
+            max_instances=counts,
+            instance=words,
+            per_instance=counts,
+        ),
+        max_size=3,
+    ).map(tuple),
+    kinds=st.lists(
+        st.builds(
+            model.InstanceKind,
+            name=words,
+            size=counts,
+            slices=counts,
+            starts=st.lists(counts, max_size=3).map(tuple),
+            limit=st.none() | counts,
+        ),
+        max_size=3,
+    ).map(tuple),
+    instances=st.lists(
+        st.builds(
+            model.Instance,
+            kind=words,
+            handle=words,
+            span=st.none() | st.builds(model.Span, start=counts, size=counts),
+        ),
+        max_size=3,
+    ).map(tuple),
+    unread=st.frozensets(words, max_size=2),
+)
+
+
+@given(st.lists(facts, max_size=2), words)
+def test_plain_values_are_the_facts(
+    found: list[nvml.GpuFacts], reason: str
+) -> None:
+    problem = model.Problem(where="NVML GPU 1", reason=reason)
+    gpus = nvml.Gpus({f.address: f for f in found}, (problem,), reason)
+    plain = json.loads(json.dumps(nvml_text.to_plain(gpus)))
+    again = nvml_text.from_plain(plain)
+    assert again == gpus
+    assert again.problems == gpus.problems
+    assert again.reason == reason
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        None,
+        [],
+        {},
+        {"gpus": [], "problems": []},
+        {"gpus": [{}], "problems": [], "reason": ""},
+        {"gpus": [{"address": "x"}], "problems": [], "reason": ""},
+        {"gpus": [], "problems": ["x"], "reason": ""},
+    ],
+)
+def test_other_values_are_refused(plain: object) -> None:
+    with pytest.raises(errors.MalformedError):
+        nvml_text.from_plain(plain)
