@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What discovery reads of a host, packed to be read again elsewhere.
 
-An archive holds the files that were read and the names that were listed,
-nothing else: no serial number, no configuration space, no udev database.
-It is a gzipped tar with the tree below ``sys/`` and ``meta.json``, which
-also tells what could not be read and with which errno. Archives are read
-in memory; nothing of them is ever unpacked on disk.
+An archive holds the files that were read, the names that were listed and
+what NVML said, nothing else: no serial number, no configuration space, no
+udev database. It is a gzipped tar with the tree below ``sys/`` and
+``meta.json``, which also tells what could not be read and with which
+errno. Archives are read in memory; nothing of them is ever unpacked on
+disk.
 """
 
 import datetime
@@ -22,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.host import fs, sysfs
+from nova_accel.host import fs, nvml, nvml_text, sysfs
 
 FORMAT = 1
 _META = "meta.json"
@@ -70,7 +71,10 @@ def save(host: sysfs.HostReader, path: str, meta: Meta) -> int:
         for place, found in records.items()
         if isinstance(found, int)
     }
-    text = json.dumps({**meta, "errors": failed}, indent=1, sort_keys=True)
+    told = {"nvml": nvml_text.to_plain(host.gpus)}
+    text = json.dumps(
+        {**meta, **told, "errors": failed}, indent=1, sort_keys=True
+    )
     try:
         with (
             open(path, "xb") as out,
@@ -106,6 +110,21 @@ def load(path: str) -> tuple[fs.Image, Meta]:
     for place, name in meta["errors"].items():
         contents[place] = _NUMBERS[name]
     return fs.Image(contents), meta
+
+
+def gpus(path: str, meta: Meta) -> nvml.Gpus:
+    """Return what NVML said on the host in an archive.
+
+    :param meta: the archive's, or that of a directory, which has none.
+    :raises ArchiveError: this is nothing that ``save`` wrote.
+    """
+    plain = meta.get("nvml")
+    if plain is None:
+        return nvml.Gpus({}, reason="not recorded")
+    try:
+        return nvml_text.from_plain(plain)
+    except errors.MalformedError as error:
+        raise errors.ArchiveError(path, str(error)) from error
 
 
 _NUMBERS = {name: number for number, name in errno.errorcode.items()}

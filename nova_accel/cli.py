@@ -22,7 +22,7 @@ from nova_accel import (
     providers,
     report,
 )
-from nova_accel.host import fs, sysfs
+from nova_accel.host import fs, nvml, sysfs
 
 # Exit status for input that can't be used, as argparse's own.
 _BAD_INPUT = 2
@@ -110,13 +110,16 @@ def _add_root(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _open(root: str) -> tuple[sysfs.HostReader, capture.Meta]:
+def open_host(root: str) -> tuple[sysfs.HostReader, capture.Meta]:
     """Return a reader for a directory or an archive, and what is known.
 
     :raises ArchiveError: it is neither.
     """
     if os.path.isdir(root + fs.TOP):
-        return sysfs.HostReader(root), capture.describe_host(root)
+        # NVML speaks of this machine, whatever a tree from elsewhere shows.
+        is_here = os.path.realpath(root) == "/"
+        gpus = nvml.read_gpus() if is_here else nvml.Gpus({})
+        return sysfs.HostReader(root, gpus=gpus), capture.describe_host(root)
     if os.path.isdir(root):
         raise errors.ArchiveError(
             root, "holds no sys/ directory; name the directory above it"
@@ -124,7 +127,8 @@ def _open(root: str) -> tuple[sysfs.HostReader, capture.Meta]:
     if not os.path.exists(root):
         raise errors.ArchiveError(root, "does not exist")
     image, meta = capture.load(root)
-    return sysfs.HostReader(source=image), meta
+    gpus = capture.gpus(root, meta)
+    return sysfs.HostReader(source=image, gpus=gpus), meta
 
 
 def _chosen(given: str | None, default: str) -> str:
@@ -155,7 +159,7 @@ def _inspect(arguments: argparse.Namespace) -> str:
     settings = conf.Settings(drivers=(), rules=policy.Policy(), root="/")
     if arguments.config_file:
         settings = conf.read_files(arguments.config_file)
-    host, meta = _open(_chosen(arguments.root, settings.root))
+    host, meta = open_host(_chosen(arguments.root, settings.root))
     state = discovery.read(host, _drivers(settings.drivers), settings.rules)
     name = arguments.host or meta.get("hostname") or platform.node()
     if not name.isprintable():
@@ -178,7 +182,7 @@ def _functions(host: sysfs.HostReader) -> tuple[pci.PciFunction, ...]:
 
 
 def _capture(arguments: argparse.Namespace) -> str:
-    host, meta = _open(_chosen(arguments.root, "/"))
+    host, meta = open_host(_chosen(arguments.root, "/"))
     state = discovery.read(host, _drivers(()), policy.Policy())
     name = meta.get("hostname") or "host"
     day = str(meta.get("date", ""))[:10]

@@ -12,7 +12,13 @@ GROUP = "nova_accel.drivers"
 
 # Asked in this order: the first driver that describes a function keeps it.
 # Drivers that are not named here come between, in the order of their names.
-_FIRST = ("mdev",)
+_FIRST = (
+    "nvidia_mdev",
+    "nvidia_vfio",
+    "intel_sriov",
+    "amd_mxgpu",
+    "mdev",
+)
 _LAST = ("pci_passthrough", "noop")
 
 

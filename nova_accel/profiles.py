@@ -3,6 +3,7 @@
 
 import dataclasses
 import re
+from collections.abc import Iterator
 
 from nova_accel import names
 
@@ -11,19 +12,27 @@ from nova_accel import names
 _BRAND = re.compile(r"^(?:GRID|NVIDIA)\s+", re.IGNORECASE)
 # "…, framebuffer=1024M, …, max_instance=16" (NVIDIA's description file)
 _FIELD = re.compile(r"(\w+)\s*=\s*([^,\n]+)")
-# "high_gm_size: 384MB", one field a line (i915 GVT-g's description file)
+# "low_gm_size: 64MB", one field a line (i915 GVT-g's description file)
 _LINE = re.compile(r"^(\w+):\s*(.+)$", re.MULTILINE)
 # "-4Q", "-2B4" behind the model, "-1-5C", "-1-5CME" when backed by MIG
 _SHAPE = re.compile(r"(?:-\d)?-\d+[A-Z]+\d*$")
 _MEBIBYTES = re.compile(r"(\d+)\s*MB?")
+# The same shape in parts: compute slices if any, GiB, series, media or
+# graphics engines (NVIDIA vGPU user guide, "Virtual GPU types").
+_PARTS = re.compile(r"-(?:(\d)-)?(\d+)[A-Z]\d*(ME|GFX)?$")
+_MIB_PER_GIB = 1024
+# NVIDIA's series, for which one size is the same size: workstation,
+# compute, applications, business.
+_SERIES = "QCAB"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TypeFacts:
     """What a type's description says; None where it says nothing.
 
-    ``memory_mb`` is the framebuffer or aperture in MiB, ``max_instances``
-    the vendor's limit for one physical device.
+    ``memory_mb`` is the framebuffer in MiB, for GVT-g the aperture (the
+    graphics memory that CPUs can map; i915 calls it low), and
+    ``max_instances`` the vendor's limit for one physical device.
     """
 
     memory_mb: int | None = None
@@ -39,7 +48,7 @@ def parse_description(text: str) -> TypeFacts:
     found: list[tuple[str, str]] = _FIELD.findall(text) + _LINE.findall(text)
     fields = dict(found)
     memory = _MEBIBYTES.match(
-        fields.get("framebuffer", fields.get("high_gm_size", ""))
+        fields.get("framebuffer", fields.get("low_gm_size", ""))
     )
     limit = fields.get("max_instance", "").strip()
     return TypeFacts(
@@ -60,8 +69,46 @@ def profile_name(type_id: str, label: str | None, vendor_id: str) -> str:
     :param vendor_id: four hex digits, empty off the PCI bus.
     """
     if vendor_id == "10de" and label:
-        return _BRAND.sub("", label.strip())
+        return strip_brand(label)
     return type_id
+
+
+def strip_brand(label: str) -> str:
+    """Return NVIDIA's name of a type as it outlives its brands."""
+    return _BRAND.sub("", label.strip())
+
+
+def named_size(name: str) -> int | None:
+    """Return the framebuffer that NVIDIA's name of a type tells, in MiB.
+
+    ``A40-8Q`` and ``A100-1-5C`` name GiB; None where a name tells none.
+    """
+    found = _PARTS.search(name)
+    return int(found[2]) * _MIB_PER_GIB if found else None
+
+
+def named_instance(name: str) -> str:
+    """Return the kind of GPU instance that a type's name tells.
+
+    ``A100-1-5CME`` stands in a ``1g.5gb+me``; empty for time-sliced types.
+    Where several vGPUs share an instance the name tells their own size,
+    so this is a guess for types that nothing else knows.
+    """
+    found = _PARTS.search(name)
+    if found is None or found[1] is None:
+        return ""
+    engines = f"+{found[3].lower()}" if found[3] else ""
+    return f"{found[1]}g.{found[2]}gb{engines}"
+
+
+def same_size(name: str) -> Iterator[str]:
+    """Yield a type's names in NVIDIA's other series: A40-8C for A40-8Q."""
+    found = _PARTS.search(name)
+    if found is None:
+        return
+    place = found.end(2)
+    for series in _SERIES.replace(name[place], ""):
+        yield f"{name[:place]}{series}{name[place + 1 :]}"
 
 
 def profile_trait(name: str, vendor_id: str, *, gpu: bool) -> str:

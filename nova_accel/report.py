@@ -174,7 +174,7 @@ def _unoffered(
         offered |= {device.address, *device.members}
     for function in functions:
         if (
-            function.base_class in _EXPECTED
+            (function.base_class in _EXPECTED or function.is_vfio_bound)
             and function.physfn is None
             and str(function.address) not in offered
         ):
@@ -182,12 +182,20 @@ def _unoffered(
 
 
 def _why(function: pci.PciFunction) -> str:
-    facts = [f"bound to {function.driver or 'no driver'}"]
-    if function.boot_vga:
-        facts.append("the host's boot display")
-    if function.num_vfs:
-        facts.append(f"{_count(function.num_vfs, 'virtual function')} enabled")
     return (
         f"{function.address}  {function.vendor}:{function.product}"
-        f"  class {function.class_code:06x}: {', '.join(facts)}"
+        f"  class {function.class_code:06x}: {', '.join(_facts(function))}"
     )
+
+
+def _facts(function: pci.PciFunction) -> Iterator[str]:
+    """Yield what tells why nothing offers a function by itself."""
+    yield f"bound to {function.driver or 'no driver'}"
+    if function.num_vfs:
+        yield f"{_count(function.num_vfs, 'virtual function')} enabled"
+    if function.boot_vga:
+        yield "the host's boot display"
+    elif not function.is_display:
+        yield "of a kind that is offered only if a device_spec line names it"
+    elif function.driver and not function.num_vfs:
+        yield "offered whole if a device_spec line says use passthrough"

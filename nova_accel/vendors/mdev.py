@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mediated devices: any mdev parent, whatever its vendor.
+"""Mediated devices: any mdev parent that no other driver speaks for.
 
-A parent is the physical device itself (NVIDIA up to Turing, Intel GVT-g,
-mtty, s390's matrix and subchannels) or, on NVIDIA's SR-IOV cards, each of
-its virtual functions; those are folded onto their physical function.
+Intel's GVT-g, s390's matrix and subchannels, mtty, and whatever comes. A
+parent is the physical device itself or one of its virtual functions; those
+are folded onto their physical function.
 """
 
 import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from nova_accel import actions, model, names, pci, policy, profiles
+from nova_accel import actions, model, names, packing, pci, policy, profiles
 from nova_accel.host import sysfs
+from nova_accel.vendors import group
 
 # Upper bound of slots on one parent. vfio_ap reports 65535 free instances,
 # which says nothing of the hardware: AP has 256 adapters (0x00-0xff), and
@@ -22,6 +23,8 @@ MAX_SLOTS = 256
 # given away whole (drivers/s390/cio/vfio_ccw_drv.c, available_instances).
 _FIXED_SLOTS = {"vfio-ccw": 1}
 
+# The driver nvidia_mdev knows what NVIDIA's types don't tell, and why a
+# card of theirs is not offered.
 _NVIDIA = "10de"
 
 
@@ -38,8 +41,8 @@ class MdevDriver:
     ) -> Iterator[model.Device | model.Problem]:
         """Yield one device for each physical device with mdev types.
 
-        A virtual function that is bound to a VFIO driver is in use as it
-        is and makes no mdevs: it counts only if it holds one.
+        A function that is bound to a VFIO driver is in use as it is and
+        makes no mdevs: it counts only if it holds one.
 
         :raises UnreadableError: mdev parents or mdevs can't be listed.
         """
@@ -59,8 +62,7 @@ class MdevDriver:
             )
             if card.function is None and pci.is_address(address):
                 continue  # the reader has listed why
-            rule = rules.rule(address, card.vendor_id, card.product_id)
-            if rule.use in (policy.Use.AUTO, policy.Use.MDEV):
+            if card.vendor_id != _NVIDIA and card.is_wanted(rules):
                 yield from card.describe()
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
@@ -94,10 +96,7 @@ def _by_device(
     for parent in parents:
         found[parent.physfn or parent.name].append(parent)
     return {
-        # Once VFs are on, the PF itself offers no type any more.
-        address: tuple(
-            sorted((p for p in members), key=lambda p: p.physfn is None)
-        )
+        address: tuple(sorted(members, key=lambda p: p.physfn is None))
         for address, members in sorted(found.items())
     }
 
@@ -107,7 +106,8 @@ class _Offer:
     """One profile as one or several parents offer it."""
 
     name: str
-    facts: profiles.TypeFacts
+    memory_mb: int | None
+    limit: int | None
     device_api: str
     handles: Mapping[str, str]
     ready: Mapping[str, int]
@@ -132,10 +132,7 @@ class _Card:
 
     @property
     def is_gpu(self) -> bool:
-        """Return whether this is a GPU; NVIDIA makes mdevs of no other."""
-        return self.function is not None and (
-            self.function.is_display or self.vendor_id == _NVIDIA
-        )
+        return self.function is not None and group.is_gpu(self.function)
 
     @property
     def resource_class(self) -> str:
@@ -145,13 +142,24 @@ class _Card:
     def on_vfs(self) -> bool:
         return any(p.physfn for p in self.parents)
 
+    def is_wanted(self, rules: policy.Policy) -> bool:
+        use = rules.rule(self.address, self.vendor_id, self.product_id).use
+        return use in (policy.Use.AUTO, policy.Use.MDEV) or (
+            use is policy.Use.VGPU and self.is_gpu
+        )
+
     def describe(self) -> Iterator[model.Device | model.Problem]:
         usable = self._usable()
         if not usable and not self.mdevs:
             return
-        yield from self._unnamed()
         offers = self._offers(usable)
-        yield from self._withheld(offers)
+        for offer in offers:
+            gap = _gap(offer, offers)
+            if gap:
+                yield model.Problem(
+                    where=f"{self.address} {offer.name}",
+                    reason=f"{gap}; not offered",
+                )
         if not offers and not self.mdevs:
             yield model.Problem(
                 where=self.address, reason="is an mdev parent without types"
@@ -160,7 +168,10 @@ class _Card:
         yield self._device(usable, offers)
 
     def _usable(self) -> tuple[sysfs.MdevParent, ...]:
-        """Return the parents that make mdevs, or hold one."""
+        """Return the parents that make mdevs, or hold one.
+
+        Beside VFs that make them, the PF itself is none.
+        """
         holding = {m.parent for m in self.mdevs}
         return tuple(
             p
@@ -169,60 +180,27 @@ class _Card:
             and (p.name in holding or not _is_given_away(p))
         )
 
-    def _unnamed(self) -> Iterator[model.Problem]:
-        """Yield what has no name, where only the name is an identity."""
-        if self.vendor_id != _NVIDIA:
-            return
-        for parent in self.parents:
-            for kind in parent.types:
-                if not kind.label:
-                    yield model.Problem(
-                        where=f"{parent.name} {kind.type_id}",
-                        reason="has no name, and NVIDIA's type numbers"
-                        " change with the driver; not offered",
-                    )
-
-    def _withheld(self, offers: tuple[_Offer, ...]) -> Iterator[model.Problem]:
-        """Yield the profiles that can't be offered for what they hide."""
-        for offer in offers:
-            gap = _gap(offer, offers)
-            if gap:
-                yield model.Problem(
-                    where=f"{self.address} {offer.name}",
-                    reason=f"{gap}; not offered",
-                )
-
-    def _profile_name(self, kind: sysfs.MdevType) -> str:
-        return profiles.profile_name(kind.type_id, kind.label, self.vendor_id)
-
     def _offers(
         self, usable: tuple[sysfs.MdevParent, ...]
     ) -> tuple[_Offer, ...]:
         kinds: dict[str, dict[str, sysfs.MdevType]] = {}
         for parent in usable:
             for kind in parent.types:
-                if self.vendor_id == _NVIDIA and not kind.label:
-                    continue
                 same = kinds.setdefault(self._profile_name(kind), {})
                 same.setdefault(parent.name, kind)
         return tuple(_offer(name, kinds[name]) for name in sorted(kinds))
 
-    def _available(
-        self, offer: _Offer, partitions: tuple[model.Partition, ...]
-    ) -> int:
-        """Return how many more of a profile the card can make now.
+    def _profile_name(self, kind: sysfs.MdevType) -> str:
+        return profiles.profile_name(kind.type_id, kind.label, self.vendor_id)
 
-        A VF holds one mdev and doesn't know its siblings' memory: the
-        vendor's limit for the card (max_instance) holds beside it.
+    def _available(self, offer: _Offer) -> int:
+        """Return how many more of a profile the parents say they can make.
+
+        A slot on a VF is the VF: one mdev each.
         """
-        if not self.on_vfs:
-            return sum(offer.ready.values())
-        ready = sum(1 for count in offer.ready.values() if count > 0)
-        limit = offer.facts.max_instances
-        if limit is None:
-            return ready
-        held = sum(1 for p in partitions if p.profile == offer.name)
-        return max(0, min(ready, limit - held))
+        if self.on_vfs:
+            return sum(1 for count in offer.ready.values() if count > 0)
+        return sum(offer.ready.values())
 
     def _partitions(self) -> tuple[model.Partition, ...]:
         named = {
@@ -245,57 +223,59 @@ class _Card:
         usable: tuple[sysfs.MdevParent, ...],
         offers: tuple[_Offer, ...],
     ) -> model.Device:
-        partitions = self._partitions()
-        available = {
-            o.name: 0 if _gap(o, offers) else self._available(o, partitions)
-            for o in offers
-        }
-        total = len(partitions) + max(available.values(), default=0)
-        slots = self._slots(usable, offers)
-        counters = {self.resource_class: min(total, len(slots))}
-        memory = _memory_total(offers) if self.is_gpu else None
-        if memory is not None:
-            counters[names.GPU_MEMORY_CLASS] = memory
         function = self.function
-        return model.Device(
-            address=self.address,
-            plugin=MdevDriver.name,
-            technology="mdev",
-            vendor=names.vendor_name(self.vendor_id),
-            model=self._model(offers),
-            resource_class=self.resource_class,
-            counters=counters,
-            slots=slots,
-            vendor_id=self.vendor_id,
-            product_id=self.product_id,
-            driver=function.driver if function else self.parents[0].driver,
-            numa_node=function.numa_node if function else None,
-            profiles=tuple(
-                self._profile(o, available[o.name], memory) for o in offers
-            ),
-            partitions=partitions,
-            traits=names.identity_traits(
-                self.vendor_id,
-                self.product_id,
-                function.numa_node if function else None,
-            ),
+        partitions = self._partitions()
+        described = tuple(self._profile(o, offers) for o in offers)
+        counters = {}
+        if any(names.GPU_MEMORY_CLASS in p.charges for p in described):
+            counters[names.GPU_MEMORY_CLASS] = _memory_total(
+                described, partitions
+            )
+        return packing.settle(
+            model.Device(
+                address=self.address,
+                plugin=MdevDriver.name,
+                technology="mdev",
+                vendor=names.vendor_name(self.vendor_id),
+                model=(
+                    f"{self.vendor_id}:{self.product_id}"
+                    if function
+                    else self.address
+                ),
+                resource_class=self.resource_class,
+                counters=counters,
+                slots=self._slots(usable, offers),
+                vendor_id=self.vendor_id,
+                product_id=self.product_id,
+                driver=function.driver if function else self.parents[0].driver,
+                numa_node=function.numa_node if function else None,
+                profiles=described,
+                partitions=partitions,
+                traits=names.identity_traits(
+                    self.vendor_id,
+                    self.product_id,
+                    function.numa_node if function else None,
+                ),
+            )
         )
 
     def _profile(
-        self, offer: _Offer, available: int, memory: int | None
+        self, offer: _Offer, offers: tuple[_Offer, ...]
     ) -> model.Profile:
         charges = {self.resource_class: 1}
-        if memory is not None and offer.facts.memory_mb:
-            charges[names.GPU_MEMORY_CLASS] = offer.facts.memory_mb
+        if self.is_gpu and offer.memory_mb:
+            charges[names.GPU_MEMORY_CLASS] = offer.memory_mb
         return model.Profile(
             name=offer.name,
             trait=profiles.profile_trait(
                 offer.name, self.vendor_id, gpu=self.is_gpu
             ),
             charges=charges,
-            available=available,
+            available=0 if _gap(offer, offers) else self._available(offer),
             handles=offer.handles,
             device_api=offer.device_api,
+            size=offer.memory_mb or 0,
+            limit=offer.limit,
         )
 
     def _slots(
@@ -311,21 +291,13 @@ class _Card:
         """
         if self.on_vfs:
             return tuple(p.name for p in usable)
-        told = [o for o in offers if not _gap(o, offers)]
         limits = [
-            o.facts.max_instances or _FIXED_SLOTS.get(o.device_api, MAX_SLOTS)
-            for o in told
+            o.limit or _FIXED_SLOTS.get(o.device_api, MAX_SLOTS)
+            for o in offers
+            if not _gap(o, offers)
         ]
         wanted = max(max(limits, default=0), len(self.mdevs))
         return names.slot_names(min(wanted, MAX_SLOTS))
-
-    def _model(self, offers: tuple[_Offer, ...]) -> str:
-        if self.function is None:
-            return self.address
-        ids = f"{self.vendor_id}:{self.product_id}"
-        if self.vendor_id != _NVIDIA:
-            return ids
-        return profiles.model_name([o.name for o in offers], ids)
 
 
 def _is_given_away(parent: sysfs.MdevParent) -> bool:
@@ -337,10 +309,8 @@ def _offer(name: str, kinds: Mapping[str, sysfs.MdevType]) -> _Offer:
     facts = [profiles.parse_description(k.description) for k in kinds.values()]
     return _Offer(
         name=name,
-        facts=profiles.TypeFacts(
-            memory_mb=_largest(f.memory_mb for f in facts),
-            max_instances=_largest(f.max_instances for f in facts),
-        ),
+        memory_mb=_largest(f.memory_mb for f in facts),
+        limit=_largest(f.max_instances for f in facts),
         device_api=next(
             (k.device_api for k in kinds.values() if k.device_api), ""
         ),
@@ -357,21 +327,23 @@ def _gap(offer: _Offer, offers: tuple[_Offer, ...]) -> str:
     """Return what a profile fails to tell, empty if nothing is missing."""
     if not offer.device_api:
         return "tells no device_api, without which no guest can have it"
-    if offer.facts.memory_mb is None and any(
-        o.facts.memory_mb for o in offers
-    ):
-        return "tells no framebuffer, while others of the card do"
+    if offer.memory_mb is None and any(o.memory_mb for o in offers):
+        return "tells no memory, while others of the device do"
     return ""
 
 
-def _memory_total(offers: tuple[_Offer, ...]) -> int | None:
-    """Return the card's framebuffer in MiB, None when it isn't told.
+def _memory_total(
+    described: Iterable[model.Profile],
+    partitions: Iterable[model.Partition],
+) -> int:
+    """Return the memory that mdevs have, or could have beside them, in MiB.
 
-    The types that divide the card without a rest name all of it; types of
-    another size (3Q on 16 GiB) name a little less.
+    No file tells how much of a GPU's aperture GVT-g may share out. It
+    makes min(low / low_gm_size, high / high_gm_size, fences / 4) of a type
+    (drivers/gpu/drm/i915/gvt), so the type of which the rest holds most
+    tells what can be had of it. Where the high part or the fences run out
+    first that is less than the aperture, and rightly: no guest gets more.
     """
-    told = [o for o in offers if not _gap(o, offers)]
-    sizes = [
-        (o.facts.memory_mb or 0) * (o.facts.max_instances or 0) for o in told
-    ]
-    return max(sizes) if sizes and all(sizes) else None
+    sizes = {p.name: p.size for p in described}
+    held = sum(sizes.get(p.profile, 0) for p in partitions)
+    return held + max((p.available * p.size for p in described), default=0)

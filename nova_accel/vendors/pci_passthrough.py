@@ -2,25 +2,18 @@
 """Whole PCI functions, given to a guest as they are.
 
 libvirt detaches and reattaches them (``managed='yes'``), so nothing has to
-be made. What may be given away is decided by IOMMU groups: the kernel lets
-a guest have a group only if no driver of the host holds a part of it
-(drivers/iommu/iommu.c, iommu_group_claim_dma_owner).
+be made. What may be given away is decided by IOMMU groups, and by what the
+host itself shows its console on.
 """
 
 import collections
 from collections.abc import Iterable, Iterator, Sequence
 
 from nova_accel import actions, model, names, pci, policy
-from nova_accel.host import sysfs
+from nova_accel.host import known, sysfs
+from nova_accel.vendors import group
 
-# PCI classes that a device_spec line without address or ids may offer:
-# display, processing accelerators, co-processors (PCI Code and ID
-# Assignment Specification). Anything else must be pointed at.
-_ACCELERATORS = (0x03, 0x12, 0x0B)
-
-# The kernel's own port driver does not claim the group
-# (drivers/pci/pcie/portdrv.c, driver_managed_dma).
-_PORT_DRIVER = "pcieport"
+_MEND = "unbind it, or put the card in a slot of its own"
 
 
 class PciPassthroughDriver:
@@ -36,9 +29,9 @@ class PciPassthroughDriver:
     ) -> Iterator[model.Device | model.Problem]:
         """Yield one device for each card, or the reason against it.
 
-        Without a device_spec line these are display controllers that no
-        driver of the host holds; with ``use`` ``passthrough``, whatever
-        the line names.
+        Without a device_spec line these are GPUs that no driver of the
+        host holds; with ``use`` ``passthrough``, whatever the line names
+        by address or ids, and GPUs where it names nothing.
 
         :raises UnreadableError: the PCI bus or the mdevs can't be listed.
         """
@@ -47,11 +40,16 @@ class PciPassthroughDriver:
             wanted = [f for f in unit if _is_wanted(f, rules)]
             if not wanted or _is_touched(unit, taken):
                 continue
-            first = next((f for f in wanted if f.is_display), wanted[0])
+            first = next((f for f in wanted if group.is_gpu(f)), wanted[0])
             parts = tuple(
                 f for f in unit if f in wanted or _slot(f) == _slot(first)
             )
-            if _is_touched(parts, parents):
+            if any(group.is_stray_vf(f, host) for f in parts):
+                reason = (
+                    "it is a virtual function without its physical one,"
+                    " half made or half removed; enable them again"
+                )
+            elif _is_touched(parts, parents):
                 reason = "mdevs exist on it; remove them first"
             else:
                 reason = _objection(first, parts, host)
@@ -92,10 +90,10 @@ def _units(
             found[_slot(function)].append(function)
     shared: dict[int, object] = {}
     for slot, members in list(found.items()):
-        group = members[0].iommu_group
-        if group is None or not any(f.is_display for f in members):
+        number = members[0].iommu_group
+        if number is None or not any(map(group.is_gpu, members)):
             continue
-        first = shared.setdefault(group, slot)
+        first = shared.setdefault(number, slot)
         if first != slot:
             found[first] += found.pop(slot)
     for members in found.values():
@@ -121,10 +119,10 @@ def _is_wanted(function: pci.PciFunction, rules: policy.Policy) -> bool:
             "*",
             "*",
         )
-        return pointed or function.base_class in _ACCELERATORS
+        return pointed or group.is_gpu(function)
     return (
         rule.use is policy.Use.AUTO
-        and function.is_display
+        and group.is_gpu(function)
         and (function.driver is None or function.is_vfio_bound)
         and not function.boot_vga
         and function.num_vfs == 0
@@ -160,44 +158,15 @@ def _objection(
             f"{busy.num_vfs} virtual functions of"
             f" {busy.address} are enabled; write 0 to its sriov_numvfs first"
         )
-    if first.iommu_group is None:
-        return (
-            "it is in no IOMMU group; switch the"
-            " IOMMU on in the firmware and on the kernel's command line"
-            " (intel_iommu=on)"
-        )
-    return _group_objection(first, unit, host)
-
-
-def _group_objection(
-    first: pci.PciFunction,
-    unit: tuple[pci.PciFunction, ...],
-    host: sysfs.HostReader,
-) -> str:
-    group = f"IOMMU group {first.iommu_group}"
-    if not first.group_members:
-        return f"the members of {group} are unknown"
-    together = {f.address for f in unit}
-    unknown = host.unknown()
-    for address in sorted(set(first.group_members) - together):
-        if str(address) in unknown:
-            return (
-                f"{address} in its {group} can't be"
-                " read, so nothing tells whether the host uses it"
-            )
-        other = host.function(str(address))
-        if other is not None and not _is_free(other):
-            return (
-                f"{address} in its {group} is in use"
-                f" by the host's driver {other.driver}; unbind it, or put"
-                " the card in a slot of its own"
-            )
+    together = tuple(f.address for f in unit)
+    for reason in (
+        *(group.console_objection(f, host) for f in unit),
+        group.objection(first, together, host, _MEND),
+        *(group.reset_objection(f, host) for f in unit),
+    ):
+        if reason:
+            return reason
     return ""
-
-
-def _is_free(function: pci.PciFunction) -> bool:
-    """Return whether a group may be given away although it holds this."""
-    return function.driver in (None, _PORT_DRIVER) or function.is_vfio_bound
 
 
 def _device(
@@ -205,12 +174,25 @@ def _device(
 ) -> model.Device:
     address = str(first.address)
     ids = f"{first.vendor}:{first.product}"
-    if first.is_display:
+    if group.is_gpu(first):
         resource_class = names.WHOLE_GPU_CLASS
         trait = names.custom("GPU_PCI", first.vendor, first.product)
     else:
         resource_class = names.custom("PCI", first.vendor, first.product)
         trait = names.custom("ACCELERATOR_PCI", first.vendor, first.product)
+    facts = known.load().of_card(
+        (),
+        first.vendor,
+        first.product,
+        first.subsystem_vendor,
+        first.subsystem_product,
+    )
+    traits = names.identity_traits(
+        first.vendor, first.product, first.numa_node
+    )
+    if facts is not None:
+        traits |= facts.traits
+        traits |= {names.model_trait(first.vendor, facts.key)}
     profile = model.Profile(
         name=ids, trait=trait, charges={resource_class: 1}, available=1
     )
@@ -219,7 +201,7 @@ def _device(
         plugin=PciPassthroughDriver.name,
         technology="passthrough",
         vendor=names.vendor_name(first.vendor),
-        model=ids,
+        model=facts.key if facts else ids,
         resource_class=resource_class,
         counters={resource_class: 1},
         slots=(address,),
@@ -228,9 +210,7 @@ def _device(
         driver=first.driver,
         numa_node=first.numa_node,
         profiles=(profile,),
-        traits=names.identity_traits(
-            first.vendor, first.product, first.numa_node
-        ),
+        traits=traits,
         members=tuple(
             str(address)
             for address in sorted(f.address for f in unit)

@@ -6,9 +6,10 @@ A description is one object with these keys, all of them optional:
 ``functions``
     PCI functions: ``address``, ``id`` (``10de:1eb8``), ``class`` (six hex
     digits), and if wanted ``driver``, ``numa`` (default -1), ``group``,
-    ``boot_vga``, and ``vfs`` (``total``, ``count``, ``offset``, ``driver``,
-    ``first_group``; ``driver_of`` for single VFs, by number), which makes
-    the VFs too.
+    ``boot_vga``, ``attributes`` (texts by name, as ``xgmi_hive_info/id``),
+    and ``vfs`` (``total``, ``count``, ``offset``, ``driver``, ``id`` if
+    not the PF's, ``first_group``; ``driver_of`` for single VFs, by
+    number), which makes the VFs too.
 ``parents``
     mdev parents: ``on`` (a name, or a list of them), ``prefix`` of the type
     ids, and ``types``: lists of id, name or null, available, and either
@@ -16,6 +17,8 @@ A description is one object with these keys, all of them optional:
     parent off the PCI bus has ``at`` (its directory) and ``driver`` too.
 ``mdevs``
     mediated devices: ``uuid``, ``parent``, ``type``.
+``modules``
+    versions of kernel modules, by name.
 ``faults``
     applied last: ``path`` below ``sys``, and ``is``: a text to write, or
     ``{"fault": NAME}`` with one of ``FAULTS``.
@@ -55,6 +58,8 @@ def build(description: Description, root: pathlib.Path) -> pathlib.Path:
             tree.add_parent(name, parent)
     for mdev in description.get("mdevs", ()):
         tree.add_mdev(mdev["uuid"], mdev["parent"], mdev["type"])
+    for name, version in description.get("modules", {}).items():
+        tree.write(tree.sys / f"module/{name}/version", f"{version}\n")
     for fault in description.get("faults", ()):
         break_path(root, fault["path"], fault["is"])
     return root
@@ -101,6 +106,7 @@ class Tree:
         }
         if "boot_vga" in facts:
             attributes["boot_vga"] = str(facts["boot_vga"])
+        attributes |= facts.get("attributes", {})
         for name, text in attributes.items():
             self.write(place / name, f"{text}\n")
         self.link(self.functions / address, place)
@@ -121,7 +127,12 @@ class Tree:
         self.write(place / "sriov_totalvfs", f"{vfs['total']}\n")
         self.write(place / "sriov_numvfs", f"{vfs['count']}\n")
         for number in range(vfs["count"]):
-            child = {k: v for k, v in facts.items() if k != "vfs"}
+            child = {
+                k: v
+                for k, v in facts.items()
+                if k not in ("vfs", "attributes", "boot_vga")
+            }
+            child["id"] = vfs.get("id", facts["id"])
             child["address"] = vf_address(
                 facts["address"], vfs["offset"] + number
             )
@@ -133,6 +144,31 @@ class Tree:
             made = self.add_function(child)
             self.link(place / f"virtfn{number}", made)
             self.link(made / "physfn", place)
+            if "vgpus" in vfs and child["driver"] == "nvidia":
+                self.add_vgpu_files(made / "nvidia", vfs["vgpus"], number)
+
+    def add_vgpu_files(
+        self, place: pathlib.Path, facts: Mapping[str, Any], number: int
+    ) -> None:
+        of_vf = str(number)
+        current = facts.get("current", {}).get(of_vf, 0)
+        rows = [] if current else facts["creatable"]
+        self.write(place / "current_vgpu_type", f"{current}\n")
+        self.write(
+            place / "creatable_vgpu_types",
+            "ID    : vGPU Name\n"
+            + "".join(f"{i:<5} : {name}\n" for i, name in rows),
+        )
+        self.write(place / "vgpu_params", "\n")
+        for name, key in (
+            ("placement_id", "places"),
+            ("gpu_instance_id", "instances"),
+        ):
+            known = facts.get(key, {}).get(of_vf)
+            if known is None:
+                _socket(place / name)
+            else:
+                self.write(place / name, f"{known}\n")
 
     def add_parent(self, name: str, facts: Mapping[str, Any]) -> None:
         if "at" in facts:

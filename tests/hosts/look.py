@@ -5,12 +5,24 @@ import pathlib
 from collections.abc import Iterable, Mapping
 
 from nova_accel import discovery, model, plugin, policy
-from nova_accel.host import sysfs
-from nova_accel.vendors import mdev, noop, pci_passthrough
+from nova_accel.host import nvml, sysfs
+from nova_accel.vendors import (
+    amd_mxgpu,
+    intel_sriov,
+    mdev,
+    noop,
+    nvidia_mdev,
+    nvidia_vfio,
+    pci_passthrough,
+)
 from tests.hosts import build
 
 NAMES = tuple(sorted(path.stem for path in build.HERE.glob("*.json")))
 DRIVERS: Mapping[str, plugin.Driver] = {
+    "nvidia_mdev": nvidia_mdev.NvidiaMdevDriver(),
+    "nvidia_vfio": nvidia_vfio.NvidiaVfioDriver(),
+    "intel_sriov": intel_sriov.IntelSriovDriver(),
+    "amd_mxgpu": amd_mxgpu.AmdMxgpuDriver(),
     "mdev": mdev.MdevDriver(),
     "pci_passthrough": pci_passthrough.PciPassthroughDriver(),
     "noop": noop.NoopDriver(),
@@ -22,11 +34,14 @@ def make(name: str, root: pathlib.Path) -> pathlib.Path:
     return build.build(build.load(name), root)
 
 
-def read(root: pathlib.Path, rules: Iterable[str] = ()) -> model.HostState:
-    """Read a tree afresh, under device_spec lines."""
-    return discovery.read(
-        sysfs.HostReader(root), DRIVERS, policy.parse_policy(rules)
-    )
+def read(
+    root: pathlib.Path,
+    rules: Iterable[str] = (),
+    gpus: Iterable[nvml.GpuFacts] = (),
+) -> model.HostState:
+    """Read a tree afresh, under device_spec lines, beside what NVML says."""
+    host = sysfs.HostReader(root, gpus={one.address: one for one in gpus})
+    return discovery.read(host, DRIVERS, policy.parse_policy(rules))
 
 
 def device(state: model.HostState, address: str) -> model.Device:

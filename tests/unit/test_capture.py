@@ -8,8 +8,8 @@ import tarfile
 
 import pytest
 
-from nova_accel import capture, discovery, errors, policy
-from nova_accel.host import sysfs
+from nova_accel import capture, cli, discovery, errors, model, policy
+from nova_accel.host import nvml, sysfs
 from tests.hosts import look
 
 NO_RULES = policy.Policy()
@@ -52,7 +52,8 @@ def test_an_archive_of_an_archive_is_the_same(
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in look.NAMES if n not in ("broken", "mtty")]
+    "name",
+    [n for n in look.NAMES if "broken" not in n and n != "mtty"],
 )
 def test_an_unpacked_archive_is_a_plain_tree(
     tmp_path: pathlib.Path, name: str
@@ -62,6 +63,49 @@ def test_an_unpacked_archive_is_a_plain_tree(
     # As an operator does; Debian 12's Python has no extraction filters.
     shutil.unpack_archive(tmp_path / "host.tar.gz", tmp_path / "plain")
     assert look.read(tmp_path / "plain") == look.read(root)
+
+
+GPUS = nvml.Gpus(
+    {
+        "0000:3b:00.0": nvml.GpuFacts(
+            address="0000:3b:00.0",
+            driver_version="570.133.10",
+            is_mig=False,
+            types=(
+                nvml.VgpuType(
+                    name="T4-4Q",
+                    type_id="232",
+                    framebuffer_mb=4096,
+                    max_instances=4,
+                ),
+            ),
+        )
+    },
+    (model.Problem(where="NVML GPU 1", reason="GPU is lost"),),
+)
+
+
+def test_what_nvml_said_is_replayed(tmp_path: pathlib.Path) -> None:
+    host = sysfs.HostReader(look.make("t4-mdev", tmp_path), gpus=GPUS)
+    first = discovery.read(host, look.DRIVERS, NO_RULES)
+    assert GPUS.problems[0] in first.problems
+    path = str(tmp_path / "host.tar.gz")
+    capture.save(host, path, {"format": capture.FORMAT})
+    image, meta = capture.load(path)
+    gpus = capture.gpus(path, meta)
+    assert gpus == GPUS
+    again = sysfs.HostReader(source=image, gpus=gpus)
+    assert discovery.read(again, look.DRIVERS, NO_RULES) == first
+    opened, _ = cli.open_host(path)
+    assert opened.gpus == GPUS
+
+
+def test_an_archive_without_nvml_says_nothing_of_it() -> None:
+    gpus = capture.gpus("old.tar.gz", {"format": capture.FORMAT})
+    assert gpus == {}
+    assert gpus.problems == ()
+    with pytest.raises(errors.ArchiveError, match="record of NVML"):
+        capture.gpus("odd.tar.gz", {"nvml": {"gpus": [7]}})
 
 
 def test_a_failed_read_is_replayed_with_its_errno(

@@ -190,7 +190,7 @@ def test_a_host_name_of_two_lines_is_refused(
 @pytest.mark.parametrize(
     ("line", "word"),
     [
-        ('device_spec = {"use": "vgpu"}', "use must be one of"),
+        ('device_spec = {"use": "gpu"}', "use must be one of"),
         ("device_spec = {", "one JSON object a line"),
         ("drivers = mdev, nosuch", "nosuch"),
         ("this is no line", "nova.conf"),

@@ -23,7 +23,7 @@ def test_nvidias_description_tells_memory_and_limit() -> None:
 
 def test_intels_description_tells_the_aperture() -> None:
     assert profiles.parse_description(INTEL_SAYS) == profiles.TypeFacts(
-        memory_mb=512
+        memory_mb=128
     )
 
 
@@ -73,3 +73,30 @@ def test_a_cards_model_is_its_profiles_stem(
     found: list[str], model: str
 ) -> None:
     assert profiles.model_name(found, "10de:1eb8") == model
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "instance"),
+    [
+        ("T4-2B4", 2048, ""),
+        ("A40-48Q", 49152, ""),
+        ("A100-1-5CME", 5120, "1g.5gb+me"),
+        ("RTX Pro 6000 Blackwell DC-4-96QGFX", 98304, "4g.96gb+gfx"),
+        ("Peculiar", None, ""),
+        ("H100-1", None, ""),
+    ],
+)
+def test_nvidias_names_tell_size_and_instance(
+    name: str, size: int | None, instance: str
+) -> None:
+    assert profiles.named_size(name) == size
+    assert profiles.named_instance(name) == instance
+
+
+def test_series_of_one_size_are_found() -> None:
+    assert set(profiles.same_size("A100-1-5CME")) == {
+        "A100-1-5QME",
+        "A100-1-5AME",
+        "A100-1-5BME",
+    }
+    assert not tuple(profiles.same_size("Peculiar"))

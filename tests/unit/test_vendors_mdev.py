@@ -1,74 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import pathlib
+import tempfile
+from typing import Any
 
-import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from nova_accel import actions, model, names, packing
+from nova_accel import actions, model, packing, policy
+from nova_accel.host import sysfs
 from nova_accel.vendors import mdev
 from tests.hosts import build, look
 
-T4 = "0000:3b:00.0"
-FULL_T4 = "0000:af:00.0"
-A40 = "0000:41:00.0"
+IGPU = "0000:00:02.0"
+# low_gm_size, high_gm_size, fences (drivers/gpu/drm/i915/gvt), by type.
+GVTG = {
+    "V5_1": (512, 2048, 4),
+    "V5_2": (256, 1024, 4),
+    "V5_4": (128, 512, 4),
+    "V5_8": (64, 384, 4),
+}
 
 
-def test_a_card_with_types_is_one_device(tmp_path: pathlib.Path) -> None:
-    state = look.read(look.make("t4-mdev", tmp_path))
-    assert [d.address for d in state.devices] == [T4, FULL_T4]
-    card = look.device(state, T4)
-    assert (card.vendor, card.model, card.technology) == (
-        "nvidia",
-        "T4",
-        "mdev",
-    )
-    assert (card.driver, card.numa_node) == ("nvidia", 0)
-    assert card.counters == {"VGPU": 16, "CUSTOM_GPU_MEMORY_MB": 16384}
-    assert card.slots == names.slot_names(16)
-    profile = look.profile(card, "T4-4Q")
-    assert profile.trait == "CUSTOM_VGPU_NVIDIA_T4_4Q"
-    assert profile.charges == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096}
-    assert profile.available == 4
-    assert profile.handles == {T4: "nvidia-232"}
-    assert profile.device_api == "vfio-pci"
-
-
-def test_existing_mdevs_are_partitions(tmp_path: pathlib.Path) -> None:
-    card = look.device(look.read(look.make("t4-mdev", tmp_path)), FULL_T4)
-    assert {p.profile for p in card.partitions} == {"T4-4Q"}
-    assert len(card.partitions) == 3
-    assert all(p.parent == FULL_T4 and p.in_use for p in card.partitions)
-    assert card.counters["VGPU"] == 4
-    assert card.slots == names.slot_names(16)
-    left = packing.remaining(card)
-    assert left["T4-4Q"] == left["T4-4C"] == 1
-    assert left["T4-1Q"] == left["T4-16Q"] == 0
-
-
-def test_vfs_are_folded_onto_their_card(tmp_path: pathlib.Path) -> None:
-    state = look.read(look.make("a40-vf-mdev", tmp_path))
-    (card,) = state.devices
-    assert (card.address, card.model) == (A40, "A40")
-    # 16 VFs, and the last one is given away to a guest as it is.
-    assert len(card.slots) == 15
-    assert "0000:41:02.3" not in card.slots
-    profile = look.profile(card, "A40-8Q")
-    # 14 VFs say they could, yet 48 GiB hold six in all.
-    assert profile.available == 5
-    assert card.counters == {"VGPU": 6, "CUSTOM_GPU_MEMORY_MB": 49152}
-    assert set(profile.handles) == set(card.slots)
-    assert set(profile.handles.values()) == {"nvidia-562"}
-    (partition,) = card.partitions
-    assert (partition.profile, partition.parent) == ("A40-8Q", card.slots[0])
-    assert state.problems == ()
-
-
-def test_slots_stay_while_mdevs_come_and_go(tmp_path: pathlib.Path) -> None:
-    description = json.loads(json.dumps(build.load("a40-vf-mdev")))
-    empty = {**description, "mdevs": []}
-    with_one = look.read(build.build(description, tmp_path / "1"))
-    without = look.read(build.build(empty, tmp_path / "0"))
-    assert look.device(with_one, A40).slots == look.device(without, A40).slots
+def gvtg() -> dict[str, Any]:
+    """Return a description of the host with GVT-g, free to be changed."""
+    copied: dict[str, Any] = json.loads(json.dumps(build.load("gvtg")))
+    return copied
 
 
 def test_a_gvtg_gpu_offers_what_its_aperture_holds(
@@ -76,10 +33,200 @@ def test_a_gvtg_gpu_offers_what_its_aperture_holds(
 ) -> None:
     (card,) = look.read(look.make("gvtg", tmp_path)).devices
     assert (card.resource_class, card.vendor) == ("VGPU", "intel")
-    assert card.counters == {"VGPU": 2}
-    assert look.profile(card, "i915-GVTg_V5_8").available == 1
+    # What the one that is made has of it, and as much again.
+    assert card.counters == {"VGPU": 2, "CUSTOM_GPU_MEMORY_MB": 128}
+    profile = look.profile(card, "i915-GVTg_V5_8")
+    assert profile.charges == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 64}
+    assert profile.available == 1
     assert look.profile(card, "i915-GVTg_V5_4").available == 0
     assert card.partitions[0].profile == "i915-GVTg_V5_8"
+
+
+def gvtg_room(whole: tuple[int, ...], made: list[str], kind: str) -> int:
+    """Return how many more of a type i915 would make beside others."""
+    sizes = [GVTG[name] for name in made]
+    rest = [
+        total - sum(size[part] for size in sizes)
+        for part, total in enumerate(whole)
+    ]
+    return min(
+        left // size for left, size in zip(rest, GVTG[kind], strict=True)
+    )
+
+
+def gvtg_host(whole: tuple[int, ...], made: list[str]) -> dict[str, Any]:
+    """Return a host whose GPU has so much and so many made of it."""
+    types = [
+        [
+            kind,
+            None,
+            gvtg_room(whole, made, kind),
+            f"low_gm_size: {low}MB\nhigh_gm_size: {high}MB\nfence: 4\n",
+        ]
+        for kind, (low, high, _) in GVTG.items()
+        if gvtg_room(whole, [], kind) > 0
+    ]
+    return {
+        "functions": build.load("gvtg")["functions"],
+        "parents": [{"on": IGPU, "prefix": "i915-GVTg", "types": types}],
+        "mdevs": [
+            {
+                "uuid": f"00000000-0000-4000-8000-{number:012}",
+                "parent": IGPU,
+                "type": f"i915-GVTg-{kind}",
+            }
+            for number, kind in enumerate(made)
+        ],
+    }
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.tuples(
+        st.sampled_from([160, 416, 928]),
+        st.sampled_from([2688, 3456]),
+        st.sampled_from([16, 28, 32]),
+    ),
+    st.lists(st.sampled_from(sorted(GVTG)), max_size=8),
+)
+def test_gvtg_offers_what_i915_would_make(
+    whole: tuple[int, ...], asked: list[str]
+) -> None:
+    made: list[str] = []
+    for kind in asked:
+        if gvtg_room(whole, made, kind) > 0:
+            made.append(kind)
+    host = gvtg_host(whole, made)
+    with tempfile.TemporaryDirectory() as root:
+        (card,) = look.read(build.build(host, pathlib.Path(root))).devices
+    left = packing.remaining(card)
+    for profile in card.profiles:
+        kind = profile.name.removeprefix("i915-GVTg-")
+        assert left[profile.name] == gvtg_room(whole, made, kind)
+    held = sum(GVTG[kind][0] for kind in made)
+    assert held <= card.counters["CUSTOM_GPU_MEMORY_MB"] <= whole[0]
+    assert card.counters["VGPU"] == len(made) + max(left.values())
+
+
+def test_the_use_that_policy_names_counts(tmp_path: pathlib.Path) -> None:
+    gpu = look.make("gvtg", tmp_path / "gpu")
+    other = look.make("mtty", tmp_path / "other")
+    for use, on_gpu, on_other in (
+        (policy.Use.AUTO, True, True),
+        (policy.Use.MDEV, True, True),
+        (policy.Use.VGPU, True, False),
+        (policy.Use.VF, False, False),
+        (policy.Use.OFF, False, False),
+    ):
+        rules = policy.Policy(rules=(policy.Rule(use=use),))
+        for root, offered in ((gpu, on_gpu), (other, on_other)):
+            host = sysfs.HostReader(root)
+            found = mdev.MdevDriver().describe(host, rules, frozenset())
+            assert bool(list(found)) is offered, use
+
+
+def test_nvidias_parents_are_another_drivers(tmp_path: pathlib.Path) -> None:
+    host = sysfs.HostReader(look.make("t4-mdev", tmp_path))
+    found = mdev.MdevDriver().describe(host, policy.Policy(), frozenset())
+    assert list(found) == []
+
+
+def test_a_parent_that_another_driver_described_is_left_to_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    host = sysfs.HostReader(look.make("gvtg", tmp_path))
+    found = mdev.MdevDriver().describe(
+        host, policy.Policy(), frozenset({IGPU})
+    )
+    assert list(found) == []
+
+
+def test_a_parent_is_offered_as_far_as_it_can_be_read(
+    tmp_path: pathlib.Path,
+) -> None:
+    host = gvtg()
+    types = f"class/mdev_bus/{IGPU}/mdev_supported_types"
+    host["faults"] = [
+        {"path": f"{types}/i915-GVTg_V5_4/description", "is": "weight: 4\n"},
+        {"path": f"{types}/i915-GVTg_V5_8/available_instances", "is": "few"},
+    ]
+    state = look.read(build.build(host, tmp_path))
+    (card,) = state.devices
+    assert [p.available for p in card.profiles] == [0, 0]
+    # What is made stays accounted for.
+    assert card.counters == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 64}
+    assert "memory" in look.reasons(state, f"{IGPU} i915-GVTg_V5_4")
+    assert "few" in look.reasons(state, f"{IGPU} i915-GVTg_V5_8")
+
+
+def test_a_type_without_device_api_is_not_offered(
+    tmp_path: pathlib.Path,
+) -> None:
+    host = gvtg()
+    place = f"class/mdev_bus/{IGPU}/mdev_supported_types/i915-GVTg_V5_8"
+    host["faults"] = [{"path": f"{place}/device_api", "is": {"fault": "EIO"}}]
+    state = look.read(build.build(host, tmp_path))
+    (card,) = state.devices
+    assert look.profile(card, "i915-GVTg_V5_8").available == 0
+    assert "device_api" in look.reasons(state, f"{IGPU} i915-GVTg_V5_8")
+
+
+def test_a_parent_that_a_guest_has_makes_no_mdevs(
+    tmp_path: pathlib.Path,
+) -> None:
+    host = gvtg()
+    host["functions"][0] |= {"driver": "vfio-pci", "boot_vga": 0}
+    del host["mdevs"]
+    (device,) = look.read(build.build(host, tmp_path)).devices
+    assert device.technology == "passthrough"
+
+
+def test_vfs_that_are_parents_are_folded_onto_their_card(
+    tmp_path: pathlib.Path,
+) -> None:
+    vfs = [f"0000:41:00.{number}" for number in (1, 2, 3)]
+    host = {
+        "functions": [
+            {
+                "address": "0000:41:00.0",
+                "id": "1234:5678",
+                "class": "120000",
+                "driver": "any",
+                "vfs": {"total": 4, "count": 3, "offset": 1},
+            }
+        ],
+        "parents": [
+            {
+                "on": vfs,
+                "prefix": "any",
+                "types": [["a", None, 1, None], ["b", None, 4, None]],
+            }
+        ],
+        "mdevs": [
+            {
+                "uuid": "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001",
+                "parent": vfs[0],
+                "type": "any-a",
+            }
+        ],
+        "faults": [
+            {
+                "path": f"class/mdev_bus/{vfs[0]}/mdev_supported_types"
+                f"/any-{name}/available_instances",
+                "is": "0\n",
+            }
+            for name in "ab"
+        ],
+    }
+    (card,) = look.read(build.build(host, tmp_path)).devices
+    assert (card.address, card.slots) == ("0000:41:00.0", tuple(vfs))
+    assert card.counters == {"CUSTOM_MDEV": 3}
+    # A slot is a VF, so each is good for one.
+    assert {p.name: p.available for p in card.profiles} == {
+        "any-a": 2,
+        "any-b": 2,
+    }
+    assert card.partitions[0].parent == vfs[0]
 
 
 def test_a_parent_that_is_no_gpu_has_a_class_of_its_own(
@@ -142,55 +289,30 @@ def test_a_subchannel_is_one_slot_whatever_its_state(
     assert used.driver == "vfio_any"
 
 
-def test_a_half_readable_card_offers_the_rest(
-    tmp_path: pathlib.Path,
-) -> None:
-    state = look.read(look.make("broken", tmp_path))
-    card = look.device(state, "0000:11:00.0")
-    available = {p.name: p.available for p in card.profiles}
-    assert available["T4-1Q"] == 16
-    assert available["T4-2B"] == 0  # number unreadable
-    assert available["T4-2Q"] == 0  # memory unreadable
-    assert available["T4-8Q"] == 0  # number malformed
-    assert available["T4-16Q"] == 0  # no device_api
-    assert not {"T4-4Q", "nvidia-232", "T4-1B"} & available.keys()
-    assert card.counters == {"VGPU": 16, "CUSTOM_GPU_MEMORY_MB": 16384}
-    assert len(card.slots) == 16
-    assert "no framebuffer" in look.reasons(state, f"{card.address} T4-2Q")
-    assert "no device_api" in look.reasons(state, f"{card.address} T4-16Q")
-    assert "no name" in look.reasons(state, f"{card.address} nvidia-232")
-    (partition,) = card.partitions
-    assert partition.profile == "unknown"
-    assert packing.free_counters(card)["VGPU"] == 15
-
-
-@pytest.mark.parametrize("use", ["passthrough", "off"])
-def test_another_use_takes_the_card_away(
-    tmp_path: pathlib.Path, use: str
-) -> None:
-    root = look.make("t4-mdev", tmp_path)
-    state = look.read(root, [f'{{"address": "{T4}", "use": "{use}"}}'])
-    left = [d.address for d in state.devices if d.technology == "mdev"]
-    assert left == [FULL_T4]
+def test_a_parent_without_types_is_a_problem(tmp_path: pathlib.Path) -> None:
+    root = build.build({"parents": [parent("odd", "vfio-pci")]}, tmp_path)
+    state = look.read(root)
+    assert state.devices == ()
+    assert "without types" in look.reasons(state, "odd")
 
 
 def test_a_claims_mdev_is_made_and_removed() -> None:
     claim = model.Claim(
         consumer="c",
         provider="p",
-        device=A40,
-        profile="A40-8Q",
-        slot="0000:41:00.5",
-        parent="0000:41:00.5",
+        device=IGPU,
+        profile="i915-GVTg_V5_8",
+        slot="slot-0",
+        parent=IGPU,
         handle="5a1ab1e5-0000-4000-8000-000000000002",
         technology="mdev",
-        type_id="nvidia-562",
+        type_id="i915-GVTg_V5_8",
     )
     driver = mdev.MdevDriver()
     (made,) = driver.plan_prepare(claim)
     (removed,) = driver.plan_release(claim)
     assert made == actions.CreateMdev(
-        parent=claim.parent, type_id="nvidia-562", uuid=claim.handle
+        parent=IGPU, type_id="i915-GVTg_V5_8", uuid=claim.handle
     )
     assert removed == made.undo()
     assert removed.undo() == made

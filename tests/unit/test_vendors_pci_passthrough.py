@@ -62,8 +62,12 @@ def test_a_free_gpu_is_offered(
 @pytest.mark.parametrize(
     "facts",
     [
-        {"driver": "nvidia"},
+        {"driver": "nouveau"},
+        {"driver": "amdgpu", "id": "1002:73a1"},
+        {"driver": "i915", "id": "8086:56c0"},
         {"boot_vga": 1},
+        # The display of a management controller is no GPU.
+        {"id": "1a03:2000"},
         {"vfs": {"total": 4, "count": 2, "offset": 1}},
         {"class": "020000"},
         {"class": "120000"},
@@ -88,6 +92,102 @@ def test_passthrough_on_request_takes_a_bound_gpu(
     assert (device.resource_class, device.driver) == ("PGPU", "nvidia")
 
 
+def test_what_the_catalogue_knows_of_a_card_is_told(
+    tmp_path: pathlib.Path,
+) -> None:
+    (device,) = card(tmp_path, gpu()).devices
+    assert device.model == "A10"
+    assert device.traits >= {
+        "CUSTOM_ACCELERATOR_MODEL_NVIDIA_A10",
+        "HW_GPU_API_VULKAN",
+    }
+
+
+def test_a_gpu_may_have_another_class(tmp_path: pathlib.Path) -> None:
+    mi300x = gpu(id="1002:74a1")
+    mi300x["class"] = "120000"
+    (device,) = card(tmp_path, mi300x).devices
+    assert device.counters == {"PGPU": 1}
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"graphics/fb0/name": "nouveaudrmfb"},
+        {"drm/card1/card1-DP-1/enabled": "enabled"},
+    ],
+)
+def test_what_shows_the_hosts_console_is_not_given_away(
+    tmp_path: pathlib.Path, attributes: dict[str, str]
+) -> None:
+    rule = {"address": GPU, "use": "passthrough"}
+    state = card(
+        tmp_path / "1",
+        gpu(driver="nouveau", attributes=attributes),
+        rule=rule,
+    )
+    assert state.devices == ()
+    assert "console" in look.reasons(state, GPU)
+    dark = {"drm/card1/card1-DP-1/enabled": "disabled"}
+    state = card(
+        tmp_path / "2", gpu(driver="nouveau", attributes=dark), rule=rule
+    )
+    assert [d.address for d in state.devices] == [GPU]
+
+
+@pytest.mark.parametrize(
+    ("methods", "offered"), [("flr bus", True), ("bus", True), ("", False)]
+)
+def test_what_cant_be_reset_between_guests_is_not_given_away(
+    tmp_path: pathlib.Path, methods: str, offered: bool
+) -> None:
+    state = card(tmp_path, gpu(attributes={"reset_method": methods}))
+    assert bool(state.devices) is offered
+    assert ("reset_method" in look.reasons(state, GPU)) is not offered
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"sriov_vf_msix_count": ""},
+        # By the arithmetic of the PF whose last VF has lost its links.
+        {},
+    ],
+)
+def test_a_vf_without_links_passes_for_no_card(
+    tmp_path: pathlib.Path, attributes: dict[str, str]
+) -> None:
+    above = {
+        "address": "0000:01:00.0",
+        "id": "1002:6860",
+        "class": "038000",
+        "driver": "gim",
+        "attributes": {"sriov_offset": "16", "sriov_stride": "1"},
+        "vfs": {"total": 16, "count": 2, "offset": 16},
+    }
+    left = {
+        **gpu(id="1002:686c", driver="vfio-pci", attributes=attributes),
+        "address": "0000:01:02.2",
+    }
+    build.build({"functions": [above, left]}, tmp_path)
+    count = tmp_path / "sys/bus/pci/devices/0000:01:00.0/sriov_numvfs"
+    count.write_text("3\n")
+    state = look.read(tmp_path)
+    assert state.device("0000:01:02.2") is None
+    assert "half removed" in look.reasons(state, "0000:01:02.2")
+
+
+def test_a_member_that_has_vanished_holds_nothing(
+    tmp_path: pathlib.Path,
+) -> None:
+    gone = {
+        "path": "kernel/iommu_groups/1/devices/0000:99:00.0",
+        "is": {"fault": "dangling"},
+    }
+    build.build({"functions": [gpu()], "faults": [gone]}, tmp_path)
+    assert [d.address for d in look.read(tmp_path).devices] == [GPU]
+
+
 def test_passthrough_on_request_takes_any_class(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -106,8 +206,10 @@ def test_a_line_for_everything_spares_the_hosts_own_devices(
 ) -> None:
     nic = {**gpu(driver="ice", group=2), "address": "0000:02:00.0"}
     nic["class"] = "020000"
+    dpu = {**gpu(driver="any", group=3), "address": "0000:03:00.0"}
+    dpu |= {"id": "15b3:a2dc", "class": "120000"}
     state = card(
-        tmp_path, gpu(driver="nvidia"), nic, rule={"use": "passthrough"}
+        tmp_path, gpu(driver="nvidia"), nic, dpu, rule={"use": "passthrough"}
     )
     assert [d.address for d in state.devices] == [GPU]
 

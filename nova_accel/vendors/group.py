@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands against giving a PCI function to a guest.
+
+The kernel lets a guest have an IOMMU group only if no driver of the host
+holds a part of it (drivers/iommu/iommu.c, iommu_group_claim_dma_owner).
+"""
+
+import re
+from collections.abc import Collection, Iterator
+
+from nova_accel import errors, pci
+from nova_accel.host import sysfs
+
+# The kernel's own port driver does not claim the group
+# (drivers/pci/pcie/portdrv.c, driver_managed_dma).
+_PORT_DRIVER = "pcieport"
+# AMD gives its newest GPUs the class of processing accelerators (12). By
+# the class alone that could be a NIC, a DPU or an FPGA of another vendor.
+_ACCELERATOR = 0x12
+_AMD = "1002"
+# Displays of a server's management controller (ASPEED, Matrox G200).
+_MANAGEMENT = ("1a03", "102b")
+# What the reader calls a driver that is bound and can't be told.
+UNKNOWN = "unknown"
+_FRAMEBUFFER = re.compile(r"fb\d+")
+_DRM_CARD = re.compile(r"card\d+")
+
+NO_GROUP = (
+    "it is in no IOMMU group; switch the IOMMU on in the firmware and on"
+    " the kernel's command line (intel_iommu=on, amd_iommu=on)"
+)
+
+
+def is_gpu(function: pci.PciFunction) -> bool:
+    """Return whether a function is a GPU, by its class and vendor."""
+    if function.is_display:
+        return function.vendor not in _MANAGEMENT
+    return function.vendor == _AMD and function.base_class == _ACCELERATOR
+
+
+def is_free(function: pci.PciFunction) -> bool:
+    """Return whether a group may be given away although it holds this."""
+    return function.driver in (None, _PORT_DRIVER) or function.is_vfio_bound
+
+
+def objection(
+    function: pci.PciFunction,
+    together: Collection[pci.PciAddress],
+    host: sysfs.HostReader,
+    mend: str,
+) -> str:
+    """Return what in its IOMMU group keeps a function from guests.
+
+    A member that is gone from the bus holds nothing.
+
+    :param together: the functions that would be given away with it.
+    :param mend: what to do if a driver of the host holds another one.
+    :returns: the reason, empty if nothing stands against it.
+    """
+    if function.iommu_group is None:
+        return NO_GROUP
+    group = f"IOMMU group {function.iommu_group}"
+    if not function.group_members:
+        return f"the members of {group} are unknown"
+    unknown = host.unknown()
+    for address in sorted(set(function.group_members) - set(together)):
+        if str(address) in unknown:
+            return (
+                f"{address} in its {group} can't be"
+                " read, so nothing tells whether the host uses it"
+            )
+        other = host.function(str(address))
+        if other is not None and not is_free(other):
+            return (
+                f"{address} in its {group} is in use"
+                f" by the host's driver {other.driver}; {mend}"
+            )
+    return ""
+
+
+def reset_objection(function: pci.PciFunction, host: sysfs.HostReader) -> str:
+    """Return why a function can't be reset between guests, or nothing.
+
+    An empty ``reset_method`` says that somebody has switched every method
+    off; kernels before 5.15 have no such file.
+    """
+    try:
+        methods = host.attribute(str(function.address), "reset_method")
+    except errors.UnreadableError:
+        return ""
+    if methods.strip():
+        return ""
+    return (
+        f"{function.address} can't be reset between guests: its"
+        " reset_method is empty; write the word default to it"
+    )
+
+
+def console_objection(
+    function: pci.PciFunction, host: sysfs.HostReader
+) -> str:
+    """Return what the host itself shows on a GPU, or nothing."""
+    if is_free(function):
+        return ""
+    address = str(function.address)
+    shown = next(
+        (n for n in entries(host, address, "graphics") if _is_fb(n)), ""
+    ) or next(_lit(host, address), "")
+    if not shown:
+        return ""
+    return (
+        f"the host's console is on it ({shown}); move the console to"
+        " another display, or unbind its driver"
+    )
+
+
+def _is_fb(name: str) -> bool:
+    return _FRAMEBUFFER.fullmatch(name) is not None
+
+
+def _lit(host: sysfs.HostReader, address: str) -> Iterator[str]:
+    """Yield the connectors on which the host shows a picture."""
+    for card in entries(host, address, "drm"):
+        if not _DRM_CARD.fullmatch(card):
+            continue
+        for name in entries(host, address, f"drm/{card}"):
+            if not name.startswith(f"{card}-"):
+                continue
+            try:
+                word = host.attribute(address, f"drm/{card}/{name}/enabled")
+            except errors.UnreadableError:
+                continue
+            if word == "enabled":
+                yield name
+
+
+def is_stray_vf(function: pci.PciFunction, host: sysfs.HostReader) -> bool:
+    """Return whether a function is a VF although no link says so.
+
+    VFs are made and removed one after the other, links last and first
+    (drivers/pci/iov.c, pci_iov_add_virtfn and pci_iov_remove_virtfn); one
+    that is left over must not pass for a card.
+
+    :raises UnreadableError: the PCI bus can't be listed.
+    """
+    if function.physfn is not None:
+        return True
+    if "sriov_vf_msix_count" in entries(host, str(function.address)):
+        return True
+    return any(
+        routing_id(function.address) in _vf_ids(parent, host)
+        for parent in host.functions()
+        if parent.num_vfs > len(parent.virtual_functions)
+        and parent.address.domain == function.address.domain
+    )
+
+
+def routing_id(address: pci.PciAddress) -> int:
+    """Return bus, slot and function as one number (PCI Express, 2.2.6)."""
+    return address.bus << 8 | address.slot << 3 | address.function
+
+
+def _vf_ids(parent: pci.PciFunction, host: sysfs.HostReader) -> range:
+    """Return the routing ids of a PF's VFs (PCI Express, 9.2.1)."""
+    try:
+        first, step = (
+            int(host.attribute(str(parent.address), name))
+            for name in ("sriov_offset", "sriov_stride")
+        )
+    except (errors.UnreadableError, ValueError):
+        return range(0)
+    start = routing_id(parent.address) + first
+    step = max(step, 1)  # a single VF needs no stride
+    return range(start, start + step * parent.num_vfs, step)
+
+
+def entries(
+    host: sysfs.HostReader, address: str, place: str = ""
+) -> tuple[str, ...]:
+    """Return the names in a function's directory, none if there is none."""
+    try:
+        return host.names(address, place)
+    except errors.UnreadableError:
+        return ()

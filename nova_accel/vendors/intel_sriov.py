@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Intel GPUs with SR-IOV: Flex, Max, and integrated ones.
+
+Both of Intel's kernel drivers, i915 and xe, enable VFs through
+``sriov_numvfs`` and share out the card among them.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from nova_accel import actions, model, pci, policy
+from nova_accel.host import sysfs
+from nova_accel.vendors import group, intel_quotas, vf_card
+
+_INTEL = "8086"
+_DRIVERS = ("i915", "xe")
+
+
+class IntelSriovDriver:
+    """Describes Intel's GPUs with VFs, and plans how many there are."""
+
+    name = "intel_sriov"
+
+    def describe(
+        self,
+        host: sysfs.HostReader,
+        rules: policy.Policy,
+        taken: frozenset[str],
+    ) -> Iterator[model.Device | model.Problem]:
+        """Yield one device for each GPU with VFs that can be used.
+
+        :raises UnreadableError: the PCI bus can't be listed.
+        """
+        for function, rule in vf_card.wanted(host, rules, _is_ours):
+            if str(function.address) in taken:
+                continue
+            yield from _wrong(function, rule, host)
+            if not function.num_vfs:
+                continue
+            if function.driver not in (*_DRIVERS, group.UNKNOWN):
+                yield model.Problem(
+                    where=str(function.address),
+                    reason="its virtual functions are not offered: they"
+                    " need the driver i915 or xe on it, and it is bound to"
+                    f" {function.driver or 'no driver'}",
+                )
+                continue
+            quotas, problems = intel_quotas.read(function, host)
+            yield from problems
+            yield from vf_card.describe(
+                vf_card.Card(
+                    function=function,
+                    plugin=self.name,
+                    drivers=_DRIVERS,
+                    quotas=quotas,
+                ),
+                host,
+                rules,
+            )
+        yield from vf_card.orphans(host, _is_ours)
+
+    def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
+        """Return no action: a VF is there, and libvirt detaches it."""
+        return ()
+
+    def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
+        """Return no action: libvirt gives the VF back."""
+        return ()
+
+    def plan_arrange(
+        self, host: sysfs.HostReader, rules: policy.Policy
+    ) -> Sequence[actions.Action]:
+        """Return the changes of VF counts that policy asks for.
+
+        The host's drivers are kept from the new VFs: they are for guests.
+
+        :raises UnreadableError: the PCI bus can't be listed.
+        """
+        return tuple(
+            actions.SetVfCount(
+                function=str(function.address),
+                count=rule.num_vfs,
+                before=function.num_vfs,
+                is_probed=False,
+            )
+            for function, rule in vf_card.wanted(host, rules, _is_ours)
+            if rule.num_vfs is not None
+            and rule.num_vfs != function.num_vfs
+            and rule.num_vfs <= function.total_vfs
+            and function.driver in _DRIVERS
+            and not _used(function, host)
+        )
+
+
+def _is_ours(function: pci.PciFunction) -> bool:
+    return function.vendor == _INTEL and group.is_gpu(function)
+
+
+def _used(function: pci.PciFunction, host: sysfs.HostReader) -> str:
+    """Return the first VF that may be in use, empty if none is.
+
+    A VF that VFIO has may be in a guest; one that can't be read, anywhere.
+    One that is bound to i915 or xe was only probed.
+    """
+    for address in function.virtual_functions:
+        child = host.function(str(address))
+        if child is None or child.driver not in (None, *_DRIVERS):
+            return str(address)
+        if child.boot_vga:
+            return str(address)
+    return ""
+
+
+def _wrong(
+    function: pci.PciFunction, rule: policy.Rule, host: sysfs.HostReader
+) -> Iterator[model.Problem]:
+    """Yield what is wrong with the number of VFs."""
+    reason = _count_reason(function, rule, host)
+    if reason:
+        yield model.Problem(where=str(function.address), reason=reason)
+
+
+def _count_reason(
+    function: pci.PciFunction, rule: policy.Rule, host: sysfs.HostReader
+) -> str:
+    total, present = function.total_vfs, function.num_vfs
+    if not total and not present:
+        return vf_card.none_to_enable(rule)
+    if function.driver not in _DRIVERS:
+        if present or rule.use is not policy.Use.VF:
+            return ""
+        return (
+            f"none of its {total} virtual functions is enabled, and"
+            f" {function.driver or 'no driver'} can't do that; bind it to"
+            " i915 or xe"
+        )
+    if rule.num_vfs is not None and rule.num_vfs != present:
+        return _change_reason(function, rule.num_vfs, host)
+    if present or rule.num_vfs == 0:
+        return ""
+    return (
+        f"none of its {total} virtual functions is enabled; set num_vfs in"
+        " a device_spec line for it, or write a number to its sriov_numvfs"
+    )
+
+
+def _change_reason(
+    function: pci.PciFunction, asked: int, host: sysfs.HostReader
+) -> str:
+    """Return why there aren't as many VFs as the policy asks for."""
+    if asked > function.total_vfs:
+        return (
+            f"device_spec asks for {asked} virtual functions, and it has"
+            f" {function.total_vfs}; lower num_vfs"
+        )
+    used = _used(function, host)
+    when = (
+        f"when nova-compute starts and no guest may have any ({used} may be"
+        " in one)"
+        if used
+        else "when nova-compute starts"
+    )
+    return (
+        f"device_spec asks for {asked} virtual functions, {function.num_vfs}"
+        f" are enabled; that is changed {when}"
+    )

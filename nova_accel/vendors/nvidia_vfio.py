@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's vGPUs as typed VFs: its vendor-specific VFIO, without mdevs.
+
+Which of the two a card has is decided by the host's kernel and driver, not
+by the card's generation: by what its VFs show.
+"""
+
+import collections
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+from nova_accel import actions, model, pci, policy, profiles
+from nova_accel.host import known, sysfs
+from nova_accel.vendors import (
+    nvidia_card,
+    nvidia_mdev,
+    nvidia_plan,
+    nvidia_policy,
+    nvidia_types,
+    nvidia_vfs,
+)
+
+# The ids of one look at a host, which are its driver release's: name by id.
+_Names = Mapping[str, str]
+
+
+class NvidiaVfioDriver:
+    """Describes NVIDIA's cards with typed VFs and plans their types.
+
+    VFs list what they can make, so the name of a type that is made may be
+    in no list of the host any more. What lists have named before is
+    remembered as long as the same release of the driver is loaded.
+    """
+
+    name = "nvidia_vfio"
+
+    def __init__(self) -> None:
+        self._release = ""
+        self._seen: _Names = {}
+
+    def describe(
+        self,
+        host: sysfs.HostReader,
+        rules: policy.Policy,
+        taken: frozenset[str],
+    ) -> Iterator[model.Device | model.Problem]:
+        """Yield one device for each card whose VFs have vGPU types.
+
+        Cards that could make vGPUs, but for VFs, are problems.
+
+        :raises UnreadableError: the PCI bus or mdev parents can't be
+            listed.
+        """
+        cards = tuple(_cards(host))
+        known_names = self._names(host, cards)
+        for card in cards:
+            rule = rules.rule(
+                card.address, card.function.vendor, card.function.product
+            )
+            if card.address in taken or rule.use not in nvidia_plan.USES:
+                continue
+            if not card.vfs:
+                yield from _barren(card, rule, host)
+                continue
+            if nvidia_policy.is_left_alone(card.function, rule) and all(
+                vf.is_free for vf in card.vfs
+            ):
+                yield nvidia_policy.left_alone(card.function)
+                continue
+            yield from card.problems
+            yield from nvidia_policy.describe(
+                _card(card, rule, host, _alike(card, cards), known_names)
+            )
+
+    def _names(
+        self, host: sysfs.HostReader, cards: tuple[nvidia_vfs.Card, ...]
+    ) -> _Names:
+        """Return all types' names by id that anything tells, or has told."""
+        release = host.module_version(nvidia_card.MODULE)
+        before = self._seen if release == self._release else {}
+        self._seen = {**before, **_told_names(host, cards)}
+        self._release = release
+        return self._seen
+
+    def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
+        """Return the typing of the claim's VF, and what it needs."""
+        making = actions.SetVgpuType(
+            function=claim.handle, type_id=claim.type_id
+        )
+        return tuple(nvidia_plan.prepare(claim, making))
+
+    def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
+        """Return the freeing of the claim's VF, and of what it needed."""
+        unmaking = actions.ClearVgpuType(
+            function=claim.handle, type_id=claim.type_id
+        )
+        return tuple(nvidia_plan.release(claim, unmaking))
+
+    def plan_arrange(
+        self, host: sysfs.HostReader, rules: policy.Policy
+    ) -> Sequence[actions.Action]:
+        """Return what brings cards into the mode that policy asks for.
+
+        Cards without VFs are looked after here, whatever those will show
+        once they are enabled.
+
+        :raises UnreadableError: the PCI bus or mdev parents can't be
+            listed.
+        """
+        return tuple(
+            itertools.chain.from_iterable(
+                nvidia_plan.arrange(
+                    host,
+                    rules,
+                    card.function,
+                    is_empty=all(vf.is_free for vf in card.vfs),
+                )
+                for card in _cards(host)
+            )
+        )
+
+
+def _cards(host: sysfs.HostReader) -> Iterator[nvidia_vfs.Card]:
+    """Yield NVIDIA's cards that make no mdevs."""
+    others = nvidia_mdev.cards(host)
+    for function in host.functions():
+        if (
+            function.vendor == nvidia_card.VENDOR_ID
+            and function.physfn is None
+            and str(function.address) not in others
+        ):
+            yield nvidia_vfs.read(host, function)
+
+
+def _barren(
+    card: nvidia_vfs.Card, rule: policy.Rule, host: sysfs.HostReader
+) -> Iterator[model.Problem]:
+    """Yield why a card that could make vGPUs makes none."""
+    function = card.function
+    reason = ""
+    if nvidia_vfs.has_type(host, function):
+        reason = (
+            "is a VF, and nothing tells of which card: its link physfn is"
+            " missing; enable the card's VFs anew"
+        )
+    elif function.driver == nvidia_card.MODULE and not card.given_away:
+        reason = _lack(card, rule)
+    if reason:
+        yield model.Problem(where=card.address, reason=reason)
+
+
+def _lack(card: nvidia_vfs.Card, rule: policy.Rule) -> str:
+    """Return what a card lacks for vGPUs, empty if it needs to make none."""
+    function = card.function
+    facts = nvidia_card.model_of(function, ())
+    if facts is None and not function.total_vfs:
+        return ""  # the host computes with it
+    if not function.total_vfs or function.num_vfs:
+        where = "its VFs have" if function.num_vfs else "it has"
+        return (
+            f"makes no vGPU: {where} no vGPU types; install NVIDIA's vGPU"
+            " host driver, and see the kernel's log for NVRM messages"
+        )
+    mend = (
+        "they will be when the service starts, as num_vfs asks"
+        if rule.num_vfs
+        else "give it num_vfs in a device_spec line"
+    )
+    return (
+        f"makes no vGPU: none of its VFs is enabled; {mend}, or run"
+        f" sriov-manage -e {card.address}"
+    )
+
+
+def _told_names(
+    host: sysfs.HostReader, cards: tuple[nvidia_vfs.Card, ...]
+) -> _Names:
+    """Return all types' names by id that anything on this host tells."""
+    found = {
+        one.type_id: profiles.strip_brand(one.name)
+        for told in host.gpus.values()
+        for one in told.types
+    }
+    for card in cards:
+        found |= card.creatable()
+    return found
+
+
+def _alike(
+    card: nvidia_vfs.Card, cards: tuple[nvidia_vfs.Card, ...]
+) -> frozenset[str]:
+    """Return the types that cards of the same model list now."""
+    return frozenset(
+        name
+        for other in cards
+        if _board(other.function) == _board(card.function)
+        for name in other.creatable().values()
+    )
+
+
+def _board(function: pci.PciFunction) -> tuple[str, str, str]:
+    return (
+        function.product,
+        function.subsystem_vendor,
+        function.subsystem_product,
+    )
+
+
+def _card(
+    card: nvidia_vfs.Card,
+    rule: policy.Rule,
+    host: sysfs.HostReader,
+    alike: frozenset[str],
+    type_names: _Names,
+) -> nvidia_card.Card:
+    told = nvidia_card.told_of(host, card.address)
+    partitions = tuple(_partitions(card, type_names))
+    made = {p.profile for p in partitions} & set(type_names.values())
+    shown = alike | made | nvidia_card.told_types(told).keys()
+    return nvidia_card.Card(
+        function=card.function,
+        plugin=NvidiaVfioDriver.name,
+        technology="vendor-vfio",
+        rule=rule,
+        told=told,
+        driver_version=host.module_version(nvidia_card.MODULE),
+        offers=tuple(_offers(card, shown, type_names)),
+        partitions=partitions,
+        slots=card.slots,
+        on_vfs=True,
+        # The host's driver keeps a VF that has a vGPU: bound to another
+        # one, the vGPU would be gone.
+        is_managed=False,
+    )
+
+
+def _listed(
+    function: pci.PciFunction, shown: frozenset[str]
+) -> frozenset[str]:
+    """Return the types that the catalogue gives a card.
+
+    A VF lists what it can make at this moment only. Where the card shows
+    types and the catalogue knows none of them, it knows another card.
+    """
+    facts = nvidia_card.model_of(function, tuple(shown))
+    if facts is None:
+        return frozenset()
+    names = frozenset(one.name for one in known.load().profiles_of(facts.key))
+    return names if not shown or names & shown else frozenset()
+
+
+def _offers(
+    card: nvidia_vfs.Card, shown: frozenset[str], type_names: _Names
+) -> Iterator[nvidia_types.Offer]:
+    ids = {name: number for number, name in type_names.items()}
+    ready = collections.Counter(
+        name for vf in card.vfs for name in vf.makeable
+    )
+    telling = [vf.address for vf in card.vfs if vf.current is not None]
+    for name in sorted(shown | _listed(card.function, shown)):
+        places = telling if name in ids else ()
+        yield nvidia_types.Offer(
+            name=name,
+            ready=ready[name],
+            handles={place: ids[name] for place in places},
+        )
+    unnamed = {vf.current for vf in card.vfs if vf.current and not vf.is_free}
+    for number in sorted(unnamed - type_names.keys()):
+        yield nvidia_types.Offer(
+            name=f"type-{number}", handles=dict.fromkeys(telling, number)
+        )
+
+
+def _partitions(
+    card: nvidia_vfs.Card, type_names: _Names
+) -> Iterator[model.Partition]:
+    """Yield what VFs hold; one that doesn't tell may hold anything."""
+    for vf in card.vfs:
+        if vf.is_free:
+            continue
+        profile = nvidia_card.UNKNOWN
+        if vf.current is not None:
+            profile = type_names.get(vf.current, f"type-{vf.current}")
+        yield model.Partition(
+            profile=profile,
+            parent=vf.address,
+            handle=vf.address,
+            start=vf.start,
+            instance=vf.instance,
+        )

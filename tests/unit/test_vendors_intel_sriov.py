@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from nova_accel import actions, discovery, model, policy
+from nova_accel.host import sysfs
+from nova_accel.vendors import intel_sriov
+from tests.hosts import build, look
+
+FLEX = "0000:4d:00.0"
+TILED = "0000:5d:00.0"
+MAX = "0000:9a:00.0"
+IDLE = "0000:9f:00.0"
+IGPU = "0000:00:02.0"
+# All that is known of a VF whose quota nobody tells.
+PLAIN = "8086:56c0-VF"
+
+
+def flex(**vfs: Any) -> dict[str, Any]:
+    return {
+        "address": FLEX,
+        "id": "8086:56c0",
+        "class": "038000",
+        "driver": "i915",
+        "group": 1,
+        "vfs": {
+            "total": 31,
+            "count": 2,
+            "offset": 1,
+            "first_group": 10,
+            **vfs,
+        },
+    }
+
+
+def read(
+    root: pathlib.Path,
+    functions: Iterable[dict[str, Any]],
+    rule: policy.Rule | None = None,
+    faults: Iterable[dict[str, Any]] = (),
+) -> model.HostState:
+    build.build({"functions": functions, "faults": faults}, root)
+    rules = policy.Policy(rules=(rule,) if rule else ())
+    return discovery.read(sysfs.HostReader(root), look.DRIVERS, rules)
+
+
+def arrange(root: pathlib.Path, rule: policy.Rule) -> list[str]:
+    driver = intel_sriov.IntelSriovDriver()
+    planned = driver.plan_arrange(
+        sysfs.HostReader(root), policy.Policy(rules=(rule,))
+    )
+    return [str(action) for action in planned]
+
+
+def test_vfs_of_one_size_are_one_profile(tmp_path: pathlib.Path) -> None:
+    state = look.read(look.make("intel-vf", tmp_path))
+    card = look.device(state, FLEX)
+    assert (card.technology, card.plugin) == ("vf", "intel_sriov")
+    assert (card.driver, card.numa_node) == ("i915", 0)
+    assert card.counters == {"VGPU": 4, "CUSTOM_GPU_MEMORY_MB": 4 * 3584}
+    (profile,) = card.profiles
+    assert profile.name == "8086:56c0-VF-3584M"
+    assert profile.trait == "CUSTOM_GPU_VF_INTEL_56C0_3584M"
+    assert profile.charges == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 3584}
+    assert profile.available == 4
+    assert set(profile.handles) == set(card.slots)
+    # Bound to vfio-pci, to i915 as probed, or to nothing: libvirt's work.
+    assert card.slots == tuple(f"0000:4d:00.{n}" for n in (1, 2, 3, 4))
+    assert card.is_managed
+    assert card.partitions == ()
+    assert "CUSTOM_ACCELERATOR_VFS_4" in card.traits
+
+
+def test_vfs_of_two_sizes_are_two_profiles(tmp_path: pathlib.Path) -> None:
+    card = look.device(look.read(look.make("intel-vf", tmp_path)), TILED)
+    # All tiles of a VF together.
+    assert {p.name: p.available for p in card.profiles} == {
+        "8086:56c1-VF-2048M": 2,
+        "8086:56c1-VF-6144M": 1,
+    }
+    assert card.counters == {"VGPU": 3, "CUSTOM_GPU_MEMORY_MB": 10240}
+    large = look.profile(card, "8086:56c1-VF-6144M")
+    assert tuple(large.handles) == ("0000:5d:00.3",)
+
+
+def test_xe_tells_its_quotas_elsewhere(tmp_path: pathlib.Path) -> None:
+    state = look.read(look.make("intel-vf", tmp_path))
+    card = look.device(state, MAX)
+    (profile,) = card.profiles
+    assert (profile.size, profile.available) == (32768, 2)
+    assert card.slots == ("0000:9a:00.1", "0000:9a:00.2")
+    assert "vram_quota of 0" in look.reasons(state, "0000:9a:00.3")
+
+
+def test_an_integrated_gpu_shares_no_memory_of_its_own(
+    tmp_path: pathlib.Path,
+) -> None:
+    # It is the boot display, and its VFs are for guests all the same.
+    card = look.device(look.read(look.make("intel-vf", tmp_path)), IGPU)
+    (profile,) = card.profiles
+    assert profile.trait == "CUSTOM_GPU_VF_INTEL_A780"
+    assert card.counters == {"VGPU": 7}
+
+
+def test_a_card_that_could_have_vfs_gets_a_mend(
+    tmp_path: pathlib.Path,
+) -> None:
+    state = look.read(look.make("intel-vf", tmp_path))
+    assert state.device(IDLE) is None
+    assert "num_vfs" in look.reasons(state, IDLE)
+
+
+def test_without_quotas_a_vf_is_what_it_is(tmp_path: pathlib.Path) -> None:
+    (card,) = read(tmp_path, [flex()]).devices
+    assert [p.name for p in card.profiles] == [PLAIN]
+    assert card.counters == {"VGPU": 2}
+
+
+def test_vfs_are_told_apart_by_their_links(tmp_path: pathlib.Path) -> None:
+    state = look.read(look.make("broken-vf", tmp_path))
+    card = look.device(state, FLEX)
+    # virtfn0 is gone, virtfn1 is unreadable, the quotas of 3 and 4 too,
+    # and the sixth was given nothing.
+    assert card.slots == ("0000:4d:00.5",)
+    assert "6 virtual functions" in look.reasons(state, FLEX)
+    assert "EIO" in look.reasons(state, "0000:4d:00.3")
+    assert "much" in look.reasons(state, "0000:4d:00.4")
+    assert "ggtt_quota of 0" in look.reasons(state, "0000:4d:00.6")
+
+
+def test_what_is_known_of_a_card_in_disorder_stays(
+    tmp_path: pathlib.Path,
+) -> None:
+    state = look.read(look.make("broken-vf", tmp_path))
+    card = look.device(state, "10000:03:00.0")
+    assert (card.driver, card.numa_node) == ("unknown", None)
+    assert card.counters == {"VGPU": 2}
+    assert "no driver" in look.reasons(state, "0000:5d:00.0")
+    assert "gone" in look.reasons(state, "10000:01:00.1")
+    # The PF is there and can't be read: it is unknown, with all it has.
+    assert "10000:02:00.0" in state.unknown
+    assert not look.reasons(state, "10000:02:00.1")
+
+
+@pytest.mark.parametrize(
+    ("facts", "word"),
+    [
+        ({"driver_of": {"0": "nouveau"}}, "nouveau"),
+        ({"driver_of": {"0": "unknown"}}, "unknown"),
+    ],
+)
+def test_a_vf_that_the_host_holds_is_not_offered(
+    tmp_path: pathlib.Path, facts: dict[str, Any], word: str
+) -> None:
+    state = read(tmp_path, [flex(**facts)])
+    assert look.device(state, FLEX).slots == ("0000:4d:00.2",)
+    assert word in look.reasons(state, "0000:4d:00.1")
+
+
+def test_vfs_of_one_group_go_to_one_guest(tmp_path: pathlib.Path) -> None:
+    card = flex()
+    card["group"] = 7
+    card["driver"] = "i915"
+    del card["vfs"]["first_group"]
+    # The PF is in that group too, and i915 holds it.
+    state = read(tmp_path / "1", [card])
+    assert state.devices == ()
+    assert f"{FLEX} in its IOMMU group 7" in look.reasons(state, FLEX)
+    alone = [
+        {
+            "path": f"kernel/iommu_groups/7/devices/{FLEX}",
+            "is": {"fault": "missing"},
+        }
+    ]
+    state = read(tmp_path / "2", [card], faults=alone)
+    assert look.device(state, FLEX).slots == ("0000:4d:00.1",)
+    assert "shares its IOMMU group" in look.reasons(state, "0000:4d:00.2")
+
+
+def test_the_same_reason_is_told_once(tmp_path: pathlib.Path) -> None:
+    card = flex(count=9)
+    del card["group"], card["vfs"]["first_group"]
+    state = read(tmp_path, [card])
+    assert state.devices == ()
+    (problem,) = state.problems
+    assert "and 5 more" in problem.reason
+    assert "intel_iommu=on" in problem.reason
+
+
+def test_a_vf_may_be_kept_from_guests(tmp_path: pathlib.Path) -> None:
+    rule = policy.Rule(address="0000:4d:00.1", use=policy.Use.OFF)
+    (card,) = read(tmp_path, [flex()], rule).devices
+    assert card.slots == ("0000:4d:00.2",)
+
+
+@pytest.mark.parametrize(
+    ("use", "offered"),
+    [
+        (policy.Use.AUTO, True),
+        (policy.Use.VF, True),
+        (policy.Use.VGPU, False),
+        (policy.Use.MDEV, False),
+        (policy.Use.OFF, False),
+        (policy.Use.PASSTHROUGH, False),
+    ],
+)
+def test_the_use_that_policy_names_counts(
+    tmp_path: pathlib.Path, use: policy.Use, offered: bool
+) -> None:
+    state = read(tmp_path, [flex()], policy.Rule(address=FLEX, use=use))
+    assert bool(state.devices) is offered
+
+
+@pytest.mark.parametrize(
+    ("count", "driver", "rule", "word"),
+    [
+        (0, "i915", policy.Rule(num_vfs=4), "when nova-compute starts"),
+        (2, "i915", policy.Rule(num_vfs=99), "lower num_vfs"),
+        (0, "ast", policy.Rule(use=policy.Use.VF), "bind it to i915 or xe"),
+    ],
+)
+def test_a_count_that_is_not_met_is_a_problem(
+    tmp_path: pathlib.Path,
+    count: int,
+    driver: str,
+    rule: policy.Rule,
+    word: str,
+) -> None:
+    card = flex(count=count)
+    card["driver"] = driver
+    assert word in look.reasons(read(tmp_path, [card], rule), FLEX)
+
+
+def test_use_vf_on_a_card_without_any_is_a_problem(
+    tmp_path: pathlib.Path,
+) -> None:
+    card = flex()
+    del card["vfs"]
+    rule = policy.Rule(use=policy.Use.VF)
+    assert "SR-IOV" in look.reasons(read(tmp_path, [card], rule), FLEX)
+
+
+@pytest.mark.parametrize(
+    ("facts", "num_vfs", "planned"),
+    [
+        ({"count": 0}, 4, True),
+        ({"count": 2}, 4, True),
+        ({"count": 2, "driver": "i915"}, 4, True),
+        ({"count": 2}, 0, True),
+        ({"count": 2}, 2, False),
+        ({"count": 2}, None, False),
+        ({"count": 2, "driver": "vfio-pci"}, 4, False),
+        ({"count": 2, "driver_of": {"1": "xe-vfio-pci"}}, 4, False),
+        ({"count": 2}, 32, False),
+    ],
+)
+def test_vf_counts_are_changed_while_nothing_uses_them(
+    tmp_path: pathlib.Path,
+    facts: dict[str, Any],
+    num_vfs: int | None,
+    planned: bool,
+) -> None:
+    build.build({"functions": [flex(**facts)]}, tmp_path)
+    rule = policy.Rule(address=FLEX, num_vfs=num_vfs)
+    wanted = f"set {num_vfs} virtual functions on {FLEX}"
+    assert arrange(tmp_path, rule) == ([wanted] if planned else [])
+
+
+def test_new_vfs_are_kept_from_the_hosts_drivers(
+    tmp_path: pathlib.Path,
+) -> None:
+    build.build({"functions": [flex(count=2)]}, tmp_path)
+    rules = policy.Policy(rules=(policy.Rule(num_vfs=8),))
+    driver = intel_sriov.IntelSriovDriver()
+    assert driver.plan_arrange(sysfs.HostReader(tmp_path), rules) == (
+        actions.SetVfCount(function=FLEX, count=8, before=2, is_probed=False),
+    )
+
+
+def test_a_vf_that_is_not_readable_is_in_use(tmp_path: pathlib.Path) -> None:
+    fault = {
+        "path": "bus/pci/devices/0000:4d:00.1/vendor",
+        "is": {"fault": "EIO"},
+    }
+    build.build({"functions": [flex()], "faults": [fault]}, tmp_path)
+    assert arrange(tmp_path, policy.Rule(num_vfs=4)) == []
+
+
+def test_a_captured_line_of_json_names_vfs(tmp_path: pathlib.Path) -> None:
+    root = look.make("intel-vf", tmp_path)
+    line = json.dumps({"address": FLEX, "use": "off"})
+    assert look.read(root, [line]).device(FLEX) is None

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's cards that make mdevs, on the card or on its VFs."""
+
+import json
+import pathlib
+
+import pytest
+
+from nova_accel import actions, model, names, packing, policy
+from nova_accel.host import nvml, sysfs
+from nova_accel.vendors import nvidia_mdev
+from tests.hosts import build, look
+
+T4 = "0000:3b:00.0"
+FULL_T4 = "0000:af:00.0"
+A40 = "0000:41:00.0"
+
+
+def test_a_card_with_types_is_one_device(tmp_path: pathlib.Path) -> None:
+    state = look.read(look.make("t4-mdev", tmp_path))
+    assert [d.address for d in state.devices] == [T4, FULL_T4]
+    card = look.device(state, T4)
+    assert (card.vendor, card.model, card.technology, card.plugin) == (
+        "nvidia",
+        "T4",
+        "mdev",
+        "nvidia_mdev",
+    )
+    assert (card.driver, card.numa_node) == ("nvidia", 0)
+    assert card.counters == {"VGPU": 16, "CUSTOM_GPU_MEMORY_MB": 16384}
+    assert card.slots == names.slot_names(16)
+    assert card.geometry.layout is model.Layout.EQUAL
+    profile = look.profile(card, "T4-4Q")
+    assert profile.trait == "CUSTOM_VGPU_NVIDIA_T4_4Q"
+    assert profile.charges == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096}
+    assert (profile.available, profile.size, profile.limit) == (4, 4096, 4)
+    assert profile.handles == {T4: "nvidia-232"}
+    assert profile.device_api == "vfio-pci"
+
+
+def test_existing_mdevs_are_partitions(tmp_path: pathlib.Path) -> None:
+    card = look.device(look.read(look.make("t4-mdev", tmp_path)), FULL_T4)
+    assert {p.profile for p in card.partitions} == {"T4-4Q"}
+    assert len(card.partitions) == 3
+    assert all(p.parent == FULL_T4 and p.in_use for p in card.partitions)
+    assert card.counters["VGPU"] == 4
+    assert card.slots == names.slot_names(16)
+    left = packing.remaining(card)
+    assert left["T4-4Q"] == left["T4-4C"] == 1
+    assert left["T4-1Q"] == left["T4-16Q"] == 0
+
+
+def test_the_model_and_the_hosts_driver_are_traits(
+    tmp_path: pathlib.Path,
+) -> None:
+    (card,) = look.read(look.make("p100-mdev", tmp_path)).devices
+    assert {
+        "CUSTOM_ACCELERATOR_MODEL_NVIDIA_P100",
+        "CUSTOM_ACCELERATOR_DRIVER_NVIDIA_550_163_02",
+        "HW_GPU_CUDA_COMPUTE_CAPABILITY_V6_0",
+    } <= card.traits
+    # No catalogue lists its types: the driver's own word is enough.
+    assert look.profile(card, "P100-8Q").available == 1
+    assert look.profile(card, "P100-8A").available == 1
+    assert card.counters == {"VGPU": 2, "CUSTOM_GPU_MEMORY_MB": 16384}
+
+
+def test_vfs_are_folded_onto_their_card(tmp_path: pathlib.Path) -> None:
+    state = look.read(look.make("a40-vf-mdev", tmp_path))
+    (card,) = state.devices
+    assert (card.address, card.model) == (A40, "A40")
+    # 16 VFs, and the last one is given away to a guest as it is.
+    assert len(card.slots) == 15
+    assert "0000:41:02.3" not in card.slots
+    profile = look.profile(card, "A40-8Q")
+    # 14 VFs say they could, yet 48 GiB hold six in all.
+    assert profile.available == 5
+    assert card.counters == {"VGPU": 6, "CUSTOM_GPU_MEMORY_MB": 49152}
+    assert set(profile.handles) == set(card.slots)
+    assert set(profile.handles.values()) == {"nvidia-562"}
+    (partition,) = card.partitions
+    assert (partition.profile, partition.parent) == ("A40-8Q", card.slots[0])
+    assert "none of its VFs is enabled" in look.reasons(state, "0000:42:00.0")
+
+
+def test_slots_stay_while_mdevs_come_and_go(tmp_path: pathlib.Path) -> None:
+    description = json.loads(json.dumps(build.load("a40-vf-mdev")))
+    empty = {**description, "mdevs": []}
+    with_one = look.read(build.build(description, tmp_path / "1"))
+    without = look.read(build.build(empty, tmp_path / "0"))
+    assert look.device(with_one, A40).slots == look.device(without, A40).slots
+
+
+def test_an_unreadable_vf_keeps_its_slot_and_its_mdev(
+    tmp_path: pathlib.Path,
+) -> None:
+    state = look.read(look.make("nvidia-broken", tmp_path))
+    card = look.device(state, "0000:23:00.0")
+    assert len(card.slots) == 4
+    assert [(p.profile, p.parent) for p in card.partitions] == [
+        ("A40-8Q", "0000:23:00.5")
+    ]
+    # Three VFs can be read, and one of them doesn't name a type that the
+    # others do.
+    assert look.profile(card, "A40-8Q").available == 3
+    assert set(look.profile(card, "A40-4Q").handles) == {
+        "0000:23:00.4",
+        "0000:23:00.6",
+        "0000:23:00.7",
+    }
+    assert "can't be listed" in look.reasons(state, "0000:23:00.5")
+
+
+def test_a_half_readable_card_offers_the_rest(
+    tmp_path: pathlib.Path,
+) -> None:
+    state = look.read(look.make("broken", tmp_path))
+    card = look.device(state, "0000:11:00.0")
+    available = {p.name: p.available for p in card.profiles}
+    # Whatever is on it is one of the sixteen.
+    assert available["T4-1Q"] == 15
+    assert available["T4-2B"] == 0  # number unreadable
+    assert available["T4-2Q"] == 7  # memory unreadable, but in the catalogue
+    assert available["T4-8Q"] == 0  # number malformed
+    assert available["T4-16Q"] == 0  # no device_api
+    assert not {"T4-4Q", "nvidia-232", "T4-1B"} & available.keys()
+    assert card.counters == {"VGPU": 16, "CUSTOM_GPU_MEMORY_MB": 16384}
+    assert len(card.slots) == 16
+    assert "no device_api" in look.reasons(state, f"{card.address} T4-16Q")
+    assert "no name" in look.reasons(state, f"{card.address} nvidia-232")
+    (partition,) = card.partitions
+    assert partition.profile == "unknown"
+    assert packing.free_counters(card)["VGPU"] == 15
+
+
+def test_a_type_that_nothing_knows_is_offered_by_the_drivers_word(
+    tmp_path: pathlib.Path,
+) -> None:
+    state = look.read(look.make("nvidia-broken", tmp_path))
+    card = look.device(state, "0000:27:00.0")
+    # The size is in the name, and the largest type has all there is.
+    assert look.profile(card, "X90-8Q").size == 8192
+    assert card.counters["CUSTOM_GPU_MEMORY_MB"] == 24576
+    assert look.profile(card, "Peculiar").charges == {"VGPU": 1}
+    assert look.profile(card, "Peculiar").available == 1
+    reasons = look.reasons(state, f"{card.address} Peculiar")
+    assert "nothing tells its framebuffer" in reasons
+
+
+def test_the_hosts_own_display_is_left_alone(tmp_path: pathlib.Path) -> None:
+    root = look.make("nvidia-broken", tmp_path)
+    display = "0000:25:00.0"
+    state = look.read(root)
+    assert state.device(display) is None
+    assert "boot display" in look.reasons(state, display)
+    asked = look.read(root, [f'{{"address": "{display}", "use": "vgpu"}}'])
+    assert look.profile(look.device(asked, display), "T4-1Q").available == 16
+
+
+@pytest.mark.parametrize("use", ["passthrough", "off"])
+def test_another_use_takes_the_card_away(
+    tmp_path: pathlib.Path, use: str
+) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    state = look.read(root, [f'{{"address": "{T4}", "use": "{use}"}}'])
+    left = [d.address for d in state.devices if d.technology == "mdev"]
+    assert left == [FULL_T4]
+
+
+# -- sizes and policy -----------------------------------------------------
+
+
+def sizes(*, is_mixed: bool | None) -> nvml.GpuFacts:
+    return nvml.GpuFacts(address=A40, is_mig=False, is_mixed=is_mixed)
+
+
+def test_mixed_sizes_have_places(tmp_path: pathlib.Path) -> None:
+    root = look.make("a40-vf-mdev", tmp_path)
+    (card,) = look.read(root, gpus=[sizes(is_mixed=True)]).devices
+    assert card.geometry.layout is model.Layout.MIXED
+    assert card.geometry.region == 48
+    profile = look.profile(card, "A40-8Q")
+    assert (profile.span, profile.starts) == (8, (0, 16, 24, 40))
+    # An mdev tells no place, so the driver is believed for one more.
+    assert profile.available == 1
+
+
+def test_policy_is_believed_where_nvml_is_silent(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("a40-vf-mdev", tmp_path)
+    (card,) = look.read(root, ['{"sizes": "mixed"}']).devices
+    assert card.geometry.layout is model.Layout.MIXED
+    state = look.read(root, ['{"sizes": "mixed"}'], [sizes(is_mixed=False)])
+    assert look.device(state, A40).geometry.layout is model.Layout.EQUAL
+    assert "-shm 1" in look.reasons(state, A40)
+
+
+def test_a_card_without_sriov_has_no_mixed_sizes(
+    tmp_path: pathlib.Path,
+) -> None:
+    state = look.read(look.make("t4-mdev", tmp_path), ['{"sizes": "mixed"}'])
+    assert look.device(state, T4).geometry.layout is model.Layout.EQUAL
+    assert "no such mode" in look.reasons(state, T4)
+
+
+def test_policy_chooses_profiles_and_limits(tmp_path: pathlib.Path) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    spec = {
+        "profiles": ["T4-*Q"],
+        "max_instances": {"T4-2Q": 3, "T4-32Q": 1},
+        "vgpu_params": "frame_rate_limiter=0",
+    }
+    state = look.read(root, [json.dumps(spec)])
+    card = look.device(state, T4)
+    assert {p.name for p in card.profiles if p.available} == {
+        "T4-1Q",
+        "T4-2Q",
+        "T4-4Q",
+        "T4-8Q",
+        "T4-16Q",
+    }
+    assert look.profile(card, "T4-2Q").available == 3
+    assert card.vgpu_params == "frame_rate_limiter=0"
+    assert "max_instances names T4-32Q" in look.reasons(state, T4)
+
+
+def test_a_policy_that_fits_nothing_is_told(tmp_path: pathlib.Path) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    state = look.read(root, ['{"profiles": ["A40-*"]}'])
+    assert "offers nothing" in look.reasons(state, T4)
+    # What runs is counted; no more is made of it.
+    used = look.device(state, FULL_T4)
+    assert not any(p.available for p in used.profiles)
+    assert used.counters["VGPU"] == 3
+
+
+# -- plans ----------------------------------------------------------------
+
+
+def claim(**more: object) -> model.Claim:
+    facts: dict[str, object] = {
+        "consumer": "c",
+        "provider": "p",
+        "device": A40,
+        "profile": "A40-8Q",
+        "slot": "0000:41:00.5",
+        "parent": "0000:41:00.5",
+        "handle": "5a1ab1e5-0000-4000-8000-000000000002",
+        "technology": "mdev",
+        "type_id": "nvidia-562",
+        **more,
+    }
+    return model.Claim(**facts)  # type: ignore[arg-type]
+
+
+def test_a_claims_mdev_is_made_and_removed() -> None:
+    driver = nvidia_mdev.NvidiaMdevDriver()
+    one = claim(start=8)  # an mdev can't be told its place
+    (made,) = driver.plan_prepare(one)
+    (removed,) = driver.plan_release(one)
+    assert made == actions.CreateMdev(
+        parent=one.parent, type_id="nvidia-562", uuid=one.handle
+    )
+    assert removed == made.undo()
+
+
+def test_an_instance_comes_first_and_goes_last() -> None:
+    driver = nvidia_mdev.NvidiaMdevDriver()
+    one = claim(
+        instance="1g.5gb",
+        instance_start=3,
+        owns_instance=True,
+        vgpu_params="a=1",
+    )
+    kinds = [type(a) for a in driver.plan_prepare(one)]
+    assert kinds == [
+        actions.CreateInstance,
+        actions.CreateMdev,
+        actions.SetVgpuParams,
+    ]
+    *_, last = driver.plan_release(one)
+    assert last == actions.DestroyInstance(gpu=A40, kind="1g.5gb")
+
+
+@pytest.mark.parametrize(
+    ("is_mixed", "expected"),
+    [(None, 0), (True, 0), (False, 1)],
+)
+def test_a_mode_is_switched_only_on_an_empty_card(
+    tmp_path: pathlib.Path, is_mixed: bool | None, expected: int
+) -> None:
+    description = json.loads(json.dumps(build.load("a40-vf-mdev")))
+    gpus = {A40: sizes(is_mixed=is_mixed)}
+    rules = policy.parse_policy(['{"sizes": "mixed"}'])
+    driver = nvidia_mdev.NvidiaMdevDriver()
+    used = build.build(description, tmp_path / "used")
+    assert driver.plan_arrange(sysfs.HostReader(used, gpus=gpus), rules) == ()
+    empty = build.build({**description, "mdevs": []}, tmp_path / "empty")
+    planned = driver.plan_arrange(sysfs.HostReader(empty, gpus=gpus), rules)
+    wanted = actions.SetMixedSizes(gpu=A40, is_mixed=True)
+    assert planned == (wanted,) * expected

@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's cards whose VFs are typed, without mdevs."""
+
+import errno
+import json
+import pathlib
+
+import pytest
+
+from nova_accel import (
+    actions,
+    discovery,
+    inventory,
+    model,
+    names,
+    packing,
+    policy,
+    providers,
+)
+from nova_accel.host import fs, nvml, sysfs
+from nova_accel.vendors import nvidia_vfio
+from tests.hosts import build, look
+
+USED = "0000:3d:00.0"
+EMPTY = "0000:3e:00.0"
+WITHOUT = "0000:d8:00.0"
+BROKEN = "0000:21:00.0"
+MIG = "0000:17:00.0"
+SHARED = "0000:65:00.0"
+STEM = "RTX Pro 6000 Blackwell DC"
+
+
+def l40s(root: pathlib.Path, *rules: str) -> model.HostState:
+    return look.read(look.make("l40s-vendor-vfio", root), rules)
+
+
+def test_a_card_offers_what_its_vfs_list(tmp_path: pathlib.Path) -> None:
+    card = look.device(l40s(tmp_path), EMPTY)
+    assert (card.technology, card.plugin, card.model) == (
+        "vendor-vfio",
+        "nvidia_vfio",
+        "L40S",
+    )
+    assert not card.is_managed
+    # Eight VFs, of which one is given away as it is.
+    assert len(card.slots) == 7
+    assert card.counters == {"VGPU": 7, "CUSTOM_GPU_MEMORY_MB": 49152}
+    profile = look.profile(card, "L40S-24Q")
+    assert profile.available == 2
+    assert profile.charges == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 24576}
+    assert profile.device_api == ""
+    assert profile.handles == dict.fromkeys(card.slots, "1155")
+    assert look.profile(card, "L40S-1Q").available == 7
+
+
+def test_a_typed_vf_is_a_partition(tmp_path: pathlib.Path) -> None:
+    card = look.device(l40s(tmp_path), USED)
+    (partition,) = card.partitions
+    assert (partition.profile, partition.handle, partition.parent) == (
+        "L40S-24Q",
+        "0000:3d:00.4",
+        "0000:3d:00.4",
+    )
+    # Places and instances mean nothing in equal-size mode.
+    assert (partition.start, partition.instance) == (None, None)
+    assert card.counters["VGPU"] == 2
+    assert look.profile(card, "L40S-24A").available == 1
+    # Known from the other card and from the catalogue, but not now.
+    assert look.profile(card, "L40S-1Q").available == 0
+    assert look.profile(card, "L40S-1Q").handles["0000:3d:00.5"] == "1147"
+    assert look.profile(card, "L40S-4C").available == 0
+    assert look.profile(card, "L40S-4C").handles == {}
+
+
+def test_a_card_without_vfs_says_how_to_enable_them(
+    tmp_path: pathlib.Path,
+) -> None:
+    state = l40s(tmp_path / "as it is")
+    assert state.device(WITHOUT) is None
+    reason = look.reasons(state, WITHOUT)
+    assert "num_vfs" in reason
+    assert f"sriov-manage -e {WITHOUT}" in reason
+    state = l40s(tmp_path / "asked", '{"num_vfs": 32}')
+    assert "when the service starts" in look.reasons(state, WITHOUT)
+
+
+@pytest.mark.parametrize("use", ["passthrough", "off", "vf"])
+def test_another_use_silences_it(tmp_path: pathlib.Path, use: str) -> None:
+    state = l40s(tmp_path, json.dumps({"vendor_id": "10de", "use": use}))
+    assert not [d for d in state.devices if d.technology == "vendor-vfio"]
+    assert "makes no vGPU" not in look.reasons(state, WITHOUT)
+
+
+def test_a_lone_full_card_still_names_its_types(
+    tmp_path: pathlib.Path,
+) -> None:
+    description = json.loads(json.dumps(build.load("l40s-vendor-vfio")))
+    (lone,) = (f for f in description["functions"] if f["address"] == USED)
+    lone["vfs"]["vgpus"]["creatable"] = []
+    root = build.build({"functions": [lone]}, tmp_path)
+    state = look.read(root)
+    card = look.device(state, USED)
+    # Nothing on this host names 1155.
+    assert [p.profile for p in card.partitions] == ["type-1155"]
+    reasons = look.reasons(state, f"{USED} type-1155")
+    assert "counted as VGPU only; install nvidia-ml-py" in reasons
+    # It can be freed, and made again if that fails.
+    unnamed = look.profile(card, "type-1155")
+    assert (unnamed.available, unnamed.charges) == (0, {"VGPU": 1})
+    assert unnamed.handles["0000:3d:00.4"] == "1155"
+    assert card.model == "L40S"
+    assert look.profile(card, "L40S-24Q").available == 0
+    # NVML does.
+    told = nvml.GpuFacts(
+        address=USED,
+        types=(
+            nvml.VgpuType(
+                name="NVIDIA L40S-24Q",
+                type_id="1155",
+                framebuffer_mb=24576,
+                max_instances=2,
+            ),
+        ),
+    )
+    card = look.device(look.read(root, gpus=[told]), USED)
+    assert [p.profile for p in card.partitions] == ["L40S-24Q"]
+    assert packing.free_counters(card)["CUSTOM_GPU_MEMORY_MB"] == 24576
+
+
+def test_names_that_lists_told_are_remembered(tmp_path: pathlib.Path) -> None:
+    description = json.loads(json.dumps(build.load("l40s-vendor-vfio")))
+    (lone,) = (f for f in description["functions"] if f["address"] == USED)
+    lone["vfs"]["vgpus"]["creatable"] = []
+    later = {"functions": [lone], "modules": description["modules"]}
+    driver = nvidia_vfio.NvidiaVfioDriver()
+
+    def profiles_of(tree: pathlib.Path) -> list[str]:
+        host = sysfs.HostReader(tree)
+        found = driver.describe(host, policy.Policy(), frozenset())
+        (card,) = (
+            one
+            for one in found
+            if isinstance(one, model.Device) and one.address == USED
+        )
+        return [p.profile for p in card.partitions]
+
+    full = look.make("l40s-vendor-vfio", tmp_path / "1")
+    assert profiles_of(full) == ["L40S-24Q"]
+    assert profiles_of(build.build(later, tmp_path / "2")) == ["L40S-24Q"]
+    # Another release of the driver may have given the id to another type.
+    later["modules"] = {"nvidia": "580.65.05"}
+    assert profiles_of(build.build(later, tmp_path / "3")) == ["type-1155"]
+
+
+def test_an_unknown_card_is_offered_by_its_drivers_word(
+    tmp_path: pathlib.Path,
+) -> None:
+    description = json.loads(json.dumps(build.load("l40s-vendor-vfio")))
+    (lone,) = (f for f in description["functions"] if f["address"] == EMPTY)
+    lone["id"] = "10de:9999"
+    vgpus = lone["vfs"]["vgpus"]
+    vgpus["creatable"] = [[7, "NVIDIA Z90-8Q"], [9, "NVIDIA Z90-64Q"]]
+    empty = look.read(build.build({"functions": [lone]}, tmp_path / "empty"))
+    card = look.device(empty, EMPTY)
+    assert card.counters == {"VGPU": 7, "CUSTOM_GPU_MEMORY_MB": 65536}
+    assert {p.name: p.available for p in card.profiles} == {
+        "Z90-8Q": 7,
+        "Z90-64Q": 1,
+    }
+    # With some made, nothing tells the whole: what can be made must fit.
+    vgpus["creatable"] = [[7, "NVIDIA Z90-8Q"]]
+    vgpus["current"] = {"0": 7, "1": 7}
+    used = look.read(build.build({"functions": [lone]}, tmp_path / "used"))
+    card = look.device(used, EMPTY)
+    assert look.profile(card, "Z90-8Q").available == 5
+
+
+# -- what is broken -------------------------------------------------------
+
+
+def test_a_half_readable_card_offers_the_rest(
+    tmp_path: pathlib.Path,
+) -> None:
+    state = look.read(look.make("nvidia-broken", tmp_path))
+    card = look.device(state, BROKEN)
+    # Twelve VFs: one is given away, one has no driver.
+    assert len(card.slots) == 10
+    assert {"0000:21:01.1", "0000:21:01.2"}.isdisjoint(card.slots)
+    assert {p.parent: p.profile for p in card.partitions} == {
+        "0000:21:00.4": "unknown",
+        "0000:21:01.0": "unknown",
+        "0000:21:01.4": "L40S-1Q",
+        "0000:21:01.5": "type-9999",
+    }
+    assert look.profile(card, "L40S-1Q").available == 2
+    assert card.counters["VGPU"] == 6
+    for where, words in {
+        "0000:21:00.4": "current_vgpu_type can't be read (EIO)",
+        "0000:21:00.5": "creatable_vgpu_types can't be read (ENOENT)",
+        "0000:21:01.0": "is no number: 'none'",
+        "0000:21:01.2": "bind it to the nvidia driver",
+        "0000:21:01.3": "has a line that is no type",
+        "0000:21:01.4": "placement_id can't be read (EIO)",
+        "0000:21:01.7": "in no IOMMU group",
+        "0000:22:00.0": "its VFs have no vGPU types",
+        "0000:24:00.0": "it has no vGPU types",
+        "0000:28:00.0": "can't make one now",
+    }.items():
+        assert words in look.reasons(state, where)
+    # A GPU that the catalogue doesn't know may be there to compute.
+    assert look.reasons(state, "0000:26:00.0") == ""
+
+
+def test_a_vf_that_does_not_tell_is_not_handed_out(
+    tmp_path: pathlib.Path,
+) -> None:
+    state = look.read(look.make("nvidia-broken", tmp_path))
+    card = look.device(state, BROKEN)
+    root = providers.ProviderRoot(
+        name="n", uuid="5a1ab1e5-0000-4000-8000-00000000000f"
+    )
+    tree = inventory.build_tree(root, state, policy.Policy())
+    (node,) = (n for n in tree.nodes if n.name.endswith("0000_21_00_0"))
+    assert "0000:21:00.4" not in node.slots[names.GPU_CLASS]
+    assert "0000:21:00.4" in card.slots
+    assert node.inventories[names.GPU_CLASS].reserved == 4
+
+
+def test_a_vf_that_lost_its_card_is_told(tmp_path: pathlib.Path) -> None:
+    description = json.loads(json.dumps(build.load("l40s-vendor-vfio")))
+    lost, place = "0000:3e:00.4", "bus/pci/devices"
+    description["faults"] = [
+        {"path": f"{place}/{lost}/physfn", "is": {"fault": "missing"}},
+        {"path": f"{place}/{EMPTY}/virtfn0", "is": {"fault": "missing"}},
+    ]
+    state = look.read(build.build(description, tmp_path))
+    assert "is a VF" in look.reasons(state, lost)
+    assert state.device(lost) is None
+    assert len(look.device(state, EMPTY).slots) == 6
+
+
+def test_a_failure_of_all_vfs_is_one_problem(tmp_path: pathlib.Path) -> None:
+    root = look.make("l40s-vendor-vfio", tmp_path)
+    reader = sysfs.HostReader(source=Refusing(root))
+    state = discovery.read(reader, look.DRIVERS, policy.Policy())
+    reason = look.reasons(state, EMPTY)
+    assert "7 of its VFs (0000:3e:00.4 and on)" in reason
+    assert "NVIDIA's driver failed" in reason
+    card = look.device(state, EMPTY)
+    assert len(card.slots) == 7
+    assert not any(p.available for p in card.profiles)
+
+
+class Refusing(fs.Disk):
+    """A host whose driver fails: EINVAL is its resource manager's."""
+
+    def content(self, path: str) -> bytes:
+        if path.endswith("creatable_vgpu_types"):
+            raise OSError(errno.EINVAL, "failed")
+        return super().content(path)
+
+
+# -- MIG and sizes --------------------------------------------------------
+
+
+def test_vgpus_share_instances(tmp_path: pathlib.Path) -> None:
+    root = look.make("rtxpro6000-vendor-vfio", tmp_path)
+    card = look.device(look.read(root), MIG)
+    assert card.geometry.layout is model.Layout.MIG
+    assert card.model == STEM
+    assert {(i.kind, i.handle) for i in card.geometry.instances} == {
+        ("1g.24gb", "5"),
+        ("2g.48gb", "3"),
+        ("1g.24gb", "an empty 1g.24gb"),
+    }
+    assert {p.handle: p.instance for p in card.partitions} == {
+        "0000:17:00.4": "5",
+        "0000:17:00.5": "3",
+    }
+    available = {
+        p.name.removeprefix(f"{STEM}-"): p.available
+        for p in card.profiles
+        if p.available
+    }
+    # One 1g.24gb is empty; three more of 12 GiB share the 2g.48gb.
+    # A type that the catalogue lacks is like another series of its size.
+    assert available == {
+        "1-24Q": 1,
+        "1-24C": 1,
+        "1-12Q": 2,
+        "1-6Q": 4,
+        "2-12Q": 3,
+        "2-12A": 3,
+    }
+    assert card.counters["CUSTOM_MIG_SLICE"] == 4
+    alone = look.profile(card, f"{STEM}-1-24Q")
+    shared = look.profile(card, f"{STEM}-2-12Q")
+    assert alone.charges["CUSTOM_MIG_SLICE"] == 1
+    assert "CUSTOM_MIG_SLICE" not in shared.charges
+
+
+def test_an_unnamed_vgpu_says_nothing_of_the_mode(
+    tmp_path: pathlib.Path,
+) -> None:
+    description = json.loads(json.dumps(build.load("rtxpro6000-vendor-vfio")))
+    (card,) = (f for f in description["functions"] if f["address"] == MIG)
+    card["vfs"]["vgpus"]["current"]["0"] = 9999
+    state = look.read(build.build(description, tmp_path))
+    found = look.device(state, MIG)
+    assert found.geometry.layout is model.Layout.MIG
+    assert look.profile(found, f"{STEM}-1-24Q").available == 1
+
+
+def test_the_same_card_without_mig_shares_in_time(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("rtxpro6000-vendor-vfio", tmp_path)
+    card = look.device(look.read(root), SHARED)
+    assert card.geometry.layout is model.Layout.EQUAL
+    assert look.profile(card, f"{STEM}-48Q").available == 2
+    assert not any(p.instance for p in card.profiles)
+
+
+def test_places_are_known_in_mixed_mode(tmp_path: pathlib.Path) -> None:
+    root = look.make("l40s-vendor-vfio", tmp_path)
+    told = nvml.GpuFacts(address=USED, is_mig=False, is_mixed=True)
+    card = look.device(look.read(root, gpus=[told]), USED)
+    assert card.geometry.layout is model.Layout.MIXED
+    assert card.partitions[0].start == 0
+    choice = packing.choose(card, "L40S-24Q")
+    assert choice is not None
+    assert choice.start == 24
+
+
+# -- plans ----------------------------------------------------------------
+
+CLAIM = model.Claim(
+    consumer="c",
+    provider="p",
+    device=EMPTY,
+    profile="L40S-24Q",
+    slot="0000:3e:00.5",
+    parent="0000:3e:00.5",
+    handle="0000:3e:00.5",
+    technology="vendor-vfio",
+    type_id="1155",
+    start=24,
+    vgpu_params="enable_uvm=1",
+)
+
+
+def test_a_claims_vf_is_typed_placed_and_freed() -> None:
+    driver = nvidia_vfio.NvidiaVfioDriver()
+    typed = actions.SetVgpuType(function=CLAIM.handle, type_id="1155")
+    assert driver.plan_prepare(CLAIM) == (
+        typed,
+        actions.SetPlacement(function=CLAIM.handle, start=24),
+        actions.SetVgpuParams(target=CLAIM.handle, params="enable_uvm=1"),
+    )
+    assert driver.plan_release(CLAIM) == (typed.undo(),)
+
+
+def arranged(
+    root: pathlib.Path, line: str, *gpus: nvml.GpuFacts
+) -> tuple[actions.Action, ...]:
+    host = sysfs.HostReader(
+        look.make("l40s-vendor-vfio", root),
+        gpus={one.address: one for one in gpus},
+    )
+    rules = policy.parse_policy([line])
+    return tuple(nvidia_vfio.NvidiaVfioDriver().plan_arrange(host, rules))
+
+
+def test_vfs_are_enabled_by_the_vendors_tool(tmp_path: pathlib.Path) -> None:
+    enabled = actions.SetVfCount(
+        function=WITHOUT, count=32, tool="sriov-manage"
+    )
+    assert arranged(tmp_path / "a", '{"num_vfs": 4}') == (enabled,)
+    assert arranged(tmp_path / "b", '{"num_vfs": 0}') == ()
+    assert arranged(tmp_path / "c", "{}") == ()
+    off = '{"num_vfs": 4, "address": "0000:3*"}'
+    assert arranged(tmp_path / "d", off) == ()
+
+
+def test_mixed_sizes_are_set_after_the_vfs(tmp_path: pathlib.Path) -> None:
+    line = '{"num_vfs": 32, "sizes": "mixed"}'
+    gpus = [
+        nvml.GpuFacts(address=address, is_mig=False, is_mixed=is_mixed)
+        for address, is_mixed in (
+            (USED, False),  # holds a vGPU
+            (EMPTY, True),  # is in that mode already
+            (WITHOUT, True),  # and loses it when its VFs are enabled
+        )
+    ]
+    assert arranged(tmp_path, line, *gpus) == (
+        actions.SetVfCount(function=WITHOUT, count=32, tool="sriov-manage"),
+        actions.SetMixedSizes(gpu=WITHOUT, is_mixed=True),
+    )
