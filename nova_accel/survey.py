@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readings of one host, each as small as it may be.
+
+A whole reading looks at every file once. What can have changed since is
+told by three things: the kernel counts the uevents it sends, vGPU types of
+VFs are written without one, and so are changes of MIG, which NVML tells.
+Where none of them moved, nothing is read.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from nova_accel import discovery, errors, model, pci, plugin, policy
+from nova_accel.host import fs, nvml, sysfs, uevents
+
+# Attributes that change without a uevent.
+_SILENT = ("current_vgpu_type",)
+# A whole reading at least so often: nothing tells of GPU instances made
+# with the vendor's tool where NVML is missing. As often as Nova's own
+# audits of a host's resources run at most (update_resources_interval).
+WHOLE_EVERY_S = 300
+
+ReadGpus = Callable[[], Mapping[str, nvml.GpuFacts]]
+
+
+class Survey:
+    """Reads one host, again and again. Thread-safe."""
+
+    def __init__(
+        self,
+        source: fs.Source,
+        drivers: Mapping[str, plugin.Driver],
+        rules: policy.Policy,
+        read_gpus: ReadGpus = dict,
+    ) -> None:
+        """Read files from ``source``; nothing is read yet."""
+        self._source = source
+        self._drivers = drivers
+        self._rules = rules
+        self._read_gpus = read_gpus
+        self._guard = threading.Lock()
+        self._last: sysfs.HostReader | None = None
+        self._silent: Mapping[str, str | int] = {}
+        self._mark: str | None = None
+        self._when = 0.0
+
+    def read(self) -> model.HostState:
+        """Return the whole host, everything read anew."""
+        when, mark = time.monotonic(), uevents.read_count(self._source)
+        reader = sysfs.HostReader(source=self._source, gpus=self._read_gpus())
+        state = discovery.read(reader, self._drivers, self._rules)
+        silent = {
+            path: found
+            for name in _SILENT
+            for path, found in reader.files.texts(name).items()
+        }
+        with self._guard:
+            self._last, self._silent = reader, silent
+            self._mark, self._when = mark, when
+        return state
+
+    def read_changed(self) -> model.HostState | None:
+        """Return the whole host, or None if nothing can have changed."""
+        with self._guard:
+            last, silent = self._last, self._silent
+            mark, when = self._mark, self._when
+        if (
+            last is None
+            or mark is None
+            or time.monotonic() - when > WHOLE_EVERY_S
+            or uevents.read_count(self._source) != mark
+            or self._has_silent_change(silent)
+            or self._read_gpus() != last.gpus
+        ):
+            return self.read()
+        return None
+
+    def read_devices(
+        self, devices: Iterable[model.Device]
+    ) -> model.HostState:
+        """Return the host, of which only some devices were read anew.
+
+        What the others look like is as old as the last whole reading:
+        only those asked for may be taken from the result.
+        """
+        with self._guard:
+            last = self._last
+        if last is None:
+            return self.read()
+        names = {name for device in devices for name in _names(device)}
+        reader = last.look_again(names, self._read_gpus())
+        return discovery.read(reader, self._drivers, self._rules)
+
+    def _has_silent_change(self, seen: Mapping[str, str | int]) -> bool:
+        files = fs.Files(self._source)
+        return any(_content(files, path) != was for path, was in seen.items())
+
+
+def merge(
+    host: model.HostState, newer: model.HostState, addresses: Iterable[str]
+) -> model.HostState:
+    """Return a host, but some of its devices as a newer reading has them.
+
+    :param addresses: of those devices; one that the newer reading does
+        not have is gone.
+    """
+    wanted = frozenset(addresses)
+    if not wanted:
+        return host
+    kept = [d for d in host.devices if d.address not in wanted]
+    taken = [d for d in newer.devices if d.address in wanted]
+    theirs = wanted | {
+        name
+        for device in (*host.devices, *taken)
+        if device.address in wanted
+        for name in _names(device)
+    }
+    return model.HostState(
+        devices=tuple(sorted((*kept, *taken), key=discovery.place)),
+        problems=tuple(
+            sorted(
+                {p for p in host.problems if sysfs.subject(p) not in theirs}
+                | {p for p in newer.problems if sysfs.subject(p) in theirs},
+                key=lambda p: (p.where, p.reason),
+            )
+        ),
+        unknown=(host.unknown - theirs) | (newer.unknown & theirs),
+        complete=host.complete,
+    )
+
+
+def _names(device: model.Device) -> tuple[str, ...]:
+    """Return the names under which the kernel has parts of a device."""
+    return (
+        device.address,
+        *device.members,
+        *filter(pci.is_address, device.slots),
+    )
+
+
+def _content(files: fs.Files, path: str) -> str | int:
+    try:
+        return files.text(path)
+    except errors.UnreadableError as error:
+        return error.number

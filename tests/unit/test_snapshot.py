@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What callers that must not wait are given, while others read."""
+
+import logging
+import pathlib
+import threading
+
+import pytest
+
+from nova_accel import policy, survey
+from nova_accel.host import fs
+from tests.hosts import look
+from virt_hooks import snapshot
+
+# Of the host "t4-mdev".
+FIRST, SECOND = "0000:3b:00.0", "0000:af:00.0"
+
+
+class Gate(fs.Disk):
+    """The files of a directory; a reader of one of them has to wait."""
+
+    def __init__(self, root: pathlib.Path) -> None:
+        super().__init__(root)
+        self.closed_for = ""
+        self.waiting, self.opened = threading.Event(), threading.Event()
+
+    def content(self, path: str) -> bytes:
+        found = super().content(path)
+        if self.closed_for and self.closed_for in path:
+            self.closed_for = ""
+            self.waiting.set()
+            assert self.opened.wait(20)
+        return found
+
+
+@pytest.fixture
+def root(tmp_path: pathlib.Path) -> pathlib.Path:
+    return look.make("t4-mdev", tmp_path)
+
+
+def snapshot_of(root: pathlib.Path) -> tuple[snapshot.Snapshot, Gate]:
+    source = Gate(root)
+    made = snapshot.Snapshot(
+        survey.Survey(source, look.DRIVERS, policy.Policy())
+    )
+    made.refresh()
+    return made, source
+
+
+def fill(root: pathlib.Path, address: str) -> None:
+    """Let a card make no more of anything."""
+    card = root / "sys/bus/pci/devices" / address
+    for path in card.resolve().rglob("available_instances"):
+        path.write_text("0\n")
+
+
+def left(found: snapshot.Snapshot, address: str) -> int:
+    return sum(
+        profile.available
+        for profile in look.device(found.state, address).profiles
+    )
+
+
+def test_a_card_alone_is_taken_over(root: pathlib.Path) -> None:
+    found, _ = snapshot_of(root)
+    before = found.state
+    fill(root, FIRST)
+    fill(root, SECOND)
+    found.refresh_cards([FIRST])
+    assert not left(found, FIRST)
+    assert found.state.device(SECOND) == before.device(SECOND)
+    assert found.refresh() == look.read(root)
+
+
+def test_an_older_reading_takes_nothing_back(root: pathlib.Path) -> None:
+    """A periodic pass reads a card, then a claim fills it, then it ends."""
+    found, gate = snapshot_of(root)
+    assert left(found, FIRST)
+    gate.closed_for = SECOND
+    reading = threading.Thread(target=found.refresh)
+    reading.start()
+    assert gate.waiting.wait(20)
+    fill(root, FIRST)
+    found.refresh_cards([FIRST])
+    assert not left(found, FIRST)
+    gate.opened.set()
+    reading.join()
+    assert not left(found, FIRST), "the older reading has won"
+    assert found.refresh() == look.read(root)
+
+
+def test_cards_are_read_side_by_side(root: pathlib.Path) -> None:
+    found, gate = snapshot_of(root)
+    gate.closed_for = FIRST
+    slow = threading.Thread(target=found.refresh_cards, args=([FIRST],))
+    slow.start()
+    assert gate.waiting.wait(20)
+    fill(root, SECOND)
+    found.refresh_cards([SECOND])
+    assert not left(found, SECOND), "it waited for the other card"
+    fill(root, FIRST)
+    gate.opened.set()
+    slow.join()
+    assert not left(found, SECOND)
+
+
+def test_a_card_that_is_not_known_has_all_read(root: pathlib.Path) -> None:
+    found, _ = snapshot_of(root)
+    fill(root, FIRST)
+    found.refresh_cards(["0000:01:00.0"])
+    assert not left(found, FIRST)
+
+
+def test_a_problem_is_told_once(
+    root: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found, _ = snapshot_of(root)
+    card = (root / "sys/bus/pci/devices" / FIRST).resolve()
+    broken = next(iter(sorted(card.rglob("available_instances"))))
+    broken.write_text("many\n")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            found.refresh_cards([FIRST])
+            found.refresh()
+            found.refresh_changed()
+    assert len([r for r in caplog.records if "many" in r.message]) == 1

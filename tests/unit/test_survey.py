@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small readings tell what whole ones do, and read less."""
+
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from nova_accel import model, policy, survey
+from nova_accel.host import fs, sysfs
+from nova_accel.vendors import noop
+from tests.hosts import look
+
+HOSTS = ["a40-vf-mdev", "t4-mdev", "mtty", "passthrough", "broken"]
+A40 = "0000:41:00.0"
+
+
+class Counted(fs.Disk):
+    """The files of a directory, and how often they are looked at."""
+
+    def __init__(self, root: pathlib.Path) -> None:
+        super().__init__(root)
+        self.contents: list[str] = []
+
+    def content(self, path: str) -> bytes:
+        self.contents.append(path)
+        return super().content(path)
+
+
+def survey_of(root: pathlib.Path) -> tuple[survey.Survey, Counted]:
+    source = Counted(root)
+    return survey.Survey(source, look.DRIVERS, policy.Policy()), source
+
+
+def send_uevent(root: pathlib.Path) -> None:
+    """Count one more uevent, as the kernel does."""
+    path = root / "sys/kernel/uevent_seqnum"
+    path.parent.mkdir(exist_ok=True)
+    count = int(path.read_text()) if path.exists() else 4710
+    path.write_text(f"{count + 1}\n")
+
+
+def file(root: pathlib.Path, pattern: str) -> pathlib.Path:
+    found = sorted((root / "sys/devices").rglob(pattern))
+    assert found, pattern
+    return found[0]
+
+
+def test_nothing_is_read_while_nothing_changed(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("a40-vf-mdev", tmp_path)
+    send_uevent(root)
+    one, source = survey_of(root)
+    one.read()
+    source.contents.clear()
+    assert one.read_changed() is None
+    assert source.contents == ["/sys/kernel/uevent_seqnum"]
+
+
+def test_a_uevent_has_the_host_read_again(tmp_path: pathlib.Path) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    send_uevent(root)
+    one, _ = survey_of(root)
+    before = one.read()
+    file(root, "available_instances").write_text("0\n")
+    assert one.read_changed() is None, "no uevent, no reading"
+    send_uevent(root)
+    after = one.read_changed()
+    assert after is not None
+    assert after == look.read(root)
+    assert after != before
+
+
+def test_a_kernel_that_counts_no_uevents_is_read_each_time(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    one, _ = survey_of(root)
+    assert one.read() == one.read_changed()
+
+
+class TypeReader(noop.NoopDriver):
+    """Looks at the type of one function, as drivers of typed VFs do."""
+
+    def describe(
+        self,
+        host: sysfs.HostReader,
+        rules: policy.Policy,
+        taken: frozenset[str],
+    ) -> Iterator[model.Device | model.Problem]:
+        text = host.attribute(A40, "nvidia/current_vgpu_type")
+        yield model.Problem(where=A40, reason=f"type {text}")
+
+
+def test_a_type_written_without_a_uevent_is_noticed(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("a40-vf-mdev", tmp_path)
+    written = root / f"sys/bus/pci/devices/{A40}/nvidia/current_vgpu_type"
+    written.parent.mkdir()
+    written.write_text("0\n")
+    send_uevent(root)
+    one = survey.Survey(
+        Counted(root), {"noop": TypeReader()}, policy.Policy()
+    )
+    one.read()
+    assert one.read_changed() is None
+    written.write_text("558\n")
+    state = one.read_changed()
+    assert state is not None
+    assert "type 558" in [problem.reason for problem in state.problems]
+    assert one.read_changed() is None
+    written.unlink()
+    assert one.read_changed() is not None, "gone is a change as well"
+
+
+def test_it_is_read_whole_after_a_while(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    send_uevent(root)
+    one, _ = survey_of(root)
+    one.read()
+    assert one.read_changed() is None
+    monkeypatch.setattr(survey, "WHOLE_EVERY_S", -1)
+    assert one.read_changed() is not None
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_device_read_alone_is_as_in_a_whole_reading(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    root = look.make(name, tmp_path)
+    one, source = survey_of(root)
+    state = one.read()
+    whole = len(source.contents)
+    for device in state.devices:
+        source.contents.clear()
+        again = one.read_devices([device])
+        assert again.device(device.address) == device
+        assert set(again.problems) == set(state.problems)
+        assert again.unknown == state.unknown
+        assert len(source.contents) <= whole
+
+
+def test_one_changed_card_costs_the_files_of_one_card(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    one, source = survey_of(root)
+    state = one.read()
+    first, second = state.devices
+    assert second.address not in first.slots
+    for path in sorted((root / "sys/devices").rglob("available_instances")):
+        path.write_text("0\n")
+    source.contents.clear()
+    again = one.read_devices([first])
+    changed = again.device(first.address)
+    assert changed is not None
+    assert not any(profile.available for profile in changed.profiles)
+    assert again.device(second.address) == second, "as it was remembered"
+    assert not [p for p in source.contents if second.address in p]
+
+
+def test_without_a_reading_before_everything_is_read(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    one, _ = survey_of(root)
+    assert one.read_devices([]) == look.read(root)
