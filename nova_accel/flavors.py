@@ -5,6 +5,12 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
+from nova_accel import errors
+
+# What Nova's API lets pass: a namespace that it does not know.
+_NAMESPACE = "accelerator:"
+_SWITCH = {"on": True, "off": False}
+
 # Nova's own key patterns (nova/scheduler/utils.py,
 # ResourceRequest.XS_KEYPAT): an optional suffix of up to 64 characters
 # behind "resources" or "trait" names the request group.
@@ -35,6 +41,56 @@ class RequestGroup:
             f"not {trait}" for trait in sorted(self.forbidden)
         ]
         return f"{amounts} with {', '.join(traits)}" if traits else amounts
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a guest is given its devices; None leaves it to libvirt.
+
+    ``has_display`` makes vGPUs consoles of the guest, ``has_ramfb`` shows
+    them from the firmware on. ``has_rom`` tells whether the guest sees the
+    expansion ROMs of its PCI functions.
+    """
+
+    has_display: bool | None = None
+    has_ramfb: bool | None = None
+    has_rom: bool | None = None
+
+
+def parse_options(extra_specs: Mapping[str, str]) -> Options:
+    """Return what a flavor's ``accelerator:`` extra specs say of the guest.
+
+    Read are ``accelerator:display``, ``accelerator:ramfb`` and
+    ``accelerator:rom``, each ``on`` or ``off``; other keys of the
+    namespace are for others.
+
+    :raises MalformedError: a value is neither, or ramfb is asked for
+        without a display.
+    """
+    found = Options(
+        has_display=_switch(extra_specs, "display"),
+        has_ramfb=_switch(extra_specs, "ramfb"),
+        has_rom=_switch(extra_specs, "rom"),
+    )
+    if found.has_ramfb and not found.has_display:
+        raise errors.MalformedError(
+            f"flavor extra spec {_NAMESPACE}ramfb",
+            "on",
+            f"off, or {_NAMESPACE}display=on beside it",
+        )
+    return found
+
+
+def _switch(extra_specs: Mapping[str, str], name: str) -> bool | None:
+    key = f"{_NAMESPACE}{name}"
+    if key not in extra_specs:
+        return None
+    value = str(extra_specs[key])
+    if value.strip().lower() not in _SWITCH:
+        raise errors.MalformedError(
+            f"flavor extra spec {key}", value, "on or off"
+        )
+    return _SWITCH[value.strip().lower()]
 
 
 def parse_groups(extra_specs: Mapping[str, str]) -> tuple[RequestGroup, ...]:

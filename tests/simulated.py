@@ -2,16 +2,17 @@
 """A nova-compute's accelerators on a simulated kernel: two T4s, one mtty."""
 
 from nova_accel import (
-    discovery,
     flavors,
     inventory,
     model,
     names,
+    plugin,
     policy,
     providers,
+    survey,
 )
-from nova_accel.host import execute, sysfs
-from nova_accel.vendors import mdev
+from nova_accel.host import execute, fs
+from nova_accel.vendors import mdev, nvidia_mdev
 from tests import strategies
 from tests.lab import fakehost
 from virt_hooks import connection, lifecycle, snapshot
@@ -34,16 +35,18 @@ IDLE = connection.HostdevUse()
 def started(kernel: fakehost.Controller) -> lifecycle.Lifecycle:
     """Return what a nova-compute that has just started holds."""
     rules = policy.Policy()
-    drivers = {"mdev": mdev.MdevDriver()}
-
-    def read() -> model.HostState:
-        return discovery.read(sysfs.HostReader(kernel.root), drivers, rules)
+    drivers: dict[str, plugin.Driver] = {
+        "nvidia_mdev": nvidia_mdev.NvidiaMdevDriver(),
+        "mdev": mdev.MdevDriver(),
+    }
 
     found = lifecycle.Lifecycle(
         drivers,
         rules,
         execute.Executor(str(kernel.root)),
-        snapshot.Snapshot(read),
+        snapshot.Snapshot(
+            survey.Survey(fs.Disk(kernel.root), drivers, rules)
+        ),
     )
     found.adopt(ROOT)
     found.host.refresh()

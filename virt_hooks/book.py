@@ -3,7 +3,7 @@
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from nova_accel import model
 
@@ -19,6 +19,7 @@ class Book:
 
     def __init__(self) -> None:
         self._claims: dict[str, tuple[model.Claim, ...]] = {}
+        self._made: dict[str, model.Claim] = {}
         self._guard = threading.Lock()
 
     def claims(self) -> tuple[model.Claim, ...]:
@@ -31,12 +32,28 @@ class Book:
         with self._guard:
             return self._claims.get(consumer, ())
 
+    def made(self) -> Mapping[str, model.Claim]:
+        """Return the claims whose partitions are ours, by handle.
+
+        It is every claim that was ever written down, also of a server
+        that is gone, until its partition is known to be unmade.
+        """
+        with self._guard:
+            return dict(self._made)
+
     def write_down(
         self, consumer: str, held: tuple[model.Claim, ...]
     ) -> None:
         """Replace the claims of one server."""
         with self._guard:
             self._set(consumer, held)
+            self._made |= {claim.handle: claim for claim in held}
+
+    def unmade(self, handles: Iterable[str]) -> None:
+        """Forget partitions that exist no more."""
+        with self._guard:
+            for handle in handles:
+                self._made.pop(handle, None)
 
     def evict(self, consumer: str, slots: Iterable[model.Slot]) -> None:
         """Forget others' claims on slots that Nova has given to a server.

@@ -2,13 +2,23 @@
 """libvirt's only door."""
 
 import dataclasses
-from collections.abc import Iterable
+import logging
+import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 from xml.etree import ElementTree
 
 import libvirt
 
 from nova_accel import pci
+from virt_hooks import nodedev
+
+LOG = logging.getLogger(__name__)
+
+# libvirt waits for udev's word of a new mdev for up to a minute
+# (node_device_driver.c, LINUX_NEW_DEVICE_WAIT_TIME); mdevctl itself takes
+# a tenth of a second.
+_PATIENCE_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +43,18 @@ class HostdevUse:
         )
 
 
-def read_hostdevs(connection: Any) -> HostdevUse:
+def read_hostdevs(connection: Any, is_running: bool = False) -> HostdevUse:
     """Return the host devices in all domains of a libvirt connection.
 
     :param connection: an open ``libvirt.virConnect``, or Nova's proxy
         of one.
+    :param is_running: leave out domains that are defined only.
     :raises libvirt.libvirtError: libvirt can't list its domains.
     """
     mdevs: set[str] = set()
     functions: set[str] = set()
-    for domain in connection.listAllDomains(0):
+    flags = libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE if is_running else 0
+    for domain in connection.listAllDomains(flags):
         try:
             text = domain.XMLDesc(0)
         except libvirt.libvirtError as error:
@@ -53,6 +65,83 @@ def read_hostdevs(connection: Any) -> HostdevUse:
         mdevs |= use.mdevs
         functions |= use.functions
     return HostdevUse(mdevs=frozenset(mdevs), functions=frozenset(functions))
+
+
+class NodeDevices:
+    """Mediated devices made and unmade through libvirt's node devices.
+
+    Every method returns False where libvirt can't: without mdevctl, with
+    a parent it does not know, on any error of its own. A libvirt that does
+    not answer in time is not asked again.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Any], patience: float = _PATIENCE_S
+    ) -> None:
+        """Use the connection that ``connect`` returns.
+
+        :param patience: how long one call may take, in seconds.
+        """
+        self._connect = connect
+        self._patience = patience
+        self._is_stuck = False
+
+    def create(self, parent: str, type_id: str, uuid: str) -> bool:
+        """Make a transient mdev; return whether libvirt did.
+
+        :param parent: the name of its directory in sysfs.
+        """
+
+        def make() -> None:
+            host = self._connect()
+            known = frozenset(host.listDevices("mdev_types", 0))
+            name = next(
+                (n for n in nodedev.parent_names(parent) if n in known), None
+            )
+            if name is None:
+                raise LookupError(f"it does not know {parent} as a parent")
+            host.nodeDeviceCreateXML(nodedev.to_xml(name, type_id, uuid), 0)
+
+        return self._is_done(f"create mdev {uuid}", make)
+
+    def remove(self, uuid: str) -> bool:
+        """Remove an mdev; return whether libvirt did."""
+
+        def unmake() -> None:
+            host = self._connect()
+            name = nodedev.mdev_name(uuid, host.listDevices("mdev", 0))
+            if name is None:
+                raise LookupError("it does not know the mdev")
+            host.nodeDeviceLookupByName(name).destroy()
+
+        return self._is_done(f"remove mdev {uuid}", unmake)
+
+    def _is_done(self, what: str, change: Callable[[], None]) -> bool:
+        if self._is_stuck:
+            return False
+        outcome: list[str] = []
+
+        def run() -> None:
+            try:
+                change()
+            except Exception as error:  # the kernel's files remain
+                outcome.append(str(error) or repr(error))
+            else:
+                outcome.append("")
+
+        worker = threading.Thread(target=run, name="nodedev", daemon=True)
+        worker.start()
+        worker.join(self._patience)
+        if not outcome:
+            self._is_stuck = True
+            outcome.append(f"no answer in {self._patience:g} s")
+        if outcome[0]:
+            LOG.info(
+                "libvirt can't %s, the kernel's files are used: %s",
+                what,
+                outcome[0],
+            )
+        return not outcome[0]
 
 
 def parse_hostdevs(text: str) -> HostdevUse:

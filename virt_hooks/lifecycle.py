@@ -4,7 +4,6 @@
 import contextlib
 import dataclasses
 import logging
-import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -15,20 +14,22 @@ from nova_accel import (
     flavors,
     inventory,
     model,
-    names,
     plugin,
     policy,
     providers,
 )
-from nova_accel.host import execute
-from virt_hooks import book, connection, recover, snapshot
+from nova_accel.host import execute, sysfs
+from virt_hooks import (
+    arrange,
+    book,
+    cards,
+    checks,
+    connection,
+    recover,
+    snapshot,
+)
 
 LOG = logging.getLogger(__name__)
-
-
-# What a compute node itself gives (nova/virt/libvirt/driver.py,
-# update_provider_tree): a group of these only is no accelerator's.
-_HOST_CLASSES = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
 
 
 class Lifecycle:
@@ -44,12 +45,21 @@ class Lifecycle:
         rules: policy.Policy,
         executor: execute.Executor,
         host: snapshot.Snapshot,
+        look: Callable[[], sysfs.HostReader] | None = None,
     ) -> None:
-        """Use these drivers, rules, and this host."""
+        """Use these drivers, rules, and this host.
+
+        :param look: returns a fresh reader of the host; without it cards
+            stay in the mode they are in.
+        """
         self.host = host
         self.root: providers.ProviderRoot | None = None
         #: What the host's domains hold now; libvirt is asked.
         self.read_use: Callable[[], connection.HostdevUse] = (
+            connection.HostdevUse
+        )
+        #: The same, of domains that run.
+        self.read_running: Callable[[], connection.HostdevUse] = (
             connection.HostdevUse
         )
         self._use = connection.HostdevUse()
@@ -57,8 +67,14 @@ class Lifecycle:
         self._rules = rules
         self._executor = executor
         self._book = book.Book()
-        self._cards: dict[str, threading.Lock] = {}
-        self._guard = threading.Lock()
+        self._cards = cards.Cards()
+        self._strangers: set[str] = set()
+        self._arranged: model.HostState | None = None
+        self._arranger = (
+            arrange.Arranger(drivers, rules, executor, self._cards, look)
+            if look is not None
+            else None
+        )
 
     def adopt(self, root: providers.ProviderRoot) -> None:
         """Serve the compute node of this name and uuid."""
@@ -121,33 +137,34 @@ class Lifecycle:
         :raises ClaimError: the slots can't be met by this host.
         :raises ActionError: the kernel refused to make one.
         """
-        check_booked(consumer, groups, slots, self.host.state)
+        checks.check_booked(consumer, groups, slots, self.host.state)
         if not slots:
             return ()
         root = self._known_root(consumer)
-        with self._cards_of(slots):
-            host = self.host.refresh()
+        with self._cards.hold(slot.provider for slot in slots):
+            host = self._look_at(root, slots)
             before = self.claims_of(consumer)
-            found = _unless_held(
+            self._book.evict(consumer, slots)
+            if self._clear(consumer, slots, before):
+                host = self._look_at(root, slots)
+            found = recover.unless_held(
                 before,
                 claims.plan(consumer, groups, slots, root, host, booked),
             )
-            self._book.evict(consumer, slots)
-            self._check_leftovers(found, host)
             self._book.write_down(consumer, found)
             if all(c.state is model.ClaimState.MADE for c in found):
                 return found
             with contextlib.ExitStack() as failure:
-                failure.callback(self.host.refresh)
+                failure.callback(self._check_unmade, _but(found, before))
                 failure.callback(self._book.write_down, consumer, before)
-                self._executor.apply_all(self._prepare(found, host))
+                self._executor.apply_all(self._prepare(found))
                 failure.pop_all()
             made = tuple(
                 dataclasses.replace(claim, state=model.ClaimState.MADE)
                 for claim in found
             )
             self._book.write_down(consumer, made)
-            self.host.refresh()
+            self._look_at(root, slots)
         return made
 
     def recall(
@@ -179,10 +196,14 @@ class Lifecycle:
         wanted = tuple(slots)
         if not wanted or self.root is None:
             return
-        with self._cards_of(wanted):
-            host = self.host.refresh()
-            found = self._book.own(
-                consumer, claims.find(consumer, wanted, self.root, host)
+        with self._cards.hold(slot.provider for slot in wanted):
+            host = self._look_at(self.root, wanted)
+            known = self._book.made()
+            found = tuple(
+                recover.as_made(claim, known)
+                for claim in self._book.own(
+                    consumer, claims.find(consumer, wanted, self.root, host)
+                )
             )
             if any(in_use(claim) for claim in found):
                 LOG.error(
@@ -198,7 +219,23 @@ class Lifecycle:
                 for claim in found
                 for address in (claim.handle, *claim.members)
             )
+            self._check_unmade(found)
+
+    def arrange(self) -> bool:
+        """Bring cards into the modes that policy asks for.
+
+        The host is read again if any was changed; returned is whether
+        that was so. Nothing that fails stops the caller. Nothing is looked
+        at while the host is as it was when there was nothing to do.
+        """
+        if self._arranger is None or self._arranged is self.host.state:
+            return False
+        if self._arranger.arrange(self.root, self.read_running):
             self.host.refresh()
+            return True
+        if self._arranger.is_settled:
+            self._arranged = self.host.state
+        return False
 
     def tidy(self, use: connection.HostdevUse) -> None:
         """Remove partitions that are provably ours and unused.
@@ -209,69 +246,93 @@ class Lifecycle:
             are reserved from now on unless a claim of ours stands for them.
         """
         self._use = use
-        if self.root is None:
+        root = self.root
+        if root is None:
             return
-        found = False
-        for device in self.host.state.devices:
-            provider = names.provider_uuid(self.root.uuid, device.address)
-            with self._card(provider):
-                orphans = recover.find_orphans(
-                    self.root,
-                    model.HostState(devices=(device,)),
-                    self.claims(),
-                    use,
-                )
-                for partition in orphans:
-                    found = True
-                    self._remove_orphan(device, partition)
+        found: list[model.Claim] = []
+        for address in [device.address for device in self.host.state.devices]:
+            provider = recover.provider_of(root, address)
+            with self._cards.try_hold(provider) as got:
+                device = self.host.state.device(address)
+                if got and device is not None:
+                    found += self._tidy_card(root, device, use)
         if found:
-            self.host.refresh()
+            self._check_unmade(found)
 
-    def _remove_orphan(
-        self, device: model.Device, partition: model.Partition
-    ) -> None:
-        LOG.warning(
-            "%s %s on %s belongs to no server: removing it",
-            partition.profile,
-            partition.handle,
-            partition.parent,
-        )
-        self._unmake(claims.of_partition(device, partition))
+    def _tidy_card(
+        self,
+        root: providers.ProviderRoot,
+        device: model.Device,
+        use: connection.HostdevUse,
+    ) -> Iterator[model.Claim]:
+        """Unmake the orphans of a card; yield what they stood for."""
+        known, held = self._book.made(), self.claims()
+        host = model.HostState(devices=(device,))
+        for partition in recover.find_orphans(root, host, held, use, known):
+            LOG.warning(
+                "%s %s on %s belongs to no server: removing it",
+                partition.profile,
+                partition.handle,
+                partition.parent,
+            )
+            claim = recover.orphan_claim(device, partition, known)
+            self._unmake(claim)
+            yield claim
+        for partition in recover.find_strangers(root, device, held, known):
+            if partition.handle not in self._strangers:
+                self._strangers.add(partition.handle)
+                LOG.warning(
+                    "%s on %s was made by no server that this service"
+                    " knows: it stays reserved; if nothing needs it, clear"
+                    " it by hand",
+                    partition.profile,
+                    partition.handle,
+                )
 
     def _prepare(
-        self, found: Iterable[model.Claim], host: model.HostState
+        self, found: Iterable[model.Claim]
     ) -> Iterator[actions.Action]:
         for claim in found:
-            if claim.state is model.ClaimState.MADE:
-                continue
-            driver = self._drivers[claim.plugin]
-            stale = _stale(claim, host)
-            if stale is not None:
-                yield from driver.plan_release(stale)
-            yield from driver.plan_prepare(claim)
+            if claim.state is not model.ClaimState.MADE:
+                yield from self._drivers[claim.plugin].plan_prepare(claim)
 
-    def _check_leftovers(
-        self, found: Iterable[model.Claim], host: model.HostState
-    ) -> None:
-        """Check that no guest runs with what stands in a claim's slot.
+    def _clear(
+        self,
+        consumer: str,
+        slots: tuple[model.Slot, ...],
+        before: tuple[model.Claim, ...],
+    ) -> bool:
+        """Unmake what earlier holders left in a server's slots.
 
-        Removing it would block, and take the device from that guest.
+        A removal of theirs failed; it is not for the next one to see. The
+        slots are this consumer's now, so nobody else can hold them.
+
+        :returns: whether there was anything.
+        :raises ClaimError: it is not ours, or a guest runs with it:
+            removing it would block, and take the device from that guest.
+        :raises ActionError: it can't be removed now either.
         """
+        root, host = self._known_root(consumer), self.host.state
+        known = self._book.made()
         left = [
-            claim
-            for claim in found
-            if claim.state is model.ClaimState.PLANNED
-            and _stale(claim, host) is not None
+            recover.as_made(claim, known)
+            for claim in claims.find(consumer, slots, root, host)
+            if claim.handle not in {held.handle for held in before}
+            and self._drivers[claim.plugin].plan_release(claim)
         ]
         use = self.read_use() if left else connection.HostdevUse()
         for claim in left:
-            if use.holds(claim.handle):
+            device = host.device(claim.device)
+            ours = recover.our_handles(root, device, known) if device else ()
+            if use.holds(claim.handle) or claim.handle not in ours:
                 raise errors.ClaimError(
-                    claim.consumer,
-                    f"slot {claim.slot} of {claim.device} still holds"
-                    f" {claim.handle}, and a guest has it; see"
-                    " `virsh list` and the XML of its domains",
+                    consumer, checks.explain_left(claim, use)
                 )
+        for claim in left:
+            self._executor.apply_all(
+                self._drivers[claim.plugin].plan_release(claim)
+            )
+        return bool(left)
 
     def _unmake(self, claim: model.Claim) -> None:
         try:
@@ -281,6 +342,34 @@ class Lifecycle:
         except errors.ActionError as error:
             LOG.error("%s; it stays reserved and is tried again", error)
 
+    def _check_unmade(self, found: Iterable[model.Claim]) -> None:
+        """Read the host, and forget what is not there any more.
+
+        What is there still stays ours, and the next tidying tries again.
+        """
+        told = tuple(found)
+        host = self.host.refresh_cards({claim.device for claim in told})
+        self._book.unmade(
+            claim.handle
+            for claim in told
+            if (device := host.device(claim.device)) is not None
+            and claim.handle not in {p.handle for p in device.partitions}
+        )
+
+    def _look_at(
+        self, root: providers.ProviderRoot, slots: Iterable[model.Slot]
+    ) -> model.HostState:
+        """Read the cards that some slots are of; all, if one is new."""
+        wanted = {slot.provider for slot in slots}
+        addresses = {
+            device.address
+            for device in self.host.state.devices
+            if recover.provider_of(root, device.address) in wanted
+        }
+        if len(addresses) < len(wanted):
+            return self.host.refresh()
+        return self.host.refresh_cards(addresses)
+
     def _known_root(self, consumer: str) -> providers.ProviderRoot:
         if self.root is None:
             raise errors.ClaimError(
@@ -288,83 +377,10 @@ class Lifecycle:
             )
         return self.root
 
-    def _card(self, provider: str) -> threading.Lock:
-        with self._guard:
-            return self._cards.setdefault(provider, threading.Lock())
 
-    @contextlib.contextmanager
-    def _cards_of(self, slots: Iterable[model.Slot]) -> Iterator[None]:
-        """Hold the cards of some slots, always taken in the same order."""
-        with contextlib.ExitStack() as stack:
-            for provider in sorted({slot.provider for slot in slots}):
-                stack.enter_context(self._card(provider))
-            yield
-
-
-def check_booked(
-    consumer: str,
-    groups: Iterable[flavors.RequestGroup],
-    slots: Iterable[model.Slot],
-    host: model.HostState,
-) -> None:
-    """Check that a flavor that names a profile was given a slot.
-
-    Only what a device of this host makes counts as a profile: operators
-    mark hosts and Nova's own vGPUs with traits as they like.
-
-    :raises ClaimError: it was not; the server would start without its
-        device.
-    """
-    ours = {p.trait for device in host.devices for p in device.profiles}
-    named = sorted(
-        trait
-        for group in groups
-        if group.resources.keys() - _HOST_CLASSES
-        for trait in group.required & ours
-    )
-    if named and not tuple(slots):
-        raise errors.ClaimError(
-            consumer,
-            f"the flavor asks for {', '.join(named)}, but Nova claimed no"
-            " slot on this host: its view of the provider tree is old; the"
-            " next periodic update mends it",
-        )
-
-
-def _unless_held(
-    before: Iterable[model.Claim], found: Iterable[model.Claim]
+def _but(
+    found: Iterable[model.Claim], before: Iterable[model.Claim]
 ) -> tuple[model.Claim, ...]:
-    """Return claims, made only where the consumer held the partition.
-
-    What stands in a slot otherwise was left by the slot's last holder: a
-    removal that failed. Its state is not for the next one to see.
-    """
+    """Return the claims whose partitions were not held before."""
     held = {claim.handle for claim in before}
-    return tuple(
-        claim
-        if claim.handle in held
-        else dataclasses.replace(claim, state=model.ClaimState.PLANNED)
-        for claim in found
-    )
-
-
-def _stale(
-    claim: model.Claim, host: model.HostState
-) -> model.Claim | None:
-    """Return what an earlier life left under a claim's own handle.
-
-    The slot is this consumer's now, so nobody else can hold it.
-    """
-    device = host.device(claim.device)
-    if device is None:
-        return None
-    return next(
-        (
-            claims.of_partition(
-                device, p, claim.consumer, claim.provider, claim.slot
-            )
-            for p in device.partitions
-            if p.handle == claim.handle
-        ),
-        None,
-    )
+    return tuple(claim for claim in found if claim.handle not in held)

@@ -15,37 +15,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import nova.conf
-import os_traits
-from lxml import etree
 from nova import context as nova_context
 from nova import exception, objects
-from nova.virt.libvirt import config as vconfig
 from nova.virt.libvirt import driver
 
-from nova_accel import (
-    errors,
-    flavors,
-    model,
-    names,
-    providers,
-)
-from placement_sync import diff
-from virt_hooks import connection, hostdev, node, tree
+from nova_accel import errors, flavors, model, providers
+from virt_hooks import connection, node, nova_guest, nova_report, tree
 
 LOG = logging.getLogger(__name__)
-
-# Placement knows OWNER_NOVA where its os-traits does; Nova 34 began to
-# set and to require it.
-_OWNER_TRAITS = frozenset({names.OWNER_TRAIT}) | (
-    {names.NOVA_OWNER_TRAIT}
-    if hasattr(os_traits, names.NOVA_OWNER_TRAIT)
-    else frozenset()
-)
-
-
-# How often a change is sent anew that another one overtook: as often as
-# Nova's resource tracker does (_update_to_placement).
-_ATTEMPTS = 4
 
 
 class AccelLibvirtDriver(driver.LibvirtDriver):
@@ -58,34 +35,43 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         """
         super().__init__(virtapi, read_only)
         try:
-            self._accel = node.read_node(nova.conf.CONF)
+            self._accel = node.read_node(
+                nova.conf.CONF, self._host.get_connection
+            )
         except errors.ConfigurationError as error:
             LOG.error("nova-accel can't start: %s", error)
             sys.exit(1)
-        self._free: frozenset[str] = frozenset()
+        self._reporter = nova_report.Reporter(self._accel, virtapi)
         self._at_start: frozenset[model.Slot] = frozenset()
         self._recalled = False
         self._rebooting: set[str] = set()
         self._rebooting_lock = threading.Lock()
 
     def init_host(self, host: str) -> None:
-        """Start, and write down what this host's servers hold."""
+        """Start, and write down what this host's servers hold.
+
+        Cards that a reboot put out of their mode come first: partitions
+        stand on VFs that have to be there.
+        """
         super().init_host(host)
         self._accel.read_use = self._read_use
-        with _logged("can't recover this host's accelerators"):
+        self._accel.read_running = self._read_running
+        with nova_report.logged("can't recover this host's accelerators"):
             self._adopt_node()
+            self._accel.arrange()
             self._accel.host.refresh()
             self._recall()
 
     def get_available_resource(self, nodename: str) -> Any:
         """Read the host anew; it is called outside Nova's lock."""
-        self._free = frozenset()
-        with _logged("can't refresh this host's accelerators"):
+        self._reporter.forget_free()
+        with nova_report.logged("can't refresh this host's accelerators"):
             self._adopt_node()
-            self._accel.host.refresh()
+            self._accel.host.refresh_changed()
             self._recall()
             self._accel.tidy(self._read_use())
-            self._free = self._find_free()
+            self._accel.arrange()
+            self._reporter.find_free(self.provider_tree)
         return super().get_available_resource(nodename)
 
     def update_provider_tree(
@@ -98,14 +84,14 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         super().update_provider_tree(
             provider_tree, nodename, allocations=allocations
         )
-        desired = self._accel.tree(_OWNER_TRAITS)
+        desired = self._reporter.desired()
         if desired is None:
             return
-        with _logged("can't report this host's accelerators"):
+        with nova_report.logged("can't report this host's accelerators"):
             tree.lay(
                 provider_tree,
                 desired,
-                self._shrink_guard(provider_tree, desired),
+                self._reporter.guard(provider_tree, desired),
                 _resource,
                 self._at_start,
             )
@@ -126,7 +112,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         if self._ensure(context, instance, allocations):
             # At once: until Placement knows what the card has become, the
             # scheduler goes on sending what it can't make any more.
-            self._publish(context)
+            self._reporter.publish(context)
         return super().spawn(
             context,
             instance,
@@ -143,15 +129,19 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
     ) -> Any:
         """Add the server's hostdevs, whatever operation asks."""
         found = self._ensure(nova_context.get_admin_context(), instance)
-        guest = super()._get_guest_config(instance, *args, **kwargs)
-        for claim in found:
-            for xml in hostdev.to_xml(claim):
-                guest.add_device(_Hostdev(xml))
-        return guest
+        config = super()._get_guest_config(instance, *args, **kwargs)
+        with self._reschedule():
+            nova_guest.add_claims(
+                config,
+                found,
+                flavors.parse_options(instance.flavor.extra_specs),
+                self._host.get_connection().getLibVersion(),
+            )
+        return config
 
     def _vgpu_allocations(self, allocations: Any) -> Any:
         """Leave to Nova's own vGPU code what is not booked on ours."""
-        desired = self._accel.tree(_OWNER_TRAITS)
+        desired = self._reporter.desired()
         ours = {node.uuid for node in desired.nodes} if desired else set()
         return {
             uuid: record
@@ -206,6 +196,11 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
     def _read_use(self) -> connection.HostdevUse:
         return connection.read_hostdevs(self._host.get_connection())
 
+    def _read_running(self) -> connection.HostdevUse:
+        return connection.read_hostdevs(
+            self._host.get_connection(), is_running=True
+        )
+
     def _recall(self) -> None:
         """Write down what this host's servers hold; once it worked, no more.
 
@@ -242,16 +237,27 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             uuid: record["resources"]
             for uuid, record in (allocations or {}).items()
         }
-        try:
+        with self._reschedule(context):
+            flavors.parse_options(instance.flavor.extra_specs)
             return self._accel.ensure(
                 instance.uuid,
                 groups,
                 self._ours(_slots(instance.resources)),
                 booked,
             )
+
+    @contextlib.contextmanager
+    def _reschedule(self, context: Any = None) -> Iterator[None]:
+        """Turn an error of ours into one that Nova reschedules on.
+
+        :param context: publish the host anew, with this context.
+        """
+        try:
+            yield
         except errors.AcceleratorError as error:
             LOG.error("%s", error)
-            self._publish(context)
+            if context is not None:
+                self._reporter.publish(context)
             raise exception.ComputeResourcesUnavailable(
                 reason=str(error)
             ) from error
@@ -259,7 +265,9 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
     def _release(
         self, instance: Any, read_slots: Callable[[], Iterable[model.Slot]]
     ) -> None:
-        with _logged("can't release accelerators of %s", instance.uuid):
+        with nova_report.logged(
+            "can't release accelerators of %s", instance.uuid
+        ):
             slots = self._ours(read_slots())
             self._at_start -= frozenset(slots)
             self._accel.release(
@@ -301,63 +309,6 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             with self._rebooting_lock:
                 self._rebooting.discard(uuid)
 
-    def _find_free(self) -> frozenset[str]:
-        desired = self._accel.tree(_OWNER_TRAITS)
-        if desired is None or self.provider_tree is None:
-            return frozenset()
-        context = nova_context.get_admin_context()
-        client = self.virtapi.reportclient
-
-        def is_allocated(uuid: str) -> bool:
-            found = client.get_allocations_for_resource_provider(
-                context, uuid
-            )
-            return bool(found.allocations)
-
-        return tree.free_to_go(self.provider_tree, desired, is_allocated)
-
-    def _shrink_guard(
-        self, provider_tree: Any, desired: providers.ProviderTree
-    ) -> diff.Guard:
-        return tree.guard(
-            provider_tree,
-            desired,
-            self._free,
-            self._accel.host.state,
-        )
-
-    def _publish(self, context: Any) -> None:
-        """Send what a claim changed, without waiting for the next pass."""
-        desired = self._accel.tree(_OWNER_TRAITS)
-        if desired is None:
-            return
-        with _logged("can't publish this host's accelerators at once"):
-            for _ in range(_ATTEMPTS):
-                try:
-                    tree.publish(
-                        self.virtapi.reportclient,
-                        context,
-                        desired,
-                        self._shrink_guard,
-                    )
-                except exception.ResourceProviderUpdateConflict as error:
-                    LOG.debug("somebody else was faster: %s", error)
-                else:
-                    return
-            LOG.warning("accelerators are reported with the next pass")
-
-
-class _Hostdev(vconfig.LibvirtConfigGuestHostdev):
-    """A hostdev element that is written already."""
-
-    def __init__(self, xml: str) -> None:
-        super().__init__()
-        self._xml = xml
-
-    def format_dom(self) -> Any:
-        """Return the element."""
-        return etree.fromstring(self._xml)
-
 
 def _slots(resources: Any) -> tuple[model.Slot, ...]:
     return tuple(
@@ -385,12 +336,3 @@ def _resource(slot: model.Slot) -> Any:
         resource_class=slot.resource_class,
         identifier=slot.identifier,
     )
-
-
-@contextlib.contextmanager
-def _logged(what: str, *arguments: Any) -> Iterator[None]:
-    """Log whatever fails here, and go on as stock Nova does."""
-    try:
-        yield
-    except Exception:
-        LOG.exception(what, *arguments)

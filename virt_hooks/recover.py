@@ -1,10 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims, domains and kernel compared: what is ours and left over."""
 
-from collections.abc import Collection, Iterable
+import dataclasses
+import types
+from collections.abc import Collection, Iterable, Mapping
 
+from nova_accel import claims as found_claims
 from nova_accel import model, names, providers
 from virt_hooks import connection
+
+# Partitions that carry no id of our choosing: the next one on the same
+# function looks the same, whoever made it.
+_NAMELESS = ("vendor-vfio",)
+
+Made = Mapping[str, model.Claim]
+_NONE: Made = types.MappingProxyType({})
+
+
+def provider_of(root: providers.ProviderRoot | None, address: str) -> str:
+    """Return the uuid of a card's provider, its address before one has."""
+    if root is None:
+        return address
+    return names.provider_uuid(root.uuid, address)
 
 
 def find_orphans(
@@ -12,30 +29,96 @@ def find_orphans(
     host: model.HostState,
     claims: Iterable[model.Claim],
     use: connection.HostdevUse,
+    made: Made = _NONE,
 ) -> tuple[model.Partition, ...]:
     """Return the partitions that are provably ours and unused.
 
-    Provably ours: the handle is the uuid5 of one of our slots. Unused: no
-    claim stands for it and no domain has it.
+    Provably ours: the handle is the uuid5 of one of our slots, or this
+    process made the partition or knew it by a claim. Unused: no claim
+    stands for it and no domain has it.
+
+    :param made: the claims whose partitions this process has made or
+        recalled and not unmade, by handle.
     """
     claimed = {claim.handle for claim in claims}
     return tuple(
         partition
         for device in host.devices
         for partition in device.partitions
-        if partition.handle in our_handles(root, device)
+        if partition.handle in our_handles(root, device, made)
         and partition.handle not in claimed
         and not use.holds(partition.handle)
     )
 
 
+def find_strangers(
+    root: providers.ProviderRoot,
+    device: model.Device,
+    claims: Iterable[model.Claim],
+    made: Made = _NONE,
+) -> tuple[model.Partition, ...]:
+    """Return partitions that nothing tells from ours, but nothing proves.
+
+    They stay, and what they take is reserved.
+    """
+    known = {claim.handle for claim in claims} | made.keys()
+    if device.technology not in _NAMELESS:
+        return ()
+    return tuple(p for p in device.partitions if p.handle not in known)
+
+
 def our_handles(
-    root: providers.ProviderRoot, device: model.Device
+    root: providers.ProviderRoot, device: model.Device, made: Made = _NONE
 ) -> Collection[str]:
     """Return the handles that partitions of ours have on a device."""
+    if device.technology in _NAMELESS:
+        return frozenset(
+            handle
+            for handle, claim in made.items()
+            if claim.device == device.address
+        )
     if device.technology != "mdev":
         return frozenset()
     provider = names.provider_uuid(root.uuid, device.address)
     return frozenset(
         names.mdev_uuid(provider, slot) for slot in device.slots
+    )
+
+
+def as_made(claim: model.Claim, made: Made) -> model.Claim:
+    """Return the claim under which a partition was made, if it is known.
+
+    It says more than the partition itself does: which GPU instance goes
+    with it.
+    """
+    known = made.get(claim.handle)
+    if known is None or (known.profile, known.parent) != (
+        claim.profile,
+        claim.parent,
+    ):
+        return claim
+    return known
+
+
+def orphan_claim(
+    device: model.Device, partition: model.Partition, made: Made
+) -> model.Claim:
+    """Return the claim that an orphan is unmade by."""
+    return as_made(found_claims.of_partition(device, partition), made)
+
+
+def unless_held(
+    before: Iterable[model.Claim], found: Iterable[model.Claim]
+) -> tuple[model.Claim, ...]:
+    """Return claims, made only where the consumer held the partition.
+
+    What stands in a slot otherwise was left by the slot's last holder: a
+    removal that failed. Its state is not for the next one to see.
+    """
+    held = {claim.handle for claim in before}
+    return tuple(
+        claim
+        if claim.handle in held
+        else dataclasses.replace(claim, state=model.ClaimState.PLANNED)
+        for claim in found
     )

@@ -25,15 +25,27 @@ def read_tree(
 
     :param nova_tree: a ``nova.compute.provider_tree.ProviderTree``.
     """
-    expected = {node.uuid for node in desired.nodes}
-    nodes = []
-    for uuid in nova_tree.get_provider_uuids(desired.root.name):
-        data = nova_tree.data(uuid)
-        if uuid in expected or names.OWNER_TRAIT in data.traits:
-            nodes.append(_node(data))
+    nodes = [_node(nova_tree.data(u)) for u in _our_uuids(nova_tree, desired)]
     return providers.ProviderTree(
         root=desired.root,
         nodes=tuple(sorted(nodes, key=lambda node: node.name)),
+    )
+
+
+def _our_uuids(
+    nova_tree: Any, desired: providers.ProviderTree
+) -> frozenset[str]:
+    """Return the uuids of what is ours in Nova's tree.
+
+    The tree copies all it knows of a provider for whoever asks, each of
+    its slots too: it is asked only about what is not expected.
+    """
+    expected = {node.uuid for node in desired.nodes}
+    return frozenset(
+        uuid
+        for uuid in nova_tree.get_provider_uuids(desired.root.name)
+        if uuid in expected
+        or names.OWNER_TRAIT in nova_tree.data(uuid).traits
     )
 
 
@@ -157,7 +169,7 @@ def guard(
     :param free: what free_to_go found.
     :param host: the last reading; what it could not read is unknown.
     """
-    ours = frozenset(n.uuid for n in read_tree(nova_tree, desired).nodes)
+    ours = _our_uuids(nova_tree, desired)
     present = {node.uuid for node in desired.nodes}
     unknown = frozenset(
         names.provider_uuid(desired.root.uuid, address)

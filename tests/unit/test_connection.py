@@ -80,6 +80,15 @@ def test_running_and_shut_off_domains_count(
     assert not use.holds("0000:3b:00.1")
 
 
+def test_what_runs_can_be_told_from_what_is_off(
+    host: libvirt.virConnect,
+) -> None:
+    define(host, "running", MDEV.format(FIRST)).create()
+    define(host, "off", PCI.format("0x0", "0x3b", "0x00", "0x0"))
+    use = connection.read_hostdevs(host, is_running=True)
+    assert use == connection.HostdevUse(mdevs=frozenset({FIRST}))
+
+
 def test_a_domain_may_have_several(host: libvirt.virConnect) -> None:
     define(
         host,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import flavors
+from nova_accel import errors, flavors
 
 suffixes = st.from_regex(r"[a-zA-Z0-9_-]{0,64}", fullmatch=True)
 words = st.from_regex(r"[A-Z][A-Z0-9_]{0,8}", fullmatch=True)
@@ -77,3 +78,45 @@ def test_the_order_of_extra_specs_does_not_matter() -> None:
     specs = {"resourcesB:VGPU": "1", "resourcesA:PGPU": "2", "traitA:T": "x"}
     backwards = dict(reversed(specs.items()))
     assert flavors.parse_groups(specs) == flavors.parse_groups(backwards)
+
+
+# -- how a guest is given its devices --------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("specs", "wanted"),
+    [
+        ({}, flavors.Options()),
+        (
+            {"accelerator:display": "on", "accelerator:ramfb": "ON "},
+            flavors.Options(has_display=True, has_ramfb=True),
+        ),
+        ({"accelerator:rom": "off"}, flavors.Options(has_rom=False)),
+        ({"accelerator:ramfb": "off"}, flavors.Options(has_ramfb=False)),
+        (
+            {"accelerator:numa_policy": "preferred", "display": "maybe"},
+            flavors.Options(),
+        ),
+    ],
+)
+def test_options_are_read_from_their_namespace(
+    specs: dict[str, str], wanted: flavors.Options
+) -> None:
+    assert flavors.parse_options(specs) == wanted
+
+
+@pytest.mark.parametrize("name", ["display", "ramfb", "rom"])
+@pytest.mark.parametrize("value", ["", "yes", "true", "1", "on off"])
+def test_what_is_neither_on_nor_off_is_named(name: str, value: str) -> None:
+    with pytest.raises(errors.MalformedError) as caught:
+        flavors.parse_options({f"accelerator:{name}": value})
+    assert str(caught.value) == (
+        f"{value!r} is not a flavor extra spec accelerator:{name};"
+        " expected on or off"
+    )
+
+
+@pytest.mark.parametrize("display", [{}, {"accelerator:display": "off"}])
+def test_a_ramfb_needs_a_display(display: dict[str, str]) -> None:
+    with pytest.raises(errors.MalformedError, match="display=on beside it"):
+        flavors.parse_options(display | {"accelerator:ramfb": "on"})

@@ -89,10 +89,10 @@ def test_a_new_card_is_locked_too(
         life._drivers,
         policy.Policy(),
         execute.Executor(str(kernel.root)),
-        snapshot.Snapshot(life.host._read),
+        snapshot.Snapshot(life.host._survey),
     )
     fresh.adopt(ROOT)
-    with fresh._cards_of([slot()]):
+    with fresh._cards.hold([slot().provider]):
         worker = threading.Thread(
             target=fresh.ensure, args=(A, (asks(FOUR_Q),), (slot(),))
         )

@@ -20,6 +20,7 @@ from oslo_utils.fixture import uuidsentinel as uuids
 # Before Nova's fixtures forbid the import of the real libvirt.
 import virt_hooks.connection  # noqa: F401
 from nova_accel import conf, config_source, names
+from nova_accel.host import privileged
 from tests.functional.nova import libvirtd
 from tests.lab import fakehost
 
@@ -159,6 +160,7 @@ class AccelTestBase(base.ServersTestBase):
         controller = self._enter(
             fakehost.simulated_sysfs(fakehost.HostSpec(cards=cards), root)
         )
+        controller.write_sriov_manage(root / privileged.SRIOV_MANAGE)
         self.hosts[name] = controller
         self.flags(group="nova_accel", root=str(root), **settings)
         self.start_compute(hostname=name)

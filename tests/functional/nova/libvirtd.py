@@ -4,7 +4,8 @@
 A domain starts only if its host devices exist and nobody holds them, and
 holds them while it runs, as QEMU holds a VFIO group: removing an mdev
 under a running guest blocks. ``managed='yes'`` binds PCI functions to
-vfio-pci and gives them back.
+vfio-pci and gives them back; ``managed='no'`` wants one whose own driver
+is of VFIO.
 """
 
 import errno
@@ -28,6 +29,7 @@ class Connection(fakelibvirt.Connection):
 
     def defineXML(self, xml: str) -> "Domain":
         domain = Domain(self, xml, running=False, transient=False)
+        domain.written = xml
         old = self._vms.get(domain.name())
         if old is not None:
             domain.groups = old.groups  # the running guest goes on
@@ -51,6 +53,8 @@ class Domain(fakelibvirt.Domain):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.groups: list[int] = []
+        #: As it was defined: the stand-in drops what it does not know.
+        self.written = ""
 
     def createWithFlags(self, flags: int) -> None:
         try:
@@ -119,7 +123,9 @@ class _Function:
             self._rebind(_VFIO)
 
     def group(self) -> str:
-        if self._driver() != _VFIO:
+        if self._driver() != _VFIO and (
+            self._managed or not (self._path / "vfio-dev").is_dir()
+        ):
             raise OSError(errno.EINVAL, f"{self._address} is not for VFIO")
         return os.path.basename(os.readlink(self._path / "iommu_group"))
 

@@ -14,7 +14,8 @@ class Start(base.AccelTestBase):
         self.assertEqual(1, stop.code)
         self.assertIn(
             "nova.conf [nova_accel] drivers = mdve: no such driver is"
-            " installed; known are mdev, noop, pci_passthrough",
+            " installed; known are amd_mxgpu, intel_sriov, mdev, noop,"
+            " nvidia_mdev, nvidia_vfio, pci_passthrough",
             self.stdlog.logger.output,
         )
 
@@ -22,7 +23,7 @@ class Start(base.AccelTestBase):
         for line, mend in (
             ('{"address": "0000:41:*"', "write one JSON object a line"),
             ('{"adress": "0000:41:*"}', "unknown key 'adress'; use address"),
-            ('{"use": "of"}', "use must be one of auto, mdev"),
+            ('{"use": "of"}', "use must be one of auto, vgpu"),
         ):
             self.hosts.clear()
             stop = self.assertRaises(

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vGPUs that are typed VFs, and cards that are whole, through Nova."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from lxml import etree
+
+from tests.functional.nova import base
+from tests.lab import fakehost
+
+L40S = "0000:3d:00.0"
+CARD = fakehost.NvidiaGpu(
+    address=L40S,
+    model="L40S",
+    interface="vfio",
+    total_vfs=4,
+    enabled_vfs=4,
+)
+SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
+#: NVIDIA's number of L40S-8Q in this driver release.
+EIGHT = "1152"
+
+
+def typed_group(shape: str, suffix: str = "_A") -> dict[str, str]:
+    """Return the extra specs of one L40S profile, as ``8Q``."""
+    size = int(shape.rstrip("ABCQ")) * 1024
+    return {
+        f"resources{suffix}:VGPU": "1",
+        f"resources{suffix}:CUSTOM_GPU_MEMORY_MB": str(size),
+        f"trait{suffix}:CUSTOM_VGPU_NVIDIA_L40S_{shape}": "required",
+    }
+
+
+class Vfio(base.AccelTestBase):
+    def types(self, host: str = "host1") -> dict[str, str]:
+        """Return the VFs that have a type."""
+        bus = Path(self.hosts[host].root) / "sys/bus/pci/devices"
+        found = {
+            path.parent.parent.name: path.read_text().strip()
+            for path in bus.glob("*/nvidia/current_vgpu_type")
+        }
+        return {name: kind for name, kind in found.items() if kind != "0"}
+
+    def fault(self, server: Any) -> str:
+        found = self.api.get_server(server["id"])
+        return str(found.get("fault", {}).get("message", ""))
+
+    def test_life(self) -> None:
+        self.start_host(CARD)
+        server = self.boot(typed_group("8Q"))
+        (function,) = self.functions_of(server)
+        self.assertEqual({function: EIGHT}, self.types())
+        (element,) = self.hostdevs(server)
+        self.assertEqual("no", element.get("managed"))
+        self.assertEqual("nvidia", self._driver(function))
+        self.assertEqual(
+            {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192}, self.usages(L40S)
+        )
+
+        wrote = self.hosts["host1"].writes()
+        self._reboot_server(server, hard=True)
+        self._stop_server(server)
+        self.run_periodics()
+        self.restart()
+        self.run_periodics()
+        self._start_server(server)
+        self.assertEqual({function: EIGHT}, self.types())
+        self.assertEqual([function], self.functions_of(server))
+        self.assertEqual(wrote, self.hosts["host1"].writes())
+
+        self._delete_server(server)
+        self.assertEqual({}, self.types())
+        self.assert_nothing_left()
+
+    def test_vfs_come_with_the_service(self) -> None:
+        """The host's reboot loses them, and the types with them."""
+        self.start_host(
+            dataclasses.replace(CARD, enabled_vfs=0),
+            device_spec=['{"address": "0000:3d:*", "num_vfs": 4}'],
+        )
+        self.assertEqual((4, 0), self.amounts(L40S)["VGPU"])
+        server = self.boot(typed_group("8Q"))
+        typed = self.types()
+        self._stop_server(server)
+        self.hosts["host1"].reboot()
+        self.assertEqual({}, self.types())
+        self.restart()
+        self._start_server(server)
+        self.assertEqual(typed, self.types())
+        self.assertEqual((4, 0), self.amounts(L40S)["VGPU"])
+        self._delete_server(server)
+        self.assertEqual({}, self.types())
+        self.assert_nothing_left()
+
+    def test_another_size_is_refused(self) -> None:
+        self.start_host(CARD)
+        first = self.boot(typed_group("8Q"))
+        self.until(
+            lambda: self.assertNotIn(
+                "CUSTOM_VGPU_NVIDIA_L40S_4Q", self.profiles(L40S)
+            )
+        )
+        second = self.boot(typed_group("8Q"))
+        refused = self.boot(typed_group("4Q"), expected_state="ERROR")
+        self.assertIn("No valid host", self.fault(refused))
+        self.assertEqual(2, len(self.types()))
+        for server in (first, second, refused):
+            self._delete_server(server)
+        self.assertEqual({}, self.types())
+        grown = self.boot(typed_group("4Q"))
+        self._delete_server(grown)
+        self.assert_nothing_left()
+
+    def test_a_lost_race_is_refused_with_the_reason(self) -> None:
+        """The card got another size after Placement had said yes."""
+        self.start_host(CARD)
+        bus = Path(self.hosts["host1"].root) / "sys/bus/pci/devices"
+        vf = bus / "0000:3d:00.7/nvidia/current_vgpu_type"
+        vf.write_text(EIGHT)
+        refused = self.boot(typed_group("4Q"), expected_state="ERROR")
+        self.assertIn("L40S-4Q", self.stdlog.logger.output)
+        self.assertIn("beside what runs on it", self.stdlog.logger.output)
+        self.assertEqual({"0000:3d:00.7": EIGHT}, self.types())
+        self.assertEqual((4, 1), self.amounts(L40S)["VGPU"])
+        self._delete_server(refused)
+
+    def test_a_display_needs_a_newer_libvirt(self) -> None:
+        self.start_host(CARD)
+        wants = typed_group("8Q") | {"accelerator:display": "on"}
+        refused = self.boot(wants, expected_state="ERROR")
+        self.assertIn("needs libvirt 10.3.0", self.stdlog.logger.output)
+        self.assertEqual({}, self.types())
+        self._delete_server(refused)
+        self.assert_nothing_left()
+
+    def test_a_wrong_option_is_named(self) -> None:
+        self.start_host(CARD)
+        wants = typed_group("8Q") | {"accelerator:display": "yes"}
+        refused = self.boot(wants, expected_state="ERROR")
+        self.assertIn(
+            "'yes' is not a flavor extra spec accelerator:display",
+            self.stdlog.logger.output,
+        )
+        self._delete_server(refused)
+        self.assert_nothing_left()
+
+    def test_options_of_an_mdev(self) -> None:
+        self.start_host(base.TWO_T4[0])
+        server = self.boot(
+            base.vgpu_group("_A", "4Q")
+            | {"accelerator:display": "on", "accelerator:ramfb": "on"}
+        )
+        (element,) = self.written(server)
+        self.assertEqual("on", element.get("display"))
+        self.assertEqual("on", element.get("ramfb"))
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_a_whole_card_is_one_slot_of_the_guest(self) -> None:
+        for machine, bus in (("pc", "0x00"), ("q35", "0x01")):
+            self.flags(
+                hw_machine_type=[f"x86_64={machine}"], group="libvirt"
+            )
+            name = f"host-{machine}"
+            self.start_host(*base.GPU_CARDS, name=name)
+            server = self.boot(base.whole_gpu_group("_A"), host=name)
+            found = [
+                element.find("./address").attrib
+                for element in self.written(server, name)
+            ]
+            self.assertEqual([bus, bus], [a["bus"] for a in found])
+            self.assertEqual(1, len({a["slot"] for a in found}))
+            self.assertEqual(
+                ["0x0", "0x1"], [a["function"] for a in found]
+            )
+            self.assertEqual(
+                ["on", None], [a.get("multifunction") for a in found]
+            )
+            self._delete_server(server)
+            self.assert_nothing_left(name)
+
+    def written(self, server: Any, host: str = "host1") -> list[Any]:
+        """Return a guest's hostdevs as they were defined.
+
+        The definition is valid by libvirt's schema.
+        """
+        root = etree.fromstring(self.domain(server, host).written)
+        if SCHEMA.exists():
+            form = etree.RelaxNG(etree.parse(SCHEMA))
+            self.assertTrue(form.validate(root), form.error_log)
+        found: list[Any] = root.findall("./devices/hostdev")
+        return found
+
+    def _driver(self, function: str) -> str:
+        path = Path(self.hosts["host1"].root) / "sys/bus/pci/devices"
+        return (path / function / "driver").resolve().name
+
+
+S7150 = "0000:9a:00.0"
+AMD = fakehost.PciCard(
+    address=S7150,
+    vendor=0x1002,
+    device=0x6929,
+    class_code=0x030000,
+    driver="gim",
+    total_vfs=16,
+    enabled_vfs=2,
+    takes_vf_count=False,
+    vf_device=0x692F,
+)
+
+
+class GenericVfs(base.AccelTestBase):
+    """Virtual functions that go to guests as they are."""
+
+    def test_life(self) -> None:
+        self.start_host(AMD)
+        (trait,) = self.profiles(S7150)
+        specs = {"resources_A:VGPU": "1", "trait_A:" + trait: "required"}
+        self.assertEqual((2, 0), self.amounts(S7150)["VGPU"])
+        first, second = self.boot(specs), self.boot(specs)
+        held = [self.functions_of(server) for server in (first, second)]
+        self.assertEqual(
+            [["0000:9a:00.1"], ["0000:9a:00.2"]], sorted(held)
+        )
+        (element,) = self.hostdevs(first)
+        self.assertEqual("yes", element.get("managed"))
+        refused = self.boot(specs, expected_state="ERROR")
+
+        self._reboot_server(first, hard=True)
+        self._stop_server(second)
+        self.run_periodics()
+        self.restart()
+        self.run_periodics()
+        self.assertEqual(held[0], self.functions_of(first))
+        self.assertEqual((2, 0), self.amounts(S7150)["VGPU"])
+        self._start_server(second)
+
+        for server in (first, second, refused):
+            self._delete_server(server)
+        self.assert_nothing_left()
+        functions = self.hosts["host1"].functions()
+        self.assertFalse(any(f["in_use"] for f in functions.values()))
+        self._delete_server(self.boot(specs))
+        self.assert_nothing_left()

@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our XML before a real libvirt: its schema, its checks, QEMU's driver."""
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import libvirt
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lxml import etree
+
+from nova_accel import flavors, model
+from tests import strategies
+from tests.unit.test_hostdev import (
+    CARD,
+    FIRMWARE,
+    MDEV,
+    PLAIN,
+    SCREEN,
+    SECOND,
+    TYPED,
+    VF,
+    WHOLE,
+)
+from virt_hooks import connection, guest, hostdev, nodedev
+
+SCHEMAS = Path("/usr/share/libvirt/schemas")
+VERSION: int = libvirt.getVersion()
+# One connection serves all examples of a test.
+SHARED = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=25,
+)
+VNC = '<graphics type="vnc"/>'
+# What Nova writes for a guest that may grow: ports without an index.
+NOVA_PORTS = '<controller type="pci" index="0" model="pcie-root"/>' + (
+    '<controller type="pci" model="pcie-root-port"/>' * 3
+)
+NIC = '<interface type="user"><model type="virtio"/></interface>'
+DISKS = "".join(
+    f'<disk type="file"><source file="/x/{name}"/>'
+    f'<target dev="{name}" bus="virtio"/></disk>'
+    for name in ("vda", "vdb", "vdc")
+)
+
+
+def domain(machine: str, *devices: str, kind: str = "qemu") -> str:
+    """Return a domain; libvirt chooses a machine that is not named."""
+    named = f' machine="{machine}"' if machine else ""
+    return (
+        f'<domain type="{kind}"><name>ours</name><memory>1048576</memory>'
+        f'<os><type arch="x86_64"{named}>hvm</type></os>'
+        f"<devices>{''.join(devices)}</devices></domain>"
+    )
+
+
+def whole(
+    machine: str,
+    *claims: model.Claim,
+    options: flavors.Options = PLAIN,
+    beside: tuple[str, ...] = (),
+    kind: str = "qemu",
+) -> str:
+    """Return a domain with the devices of some claims."""
+    bare = domain(machine, *beside, kind=kind)
+    added = hostdev.plan_elements(
+        claims, guest.parse_guest(bare), options, VERSION
+    )
+    return domain(machine, *beside, *added, kind=kind)
+
+
+def schema(name: str) -> etree.RelaxNG:
+    path = SCHEMAS / f"{name}.rng"
+    if not path.exists():
+        pytest.skip(f"{path}: libvirt's schemas are not installed")
+    return etree.RelaxNG(etree.parse(path))
+
+
+@pytest.fixture(scope="module")
+def form() -> etree.RelaxNG:
+    return schema("domain")
+
+
+@pytest.fixture
+def host() -> Iterator[libvirt.virConnect]:
+    connected = libvirt.open("test:///default")
+    yield connected
+    connected.close()
+
+
+@pytest.fixture(scope="module")
+def qemu(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[libvirt.virConnect]:
+    """Return libvirt's QEMU driver, in this process and on its own."""
+    libvirt.virEventRegisterDefaultImpl()
+    ended = threading.Event()
+
+    def serve() -> None:
+        while not ended.is_set():
+            libvirt.virEventRunDefaultImpl()
+
+    # The loop blocks between events: a timer ends it in time.
+    libvirt.virEventAddTimeout(200, lambda *_: None, None)
+    loop = threading.Thread(target=serve, daemon=True)
+    loop.start()
+    root = tmp_path_factory.mktemp("qemu")
+    try:
+        connected = libvirt.open(f"qemu:///embed?root={root}")
+    except libvirt.libvirtError as error:
+        pytest.skip(f"no QEMU driver of libvirt here: {error}")
+    yield connected
+    connected.close()
+    ended.set()
+    loop.join(5)
+
+
+def defined(host: libvirt.virConnect, text: str) -> str:
+    """Return what libvirt makes of a domain, after it validated it."""
+    flags = libvirt.VIR_DOMAIN_DEFINE_VALIDATE
+    found = host.defineXMLFlags(text, flags)
+    try:
+        result: str = found.XMLDesc(0)
+        return result
+    finally:
+        found.undefine()
+
+
+def places(text: str) -> list[tuple[str, tuple[int, int, int]]]:
+    """Return every device of a domain that has an address on PCI."""
+    found = []
+    for address in ElementTree.fromstring(text).iterfind(
+        "./devices/*/address[@type='pci']"
+    ):
+        numbers = [int(address.get(n, ""), 16) for n in ("bus", "slot")]
+        function = int(address.get("function", ""), 16)
+        found.append((address.get("multifunction", ""), (*numbers, function)))
+    return found  # type: ignore[return-value]
+
+
+ALL = pytest.mark.parametrize(
+    ("claims", "options"),
+    [
+        ((MDEV,), PLAIN),
+        ((MDEV, SECOND), SCREEN),
+        ((MDEV, SECOND, WHOLE), FIRMWARE),
+        ((MDEV,), flavors.Options(has_display=False)),
+        ((WHOLE,), PLAIN),
+        ((CARD,), PLAIN),
+        ((CARD, VF, MDEV), flavors.Options(has_rom=False)),
+        ((TYPED,), flavors.Options(has_rom=True)),
+        ((TYPED, VF), PLAIN),
+        pytest.param(
+            (TYPED,),
+            FIRMWARE,
+            marks=pytest.mark.skipif(
+                VERSION < hostdev.FIRST_PCI_DISPLAY,
+                reason="this libvirt is older than displays of functions",
+            ),
+        ),
+    ],
+)
+
+
+# -- the schema ------------------------------------------------------------
+
+
+@ALL
+@pytest.mark.parametrize("machine", ["q35", "pc"])
+def test_it_is_valid_by_libvirt_s_schema(
+    form: etree.RelaxNG,
+    claims: tuple[model.Claim, ...],
+    options: flavors.Options,
+    machine: str,
+) -> None:
+    text = whole(machine, *claims, options=options, beside=(VNC, NOVA_PORTS))
+    assert form.validate(etree.fromstring(text)), form.error_log
+    wrong = text.replace('type="mdev"', 'type="edev"').replace(
+        'managed="yes"', 'managed="maybe"'
+    )
+    if wrong != text:
+        assert not form.validate(etree.fromstring(wrong))
+
+
+@pytest.mark.parametrize("api", ["vfio-pci", "vfio-ccw", "vfio-ap"])
+def test_every_mdev_model_is_valid(form: etree.RelaxNG, api: str) -> None:
+    claim = dataclasses.replace(MDEV, device_api=api)
+    assert form.validate(etree.fromstring(whole("", claim)))
+
+
+@pytest.mark.parametrize(
+    "parent", ["0000:3b:00.4", "mtty", "matrix", "0.0.0052"]
+)
+def test_a_node_device_is_valid(parent: str) -> None:
+    (name, *_) = nodedev.parent_names(parent)
+    text = nodedev.to_xml(name, "nvidia-222", MDEV.handle)
+    wanted = schema("nodedev")
+    assert wanted.validate(etree.fromstring(text)), wanted.error_log
+    assert not wanted.validate(
+        etree.fromstring(text.replace("<uuid>", "<uuid>x"))
+    )
+
+
+# -- libvirt's own reading -------------------------------------------------
+
+
+@ALL
+def test_libvirt_takes_it_and_gives_it_back(
+    host: libvirt.virConnect,
+    claims: tuple[model.Claim, ...],
+    options: flavors.Options,
+) -> None:
+    text = whole("pc", *claims, options=options, beside=(VNC,), kind="test")
+    bare = text.replace(' machine="pc"', "")
+    use = connection.parse_hostdevs(defined(host, bare))
+    wanted = {h for c in claims for h in (c.handle, *c.members)}
+    assert use.mdevs | use.functions == wanted
+
+
+def test_libvirt_does_check_what_it_is_given(
+    host: libvirt.virConnect,
+) -> None:
+    good = whole("", MDEV, kind="test")
+    bad = good.replace('model="vfio-pci"', 'model="vfio-nothing"')
+    defined(host, good)
+    with pytest.raises(libvirt.libvirtError, match=r"schema|unsupported"):
+        defined(host, bad)
+
+
+@given(found=st.lists(strategies.uuids, min_size=1, max_size=6, unique=True))
+@SHARED
+def test_mdevs_come_back_as_they_were_written(
+    host: libvirt.virConnect, found: list[str]
+) -> None:
+    claims = [dataclasses.replace(MDEV, handle=uuid) for uuid in found]
+    text = whole("", *claims, kind="test")
+    assert connection.parse_hostdevs(defined(host, text)) == (
+        connection.HostdevUse(mdevs=frozenset(found))
+    )
+
+
+@given(
+    members=st.lists(
+        strategies.pci_addresses, min_size=1, max_size=6, unique=True
+    )
+)
+@SHARED
+def test_functions_come_back_as_they_were_written(
+    host: libvirt.virConnect, members: list[str]
+) -> None:
+    claim = dataclasses.replace(
+        WHOLE, handle=members[0], members=tuple(members[1:])
+    )
+    text = whole("", claim, kind="test")
+    use = connection.parse_hostdevs(defined(host, text))
+    assert use == connection.HostdevUse(functions=frozenset(members))
+    assert all(use.holds(member) for member in members)
+
+
+# -- QEMU's driver ---------------------------------------------------------
+
+
+@ALL
+@pytest.mark.parametrize("machine", ["q35", "pc"])
+def test_qemu_s_driver_takes_it(
+    qemu: libvirt.virConnect,
+    claims: tuple[model.Claim, ...],
+    options: flavors.Options,
+    machine: str,
+) -> None:
+    defined(qemu, whole(machine, *claims, options=options, beside=(VNC,)))
+
+
+@pytest.mark.parametrize(
+    ("machine", "beside"),
+    [
+        ("q35", (NOVA_PORTS, NIC, DISKS)),
+        ("q35", (NIC, DISKS)),
+        ("q35", ()),
+        ("pc", (NIC, DISKS, VNC)),
+        ("pc", ()),
+    ],
+)
+def test_a_card_is_one_slot_of_the_guest_and_in_nobody_s_way(
+    qemu: libvirt.virConnect, machine: str, beside: tuple[str, ...]
+) -> None:
+    other = dataclasses.replace(
+        WHOLE, handle="0000:66:00.0", members=("0000:66:00.1",)
+    )
+    text = defined(qemu, whole(machine, CARD, VF, other, MDEV, beside=beside))
+    taken = [place for _, place in places(text)]
+    assert len(set(taken)) == len(taken)
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    for element in ElementTree.fromstring(text).iterfind("./devices/hostdev"):
+        source = element.find("./source/address")
+        where = element.find("./address")
+        assert source is not None
+        assert where is not None
+        numbers = [int(where.get(n, ""), 16) for n in ("bus", "slot")]
+        function = int(where.get("function", ""), 16)
+        found.setdefault(source.get("bus", ""), []).append(
+            (*numbers, function)  # type: ignore[arg-type]
+        )
+    for bus, functions in (("0x65", [0, 1, 2, 3]), ("0x66", [0, 1])):
+        assert len({place[:2] for place in found[bus]}) == 1
+        assert [place[2] for place in found[bus]] == functions
+    slots = {place[:2] for held in found.values() for place in held}
+    assert len(slots) == 4
+
+
+def test_qemu_gets_its_functions(qemu: libvirt.virConnect) -> None:
+    """A host without VFIO can't choose it: here it is written down."""
+    text = whole("q35", CARD, MDEV, options=FIRMWARE, beside=(VNC,))
+    function = "<source><address domain"
+    line = qemu.domainXMLToNative(
+        "qemu-argv",
+        text.replace(function, f'<driver name="vfio"/>{function}'),
+    )
+    for number in range(4):
+        assert f'"host":"0000:65:00.{number}"' in line
+    assert '"multifunction":true,"addr":"0x0"' in line
+    assert f'"sysfsdev":"/sys/bus/mdev/devices/{MDEV.handle}"' in line
+    assert '"display":"on","ramfb":true' in line
+
+
+def test_qemu_s_driver_sees_a_function_s_rom(
+    qemu: libvirt.virConnect,
+) -> None:
+    text = whole("pc", WHOLE, options=flavors.Options(has_rom=False))
+    line = qemu.domainXMLToNative(
+        "qemu-argv",
+        text.replace("<source>", '<driver name="vfio"/><source>'),
+    )
+    assert '"rombar":0' in line
+
+
+def test_qemu_s_driver_would_refuse_what_we_refuse_before(
+    qemu: libvirt.virConnect,
+) -> None:
+    """Our words come before libvirt's; the rule is libvirt's."""
+    text = whole("pc", MDEV, options=SCREEN, beside=(VNC,))
+    with pytest.raises(libvirt.libvirtError, match="graphics device"):
+        defined(qemu, text.replace(VNC, ""))

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards brought into the mode that policy asks for."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from nova_accel import actions, inventory, policy
+from nova_accel.host import privileged, sysfs
+from nova_accel.vendors import nvidia_vfio
+from tests import simulated_vfio
+from tests.lab import fakehost
+from tests.simulated_vfio import BARE, ENABLE, started
+from virt_hooks import connection, lifecycle
+
+
+@pytest.fixture(scope="module")
+def mounted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[fakehost.Controller]:
+    if reason := fakehost.missing():
+        pytest.skip(reason)
+    root = tmp_path_factory.mktemp("host")
+    with fakehost.simulated_sysfs(simulated_vfio.SPEC, root) as controller:
+        controller.write_sriov_manage(root / privileged.SRIOV_MANAGE)
+        yield controller
+
+
+@pytest.fixture
+def life(kernel: fakehost.Controller) -> lifecycle.Lifecycle:
+    return started(kernel)
+
+
+def test_vfs_are_enabled_as_policy_asks(
+    kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    life = started(kernel, ENABLE)
+    assert life.host.state.device(BARE) is None
+    assert life.arrange()
+    found = life.host.state.device(BARE)
+    assert found is not None
+    assert len(found.slots) == 3
+    written = kernel.writes()
+    assert not life.arrange(), "it is in its mode by now"
+    assert kernel.writes() == written
+    tree = life.tree(inventory.OWNER_TRAITS)
+    assert tree is not None
+    assert len(tree.nodes) == 3
+
+
+def test_without_policy_nothing_is_arranged(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    reads, written = kernel.reads(), kernel.writes()
+    assert not life.arrange()
+    assert (kernel.reads(), kernel.writes()) == (reads, written)
+
+
+def test_what_can_t_be_arranged_is_told_once_and_tried_again(
+    kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(nvidia_vfio.NvidiaVfioDriver):
+        is_broken = True
+
+        def plan_arrange(
+            self, host: sysfs.HostReader, rules: policy.Policy
+        ) -> tuple[actions.Action, ...]:
+            if self.is_broken:
+                raise RuntimeError("a bug")
+            return tuple(super().plan_arrange(host, rules))
+
+    life = started(kernel, ENABLE)
+    driver = Broken()
+    life._arranger._drivers = {"nvidia_vfio": driver}  # type: ignore[union-attr]
+    for _ in range(3):
+        assert not life.arrange()
+    assert caplog.text.count("RuntimeError('a bug')") == 1
+    driver.is_broken = False
+    assert life.arrange()
+    assert life.host.state.device(BARE) is not None
+
+
+def test_a_tool_that_fails_does_not_stop_the_service(
+    kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = started(kernel, ENABLE)
+    tool = kernel.root / privileged.SRIOV_MANAGE
+    kept = tool.read_text()
+    tool.write_text("#!/bin/sh\necho no such luck >&2\nexit 1\n")
+    try:
+        assert not life.arrange()
+        assert not life.arrange()
+        assert caplog.text.count("not in the mode that [nova_accel]") == 1
+    finally:
+        tool.write_text(kept)
+    assert life.arrange()
+    assert life.host.state.device(BARE) is not None
+
+
+def test_a_card_of_which_a_guest_has_a_part_is_left_alone(
+    kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = started(kernel, ENABLE)
+    life.read_running = lambda: connection.HostdevUse(
+        functions=frozenset({BARE})
+    )
+    written = kernel.writes()
+    assert not life.arrange()
+    assert kernel.writes() == written
+    assert "a running guest has a part of it" in caplog.text

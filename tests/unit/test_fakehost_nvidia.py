@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated kernel's tables against the library's catalogue.
+
+The one computes what the other has as data: where they differ, one of
+them is wrong.
+"""
+
+import pytest
+
+from nova_accel import profiles
+from nova_accel.host import known
+from tests.lab.fakehost.technologies import nvidia_instances, nvidia_types
+
+TYPES = [
+    (key, kind)
+    for key, model in nvidia_types.MODELS.items()
+    for kind in model.types()
+]
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"), TYPES, ids=[kind.name for _, kind in TYPES]
+)
+def test_a_type_is_what_the_catalogue_says(
+    key: str, kind: nvidia_types.VgpuType
+) -> None:
+    listed = known.load().find(profiles.strip_brand(kind.name))
+    assert listed is not None
+    assert listed.gpu == key
+    assert listed.framebuffer_mb == kind.framebuffer
+    assert listed.limit == kind.max_instance
+    assert listed.instance == kind.instance
+    assert listed.per_instance == kind.per_instance
+    if listed.starts_mixed:
+        assert listed.span == kind.size
+        assert listed.starts_mixed == kind.mixed
+    if listed.starts_equal:
+        assert listed.starts_equal == kind.equal
+
+
+@pytest.mark.parametrize("key", sorted(nvidia_types.MODELS))
+def test_instances_are_what_the_catalogue_says(key: str) -> None:
+    gpu = known.load().gpu(key)
+    assert gpu is not None
+    listed = {
+        kind.name: (kind.size, kind.slices, kind.starts, kind.limit)
+        for kind in gpu.kinds
+    }
+    for kind in nvidia_types.MODELS[key].kinds:
+        simulated = (kind.size, kind.slices, kind.starts, kind.limit)
+        assert listed[kind.name] == simulated
+
+
+def test_instances_never_overlap() -> None:
+    made = nvidia_instances.Instances(nvidia_instances.A100_KINDS)
+    for kind in made.kinds:
+        for start in made.room(kind):
+            if start in made.room(kind):
+                made.create(kind, start)
+    taken = [
+        unit
+        for one in made.present.values()
+        for unit in range(one.start, one.start + one.kind.size)
+    ]
+    assert len(taken) == len(set(taken))
+    assert max(taken) < 8

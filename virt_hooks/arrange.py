@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards brought into the mode that policy asks for."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from nova_accel import actions, errors, plugin, policy, providers
+from nova_accel.host import execute, sysfs
+from virt_hooks import cards, connection, recover
+
+LOG = logging.getLogger(__name__)
+
+_Planned = Mapping[str, Sequence[actions.Action]]
+
+
+class Arranger:
+    """Carries out what drivers plan for modes that a reboot loses.
+
+    A card that can't be arranged is an error in the log, and is tried
+    again with the next pass; the others and the service go on.
+    """
+
+    def __init__(
+        self,
+        drivers: Mapping[str, plugin.Driver],
+        rules: policy.Policy,
+        executor: execute.Executor,
+        locks: cards.Cards,
+        look: Callable[[], sysfs.HostReader],
+    ) -> None:
+        """Use these; ``look`` returns a fresh reader of the host."""
+        self._drivers = drivers
+        self._rules = rules
+        self._executor = executor
+        self._locks = locks
+        self._look = look
+        self._told: dict[str, str] = {}
+        #: Whether the last pass found every card in its mode.
+        self.is_settled = True
+
+    def arrange(
+        self,
+        root: providers.ProviderRoot | None,
+        read_running: Callable[[], connection.HostdevUse],
+    ) -> bool:
+        """Bring every card into its mode; return whether one was changed.
+
+        Nothing is looked at where policy names no device. A card of which
+        a running guest has a part is left alone, and so is one on which
+        somebody works.
+
+        :param root: this compute node, None before it is known.
+        :param read_running: what the running guests hold; it is asked
+            only if there is something to do.
+        """
+        self.is_settled = True
+        if not self._rules.rules:
+            return False
+        is_changed = False
+        host = self._look()
+        for name, driver in self._drivers.items():
+            due = self._plan(name, driver, host)
+            if not due:
+                continue
+            self.is_settled = False
+            used = _cards_of(read_running().functions, host)
+            for card in due:
+                if card in used:
+                    self._tell(card, "a running guest has a part of it")
+                    continue
+                is_changed |= self._arrange_card(name, driver, root, card)
+        return is_changed
+
+    def _plan(
+        self, name: str, driver: plugin.Driver, host: sysfs.HostReader
+    ) -> _Planned:
+        """Return what a driver plans, by the card it is for."""
+        found: dict[str, list[actions.Action]] = {}
+        try:
+            for action in driver.plan_arrange(host, self._rules):
+                card = _card_of(_target(action), host)
+                found.setdefault(card, []).append(action)
+        except Exception as error:  # a vendor's own code, or the kernel's
+            self._tell(f"cards of driver {name}", _reason(error))
+            self.is_settled = False
+            return {}
+        self._told.pop(f"cards of driver {name}", None)
+        return found
+
+    def _arrange_card(
+        self,
+        name: str,
+        driver: plugin.Driver,
+        root: providers.ProviderRoot | None,
+        card: str,
+    ) -> bool:
+        key = recover.provider_of(root, card)
+        with self._locks.try_hold(key) as got:
+            if not got:
+                return False
+            # Anew: a spawn may have come between the plan and the lock.
+            due = self._plan(name, driver, self._look()).get(card, ())
+            try:
+                self._executor.apply_all(due)
+            except errors.AcceleratorError as error:
+                self._tell(card, _reason(error))
+                return False
+            self._told.pop(card, None)
+            return bool(due)
+
+    def _tell(self, where: str, reason: str) -> None:
+        """Log why something is not arranged: once, and when it changes."""
+        if self._told.get(where) == reason:
+            return
+        self._told[where] = reason
+        LOG.error(
+            "%s: not in the mode that [nova_accel] device_spec asks for: %s;"
+            " it is tried again with the next pass",
+            where,
+            reason,
+        )
+
+
+def _target(action: actions.Action) -> str:
+    """Return the function, or the mdev parent, that an action changes."""
+    match action:
+        case (
+            actions.CreateInstance(gpu=target)
+            | actions.DestroyInstance(gpu=target)
+            | actions.SetMixedSizes(gpu=target)
+        ):
+            return target
+        case actions.CreateMdev(parent=target) | actions.RemoveMdev(
+            parent=target
+        ):
+            return target
+        case actions.SetVgpuParams(target=target):
+            return target
+    return action.function
+
+
+def _card_of(name: str, host: sysfs.HostReader) -> str:
+    """Return the PF of a VF, and any other name as it is."""
+    function = host.function(name)
+    if function is None or function.physfn is None:
+        return name
+    return str(function.physfn)
+
+
+def _cards_of(names: Iterable[str], host: sysfs.HostReader) -> frozenset[str]:
+    return frozenset(_card_of(name, host) for name in names)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, errors.AcceleratorError):
+        return str(error)
+    return f"{error!r}; report it to whoever wrote the driver"

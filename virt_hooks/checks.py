@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must hold before a server's partitions are made."""
+
+from collections.abc import Iterable
+
+from nova_accel import errors, flavors, model
+from virt_hooks import connection
+
+# What a compute node itself gives (nova/virt/libvirt/driver.py,
+# update_provider_tree): a group of these only is no accelerator's.
+_HOST_CLASSES = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
+
+
+def check_booked(
+    consumer: str,
+    groups: Iterable[flavors.RequestGroup],
+    slots: Iterable[model.Slot],
+    host: model.HostState,
+) -> None:
+    """Check that a flavor that names a profile was given a slot.
+
+    Only what a device of this host makes counts as a profile: operators
+    mark hosts and Nova's own vGPUs with traits as they like.
+
+    :raises ClaimError: it was not; the server would start without its
+        device.
+    """
+    ours = {p.trait for device in host.devices for p in device.profiles}
+    named = sorted(
+        trait
+        for group in groups
+        if group.resources.keys() - _HOST_CLASSES
+        for trait in group.required & ours
+    )
+    if named and not tuple(slots):
+        raise errors.ClaimError(
+            consumer,
+            f"the flavor asks for {', '.join(named)}, but Nova claimed no"
+            " slot on this host: its view of the provider tree is old; the"
+            " next periodic update mends it",
+        )
+
+
+def explain_left(claim: model.Claim, use: connection.HostdevUse) -> str:
+    """Return why what is left in a slot can't be removed."""
+    what = f"slot {claim.slot} of {claim.device} still holds {claim.handle}"
+    if use.holds(claim.handle):
+        return (
+            f"{what}, and a guest has it; see `virsh list` and the XML of"
+            " its domains"
+        )
+    return (
+        f"{what} as {claim.profile}, which no server of this host is known"
+        " to have made; clear it by hand if nothing needs it"
+    )

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mediated devices as libvirt's node devices."""
+
+import re
+from collections.abc import Iterable
+from xml.etree import ElementTree
+
+from nova_accel import pci
+
+# An address on s390's channel subsystem: 0.0.0052.
+_CHANNEL = re.compile(r"[0-9a-f]+\.[0-9a-f]+\.[0-9a-f]{4}")
+# libvirt's name of the matrix device that vfio_ap makes mdevs on.
+_NAMES = {"matrix": "ap_matrix"}
+
+
+def parent_names(parent: str) -> tuple[str, ...]:
+    """Return the names that an mdev parent may have as a node device.
+
+    Likeliest first: ``pci_0000_41_00_4`` for a PCI function,
+    ``css_0_0_0052`` for a subchannel, ``ap_matrix`` for the matrix. For
+    others libvirt puts the subsystem before the name (node_device_udev.c,
+    udevGenerateDeviceName); the only one that it takes, ``mtty``, has the
+    same for both.
+
+    :param parent: the name of the directory in sysfs.
+    """
+    if parent in _NAMES:
+        return (_NAMES[parent],)
+    plain = _name(parent)
+    if pci.is_address(parent):
+        return (f"pci_{plain}",)
+    if _CHANNEL.fullmatch(parent):
+        return (f"css_{plain}",)
+    return (f"{plain}_{plain}", plain)
+
+
+def mdev_name(uuid: str, names: Iterable[str]) -> str | None:
+    """Return the name of an mdev among node devices' names, or None.
+
+    It is ``mdev_<uuid>``, since libvirt 7.3 with its parent behind.
+    """
+    wanted = f"mdev_{_name(uuid)}"
+    return next(
+        (n for n in names if n == wanted or n.startswith(f"{wanted}_")), None
+    )
+
+
+def to_xml(parent: str, type_id: str, uuid: str) -> str:
+    """Return the ``<device>`` that makes an mdev.
+
+    :param parent: the node device's name, one of parent_names().
+    :param type_id: as the kernel knows it: ``nvidia-222``.
+    """
+    root = ElementTree.Element("device")
+    # The schema wants a name; libvirt makes its own.
+    ElementTree.SubElement(root, "name").text = f"mdev_{_name(uuid)}"
+    ElementTree.SubElement(root, "parent").text = parent
+    capability = ElementTree.SubElement(root, "capability", type="mdev")
+    ElementTree.SubElement(capability, "type", id=type_id)
+    ElementTree.SubElement(capability, "uuid").text = uuid
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _name(text: str) -> str:
+    return re.sub(r"[^0-9A-Za-z]", "_", text)
