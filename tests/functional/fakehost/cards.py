@@ -71,6 +71,80 @@ SPEC = HostSpec(
     )
 )
 
+L40S, L40S_MIXED = "0000:81:00.0", "0000:91:00.0"
+A40_MIXED = "0000:a1:00.0"
+A100, A100_MDEV = "0000:b1:00.0", "0000:c1:00.0"
+BLACKWELL = "0000:d1:00.0"
+QAT, GIM = "0000:e1:00.0", "0000:e2:00.0"
+
+#: What a host of many GPUs has; a mount of its own.
+GPUS = HostSpec(
+    cards=(
+        NvidiaGpu(
+            address=L40S, model="L40S", enabled_vfs=4, interface="vfio"
+        ),
+        NvidiaGpu(
+            address=L40S_MIXED,
+            model="L40S",
+            enabled_vfs=6,
+            interface="vfio",
+            mixed=True,
+        ),
+        NvidiaGpu(address=A40_MIXED, model="A40", enabled_vfs=6, mixed=True),
+        NvidiaGpu(
+            address=A100,
+            model="A100",
+            enabled_vfs=8,
+            total_vfs=8,
+            interface="vfio",
+            mig=True,
+        ),
+        NvidiaGpu(
+            address=A100_MDEV,
+            model="A100",
+            enabled_vfs=4,
+            mig=True,
+            instances=(("1g.5gb", 0), ("3g.20gb", 4)),
+        ),
+        NvidiaGpu(
+            address=BLACKWELL,
+            model="RTXPRO6000",
+            enabled_vfs=6,
+            interface="vfio",
+            mig=True,
+            instances=(("1g.24gb", 0), ("2g.48gb", 2)),
+        ),
+        PciCard(
+            address=QAT,
+            vendor=0x8086,
+            device=0x4940,
+            class_code=0x0B4000,
+            driver="4xxx",
+            total_vfs=16,
+            vf_device=0x4941,
+            vf_driver="4xxxvf",
+            made_vfs=16,
+        ),
+        PciCard(
+            address=GIM,
+            vendor=0x1002,
+            device=0x74A1,
+            class_code=0x120000,
+            driver="gim",
+            total_vfs=8,
+            vf_device=0x74B5,
+            enabled_vfs=1,
+            takes_vf_count=False,
+        ),
+    )
+)
+
+
+def vf_of(address: str, number: int) -> str:
+    """Return an NVIDIA VF's address: they begin at function 4."""
+    place = number + 4
+    return f"{address[:-4]}{place // 8:02x}.{place % 8}"
+
 
 def new_uuid() -> str:
     return str(uuid.uuid4())

@@ -37,3 +37,22 @@ def host(_mounted: fakehost.Controller) -> fakehost.Controller:
 @pytest.fixture
 def mtty(host: fakehost.Controller) -> Path:
     return host.sys / "devices/virtual/mtty/mtty/mdev_supported_types"
+
+
+@pytest.fixture(scope="package")
+def _gpus_mounted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[fakehost.Controller]:
+    reason = fakehost.missing()
+    if reason:
+        pytest.skip(reason)
+    root = tmp_path_factory.mktemp("gpus")
+    with fakehost.simulated_sysfs(cards.GPUS, root) as controller:
+        yield controller
+
+
+@pytest.fixture
+def gpus(_gpus_mounted: fakehost.Controller) -> fakehost.Controller:
+    """A host of NVIDIA's cards in every form, and other SR-IOV cards."""
+    _gpus_mounted.reboot()
+    return _gpus_mounted

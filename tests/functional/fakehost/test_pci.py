@@ -14,10 +14,12 @@ from tests.functional.fakehost.cards import (
     A40,
     A40_VFS,
     FPGA,
+    GIM,
     GPU,
     GPU_AUDIO,
     GPU_GROUP,
     NIC,
+    QAT,
     refused,
     store,
 )
@@ -217,3 +219,26 @@ def test_without_iommu_there_are_no_groups_and_no_vfio(
         write(bare, f"devices/{FPGA}/driver_override", "vfio-pci")
         with refused(errno.EINVAL):
             write(bare, "drivers/vfio-pci/bind", FPGA)
+
+
+def test_a_card_makes_the_vfs_it_likes(gpus: Controller) -> None:
+    numvfs = f"devices/{QAT}/sriov_numvfs"
+    write(gpus, numvfs, "3")
+    assert (gpus.sys / "bus/pci" / numvfs).read_text() == "16\n"
+    with refused(errno.EBUSY):
+        write(gpus, numvfs, "3")
+    write(gpus, numvfs, "0")
+    assert (gpus.sys / "bus/pci" / numvfs).read_text() == "0\n"
+
+
+def test_a_driver_without_sriov_configure_is_enoent(
+    gpus: Controller,
+) -> None:
+    numvfs = f"devices/{GIM}/sriov_numvfs"
+    assert (gpus.sys / "bus/pci" / numvfs).read_text() == "1\n"
+    for number in ("0", "2"):
+        with refused(errno.ENOENT):
+            write(gpus, numvfs, number)
+    write(gpus, numvfs, "1")  # what it is already
+    with refused(errno.ERANGE):
+        write(gpus, numvfs, "9")

@@ -11,7 +11,7 @@ from tests.lab.fakehost.controller import Controller, FakehostError
 from tests.lab.fakehost.mount import missing, simulated_sysfs
 from tests.lab.fakehost.spec import HostSpec
 from tests.lab.fakehost.technologies.mtty import Mtty
-from tests.lab.fakehost.technologies.nvidia_mdev import NvidiaGpu
+from tests.lab.fakehost.technologies.nvidia_card import NvidiaGpu
 from tests.lab.fakehost.technologies.pci_card import PciCard
 from tests.lab.fakehost.technologies.vfio_ap import VfioAp
 

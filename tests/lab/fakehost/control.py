@@ -15,6 +15,7 @@ from tests.lab.fakehost.faults import OPERATIONS, Fault
 from tests.lab.fakehost.filesystem import SysfsOperations
 from tests.lab.fakehost.kernel import Kernel
 from tests.lab.fakehost.pci import PciFunction
+from tests.lab.fakehost.technologies import nvidia_nvml, nvidia_tool
 from tests.lab.fakehost.tree import normal
 
 #: Characters that make a fault's path a pattern.
@@ -96,6 +97,10 @@ class Control:
                     "group": item.group,
                     "in_use": kernel.iommu.in_use(item.group),
                     "vfs": len(item.sriov.vfs) if item.sriov else 0,
+                    "vf_addresses": [
+                        vf.address
+                        for vf in (item.sriov.vfs if item.sriov else ())
+                    ],
                 }
                 for address, item in kernel.pci.functions.items()
             }
@@ -127,6 +132,34 @@ class Control:
             self._settle(lambda: capability.apply(0))
             if number:
                 capability.apply(number)
+
+    def do_nvml(self, *, call: str, arguments: list[int]) -> str:
+        """Answer a call of the NVML stand-in."""
+        with self._kernel.lock:
+            return nvidia_nvml.Nvml(self._kernel).call(call, arguments)
+
+    def do_sriov_manage(self, *, address: str, enable: bool) -> str:
+        """Do what NVIDIA's sriov-manage does."""
+        with self._kernel.lock:
+            return nvidia_tool.sriov_manage(
+                self._kernel, address, enable=enable
+            )
+
+    def do_gpus(self) -> dict[str, dict[str, Any]]:
+        """Return the books of NVIDIA's cards."""
+        with self._kernel.lock:
+            return nvidia_tool.books(self._kernel)
+
+    def do_creatable(self) -> dict[str, dict[str, int]]:
+        """Return what each mdev parent would make."""
+        with self._kernel.lock:
+            return {
+                parent.name: {
+                    f"{parent.prefix}-{kind.suffix}": parent.available(kind)
+                    for kind in parent.types
+                }
+                for parent in self._kernel.mdev.parents.values()
+            }
 
     def do_reboot(self) -> None:
         """Start over with the same cards."""

@@ -7,8 +7,11 @@ import errno
 import json
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any
+
+from tests.lab.fakehost.technologies import nvidia_tool
 
 #: Environment variable that names the socket inside the full namespace.
 ENVIRONMENT = "FAKEHOST_CONTROL"
@@ -39,6 +42,7 @@ class Controller:
     def __init__(self, socket_path: Path, root: Path = Path("/")) -> None:
         self.root = root
         self.sys = root / "sys"
+        self.socket = socket_path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(ANSWER_S)
         self._socket.connect(str(socket_path))
@@ -126,7 +130,7 @@ class Controller:
         return found
 
     def functions(self) -> dict[str, dict[str, Any]]:
-        """Return address -> driver, override, group, in_use, vfs."""
+        """Return address -> driver, override, group, in_use, vfs, ..."""
         found: dict[str, dict[str, Any]] = self._call("functions")
         return found
 
@@ -138,6 +142,22 @@ class Controller:
     def writes(self) -> list[dict[str, Any]]:
         """Return the writes (path, data, errno), oldest first."""
         found: list[dict[str, Any]] = self._call("writes")
+        return found
+
+    def gpus(self) -> dict[str, dict[str, Any]]:
+        """Return the books of NVIDIA's cards, by address.
+
+        ``mig``, ``mixed``; ``instances``: id -> kind, start; ``vgpus``: mdev
+        or VF -> type, start, instance; ``left``: type -> how many more as
+        things stand; ``could_make``: types of which one more can be, a new
+        GPU instance allowed.
+        """
+        found: dict[str, dict[str, Any]] = self._call("gpus")
+        return found
+
+    def creatable(self) -> dict[str, dict[str, int]]:
+        """Return mdev parent -> type -> how many more it would make."""
+        found: dict[str, dict[str, int]] = self._call("creatable")
         return found
 
     def reads(self) -> int:
@@ -154,6 +174,19 @@ class Controller:
     def set_vfs(self, address: str, number: int) -> None:
         """Set the number of VFs as a vendor's own tool does it."""
         self._call("set_vfs", address=address, number=number)
+
+    def sriov_manage(self, address: str, *, enable: bool) -> None:
+        """Enable or disable all VFs of a card as NVIDIA's tool does it."""
+        self._call("sriov_manage", address=address, enable=enable)
+
+    def write_sriov_manage(self, path: Path) -> Path:
+        """Write an executable that does the same for ``-e|-d ADDRESS``."""
+        return nvidia_tool.write_tool(path, sys.executable, self.socket)
+
+    def nvml(self, call: str, *arguments: int) -> str:
+        """Return what the NVML stand-in is told: code and fields."""
+        text: str = self._call("nvml", call=call, arguments=arguments)
+        return text
 
     def reboot(self) -> None:
         """Forget all devices, faults and logs; find the cards again."""

@@ -10,7 +10,7 @@ from tests.lab.fakehost.faults import Faults
 from tests.lab.fakehost.iommu import IommuGroups
 from tests.lab.fakehost.mdev import MdevCore
 from tests.lab.fakehost.pci import PciBus
-from tests.lab.fakehost.tree import Tree
+from tests.lab.fakehost.tree import Attr, Tree
 from tests.lab.fakehost.uevents import Uevents
 
 #: Directories that exist before any device does.
@@ -51,6 +51,9 @@ class Kernel:
             self.tree.mkdir(path)
         self.faults = Faults()
         self.uevents = Uevents(netlink=netlink)
+        self.tree.add(
+            "kernel/uevent_seqnum", Attr(lambda: f"{self.uevents.seqnum}\n")
+        )
         self.iommu = IommuGroups(self.tree, vfio_dir, enabled=iommu)
         self.pci = PciBus(self.tree, self.uevents, self.iommu)
         self.mdev = MdevCore(self.tree, self.uevents, self.iommu)

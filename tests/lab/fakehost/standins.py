@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles what the full namespace preloads, and the tiny guest."""
+"""Compiles what the full namespace preloads, the guest, and NVML."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent.parent / "standins"
 #: LD_PRELOAD libraries: for QEMU, and for libvirtd.
 PRELOADS = ("fakevfio", "norlimit")
+NVML = "libnvidia-ml.so.1"
 GUEST = "acker"
 #: SeaBIOS does not boot a smaller virtio disk.
 GUEST_SIZE = 1 << 20
@@ -35,6 +37,24 @@ def build(directory: Path) -> None:
             _run("gcc", *flags, "-o", library, source, "-ldl")
     _build_guest(directory)
     _write_emulator(directory)
+
+
+def build_nvml(directory: Path) -> Path:
+    """Return the stand-in of NVML in ``directory``, brought up to date.
+
+    Loaded with RTLD_GLOBAL before nvidia-ml-py asks for it by its soname,
+    it is what that gets. Raises StandInError.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    library = directory / NVML
+    sources = sorted(SOURCES.glob("nvml*.c"))
+    if _stale(library, *sources, *SOURCES.glob("nvml*.h")):
+        flags = ("-O2", "-Wall", "-shared", "-fPIC", f"-Wl,-soname,{NVML}")
+        # tests run side by side: each sees the old file or the whole new
+        made = library.with_suffix(f".{os.getpid()}")
+        _run("gcc", *flags, "-o", made, *sources, "-lpthread")
+        made.replace(library)
+    return library
 
 
 def guest_image(directory: Path) -> Path:

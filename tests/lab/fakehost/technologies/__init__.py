@@ -8,7 +8,7 @@ a ``kind`` that names it there, and ``build(kernel)``.
 from __future__ import annotations
 
 from tests.lab.fakehost.technologies.mtty import Mtty
-from tests.lab.fakehost.technologies.nvidia_mdev import NvidiaGpu
+from tests.lab.fakehost.technologies.nvidia_card import NvidiaGpu
 from tests.lab.fakehost.technologies.pci_card import PciCard
 from tests.lab.fakehost.technologies.vfio_ap import VfioAp
 

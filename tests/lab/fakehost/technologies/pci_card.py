@@ -13,6 +13,26 @@ from tests.lab.fakehost.pci_driver import PciDriver
 from tests.lab.fakehost.sriov import SriovCapability
 
 
+class CardDriver(PciDriver):
+    """The driver of a card; ``made`` VFs are made for any number but 0."""
+
+    def __init__(
+        self,
+        name: str,
+        ids: frozenset[tuple[int, int]],
+        *,
+        sriov: bool,
+        made: int = 0,
+    ) -> None:
+        super().__init__(name, ids, sriov=sriov)
+        self._made = made
+
+    def sriov_configure(self, function: PciFunction, number: int) -> None:
+        """Make ``number`` VFs, or as many as the card always makes."""
+        made = self._made if number and self._made else number
+        super().sriov_configure(function, made)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PciCard:
     """One function.
@@ -20,6 +40,10 @@ class PciCard:
     ``driver`` "" leaves it unbound, any other name is a driver that knows
     its ids (and those of its VFs, ``vf_driver``); ``group`` puts it into
     the IOMMU group of that number, None into one of its own.
+
+    ``takes_vf_count`` False is a driver without sriov_configure (AMD's
+    gim: VFs are as many as its module was told). ``made_vfs`` is how many
+    the driver makes whatever it is asked for (QAT), 0 for what is asked.
     """
 
     kind: ClassVar[str] = "pci"
@@ -41,6 +65,8 @@ class PciCard:
     vf_stride: int = 1
     vf_driver: str = ""
     enabled_vfs: int = 0
+    takes_vf_count: bool = True
+    made_vfs: int = 0
 
     def build(self, kernel: Kernel) -> None:
         """Make the function, bind it, and its VFs."""
@@ -84,9 +110,15 @@ class PciCard:
     def _load_drivers(self, kernel: Kernel) -> None:
         vf_device = self.device if self.vf_device is None else self.vf_device
         for name, device, sriov in (
-            (self.driver, self.device, bool(self.total_vfs)),
+            (
+                self.driver,
+                self.device,
+                bool(self.total_vfs) and self.takes_vf_count,
+            ),
             (self.vf_driver, vf_device, False),
         ):
             if name:
                 ids = frozenset({(self.vendor, device)})
-                kernel.pci.register(PciDriver(name, ids, sriov=sriov))
+                kernel.pci.register(
+                    CardDriver(name, ids, sriov=sriov, made=self.made_vfs)
+                )
