@@ -2,8 +2,9 @@
 """NVIDIA's vGPU types: what everybody who knows something says of them.
 
 The kernel tells which a card has and which it can make now, and with
-mdevs their framebuffer and limit; NVML tells the same for the whole card;
-the catalogue tells how types share a card. They agree on names only.
+mdevs their framebuffer and limit; NVML tells the same for the whole card,
+and so does the table that the host driver ships; the catalogue tells how
+types share a card. They agree on names only.
 """
 
 import dataclasses
@@ -21,8 +22,9 @@ class Offer:
 
     ``name`` is without brand. ``ready`` is the parents' own word of how
     many more can be made: of a card the number it states, of VFs how many
-    would make one. ``handles`` are its ids by parent. ``gap`` tells why
-    it can't be offered, empty if it can.
+    would make one. ``handles`` are its ids by parent. ``said`` is what
+    the kernel says of it, ``written`` what the host driver's own table of
+    types does. ``gap`` tells why it can't be offered, empty if it can.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Offer:
     handles: Mapping[str, str] = dataclasses.field(default_factory=dict)
     device_api: str = ""
     said: profiles.TypeFacts = _SILENCE
+    written: profiles.TypeFacts = _SILENCE
     gap: str = ""
 
 
@@ -64,6 +67,7 @@ def gather(offer: Offer, told: nvml.VgpuType | None) -> Facts:
         size=_first(
             offer.said.memory_mb,
             told.framebuffer_mb if told else None,
+            offer.written.memory_mb,
             listed.framebuffer_mb if listed else None,
             profiles.named_size(offer.name),
         )
@@ -71,6 +75,7 @@ def gather(offer: Offer, told: nvml.VgpuType | None) -> Facts:
         limit=_first(
             offer.said.max_instances,
             told.max_instances if told else None,
+            offer.written.max_instances,
             listed.limit if listed else None,
         ),
         limit_mixed=listed.limit_mixed if listed else None,
@@ -98,7 +103,8 @@ def _instance(
     told: nvml.VgpuType | None,
     listed: catalogue.VgpuFacts | None,
 ) -> str:
-    if told is not None:
+    # NVML may know a type and not the kind of instance it stands in.
+    if told is not None and told.instance:
         return told.instance
     if listed is not None:
         return listed.instance
@@ -108,7 +114,7 @@ def _instance(
 def _per_instance(
     told: nvml.VgpuType | None, listed: catalogue.VgpuFacts | None
 ) -> int:
-    if told is not None:
+    if told is not None and (told.instance or listed is None):
         return max(1, told.per_instance)
     return listed.per_instance if listed else 1
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A card in MIG mode, its vGPUs mdevs: with NVML and without."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -91,6 +92,22 @@ def test_nvml_tells_the_instances(tmp_path: pathlib.Path) -> None:
     assert not card.geometry.is_dynamic
     assert look.profile(card, "A100-1-5C").available == 1
     assert "CUSTOM_ACCELERATOR_DRIVER_NVIDIA_550_90_07" in card.traits
+
+
+def test_a_type_whose_instance_nvml_does_not_name_is_still_mig_backed(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("a100-mig-mdev", tmp_path)
+    told = mig(*SPANS)
+    silent = dataclasses.replace(
+        told,
+        types=tuple(dataclasses.replace(t, instance="") for t in told.types),
+    )
+    (card,) = look.read(root, gpus=[silent]).devices
+    assert card == look.read(root, gpus=[told]).devices[0]
+    profile = look.profile(card, "A100-1-5C")
+    assert profile.instance == "1g.5gb"
+    assert profile.charges["CUSTOM_MIG_SLICE"] == 1
 
 
 def test_instances_are_made_for_claims_if_policy_says_so(

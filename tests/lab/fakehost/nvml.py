@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import ctypes
 import os
-import tempfile
 from pathlib import Path
 
 from tests.lab.fakehost import standins
 from tests.lab.fakehost.controller import ENVIRONMENT, Controller
+from tests.lab.fakehost.mount import REPOSITORY
 
-#: Where the library is built, once for all tests of a user.
-BUILT = Path(tempfile.gettempdir()) / f"fakehost-nvml-{os.getuid()}"
+#: Where the library is built: beside what else the fake host compiles.
+BUILT = (
+    Path(os.environ.get("NOVA_ACCEL_LAB", REPOSITORY / ".lab"))
+    / "fakehost/standins"
+)
 
 
 def load(host: Controller) -> Path:

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Placement in this process, its WSGI application called directly."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib import parse
+
+import jsonschema
+import sqlalchemy
+from oslo_db.sqlalchemy import engines
+from placement import db_api, deploy
+from placement.tests.functional.fixtures import placement
+from webob import Request
+
+from nova_accel import names, providers
+from placement_sync import calls
+
+VERSION = "placement 1.39"
+OK = 300
+
+INVENTORIES = sqlalchemy.text("""
+SELECT c.name, i.total, i.reserved FROM inventories i
+JOIN resource_providers p ON p.id = i.resource_provider_id
+JOIN resource_classes c ON c.id = i.resource_class_id
+WHERE p.uuid = :uuid""")
+TRAITS = sqlalchemy.text("""
+SELECT t.name FROM resource_provider_traits r
+JOIN resource_providers p ON p.id = r.resource_provider_id
+JOIN traits t ON t.id = r.trait_id
+WHERE p.uuid = :uuid""")
+ALLOCATIONS = sqlalchemy.text("""
+SELECT a.consumer_id, c.name, a.used FROM allocations a
+JOIN resource_providers p ON p.id = a.resource_provider_id
+JOIN resource_classes c ON c.id = a.resource_class_id
+WHERE p.uuid = :uuid""")
+
+
+@functools.cache
+def hurry() -> None:
+    """Leave out what costs a third of the time and proves nothing here.
+
+    jsonschema checks each of Placement's schemas at first use only, and
+    oslo.db lets no other thread run after each query: there is none.
+    """
+    known: dict[int, object] = {}
+    kind = jsonschema.Draft202012Validator
+    check = kind.check_schema
+
+    def check_once(schema: Any, *args: Any, **kwargs: Any) -> None:
+        if known.get(id(schema)) is not schema:
+            check(schema, *args, **kwargs)
+            known[id(schema)] = schema
+
+    kind.check_schema = check_once
+    engines._thread_yield = lambda *_: None
+
+
+class PlacementError(Exception):
+    """Placement refused a call; the text is its answer."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Books:
+    """What Placement has of one provider.
+
+    ``inventories``: class -> total, reserved; ``allocations``: consumer ->
+    class -> amount.
+    """
+
+    inventories: Mapping[str, tuple[int, int]]
+    traits: frozenset[str]
+    allocations: Mapping[str, Mapping[str, int]]
+
+
+class Service:
+    """Placement, and what of it concerns one compute node."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        """Start one that ends with ``stack``."""
+        hurry()
+        fixture = placement.PlacementFixture(use_intercept=False)
+        stack.enter_context(fixture)
+        self._app = deploy.loadapp(fixture.conf_fixture.conf)
+        self._names: set[str] = set()
+        self._generations: dict[str, int] = {}
+        self.calls = 0
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """Return what Placement answers; raises PlacementError."""
+        request = Request.blank(path, method=method)
+        request.headers["x-auth-token"] = "admin"
+        request.headers["openstack-api-version"] = VERSION
+        if body is not None:
+            request.content_type = "application/json"
+            request.body = json.dumps(body).encode()
+        answer = request.get_response(self._app)
+        self.calls += 1
+        if answer.status_code >= OK:
+            raise PlacementError(f"{method} {path}: {answer.text}")
+        return json.loads(answer.body) if answer.body else {}
+
+    def create_root(self, root: providers.ProviderRoot) -> None:
+        """Register the compute node, as Nova does."""
+        self._create(root.uuid, root.name, None)
+
+    def _create(self, uuid: str, name: str, parent: str | None) -> None:
+        self.call(
+            "POST",
+            "/resource_providers",
+            {"uuid": uuid, "name": name, "parent_provider_uuid": parent},
+        )
+
+    # -- what the library reports ----------------------------------------
+
+    def apply(
+        self,
+        plan: Iterable[calls.Call],
+        wanted: providers.ProviderTree,
+    ) -> None:
+        """Carry out placement_sync's plan for a tree.
+
+        A provider's traits go in one request, as Nova's client sends them.
+        """
+        traits: set[str] = set()
+        for call in plan:
+            match call:
+                case calls.CreateProvider():
+                    self._create(call.uuid, call.name, call.parent)
+                case calls.SetInventories(inventories=inventories):
+                    self._ensure("resource_classes", inventories)
+                    found = {k: v.as_dict() for k, v in inventories.items()}
+                    self._put(call.uuid, "inventories", found)
+                case calls.DeleteProvider():
+                    self.call("DELETE", f"/resource_providers/{call.uuid}")
+                case _:
+                    traits.add(call.uuid)
+        for uuid in sorted(traits):
+            node = wanted.node(uuid)
+            assert node is not None
+            self._ensure("traits", node.traits)
+            self._put(uuid, "traits", sorted(node.traits))
+
+    def _put(self, uuid: str, key: str, value: object) -> None:
+        """Replace a part of a provider; the generation is guessed first."""
+        path = f"/resource_providers/{uuid}"
+        for _ in range(2):
+            generation = self._generations.get(uuid)
+            if generation is None:
+                generation = self.call("GET", path)["generation"]
+            body = {key: value, "resource_provider_generation": generation}
+            try:
+                answer = self.call("PUT", f"{path}/{key}", body)
+            except PlacementError as error:
+                if "conflict" not in str(error).lower():
+                    raise
+                del self._generations[uuid]
+                continue
+            self._generations[uuid] = answer["resource_provider_generation"]
+            return
+        raise PlacementError(f"{path} changes all the time")
+
+    def _ensure(self, kind: str, wanted: Iterable[str]) -> None:
+        for name in wanted:
+            if name.startswith("CUSTOM_") and name not in self._names:
+                self.call("PUT", f"/{kind}/{name}")
+                self._names.add(name)
+
+    # -- what it says ----------------------------------------------------
+
+    def read_api(self, uuid: str) -> Books:
+        """Return a provider's books as the API tells them."""
+        path = f"/resource_providers/{uuid}"
+        inventories = self.call("GET", f"{path}/inventories")["inventories"]
+        allocations = self.call("GET", f"{path}/allocations")["allocations"]
+        return Books(
+            inventories={
+                name: (record["total"], record["reserved"])
+                for name, record in inventories.items()
+            },
+            traits=frozenset(self.call("GET", f"{path}/traits")["traits"]),
+            allocations={
+                consumer: dict(record["resources"])
+                for consumer, record in allocations.items()
+            },
+        )
+
+    def read(self, uuid: str) -> Books:
+        """Return the same from Placement's tables, which is faster."""
+        engine = db_api.placement_context_manager.reader.get_engine()
+        with engine.connect() as connection:
+            inventories, traits, used = (
+                connection.execute(query, {"uuid": uuid}).all()
+                for query in (INVENTORIES, TRAITS, ALLOCATIONS)
+            )
+        allocations: dict[str, dict[str, int]] = {}
+        for consumer, name, amount in used:
+            allocations.setdefault(consumer, {})[name] = amount
+        return Books(
+            inventories={
+                name: (total, reserved)
+                for name, total, reserved in inventories
+            },
+            traits=frozenset(name for (name,) in traits),
+            allocations=allocations,
+        )
+
+    # -- what the scheduler asks -----------------------------------------
+
+    def candidates(
+        self, resources: Mapping[str, int], trait: str
+    ) -> list[dict[str, Any]]:
+        """Return allocation requests: one provider that has it all."""
+        self._ensure("traits", [trait])
+        asked = ",".join(f"{k}:{v}" for k, v in sorted(resources.items()))
+        query = parse.urlencode(
+            {
+                "resources_G": asked,
+                "required_G": f"{trait},{names.OWNER_TRAIT}",
+                "group_policy": "none",
+            }
+        )
+        found = self.call("GET", f"/allocation_candidates?{query}")
+        return sorted(
+            found["allocation_requests"],
+            key=lambda one: sorted(one["allocations"]),
+        )
+
+    def claim(self, consumer: str, allocations: Mapping[str, Any]) -> None:
+        """Book a candidate for a server."""
+        self.call(
+            "PUT",
+            f"/allocations/{consumer}",
+            {
+                "allocations": allocations,
+                "consumer_generation": None,
+                "project_id": "project",
+                "user_id": "user",
+                "consumer_type": "INSTANCE",
+            },
+        )
+        self._changed(allocations)
+
+    def free(self, consumer: str, held: Iterable[str]) -> None:
+        """Drop a server's allocations from some providers."""
+        self.call("DELETE", f"/allocations/{consumer}")
+        self._changed(held)
+
+    def _changed(self, uuids: Iterable[str]) -> None:
+        """Expect what an allocation does to generations."""
+        for uuid in uuids:
+            if uuid in self._generations:
+                self._generations[uuid] += 1

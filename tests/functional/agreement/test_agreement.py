@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ten thousand random spawns and deletes; nobody's books may differ.
+
+After each request Placement, our tree and the kernel agree on the card it
+touched; no profile is offered there that the kernel would refuse, none
+withheld that it would give. The kernel is the simulated one, everything
+else is real: the library, Placement, and NVIDIA's binding of NVML.
+
+``AGREEMENT_REQUESTS`` is the number of requests, ``AGREEMENT_WORKERS`` how
+many processes share them, and ``AGREEMENT_SEED`` makes a run again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nova_accel import model, names
+from tests.functional.agreement import cards, node, run, worker
+from tests.lab import fakehost
+
+pytestmark = pytest.mark.fakehost
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+REQUESTS = int(os.environ.get("AGREEMENT_REQUESTS", "10000"))
+SEED = int(os.environ.get("AGREEMENT_SEED", "20261121"))
+WORKERS = int(os.environ.get("AGREEMENT_WORKERS", "2"))
+
+
+@pytest.fixture(autouse=True)
+def _needs() -> None:
+    reason = fakehost.missing()
+    if reason:
+        pytest.skip(reason)
+    pytest.importorskip("pynvml", reason="needs nvidia-ml-py")
+
+
+@pytest.fixture
+def cloud() -> Iterator[run.Run]:
+    with worker.cloud(SEED) as found:
+        yield found
+
+
+def start(seed: int, requests: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(  # noqa: S603 - arguments are ours
+        [
+            sys.executable,
+            *("-W", "ignore", "-m", "tests.functional.agreement.worker"),
+            *(str(seed), str(requests)),
+        ],
+        cwd=REPOSITORY,
+        # the same run each time, whatever sets of strings are in it
+        env=os.environ | {"PYTHONHASHSEED": "0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_books_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    """Share the requests among workers, each with a cloud of its own."""
+    said: list[list[str]] = [[] for _ in range(WORKERS)]
+
+    def follow(number: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said[number].append(line)
+            with capsys.disabled():
+                print(line, end="", flush=True)
+
+    share = -(-REQUESTS // WORKERS)
+    processes = [start(SEED + number, share) for number in range(WORKERS)]
+    threads = [
+        threading.Thread(target=follow, args=pair)
+        for pair in enumerate(processes)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for process, lines in zip(processes, said, strict=True):
+        assert process.wait() == 0, "".join(lines[-worker.SHOWN :])
+        spawned = re.findall(r"(\d+) spawned", lines[-1])
+        assert int(spawned[-1]) > share // 4
+
+
+def test_books_agree_beside_strangers(cloud: run.Run) -> None:
+    """What others make past Nova is reserved, and counted in."""
+    cloud.strangers = 15
+    for _ in range(max(200, REQUESTS // 20)):
+        cloud.go()
+    cloud.look_at_everything()
+    shown = "\n".join(map(str, cloud.disagreements[: worker.SHOWN]))
+    assert not cloud.disagreements, f"{cloud.summary()}\n{shown}"
+    assert cloud.counts["strangers' changes"]
+
+
+def test_every_technology_is_there(cloud: run.Run) -> None:
+    devices = [
+        device for host in cloud.hosts for device in host.providers().values()
+    ]
+    assert {d.plugin for d in devices} == {
+        "amd_mxgpu",
+        "intel_sriov",
+        "mdev",
+        "nvidia_mdev",
+        "nvidia_vfio",
+        "pci_passthrough",
+    }
+    assert {d.geometry.layout for d in devices} == set(model.Layout)
+    assert len(devices) == sum(len(spec.cards) for spec in cards.HOSTS)
+    assert any(d.geometry.is_dynamic for d in devices)
+
+
+def test_a_lie_of_ours_is_found(cloud: run.Run) -> None:
+    """A judge that never objects would prove nothing."""
+    (host,) = (h for h in cloud.hosts if h.root.name == "old")
+    provider = names.provider_uuid(host.root.uuid, cards.T4)
+    device = host.device(provider)
+    (small,) = (p for p in device.profiles if p.name == "T4-1Q")
+    for offered, kind in ((set(), "withheld"), ({"T4-96Q"}, "would be")):
+        cloud.disagreements.clear()
+        cloud.weigh(
+            host,
+            device,
+            offered
+            | {p.name for p in device.profiles}
+            - ({small.name} if not offered else set()),
+        )
+        (found,) = cloud.disagreements
+        assert found.kind.startswith(kind)
+    cloud.disagreements.clear()
+    # somebody else makes a vGPU past the library
+    node.store(
+        host.kernel.sys
+        / f"class/mdev_bus/{cards.T4}/mdev_supported_types/nvidia-234/create",
+        str(uuid.uuid4()),
+    )
+    cloud.compare(host, provider)
+    kinds = {d.kind for d in cloud.disagreements}
+    assert kinds == {"books differ", "would be refused"}
