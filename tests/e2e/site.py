@@ -130,11 +130,15 @@ class Site:
         found = self._placement(f"/allocations/{server.id}")["allocations"]
         return {uuid: item["resources"] for uuid, item in found.items()}
 
-    def hostdevs(self, server: Any, kind: str) -> list[str]:
-        """Return the hostdevs of a type that the server's domain has."""
+    def domain(self, server: Any) -> str:
+        """Return the XML of the server's domain, as libvirt has it."""
         done = run(["virsh", "dumpxml", server.id], self._env)
         assert done.returncode == 0, done.stderr
-        return evidence.hostdev_sources(done.stdout, kind)
+        return str(done.stdout)
+
+    def hostdevs(self, server: Any, kind: str) -> list[str]:
+        """Return the hostdevs of a type that the server's domain has."""
+        return evidence.hostdev_sources(self.domain(server), kind)
 
     def mdevs(self) -> set[str]:
         """Return the uuids of the mdevs in the compute host's kernel."""
@@ -148,6 +152,13 @@ class Site:
         """Run a shell script on the compute host's kernel."""
         argv = ["sh", "-c", script, "sh", *arguments]
         return machine.on_hardware(self.layout, argv)
+
+    def restart_compute(self, name: str, *options: str) -> None:
+        """Restart nova-compute with more options of [nova_accel]."""
+        overlay = self.layout.state / f"{name}.conf"
+        lines = ["[nova_accel]", *options, ""]
+        overlay.write_text("\n".join(lines))
+        self.cloud.restart_compute(overlay)
 
     def log_offset(self, name: str) -> int:
         """Return where a service's log ends now."""

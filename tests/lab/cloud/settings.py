@@ -229,6 +229,10 @@ def _nova_compute(layout: Layout, options: Options, host: ComputeHost) -> Ini:
     own = ini["DEFAULT"]
     own |= {
         "resource_tracker_workers": "1",
+        # A pass reads every PCI function through libvirt: seconds of an
+        # emulated processor, which servers that boot would wait for. The
+        # default is every minute.
+        "update_resources_interval": "300",
         "reserved_host_memory_mb": "0",
         "initial_cpu_allocation_ratio": "16.0",
         "initial_ram_allocation_ratio": "4.0",

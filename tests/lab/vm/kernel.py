@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian's kernel: unpacked, decompressed, and modules built against it."""
 
+import itertools
 import lzma
 import os
 import pathlib
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tests.lab.vm import apt, errors, layout, run
 
@@ -21,8 +22,19 @@ SAMPLES = (
 )
 SAMPLE_MODULES = ("mtty", "mdpy", "mbochs")
 
-#: (module, source file under tests/lab/standins) built beside the samples
-EXTRA_MODULES: tuple[tuple[str, str], ...] = ()
+#: modules of our own, built beside the samples: name -> files under
+#: tests/lab/standins, headers too
+EXTRA_MODULES: Mapping[str, tuple[str, ...]] = {
+    "nvidia": (
+        "fakenvidia.c",
+        "fakenvidia.h",
+        "fakenvidia_mdev.c",
+        "fakenvidia_vfio.c",
+        "fakenvidia_vgpu.c",
+        "fakenvidia_vgpu.h",
+    ),
+    "xe": ("fakexe.c",),
+}
 
 _XZ_MAGIC = b"\xfd7zXZ\x00"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -116,6 +128,27 @@ def unpack_samples(place: layout.Layout, release: str) -> None:
     shutil.rmtree(packed)
 
 
+def module_names() -> list[str]:
+    """Return the names of all modules that are built here."""
+    return [*SAMPLE_MODULES, *EXTRA_MODULES]
+
+
+def own_sources() -> list[pathlib.Path]:
+    """Return the sources of our own modules."""
+    names = itertools.chain.from_iterable(EXTRA_MODULES.values())
+    return [layout.STANDIN_SOURCES / name for name in names]
+
+
+def _kbuild() -> str:
+    """Return the Kbuild file; see Documentation/kbuild/modules.rst."""
+    objects = " ".join(f"{name}.o" for name in module_names())
+    lines = [f"obj-m += {objects}"]
+    for name, files in EXTRA_MODULES.items():
+        parts = [f"{f[:-2]}.o" for f in files if f.endswith(".c")]
+        lines.append(f"{name}-y := {' '.join(parts)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
 def build_modules(place: layout.Layout, release: str) -> None:
     """Build the sample drivers and our own modules, and install them.
 
@@ -127,11 +160,9 @@ def build_modules(place: layout.Layout, release: str) -> None:
     build.mkdir(parents=True)
     for name in SAMPLES:
         shutil.copy(place.source / name, build)
-    for _, name in EXTRA_MODULES:
-        shutil.copy(layout.STANDIN_SOURCES / name, build)
-    names = [*SAMPLE_MODULES, *(name for name, _ in EXTRA_MODULES)]
-    objects = " ".join(f"{name}.o" for name in names)
-    (build / "Kbuild").write_text(f"obj-m += {objects}\n")
+    for path in own_sources():
+        shutil.copy(path, build)
+    (build / "Kbuild").write_text(_kbuild())
     run.run_command(
         [
             "make",
@@ -147,6 +178,6 @@ def build_modules(place: layout.Layout, release: str) -> None:
     )
     extra = place.kernel / "lib/modules" / release / "extra"
     extra.mkdir(exist_ok=True)
-    for name in names:
+    for name in module_names():
         shutil.copy(build / f"{name}.ko", extra)
     run.run_command(["depmod", "-b", str(place.kernel), release])

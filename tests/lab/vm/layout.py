@@ -89,6 +89,11 @@ class Layout:
         return self.root / "standins"
 
     @property
+    def usr_lib(self) -> pathlib.Path:
+        """What commands that see the machine's /sys find in /usr/lib too."""
+        return self.standins / "usr-lib"
+
+    @property
     def remotefs(self) -> pathlib.Path:
         """Compiled programs that carry the machine's /sys to the host."""
         return self.root / "remotefs"

@@ -79,10 +79,10 @@ def _prepare_source(
 def _prepare_modules(
     place: layout.Layout, release: str, say: progress.Progress
 ) -> None:
-    own = [layout.STANDIN_SOURCES / name for _, name in kernel.EXTRA_MODULES]
-    files = [place.source / name for name in kernel.SAMPLES] + own
+    files = [place.source / name for name in kernel.SAMPLES]
+    files += kernel.own_sources()
     extra = place.kernel / "lib/modules" / release / "extra"
-    names = [*kernel.SAMPLE_MODULES, *(n for n, _ in kernel.EXTRA_MODULES)]
+    names = kernel.module_names()
     if stamps.ensure(
         place,
         "modules",

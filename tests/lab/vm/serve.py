@@ -28,6 +28,12 @@ SERVED_MODULES = (
     "mtty",
 )
 
+#: $0 becomes /sys and $1 lies over /usr/lib; the rest is the command
+_MOUNTS = """
+mount --bind "$0" /sys &&
+mount -t overlay -o "ro,lowerdir=$1:/usr/lib" nova-accel-lab /usr/lib &&
+shift && exec "$@"
+"""
 _RECORDS = "processes.json"
 _SHARE = "share"
 #: what a machine writes anew at each start
@@ -163,8 +169,8 @@ def _await_end(place: layout.Layout, qemu: processes.ProcessRecord) -> None:
 def exec_prefix(lab: pathlib.Path) -> list[str]:
     """Return what to put before a command so that /sys is the machine's.
 
-    The command gets a private mount namespace. libudev is told not to
-    insist that /sys is a sysfs.
+    The command gets a private mount namespace, in which /usr/lib has the
+    vendor's tools too. libudev is told not to insist that /sys is a sysfs.
     """
     place = layout.layout_of(lab)
     return [
@@ -176,8 +182,9 @@ def exec_prefix(lab: pathlib.Path) -> list[str]:
         "private",
         "sh",
         "-c",
-        'mount --bind "$0" /sys && exec "$@"',
+        _MOUNTS,
         str(place.sysfs),
+        str(place.usr_lib),
     ]
 
 

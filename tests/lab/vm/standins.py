@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the QEMU stand-ins and the tiny guest."""
+"""Compiles the QEMU stand-ins and the tiny guest, places the tool."""
 
 import pathlib
+import shutil
 
 from tests.lab.vm import layout, run
 
 #: shared objects for LD_PRELOAD, by source under tests/lab/standins
 PRELOADS = ("fakepci", "norlimit")
 GUEST = "acker"
+#: NVIDIA's tool for virtual functions, below /usr/lib
+TOOL = "nvidia/sriov-manage"
 
 #: SeaBIOS does not boot a virtio disk of a single sector
 GUEST_IMAGE_BYTES = 1 << 20
@@ -16,13 +19,14 @@ GUEST_IMAGE_BYTES = 1 << 20
 def sources() -> list[pathlib.Path]:
     """Return the source files of all stand-ins."""
     names = [f"{name}.c" for name in PRELOADS] + [f"{GUEST}.S"]
+    names.append(pathlib.PurePath(TOOL).name)
     return [layout.STANDIN_SOURCES / name for name in names]
 
 
 def outputs(place: layout.Layout) -> list[pathlib.Path]:
     """Return the files that :func:`build_standins` writes."""
     names = [f"{name}.so" for name in PRELOADS] + [f"{GUEST}.img"]
-    return [place.standins / name for name in names]
+    return [*(place.standins / name for name in names), place.usr_lib / TOOL]
 
 
 def build_standins(place: layout.Layout) -> None:
@@ -43,6 +47,11 @@ def build_standins(place: layout.Layout) -> None:
             ]
         )
     _build_guest(place)
+    tool = place.usr_lib / TOOL
+    tool.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(layout.STANDIN_SOURCES / tool.name, tool)
+    # a service with rights runs no program that others could write
+    tool.chmod(0o755)
 
 
 def _build_guest(place: layout.Layout) -> None:

@@ -65,12 +65,23 @@ T4 = FakeFunction(
     class_id="0302",
     subdevice="12a2",
 )
-FAKE_FUNCTIONS = (A40, T4)
+FLEX = FakeFunction(
+    name="lab-flex",
+    vendor="8086",
+    device="56c0",
+    class_id="0380",
+    subdevice="4905",
+    revision="08",
+    vfs=4,
+    vf_bars=("64K",),
+)
+FAKE_FUNCTIONS = (A40, T4, FLEX)
 
 #: where the devices are inside the machine
 A40_ADDRESS = "0000:01:00.0"
 T4_ADDRESS = "0000:02:00.0"
-NVME_ADDRESS = "0000:03:00.0"
+FLEX_ADDRESS = "0000:03:00.0"
+NVME_ADDRESS = "0000:04:00.0"
 NVME_VFS = 4
 
 

@@ -41,6 +41,60 @@ lab_vfs() {
     echo "$2" > "$lab_device/sriov_numvfs"
 }
 
+# lab_insmod NAME [PARAMETER...]: a module of our own, unless it is loaded; by
+# its path, for the host's own modprobe.d may speak of another of that name
+lab_insmod() {
+    lab_name=$1
+    shift
+    [ ! -e "/sys/module/$lab_name" ] || return 0
+    insmod "/lib/modules/$(uname -r)/extra/$lab_name.ko" "$@"
+}
+
+# lab_rmmod NAME: unload a module if it is loaded
+lab_rmmod() {
+    [ ! -e "/sys/module/$1" ] || rmmod "$1"
+}
+
+# lab_nvidia FORM [ADDRESS [COUNT]]: the stand-in for NVIDIA's host driver in
+# the form mdev or vfio, or off; it takes what no other driver has. With
+# ADDRESS, this card gets virtual functions: COUNT, or all.
+lab_nvidia() {
+    if [ -e /sys/module/nvidia ]; then
+        /usr/lib/nvidia/sriov-manage -d ALL && rmmod nvidia || return 1
+    fi
+    [ "$1" != off ] || return 0
+    lab_modules mdev vfio-pci vfio_iommu_type1 pci-pf-stub || return 1
+    mkdir -p /usr/lib/nvidia
+    cp "$LAB_ROOT/standins/usr-lib/nvidia/sriov-manage" /usr/lib/nvidia/
+    lab_insmod nvidia "form=$1" || return 1
+    [ -n "$2" ] || return 0
+    /usr/lib/nvidia/sriov-manage -e "$2" ${3:+"$3"} || return 1
+    [ "$1" = mdev ] || lab_known "$2"
+}
+
+# lab_known ADDRESS: let libvirt detach the virtual functions of a card once,
+# and give them back to the driver nvidia. From 10.0 on, libvirt takes any
+# driver with a vfio-dev for one of VFIO; Debian 12's takes vfio-pci only, by
+# its name, or a function that it detached itself, whatever drives it now.
+lab_known() {
+    [ ! -e "/run/known-$1" ] && pidof libvirtd > /dev/null || return 0
+    for lab_link in /sys/bus/pci/devices/"$1"/virtfn*; do
+        basename "$(readlink "$lab_link")"
+    done > "/run/vfs-$1"
+    udevadm settle
+    sed 's/^/nodedev-detach pci_/; s/[:.]/_/g' "/run/vfs-$1" |
+        virsh -q > /dev/null || return 1
+    while read -r lab_vf; do
+        lab_device=/sys/bus/pci/devices/$lab_vf
+        [ "$(basename "$(readlink "$lab_device/driver")")" = vfio-pci ] ||
+            return 1
+        echo "$lab_vf" > "$lab_device/driver/unbind"
+        echo > "$lab_device/driver_override"
+        echo "$lab_vf" > /sys/bus/pci/drivers/nvidia/bind || return 1
+    done < "/run/vfs-$1"
+    mv "/run/vfs-$1" "/run/known-$1"
+}
+
 # lab_network: the static address that QEMU's user network expects
 lab_network() {
     modprobe virtio_net || return 1
