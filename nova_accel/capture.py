@@ -3,10 +3,11 @@
 
 An archive holds the files that were read, the names that were listed and
 what NVML said, nothing else: no serial number, no configuration space, no
-udev database. It is a gzipped tar with the tree below ``sys/`` and
-``meta.json``, which also tells what could not be read and with which
-errno. Archives are read in memory; nothing of them is ever unpacked on
-disk.
+udev database. It is a gzipped tar with the tree below ``sys/``, NVIDIA's
+table of vGPU types (``usr/share/nvidia/vgpu/vgpuConfig.xml``) if that was
+asked for, and ``meta.json``, which also tells what could not be read and
+with which errno. Archives are read in memory; nothing of them is ever
+unpacked on disk.
 """
 
 import datetime
@@ -198,12 +199,9 @@ def _read_members(path: str, archive: tarfile.TarFile) -> dict[str, fs.Record]:
 
 
 def _checked(path: str, member: tarfile.TarInfo) -> str:
-    parts = member.name.split("/")
-    if (member.name != _META and f"/{parts[0]}" != fs.TOP) or not {
-        "",
-        ".",
-        "..",
-    }.isdisjoint(parts):
+    parts = frozenset(member.name.split("/"))
+    is_ours = member.name == _META or fs.is_allowed(f"/{member.name}")
+    if not is_ours or not parts.isdisjoint(("", ".", "..")):
         raise errors.ArchiveError(
             path, f"holds {member.name!r}, which no capture does"
         )
@@ -241,7 +239,7 @@ def _parse_meta(path: str, text: fs.Record) -> dict[str, Any]:
         )
     failed = meta.setdefault("errors", {})
     if not isinstance(failed, dict) or not all(
-        place.startswith(f"{fs.TOP}/") and str(name) in _NUMBERS
+        fs.is_allowed(place) and str(name) in _NUMBERS
         for place, name in failed.items()
     ):
         raise errors.ArchiveError(path, f"has malformed errors in {_META}")

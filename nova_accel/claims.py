@@ -189,9 +189,18 @@ def _claim(
     assert profile is not None  # noqa: S101 - the match chose by it
     handle = matching.handle_of(device, provider, identifier)
     for partition in device.partitions:
-        if (partition.handle, partition.profile) == (handle, profile.name):
+        if partition.handle != handle:
+            continue
+        if partition.profile == profile.name:
             return of_partition(
                 device, partition, consumer, provider, identifier
+            )
+        if _may_be(partition, profile):
+            return dataclasses.replace(
+                of_partition(
+                    device, partition, consumer, provider, identifier
+                ),
+                profile=profile.name,
             )
     on_function = device.technology != "mdev" or identifier in profile.handles
     return dataclasses.replace(
@@ -208,6 +217,16 @@ def _claim(
         ),
         state=model.ClaimState.PLANNED,
     )
+
+
+def _may_be(partition: model.Partition, profile: model.Profile) -> bool:
+    """Return whether a flavor's word names what nothing on the host does.
+
+    The partition shows its type's number only, and of the profile the
+    number is not known. What stands in a server's slots was made for its
+    flavor: whoever asks sees to it that the partition is the server's.
+    """
+    return partition.is_nameless and partition.parent not in profile.handles
 
 
 def of_partition(

@@ -143,6 +143,8 @@ class Partition:
     False only when it is known that nothing holds the partition. ``start``
     is where it begins under a MIXED layout, ``instance`` the handle of the
     GPU instance it stands in; each None where it is not known.
+    ``is_nameless`` is True where only its type's number can be told:
+    ``profile`` is made up of that then, and no flavor can name it.
     """
 
     profile: str
@@ -151,6 +153,7 @@ class Partition:
     in_use: bool = True
     start: int | None = None
     instance: str | None = None
+    is_nameless: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

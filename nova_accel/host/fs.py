@@ -13,14 +13,37 @@ from nova_accel import errors
 # fs/sysfs/file.c, 64 KiB on some architectures). Whatever is larger is no
 # attribute.
 LIMIT = 64 * 1024
-# Nothing outside this directory is ever looked at.
+# Nothing outside this directory is ever looked at, but for one file.
 TOP = "/sys"
+# NVIDIA's table of vGPU types, where its host driver installs it: 700 kB
+# in release 535, and it grows with each.
+VGPU_CONFIG = "/usr/share/nvidia/vgpu/vgpuConfig.xml"
+_LIMITS = {VGPU_CONFIG: 4 * 1024 * 1024}
+_ON_THE_WAY = frozenset(
+    VGPU_CONFIG[:end]
+    for end in range(1, len(VGPU_CONFIG))
+    if VGPU_CONFIG[end] == "/"
+)
 # As many links as the kernel follows in one path (MAXSYMLINKS, namei.h).
 _MAX_LINKS = 40
 # A process's own memory: its first page is never mapped, so reading it
 # fails with EIO. Trees made by hand stand a link to it for an attribute
 # that the kernel refuses to give.
 _UNREADABLE = "/proc/self/mem"
+
+
+def limit(path: str) -> int:
+    """Return how many bytes the file at a path may have."""
+    return _LIMITS.get(path, LIMIT)
+
+
+def is_allowed(path: str) -> bool:
+    """Return whether a path, free of links, may be looked at."""
+    return (
+        path.startswith(f"{TOP}/")
+        or path in (TOP, VGPU_CONFIG)
+        or path in _ON_THE_WAY
+    )
 
 
 class Link(str):
@@ -51,7 +74,7 @@ class Source(Protocol):
         ...
 
     def content(self, path: str) -> bytes:
-        """Return a regular file's bytes, at most one more than LIMIT."""
+        """Return a regular file's bytes, at most one over the limit."""
         ...
 
     def names(self, path: str) -> list[str]:
@@ -83,7 +106,7 @@ class Disk:
         descriptor = os.open(self._root + path, flags)
         try:
             # A regular file gives all it has in one read (read(2)).
-            content = os.read(descriptor, LIMIT + 1)
+            content = os.read(descriptor, limit(path) + 1)
             if not content:
                 _check_regular(descriptor)
             return content
@@ -106,7 +129,7 @@ class Files:
 
     Links are followed as chroot would: neither an absolute target nor any
     number of ``..`` leads out of the root; and what leads out of ``/sys``
-    does not exist (ENOENT).
+    does not exist (ENOENT). The one exception is VGPU_CONFIG.
     """
 
     def __init__(self, source: Source) -> None:
@@ -120,7 +143,7 @@ class Files:
         """Return a file's text, as the kernel wrote it.
 
         :raises UnreadableError: with the errno of the failed read; EFBIG
-            for a file over LIMIT, EILSEQ for one that is no UTF-8.
+            for a file over its limit, EILSEQ for one that is no UTF-8.
         """
         place = self._place(path)
         if place not in self._texts:
@@ -136,6 +159,8 @@ class Files:
         :raises UnreadableError: with the errno of the failed read.
         """
         place = self.resolve(path)
+        if place in _ON_THE_WAY:  # for one file, not for its neighbours
+            raise errors.UnreadableError(path, errno.ENOENT)
         if place not in self._names:
             try:
                 self._names[place] = tuple(sorted(self.source.names(place)))
@@ -244,7 +269,10 @@ class Files:
     def _place(self, path: str) -> str:
         """Return a path whose directories are free of links."""
         parent, _, name = path.rpartition("/")
-        return f"{self.resolve(parent or '/')}/{name}".replace("//", "/")
+        place = f"{self.resolve(parent or '/')}/{name}".replace("//", "/")
+        if not is_allowed(place):
+            raise errors.UnreadableError(path, errno.ENOENT)
+        return place
 
     def _target(self, place: str) -> str | None:
         if place not in self._links:
@@ -273,9 +301,10 @@ class Files:
             if part == "..":
                 del done[-1:]
                 continue
-            if not done and part != TOP[1:]:
+            place = "/" + "/".join([*done, part])
+            if not is_allowed(place):
                 raise errors.UnreadableError(path, errno.ENOENT)
-            target = self._target("/" + "/".join([*done, part]))
+            target = self._target(place)
             if target is None:
                 done.append(part)
                 continue
@@ -289,14 +318,15 @@ class Files:
 
     def _read_text(self, place: str) -> str | int:
         try:
-            return _decode(self.source.content(place))
+            return _decode(self.source.content(place), limit(place))
         except OSError as error:
             if error.errno != errno.ELOOP:
                 return error.errno or errno.EIO
         try:
             if self._target(place) == _UNREADABLE:
                 return errno.EIO
-            return _decode(self.source.content(self.resolve(place)))
+            behind = self.resolve(place)
+            return _decode(self.source.content(behind), limit(behind))
         except errors.UnreadableError as error:
             return error.number
         except OSError as error:
@@ -358,8 +388,8 @@ class Image:
         return self._records.get(path)
 
 
-def _decode(content: bytes) -> str | int:
-    if len(content) > LIMIT:
+def _decode(content: bytes, most: int) -> str | int:
+    if len(content) > most:
         return errno.EFBIG
     try:
         return content.decode()

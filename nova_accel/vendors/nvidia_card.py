@@ -30,7 +30,8 @@ class Card:
     ``address`` is the PF's. ``told`` is what NVML says, ``offers`` the
     types by which the card is known, ``slots`` the VFs, or made-up names
     where vGPUs sit on the card itself; ``on_vfs`` tells which.
-    ``is_managed`` is False where its own driver keeps what guests get.
+    ``is_managed`` is False where its own driver keeps what guests get,
+    ``is_barred`` True where it makes none for a reason told already.
     """
 
     function: pci.PciFunction
@@ -44,6 +45,7 @@ class Card:
     slots: tuple[str, ...]
     on_vfs: bool
     is_managed: bool = True
+    is_barred: bool = False
 
     @property
     def address(self) -> str:
@@ -139,6 +141,15 @@ class Card:
 def told_types(told: nvml.GpuFacts) -> Mapping[str, nvml.VgpuType]:
     """Return what NVML says of a card's types, by name without brand."""
     return {profiles.strip_brand(one.name): one for one in told.types}
+
+
+def told_names(host: sysfs.HostReader) -> dict[str, str]:
+    """Return the names without brand that NVML tells, by type number."""
+    return {
+        one.type_id: profiles.strip_brand(one.name)
+        for told in host.gpus.values()
+        for one in told.types
+    }
 
 
 def model_of(
@@ -313,7 +324,9 @@ def _geometry(
             instances=instances,
             is_dynamic=card.is_dynamic,
         )
-    limit = min(len(card.slots), MAX_TIME_SLICED) if card.on_vfs else None
+    said = [fact.limit or 0 for _, fact in card.types.values()]
+    most = max(MAX_TIME_SLICED, *said, 0)
+    limit = min(len(card.slots), most) if card.on_vfs else None
     if card.is_mixed:
         return model.Geometry(
             layout=model.Layout.MIXED,

@@ -10,8 +10,16 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from nova_accel import actions, model, names, pci, policy, profiles
-from nova_accel.host import sysfs
+from nova_accel import (
+    actions,
+    model,
+    names,
+    pci,
+    policy,
+    profiles,
+    vgpu_table,
+)
+from nova_accel.host import sysfs, vgpu_config
 from nova_accel.vendors import (
     nvidia_card,
     nvidia_plan,
@@ -21,6 +29,7 @@ from nova_accel.vendors import (
 
 # As the generic mdev driver is asked to treat any parent.
 _USES = (*nvidia_plan.USES, policy.Use.MDEV)
+_NO_TABLE = vgpu_table.Table()
 _NO_API = "tells no device_api, without which no guest can have it"
 
 
@@ -42,7 +51,14 @@ class NvidiaMdevDriver:
 
         :raises UnreadableError: mdev parents or mdevs can't be listed.
         """
-        for view in _views(host):
+        views = tuple(_views(host))
+        table = _NO_TABLE
+        if views:
+            told = nvidia_card.told_names(host) | _told_names(views)
+            table, problems = vgpu_config.read(host.files, told)
+            table = dataclasses.replace(table, names={**table.names, **told})
+            yield from problems
+        for view in (dataclasses.replace(v, table=table) for v in views):
             if view.address in taken:
                 continue
             rule = rules.rule(
@@ -58,6 +74,7 @@ class NvidiaMdevDriver:
             yield from view.unnamed()
             card = view.card(rule, host)
             if card.offers or card.partitions:
+                yield from nvidia_policy.untyped(card, host.unknown())
                 yield from nvidia_policy.describe(card)
             elif view.usable():
                 yield model.Problem(
@@ -112,6 +129,7 @@ class _View:
     function: pci.PciFunction
     parents: tuple[sysfs.MdevParent, ...]
     mdevs: tuple[sysfs.Mdev, ...]
+    table: vgpu_table.Table = _NO_TABLE
 
     @property
     def address(self) -> str:
@@ -133,8 +151,19 @@ class _View:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Return the types' names by id, from any parent of the card."""
-        return {
+        """Return the types' names by id, from any parent of the card.
+
+        What none of them names, another card of the host, NVML or the
+        host driver's table may.
+        """
+        used = {k.type_id for parent in self.parents for k in parent.types}
+        used |= {mdev.type_id for mdev in self.mdevs}
+        written = {
+            type_id: self.table.names[number]
+            for type_id in used
+            if (number := _number(type_id)) in self.table.names
+        }
+        return written | {
             kind.type_id: profiles.strip_brand(kind.label)
             for parent in self.parents
             for kind in parent.types
@@ -183,7 +212,11 @@ class _View:
                 if label:
                     kinds.setdefault(label, {})[parent.name] = kind
         for name, by_parent in kinds.items():
-            yield _offer(name, by_parent, on_vfs=self.on_vfs)
+            number = _number(next(iter(by_parent.values())).type_id)
+            yield dataclasses.replace(
+                _offer(name, by_parent, on_vfs=self.on_vfs),
+                written=self.table.facts(number, self.function),
+            )
 
     def _partitions(self) -> Iterator[model.Partition]:
         labels = self.labels
@@ -193,6 +226,7 @@ class _View:
                 or nvidia_card.UNKNOWN,
                 parent=mdev.parent,
                 handle=mdev.uuid,
+                is_nameless=bool(mdev.type_id) and mdev.type_id not in labels,
             )
 
     def _slots(
@@ -208,8 +242,14 @@ class _View:
         """
         if self.on_vfs:
             return self._vf_slots(host)
-        limits = [o.said.max_instances or 0 for o in offers]
-        most = max(limits, default=0) or nvidia_card.MAX_TIME_SLICED
+        told = nvidia_card.told_types(nvidia_card.told_of(host, self.address))
+        limits = [
+            nvidia_types.gather(o, told.get(o.name)).limit for o in offers
+        ]
+        most = max(
+            (n or nvidia_card.MAX_TIME_SLICED for n in limits),
+            default=nvidia_card.MAX_TIME_SLICED,
+        )
         return names.slot_names(max(most, len(self.mdevs)))
 
     def _vf_slots(self, host: sysfs.HostReader) -> tuple[str, ...]:
@@ -246,6 +286,20 @@ def _views(host: sysfs.HostReader) -> Iterator[_View]:
             parents=tuple(sorted(members, key=lambda p: p.physfn is None)),
             mdevs=tuple(m for m in host.mdevs() if m.parent in places),
         )
+
+
+def _told_names(views: Iterable[_View]) -> dict[str, str]:
+    """Return the names without brand that any parent tells, by number."""
+    return {
+        _number(type_id): name
+        for view in views
+        for type_id, name in view.labels.items()
+    }
+
+
+def _number(type_id: str) -> str:
+    """Return the driver's number of a type: 222 of ``nvidia-222``."""
+    return type_id.rpartition("-")[2]
 
 
 def _is_given_away(function: pci.PciFunction | None) -> bool:

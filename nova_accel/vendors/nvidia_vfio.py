@@ -9,8 +9,8 @@ import collections
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from nova_accel import actions, model, pci, policy, profiles
-from nova_accel.host import known, sysfs
+from nova_accel import actions, model, pci, policy, vgpu_table
+from nova_accel.host import known, sysfs, vgpu_config
 from nova_accel.vendors import (
     nvidia_card,
     nvidia_mdev,
@@ -18,6 +18,7 @@ from nova_accel.vendors import (
     nvidia_policy,
     nvidia_types,
     nvidia_vfs,
+    vf_card,
 )
 
 # The ids of one look at a host, which are its driver release's: name by id.
@@ -28,7 +29,8 @@ class NvidiaVfioDriver:
     """Describes NVIDIA's cards with typed VFs and plans their types.
 
     VFs list what they can make, so the name of a type that is made may be
-    in no list of the host any more. What lists have named before is
+    in no list of the host any more. NVML is believed next, then the table
+    that the host driver ships, then what was told before: it is
     remembered as long as the same release of the driver is loaded.
     """
 
@@ -52,7 +54,12 @@ class NvidiaVfioDriver:
             listed.
         """
         cards = tuple(_cards(host))
-        known_names = self._names(host, cards)
+        told = _told_names(host, cards)
+        table = vgpu_table.Table()
+        if any(card.vfs for card in cards):
+            table, problems = vgpu_config.read(host.files, told)
+            yield from problems
+        type_names = self._names(host, {**table.names, **told})
         for card in cards:
             rule = rules.rule(
                 card.address, card.function.vendor, card.function.product
@@ -69,16 +76,20 @@ class NvidiaVfioDriver:
                 continue
             yield from card.problems
             yield from nvidia_policy.describe(
-                _card(card, rule, host, _alike(card, cards), known_names)
+                _card(
+                    card, rule, host, _alike(card, cards), type_names, table
+                )
             )
+        yield from vf_card.orphans(
+            host, lambda function: function.vendor == nvidia_card.VENDOR_ID
+        )
 
-    def _names(
-        self, host: sysfs.HostReader, cards: tuple[nvidia_vfs.Card, ...]
-    ) -> _Names:
+    def _names(self, host: sysfs.HostReader, now: _Names) -> _Names:
         """Return all types' names by id that anything tells, or has told."""
         release = host.module_version(nvidia_card.MODULE)
-        before = self._seen if release == self._release else {}
-        self._seen = {**before, **_told_names(host, cards)}
+        is_same = bool(release) and release == self._release
+        before = self._seen if is_same else {}
+        self._seen = {**before, **now}
         self._release = release
         return self._seen
 
@@ -176,11 +187,7 @@ def _told_names(
     host: sysfs.HostReader, cards: tuple[nvidia_vfs.Card, ...]
 ) -> _Names:
     """Return all types' names by id that anything on this host tells."""
-    found = {
-        one.type_id: profiles.strip_brand(one.name)
-        for told in host.gpus.values()
-        for one in told.types
-    }
+    found = nvidia_card.told_names(host)
     for card in cards:
         found |= card.creatable()
     return found
@@ -212,6 +219,7 @@ def _card(
     host: sysfs.HostReader,
     alike: frozenset[str],
     type_names: _Names,
+    table: vgpu_table.Table,
 ) -> nvidia_card.Card:
     told = nvidia_card.told_of(host, card.address)
     partitions = tuple(_partitions(card, type_names))
@@ -224,13 +232,14 @@ def _card(
         rule=rule,
         told=told,
         driver_version=host.module_version(nvidia_card.MODULE),
-        offers=tuple(_offers(card, shown, type_names)),
+        offers=tuple(_offers(card, shown, type_names, table)),
         partitions=partitions,
         slots=card.slots,
         on_vfs=True,
         # The host's driver keeps a VF that has a vGPU: bound to another
         # one, the vGPU would be gone.
         is_managed=False,
+        is_barred=not any(vf.has_group for vf in card.vfs),
     )
 
 
@@ -250,7 +259,10 @@ def _listed(
 
 
 def _offers(
-    card: nvidia_vfs.Card, shown: frozenset[str], type_names: _Names
+    card: nvidia_vfs.Card,
+    shown: frozenset[str],
+    type_names: _Names,
+    table: vgpu_table.Table,
 ) -> Iterator[nvidia_types.Offer]:
     ids = {name: number for number, name in type_names.items()}
     ready = collections.Counter(
@@ -263,6 +275,7 @@ def _offers(
             name=name,
             ready=ready[name],
             handles={place: ids[name] for place in places},
+            written=table.facts(ids.get(name), card.function),
         )
     unnamed = {vf.current for vf in card.vfs if vf.current and not vf.is_free}
     for number in sorted(unnamed - type_names.keys()):
@@ -278,13 +291,15 @@ def _partitions(
     for vf in card.vfs:
         if vf.is_free:
             continue
-        profile = nvidia_card.UNKNOWN
+        name = type_names.get(vf.current or "")
+        number = nvidia_card.UNKNOWN
         if vf.current is not None:
-            profile = type_names.get(vf.current, f"type-{vf.current}")
+            number = f"type-{vf.current}"
         yield model.Partition(
-            profile=profile,
+            profile=name or number,
             parent=vf.address,
             handle=vf.address,
             start=vf.start,
             instance=vf.instance,
+            is_nameless=vf.current is not None and name is None,
         )

@@ -264,3 +264,49 @@ def apart(device: model.Device) -> model.Device:
 
 def plain(found: tuple[model.Claim, ...]) -> list[tuple[str, str, str]]:
     return [(c.slot, c.profile, str(c.start)) for c in found]
+
+
+# -- types that nothing names ----------------------------------------------
+
+NAMELESS = model.Partition(
+    profile="type-7",
+    parent=MIXED.slots[0],
+    handle=MIXED.slots[0],
+    is_nameless=True,
+)
+NUMBERED = dataclasses.replace(
+    MIXED,
+    profiles=(
+        *MIXED.profiles,
+        dataclasses.replace(
+            shapes.profile("type-7", 0), handles={NAMELESS.parent: "7"}
+        ),
+    ),
+    partitions=(NAMELESS,),
+)
+
+
+def test_a_flavor_names_what_shows_its_number_only() -> None:
+    (claim,) = plan(NUMBERED, "P-4")
+    assert claim.state is model.ClaimState.MADE
+    assert (claim.profile, claim.type_id) == ("P-4", "7")
+    assert claim.handle == NAMELESS.handle
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        dataclasses.replace(
+            NUMBERED,
+            partitions=(dataclasses.replace(NAMELESS, is_nameless=False),),
+        ),
+        dataclasses.replace(
+            NUMBERED,
+            profiles=handled(MIXED).profiles + NUMBERED.profiles[-1:],
+        ),
+    ],
+    ids=["it has a name", "the wanted number is another"],
+)
+def test_a_flavor_names_nothing_else(device: model.Device) -> None:
+    (claim,) = plan(device, "P-4")
+    assert claim.state is model.ClaimState.PLANNED

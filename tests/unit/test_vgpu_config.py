@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host driver's table of vGPU types as one source among others."""
+
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from nova_accel import capture, discovery, errors, model, policy
+from nova_accel.host import fs, nvml, sysfs
+from tests.hosts import build, look, vgpu_config
+
+FULL = "0000:3d:00.0"
+T4 = "0000:3b:00.0"
+BIG = "NVIDIA L40S-24Q"
+
+
+def lone(root: pathlib.Path, *listed: tuple[int, str]) -> pathlib.Path:
+    """Make a host whose only card is an L40S with one vGPU, 1155."""
+    description = json.loads(json.dumps(build.load("l40s-vendor-vfio")))
+    (card,) = (f for f in description["functions"] if f["address"] == FULL)
+    card["vfs"]["vgpus"]["creatable"] = listed
+    return build.build({"functions": [card]}, root)
+
+
+def write(root: pathlib.Path, text: str | bytes) -> pathlib.Path:
+    place = pathlib.Path(f"{root}{fs.VGPU_CONFIG}")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return place
+
+
+def held(state: model.HostState) -> list[str]:
+    return [p.profile for p in look.device(state, FULL).partitions]
+
+
+def told(state: model.HostState) -> list[str]:
+    return [p.reason for p in state.problems if p.where == fs.VGPU_CONFIG]
+
+
+# -- typed VFs --------------------------------------------------------------
+
+
+def test_it_names_what_no_list_names(tmp_path: pathlib.Path) -> None:
+    root = lone(tmp_path)
+    assert held(look.read(root)) == ["type-1155"]
+    assert look.device(look.read(root), FULL).partitions[0].is_nameless
+    write(root, vgpu_config.text({"1155": BIG}))
+    state = look.read(root)
+    (partition,) = look.device(state, FULL).partitions
+    assert (partition.profile, partition.is_nameless) == ("L40S-24Q", False)
+    assert told(state) == []
+    assert look.device(state, FULL).profile("type-1155") is None
+    card = look.device(state, FULL)
+    assert look.profile(card, "L40S-24Q").handles["0000:3d:00.4"] == "1155"
+
+
+def test_sizes_and_limits_of_a_new_type_come_from_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Neither the catalogue nor the name tells them."""
+    root = lone(tmp_path, (2000, "NVIDIA L40S-Tiny"))
+    write(
+        root,
+        vgpu_config.text(
+            {"1155": BIG, "2000": "NVIDIA L40S-Tiny"},
+            {"2000": 24576},
+            [("26b9", "0", {"2000": 2})],
+        ),
+    )
+    found = look.profile(look.device(look.read(root), FULL), "L40S-Tiny")
+    assert (found.size, found.limit) == (24576, 2)
+    assert found.charges["CUSTOM_GPU_MEMORY_MB"] == 24576
+    # NVML is nearer.
+    gpu = nvml.GpuFacts(
+        address=FULL,
+        types=(
+            nvml.VgpuType(
+                name="NVIDIA L40S-Tiny",
+                type_id="2000",
+                framebuffer_mb=8192,
+                max_instances=6,
+            ),
+        ),
+    )
+    state = look.read(root, gpus=[gpu])
+    found = look.profile(look.device(state, FULL), "L40S-Tiny")
+    assert (found.size, found.limit) == (8192, 6)
+
+
+@pytest.mark.parametrize("source", ["list", "NVML"])
+def test_the_table_of_another_release_is_left_aside(
+    tmp_path: pathlib.Path, source: str
+) -> None:
+    listed = ((1147, "NVIDIA L40S-1Q"),) if source == "list" else ()
+    root = lone(tmp_path, *listed)
+    gpu = nvml.GpuFacts(
+        address=FULL,
+        types=(
+            nvml.VgpuType(
+                name="NVIDIA L40S-1Q",
+                type_id="1147",
+                framebuffer_mb=1024,
+                max_instances=32,
+            ),
+        ),
+    )
+    write(root, vgpu_config.text({"1155": BIG, "1147": "NVIDIA L40S-2Q"}))
+    state = look.read(root, gpus=[gpu] if source == "NVML" else [])
+    assert held(state) == ["type-1155"]
+    (reason,) = told(state)
+    assert "'L40S-2Q'" in reason
+    assert "another release" in reason
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"<vgpuconfig>", "XML"),
+        (b"\xff\xfe", "EILSEQ"),
+        (b" " * (4 * 1024 * 1024 + 1), "EFBIG"),
+        (b'<!DOCTYPE v [<!ENTITY a "b">]><v/>', "entities"),
+    ],
+)
+def test_a_damaged_table_is_one_problem_and_changes_nothing(
+    tmp_path: pathlib.Path, content: bytes, reason: str
+) -> None:
+    root = lone(tmp_path)
+    before = look.read(root)
+    write(root, content)
+    state = look.read(root)
+    assert state.devices == before.devices
+    (found,) = told(state)
+    assert reason in found
+
+
+def test_a_large_table_is_read(tmp_path: pathlib.Path) -> None:
+    """Some 700 kB in release 535, far above what attributes may have."""
+    root = lone(tmp_path)
+    text = vgpu_config.text({"1155": BIG})
+    write(root, text + " " * (2 * 1024 * 1024))
+    assert held(look.read(root)) == ["L40S-24Q"]
+
+
+def test_a_changed_table_is_seen(tmp_path: pathlib.Path) -> None:
+    root = lone(tmp_path)
+    place = write(root, vgpu_config.text({"1155": BIG}))
+    assert held(look.read(root)) == ["L40S-24Q"]
+    write(root, vgpu_config.text({"1155": "NVIDIA L40S-24A"}))
+    assert held(look.read(root)) == ["L40S-24A"]
+    place.unlink()
+    # No module tells its release, so nothing is remembered for it.
+    assert held(look.read(root)) == ["type-1155"]
+
+
+def test_what_it_told_is_remembered_for_the_release(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = lone(tmp_path)
+    version = root / "sys/module/nvidia/version"
+    version.parent.mkdir(parents=True)
+    version.write_text("570.1\n")
+    place = write(root, vgpu_config.text({"1155": BIG}))
+    assert held(look.read(root)) == ["L40S-24Q"]
+    place.unlink()
+    assert held(look.read(root)) == ["L40S-24Q"]
+    version.write_text("580.2\n")
+    assert held(look.read(root)) == ["type-1155"]
+
+
+# -- mediated devices -------------------------------------------------------
+
+
+def test_an_mdev_type_without_a_name_is_named(tmp_path: pathlib.Path) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    parents = root / "sys/class/mdev_bus"
+    mine = parents / T4 / "mdev_supported_types/nvidia-232/name"
+    mine.unlink()
+    # Numbers are the release's: the host's other T4 names it, too.
+    assert look.device(look.read(root), T4).profile("T4-4Q")
+    for other in parents.glob("*/mdev_supported_types/nvidia-232/name"):
+        other.unlink()
+    state = look.read(root)
+    assert look.device(state, T4).profile("T4-4Q") is None
+    write(root, vgpu_config.text({"232": "GRID T4-4Q"}))
+    state = look.read(root)
+    found = look.profile(look.device(state, T4), "T4-4Q")
+    assert found.handles == {T4: "nvidia-232"}
+    assert not look.reasons(state, f"{T4} nvidia-232")
+    # NVML, of the loaded driver itself, is believed before it.
+    gpu = nvml.GpuFacts(
+        address=T4,
+        types=(
+            nvml.VgpuType(
+                name="GRID T4-4C",
+                type_id="232",
+                framebuffer_mb=4096,
+                max_instances=4,
+            ),
+        ),
+    )
+    state = look.read(root, gpus=[gpu])
+    assert look.device(state, T4).profile("T4-4Q") is None
+    assert look.profile(look.device(state, T4), "T4-4C").available
+    assert "another release" in told(state)[0]
+
+
+def test_a_name_file_is_believed_before_the_table(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    before = look.read(root)
+    write(root, vgpu_config.text({"232": "GRID T4-16Q", "9": BIG}))
+    state = look.read(root)
+    assert state.devices == before.devices
+    assert "calls type 232 'T4-16Q'" in told(state)[0]
+
+
+# -- where it is read -------------------------------------------------------
+
+
+def test_it_is_captured_and_replayed(tmp_path: pathlib.Path) -> None:
+    root = lone(tmp_path / "host")
+    write(root, vgpu_config.text({"1155": BIG}))
+    host = sysfs.HostReader(root)
+    first = discovery.read(host, look.DRIVERS, policy.Policy())
+    path = str(tmp_path / "host.tar.gz")
+    capture.save(host, path, {"format": capture.FORMAT})
+    again = sysfs.HostReader(source=capture.load(path)[0])
+    assert discovery.read(again, look.DRIVERS, policy.Policy()) == first
+    assert held(first) == ["L40S-24Q"]
+    shutil.unpack_archive(path, tmp_path / "plain")
+    assert look.read(tmp_path / "plain") == first
+
+
+def test_an_unreadable_one_is_replayed_too(tmp_path: pathlib.Path) -> None:
+    root = lone(tmp_path / "host")
+    write(root, b"\xff\xfe")
+    host = sysfs.HostReader(root)
+    first = discovery.read(host, look.DRIVERS, policy.Policy())
+    path = str(tmp_path / "host.tar.gz")
+    capture.save(host, path, {"format": capture.FORMAT})
+    again = sysfs.HostReader(source=capture.load(path)[0])
+    found = discovery.read(again, look.DRIVERS, policy.Policy())
+    assert told(found) == told(first)
+    assert len(told(first)) == 1
+
+
+def test_nobody_asks_for_it_without_nvidia_cards(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("intel-vf", tmp_path)
+    write(root, "damaged")
+    host = sysfs.HostReader(root)
+    discovery.read(host, look.DRIVERS, policy.Policy())
+    assert fs.VGPU_CONFIG not in host.files.records()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/usr/share/nvidia/vgpu/vgpuConfig.xml.bak",
+        "/usr/share/nvidia/vgpu/../../../../etc/shadow",
+        "/usr/share/passwd",
+        "/passwd",
+    ],
+)
+def test_its_neighbours_stay_out_of_sight(
+    tmp_path: pathlib.Path, path: str
+) -> None:
+    root = lone(tmp_path)
+    write(root, "x")
+    place = pathlib.Path(f"{root}{path}")
+    place.parent.resolve().mkdir(parents=True, exist_ok=True)
+    (place.parent.resolve() / place.name).write_text("secret")
+    files = fs.Files(fs.Disk(root))
+    with pytest.raises(errors.UnreadableError, match="ENOENT"):
+        files.text(path)
+    with pytest.raises(errors.UnreadableError, match="ENOENT"):
+        files.names("/usr/share/nvidia/vgpu")
+    assert files.text(fs.VGPU_CONFIG) == "x"
+
+
+def test_a_link_in_its_place_leads_nowhere_else(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = lone(tmp_path)
+    place = write(root, "")
+    place.unlink()
+    (place.parent / "secret").write_text("secret")
+    for target in ("secret", "/etc/passwd", "../" * 30 + "etc/passwd"):
+        place.symlink_to(target)
+        with pytest.raises(errors.UnreadableError, match="ENOENT"):
+            fs.Files(fs.Disk(root)).text(fs.VGPU_CONFIG)
+        place.unlink()
