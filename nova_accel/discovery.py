@@ -2,7 +2,7 @@
 """One look at a host: every driver asked, every failure isolated."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from nova_accel import errors, model, pci, plugin, policy
 from nova_accel.host import nvml, sysfs
@@ -45,10 +45,12 @@ def read(
                 continue
             taken |= _parts(found)
             devices[found.address] = found
-    if rules.rules and complete:
-        problems += _idle_lines(host, rules, devices.values())
     problems += host.problems()
     problems += nvml.problems(host.gpus)
+    if complete:
+        problems += _adrift(host, devices.values())
+    if rules.rules and complete:
+        problems += _idle_lines(host, rules, devices.values(), problems)
     return model.HostState(
         devices=tuple(
             device
@@ -67,18 +69,42 @@ def _idle_lines(
     host: sysfs.HostReader,
     rules: policy.Policy,
     devices: Iterable[model.Device],
+    problems: Iterable[model.Problem],
 ) -> tuple[model.Problem, ...]:
     """Return which lines of policy fit nothing, as far as can be told."""
     try:
         functions, parents = host.functions(), host.mdev_parents()
     except errors.UnreadableError:
         return ()  # each driver that needs them has said so
-    names = {parent.name for parent in parents} | host.unknown()
-    present = [(name, "", "") for name in names] + [
+    present = [
         (str(function.address), function.vendor, function.product)
         for function in functions
     ]
-    return policy.check_lines(rules, present, tuple(devices))
+    names = {parent.name for parent in parents} | host.unknown()
+    names -= {address for address, _, _ in present}
+    present += [(name, "", "") for name in sorted(names)]
+    told = {sysfs.subject(problem) for problem in problems}
+    return policy.check_lines(rules, present, tuple(devices), told)
+
+
+def _adrift(
+    host: sysfs.HostReader, devices: Iterable[model.Device]
+) -> Iterator[model.Problem]:
+    """Yield the mdevs that stand on nothing that makes mdevs."""
+    try:
+        mdevs, parents = host.mdevs(), host.mdev_parents()
+    except errors.UnreadableError:
+        return  # each driver that needs them has said so
+    known = {parent.name for parent in parents} | host.unknown()
+    known |= {p.handle for device in devices for p in device.partitions}
+    for mdev in mdevs:
+        if mdev.parent not in known and mdev.uuid not in known:
+            yield model.Problem(
+                where=mdev.uuid,
+                reason=f"is an mdev on {mdev.parent}, which is no mdev parent"
+                " (any more), so nothing accounts for it: load that device's"
+                " driver again, or remove the mdev",
+            )
 
 
 def _ask(

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from nova_accel import matching, model, names, policy, providers
 
+# Placement keeps totals in a signed 32-bit column and refuses more
+# (placement/db/constants.py, MAX_INT).
+MAX_TOTAL = 0x7FFFFFFF
 OWNER_TRAITS = frozenset({names.OWNER_TRAIT, names.NOVA_OWNER_TRAIT})
 
 
@@ -86,6 +89,8 @@ def makeable(
     made = {p.handle: p.profile for p in device.partitions}
     claimed = {c.handle: c.profile for c in claims}
     existing = list((claimed | made).values())
+    if rule.max_slots is not None and len(existing) >= rule.max_slots:
+        return frozenset()
     return frozenset(
         profile.trait
         for profile in device.profiles
@@ -155,6 +160,7 @@ def _inventory(
 ) -> providers.Inventory:
     if limit is not None and name == device.resource_class:
         total = min(total, limit)
+    total = min(total, MAX_TOTAL)
     return providers.Inventory(
         total=total,
         reserved=min(total, reserved.get(name, 0)),

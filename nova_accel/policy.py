@@ -4,12 +4,14 @@
 import dataclasses
 import enum
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nova_accel import device_spec, model
 
 OPTION = device_spec.OPTION
 EQUAL, MIXED = "equal", "mixed"
+# Technologies whose VFs are where a card's vGPUs are made, and no more.
+_CUT = ("mdev", "vendor-vfio")
 STATIC, DYNAMIC = "static", "dynamic"
 
 
@@ -163,16 +165,19 @@ def _check_limits(rule: Rule) -> None:
 def check_lines(
     rules: Policy,
     present: Iterable[tuple[str, str, str]],
-    devices: Iterable[model.Device],
+    devices: Collection[model.Device],
+    told: Collection[str] = (),
 ) -> tuple[model.Problem, ...]:
     """Return the lines, or the parts of lines, that fit nothing.
 
     :param present: address, vendor and product id of all that the host
         has, used or not.
     :param devices: what was made of it.
+    :param told: addresses of which a problem is known.
     """
     found = {*present, *map(_identity, devices)}
     return (
+        *_fruitless(rules, found, devices, told),
         *(
             _idle(line, any(line.matches(*one) for one in found))
             for line in rules.rules
@@ -187,6 +192,53 @@ def check_lines(
                 for profile in device.profiles
             )
         ),
+    )
+
+
+def _fruitless(
+    rules: Policy,
+    found: Collection[tuple[str, str, str]],
+    devices: Collection[model.Device],
+    told: Collection[str],
+) -> Iterator[model.Problem]:
+    """Yield the lines that speak of something, and change nothing."""
+    owners = {
+        part: device
+        for device in devices
+        for part in (*device.slots, *device.members, device.address)
+    }
+    for line in rules.rules:
+        spoken = sorted(one[0] for one in found if rules.rule(*one) is line)
+        if not spoken:
+            continue
+        holders = {owners[one].address for one in spoken if one in owners}
+        reason = ""
+        if not holders and not {*told}.intersection(spoken):
+            reason = _useless(line, spoken)
+        elif len(holders) == 1 and owners.keys() >= {*spoken}:
+            reason = _partial(owners[spoken[0]], spoken)
+        if reason:
+            yield model.Problem(where=f"{OPTION} = {line.line}", reason=reason)
+
+
+def _useless(line: Rule, spoken: Sequence[str]) -> str:
+    """Return what to do about a line whose use nothing has."""
+    if line.use in (Use.AUTO, Use.OFF) or line.num_vfs == 0:
+        return ""
+    more = f" and {len(spoken) - 1} more" if len(spoken) > 1 else ""
+    return (
+        f"gives nothing: what it speaks of ({spoken[0]}{more}) can't be used"
+        f" as {line.use.value}; name another use, or other devices"
+    )
+
+
+def _partial(device: model.Device, spoken: Sequence[str]) -> str:
+    """Return what to do about a line that speaks of a part of a card."""
+    if device.technology not in _CUT or device.address in spoken:
+        return ""
+    return (
+        f"changes nothing: it speaks of virtual functions of {device.address}"
+        f" only, and a card counts as a whole; name {device.address}"
     )
 
 

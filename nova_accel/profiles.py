@@ -21,6 +21,8 @@ _MEBIBYTES = re.compile(r"(\d+)\s*MB?")
 # graphics engines (NVIDIA vGPU user guide, "Virtual GPU types").
 _PARTS = re.compile(r"-(?:(\d)-)?(\d+)[A-Z]\d*(ME|GFX)?$")
 _MIB_PER_GIB = 1024
+# A limit beyond this is no limit: a card has a u16 of VFs at most.
+_MOST_INSTANCES = 0xFFFF
 # NVIDIA's series, for which one size is the same size: workstation,
 # compute, applications, business.
 _SERIES = "QCAB"
@@ -53,7 +55,11 @@ def parse_description(text: str) -> TypeFacts:
     limit = fields.get("max_instance", "").strip()
     return TypeFacts(
         memory_mb=int(memory[1]) if memory else None,
-        max_instances=int(limit) if limit.isdecimal() else None,
+        max_instances=(
+            int(limit)
+            if limit.isdecimal() and int(limit) <= _MOST_INSTANCES
+            else None
+        ),
     )
 
 

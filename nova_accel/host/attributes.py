@@ -11,6 +11,19 @@ from nova_accel.host import fs
 
 # drivers/pci/iov.c, VIRTFN_ID_LEN: "virtfn%u" on the PF for each VF.
 _VIRTFN = re.compile(r"virtfn(\d+)")
+# The largest numbers the kernel prints there: a u16 in each SR-IOV count
+# (drivers/pci/iov.c), and a class of 24 bits.
+_MOST = 0xFFFF
+_MOST_OF = {"class": 0xFFFFFF}
+# What an attribute is taken for that is there and can't be read.
+_THEN = {
+    "available_instances": "taken for 0",
+    "boot_vga": "taken for the host's boot display",
+    "class": "treated as of no class",
+    "driver": "taken for bound by the host",
+    "iommu_group": "taken for in no IOMMU group",
+    "numa_node": "taken for without a NUMA node",
+}
 
 
 @dataclasses.dataclass(slots=True)
@@ -33,7 +46,7 @@ class Facts:
         try:
             return self.files.text(f"{self.directory}/{name}").strip()
         except errors.UnreadableError as error:
-            self.note(f"{name} can't be read: {error}")
+            self.note(_unreadable(name, error))
             return None
 
     def number(self, name: str, base: int = 10) -> int:
@@ -47,9 +60,11 @@ class Facts:
             found = int(text, base)
         except ValueError:
             found = -1
-        if found < 0:
-            self.note(f"{name} is no number from 0: {text[:40]!r}")
-        return max(found, 0)
+        most = _MOST_OF.get(name, _MOST)
+        if not 0 <= found <= most:
+            self.note(f"{name} is no number from 0 to {most}: {text[:40]!r}")
+            return 0
+        return found
 
     def identity(self, name: str) -> str:
         """Return four hex digits, empty if there are none to be had."""
@@ -91,7 +106,7 @@ class Facts:
         try:
             return self.files.link(f"{self.directory}/{name}")
         except errors.UnreadableError as error:
-            self.note(f"{name} can't be read: {error}")
+            self.note(_unreadable(name, error))
             return None
 
     def address(self, name: str) -> pci.PciAddress | None:
@@ -136,7 +151,7 @@ class TypeFacts:
             if error.number == errno.ENOENT:
                 self.missing = True
             else:
-                self.reasons.append(f"{name} can't be read: {error}")
+                self.reasons.append(_unreadable(name, error))
             return None
 
     def available(self) -> int | None:
@@ -145,7 +160,15 @@ class TypeFacts:
         if text is not None and text.isdecimal():
             return int(text)
         if text is not None:
-            self.reasons.append(f"available_instances is {text[:40]!r}")
+            self.reasons.append(
+                f"available_instances is no number, taken for 0: {text[:40]!r}"
+            )
         elif not self.reasons:
-            self.reasons.append("available_instances is missing")
+            self.reasons.append("available_instances is missing, taken for 0")
         return None
+
+
+def _unreadable(name: str, error: errors.UnreadableError) -> str:
+    """Return that an attribute can't be read, and what follows."""
+    then = f", {_THEN[name]}" if name in _THEN else ""
+    return f"{name} can't be read{then}: {error}"

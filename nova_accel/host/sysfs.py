@@ -226,7 +226,7 @@ class HostReader:
             vendor = self._hexadecimal(directory, "vendor")
             product = self._hexadecimal(directory, "device")
         except (errors.UnreadableError, errors.MalformedError) as error:
-            self._note(name, f"its ids can't be read: {error}")
+            self._note(name, f"its ids can't be read, left out: {error}")
             return None
         if vendor == _GONE:
             self._note(
@@ -275,7 +275,7 @@ class HostReader:
         try:
             names = self.files.names(f"{facts.directory}/iommu_group/devices")
         except errors.UnreadableError as error:
-            facts.note(f"the members of its IOMMU group: {error}")
+            facts.note(f"its IOMMU group's members can't be read: {error}")
             return int(number), ()
         members = (n for n in names if pci.is_address(n))
         return int(number), tuple(map(pci.parse_address, members))
@@ -370,7 +370,7 @@ class HostReader:
             try:
                 type_id = self.files.link(f"{place}/mdev_type")
             except errors.UnreadableError as error:
-                self._note(name, f"the type of this mdev: {error}")
+                self._note(name, f"its mdev type can't be read: {error}")
                 type_id = ""
             yield Mdev(uuid=name.lower(), parent=parent, type_id=type_id)
 
@@ -381,7 +381,7 @@ def subject(problem: model.Problem) -> str:
 
 
 def _adopt(functions: dict[str, pci.PciFunction]) -> None:
-    """Give each VF its PF where only the PF's link to it is there yet.
+    """Give each VF the PF that has a link to it, if its own leads nowhere.
 
     While VFs are enabled, a VF stands on the bus before its physfn link
     does (drivers/pci/iov.c, pci_iov_add_virtfn).
@@ -389,7 +389,7 @@ def _adopt(functions: dict[str, pci.PciFunction]) -> None:
     for parent in list(functions.values()):
         for address in parent.virtual_functions:
             child = functions.get(str(address))
-            if child is not None and child.physfn is None:
+            if child is not None and str(child.physfn) not in functions:
                 functions[str(address)] = dataclasses.replace(
                     child, physfn=parent.address
                 )

@@ -145,6 +145,8 @@ def is_stray_vf(function: pci.PciFunction, host: sysfs.HostReader) -> bool:
     """
     if function.physfn is not None:
         return True
+    if function.total_vfs:
+        return False  # only a PF has VFs of its own
     if "sriov_vf_msix_count" in entries(host, str(function.address)):
         return True
     return any(
@@ -171,7 +173,8 @@ def _vf_ids(parent: pci.PciFunction, host: sysfs.HostReader) -> range:
         return range(0)
     start = routing_id(parent.address) + first
     step = max(step, 1)  # a single VF needs no stride
-    return range(start, start + step * parent.num_vfs, step)
+    count = min(parent.num_vfs, parent.total_vfs or parent.num_vfs)
+    return range(start, start + step * count, step)
 
 
 def entries(

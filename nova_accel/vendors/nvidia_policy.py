@@ -35,6 +35,27 @@ def left_alone(function: pci.PciFunction) -> model.Problem:
     )
 
 
+def untyped(
+    card: nvidia_card.Card, unknown: frozenset[str]
+) -> Iterator[model.Problem]:
+    """Yield the VFs of an mdev card on which no mdev can be made.
+
+    :param unknown: those of which the reader has told.
+    """
+    typed = {p for offer, _ in card.types.values() for p in offer.handles}
+    known = typed | {p.parent for p in card.partitions} | unknown
+    bare = [slot for slot in card.slots if slot not in known]
+    if card.on_vfs and typed and bare:
+        who = ""
+        if len(bare) > 1:
+            who = f"{len(bare)} of its VFs ({bare[0]} and on): "
+        yield model.Problem(
+            where=card.address if who else bare[0],
+            reason=f"{who}without vGPU types, unlike the card's other VFs;"
+            " bind them to the nvidia driver, or enable the VFs anew",
+        )
+
+
 def _type_problems(card: nvidia_card.Card) -> Iterator[model.Problem]:
     for name, (offer, facts) in card.types.items():
         if offer.gap:
@@ -61,6 +82,7 @@ def _policy_problems(card: nvidia_card.Card) -> Iterator[model.Problem]:
     for reason in (
         _use_objection(card),
         _idleness(card),
+        _miscount(card),
         _mix_objection(card),
         _dynamic_objection(card),
         *_name_objections(card),
@@ -96,6 +118,7 @@ def _idleness(card: nvidia_card.Card) -> str:
     if (
         card.partitions
         or card.is_dynamic
+        or card.is_barred
         or any(offer.ready for offer, _ in card.types.values())
     ):
         return ""
@@ -106,6 +129,25 @@ def _idleness(card: nvidia_card.Card) -> str:
             f" {card.address} -cgi <profile> -C), else {mend}"
         )
     return f"holds no vGPU, and its driver can't make one now: {mend}"
+
+
+def _miscount(card: nvidia_card.Card) -> str:
+    """Return what is wrong with how many VFs there are."""
+    function, asked = card.function, card.rule.num_vfs
+    present = len(function.virtual_functions)
+    if function.num_vfs != present:
+        return (
+            f"says that {function.num_vfs} VFs are enabled, and {present} are"
+            " to be found; if that stays so, remove its vGPUs and enable them"
+            f" anew (sriov-manage -d {card.address}, then -e)"
+        )
+    if asked is None or not present or asked == present:
+        return ""
+    return (
+        f"device_spec asks for {asked} VFs, and {present} are enabled:"
+        " NVIDIA's tool enables all of them or none; remove num_vfs, and"
+        " write max_slots to offer fewer"
+    )
 
 
 def _mix_objection(card: nvidia_card.Card) -> str:

@@ -49,6 +49,13 @@ class PciPassthroughDriver:
                     "it is a virtual function without its physical one,"
                     " half made or half removed; enable them again"
                 )
+            elif any(_is_off(f, rules) for f in parts):
+                off = next(f for f in parts if _is_off(f, rules))
+                reason = (
+                    f"{off.address} goes to a guest with it, and device_spec"
+                    " says use off for that; say use off for both, or for"
+                    " neither"
+                )
             elif _is_touched(parts, parents):
                 reason = "mdevs exist on it; remove them first"
             else:
@@ -128,6 +135,11 @@ def _is_wanted(function: pci.PciFunction, rules: policy.Policy) -> bool:
         and function.num_vfs == 0
         and not function.virtual_functions
     )
+
+
+def _is_off(function: pci.PciFunction, rules: policy.Policy) -> bool:
+    rule = rules.rule(str(function.address), function.vendor, function.product)
+    return rule.use is policy.Use.OFF
 
 
 def _is_touched(
