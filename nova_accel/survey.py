@@ -21,6 +21,10 @@ _SILENT = ("current_vgpu_type",)
 # audits of a host's resources run at most (update_resources_interval).
 WHOLE_EVERY_S = 300
 
+_NVIDIA = "10de"
+# What problems of whole drivers begin with.
+_DRIVER = "driver"
+
 ReadGpus = Callable[[], Mapping[str, nvml.GpuFacts]]
 
 
@@ -45,10 +49,20 @@ class Survey:
         self._mark: str | None = None
         self._when = 0.0
 
+    def look(self) -> sysfs.HostReader:
+        """Return a fresh reader of the host.
+
+        NVML is asked only where there is a GPU of NVIDIA's.
+        """
+        reader = sysfs.HostReader(source=self._source)
+        if _has_nvidia(reader):
+            reader.gpus = self._read_gpus()
+        return reader
+
     def read(self) -> model.HostState:
         """Return the whole host, everything read anew."""
         when, mark = time.monotonic(), uevents.read_count(self._source)
-        reader = sysfs.HostReader(source=self._source, gpus=self._read_gpus())
+        reader = self.look()
         state = discovery.read(reader, self._drivers, self._rules)
         silent = {
             path: found
@@ -71,7 +85,7 @@ class Survey:
             or time.monotonic() - when > WHOLE_EVERY_S
             or uevents.read_count(self._source) != mark
             or self._has_silent_change(silent)
-            or self._read_gpus() != last.gpus
+            or (_has_nvidia(last) and self._read_gpus() != last.gpus)
         ):
             return self.read()
         return None
@@ -89,7 +103,10 @@ class Survey:
         if last is None:
             return self.read()
         names = {name for device in devices for name in _names(device)}
-        reader = last.look_again(names, self._read_gpus())
+        is_asked = _has_nvidia(last, names)
+        reader = last.look_again(
+            names, self._read_gpus() if is_asked else last.gpus
+        )
         return discovery.read(reader, self._drivers, self._rules)
 
     def _has_silent_change(self, seen: Mapping[str, str | int]) -> bool:
@@ -103,13 +120,16 @@ def merge(
     """Return a host, but some of its devices as a newer reading has them.
 
     :param addresses: of those devices; one that the newer reading does
-        not have is gone.
+        not have is gone, or unknown if that reading is not complete.
     """
     wanted = frozenset(addresses)
     if not wanted:
         return host
     kept = [d for d in host.devices if d.address not in wanted]
     taken = [d for d in newer.devices if d.address in wanted]
+    unread = wanted - {device.address for device in taken}
+    if newer.complete:
+        unread = frozenset()
     theirs = wanted | {
         name
         for device in (*host.devices, *taken)
@@ -121,12 +141,34 @@ def merge(
         problems=tuple(
             sorted(
                 {p for p in host.problems if sysfs.subject(p) not in theirs}
-                | {p for p in newer.problems if sysfs.subject(p) in theirs},
+                | {
+                    p
+                    for p in newer.problems
+                    if sysfs.subject(p) in theirs
+                    or (unread and sysfs.subject(p) == _DRIVER)
+                },
                 key=lambda p: (p.where, p.reason),
             )
         ),
-        unknown=(host.unknown - theirs) | (newer.unknown & theirs),
+        unknown=(host.unknown - theirs) | (newer.unknown & theirs) | unread,
         complete=host.complete,
+    )
+
+
+def _has_nvidia(
+    reader: sysfs.HostReader, names: Iterable[str] | None = None
+) -> bool:
+    """Return whether a GPU of NVIDIA's is there, or is among some names."""
+    try:
+        functions = reader.functions()
+    except errors.UnreadableError:
+        return False  # nothing would be described
+    wanted = None if names is None else frozenset(names)
+    return any(
+        function.vendor == _NVIDIA
+        and function.is_display
+        and (wanted is None or str(function.address) in wanted)
+        for function in functions
     )
 
 

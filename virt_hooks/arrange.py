@@ -63,7 +63,12 @@ class Arranger:
             if not due:
                 continue
             self.is_settled = False
-            used = _cards_of(read_running().functions, host)
+            try:
+                used = _cards_of(read_running().functions, host)
+            except Exception as error:  # libvirt's, or the kernel's
+                self._tell("running guests", repr(error))
+                continue
+            self._told.pop("running guests", None)
             for card in due:
                 if card in used:
                     self._tell(card, "a running guest has a part of it")

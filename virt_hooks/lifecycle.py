@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server's accelerators: made before its guest, unmade after it."""
 
-import contextlib
 import dataclasses
+import errno
 import logging
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,6 +31,8 @@ from virt_hooks import (
 
 LOG = logging.getLogger(__name__)
 
+_NOTHING = connection.HostdevUse()
+
 
 class Lifecycle:
     """The accelerators of one compute node's servers.
@@ -55,14 +57,10 @@ class Lifecycle:
         self.host = host
         self.root: providers.ProviderRoot | None = None
         #: What the host's domains hold now; libvirt is asked.
-        self.read_use: Callable[[], connection.HostdevUse] = (
-            connection.HostdevUse
-        )
+        self.read_use: Callable[[], connection.HostdevUse] = lambda: _NOTHING
         #: The same, of domains that run.
-        self.read_running: Callable[[], connection.HostdevUse] = (
-            connection.HostdevUse
-        )
-        self._use = connection.HostdevUse()
+        self.read_running = self.read_use
+        self._use = _NOTHING
         self._drivers = drivers
         self._rules = rules
         self._executor = executor
@@ -154,11 +152,13 @@ class Lifecycle:
             self._book.write_down(consumer, found)
             if all(c.state is model.ClaimState.MADE for c in found):
                 return found
-            with contextlib.ExitStack() as failure:
-                failure.callback(self._check_unmade, _but(found, before))
-                failure.callback(self._book.write_down, consumer, before)
+            try:
                 self._executor.apply_all(self._prepare(found))
-                failure.pop_all()
+            except BaseException as error:
+                self._book.write_down(consumer, before)
+                is_late = getattr(error, "number", 0) == errno.ETIMEDOUT
+                self._check_unmade(recover.but(found, before), is_late)
+                raise
             made = tuple(
                 dataclasses.replace(claim, state=model.ClaimState.MADE)
                 for claim in found
@@ -174,9 +174,10 @@ class Lifecycle:
 
         For the start of the service: nothing is made.
         """
-        root = self._known_root(consumer)
-        found = claims.find(consumer, slots, root, self.host.state)
-        self._book.write_down(consumer, found)
+        root, wanted = self._known_root(consumer), tuple(slots)
+        with self._cards.hold(slot.provider for slot in wanted):
+            found = claims.find(consumer, wanted, root, self.host.state)
+            self._book.write_down(consumer, found)
         return found
 
     def release(
@@ -184,6 +185,7 @@ class Lifecycle:
         consumer: str,
         slots: Iterable[model.Slot],
         in_use: Callable[[model.Claim], bool],
+        had: connection.HostdevUse = _NOTHING,
     ) -> None:
         """Unmake what a server's slots stand for, and verify it.
 
@@ -192,6 +194,7 @@ class Lifecycle:
 
         :param in_use: tells whether the server's guest still runs with
             what a claim stands for; then nothing is unmade.
+        :param had: what the server's own domain had.
         """
         wanted = tuple(slots)
         if not wanted or self.root is None:
@@ -204,7 +207,12 @@ class Lifecycle:
                 for claim in self._book.own(
                     consumer, claims.find(consumer, wanted, self.root, host)
                 )
+                if had.holds(claim.handle) or recover.is_ours(claim, known)
             )
+            if unknown := recover.but(found, self.claims_of(consumer)):
+                use = self.read_use().without(had.mdevs | had.functions)
+                taken = [c for c in unknown if use.holds(c.handle)]
+                found = recover.but(found, taken)
             if any(in_use(claim) for claim in found):
                 LOG.error(
                     "server %s still runs: its accelerators are kept",
@@ -228,13 +236,14 @@ class Lifecycle:
         that was so. Nothing that fails stops the caller. Nothing is looked
         at while the host is as it was when there was nothing to do.
         """
-        if self._arranger is None or self._arranged is self.host.state:
+        before = self.host.state
+        if self._arranger is None or self._arranged is before:
             return False
         if self._arranger.arrange(self.root, self.read_running):
             self.host.refresh()
             return True
         if self._arranger.is_settled:
-            self._arranged = self.host.state
+            self._arranged = before
         return False
 
     def tidy(self, use: connection.HostdevUse) -> None:
@@ -320,7 +329,7 @@ class Lifecycle:
             if claim.handle not in {held.handle for held in before}
             and self._drivers[claim.plugin].plan_release(claim)
         ]
-        use = self.read_use() if left else connection.HostdevUse()
+        use = self.read_use() if left else _NOTHING
         for claim in left:
             device = host.device(claim.device)
             ours = recover.our_handles(root, device, known) if device else ()
@@ -341,14 +350,22 @@ class Lifecycle:
             )
         except errors.ActionError as error:
             LOG.error("%s; it stays reserved and is tried again", error)
+        except Exception:  # a vendor's own code, or the privileged helper
+            LOG.exception("%s stays and is tried again", claim.handle)
 
-    def _check_unmade(self, found: Iterable[model.Claim]) -> None:
+    def _check_unmade(
+        self, found: Iterable[model.Claim], is_late: bool = False
+    ) -> None:
         """Read the host, and forget what is not there any more.
 
         What is there still stays ours, and the next tidying tries again.
+
+        :param is_late: the kernel may be at it yet: nothing is forgotten.
         """
         told = tuple(found)
         host = self.host.refresh_cards({claim.device for claim in told})
+        if is_late:
+            return
         self._book.unmade(
             claim.handle
             for claim in told
@@ -376,11 +393,3 @@ class Lifecycle:
                 consumer, "this compute node has not registered itself yet"
             )
         return self.root
-
-
-def _but(
-    found: Iterable[model.Claim], before: Iterable[model.Claim]
-) -> tuple[model.Claim, ...]:
-    """Return the claims whose partitions were not held before."""
-    held = {claim.handle for claim in before}
-    return tuple(claim for claim in found if claim.handle not in held)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nova_accel import conf, plugin, survey
-from nova_accel.host import execute, fs, nvml, privileged, sysfs
+from nova_accel.host import execute, fs, nvml, privileged
 from virt_hooks import connection, lifecycle, snapshot
 
 # Where this machine's own kernel is; below any other root is a simulated
@@ -30,9 +30,9 @@ def read_node(
         # Of GPU instances NVML speaks to root only.
         return privileged.read_gpus() if is_own else nvml.Gpus({})
 
-    def look() -> sysfs.HostReader:
-        return sysfs.HostReader(settings.root, gpus=read_gpus())
-
+    found = survey.Survey(
+        fs.Disk(settings.root), drivers, settings.rules, read_gpus
+    )
     return lifecycle.Lifecycle(
         drivers,
         settings.rules,
@@ -41,10 +41,6 @@ def read_node(
             nodedev=connection.NodeDevices(connect) if is_own else None,
             read_gpus=read_gpus,
         ),
-        snapshot.Snapshot(
-            survey.Survey(
-                fs.Disk(settings.root), drivers, settings.rules, read_gpus
-            )
-        ),
-        look,
+        snapshot.Snapshot(found),
+        found.look,
     )

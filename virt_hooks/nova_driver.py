@@ -20,7 +20,14 @@ from nova import exception, objects
 from nova.virt.libvirt import driver
 
 from nova_accel import errors, flavors, model, providers
-from virt_hooks import connection, node, nova_guest, nova_report, tree
+from virt_hooks import (
+    connection,
+    node,
+    nova_guest,
+    nova_report,
+    recover,
+    tree,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -43,9 +50,10 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             sys.exit(1)
         self._reporter = nova_report.Reporter(self._accel, virtapi)
         self._at_start: frozenset[model.Slot] = frozenset()
-        self._recalled = False
+        #: Slots by server that are to be written down; None: not asked yet.
+        self._unrecalled: dict[str, tuple[model.Slot, ...]] | None = None
         self._rebooting: set[str] = set()
-        self._rebooting_lock = threading.Lock()
+        self._guard = threading.Lock()
 
     def init_host(self, host: str) -> None:
         """Start, and write down what this host's servers hold.
@@ -166,14 +174,17 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Unmake the server's partitions once its domain is gone."""
+        had = self._read_domain(instance)
         try:
             return super()._cleanup(context, instance, *args, **kwargs)
         finally:  # also if it fails: nobody asks again, and a guest that
             # still runs keeps what it has
-            with self._rebooting_lock:
+            with self._guard:
                 keep = instance.uuid in self._rebooting
             if not keep:
-                self._release(instance, lambda: self._held(instance))
+                self._release(
+                    instance, lambda: self._held(instance, had), had
+                )
 
     def confirm_migration(
         self,
@@ -183,10 +194,11 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         network_info: Any,
     ) -> Any:
         """Unmake on the source what a moved server held there."""
+        had = self._read_domain(instance)
         result = super().confirm_migration(
             context, migration, instance, network_info
         )
-        self._release(instance, lambda: _left_behind(instance))
+        self._release(instance, lambda: _left_behind(instance), had)
         return result
 
     def _adopt_node(self) -> None:
@@ -202,23 +214,30 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         )
 
     def _recall(self) -> None:
-        """Write down what this host's servers hold; once it worked, no more.
+        """Write down what this host's servers hold, once.
+
+        While a card can't be read it is not known what stands in its
+        slots: those of its servers are looked at again with each pass.
 
         :raises nova.exception.NovaException: Nova's database can't be asked.
         """
-        if self._recalled:
-            return
-        instances = objects.InstanceList.get_by_host(
-            nova_context.get_admin_context(),
-            nova.conf.CONF.host,
-            expected_attrs=["resources"],
-        )
-        held = {i.uuid: self._ours(_slots(i.resources)) for i in instances}
-        self._at_start = frozenset(s for slots in held.values() for s in slots)
-        for uuid, slots in held.items():
-            if not self._accel.claims_of(uuid):
+        if self._unrecalled is None:
+            instances = objects.InstanceList.get_by_host(
+                nova_context.get_admin_context(),
+                nova.conf.CONF.host,
+                expected_attrs=["resources"],
+            )
+            held = {i.uuid: self._ours(_slots(i.resources)) for i in instances}
+            self._at_start = frozenset(
+                slot for slots in held.values() for slot in slots
+            )
+            self._unrecalled = held
+        host = self._accel.host.state
+        for uuid, slots in list(self._unrecalled.items()):
+            if len(self._accel.claims_of(uuid)) < len(slots):
                 self._accel.recall(uuid, slots)
-        self._recalled = True
+        if host.complete and not host.unknown:
+            self._unrecalled.clear()
 
     def _ours(self, slots: Iterable[model.Slot]) -> tuple[model.Slot, ...]:
         """Return the slots but those Nova keeps on its own root."""
@@ -263,30 +282,58 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             ) from error
 
     def _release(
-        self, instance: Any, read_slots: Callable[[], Iterable[model.Slot]]
+        self,
+        instance: Any,
+        read_slots: Callable[[], Iterable[model.Slot]],
+        had: connection.HostdevUse,
     ) -> None:
         with nova_report.logged(
             "can't release accelerators of %s", instance.uuid
         ):
             slots = self._ours(read_slots())
-            self._at_start -= frozenset(slots)
+            with self._guard:
+                self._at_start -= frozenset(slots)
+                (self._unrecalled or {}).pop(instance.uuid, None)
             self._accel.release(
                 instance.uuid,
                 slots,
                 lambda claim: self._is_holding(instance, claim),
+                had,
             )
 
-    def _held(self, instance: Any) -> tuple[model.Slot, ...]:
+    def _held(
+        self, instance: Any, had: connection.HostdevUse
+    ) -> tuple[model.Slot, ...]:
         """Return a server's slots, from our own notes if Nova has none.
 
         A server that was deleted while this service was down has no
-        resources in Nova's database any more.
+        resources in Nova's database any more, and one that was evacuated
+        those of another host, but a domain.
         """
-        try:
-            slots = self._ours(_slots(instance.resources))
-        except exception.NovaException:
-            slots = ()
-        return slots or self._accel.slots_of(instance.uuid)
+        found: set[model.Slot] = set()
+        with contextlib.suppress(exception.NovaException):
+            found |= {*self._ours(_slots(instance.resources))}
+        with contextlib.suppress(exception.NovaException):
+            if had.functions and self._accel.root is not None:
+                found |= recover.slots_had(
+                    self._accel.root,
+                    self._accel.host.state,
+                    flavors.parse_groups(instance.flavor.extra_specs),
+                    had,
+                )
+        return tuple(found) or self._accel.slots_of(instance.uuid)
+
+    def _read_domain(self, instance: Any) -> connection.HostdevUse:
+        """Return what the server's domain has, nothing without one."""
+        found = connection.HostdevUse()
+        with (
+            nova_report.logged("can't read the domain of %s", instance.uuid),
+            contextlib.suppress(exception.InstanceNotFound),
+        ):
+            found = connection.parse_hostdevs(
+                self._host.get_guest(instance).get_xml_desc()
+            )
+        return found
 
     def _is_holding(self, instance: Any, claim: model.Claim) -> bool:
         """Return whether the server's guest runs with a partition."""
@@ -301,12 +348,12 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
 
     @contextlib.contextmanager
     def _keeping(self, uuid: str) -> Iterator[None]:
-        with self._rebooting_lock:
+        with self._guard:
             self._rebooting.add(uuid)
         try:
             yield
         finally:
-            with self._rebooting_lock:
+            with self._guard:
                 self._rebooting.discard(uuid)
 
 

@@ -6,7 +6,7 @@ import types
 from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import claims as found_claims
-from nova_accel import model, names, providers
+from nova_accel import flavors, model, names, providers
 from virt_hooks import connection
 
 # Partitions that carry no id of our choosing: the next one on the same
@@ -67,6 +67,41 @@ def find_strangers(
     return tuple(p for p in device.partitions if p.handle not in known)
 
 
+def is_ours(claim: model.Claim, made: Made) -> bool:
+    """Return whether what stands in a slot is ours, as far as can be told.
+
+    A server that is refused for what stands in its slot is cleaned up too.
+    """
+    return claim.technology not in _NAMELESS or claim.handle in made
+
+
+def slots_had(
+    root: providers.ProviderRoot,
+    host: model.HostState,
+    groups: Iterable[flavors.RequestGroup],
+    use: connection.HostdevUse,
+) -> frozenset[model.Slot]:
+    """Return the slots of which a server's own domain had the functions.
+
+    For a server that Nova remembers no slots of, or not of this host. Its
+    flavor must name a profile of the card: Nova itself may have given it a
+    function that somebody else has typed.
+    """
+    asked = {trait for group in groups for trait in group.required}
+    return frozenset(
+        model.Slot(
+            provider=provider_of(root, device.address),
+            resource_class=device.resource_class,
+            identifier=slot,
+        )
+        for device in host.devices
+        if device.technology in _NAMELESS
+        and any(profile.trait in asked for profile in device.profiles)
+        for slot in device.slots
+        if slot in use.functions
+    )
+
+
 def our_handles(
     root: providers.ProviderRoot, device: model.Device, made: Made = _NONE
 ) -> Collection[str]:
@@ -122,3 +157,11 @@ def unless_held(
         else dataclasses.replace(claim, state=model.ClaimState.PLANNED)
         for claim in found
     )
+
+
+def but(
+    found: Iterable[model.Claim], before: Iterable[model.Claim]
+) -> tuple[model.Claim, ...]:
+    """Return the claims whose partitions were not held before."""
+    held = {claim.handle for claim in before}
+    return tuple(claim for claim in found if claim.handle not in held)

@@ -24,13 +24,15 @@ class Snapshot:
         self._survey = source
         self._whole = threading.Lock()
         self._guard = threading.Lock()
-        self._state = model.HostState()
-        self._clock = 0
+        # Before the first reading nothing may be taken for absent.
+        self._state = model.HostState(complete=False)
+        self._begun = 0
+        self._whole_at = 0
         self._read_at: dict[str, int] = {}
 
     @property
     def state(self) -> model.HostState:
-        """Return the last reading; an empty host before the first."""
+        """Return the last reading; of nothing, before the first."""
         return self._state
 
     def refresh(self) -> model.HostState:
@@ -39,13 +41,18 @@ class Snapshot:
         Problems are logged once, when they appear and when they change.
         """
         with self._whole:
-            began = self._clock
+            began = self._begin()
             return self._replace(self._survey.read(), began)
 
     def refresh_changed(self) -> model.HostState:
-        """Return the host, read anew if anything can have changed."""
+        """Return the host, read anew if anything can have changed.
+
+        What could not be read is tried again each time.
+        """
+        if self._state.unknown or not self._state.complete:
+            return self.refresh()
         with self._whole:
-            began = self._clock
+            began = self._begin()
             found = self._survey.read_changed()
             return self.state if found is None else self._replace(found, began)
 
@@ -58,15 +65,26 @@ class Snapshot:
         devices = [d for d in self._state.devices if d.address in wanted]
         if len(devices) < len(wanted):
             return self.refresh()
+        began = self._begin()
         found = self._survey.read_devices(devices)
         with self._guard:
             before = self._state
-            self._state = survey.merge(before, found, wanted)
-            self._clock += 1
-            self._read_at |= dict.fromkeys(wanted, self._clock)
+            newest = {
+                address
+                for address in wanted
+                if began > max(self._whole_at, self._read_at.get(address, 0))
+            }
+            self._state = survey.merge(before, found, newest)
+            self._read_at |= dict.fromkeys(newest, began)
             after = self._state
         _tell(after, before)
         return after
+
+    def _begin(self) -> int:
+        """Return the number of a reading that begins now."""
+        with self._guard:
+            self._begun += 1
+            return self._begun
 
     def _replace(
         self, found: model.HostState, began: int
@@ -75,6 +93,7 @@ class Snapshot:
             before = self._state
             newer = {a for a, when in self._read_at.items() if when > began}
             self._state = survey.merge(found, before, newer)
+            self._whole_at = began
             after = self._state
         _tell(after, before)
         return after

@@ -192,12 +192,15 @@ class Executor:
                 LOG.error("can't take back: %s", error)
 
     def _sweep(self, action: actions.DestroyInstance) -> bool:
-        """Destroy the GPU instances of a kind that are empty."""
+        """Destroy the GPU instances of a kind that are empty.
+
+        One that stays is filled by the next vGPU: that brings none back.
+        """
         before = self._host.starts(action.gpu, action.kind)
         number = self._write(action)
         after = self._host.starts(action.gpu, action.kind)
         if number and number != errno.EBUSY:
-            raise _failure(action, number)
+            LOG.warning("%s", _failure(action, number))
         if before != after:
             LOG.info("%s: done", action)
         return before != after

@@ -24,7 +24,7 @@ from typing import Any
 
 from nova_accel import errors, model, pci, profiles
 from nova_accel.host import nvml_calls
-from nova_accel.host.nvml_calls import Refusal, call
+from nova_accel.host.nvml_calls import Refusal, call, is_installed
 from nova_accel.host.nvml_changes import (
     create_instance,
     destroy_instance,
@@ -37,6 +37,7 @@ __all__ = [
     "VgpuType",
     "create_instance",
     "destroy_instance",
+    "is_installed",
     "parse_bus_id",
     "problems",
     "read_gpus",
@@ -50,6 +51,8 @@ _MEBIBYTE = 1024 * 1024
 # nvml.h: INVALID_GPU_INSTANCE_PROFILE_ID, of a type that is time-sliced.
 _NO_PROFILE = 0xFFFFFFFF
 _UNTOLD = (None, None)
+# What an nvidia-ml-py whose names or values have another form ends in.
+_OTHER_FORM = (AttributeError, TypeError, ValueError)
 _PENDING = (
     "its MIG mode changes when it is reset: take its vGPUs off it and run"
     " nvidia-smi --gpu-reset"
@@ -137,7 +140,7 @@ def read_gpus(timeout_s: float = TIMEOUT_S) -> Gpus:
 
     :param timeout_s: seconds after which a silent GPU is given up.
     """
-    if not nvml_calls.is_installed():
+    if not is_installed():
         return Gpus({}, reason="nvidia-ml-py is not installed")
     with _looking:
         deadline = time.monotonic() + timeout_s
@@ -176,7 +179,7 @@ class _Look:
     def __init__(self, key: int, ask: Callable[[], Any]) -> None:
         self.key = key
         self.result: Any = None
-        self.refusal: Refusal | errors.MalformedError | None = None
+        self.refusal: Exception | None = None
         self._ask = ask
         self._thread = _stuck.get(key)
         if self._thread is None or not self._thread.is_alive():
@@ -197,13 +200,15 @@ class _Look:
 
     def failure(self) -> str:
         """Return why there is no result."""
-        return _SILENT if self.refusal is None else str(self.refusal)
+        if isinstance(self.refusal, Refusal | errors.MalformedError):
+            return str(self.refusal)
+        return _SILENT if self.refusal is None else repr(self.refusal)
 
     def _run(self) -> None:
         try:
             with nvml_calls.session():
                 self.result = self._ask()
-        except (Refusal, errors.MalformedError) as refusal:
+        except (Refusal, errors.MalformedError, *_OTHER_FORM) as refusal:
             self.refusal = refusal
 
 

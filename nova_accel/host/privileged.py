@@ -22,7 +22,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from nova_accel import errors, pci
+from nova_accel import errors, model, pci
 from nova_accel.host import nvml, nvml_text
 
 try:
@@ -168,11 +168,18 @@ def set_placement(root: str, function: str, start: int) -> int:
 
 
 def read_gpus() -> nvml.Gpus:
-    """Return what NVML says to root, by PCI address.
+    """Return what NVML says to root, by PCI address; nothing is raised.
 
-    Others are not told of memory slices.
+    Others are not told of memory slices. The daemon is not asked for what
+    is not installed here; one that can't be is a problem in the result.
     """
-    return nvml_text.from_plain(read_plain_gpus())
+    if not nvml.is_installed():
+        return nvml.read_gpus()
+    try:
+        return nvml_text.from_plain(read_plain_gpus())
+    except Exception as error:  # whatever keeps the daemon from starting
+        reason = f"nova-compute's privileged helper can't ask it: {error!r}"
+        return nvml.Gpus({}, (model.Problem(where="NVML", reason=reason),))
 
 
 @_entrypoint(late=_SILENT)

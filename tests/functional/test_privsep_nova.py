@@ -82,6 +82,21 @@ except errors.ActionError as error:
     print(error.number, error.detail)
 """
 
+# A host without the daemon: what it would be asked is not known, and said.
+WITHOUT = """
+import sys
+from oslo_config import cfg
+from nova_accel.host import nvml, privileged
+
+cfg.CONF([], project="nova")
+from nova import privsep
+cfg.CONF.set_override("helper_command", "/bin/false", group="nova_sys_admin")
+assert nvml.is_installed()
+gpus = privileged.read_gpus()
+print(dict(gpus), [problem.where for problem in gpus.problems])
+print(gpus.problems[0].reason)
+"""
+
 
 def helper() -> str:
     """Return the path of privsep's helper, empty if there is none."""
@@ -117,6 +132,13 @@ needs_daemon = [
     pytest.mark.skipif(os.geteuid() != 0, reason="the daemon needs root"),
     pytest.mark.skipif(not helper(), reason="there is no privsep-helper"),
 ]
+
+
+def test_a_daemon_that_does_not_start_is_a_problem(tmp_path: Path) -> None:
+    pytest.importorskip("pynvml")
+    told, reason = run(WITHOUT, tmp_path)
+    assert told == "{} ['NVML']"
+    assert "privileged helper can't ask it" in reason
 
 
 class TestDaemon:

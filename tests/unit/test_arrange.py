@@ -110,3 +110,22 @@ def test_a_card_of_which_a_guest_has_a_part_is_left_alone(
     assert not life.arrange()
     assert kernel.writes() == written
     assert "a running guest has a part of it" in caplog.text
+
+
+def test_a_libvirt_that_does_not_answer_is_asked_again(
+    kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = started(kernel, ENABLE)
+
+    def fail() -> connection.HostdevUse:
+        raise OSError("no answer")
+
+    life.read_running = fail
+    written = kernel.writes()
+    for _ in range(2):
+        assert not life.arrange()
+    assert kernel.writes() == written
+    assert caplog.text.count("no answer") == 1
+    life.read_running = connection.HostdevUse
+    assert life.arrange()
+    assert life.host.state.device(BARE) is not None

@@ -101,6 +101,26 @@ def test_the_empty_ones_go_and_the_others_stay(
     assert instances(kernel) == [[HALF, 4]]
 
 
+def test_an_instance_that_stays_brings_no_vgpu_back(
+    kernel: fakehost.Controller,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """NVML is of another release than the driver, after an upgrade."""
+    on_host = executor(kernel.root)
+    on_host.apply(make())
+    place = kernel.sys / f"bus/pci/devices/{GPU[:-1]}4/nvidia"
+    types = (place / "creatable_vgpu_types").read_text().splitlines()
+    type_id = next(t.split()[0] for t in types if t.endswith("A100-1-5C"))
+    typing = actions.SetVgpuType(function=f"{GPU[:-1]}4", type_id=type_id)
+    on_host.apply(typing)
+    monkeypatch.setenv("FAKEHOST_CONTROL", "/nonexistent")
+    on_host.apply_all([typing.undo(), sweep()])
+    assert (place / "current_vgpu_type").read_text().strip() == "0"
+    assert instances(kernel) == [[SMALL, 0]]
+    assert "destroy GPU instance 1g.5gb that is empty" in caplog.text
+
+
 def test_an_instance_in_use_is_not_unmade(kernel: fakehost.Controller) -> None:
     on_host = executor(kernel.root)
     on_host.apply(make())

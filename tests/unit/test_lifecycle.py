@@ -13,7 +13,7 @@ from nova_accel import (
     model,
     names,
 )
-from nova_accel.vendors import mdev
+from nova_accel.vendors import mdev, nvidia_mdev
 from tests.lab import fakehost
 from tests.simulated import (
     EIGHT_Q,
@@ -201,6 +201,34 @@ def test_a_driver_s_own_failure_is_undone(
         life.ensure(A, groups, (slot(), slot(0, "mtty")))
     assert kernel.mdevs() == {}
     assert life.claims() == ()
+
+
+def test_a_driver_s_own_failure_keeps_nothing_else(
+    kernel: fakehost.Controller,
+    life: lifecycle.Lifecycle,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What one driver can't unmake stays; the rest goes, here and later."""
+
+    class Broken(nvidia_mdev.NvidiaMdevDriver):
+        def plan_release(self, claim: model.Claim) -> list[actions.Action]:
+            raise RuntimeError("a bug")
+
+    groups = (asks(FOUR_Q, 1, "_A"), asks(MTTY, 1, "_B"))
+    slots = (slot(), slot(0, "mtty"))
+    kept, _ = life.ensure(A, groups, slots)
+    mended = life._drivers
+    life._drivers = {**mended, "nvidia_mdev": Broken()}
+    life.release(A, slots, stopped)
+    assert set(kernel.mdevs()) == {kept.handle}
+    life.ensure(B, groups[1:], slots[1:])
+    life._book.forget(B, slots[1:])
+    life.tidy(IDLE)
+    assert set(kernel.mdevs()) == {kept.handle}
+    assert "a bug" in caplog.text
+    life._drivers = mended
+    life.tidy(IDLE)
+    assert kernel.mdevs() == {}
 
 
 def test_a_lost_race_makes_nothing(

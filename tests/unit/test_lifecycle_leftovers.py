@@ -54,6 +54,10 @@ def test_what_a_guest_still_has_is_not_taken_from_it(
         caught.value
     )
     assert kernel.writes()[before:] == []
+    life.release(B, (slot(),), stopped)
+    assert kernel.writes()[before:] == [], "Nova cleans up what was refused"
+    life.release(B, (slot(),), stopped, had=use)
+    assert kernel.mdevs() == {}, "it was the server's own domain that had it"
 
 
 def test_a_trait_that_no_device_makes_asks_nothing_of_us(

@@ -155,6 +155,8 @@ def test_a_stranger_s_vf_is_never_passed_on(
         life.ensure(A, (asks(wanted),), (slot(),))
     assert types(kernel) == {FIRST: EIGHT}
     assert life.claims() == ()
+    life.release(A, (slot(),), stopped)
+    assert types(kernel) == {FIRST: EIGHT}, "Nova cleans up what was refused"
 
 
 @pytest.mark.parametrize("wanted", [EIGHT_Q, FOUR_Q])
@@ -193,6 +195,21 @@ def test_a_spawn_that_fails_leaves_no_type(
     life.host.refresh()
     life.tidy(IDLE)
     assert types(kernel) == {FIRST: EIGHT}, "it is not taken for ours"
+
+
+def test_what_the_kernel_makes_late_is_cleared_again(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    """The driver has not answered in time, and goes on nevertheless."""
+    kernel.fail("*/current_vgpu_type", "ETIMEDOUT", times=1, on="write")
+    with pytest.raises(errors.ActionError):
+        life.ensure(A, (asks(),), (slot(),))
+    assert life.claims() == ()
+    life.tidy(IDLE)
+    type_by_hand(kernel, FIRST)
+    life.host.refresh()
+    life.tidy(IDLE)
+    assert types(kernel) == {}
 
 
 # -- side by side ----------------------------------------------------------

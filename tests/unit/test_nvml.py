@@ -126,6 +126,13 @@ def test_a_lost_gpu_and_a_silent_one_cost_only_themselves(
     assert number == errno.ENOSYS
 
 
+def test_a_library_of_another_form_is_told_as_such(tmp_path: Path) -> None:
+    other = "import pynvml; pynvml.nvmlDeviceGetPciInfo = lambda gpu: None"
+    (gpus, _), _ = say(build_old(tmp_path), other)
+    assert gpus == {}
+    assert "'NoneType' object has no attribute" in gpus.problems[0].reason
+
+
 def test_what_root_alone_may_know_is_unread_and_not_absent(
     tmp_path: Path,
 ) -> None:

@@ -104,6 +104,36 @@ def test_cards_are_read_side_by_side(root: pathlib.Path) -> None:
     assert not left(found, SECOND)
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_an_older_reading_of_a_card_takes_nothing_back(
+    root: pathlib.Path, is_whole: bool
+) -> None:
+    """Tidying reads a card, a claim fills it and reads it, tidying ends."""
+    found, gate = snapshot_of(root)
+    gate.closed_for = f"{FIRST}/mdev_supported_types/nvidia-321"
+    slow = threading.Thread(target=found.refresh_cards, args=([FIRST],))
+    slow.start()
+    assert gate.waiting.wait(20)
+    fill(root, FIRST)
+    if is_whole:
+        found.refresh()
+    else:
+        found.refresh_cards([FIRST])
+    assert not left(found, FIRST)
+    gate.opened.set()
+    slow.join()
+    assert not left(found, FIRST), "the older reading has won"
+    assert found.refresh() == look.read(root)
+
+
+def test_nothing_is_absent_before_the_first_reading(
+    root: pathlib.Path,
+) -> None:
+    source = survey.Survey(Gate(root), look.DRIVERS, policy.Policy())
+    assert not snapshot.Snapshot(source).state.complete
+    assert snapshot.Snapshot(source).refresh().complete
+
+
 def test_a_card_that_is_not_known_has_all_read(root: pathlib.Path) -> None:
     found, _ = snapshot_of(root)
     fill(root, FIRST)

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from nova_accel import model, policy, survey
-from nova_accel.host import fs, sysfs
+from nova_accel.host import fs, nvml, sysfs
 from nova_accel.vendors import noop
+from tests import strategies
 from tests.hosts import look
+from virt_hooks import snapshot
 
 HOSTS = ["a40-vf-mdev", "t4-mdev", "mtty", "passthrough", "broken"]
 A40 = "0000:41:00.0"
@@ -169,3 +171,78 @@ def test_without_a_reading_before_everything_is_read(
     root = look.make("t4-mdev", tmp_path)
     one, _ = survey_of(root)
     assert one.read_devices([]) == look.read(root)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"), [("mtty", 0), ("intel-vf", 0), ("t4-mdev", 1)]
+)
+def test_nvml_is_asked_only_where_its_cards_are(
+    tmp_path: pathlib.Path, name: str, asked: int
+) -> None:
+    root = look.make(name, tmp_path)
+    send_uevent(root)
+    times: list[int] = []
+
+    def read_gpus() -> nvml.Gpus:
+        times.append(1)
+        return nvml.Gpus({})
+
+    one = survey.Survey(
+        fs.Disk(root), look.DRIVERS, policy.Policy(), read_gpus
+    )
+    state = one.read()
+    assert len(times) == asked
+    one.look()
+    assert one.read_changed() is None
+    one.read_devices(state.devices)
+    assert len(times) == 4 * asked
+
+
+def test_a_card_of_another_vendor_asks_no_nvml(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Also beside cards of NVIDIA's, whose facts stay as they were."""
+    root = look.make("passthrough", tmp_path)
+    answers = [nvml.Gpus({A40: nvml.GpuFacts(address=A40)})]
+    one = survey.Survey(
+        fs.Disk(root), look.DRIVERS, policy.Policy(), answers.pop
+    )
+    state = one.read()
+    other, *_ = (d for d in state.devices if d.vendor_id == "1002")
+    again = one.read_devices([other])
+    assert again.devices == state.devices
+    assert again.problems == state.problems
+
+
+class Moody(noop.NoopDriver):
+    """Describes one card, unless it fails."""
+
+    is_failing = False
+
+    def describe(
+        self,
+        host: sysfs.HostReader,
+        rules: policy.Policy,
+        taken: frozenset[str],
+    ) -> Iterator[model.Device | model.Problem]:
+        if self.is_failing:
+            raise RuntimeError("no answer")
+        yield strategies.card(A40, 1)
+
+
+def test_a_card_whose_driver_fails_is_unknown_and_not_gone(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("a40-vf-mdev", tmp_path)
+    send_uevent(root)
+    driver = Moody()
+    one = survey.Survey(fs.Disk(root), {"moody": driver}, policy.Policy())
+    found = snapshot.Snapshot(one)
+    before = found.refresh()
+    driver.is_failing = True
+    after = found.refresh_cards([A40])
+    assert after.device(A40) is None
+    assert after.unknown == {A40}
+    assert [p.where for p in after.problems] == ["driver moody"]
+    driver.is_failing = False
+    assert found.refresh_changed() == before, "it is tried again at once"

@@ -173,6 +173,11 @@ class AccelTestBase(base.ServersTestBase):
         self.restart_compute_service(name)
         return self.computes[name]
 
+    def force_down(self, is_down: bool) -> None:
+        """Have Nova take nova-compute for dead, or for alive again."""
+        (service,) = self.api.get_services(binary="nova-compute")
+        self.api.put_service(service["id"], {"forced_down": is_down})
+
     def _enter(self, manager: contextlib.AbstractContextManager[Any]) -> Any:
         stack = contextlib.ExitStack()
         self.addCleanup(stack.close)

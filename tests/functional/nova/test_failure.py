@@ -81,7 +81,7 @@ class Failures(base.AccelTestBase):
         server = self.boot(
             base.vgpu_group("_A", "4Q")
             | base.vgpu_group("_B", "8Q")
-            | {"group_policy": "none"},
+            | {"group_policy": "isolate"},
             expected_state="ERROR",
         )
         creates = [

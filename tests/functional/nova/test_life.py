@@ -79,11 +79,11 @@ class Life(base.AccelTestBase):
         compute = self.start_host(base.TWO_T4[0])
         server = self.boot(SMALL)
         compute.stop()
-        self._force_down(True)
+        self.force_down(True)
         self.api.delete_server(server["id"])
         self._wait_until_deleted(server)
         self.assertEqual(1, len(self.hosts["host1"].mdevs()))
-        self._force_down(False)
+        self.force_down(False)
         # The guest is nobody's: Nova's own clean-up is off in its tests,
         # so the operator ends it.
         self.flags(running_deleted_instance_action="reap")
@@ -94,10 +94,6 @@ class Life(base.AccelTestBase):
         self.run_periodics()
         self.assert_nothing_left()
         self.assertEqual((16, 0), self.amounts(base.T4)["VGPU"])
-
-    def _force_down(self, down: bool) -> None:
-        (service,) = self.api.get_services(binary="nova-compute")
-        self.api.put_service(service["id"], {"forced_down": down})
 
     def test_host_reboot(self) -> None:
         """The kernel forgets the mdev; the server's start makes it anew."""
