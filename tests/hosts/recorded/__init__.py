@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole hosts, recorded or put together from the kernel's documentation.
+
+One JSON object a host, packed: ``meta`` says where it is from, ``tree``
+has by directory what is in it: a text, or an object with one of ``text``
+(and its ``mode``), ``link``, ``hex`` (a binary file), ``err`` (the errno
+of a failed read), ``wo`` (a file that can't be read), ``dir``.
+"""
+
+import errno
+import gzip
+import json
+import pathlib
+from typing import Any
+
+from nova_accel.host import fs
+
+HERE = pathlib.Path(__file__).parent
+NAMES = tuple(sorted(p.name[:-8] for p in HERE.glob("*.json.gz")))
+
+
+def load(name: str) -> fs.Image:
+    """Return a host's files."""
+    host = json.loads(gzip.decompress((HERE / f"{name}.json.gz").read_bytes()))
+    records: dict[str, fs.Record] = {}
+    for directory, entries in host["tree"].items():
+        records.setdefault(directory, fs.Directory())
+        for entry, value in entries.items():
+            records[f"{directory}/{entry}"] = _record(value)
+    return fs.Image(records)
+
+
+def _record(value: str | dict[str, Any]) -> fs.Record:
+    match value:
+        case str(text) | {"text": str(text)}:
+            return text
+        case {"link": str(target)}:
+            return fs.Link(target)
+        case {"err": str(name)}:
+            return int(getattr(errno, name))
+        case {"dir": _}:
+            return fs.Directory()
+        case {"hex": _}:
+            return errno.EILSEQ  # no text, as whoever decodes it would say
+        case {"wo": _}:
+            return errno.EIO  # what sysfs says without a show method
+    raise ValueError(f"{value!r} is no file")
