@@ -4,7 +4,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from nova_accel import actions, errors, plugin, policy, providers
+from nova_accel import actions, errors, model, plugin, policy, providers
 from nova_accel.host import execute, sysfs
 from virt_hooks import cards, connection, recover
 
@@ -42,6 +42,7 @@ class Arranger:
         self,
         root: providers.ProviderRoot | None,
         read_running: Callable[[], connection.HostdevUse],
+        read_claims: Callable[[], Iterable[model.Claim]],
     ) -> bool:
         """Bring every card into its mode; return whether one was changed.
 
@@ -52,6 +53,8 @@ class Arranger:
         :param root: this compute node, None before it is known.
         :param read_running: what the running guests hold; it is asked
             only if there is something to do.
+        :param read_claims: what this host's servers hold, running or not;
+            of a card with claims no VF is taken away.
         """
         self.is_settled = True
         if not self._rules.rules:
@@ -73,7 +76,9 @@ class Arranger:
                 if card in used:
                     self._tell(card, "a running guest has a part of it")
                     continue
-                is_changed |= self._arrange_card(name, driver, root, card)
+                is_changed |= self._arrange_card(
+                    name, driver, root, card, read_claims
+                )
         return is_changed
 
     def _plan(
@@ -98,6 +103,7 @@ class Arranger:
         driver: plugin.Driver,
         root: providers.ProviderRoot | None,
         card: str,
+        read_claims: Callable[[], Iterable[model.Claim]],
     ) -> bool:
         key = recover.provider_of(root, card)
         with self._locks.try_hold(key) as got:
@@ -105,6 +111,11 @@ class Arranger:
                 return False
             # Anew: a spawn may have come between the plan and the lock.
             due = self._plan(name, driver, self._look()).get(card, ())
+            if any(map(_takes_away, due)) and card in {
+                claim.device for claim in read_claims()
+            }:
+                self._tell(card, "a server of this host has a part of it")
+                return False
             try:
                 self._executor.apply_all(due)
             except errors.AcceleratorError as error:
@@ -124,6 +135,11 @@ class Arranger:
             where,
             reason,
         )
+
+
+def _takes_away(action: actions.Action) -> bool:
+    """Return whether VFs that exist go: every other count is by way of 0."""
+    return isinstance(action, actions.SetVfCount) and action.before > 0
 
 
 def _target(action: actions.Action) -> str:

@@ -239,7 +239,9 @@ class Lifecycle:
         before = self.host.state
         if self._arranger is None or self._arranged is before:
             return False
-        if self._arranger.arrange(self.root, self.read_running):
+        if self._arranger.arrange(
+            self.root, self.read_running, self.claims
+        ):
             self.host.refresh()
             return True
         if self._arranger.is_settled:

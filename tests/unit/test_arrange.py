@@ -112,6 +112,42 @@ def test_a_card_of_which_a_guest_has_a_part_is_left_alone(
     assert "a running guest has a part of it" in caplog.text
 
 
+class Fewer(nvidia_vfio.NvidiaVfioDriver):
+    """Would take VFs away from a card, whatever stands on it."""
+
+    def plan_arrange(
+        self, host: sysfs.HostReader, rules: policy.Policy
+    ) -> tuple[actions.Action, ...]:
+        function = host.function(simulated_vfio.GPU)
+        assert function is not None
+        if function.num_vfs == 0:
+            return ()
+        return (
+            actions.SetVfCount(
+                function=simulated_vfio.GPU,
+                count=0,
+                before=function.num_vfs,
+                tool="sriov-manage",
+            ),
+        )
+
+
+def test_no_vf_is_taken_from_a_server_that_does_not_run(
+    kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = started(kernel, ENABLE)
+    life._arranger._drivers = {"nvidia_vfio": Fewer()}  # type: ignore[union-attr]
+    held = (simulated_vfio.slot(),)
+    life.ensure("a server", (simulated_vfio.asks(),), held)
+    written = kernel.writes()
+    assert not life.arrange()
+    assert kernel.writes() == written
+    assert "a server of this host has a part of it" in caplog.text
+    life.release("a server", held, lambda _: False)
+    assert life.arrange()
+    assert life.host.state.device(simulated_vfio.GPU) is None
+
+
 def test_a_libvirt_that_does_not_answer_is_asked_again(
     kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
