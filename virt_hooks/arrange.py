@@ -46,7 +46,7 @@ class Arranger:
     ) -> bool:
         """Bring every card into its mode; return whether one was changed.
 
-        Nothing is looked at where policy names no device. A card of which
+        Nothing is looked at where policy says nothing. A card of which
         a running guest has a part is left alone, and so is one on which
         somebody works.
 
@@ -57,7 +57,7 @@ class Arranger:
             of a card with claims no VF is taken away.
         """
         self.is_settled = True
-        if not self._rules.rules:
+        if self._rules == policy.Policy():
             return False
         is_changed = False
         host = self._look()

@@ -50,6 +50,15 @@ def test_vfs_are_enabled_as_policy_asks(
     assert len(tree.nodes) == 3
 
 
+def test_what_is_asked_for_all_devices_is_arranged_too(
+    kernel: fakehost.Controller,
+) -> None:
+    """By an option of its own, without any device_spec line."""
+    life = started(kernel, policy.Policy(default=policy.Rule(num_vfs=3)))
+    assert life.arrange()
+    assert life.host.state.device(BARE) is not None
+
+
 def test_without_policy_nothing_is_arranged(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
