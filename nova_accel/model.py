@@ -43,13 +43,6 @@ class Span:
     start: int
     size: int
 
-    def overlaps(self, other: "Span") -> bool:
-        """Return whether the two have a unit in common."""
-        return (
-            self.start < other.start + other.size
-            and other.start < self.start + self.size
-        )
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceKind:
