@@ -7,6 +7,10 @@ already is done. ``str()`` gives the words of the log.
 
 import dataclasses
 
+from nova_accel import model, names
+
+# The most seconds that loading a bitstream may be given: an hour.
+MOST_PROGRAM_S = 3600
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CreateMdev:
@@ -174,7 +178,7 @@ class SetVfCount:
     The kernel takes no other count while VFs are enabled, so 0 goes
     first. ``tool`` is set where only the vendor's tool can do it
     (``sriov-manage`` of NVIDIA's host driver). ``is_probed`` tells
-    whether the host's drivers may take the VFs.
+    whether the host's drivers may take the VFs, now and later.
     """
 
     function: str
@@ -234,6 +238,90 @@ class SetMixedSizes:
         return f"set {mode} mode of {self.gpu}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRegion:
+    """Load a bitstream into an FPGA region that nothing uses.
+
+    It is done when the region shows ``function``. ``slot`` is the PCI
+    function behind which the region's port is, ``card``, ``number`` and
+    ``tool`` are as in ``model.Region``. ``is_forced`` loads it also where
+    the function is there already: a guest that had the whole card may
+    have put another one under its id, or it is another build.
+    ``dependents`` are functions that no driver of the host may use
+    meanwhile, but the card's own.
+
+    There is nothing to undo: what was there before is not kept.
+    """
+
+    card: str
+    number: int
+    slot: str
+    bitstream: model.Bitstream
+    tool: str = ""
+    is_forced: bool = False
+    dependents: tuple[str, ...] = ()
+
+    @property
+    def region(self) -> str:
+        """Return the address of the region's device."""
+        return names.region_address(self.card, self.number)
+
+    def undo(self) -> None:
+        """Return None: what was there before is not kept."""
+
+    def __str__(self) -> str:
+        """Return the action in the words of the log."""
+        return (
+            f"load bitstream {self.bitstream.name} (function"
+            f" {self.bitstream.function}) into {self.region}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SetPort:
+    """Release an FPGA port of a PF to its VFs, or take it back.
+
+    Released ports are what ``sriov_numvfs`` of the PF must be equal to
+    (drivers/fpga/dfl.c, dfl_fpga_cdev_config_ports_vf).
+    """
+
+    card: str
+    number: int
+    is_released: bool
+
+    def undo(self) -> "SetPort":
+        """Return the action that takes this one back."""
+        return dataclasses.replace(self, is_released=not self.is_released)
+
+    def __str__(self) -> str:
+        """Return the action in the words of the log."""
+        verb = "release" if self.is_released else "take back"
+        return f"{verb} port {self.number} of {self.card}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SetServices:
+    """Choose the services of a QAT device, whose VFs all give the same.
+
+    ``services`` is a word of ``qat/cfg_services``. The device goes down
+    for it, and up again.
+    """
+
+    function: str
+    services: str
+    before: str = ""
+
+    def undo(self) -> "SetServices":
+        """Return the action that takes this one back."""
+        return SetServices(
+            function=self.function, services=self.before, before=self.services
+        )
+
+    def __str__(self) -> str:
+        """Return the action in the words of the log."""
+        return f"set services {self.services} of {self.function}"
+
+
 Action = (
     CreateMdev
     | RemoveMdev
@@ -246,4 +334,7 @@ Action = (
     | SetVfCount
     | BindDriver
     | SetMixedSizes
+    | ProgramRegion
+    | SetPort
+    | SetServices
 )

@@ -14,6 +14,7 @@ from nova_accel import (
     names,
     packing,
     providers,
+    regions,
 )
 
 # How many ways to serve a server are compared with each other. More need
@@ -203,6 +204,8 @@ def _claim(
                 profile=profile.name,
             )
     on_function = device.technology != "mdev" or identifier in profile.handles
+    is_region = device.region is not None
+    functions = regions.wanted_functions(group) if is_region else frozenset()
     return dataclasses.replace(
         of_partition(
             device,
@@ -215,6 +218,8 @@ def _claim(
             provider,
             identifier,
         ),
+        functions=functions,
+        image=group.bitstream if is_region else "",
         state=model.ClaimState.PLANNED,
     )
 
@@ -269,6 +274,7 @@ def of_partition(
             else None
         ),
         owns_instance=is_owned,
+        region=device.region,
         state=model.ClaimState.MADE,
     )
 

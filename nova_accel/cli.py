@@ -2,6 +2,7 @@
 """The ``nova-accel`` command: inspect a host, or capture it for a bug."""
 
 import argparse
+import dataclasses
 import json
 import logging
 import os
@@ -15,14 +16,16 @@ from nova_accel import (
     conf,
     discovery,
     errors,
+    faults,
     inventory,
+    model,
     pci,
     plugin,
     policy,
     providers,
     report,
 )
-from nova_accel.host import fs, nvml, sysfs
+from nova_accel.host import fs, nvml, quarantine, sysfs
 
 # Exit status for input that can't be used, as argparse's own.
 _BAD_INPUT = 2
@@ -38,8 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("nova_accel").addHandler(logging.NullHandler())
     arguments = _parser().parse_args(argv)
     try:
-        run = _capture if arguments.command == "capture" else _inspect
-        print(run(arguments), end="", flush=True)
+        print(_COMMANDS[arguments.command](arguments), end="", flush=True)
     except errors.AcceleratorError as error:
         line = " ".join(str(error).split())
         print(f"nova-accel: {line}", file=sys.stderr)
@@ -79,14 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument(
         "--json", action="store_true", help="print JSON for programs"
     )
-    inspect.add_argument(
-        "--config-file",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="nova.conf whose [nova_accel] options to follow; may be"
-        " repeated. Without it: the defaults",
-    )
+    _add_config(inspect)
     pack = commands.add_parser(
         "capture",
         help="pack what discovery reads into an archive for a bug report",
@@ -98,7 +93,34 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="the archive to write (nova-accel-HOST-DATE.tar.gz)",
     )
+    heal = commands.add_parser(
+        "heal", help="offer devices again that were set aside after a failure"
+    )
+    heal.add_argument(
+        "address",
+        nargs="*",
+        metavar="ADDRESS",
+        help="the device, as 0000:5e:00.0/region-0; without one all that are"
+        " set aside are listed",
+    )
+    heal.add_argument(
+        "--state-dir",
+        metavar="DIR",
+        help="[nova_accel] state_dir of nova-compute",
+    )
+    _add_config(heal)
     return parser
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config-file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="nova.conf whose [nova_accel] options to follow; may be"
+        " repeated. Without it: the defaults",
+    )
 
 
 def _add_root(parser: argparse.ArgumentParser) -> None:
@@ -155,12 +177,18 @@ def _drivers(wanted: Sequence[str]) -> dict[str, plugin.Driver]:
     return drivers
 
 
-def _inspect(arguments: argparse.Namespace) -> str:
-    settings = conf.Settings(drivers=(), rules=policy.Policy(), root="/")
+def _settings(arguments: argparse.Namespace) -> conf.Settings:
     if arguments.config_file:
-        settings = conf.read_files(arguments.config_file)
+        return conf.read_files(arguments.config_file)
+    return conf.Settings(drivers=(), rules=policy.Policy(), root="/")
+
+
+def _inspect(arguments: argparse.Namespace) -> str:
+    settings = _settings(arguments)
     host, meta = open_host(_chosen(arguments.root, settings.root))
     state = discovery.read(host, _drivers(settings.drivers), settings.rules)
+    if arguments.root is None:
+        state = _marked(state, settings.bitstreams.state_dir)
     name = arguments.host or meta.get("hostname") or platform.node()
     if not name.isprintable():
         raise errors.MalformedError("host name", name, "printable text")
@@ -171,6 +199,20 @@ def _inspect(arguments: argparse.Namespace) -> str:
     if arguments.json:
         return json.dumps(report.as_dict(state, tree), indent=2) + "\n"
     return report.as_text(state, tree, _functions(host))
+
+
+def _marked(state: model.HostState, state_dir: str) -> model.HostState:
+    """Return a host with what nova-compute has set aside."""
+    try:
+        known = quarantine.Quarantine(state_dir).read()
+    except errors.UnreadableError as error:
+        problem = model.Problem(
+            where=error.path,
+            reason="what is set aside can't be told; run this as root, or as"
+            " the user of nova-compute",
+        )
+        return dataclasses.replace(state, problems=(*state.problems, problem))
+    return faults.mark(state, known)[0]
 
 
 def _functions(host: sysfs.HostReader) -> tuple[pci.PciFunction, ...]:
@@ -194,6 +236,31 @@ def _capture(arguments: argparse.Namespace) -> str:
         f"Read it with: nova-accel inspect --root {path}\n"
     )
 
+
+def _heal(arguments: argparse.Namespace) -> str:
+    settings = _settings(arguments)
+    notes = quarantine.Quarantine(
+        arguments.state_dir or settings.bitstreams.state_dir
+    )
+    known = notes.read()
+    if not arguments.address:
+        return "".join(
+            f"{fault.address}  since {fault.when or '?'}: {fault.reason}\n"
+            for _, fault in sorted(known.items())
+        ) or f"Nothing is set aside in {notes.place}.\n"
+    for address in arguments.address:
+        if address not in known:
+            raise errors.MalformedError(
+                "device that is set aside",
+                address,
+                f"one of those in {notes.place}:"
+                f" {', '.join(sorted(known)) or 'nothing'}",
+            )
+    healed = ", ".join(sorted(notes.heal(arguments.address)))
+    return f"{healed}: offered again from nova-compute's next pass on\n"
+
+
+_COMMANDS = {"inspect": _inspect, "capture": _capture, "heal": _heal}
 
 if __name__ == "__main__":
     sys.exit(main())

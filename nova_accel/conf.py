@@ -7,7 +7,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from nova_accel import errors, policy
+from nova_accel import actions, errors, policy
 
 GROUP = cfg.OptGroup(
     "nova_accel",
@@ -16,6 +16,7 @@ GROUP = cfg.OptGroup(
 )
 
 _KEEP = "keep"
+_MIB = 1 << 20
 
 OPTIONS = [
     cfg.ListOpt(
@@ -70,6 +71,41 @@ OPTIONS = [
         " Under dynamic empty instances of a card are unmade, whoever made"
         " them.",
     ),
+    cfg.ListOpt(
+        "bitstream_images",
+        default=[],
+        help="Ids of the Glance images that may be loaded into FPGA regions,"
+        " beside those of bitstream_owners. Any other image that a flavor"
+        " names is refused.",
+    ),
+    cfg.ListOpt(
+        "bitstream_owners",
+        default=[],
+        help="Ids of the projects all of whose Glance images may be loaded"
+        " into FPGA regions.",
+    ),
+    cfg.StrOpt(
+        "state_dir",
+        default="/var/lib/nova/accel",
+        help="Directory of this service's own files: bitstreams of Glance"
+        " (bitstreams/), and notes on FPGA regions that failed (faulted/),"
+        " which outlive a restart. It is made if it is missing.",
+    ),
+    cfg.IntOpt(
+        "bitstream_cache_mb",
+        default=2048,
+        min=1,
+        help="How many MiB of bitstreams are kept; the ones used longest ago"
+        " go first. A bitstream that is larger is refused.",
+    ),
+    cfg.IntOpt(
+        "program_timeout",
+        default=300,
+        min=1,
+        max=actions.MOST_PROGRAM_S,
+        help="How many seconds loading a bitstream into an FPGA may take."
+        " After that the region is set aside as faulted.",
+    ),
     cfg.StrOpt(
         "root",
         default="/",
@@ -81,12 +117,28 @@ OPTIONS = [
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BitstreamSettings:
+    """What may be loaded into FPGAs, and where it is kept.
+
+    ``images`` and ``owners`` are ids; ``limit`` is in bytes, ``seconds``
+    how long loading may take.
+    """
+
+    images: frozenset[str] = frozenset()
+    owners: frozenset[str] = frozenset()
+    state_dir: str = "/var/lib/nova/accel"
+    limit: int = 2048 * _MIB
+    seconds: int = 300
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The options, parsed and checked."""
 
     drivers: tuple[str, ...]
     rules: policy.Policy
     root: str
+    bitstreams: BitstreamSettings = BitstreamSettings()
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
@@ -106,6 +158,13 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
         drivers=tuple(group.drivers),
         rules=policy.parse_policy(group.device_spec, _usual(group)),
         root=group.root,
+        bitstreams=BitstreamSettings(
+            images=frozenset(group.bitstream_images),
+            owners=frozenset(group.bitstream_owners),
+            state_dir=group.state_dir,
+            limit=group.bitstream_cache_mb * _MIB,
+            seconds=group.program_timeout,
+        ),
     )
 
 

@@ -21,6 +21,8 @@ KEYS = (
     "num_vfs",
     "mig_instances",
     "vgpu_params",
+    "services",
+    "blank",
 )
 ANY = "*"
 # The parts of a PCI address, as Nova's [pci] device_spec names them.
@@ -31,6 +33,9 @@ _HEX_ID = re.compile(r"[0-9a-f]{4}|\*")
 _PARAMS = re.compile(
     r"[A-Za-z_][\w.-]*=[\w.:/+-]*(?:,[A-Za-z_][\w.-]*=[\w.:/+-]*)*", re.ASCII
 )
+# As the kernel's qat driver writes them (ABI/testing/sysfs-driver-qat).
+_SERVICES = re.compile(r"[a-z]+(?:;[a-z]+)*")
+_PATH = re.compile(r"/[^\x00-\x1f]*[^\x00-\x1f/]")
 # NVIDIA's host driver keeps 1024 bytes, the last one a zero.
 _MAX_PARAMS = 1023
 # drivers/pci/iov.c, sriov_numvfs_store(): a u16.
@@ -44,9 +49,11 @@ _TAKEN_BY: Mapping[str, tuple[str, ...]] = {
     "profiles": ("auto", "vgpu", "mig", "vf", "mdev"),
     "max_instances": ("auto", "vgpu", "mig", "vf", "mdev"),
     "sizes": ("auto", "vgpu"),
-    "num_vfs": ("auto", "vgpu", "mig", "vf"),
+    "num_vfs": ("auto", "vgpu", "mig", "vf", "fpga"),
     "mig_instances": ("auto", "mig"),
     "vgpu_params": _GPU_USES,
+    "services": ("auto", "vf"),
+    "blank": ("auto", "fpga"),
 }
 
 
@@ -210,6 +217,27 @@ def params(line: str, fields: Fields, key: str) -> str:
         line,
         f'{key} must be "name=value,name=value" of at most {_MAX_PARAMS}'
         " letters, digits and _ . : / + -",
+    )
+
+
+def services(line: str, fields: Fields, key: str) -> str:
+    """Return the services of QAT devices, empty to leave them."""
+    value = fields.get(key, "")
+    if isinstance(value, str) and (not value or _SERVICES.fullmatch(value)):
+        return value
+    raise refusal(
+        line,
+        f'{key} must be a word of qat/cfg_services, as "sym;asym" or "dc"',
+    )
+
+
+def path(line: str, fields: Fields, key: str) -> str:
+    """Return an absolute path, empty where there is none."""
+    value = fields.get(key, "")
+    if isinstance(value, str) and (not value or _PATH.fullmatch(value)):
+        return value
+    raise refusal(
+        line, f'{key} must be an absolute path, as "/etc/nova/blank.gbs"'
     )
 
 

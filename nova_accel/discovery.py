@@ -151,13 +151,19 @@ def _parts(device: model.Device) -> set[str]:
     return {device.address, *device.members, *slots}
 
 
-def place(device: model.Device) -> tuple[bool, pci.PciAddress | str]:
-    """Return a key that sorts PCI addresses by number, names behind."""
-    if pci.is_address(device.address):
-        return False, pci.parse_address(device.address)
-    return True, device.address
+def place(
+    device: model.Device,
+) -> tuple[bool, pci.PciAddress | str, int, str]:
+    """Return a key that sorts PCI addresses by number, names behind.
+
+    A part comes behind its whole.
+    """
+    whole = device.parent or device.address
+    number = device.region.number + 1 if device.region else 0
+    if pci.is_address(whole):
+        return False, pci.parse_address(whole), number, device.address
+    return True, whole, number, device.address
 
 
 def _is_off(device: model.Device, rules: policy.Policy) -> bool:
-    rule = rules.rule(device.address, device.vendor_id, device.product_id)
-    return rule.use is policy.Use.OFF
+    return rules.of(device).use is policy.Use.OFF

@@ -122,6 +122,47 @@ class ActionError(AcceleratorError):
         self.detail = detail
 
 
+class ProgrammingError(ActionError):
+    """An FPGA region may hold anything now: loading a bitstream failed.
+
+    Of an attempt that was refused before anything was touched speaks a
+    plain ActionError.
+
+    :param region: the address of the region's device.
+    """
+
+    def __init__(
+        self,
+        action: str,
+        number: int,
+        mend: str,
+        detail: str = "",
+        region: str = "",
+    ) -> None:
+        super().__init__(action, number, mend, detail)
+        self.args = (action, number, mend, detail, region)
+        self.region = region
+
+
+class BitstreamError(AcceleratorError):
+    """A bitstream may not be loaded, or can't be had.
+
+    :param image: id of the Glance image, or the path of a file.
+    :param reason: what is wrong with it and what to do.
+    :param is_local: whether another host may have it all the same.
+    """
+
+    def __init__(
+        self, image: str, reason: str, is_local: bool = False
+    ) -> None:
+        super().__init__(
+            f"bitstream {image}: {reason}", image, reason, is_local
+        )
+        self.image = image
+        self.reason = reason
+        self.is_local = is_local
+
+
 class ToolError(AcceleratorError):
     """A vendor's tool ended with a failure.
 

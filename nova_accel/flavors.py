@@ -5,10 +5,11 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from nova_accel import errors
+from nova_accel import errors, names
 
 # What Nova's API lets pass: a namespace that it does not know.
 _NAMESPACE = "accelerator:"
+_BITSTREAM = f"{_NAMESPACE}fpga_bitstream"
 _SWITCH = {"on": True, "off": False}
 
 # Nova's own key patterns (nova/scheduler/utils.py,
@@ -24,13 +25,15 @@ class RequestGroup:
     """One request group: what a single provider has to give.
 
     ``suffix`` is empty for the group without one, whose resources may come
-    from several providers.
+    from several providers. ``bitstream`` is the id of the Glance image that
+    is to be loaded into its FPGA regions, empty for none.
     """
 
     suffix: str
     resources: Mapping[str, int]
     required: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
+    bitstream: str = ""
 
     def __str__(self) -> str:
         """Return the group in words: ``VGPU 1 with CUSTOM_VGPU_X``."""
@@ -97,7 +100,9 @@ def parse_groups(extra_specs: Mapping[str, str]) -> tuple[RequestGroup, ...]:
     """Return a flavor's request groups, sorted by suffix.
 
     Values that Nova itself would refuse are left out: its API has checked
-    them, and its scheduler logs them.
+    them, and its scheduler logs them. A group of FPGA regions gets the
+    bitstream of ``accelerator:fpga_bitstream<suffix>``, or that of
+    ``accelerator:fpga_bitstream`` unless it names a function.
     """
     resources: dict[str, dict[str, int]] = {}
     traits: dict[str, dict[str, str]] = {}
@@ -116,6 +121,12 @@ def parse_groups(extra_specs: Mapping[str, str]) -> tuple[RequestGroup, ...]:
             resources=resources.get(suffix, {}),
             required=_named(traits.get(suffix, {}), "required"),
             forbidden=_named(traits.get(suffix, {}), "forbidden"),
+            bitstream=_bitstream(
+                extra_specs,
+                suffix,
+                resources.get(suffix, {}),
+                traits.get(suffix, {}),
+            ),
         )
         for suffix in sorted(resources.keys() | traits.keys())
     )
@@ -128,6 +139,23 @@ def _amount(text: str) -> int | None:
     except ValueError:
         return None
     return amount if amount >= 0 else None
+
+
+def _bitstream(
+    extra_specs: Mapping[str, str],
+    suffix: str,
+    resources: Mapping[str, int],
+    traits: Mapping[str, str],
+) -> str:
+    if not resources.get(names.FPGA_CLASS):
+        return ""
+    own = extra_specs.get(f"{_BITSTREAM}{suffix}", "")
+    if own or any(
+        trait.startswith(names.FUNCTION_PREFIX)
+        for trait in _named(traits, "required")
+    ):
+        return str(own).strip()
+    return str(extra_specs.get(_BITSTREAM, "")).strip()
 
 
 def _named(traits: Mapping[str, str], value: str) -> frozenset[str]:

@@ -2,13 +2,19 @@
 """The provider tree that a host's devices make on paper."""
 
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import matching, model, names, policy, providers
 
 # Placement keeps totals in a signed 32-bit column and refuses more
 # (placement/db/constants.py, MAX_INT).
 MAX_TOTAL = 0x7FFFFFFF
+# What is told of a region, and gone from sight while a guest has the card.
+FPGA_TRAITS = (
+    names.FUNCTION_PREFIX,
+    names.INTERFACE_PREFIX,
+    names.PROGRAMMABLE_TRAIT,
+)
 OWNER_TRAITS = frozenset({names.OWNER_TRAIT, names.NOVA_OWNER_TRAIT})
 
 
@@ -22,10 +28,11 @@ def build_tree(
 ) -> providers.ProviderTree:
     """Return our providers below a compute node.
 
-    One provider per device. Its totals are what the device can hold in
-    its present state; ``reserved`` is what partitions take that no claim
-    has booked; its profile traits are those that can be made now and
-    that policy offers.
+    One provider per device, a part's below that of its whole. Its totals
+    are what the device can hold in its present state; ``reserved`` is what
+    partitions take that no claim has booked, and all of a device that is
+    at fault; its profile traits are those that can be made now and that
+    policy offers.
 
     :param claims: the claims of this host's servers; what they hold is
         booked in Placement already.
@@ -58,8 +65,12 @@ def _node(
     owner_traits: frozenset[str],
     occupied: frozenset[str],
 ) -> providers.ProviderNode:
-    rule = rules.rule(device.address, device.vendor_id, device.product_id)
-    reserved = unbooked(device, mine, occupied)
+    rule = rules.of(device)
+    reserved = (
+        dict(device.counters)
+        if device.fault
+        else unbooked(device, mine, occupied)
+    )
     inventories = {
         name: _inventory(device, name, total, reserved, rule.max_slots)
         for name, total in device.counters.items()
@@ -68,11 +79,36 @@ def _node(
     return providers.ProviderNode(
         name=names.provider_name(root.name, device.address),
         uuid=names.provider_uuid(root.uuid, device.address),
-        parent=root.uuid,
+        parent=(
+            names.provider_uuid(root.uuid, device.parent)
+            if device.parent
+            else root.uuid
+        ),
         inventories=inventories,
-        traits=device.traits | owner_traits | makeable(device, rule, mine),
+        traits=device.traits
+        | owner_traits
+        | makeable(device, rule, mine)
+        | ({names.FAULTED_TRAIT} if device.fault else frozenset()),
         slots=_slots(device, inventories, mine, occupied),
+        unread=_unread(device, mine, occupied),
     )
+
+
+def _unread(
+    device: model.Device,
+    claims: Collection[model.Claim],
+    occupied: frozenset[str],
+) -> tuple[str, ...]:
+    """Return the prefixes of traits that only the host's driver shows.
+
+    While a guest has the whole card, that driver is not there to ask.
+    """
+    region = device.region
+    if region is None or region.function is not None:
+        return ()
+    if claims or occupied.intersection((*device.slots, *device.members)):
+        return FPGA_TRAITS
+    return ()
 
 
 def makeable(
@@ -89,6 +125,8 @@ def makeable(
     made = {p.handle: p.profile for p in device.partitions}
     claimed = {c.handle: c.profile for c in claims}
     existing = list((claimed | made).values())
+    if device.fault:
+        return frozenset()
     if rule.max_slots is not None and len(existing) >= rule.max_slots:
         return frozenset()
     return frozenset(
@@ -136,11 +174,13 @@ def _given_away(
 ) -> tuple[str, ...]:
     """Return the slots that are functions, and that guests have as such.
 
-    A guest has a whole card if it has any of its functions.
+    A guest has a whole card, or a whole region of one, if it has any of
+    its functions.
     """
     if device.technology not in matching.WHOLE:
         return ()
-    if device.address in device.slots and occupied & {*device.members}:
+    is_one = device.address in device.slots or device.region is not None
+    if is_one and occupied & {*device.members}:
         return device.slots
     return tuple(slot for slot in device.slots if slot in occupied)
 

@@ -3,14 +3,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from nova_accel import flavors, model, names
+from nova_accel import flavors, model, names, regions
 
 Wanted = tuple[flavors.RequestGroup, str, int]
 Choice = tuple[flavors.RequestGroup, model.Device, str, int]
 
 # Technologies that give functions away as they are: nothing is cut, so a
 # function that a server holds shows no partition.
-WHOLE = frozenset({"passthrough", "vf"})
+WHOLE = frozenset({"passthrough", "vf", "fpga"})
 
 
 def slot_groups(
@@ -87,14 +87,24 @@ def mismatch(
     )
     given = "; ".join(
         f"{len(slots)} slots of {devices[provider].address}"
-        f" ({', '.join(p.name for p in devices[provider].profiles)})"
+        f" ({_in_words(devices[provider])})"
         for provider, slots in sorted(free.items())
     )
     return (
         f"the flavor asks: {asked or 'nothing'}; Nova claimed: {given}. Name"
         " one profile in each group of the flavor"
-        " (trait_GROUP:<profile trait>=required)"
+        " (trait_GROUP:<profile trait>=required), and of an FPGA region what"
+        " it holds, or give it a bitstream"
     )
+
+
+def _in_words(device: model.Device) -> str:
+    if device.region is None:
+        return ", ".join(profile.name for profile in device.profiles)
+    held = device.region.function
+    if held is None:
+        return "its function can't be read now"
+    return f"holds function {held}" if held else "holds nothing"
 
 
 def profile_of(
@@ -103,8 +113,11 @@ def profile_of(
     """Return the profile a group names on a device, or None.
 
     A group that names none gets the only profile of a device that has one.
+    An FPGA region that holds another function than is asked for has none.
     """
     named = [p for p in device.profiles if p.trait in group.required]
+    if not regions.can_serve(group, device):
+        return None
     if len(named) == 1:
         return named[0]
     unnamed = not any(

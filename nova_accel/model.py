@@ -150,6 +150,69 @@ class Partition:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Bitstream:
+    """What can be loaded into an FPGA region, checked, on this host.
+
+    ``name`` is the id of its Glance image, or the path of the operator's
+    own file. ``function`` is what a region holds that it was loaded into,
+    ``interface`` what that region must have; both as ``names.fpga_id``
+    spells them. ``path`` is where the file lies, ``sha512`` the digest of
+    all of it in hexadecimal, ``size`` its length in bytes. ``vendor`` is
+    whose cards it is for, as ``names.vendor_name`` tells.
+    """
+
+    name: str
+    vendor: str
+    path: str
+    function: str
+    interface: str
+    sha512: str
+    size: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """A part of an FPGA whose function can change, and what it is now.
+
+    ``card`` is the address of the function that manages it (of Intel's
+    cards the one with the FME, of AMD's the management function),
+    ``number`` which of the card's regions it is. ``function`` is the id
+    of what is loaded: empty for nothing, None where it can't be told,
+    because a guest has the card for example. ``interfaces`` are those
+    that a bitstream may be made for. ``tool`` names the vendor's tool
+    that loads one, empty for the kernel's own interface.
+    ``driver`` is the host's driver under which the function can be read.
+    ``dependents`` are functions, besides those that go to the guest, that
+    work only while the function stays. ``blank`` is the path of what is
+    loaded after each server, empty to keep the function.
+    """
+
+    card: str
+    number: int
+    function: str | None
+    interfaces: tuple[str, ...] = ()
+    is_programmable: bool = False
+    tool: str = ""
+    driver: str = ""
+    dependents: tuple[str, ...] = ()
+    blank: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Why a device is not to be used until somebody has looked at it.
+
+    ``address`` is the device's, ``function`` what its region held when it
+    failed (see ``Region.function``), ``when`` the time in ISO 8601.
+    """
+
+    address: str
+    reason: str
+    function: str | None = None
+    when: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One physical device.
 
@@ -164,6 +227,11 @@ class Device:
     ``geometry`` tells how its partitions share it. ``is_managed`` tells
     whether libvirt binds and unbinds the functions given to guests.
     ``vgpu_params`` is set on each partition that is made.
+
+    ``parent`` is the address of the device that this one is a part of,
+    as a region of its card; ``region`` is set on such parts. ``fault``
+    tells why nothing of it may be used now, empty for a healthy device.
+    A device without counters is described, and not offered.
     """
 
     address: str
@@ -185,6 +253,9 @@ class Device:
     geometry: Geometry = Geometry()
     is_managed: bool = True
     vgpu_params: str = ""
+    parent: str = ""
+    region: Region | None = None
+    fault: str = ""
 
     def profile(self, name: str) -> Profile | None:
         """Return the profile of that name, or None."""
@@ -240,7 +311,11 @@ class Claim:
     layout. ``instance`` names the kind of GPU instance it needs;
     ``instance_start`` is where that must be made first, None when one with
     room exists; ``owns_instance`` tells whether the instance goes when the
-    last partition in it does.
+    last partition in it does. ``region`` is the FPGA region that the claim
+    is of, ``functions`` the traits of the functions that its flavor wants
+    to find there; ``image`` names the Glance image that the flavor wants
+    in it, ``bitstream`` what is to be loaded, None for nothing;
+    ``is_forced`` also where its function is there: as another build.
     """
 
     consumer: str
@@ -261,4 +336,9 @@ class Claim:
     instance: str = ""
     instance_start: int | None = None
     owns_instance: bool = False
+    region: Region | None = None
+    functions: frozenset[str] = frozenset()
+    image: str = ""
+    bitstream: Bitstream | None = None
+    is_forced: bool = False
     state: ClaimState = ClaimState.PLANNED

@@ -11,11 +11,20 @@ MAX_NAME = 255
 OWNER_TRAIT = "CUSTOM_OWNER_NOVA_ACCEL"
 NOVA_OWNER_TRAIT = "OWNER_NOVA"
 MISSING_TRAIT = "CUSTOM_ACCELERATOR_MISSING"
+FAULTED_TRAIT = "CUSTOM_ACCELERATOR_FAULTED"
 GPU_CLASS = "VGPU"
 WHOLE_GPU_CLASS = "PGPU"
 GPU_MEMORY_CLASS = "CUSTOM_GPU_MEMORY_MB"
 MIG_SLICE_CLASS = "CUSTOM_MIG_SLICE"
 MDEV_CLASS = "CUSTOM_MDEV"
+FPGA_CLASS = "FPGA"
+QAT_VF_CLASS = "CUSTOM_QAT_VF"
+
+# Of FPGA regions; the first one is the trait of their only profile.
+REGION_TRAIT = "CUSTOM_FPGA_REGION"
+PROGRAMMABLE_TRAIT = "CUSTOM_FPGA_PROGRAMMABLE"
+FUNCTION_PREFIX = "CUSTOM_FPGA_FUNCTION_"
+INTERFACE_PREFIX = "CUSTOM_FPGA_INTERFACE_"
 
 # A trait under these prefixes names a profile that a device can make.
 PROFILE_PREFIXES = ("CUSTOM_VGPU_", "CUSTOM_MDEV_", "CUSTOM_GPU_")
@@ -28,7 +37,10 @@ _OUR_PREFIXES = (
     "CUSTOM_MDEV_",
     "CUSTOM_ACCELERATOR_",
     "CUSTOM_FPGA_",
+    "CUSTOM_QAT_",
 )
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
 
 # Vendors' short names by PCI vendor id (pci.ids), for traits and people.
 # Identity is always the id: a vendor that is missing here goes by it.
@@ -107,6 +119,35 @@ def model_trait(vendor_id: str, model: str) -> str:
 def driver_trait(vendor_id: str, version: str) -> str:
     """Return the trait of the release of a card's host driver."""
     return custom("ACCELERATOR", "DRIVER", vendor_name(vendor_id), version)
+
+
+def fpga_id(text: str) -> str:
+    """Return the id of an FPGA function or interface as it is compared.
+
+    Kernels and tools write the same UUID in upper or lower case, with
+    dashes or without; what is no UUID (the name of a shell) keeps its own
+    form, in lower case.
+    """
+    plain = text.strip().lower()
+    return plain.replace("-", "") if _UUID.fullmatch(plain) else plain
+
+
+def function_trait(function: str) -> str:
+    """Return the trait of an FPGA region that holds a function."""
+    return custom("FPGA_FUNCTION", fpga_id(function))
+
+
+def interface_trait(interface: str) -> str:
+    """Return the trait of a region that takes bitstreams of a kind."""
+    return custom("FPGA_INTERFACE", fpga_id(interface))
+
+
+def region_address(card: str, number: int) -> str:
+    """Return the address of a card's region, which no kernel file has.
+
+    The kernel's own numbers of regions change with each boot.
+    """
+    return f"{card}/region-{number}"
 
 
 def slot_names(count: int) -> tuple[str, ...]:

@@ -20,8 +20,9 @@ class Use(enum.Enum):
 
     VGPU: time-sliced vGPUs, by mdev or by NVIDIA's vendor-specific VFIO.
     MIG: vGPUs backed by GPU instances. VF: virtual functions as they are.
-    MDEV: the mdevs of whatever else makes them. AUTO: what the device can
-    do now without a change of its mode.
+    MDEV: the mdevs of whatever else makes them. FPGA: regions whose
+    function can change. AUTO: what the device can do now without a change
+    of its mode.
     """
 
     AUTO = "auto"
@@ -29,6 +30,7 @@ class Use(enum.Enum):
     MIG = "mig"
     VF = "vf"
     MDEV = "mdev"
+    FPGA = "fpga"
     PASSTHROUGH = "passthrough"
     OFF = "off"
 
@@ -46,7 +48,10 @@ class Rule:
     ``is_mixed`` asks for mixed or equal sizes, None for what the card does
     now; ``num_vfs`` for so many VFs, None for as many as there are.
     ``is_dynamic`` lets GPU instances be made and unmade for claims.
-    ``vgpu_params`` are written to each vGPU. ``line`` is the text.
+    ``vgpu_params`` are written to each vGPU. ``services`` are what QAT
+    devices are to give, empty for what they give now. ``blank`` is the
+    path of the bitstream that is loaded into FPGA regions after each
+    server, empty to keep what is there. ``line`` is the text.
     """
 
     address: str = "*"
@@ -62,6 +67,8 @@ class Rule:
     num_vfs: int | None = None
     is_dynamic: bool = False
     vgpu_params: str = ""
+    services: str = ""
+    blank: str = ""
     line: str = ""
 
     def offers(self, profile: str) -> bool:
@@ -99,6 +106,10 @@ class Policy:
             ),
             self.default,
         )
+
+    def of(self, device: model.Device) -> Rule:
+        """Return the line for a device; a part is as its whole."""
+        return self.rule(*_identity(device))
 
 
 def parse_policy(lines: Iterable[str], default: Rule | None = None) -> Policy:
@@ -140,6 +151,8 @@ def _parse_rule(line: str, usual: Rule) -> Rule:
         num_vfs=device_spec.number(line, fields, "num_vfs", 0),
         is_dynamic=usual.is_dynamic if mode is None else mode == DYNAMIC,
         vgpu_params=device_spec.params(line, fields, "vgpu_params"),
+        services=device_spec.services(line, fields, "services"),
+        blank=device_spec.path(line, fields, "blank"),
         line=line,
     )
     _check_limits(rule)
@@ -243,7 +256,8 @@ def _partial(device: model.Device, spoken: Sequence[str]) -> str:
 
 
 def _identity(device: model.Device) -> tuple[str, str, str]:
-    return device.address, device.vendor_id, device.product_id
+    address = device.parent or device.address
+    return address, device.vendor_id, device.product_id
 
 
 def _idle(line: Rule, is_shadowed: bool) -> model.Problem:

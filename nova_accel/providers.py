@@ -26,7 +26,8 @@ class ProviderNode:
     """One resource provider: inventories, traits, and claimable slots.
 
     ``slots`` are, by resource class, the identifiers Nova's resource
-    tracker may hand out.
+    tracker may hand out. ``unread`` are prefixes of traits of which
+    nothing can be told now: those that the provider has, it keeps.
     """
 
     name: str
@@ -37,6 +38,7 @@ class ProviderNode:
     slots: Mapping[str, frozenset[str]] = dataclasses.field(
         default_factory=dict
     )
+    unread: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

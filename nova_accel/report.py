@@ -4,11 +4,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from nova_accel import model, pci, providers
+from nova_accel import known_kinds, model, names, pci, providers
 
 # PCI classes whose devices an operator expects to see mentioned: display,
 # processing accelerator, co-processor.
 _EXPECTED = (0x03, 0x12, 0x0B)
+_WITH_BITSTREAM = " accelerator:fpga_bitstream=IMAGE_ID"
 NOTHING = "No accelerator that can be offered was found on this host."
 
 
@@ -21,7 +22,7 @@ def as_dict(
         "providers": [
             {
                 "name": node.name,
-                "parent": tree.root.name,
+                "parent": _parent_name(tree, node),
                 "inventories": {
                     name: record.as_dict()
                     for name, record in sorted(node.inventories.items())
@@ -36,7 +37,31 @@ def as_dict(
     }
 
 
+def _parent_name(
+    tree: providers.ProviderTree, node: providers.ProviderNode
+) -> str:
+    parent = tree.node(node.parent)
+    return parent.name if parent else tree.root.name
+
+
 def _device_dict(device: model.Device) -> dict[str, Any]:
+    found = _common_dict(device)
+    if device.parent:
+        found["parent"] = device.parent
+    if device.fault:
+        found["fault"] = device.fault
+    if device.region is not None:
+        found["region"] = {
+            "number": device.region.number,
+            "function": device.region.function,
+            "interfaces": list(device.region.interfaces),
+            "is_programmable": device.region.is_programmable,
+            "given_as": [*device.slots, *device.members],
+        }
+    return found
+
+
+def _common_dict(device: model.Device) -> dict[str, Any]:
     return {
         "address": device.address,
         "vendor": device.vendor,
@@ -113,8 +138,14 @@ def _device_lines(device: model.Device) -> Iterator[str]:
         facts.append(f"NUMA node {device.numa_node}")
     title = f"{device.vendor} {device.model}".strip()
     yield f"{device.address}  {title}  ({', '.join(facts)})"
-    if device.members:
+    if device.fault:
+        yield f"  set aside: {device.fault}"
+    if device.region is not None:
+        yield from _region_lines(device, device.region)
+    elif device.members:
         yield f"  together with {', '.join(device.members)}"
+    if not device.profiles:
+        return
     rows = [("PROFILE", "AVAILABLE", "EXISTING", "CHARGES")]
     for profile in device.profiles:
         existing = [p for p in device.partitions if p.profile == profile.name]
@@ -138,6 +169,24 @@ def _device_lines(device: model.Device) -> Iterator[str]:
         )
 
 
+def _region_lines(
+    device: model.Device, region: model.Region
+) -> Iterator[str]:
+    held = "unknown" if region.function is None else region.function
+    yield f"  function: {held or 'none'}"
+    for interface in region.interfaces:
+        yield f"  interface: {interface}"
+    if not region.is_programmable:
+        yield "  not programmable"
+    elif region.tool:
+        yield f"  programmable with {region.tool}"
+    else:
+        yield "  programmable through the kernel"
+    if device.slots and device.counters:
+        given = ", ".join((*device.slots, *device.members))
+        yield f"  given to a guest as {given}"
+
+
 def _columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -154,16 +203,46 @@ def _provider_lines(node: providers.ProviderNode) -> Iterator[str]:
 
 
 def _flavor_lines(devices: Iterable[model.Device]) -> Iterator[str]:
-    """Yield a block for each profile, however many devices have it."""
+    """Yield a line for each profile, however many devices have it.
+
+    Regions are asked for by what they hold, or what fits into them.
+    """
+    devices = tuple(devices)
     seen: dict[str, model.Profile] = {}
     for device in devices:
-        for profile in device.profiles:
+        for profile in device.profiles if device.region is None else ():
             seen.setdefault(profile.trait, profile)
     for trait, profile in seen.items():
-        resources = (
-            f"resources_ACCEL1:{k}={v}" for k, v in profile.charges.items()
-        )
-        yield f"  {' '.join(resources)} trait_ACCEL1:{trait}=required"
+        yield _flavor_line(profile, trait)
+    yield from sorted(_region_flavors(devices))
+
+
+def _flavor_line(profile: model.Profile, trait: str, more: str = "") -> str:
+    resources = (
+        f"resources_ACCEL1:{k}={v}" for k, v in profile.charges.items()
+    )
+    return f"  {' '.join(resources)} trait_ACCEL1:{trait}=required{more}"
+
+
+def _region_flavors(devices: Iterable[model.Device]) -> set[str]:
+    """Return the lines for functions, and for what can be loaded."""
+    found: set[str] = set()
+    for device in devices:
+        region = device.region
+        if region is None or not device.counters:
+            continue
+        for profile in device.profiles:
+            if region.function:
+                trait = names.function_trait(region.function)
+                found.add(_flavor_line(profile, trait))
+            if region.is_programmable:
+                found |= {
+                    _flavor_line(
+                        profile, names.interface_trait(one), _WITH_BITSTREAM
+                    )
+                    for one in region.interfaces
+                }
+    return found
 
 
 def _unoffered(
@@ -174,11 +253,20 @@ def _unoffered(
         offered |= {device.address, *device.members}
     for function in functions:
         if (
-            (function.base_class in _EXPECTED or function.is_vfio_bound)
+            _is_expected(function)
             and function.physfn is None
             and str(function.address) not in offered
         ):
             yield _why(function)
+
+
+def _is_expected(function: pci.PciFunction) -> bool:
+    kind = known_kinds.find(function)
+    return (
+        function.base_class in _EXPECTED
+        or function.is_vfio_bound
+        or (kind is not None and not kind.is_common)
+    )
 
 
 def _why(function: pci.PciFunction) -> str:
@@ -195,6 +283,12 @@ def _facts(function: pci.PciFunction) -> Iterator[str]:
         yield f"{_count(function.num_vfs, 'virtual function')} enabled"
     if function.boot_vga:
         yield "the host's boot display"
+    elif known_kinds.find_qat(function) and function.total_vfs:
+        if not function.num_vfs:
+            yield "offered as VFs if a device_spec line sets num_vfs"
+    elif known_kinds.find(function):
+        if function.driver and not function.num_vfs:
+            yield "offered whole if a device_spec line says use passthrough"
     elif not function.is_display:
         yield "of a kind that is offered only if a device_spec line names it"
     elif function.driver and not function.num_vfs:

@@ -7,15 +7,33 @@ VFs are written without one, and so are changes of MIG, which NVML tells.
 Where none of them moved, nothing is read.
 """
 
+import contextlib
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from nova_accel import discovery, errors, model, pci, plugin, policy
-from nova_accel.host import fs, nvml, sysfs, uevents
+from nova_accel import (
+    discovery,
+    errors,
+    faults,
+    model,
+    pci,
+    plugin,
+    policy,
+)
+from nova_accel.host import fs, nvml, quarantine, sysfs, uevents
+
+LOG = logging.getLogger(__name__)
 
 # Attributes that change without a uevent.
-_SILENT = ("current_vgpu_type",)
+_SILENT = (
+    "current_vgpu_type",
+    "afu_id",
+    "xclbinuuid",
+    "qat/state",
+    "qat/cfg_services",
+)
 # A whole reading at least so often: nothing tells of GPU instances made
 # with the vendor's tool where NVML is missing. As often as Nova's own
 # audits of a host's resources run at most (update_resources_interval).
@@ -37,12 +55,18 @@ class Survey:
         drivers: Mapping[str, plugin.Driver],
         rules: policy.Policy,
         read_gpus: ReadGpus = dict,
+        faulted: quarantine.Quarantine | None = None,
     ) -> None:
-        """Read files from ``source``; nothing is read yet."""
+        """Read files from ``source``; nothing is read yet.
+
+        :param faulted: the notes on devices that failed.
+        """
         self._source = source
         self._drivers = drivers
         self._rules = rules
         self._read_gpus = read_gpus
+        self._faulted = faulted
+        self._faults: faults.Faults = {}
         self._guard = threading.Lock()
         self._last: sysfs.HostReader | None = None
         self._silent: Mapping[str, str | int] = {}
@@ -63,7 +87,8 @@ class Survey:
         """Return the whole host, everything read anew."""
         when, mark = time.monotonic(), uevents.read_count(self._source)
         reader = self.look()
-        state = discovery.read(reader, self._drivers, self._rules)
+        noted = self._read_faults()
+        state = self._describe(reader, noted)
         silent = {
             path: found
             for name in _SILENT
@@ -72,6 +97,7 @@ class Survey:
         with self._guard:
             self._last, self._silent = reader, silent
             self._mark, self._when = mark, when
+            self._faults = noted
         return state
 
     def read_changed(self) -> model.HostState | None:
@@ -79,9 +105,11 @@ class Survey:
         with self._guard:
             last, silent = self._last, self._silent
             mark, when = self._mark, self._when
+            noted = self._faults
         if (
             last is None
             or mark is None
+            or self._read_faults() != noted
             or time.monotonic() - when > WHOLE_EVERY_S
             or uevents.read_count(self._source) != mark
             or self._has_silent_change(silent)
@@ -102,12 +130,43 @@ class Survey:
             last = self._last
         if last is None:
             return self.read()
+        devices = tuple(devices)
         names = {name for device in devices for name in _names(device)}
         is_asked = _has_nvidia(last, names)
         reader = last.look_again(
             names, self._read_gpus() if is_asked else last.gpus
         )
-        return discovery.read(reader, self._drivers, self._rules)
+        seen = {device.address for device in devices}
+        noted = self._read_faults()
+        with self._guard:
+            if noted != self._faults:
+                self._mark = None  # the next look is at everything
+        return self._describe(reader, noted, seen)
+
+    def _describe(
+        self,
+        reader: sysfs.HostReader,
+        noted: faults.Faults,
+        seen: Collection[str] | None = None,
+    ) -> model.HostState:
+        state = discovery.read(reader, self._drivers, self._rules)
+        marked, healed = faults.mark(state, noted, seen)
+        if healed and self._faulted is not None:
+            with contextlib.suppress(OSError):  # and tried the next time
+                self._faulted.heal(healed)
+                LOG.info("healed: %s", ", ".join(sorted(healed)))
+        return marked
+
+    def _read_faults(self) -> faults.Faults:
+        """Return the faults; the last ones known if they can't be read."""
+        if self._faulted is None:
+            return {}
+        try:
+            return self._faulted.read()
+        except errors.UnreadableError as error:
+            LOG.warning("%s; devices stay set aside", error)
+            with self._guard:
+                return self._faults
 
     def _has_silent_change(self, seen: Mapping[str, str | int]) -> bool:
         files = fs.Files(self._source)
@@ -175,7 +234,7 @@ def _has_nvidia(
 def _names(device: model.Device) -> tuple[str, ...]:
     """Return the names under which the kernel has parts of a device."""
     return (
-        device.address,
+        device.parent or device.address,
         *device.members,
         *filter(pci.is_address, device.slots),
     )

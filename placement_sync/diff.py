@@ -14,8 +14,9 @@ class Guard:
 
     ``held`` are the providers that have, or may have, allocations: they
     and their resource classes stay, reserved whole. ``unknown`` are the
-    providers of devices that could not be read: they stay as they are.
-    Whatever such a provider nests in stays with it.
+    providers of devices that could not be read: they stay as they are, and
+    so does what nests in them. Whatever such a provider nests in stays
+    with it.
     """
 
     held: frozenset[str] = frozenset()
@@ -29,9 +30,10 @@ def plan(
 ) -> list[calls.Call]:
     """Return the calls that turn the actual tree into the desired one.
 
-    In an order Placement accepts: providers are created first, parents
-    before children, and deleted last, children before parents. An equal
-    tree needs no call. A provider that should go but is held keeps its
+    Traits that are unread in the desired tree stay as they are. The calls
+    come in an order Placement accepts: providers are created first,
+    parents before children, and deleted last, children before parents. An
+    equal tree needs no call. A provider that should go but is held keeps its
     classes, reserved whole, and is marked as missing.
 
     :param actual: our providers as the service has them; whatever is not
@@ -39,7 +41,8 @@ def plan(
     """
     before = {node.uuid: node for node in actual.nodes}
     after = {node.uuid: node for node in desired.nodes}
-    kept = _with_parents(guard.held | guard.unknown, before)
+    unknown = _with_parts(guard.unknown, before)
+    kept = _with_parents(guard.held | unknown, before)
     found: list[calls.Call] = [
         calls.CreateProvider(
             uuid=node.uuid, name=node.name, parent=node.parent
@@ -48,10 +51,10 @@ def plan(
         if node.uuid not in before
     ]
     for node in desired.nodes:
-        if node.uuid not in guard.unknown or node.uuid not in before:
+        if node.uuid not in unknown or node.uuid not in before:
             found += _changes(before.get(node.uuid), node, guard)
     for node in reversed(_top_down(before)):
-        if node.uuid in after or node.uuid in guard.unknown:
+        if node.uuid in after or node.uuid in unknown:
             continue
         if node.uuid in kept:
             found += _changes(node, shelved(node), guard)
@@ -74,6 +77,17 @@ def _with_parents(
         if nodes[uuid].parent in nodes:
             todo.append(nodes[uuid].parent)
     return found
+
+
+def _with_parts(
+    uuids: Iterable[str], nodes: Mapping[str, providers.ProviderNode]
+) -> frozenset[str]:
+    """Return some providers and all that nests in them."""
+    found = set(uuids)
+    for node in _top_down(nodes):
+        if node.parent in found:
+            found.add(node.uuid)
+    return frozenset(found)
 
 
 def _top_down(
@@ -153,7 +167,11 @@ def _changes(
     traits = before.traits if before else frozenset()
     if added := after.traits - traits:
         yield calls.AddTraits(uuid=after.uuid, name=after.name, traits=added)
-    stale = frozenset(t for t in traits - after.traits if names.is_ours(t))
+    stale = frozenset(
+        trait
+        for trait in traits - after.traits
+        if names.is_ours(trait) and not trait.startswith(after.unread)
+    )
     if stale:
         yield calls.RemoveTraits(
             uuid=after.uuid, name=after.name, traits=stale

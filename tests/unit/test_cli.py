@@ -68,7 +68,8 @@ def test_the_json_has_the_keys_that_other_tools_read(
     )
     assert found.keys() == {"devices", "providers", "problems"}
     for device in found["devices"]:
-        assert device.keys() - {"vendor_id", "product_id"} == {
+        optional = {"vendor_id", "product_id", "parent", "region", "fault"}
+        assert device.keys() - optional == {
             "address",
             "vendor",
             "model",

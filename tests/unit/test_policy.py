@@ -108,7 +108,7 @@ def test_addresses_are_globs_whole_or_in_parts(
         ("[]", "a JSON object"),
         ('{"adress": "*"}', "unknown key 'adress'"),
         ('{"use": "off", "use": "mig"}', "use is there twice"),
-        ('{"use": "gpu"}', "auto, vgpu, mig, vf, mdev, passthrough, off"),
+        ('{"use": "gpu"}', "auto, vgpu, mig, vf, mdev, fpga, pass"),
         ('{"use": ["off"]}', "use must be one of"),
         ('{"use": null}', "use must be one of"),
         ('{"vendor_id": "nvidia"}', "four hex digits"),
