@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Protocol, TypeGuard
 
 from nova_accel import actions, errors
-from nova_accel.host import inverse, mends, privileged, readback
+from nova_accel.host import inverse, loading, mends, privileged, readback
 
 LOG = logging.getLogger(__name__)
 
@@ -31,7 +31,17 @@ _TOOL_ATTEMPTS = 5
 _TOOL_PAUSE_S = 2.0
 
 # These write more than one file: a refusal may come halfway.
-_LONG = (actions.SetVfCount, actions.BindDriver)
+_LONG = (actions.SetVfCount, actions.BindDriver, actions.SetServices)
+
+_Written = (
+    readback.MdevAction
+    | readback.VgpuAction
+    | readback.GpuAction
+    | actions.SetVfCount
+    | actions.BindDriver
+    | actions.SetPort
+    | actions.SetServices
+)
 
 
 class NodeDevices(Protocol):
@@ -59,15 +69,18 @@ class Executor:
         root: str = "/",
         nodedev: NodeDevices | None = None,
         read_gpus: readback.ReadGpus = privileged.read_gpus,
+        program_s: float = 300,
     ) -> None:
         """Serve the host whose files are below ``root``.
 
         :param nodedev: the way to make mdevs that is tried first.
         :param read_gpus: asks NVML what became of GPU instances.
+        :param program_s: how many seconds loading a bitstream may take.
         """
         self.root = root
         self._nodedev = nodedev
         self._host = readback.Readback(root, read_gpus)
+        self._loading = loading.Loading(root, self._host, program_s)
 
     def apply_all(self, wanted: Iterable[actions.Action]) -> None:
         """Carry out actions in order; undo the done ones on a failure.
@@ -111,11 +124,15 @@ class Executor:
             if is_begun and error.number != errno.ETIMEDOUT:
                 self._take_back(back)
             raise
-        if is_changed:
+        # Of a bitstream tells what loads it: also how long that took.
+        if is_changed and not isinstance(action, actions.ProgramRegion):
             LOG.info("%s: done", action)
         return is_changed
 
     def _change(self, action: actions.Action) -> bool:
+        if isinstance(action, actions.ProgramRegion):
+            self._loading.load(action)
+            return True
         number = self._write(action)
         if not number:
             self._wait(action)
@@ -148,6 +165,9 @@ class Executor:
                 return f"bound to {found_driver or 'no driver'}"
             case actions.SetVgpuType(function=function):
                 return f"its type reads {self._host.vgpu_type(function)!r}"
+            case actions.SetServices(function=function):
+                state = "up" if self._host.is_up(function) else "not up"
+                return f"{self._host.services(function)!r}, and it is {state}"
         return ""
 
     def _check(self, action: actions.Action) -> None:
@@ -176,12 +196,26 @@ class Executor:
                 self._check_unused(action, function)
             case actions.BindDriver(function=function):
                 self._check_unused(action, function)
+            case (
+                actions.SetPort(card=function)
+                | actions.SetServices(function=function)
+            ):
+                self._check_unused(action, function)
+                self._check_whole(action, function)
+            case actions.ProgramRegion():
+                self._loading.check(action)
 
     def _check_unused(self, action: actions.Action, function: str) -> None:
         """Raise when a guest may hold something of a function."""
         held = sorted(self._host.held(function))
         if held:
             raise _failure(action, errno.EBUSY, ", ".join(held))
+
+    def _check_whole(self, action: actions.Action, function: str) -> None:
+        """Raise while a function has VFs, which its mode is the mode of."""
+        if now := self._host.vf_count(function):
+            detail = f"{now} virtual functions are enabled"
+            raise _failure(action, errno.EBUSY, detail)
 
     def _take_back(self, back: Iterable[actions.Action]) -> None:
         for action in back:
@@ -205,7 +239,7 @@ class Executor:
             LOG.info("%s: done", action)
         return before != after
 
-    def _write(self, action: actions.Action) -> int:
+    def _write(self, action: _Written) -> int:
         match action:
             case actions.CreateMdev() | actions.RemoveMdev():
                 return self._write_mdev(action)
@@ -213,6 +247,8 @@ class Executor:
                 return self._write_count(action)
             case actions.BindDriver(function=function, driver=driver):
                 return privileged.bind_driver(self.root, function, driver)
+            case actions.SetPort() | actions.SetServices():
+                return self._write_card(action)
             case (
                 actions.CreateInstance()
                 | actions.DestroyInstance()
@@ -248,6 +284,18 @@ class Executor:
         except Exception as error:
             LOG.warning("%s: libvirt can't: %s", action, error)
             return False
+
+    def _write_card(
+        self, action: actions.SetPort | actions.SetServices
+    ) -> int:
+        match action:
+            case actions.SetPort(number=port, is_released=is_released):
+                node = self._host.fme(action.card)
+                if node is None:
+                    return errno.ENODEV
+                return privileged.set_port(self.root, node, port, is_released)
+            case actions.SetServices(function=function, services=services):
+                return privileged.set_services(self.root, function, services)
 
     def _write_count(self, action: actions.SetVfCount) -> int:
         function, count = action.function, action.count

@@ -19,7 +19,8 @@ def inverse(
 ) -> tuple[actions.Action, ...]:
     """Return the actions to take an action back with, in their order.
 
-    Asked before it is carried out. Nothing where nothing can be done.
+    Asked before it is carried out. Nothing where nothing can be done: what
+    an FPGA region held, nobody has kept.
     """
     undo = action.undo()
     match undo:
@@ -37,6 +38,11 @@ def inverse(
             place = host.mdev_place(uuid)
             parent, kind = place or (undo.parent, undo.type_id)
             return (dataclasses.replace(undo, parent=parent, type_id=kind),)
+        case actions.SetServices(function=function):
+            services = host.services(function)
+            undo = dataclasses.replace(undo, services=services)
+            if not services:
+                undo = None
     return (undo,) if undo else ()
 
 
@@ -69,8 +75,9 @@ def _counts_back(
             virtual: host.driver(virtual)
             for virtual in host.virtual_functions(function)
         }
-        is_probed = any(drivers.values())
-        yield dataclasses.replace(undo, count=now, is_probed=is_probed)
+        yield dataclasses.replace(
+            undo, count=now, is_probed=host.is_probing(function)
+        )
         for virtual, driver in drivers.items():
             yield actions.BindDriver(function=virtual, driver=driver)
 

@@ -13,7 +13,7 @@ from nova_accel.host import privileged
 
 _LOG = "see the kernel's log (dmesg) on this host and `nova-accel inspect`"
 _RIGHTS = (
-    "nova-compute's privileged helper may not write there: check its"
+    "nova-compute's privileged daemon may not write there: check its"
     " capabilities"
 )
 _TAKEN = (
@@ -39,6 +39,15 @@ NOT_OURS = (
 STALE = (
     "somebody has enabled virtual functions since the host was read:"
     " disable them if nobody needs them, or take num_vfs out of device_spec"
+)
+WITH_GUEST = (
+    "a guest may have it, so nothing was touched: stop the guest, and give"
+    " the function back to the host's driver"
+)
+
+WITH_HOST = (
+    "the host works with what the card does now, so nothing was touched:"
+    " unbind that function from its driver, or leave the card as it is"
 )
 
 _ALL: Mapping[int, str] = {
@@ -147,9 +156,57 @@ _KINDS: Mapping[type[actions.Action], Mapping[int, str]] = {
         errno.ENXIO: _NO_NVML,
         errno.ENOSYS: _NO_NVML,
     },
+    actions.ProgramRegion: {
+        errno.EBUSY: "the region is in use: stop what has /dev/dfl-port.* or"
+        " the card open, or wait for another one to be loaded",
+        errno.EINVAL: "it is no bitstream for this card, or a damaged one:"
+        " compare its interface id with the region's (`nova-accel inspect`)",
+        errno.EBADMSG: "the bitstream's file has changed since it was"
+        " checked: remove it from state_dir, and it is fetched again; a blank"
+        " of your own, put back",
+        errno.EFBIG: "the bitstream is larger than any FPGA's",
+        errno.ELOOP: "the bitstream's path is a link: name the file itself",
+        errno.EISDIR: "the bitstream's path is a directory",
+        errno.EACCES: "the vendor's tool must be a file of root's that"
+        " nobody else may write, and no link; " + _RIGHTS,
+        errno.ENOENT: "the bitstream's file, the card's device in /dev or"
+        " the vendor's tool (/usr/bin/fpgaconf, /opt/xilinx/xrt/bin/xrt-smi)"
+        " is missing",
+        errno.ENODEV: "the card has no device to load it by: is the driver"
+        " dfl-pci with dfl-fme bound to it, and no guest's? See"
+        " `nova-accel inspect`",
+        errno.ENXIO: "the card is gone: see the kernel's log (dmesg)",
+        errno.ENOTTY: "that device loads no bitstreams: update the kernel",
+        errno.ENOEXEC: "the vendor's tool can't be started: install it anew",
+        errno.EEXIST: "/run is no directory on this host",
+        errno.ENOSPC: "no room for a copy of the bitstream in /run",
+        errno.EIO: "the vendor's tool or the card's driver failed: see the"
+        " kernel's log (dmesg) on this host",
+        errno.ETIMEDOUT: "the card gave no answer, or loading was not over in"
+        " the time that nova.conf [nova_accel] program_timeout gives: see the"
+        " kernel's log (dmesg) on this host",
+    },
+    actions.SetPort: {
+        errno.EBUSY: "the port is in use, or VFs are enabled: stop what has"
+        " /dev/dfl-port.* open, and disable the VFs",
+        errno.EINVAL: "the card's driver refuses it: see the kernel's log"
+        " (dmesg) on this host",
+        errno.ENODEV: "the card has no such port, or dfl-fme is not bound to"
+        " it: see `nova-accel inspect`",
+    },
+    actions.SetServices: {
+        errno.EBUSY: "the device is in use or being reset: stop the guests"
+        " and programs that have its functions, and disable its VFs",
+        errno.EINVAL: "the device knows no such services: mend services in"
+        " device_spec",
+        errno.ENOENT: "this device's driver has no choice of services:"
+        " remove services from device_spec, or update the kernel",
+    },
 }
 # Accepted, and reading back shows no change.
 _WITHOUT_EFFECT: Mapping[type[actions.Action], str] = {
+    actions.ProgramRegion: "the bitstream is not what its function id says,"
+    " or the card did not take it: see the kernel's log (dmesg)",
     actions.SetVgpuParams: "the driver keeps other parameters than it was"
     " given: mend vgpu_params in device_spec",
     actions.SetVfCount: "the driver made fewer VFs than asked: lower"

@@ -11,19 +11,14 @@ MalformedError for an argument of the wrong form. What came of a change,
 the caller reads for itself.
 """
 
-import contextlib
 import errno
 import functools
 import os
-import re
-import signal
-import stat
-import subprocess
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from nova_accel import errors, model, pci
-from nova_accel.host import nvml, nvml_text
+from nova_accel import actions, model
+from nova_accel.host import checked, contents, ioctls, nvml, nvml_text, tools
 
 try:
     from nova import privsep
@@ -36,25 +31,15 @@ except ImportError:  # a host without Nova: the caller has the rights itself
 # vendors' drivers at most a few seconds.
 TIMEOUT_S = 60
 # NVIDIA's tool unbinds and binds the card's driver, which takes it half a
-# minute on a large card; then a second or two for the dead to be buried.
+# minute on a large card.
 TOOL_S = 120
-_BURIAL_S = 5
+# Beside the time for a bitstream itself: to read and check 2 GiB from a
+# slow disk, and for the end of a tool that was killed.
+_PROGRAM_S = actions.MOST_PROGRAM_S + 180
 # Where NVIDIA's host driver installs it, below the root.
 SRIOV_MANAGE = "usr/lib/nvidia/sriov-manage"
-# What a tool may say before the rest is cut off, in bytes.
-_OUTPUT = 4096
-
-# Directory names in sysfs: a PCI address, "mtty", "0.0.0052", a type id,
-# a driver; and NVIDIA's names of GPU instances ("1g.5gb+me").
-_PART = re.compile(r"[0-9A-Za-z][0-9A-Za-z:._+-]*")
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_NUMBER = re.compile(r"[0-9]{1,9}")
-_SETTING = re.compile("vgpu_params|placement_id")
-# "key=value,key=value" in printable ASCII, or nothing; NVIDIA's driver
-# keeps at most 1024 bytes of it.
-_PARAMS = re.compile(r"[!-~ ]{0,1023}")
-# The largest count sriov_numvfs takes (drivers/pci/iov.c: a u16).
-_MOST = 0xFFFF
+# How much of a kernel file is read, in bytes.
+_PAGE = 4096
 
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
@@ -117,12 +102,12 @@ def create_mdev(root: str, parent: str, type_id: str, uuid: str) -> int:
     path = os.path.join(
         root,
         "sys/class/mdev_bus",
-        _check_part(parent, "mdev parent"),
+        checked.part(parent, "mdev parent"),
         "mdev_supported_types",
-        _check_part(type_id, "mdev type"),
+        checked.part(type_id, "mdev type"),
         "create",
     )
-    return _write(path, _check_uuid(uuid))
+    return _write(path, checked.uuid(uuid))
 
 
 @_entrypoint()
@@ -139,14 +124,14 @@ def remove_mdev(root: str, uuid: str) -> int:
 def set_vgpu_type(root: str, function: str, type_id: str) -> int:
     """Type a VF of NVIDIA's vendor-specific VFIO; ``0`` frees it."""
     path = os.path.join(_function(root, function), "nvidia/current_vgpu_type")
-    return _write(path, _check(_NUMBER, type_id, "vGPU type", "a number"))
+    return _write(path, checked.vgpu_type(type_id))
 
 
 @_entrypoint(late=(errno.ETIMEDOUT, ""))
 def read_vgpu(root: str, target: str, name: str) -> tuple[int, str]:
     """Return errno and text of a vGPU's file that only root may read."""
-    _check(_SETTING, name, "vGPU setting", "vgpu_params or placement_id")
-    return _read(os.path.join(_vgpu(root, target), name))
+    setting = checked.setting(name)
+    return _read(os.path.join(_vgpu(root, target), setting))
 
 
 @_entrypoint()
@@ -155,16 +140,15 @@ def set_vgpu_params(root: str, target: str, params: str) -> int:
 
     A single space clears them.
     """
-    _check(_PARAMS, params, "text of vgpu_params", "key=value,key=value")
-    path = os.path.join(_vgpu(root, target), "vgpu_params")
-    return _write(path, params or " ")
+    text = checked.params(params) or " "
+    return _write(os.path.join(_vgpu(root, target), "vgpu_params"), text)
 
 
 @_entrypoint()
 def set_placement(root: str, function: str, start: int) -> int:
     """Move a vGPU that nobody has opened to a place on its GPU."""
     path = os.path.join(_function(root, function), "nvidia/placement_id")
-    return _write(path, str(_check_count(start, "placement")))
+    return _write(path, str(checked.count(start, "placement")))
 
 
 def read_gpus() -> nvml.Gpus:
@@ -178,7 +162,7 @@ def read_gpus() -> nvml.Gpus:
     try:
         return nvml_text.from_plain(read_plain_gpus())
     except Exception as error:  # whatever keeps the daemon from starting
-        reason = f"nova-compute's privileged helper can't ask it: {error!r}"
+        reason = f"nova-compute's privileged daemon can't ask it: {error!r}"
         return nvml.Gpus({}, (model.Problem(where="NVML", reason=reason),))
 
 
@@ -192,9 +176,9 @@ def read_plain_gpus() -> dict[str, Any]:
 def create_instance(gpu: str, kind: str, start: int) -> int:
     """Make a GPU instance and the compute instance that fills it."""
     return nvml.create_instance(
-        _check_address(gpu),
-        _check_part(kind, "kind of GPU instance"),
-        _check_count(start, "memory slice"),
+        checked.address(gpu),
+        checked.part(kind, "kind of GPU instance"),
+        checked.count(start, "memory slice"),
     )
 
 
@@ -202,47 +186,47 @@ def create_instance(gpu: str, kind: str, start: int) -> int:
 def destroy_instance(gpu: str, kind: str, start: int | None) -> int:
     """Unmake the GPU instance at a start, None for every empty one."""
     return nvml.destroy_instance(
-        _check_address(gpu),
-        _check_part(kind, "kind of GPU instance"),
-        None if start is None else _check_count(start, "memory slice"),
+        checked.address(gpu),
+        checked.part(kind, "kind of GPU instance"),
+        None if start is None else checked.count(start, "memory slice"),
     )
 
 
 @_entrypoint()
 def set_mixed(gpu: str, is_mixed: bool) -> int:
     """Switch a GPU's mixed-size mode."""
-    return nvml.set_mixed(_check_address(gpu), bool(is_mixed))
+    return nvml.set_mixed(checked.address(gpu), bool(is_mixed))
 
 
 @_entrypoint()
 def set_vf_count(root: str, function: str, count: int, is_probed: bool) -> int:
     """Enable so many VFs, probed by the host's drivers or not.
 
-    ``sriov_drivers_autoprobe`` is as before afterwards. The kernel takes
-    a count other than 0 only where none is enabled (EBUSY,
-    sriov_numvfs_store() in drivers/pci/iov.c).
+    The kernel takes a count other than 0 only where none is enabled
+    (EBUSY, sriov_numvfs_store() in drivers/pci/iov.c). Whether they are
+    probed stays so: the host's driver would take each VF that a guest
+    gives back. Where nothing comes of it, all is as before.
     """
     place = _function(root, function)
     numvfs = os.path.join(place, "sriov_numvfs")
     autoprobe = os.path.join(place, "sriov_drivers_autoprobe")
     wanted = str(int(is_probed))
-    text = str(_check_count(count, "number of virtual functions"))
+    text = str(checked.count(count, "number of virtual functions"))
     _, before = _read(autoprobe)  # kernels before 4.13 have none
-    is_switched = count and before in ("0", "1") and before != wanted
+    is_switched = before in ("0", "1") and before != wanted
     _, present = _read(numvfs)
     if present == text:
         return 0  # as the kernel answers, without going by 0
     if is_switched and (number := _write(autoprobe, wanted)):
         return number
-    try:
-        number = _write(numvfs, "0") if count and present != "0" else 0
-        return number or _write(numvfs, text)
-    finally:
-        if is_switched:
-            _write(autoprobe, before)
+    number = _write(numvfs, "0") if count and present != "0" else 0
+    number = number or _write(numvfs, text)
+    if is_switched and number:
+        _write(autoprobe, before)
+    return number
 
 
-@_entrypoint(TOOL_S + 2 * _BURIAL_S)
+@_entrypoint(TOOL_S + 2 * tools.BURIAL_S)
 def manage_vfs(root: str, function: str, is_enabled: bool) -> int:
     """Enable all of a PF's VFs, or none, with NVIDIA's sriov-manage.
 
@@ -251,15 +235,88 @@ def manage_vfs(root: str, function: str, is_enabled: bool) -> int:
     """
     program = os.path.join(root, SRIOV_MANAGE)
     switch = "-e" if is_enabled else "-d"
-    command = [program, switch, _check_address(function)]
+    command = [program, switch, checked.address(function)]
+    return tools.refusal(program) or tools.run(command, TOOL_S)
+
+
+@_entrypoint(_PROGRAM_S)
+def program_port(
+    root: str, node: str, port: int, path: str, sha512: str, seconds: float
+) -> int:
+    """Load a bitstream into an FPGA region by DFL_FPGA_FME_PORT_PR.
+
+    :param node: the character device of the card's management engine.
+    :param path: the bitstream's file, which no link leads to.
+    :param sha512: the digest that the file must have.
+    :returns: also EBADMSG for another file, EFBIG over 2 GiB, and EBUSY
+        while an earlier call hangs. Nothing was touched then.
+    """
+    device = os.path.join(root, "dev", checked.node(node))
+    number, limit = checked.count(port, "FPGA port"), checked.seconds(seconds)
+    file, digest = checked.path(path), checked.sha512(sha512)
     try:
-        found = os.stat(program)
+        payload = contents.read_payload(file, digest)
     except OSError as error:
         return error.errno or errno.EIO
-    is_safe = found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
-    if not (is_safe and stat.S_ISREG(found.st_mode)):
-        return errno.EACCES
-    return _run(command)
+    return ioctls.program(device, number, payload, limit)
+
+
+@_entrypoint(_PROGRAM_S)
+def run_fpga_tool(
+    root: str, tool: str, address: str, path: str, sha512: str, seconds: float
+) -> int:
+    """Load a bitstream with a vendor's tool: fpgaconf or xrt-smi.
+
+    The tool gets a copy that nobody can change after it was checked.
+
+    :param address: of the function that the tool wants to be told.
+    :returns: as program_port; also EACCES for a tool that others than
+        root may write, and the errno with which it can't be started.
+    :raises ToolError: the tool failed; its output is in it.
+    """
+    command = tools.command(root, tool, checked.address(address))
+    file, digest = checked.path(path), checked.sha512(sha512)
+    limit = checked.seconds(seconds)
+    if number := tools.refusal(command[0]):
+        return number
+    try:
+        content = contents.read(file, digest)
+        with contents.private_copy(root, content) as copy:
+            return tools.run([*command, copy], limit)
+    except OSError as error:
+        return error.errno or errno.EIO
+
+
+@_entrypoint()
+def set_port(root: str, node: str, port: int, is_released: bool) -> int:
+    """Release an FPGA port of a PF to its VFs, or take it back.
+
+    EBUSY is for one that is open, or released already
+    (drivers/fpga/dfl.c, dfl_fpga_cdev_release_port()).
+    """
+    device = os.path.join(root, "dev", checked.node(node))
+    number = checked.count(port, "FPGA port")
+    return ioctls.set_port(device, number, bool(is_released))
+
+
+@_entrypoint()
+def set_services(root: str, function: str, services: str) -> int:
+    """Choose a QAT device's services, for which it goes down.
+
+    It comes up again whatever became of that
+    (Documentation/ABI/testing/sysfs-driver-qat).
+    """
+    place = os.path.join(_function(root, function), "qat")
+    words = checked.services(services)
+    state = os.path.join(place, "state")
+    number, now = _read(state)
+    # The kernel may refuse to take down what is down (EINVAL).
+    if not number and now != "down":
+        number = _write(state, "down")
+    if number:
+        return number
+    number = _write(os.path.join(place, "cfg_services"), words)
+    return _write(state, "up") or number
 
 
 @_entrypoint()
@@ -276,7 +333,7 @@ def bind_driver(root: str, function: str, driver: str) -> int:
     place = _function(root, function)
     bus = os.path.join(root, "sys/bus/pci")
     if driver:
-        _check_part(driver, "driver")
+        checked.part(driver, "driver")
         if not os.path.isdir(os.path.join(bus, "drivers", driver)):
             return errno.ENOPKG
     override = os.path.join(place, "driver_override")
@@ -296,72 +353,18 @@ def is_for_guests(driver: str) -> bool:
     return "vfio" in driver or driver == "pci-stub"
 
 
-def _run(command: list[str]) -> int:
-    """Run a tool; raise ToolError with what it said when it fails."""
-    tool = subprocess.Popen(  # noqa: S603 - no shell, each part is checked
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd="/",
-        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"},
-        start_new_session=True,
-    )
-    try:
-        said, _ = tool.communicate(timeout=TOOL_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(tool.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            tool.communicate(timeout=_BURIAL_S)  # it may hang in the kernel
-        return errno.ETIMEDOUT
-    if not tool.returncode:
-        return 0
-    text = said[:_OUTPUT].decode(errors="replace").strip()
-    raise errors.ToolError(" ".join(command), tool.returncode, text)
-
-
 def _mdev(root: str, uuid: str) -> str:
-    return os.path.join(root, "sys/bus/mdev/devices", _check_uuid(uuid))
+    return os.path.join(root, "sys/bus/mdev/devices", checked.uuid(uuid))
 
 
 def _vgpu(root: str, target: str) -> str:
-    is_mdev = _UUID.fullmatch(target) is not None
+    is_mdev = checked.is_uuid(target)
     place = _mdev(root, target) if is_mdev else _function(root, target)
     return os.path.join(place, "nvidia")
 
 
 def _function(root: str, address: str) -> str:
-    return os.path.join(root, "sys/bus/pci/devices", _check_address(address))
-
-
-def _check(form: re.Pattern[str], text: str, what: str, expected: str) -> str:
-    if not form.fullmatch(text):
-        raise errors.MalformedError(what, text, expected)
-    return text
-
-
-def _check_part(text: str, what: str) -> str:
-    if ".." in text:
-        raise errors.MalformedError(what, text, "one name without slashes")
-    return _check(_PART, text, what, "one name without slashes")
-
-
-def _check_uuid(text: str) -> str:
-    return _check(_UUID, text, "mdev uuid", "a lower-case uuid")
-
-
-def _check_address(text: str) -> str:
-    if not pci.is_address(text):
-        raise errors.MalformedError(
-            "PCI address", text, "DDDD:BB:SS.F in hexadecimal"
-        )
-    return text
-
-
-def _check_count(number: object, what: str) -> int:
-    if not isinstance(number, int) or not 0 <= number <= _MOST:
-        raise errors.MalformedError(what, str(number), f"0 to {_MOST}")
-    return number
+    return os.path.join(root, "sys/bus/pci/devices", checked.address(address))
 
 
 def _read(path: str) -> tuple[int, str]:
@@ -369,7 +372,7 @@ def _read(path: str) -> tuple[int, str]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         with open(descriptor, encoding="ascii", errors="replace") as opened:
-            return 0, opened.read(_OUTPUT).strip()
+            return 0, opened.read(_PAGE).strip()
     except OSError as error:
         return error.errno or errno.EIO, ""
 

@@ -21,6 +21,7 @@ from nova_accel import errors, faults, model
 LOG = logging.getLogger(__name__)
 
 _SUFFIX = ".json"
+_TEXTS = ("address", "reason", "when")
 _FIELDS = tuple(field.name for field in dataclasses.fields(model.Fault))
 
 
@@ -122,7 +123,10 @@ class Quarantine:
         try:
             with open(path, encoding="utf-8") as note:
                 fields = json.load(note)
-            return model.Fault(**{key: fields[key] for key in _FIELDS})
+            found = {key: fields[key] for key in _FIELDS}
+            if not all(isinstance(found[key], str) for key in _TEXTS):
+                raise ValueError("a text is missing")
+            return model.Fault(**found)
         except FileNotFoundError:
             return None  # healed since it was listed
         except (OSError, ValueError, LookupError, TypeError) as error:

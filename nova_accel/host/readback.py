@@ -6,8 +6,8 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from nova_accel import actions, errors
-from nova_accel.host import fs, nvml, privileged
+from nova_accel import actions, errors, names
+from nova_accel.host import dfl, fs, nvml, privileged, xrt
 
 _FUNCTIONS = "/sys/bus/pci/devices"
 _MDEVS = "/sys/bus/mdev/devices"
@@ -30,6 +30,7 @@ VgpuAction = (
 GpuAction = (
     actions.CreateInstance | actions.DestroyInstance | actions.SetMixedSizes
 )
+CardAction = actions.ProgramRegion | actions.SetPort | actions.SetServices
 ReadGpus = Callable[[], Mapping[str, nvml.GpuFacts]]
 
 
@@ -45,7 +46,8 @@ class Readback:
         """Return whether what an action wants is so.
 
         :param is_new: whether it was carried out just now: a driver may
-            make more VFs than it was asked for.
+            make more VFs than it was asked for, and a region that shows
+            the function may not be trusted.
         """
         match action:
             case actions.CreateMdev() | actions.RemoveMdev():
@@ -63,6 +65,12 @@ class Readback:
                 | actions.SetMixedSizes()
             ):
                 return self._is_gpu_done(action)
+            case (
+                actions.ProgramRegion()
+                | actions.SetPort()
+                | actions.SetServices()
+            ):
+                return self._is_card_done(action, is_new)
             case _:
                 return self._is_vgpu_done(action)
 
@@ -82,6 +90,10 @@ class Readback:
         text = self._function(function, "sriov_numvfs")
         return int(text) if text.isdecimal() else None
 
+    def is_probing(self, function: str) -> bool:
+        """Return whether the host's drivers are offered a PF's new VFs."""
+        return self._function(function, "sriov_drivers_autoprobe") != "0"
+
     def held(self, function: str) -> Iterator[str]:
         """Yield what a guest may hold of a function, in words.
 
@@ -96,6 +108,23 @@ class Readback:
             driver = self.driver(one)
             if privileged.is_for_guests(driver):
                 yield f"{one} is bound to {driver}"
+
+    def function(self, action: actions.ProgramRegion) -> str | None:
+        """Return what a region holds, as ``model.Region.function`` says."""
+        read = xrt.loaded if action.tool == xrt.TOOL else dfl.loaded
+        return read(self._files(), action.card, action.number, action.slot)
+
+    def fme(self, card: str) -> str | None:
+        """Return the name of a card's character device, None without."""
+        return dfl.node(self._files(), card)
+
+    def services(self, function: str) -> str:
+        """Return a QAT device's services, empty if it doesn't say."""
+        return self._function(function, "qat/cfg_services")
+
+    def is_up(self, function: str) -> bool:
+        """Return whether a QAT device is up."""
+        return self._function(function, "qat/state") == "up"
 
     def gpu(self, address: str) -> nvml.GpuFacts | None:
         """Return what NVML says of a GPU, None for nothing."""
@@ -226,6 +255,29 @@ class Readback:
         except errors.UnreadableError:
             return ""
 
+    def _is_card_done(self, action: CardAction, is_new: bool) -> bool:
+        match action:
+            case actions.ProgramRegion():
+                wanted = names.fpga_id(action.bitstream.function)
+                is_trusted = is_new or not action.is_forced
+                return is_trusted and self.function(action) == wanted
+            case actions.SetPort():
+                return self._is_port_done(action)
+            case actions.SetServices(function=function):
+                found = _words(self.services(function))
+                return found == _words(action.services) and self.is_up(
+                    function
+                )
+
+    def _is_port_done(self, action: actions.SetPort) -> bool:
+        """Return whether a port is behind its PF, or surely not."""
+        shown = dfl.read(self._files(), action.card)
+        if not action.is_released:
+            return shown.port(action.number) is not None
+        # One that can't tell its number may be this one.
+        ports = {port.number for port in shown.ports}
+        return shown.node is not None and not ports & {action.number, None}
+
     def _is_gpu_done(self, action: GpuAction) -> bool:
         match action:
             case actions.SetMixedSizes(gpu=gpu, is_mixed=is_mixed):
@@ -239,6 +291,11 @@ class Readback:
                     return found == set()
                 # One whose place isn't known may be this one.
                 return not found & {at, None}
+
+
+def _words(services: str) -> frozenset[str]:
+    """Return the services of a QAT device, whose order says nothing."""
+    return frozenset(services.split(";"))
 
 
 def _parameters(text: str) -> frozenset[tuple[str, str]]:

@@ -82,6 +82,67 @@ except errors.ActionError as error:
     print(error.number, error.detail)
 """
 
+# An FPGA loaded for a nobody by a tool of root's, which the bitstream tells
+# how to end. Printed: what its own attempt gives, then how each went.
+FPGA = """
+import hashlib, os, sys
+from oslo_config import cfg
+from oslo_privsep import priv_context
+from nova import privsep
+from nova_accel import actions, errors, model
+from nova_accel.host import execute, privileged
+
+root, helper = sys.argv[1:]
+cfg.CONF([], project="nova")
+cfg.CONF.set_override("helper_command", helper, group="nova_sys_admin")
+privsep.sys_admin_pctxt.start(priv_context.Method.ROOTWRAP)
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+card = "0000:5e:00.0"
+
+def bitstream(words, function):
+    path = root + "/" + words.replace(" ", "-")
+    content = open(path, "rb").read()
+    return model.Bitstream(
+        name=words, vendor="intel", path=path, function=function,
+        interface="0" * 32, sha512=hashlib.sha512(content).hexdigest(),
+        size=len(content))
+
+def load(words, function, tool="fpgaconf", seconds=20):
+    action = actions.ProgramRegion(
+        card=card, number=0, slot=card, tool=tool,
+        bitstream=bitstream(words, function))
+    try:
+        print(execute.Executor(root, program_s=seconds).apply(action))
+    except errors.ActionError as error:
+        print(type(error).__name__, error.number, vars(error).get("region"),
+            error.detail)
+    except OSError as error:
+        print("no daemon:", error.errno)
+
+one = bitstream("good", "1" * 32)
+arguments = (one.path, one.sha512, 20)
+print(privileged.set_port(root, "dfl-fme.0", 0, True))
+print(privileged.set_services(root, card, "dc"))
+print(privileged.program_port(root, "dfl-fme.0", 0, *arguments))
+for wrong in (
+    lambda: privileged.run_fpga_tool(root, "sh", card, *arguments),
+    lambda: privileged.program_port(root, "mem", 0, *arguments),
+):
+    try:
+        wrong()
+    except errors.MalformedError as error:
+        print(error.what, repr(error.text))
+load("good", "1" * 32)
+load("bad", "2" * 32)
+load("slow", "2" * 32, seconds=1)
+load("good", "2" * 32, tool="")
+load("kill", "2" * 32)
+cfg.CONF.set_override("helper_command", root, group="nova_sys_admin")
+load("good", "2" * 32)
+"""
+
 # A host without the daemon: what it would be asked is not known, and said.
 WITHOUT = """
 import sys
@@ -138,7 +199,7 @@ def test_a_daemon_that_does_not_start_is_a_problem(tmp_path: Path) -> None:
     pytest.importorskip("pynvml")
     told, reason = run(WITHOUT, tmp_path)
     assert told == "{} ['NVML']"
-    assert "privileged helper can't ask it" in reason
+    assert "privileged daemon can't ask it" in reason
 
 
 class TestDaemon:
@@ -181,6 +242,30 @@ class TestDaemon:
         # nvidia knows the ids: no scan gives the function to another
         assert (vf / "driver_override").read_text().endswith("\n")
 
+    def test_an_fpga_is_loaded(self, tmp_path: Path) -> None:
+        fpga(tmp_path)
+        lines = run(FPGA, tmp_path)
+        assert lines[:3] == [
+            str(number)
+            for number in (errno.ENOTTY, errno.ENOENT, errno.ENOTTY)
+        ]
+        assert lines[3:5] == ["FPGA tool 'sh'", "FPGA's device node 'mem'"]
+        region = "0000:5e:00.0/region-0"
+        assert lines[5] == "True"
+        assert lines[6].startswith(f"ProgrammingError {errno.EIO} {region} ")
+        assert lines[6].endswith("ended with 3: bad")
+        assert lines[7].startswith(
+            f"ProgrammingError {errno.ETIMEDOUT} {region}"
+        )
+        assert lines[8].startswith(f"ActionError {errno.ENOTTY} None ")
+        # the daemon ends: who knows how far the tool has come; and then
+        # nothing begins
+        assert lines[9].startswith(f"ProgrammingError {errno.EIO} {region} ")
+        assert "privileged daemon ended" in lines[9]
+        assert lines[10] == f"no daemon: {errno.EACCES}"
+        # what the tool got before is gone
+        assert len(list((tmp_path / "run").iterdir())) == 1
+
 
 PF, VF = "0000:3d:00.0", "0000:3d:00.4"
 # Makes the links that the kernel makes, and sees that it is root.
@@ -213,6 +298,39 @@ def card(root: Path) -> Path:
     tool.write_text(SCRIPT)
     tool.chmod(0o755)
     return devices / VF
+
+
+# Does what its bitstream says, if it is root and the file is root's alone.
+PROGRAMMER = """#!/bin/sh
+for file; do :; done
+[ "$(id -u) $(stat -c '%u %a' "$file")" = "0 0 400" ] || exit 9
+cd "${0%/usr/*}/sys/bus/pci/devices/0000:5e:00.0/fpga_region/region0" || exit
+case "$(cat "$file")" in
+good) printf %032d 0 | tr 0 1 > dfl-port.0/afu_id;;
+slow) sleep 60;;
+kill) kill -9 $PPID;;
+*) cat "$file"; exit 3;;
+esac
+"""
+
+
+def fpga(root: Path) -> None:
+    """Make a card with a region, a tool for it, and its bitstreams."""
+    region = root / "sys/bus/pci/devices/0000:5e:00.0/fpga_region/region0"
+    port = region / "dfl-port.0"
+    port.mkdir(parents=True)
+    (region / "dfl-fme.0").mkdir()
+    (port / "id").write_text("0\n")
+    (port / "afu_id").write_text("0" * 32)
+    (port / "afu_id").chmod(0o644)
+    (root / "dev").mkdir()
+    (root / "dev/dfl-fme.0").touch(0o600)
+    for words in ("good", "bad", "slow", "kill"):
+        (root / words).write_text(words)
+    tool = root / "usr/bin/fpgaconf"
+    tool.parent.mkdir(parents=True)
+    tool.write_text(PROGRAMMER)
+    tool.chmod(0o755)
 
 
 def bound(probe: Path, function: Path) -> None:

@@ -97,10 +97,21 @@ def test_the_host_s_drivers_take_vfs_only_where_they_may(
     action = dataclasses.replace(vfs(2), is_probed=False)
     executor(kernel.root).apply(action)
     assert driver(kernel, FLEX_VF) == ("", "")
-    # as it was, whatever we needed
-    assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "1"
+    # It stays so: a guest gives a VF back to whatever driver may have it.
+    assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "0"
     executor(kernel.root).apply_all([action.undo(), vfs(2)])
     assert driver(kernel, FLEX_VF) == ("i915", "")
+    assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "1"
+
+
+def test_a_refused_count_leaves_probing_as_it_was(
+    kernel: fakehost.Controller,
+) -> None:
+    error = failure(
+        kernel.root, dataclasses.replace(vfs(40), is_probed=False)
+    )
+    assert error.number == errno.ERANGE
+    assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "1"
 
 
 def test_a_refused_count_brings_the_old_one_back(

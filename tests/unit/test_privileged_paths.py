@@ -37,6 +37,11 @@ targets = addresses | strategies.uuids
 names = anything | st.sampled_from(["vfio-pci", "..", "nvidia", "i915/../x"])
 numbers = st.integers() | anything
 types = anything | st.from_regex(r"[0-9]{1,10}", fullmatch=True)
+nodes = anything | st.sampled_from(["dfl-fme.0", "dfl-fme.0/..", "mem"])
+# Bitstreams are files of their own, of which there is none here.
+BITSTREAM = "/nonexistent/bitstream"
+files = st.sampled_from([BITSTREAM, "bitstream", "", f"{BITSTREAM}\0"])
+digests = anything | st.just("0" * 128)
 
 # What is called, with what, and what it may open below the root.
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
@@ -72,6 +77,32 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
         f"|{PCI}/drivers_probe)",
     ),
     "tool": (privileged.manage_vfs, (addresses, st.booleans()), "nothing"),
+    "program": (
+        privileged.program_port,
+        (nodes, numbers, files, digests, numbers),
+        rf"(\.\./)+{BITSTREAM[1:]}",
+    ),
+    "port": (
+        privileged.set_port,
+        (nodes, numbers, st.booleans()),
+        "dev/dfl-fme.0",
+    ),
+    "FPGA tool": (
+        privileged.run_fpga_tool,
+        (
+            names | st.sampled_from(["fpgaconf", "xrt-smi", "../fpgaconf"]),
+            addresses,
+            files,
+            digests,
+            numbers,
+        ),
+        "nothing",
+    ),
+    "services": (
+        privileged.set_services,
+        (addresses, anything | st.just("sym;asym")),
+        f"{FUNCTION}/qat/(state|cfg_services)",
+    ),
 }
 
 

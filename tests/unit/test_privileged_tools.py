@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vendors' tools in the privileged half: what they get, and their end."""
+
+import errno
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from nova_accel import errors
+from nova_accel.host import contents, privileged, tools
+
+pytestmark = pytest.mark.usefixtures("own_rights")
+CARD, USER = "0000:5e:00.0", "0000:5e:00.1"
+CONTENT = b"what the FPGA takes"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "images/one.bin"
+    path.parent.mkdir()
+    path.write_bytes(CONTENT)
+    return path
+
+
+def run(
+    root: Path, file: Path, tool: str = "fpgaconf", seconds: float = 10
+) -> int:
+    address = CARD if tool == "fpgaconf" else USER
+    digest = hashlib.sha512(CONTENT).hexdigest()
+    return privileged.run_fpga_tool(
+        str(root), tool, address, str(file), digest, seconds
+    )
+
+
+def script(root: Path, text: str, place: str = "usr/bin/fpgaconf") -> Path:
+    path = root / place
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("tool", "place", "arguments"),
+    [
+        (
+            "fpgaconf",
+            "usr/bin/fpgaconf",
+            "--segment 0x0000 --bus 0x5e --device 0x00 --function 0x0",
+        ),
+        (
+            "xrt-smi",
+            "opt/xilinx/xrt/bin/xrt-smi",
+            f"program --device {USER} --user",
+        ),
+        (
+            "xrt-smi",
+            "opt/xilinx/xrt/bin/xbutil",
+            f"program --device {USER} --user",
+        ),
+        ("xrt-smi", "usr/bin/xbutil", f"program --device {USER} --user"),
+    ],
+)
+def test_what_a_tool_is_told(
+    tmp_path: Path, file: Path, tool: str, place: str, arguments: str
+) -> None:
+    script(
+        tmp_path,
+        f"cd {tmp_path}; echo $* > told; for f; do :; done; cp $f got\n"
+        "stat -c %a $(dirname $f) $f > modes; cat > input\n"
+        "umask > umask; env | cut -d= -f1 | sort > env; ps -o sid= $$ > sid\n"
+        "echo $$ >> sid",
+        place,
+    )
+    os.environ["NOVA_SECRET"] = "x"  # noqa: S105
+    old = os.umask(0)
+    try:
+        assert run(tmp_path, file, tool) == 0
+    finally:
+        os.umask(old)
+        del os.environ["NOVA_SECRET"]
+    told, _, copy = (tmp_path / "told").read_text().strip().rpartition(" ")
+    assert told == arguments
+    assert (tmp_path / "got").read_bytes() == CONTENT
+    # a copy that only root can reach, and that is gone afterwards
+    assert Path(copy) != file
+    assert Path(copy).parents[1] == tmp_path / "run"
+    assert (tmp_path / "modes").read_text().split() == ["700", "400"]
+    assert list((tmp_path / "run").iterdir()) == []
+    assert (tmp_path / "input").read_text() == ""
+    assert int((tmp_path / "umask").read_text(), 8) == 0o022
+    assert "NOVA_SECRET" not in (tmp_path / "env").read_text()
+    session, pid = (tmp_path / "sid").read_text().split()
+    assert session == pid
+
+
+def test_the_newer_name_of_a_tool_goes_first(
+    tmp_path: Path, file: Path
+) -> None:
+    script(tmp_path, "exit 1", "usr/bin/xbutil")
+    script(tmp_path, "exit 0", "opt/xilinx/xrt/bin/xrt-smi")
+    assert run(tmp_path, file, "xrt-smi") == 0
+
+
+def test_a_tool_that_fails_says_why(tmp_path: Path, file: Path) -> None:
+    script(tmp_path, "echo No suitable slots found. >&2; exit 4")
+    with pytest.raises(errors.ToolError) as caught:
+        run(tmp_path, file)
+    assert caught.value.status == 4
+    assert caught.value.output == "No suitable slots found."
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_what_a_tool_says_is_cut_off(tmp_path: Path, file: Path) -> None:
+    script(tmp_path, "yes all work and no play | head -c 100000; exit 1")
+    with pytest.raises(errors.ToolError) as caught:
+        run(tmp_path, file)
+    assert len(caught.value.output) <= 4096
+
+
+def test_a_tool_that_hangs_is_killed_with_all_it_started(
+    tmp_path: Path, file: Path
+) -> None:
+    script(tmp_path, f"sleep 600 & echo $! > {tmp_path}/pid; wait")
+    start = time.monotonic()
+    assert run(tmp_path, file, seconds=0.5) == errno.ETIMEDOUT
+    assert time.monotonic() - start < 10
+    assert is_dead(int((tmp_path / "pid").read_text()))
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def is_dead(pid: int) -> bool:
+    """Return whether a process is, or will be once it is buried."""
+    for _ in range(100):
+        try:
+            status = Path(f"/proc/{pid}/stat").read_text()
+        except FileNotFoundError:
+            return True
+        if status.rpartition(")")[2].split()[0] in "ZX":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757])
+def test_a_tool_that_others_may_write_is_not_run(
+    tmp_path: Path, file: Path, mode: int
+) -> None:
+    script(tmp_path, f"touch {tmp_path}/ran").chmod(mode)
+    assert run(tmp_path, file) == errno.EACCES
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_link_is_no_tool(tmp_path: Path, file: Path) -> None:
+    """Below another root it would lead to any of this host's programs."""
+    path = tmp_path / "usr/bin/fpgaconf"
+    path.parent.mkdir(parents=True)
+    path.symlink_to("/bin/sh")
+    assert run(tmp_path, file) == errno.EACCES
+
+
+def test_a_tool_of_somebody_else_is_not_run(
+    tmp_path: Path, file: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    os.chown(script(tmp_path, "exit 0"), 65534, 65534)
+    assert run(tmp_path, file) == errno.EACCES
+
+
+def test_a_tool_that_can_not_be_started(tmp_path: Path, file: Path) -> None:
+    assert run(tmp_path, file) == errno.ENOENT
+    path = script(tmp_path, "")
+    path.write_text("no program")
+    assert run(tmp_path, file) == errno.ENOEXEC
+    path.chmod(0o644)
+    assert run(tmp_path, file) == errno.EACCES
+
+
+@pytest.mark.parametrize("tool", ["sh", "../bin/sh", "", "xbmgmt"])
+def test_there_are_no_other_tools(
+    tmp_path: Path, file: Path, tool: str
+) -> None:
+    with pytest.raises(errors.MalformedError, match="fpgaconf or xrt-smi"):
+        run(tmp_path, file, tool)
+
+
+def test_no_room_for_the_copy(tmp_path: Path, file: Path) -> None:
+    script(tmp_path, f"touch {tmp_path}/ran")
+    (tmp_path / "run").write_text("in the way")
+    assert run(tmp_path, file) == errno.EEXIST
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_copy_is_gone_whatever_happens(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ZeroDivisionError),
+        contents.private_copy(str(tmp_path), CONTENT) as copy,
+    ):
+        assert Path(copy).read_bytes() == CONTENT
+        raise ZeroDivisionError
+    assert not Path(copy).exists()
+
+
+def test_every_tool_has_a_place_below_the_root() -> None:
+    for places, arguments in tools.PROGRAMMERS.values():
+        assert places
+        assert not any(os.path.isabs(place) for place in places)
+        assert CARD in " ".join(arguments(CARD)) or len(arguments(CARD)) > 4
