@@ -17,7 +17,8 @@ class Arranger:
     """Carries out what drivers plan for modes that a reboot loses.
 
     A card that can't be arranged is an error in the log, and is tried
-    again with the next pass; the others and the service go on.
+    again with the next pass, unless the attempt itself takes something
+    away from the host; the others and the service go on.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Arranger:
         self._locks = locks
         self._look = look
         self._told: dict[str, str] = {}
+        self._refused: dict[str, tuple[actions.Action, ...]] = {}
         #: Whether the last pass found every card in its mode.
         self.is_settled = True
 
@@ -112,16 +114,25 @@ class Arranger:
             # Anew: a spawn may have come between the plan and the lock.
             due = self._plan(name, driver, self._look()).get(card, ())
             if any(map(_takes_away, due)) and card in {
-                claim.device for claim in read_claims()
+                claim.region.card if claim.region else claim.device
+                for claim in read_claims()
             }:
                 self._tell(card, "a server of this host has a part of it")
+                return False
+            if due and self._refused.get(card) == tuple(due):
                 return False
             try:
                 self._executor.apply_all(due)
             except errors.AcceleratorError as error:
-                self._tell(card, _reason(error))
+                reason = _reason(error)
+                if any(map(_takes_away, due)):
+                    # The attempt itself takes something from the host.
+                    self._refused[card] = tuple(due)
+                    reason += "; mend that, and restart nova-compute"
+                self._tell(card, reason)
                 return False
             self._told.pop(card, None)
+            self._refused.pop(card, None)
             return bool(due)
 
     def _tell(self, where: str, reason: str) -> None:
@@ -130,16 +141,21 @@ class Arranger:
             return
         self._told[where] = reason
         LOG.error(
-            "%s: not in the mode that [nova_accel] device_spec asks for: %s;"
-            " it is tried again with the next pass",
+            "%s: not in the mode that [nova_accel] device_spec asks for: %s",
             where,
             reason,
         )
 
 
 def _takes_away(action: actions.Action) -> bool:
-    """Return whether VFs that exist go: every other count is by way of 0."""
-    return isinstance(action, actions.SetVfCount) and action.before > 0
+    """Return whether something goes that a server may have.
+
+    Every other count of VFs is by way of 0; a port that is released leaves
+    the PF.
+    """
+    if isinstance(action, actions.SetVfCount):
+        return action.before > 0
+    return isinstance(action, actions.SetPort | actions.SetServices)
 
 
 def _target(action: actions.Action) -> str:
@@ -156,6 +172,8 @@ def _target(action: actions.Action) -> str:
         ):
             return target
         case actions.SetVgpuParams(target=target):
+            return target
+        case actions.ProgramRegion(card=target) | actions.SetPort(card=target):
             return target
     return action.function
 

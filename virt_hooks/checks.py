@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What must hold before a server's partitions are made."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from nova_accel import errors, flavors, model
+from nova_accel import errors, flavors, model, names
 from virt_hooks import connection
 
 # What a compute node itself gives (nova/virt/libvirt/driver.py,
@@ -13,7 +13,7 @@ _HOST_CLASSES = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
 
 def check_booked(
     consumer: str,
-    groups: Iterable[flavors.RequestGroup],
+    groups: Sequence[flavors.RequestGroup],
     slots: Iterable[model.Slot],
     host: model.HostState,
 ) -> None:
@@ -26,12 +26,20 @@ def check_booked(
         device.
     """
     ours = {p.trait for device in host.devices for p in device.profiles}
+    ours |= {
+        trait
+        for device in host.devices
+        if device.region
+        for trait in device.traits
+        if trait.startswith((names.FUNCTION_PREFIX, names.INTERFACE_PREFIX))
+    }
     named = sorted(
         trait
         for group in groups
         if group.resources.keys() - _HOST_CLASSES
         for trait in group.required & ours
     )
+    named += sorted(group.bitstream for group in groups if group.bitstream)
     if named and not tuple(slots):
         raise errors.ClaimError(
             consumer,

@@ -25,13 +25,17 @@ from virt_hooks import (
     cards,
     checks,
     connection,
+    programming,
     recover,
     snapshot,
+    sweep,
+    unmaking,
 )
 
 LOG = logging.getLogger(__name__)
 
 _NOTHING = connection.HostdevUse()
+_NO_BITSTREAMS: Mapping[str, model.Bitstream] = types.MappingProxyType({})
 
 
 class Lifecycle:
@@ -48,11 +52,14 @@ class Lifecycle:
         executor: execute.Executor,
         host: snapshot.Snapshot,
         look: Callable[[], sysfs.HostReader] | None = None,
+        programs: programming.Programming | None = None,
     ) -> None:
         """Use these drivers, rules, and this host.
 
         :param look: returns a fresh reader of the host; without it cards
             stay in the mode they are in.
+        :param programs: what FPGA regions are to hold; without it they are
+            given as they are.
         """
         self.host = host
         self.root: providers.ProviderRoot | None = None
@@ -60,13 +67,20 @@ class Lifecycle:
         self.read_use: Callable[[], connection.HostdevUse] = lambda: _NOTHING
         #: The same, of domains that run.
         self.read_running = self.read_use
+        self._programs = programs or programming.Programming()
+        self._programs.uses = self._uses
         self._use = _NOTHING
         self._drivers = drivers
         self._rules = rules
         self._executor = executor
         self._book = book.Book()
         self._cards = cards.Cards()
-        self._strangers: set[str] = set()
+        self._unmaking = unmaking.Unmaking(
+            drivers, executor, self._book, host, self._programs
+        )
+        self._sweeper = sweep.Sweeper(
+            self._book, self._cards, self._unmaking.unmake
+        )
         self._arranged: model.HostState | None = None
         self._arranger = (
             arrange.Arranger(drivers, rules, executor, self._cards, look)
@@ -123,6 +137,7 @@ class Lifecycle:
         groups: tuple[flavors.RequestGroup, ...],
         slots: tuple[model.Slot, ...],
         booked: model.Booked = types.MappingProxyType({}),
+        bitstreams: Mapping[str, model.Bitstream] = _NO_BITSTREAMS,
     ) -> tuple[model.Claim, ...]:
         """Make what a server's slots stand for, unless it is made.
 
@@ -131,6 +146,7 @@ class Lifecycle:
         passed on.
 
         :param booked: the server's allocations, where they are known.
+        :param bitstreams: those on this host that the groups name.
         :returns: the claims, made.
         :raises ClaimError: the slots can't be met by this host.
         :raises ActionError: the kernel refused to make one.
@@ -139,15 +155,18 @@ class Lifecycle:
         if not slots:
             return ()
         root = self._known_root(consumer)
-        with self._cards.hold(slot.provider for slot in slots):
+        with self._cards.hold(self._locks(slots)):
             host = self._look_at(root, slots)
             before = self.claims_of(consumer)
             self._book.evict(consumer, slots)
-            if self._clear(consumer, slots, before):
+            if self._unmaking.clear(consumer, root, slots, before):
                 host = self._look_at(root, slots)
             found = recover.unless_held(
                 before,
                 claims.plan(consumer, groups, slots, root, host, booked),
+            )
+            found = self._programs.plan(
+                found, before, bitstreams, self.claims(), host
             )
             self._book.write_down(consumer, found)
             if all(c.state is model.ClaimState.MADE for c in found):
@@ -155,15 +174,17 @@ class Lifecycle:
             try:
                 self._executor.apply_all(self._prepare(found))
             except BaseException as error:
+                self._programs.note(error, self._read_anew)
                 self._book.write_down(consumer, before)
                 is_late = getattr(error, "number", 0) == errno.ETIMEDOUT
-                self._check_unmade(recover.but(found, before), is_late)
+                self._unmaking.check(recover.but(found, before), is_late)
                 raise
             made = tuple(
                 dataclasses.replace(claim, state=model.ClaimState.MADE)
                 for claim in found
             )
             self._book.write_down(consumer, made)
+            self._programs.note_loaded(made)
             self._look_at(root, slots)
         return made
 
@@ -175,7 +196,7 @@ class Lifecycle:
         For the start of the service: nothing is made.
         """
         root, wanted = self._known_root(consumer), tuple(slots)
-        with self._cards.hold(slot.provider for slot in wanted):
+        with self._cards.hold(self._locks(wanted)):
             found = claims.find(consumer, wanted, root, self.host.state)
             self._book.write_down(consumer, found)
         return found
@@ -199,7 +220,7 @@ class Lifecycle:
         wanted = tuple(slots)
         if not wanted or self.root is None:
             return
-        with self._cards.hold(slot.provider for slot in wanted):
+        with self._cards.hold(self._locks(wanted)):
             host = self._look_at(self.root, wanted)
             known = self._book.made()
             found = tuple(
@@ -219,15 +240,20 @@ class Lifecycle:
                     consumer,
                 )
                 return
+            mine = had.functions | {
+                claim.handle for claim in self.claims_of(consumer)
+            }
             self._book.forget(consumer, wanted)
-            for claim in found:
-                self._unmake(claim)
+            for claim in self._programs.blanked(
+                found, mine, host, self.claims()
+            ):
+                self._unmaking.unmake(claim)
             self._use = self._use.without(
                 address
                 for claim in found
                 for address in (claim.handle, *claim.members)
             )
-            self._check_unmade(found)
+            self._unmaking.check(found)
 
     def arrange(self) -> bool:
         """Bring cards into the modes that policy asks for.
@@ -260,45 +286,9 @@ class Lifecycle:
         root = self.root
         if root is None:
             return
-        found: list[model.Claim] = []
-        for address in [device.address for device in self.host.state.devices]:
-            provider = recover.provider_of(root, address)
-            with self._cards.try_hold(provider) as got:
-                device = self.host.state.device(address)
-                if got and device is not None:
-                    found += self._tidy_card(root, device, use)
+        found = self._sweeper.sweep(root, lambda: self.host.state, use)
         if found:
-            self._check_unmade(found)
-
-    def _tidy_card(
-        self,
-        root: providers.ProviderRoot,
-        device: model.Device,
-        use: connection.HostdevUse,
-    ) -> Iterator[model.Claim]:
-        """Unmake the orphans of a card; yield what they stood for."""
-        known, held = self._book.made(), self.claims()
-        host = model.HostState(devices=(device,))
-        for partition in recover.find_orphans(root, host, held, use, known):
-            LOG.warning(
-                "%s %s on %s belongs to no server: removing it",
-                partition.profile,
-                partition.handle,
-                partition.parent,
-            )
-            claim = recover.orphan_claim(device, partition, known)
-            self._unmake(claim)
-            yield claim
-        for partition in recover.find_strangers(root, device, held, known):
-            if partition.handle not in self._strangers:
-                self._strangers.add(partition.handle)
-                LOG.warning(
-                    "%s on %s was made by no server that this service"
-                    " knows: it stays reserved; if nothing needs it, clear"
-                    " it by hand",
-                    partition.profile,
-                    partition.handle,
-                )
+            self._unmaking.check(found)
 
     def _prepare(
         self, found: Iterable[model.Claim]
@@ -306,74 +296,6 @@ class Lifecycle:
         for claim in found:
             if claim.state is not model.ClaimState.MADE:
                 yield from self._drivers[claim.plugin].plan_prepare(claim)
-
-    def _clear(
-        self,
-        consumer: str,
-        slots: tuple[model.Slot, ...],
-        before: tuple[model.Claim, ...],
-    ) -> bool:
-        """Unmake what earlier holders left in a server's slots.
-
-        A removal of theirs failed; it is not for the next one to see. The
-        slots are this consumer's now, so nobody else can hold them.
-
-        :returns: whether there was anything.
-        :raises ClaimError: it is not ours, or a guest runs with it:
-            removing it would block, and take the device from that guest.
-        :raises ActionError: it can't be removed now either.
-        """
-        root, host = self._known_root(consumer), self.host.state
-        known = self._book.made()
-        left = [
-            recover.as_made(claim, known)
-            for claim in claims.find(consumer, slots, root, host)
-            if claim.handle not in {held.handle for held in before}
-            and self._drivers[claim.plugin].plan_release(claim)
-        ]
-        use = self.read_use() if left else _NOTHING
-        for claim in left:
-            device = host.device(claim.device)
-            ours = recover.our_handles(root, device, known) if device else ()
-            if use.holds(claim.handle) or claim.handle not in ours:
-                raise errors.ClaimError(
-                    consumer, checks.explain_left(claim, use)
-                )
-        for claim in left:
-            self._executor.apply_all(
-                self._drivers[claim.plugin].plan_release(claim)
-            )
-        return bool(left)
-
-    def _unmake(self, claim: model.Claim) -> None:
-        try:
-            self._executor.apply_all(
-                self._drivers[claim.plugin].plan_release(claim)
-            )
-        except errors.ActionError as error:
-            LOG.error("%s; it stays reserved and is tried again", error)
-        except Exception:  # a vendor's own code, or the privileged helper
-            LOG.exception("%s stays and is tried again", claim.handle)
-
-    def _check_unmade(
-        self, found: Iterable[model.Claim], is_late: bool = False
-    ) -> None:
-        """Read the host, and forget what is not there any more.
-
-        What is there still stays ours, and the next tidying tries again.
-
-        :param is_late: the kernel may be at it yet: nothing is forgotten.
-        """
-        told = tuple(found)
-        host = self.host.refresh_cards({claim.device for claim in told})
-        if is_late:
-            return
-        self._book.unmade(
-            claim.handle
-            for claim in told
-            if (device := host.device(claim.device)) is not None
-            and claim.handle not in {p.handle for p in device.partitions}
-        )
 
     def _look_at(
         self, root: providers.ProviderRoot, slots: Iterable[model.Slot]
@@ -388,6 +310,22 @@ class Lifecycle:
         if len(addresses) < len(wanted):
             return self.host.refresh()
         return self.host.refresh_cards(addresses)
+
+    def _locks(self, slots: Iterable[model.Slot]) -> frozenset[str]:
+        """Return the locks for some slots: their cards', whole and parts."""
+        wanted = frozenset(slot.provider for slot in slots)
+        return wanted | {
+            recover.provider_of(self.root, device.parent)
+            for device in self.host.state.devices
+            if device.parent
+            and recover.provider_of(self.root, device.address) in wanted
+        }
+
+    def _uses(self, is_running: bool) -> connection.HostdevUse:
+        return self.read_running() if is_running else self.read_use()
+
+    def _read_anew(self, address: str) -> model.HostState:
+        return self.host.refresh_cards({address})
 
     def _known_root(self, consumer: str) -> providers.ProviderRoot:
         if self.root is None:

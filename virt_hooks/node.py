@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """This compute node's accelerators, as nova.conf describes them."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 from nova_accel import conf, plugin, survey
-from nova_accel.host import execute, fs, nvml, privileged
-from virt_hooks import connection, lifecycle, snapshot
+from nova_accel.host import (
+    bitstream_cache,
+    execute,
+    fs,
+    nvml,
+    privileged,
+    quarantine,
+)
+from virt_hooks import connection, lifecycle, programming, snapshot
 
 # Where this machine's own kernel is; below any other root is a simulated
 # one, of which this machine's libvirt and NVML know nothing.
@@ -30,8 +38,13 @@ def read_node(
         # Of GPU instances NVML speaks to root only.
         return privileged.read_gpus() if is_own else nvml.Gpus({})
 
+    state_dir = settings.bitstreams.state_dir
+    faulted = quarantine.Quarantine(state_dir)
+    cache = bitstream_cache.Cache(
+        os.path.join(state_dir, "bitstreams"), settings.bitstreams.limit
+    )
     found = survey.Survey(
-        fs.Disk(settings.root), drivers, settings.rules, read_gpus
+        fs.Disk(settings.root), drivers, settings.rules, read_gpus, faulted
     )
     return lifecycle.Lifecycle(
         drivers,
@@ -40,7 +53,9 @@ def read_node(
             settings.root,
             nodedev=connection.NodeDevices(connect) if is_own else None,
             read_gpus=read_gpus,
+            program_s=settings.bitstreams.seconds,
         ),
         snapshot.Snapshot(found),
         found.look,
+        programming.Programming(faulted, cache.read_file),
     )

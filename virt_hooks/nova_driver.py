@@ -19,14 +19,18 @@ from nova import context as nova_context
 from nova import exception, objects
 from nova.virt.libvirt import driver
 
-from nova_accel import errors, flavors, model, providers
+from nova_accel import conf, errors, flavors, model, providers
 from virt_hooks import (
     connection,
     node,
     nova_guest,
+    nova_images,
+    nova_records,
     nova_report,
     recover,
+    slots,
     tree,
+    wanted,
 )
 
 LOG = logging.getLogger(__name__)
@@ -45,6 +49,9 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             self._accel = node.read_node(
                 nova.conf.CONF, self._host.get_connection
             )
+            self._images = nova_images.Images(
+                conf.read_settings(nova.conf.CONF).bitstreams
+            )
         except errors.ConfigurationError as error:
             LOG.error("nova-accel can't start: %s", error)
             sys.exit(1)
@@ -53,6 +60,8 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         #: Slots by server that are to be written down; None: not asked yet.
         self._unrecalled: dict[str, tuple[model.Slot, ...]] | None = None
         self._rebooting: set[str] = set()
+        #: What was here when the service started.
+        self._records = nova_records.Records()
         self._guard = threading.Lock()
 
     def init_host(self, host: str) -> None:
@@ -117,6 +126,9 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         **kwargs: Any,
     ) -> Any:
         """Make the server's partitions first, then spawn its guest."""
+        is_rebuilt = nova_records.is_rebuilt(instance)
+        with self._reporter.reschedule(context, instance.uuid, is_rebuilt):
+            self._bring(context, instance, is_new=not is_rebuilt)
         if self._ensure(context, instance, allocations):
             # At once: until Placement knows what the card has become, the
             # scheduler goes on sending what it can't make any more.
@@ -138,7 +150,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         """Add the server's hostdevs, whatever operation asks."""
         found = self._ensure(nova_context.get_admin_context(), instance)
         config = super()._get_guest_config(instance, *args, **kwargs)
-        with self._reschedule():
+        with self._reporter.reschedule():
             nova_guest.add_claims(
                 config,
                 found,
@@ -168,7 +180,24 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
     ) -> Any:
         """Keep the partitions while the domain is torn down and remade."""
         with self._keeping(instance.uuid):
+            with nova_report.logged("can't fetch bitstreams"):
+                self._bring(context, instance)
             return super()._hard_reboot(context, instance, *args, **kwargs)
+
+    def finish_migration(
+        self,
+        context: Any,
+        migration: Any,
+        instance: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Fetch what the server's regions are to hold, as its user."""
+        with self._reporter.reschedule(context):
+            self._bring(context, instance)
+        return super().finish_migration(
+            context, migration, instance, *args, **kwargs
+        )
 
     def _cleanup(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
@@ -181,10 +210,9 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             # still runs keeps what it has
             with self._guard:
                 keep = instance.uuid in self._rebooting
+            keep = keep or nova_records.is_rebuilt(instance)
             if not keep:
-                self._release(
-                    instance, lambda: self._held(instance, had), had
-                )
+                self._release(instance, lambda: self._held(instance, had), had)
 
     def confirm_migration(
         self,
@@ -198,7 +226,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         result = super().confirm_migration(
             context, migration, instance, network_info
         )
-        self._release(instance, lambda: _left_behind(instance), had)
+        self._release(instance, lambda: slots.left_behind(instance), had)
         return result
 
     def _adopt_node(self) -> None:
@@ -222,29 +250,28 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         :raises nova.exception.NovaException: Nova's database can't be asked.
         """
         if self._unrecalled is None:
-            instances = objects.InstanceList.get_by_host(
-                nova_context.get_admin_context(),
-                nova.conf.CONF.host,
-                expected_attrs=["resources"],
-            )
-            held = {i.uuid: self._ours(_slots(i.resources)) for i in instances}
+            self._records = nova_records.read(self.get_available_nodes())
+            held = {
+                uuid: self._ours(given)
+                for uuid, given in self._records.slots.items()
+            }
             self._at_start = frozenset(
-                slot for slots in held.values() for slot in slots
+                slot for given in held.values() for slot in given
             )
             self._unrecalled = held
         host = self._accel.host.state
-        for uuid, slots in list(self._unrecalled.items()):
-            if len(self._accel.claims_of(uuid)) < len(slots):
-                self._accel.recall(uuid, slots)
+        for uuid, given in list(self._unrecalled.items()):
+            if len(self._accel.claims_of(uuid)) < len(given):
+                self._accel.recall(uuid, given)
         if host.complete and not host.unknown:
             self._unrecalled.clear()
 
-    def _ours(self, slots: Iterable[model.Slot]) -> tuple[model.Slot, ...]:
+    def _ours(self, given: Iterable[model.Slot]) -> tuple[model.Slot, ...]:
         """Return the slots but those Nova keeps on its own root."""
         root = self._accel.root
         return tuple(
             slot
-            for slot in slots
+            for slot in given
             if root is None or slot.provider != root.uuid
         )
 
@@ -256,30 +283,24 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             uuid: record["resources"]
             for uuid, record in (allocations or {}).items()
         }
-        with self._reschedule(context):
+        is_rebuilt = nova_records.is_rebuilt(instance)
+        with self._reporter.reschedule(context, instance.uuid, is_rebuilt):
             flavors.parse_options(instance.flavor.extra_specs)
             return self._accel.ensure(
                 instance.uuid,
                 groups,
-                self._ours(_slots(instance.resources)),
+                self._ours(slots.of_resources(instance.resources)),
                 booked,
+                wanted.recall(self._images, instance),
             )
 
-    @contextlib.contextmanager
-    def _reschedule(self, context: Any = None) -> Iterator[None]:
-        """Turn an error of ours into one that Nova reschedules on.
-
-        :param context: publish the host anew, with this context.
-        """
-        try:
-            yield
-        except errors.AcceleratorError as error:
-            LOG.error("%s", error)
-            if context is not None:
-                self._reporter.publish(context)
-            raise exception.ComputeResourcesUnavailable(
-                reason=str(error)
-            ) from error
+    def _bring(
+        self, context: Any, instance: Any, is_new: bool = False
+    ) -> None:
+        """Bring a server's bitstreams; those of the others stay here."""
+        keep = {claim.image for claim in self._accel.claims()} - {""}
+        keep |= {i for ids in self._records.images.values() for i in ids}
+        wanted.bring(self._images, context, instance, is_new, keep)
 
     def _release(
         self,
@@ -290,13 +311,14 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         with nova_report.logged(
             "can't release accelerators of %s", instance.uuid
         ):
-            slots = self._ours(read_slots())
+            given = self._ours(read_slots())
             with self._guard:
-                self._at_start -= frozenset(slots)
+                self._at_start -= frozenset(given)
                 (self._unrecalled or {}).pop(instance.uuid, None)
+                self._records.forget(instance.uuid)
             self._accel.release(
                 instance.uuid,
-                slots,
+                given,
                 lambda claim: self._is_holding(instance, claim),
                 had,
             )
@@ -312,7 +334,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         """
         found: set[model.Slot] = set()
         with contextlib.suppress(exception.NovaException):
-            found |= {*self._ours(_slots(instance.resources))}
+            found |= {*self._ours(slots.of_resources(instance.resources))}
         with contextlib.suppress(exception.NovaException):
             if had.functions and self._accel.root is not None:
                 found |= recover.slots_had(
@@ -355,26 +377,6 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         finally:
             with self._guard:
                 self._rebooting.discard(uuid)
-
-
-def _slots(resources: Any) -> tuple[model.Slot, ...]:
-    return tuple(
-        model.Slot(
-            provider=resource.provider_uuid,
-            resource_class=resource.resource_class,
-            identifier=resource.identifier,
-        )
-        for resource in resources or ()
-    )
-
-
-def _left_behind(instance: Any) -> tuple[model.Slot, ...]:
-    """Return what a server that moved away held here and holds no more."""
-    moved = instance.migration_context
-    if moved is None:
-        return ()
-    kept = set(_slots(moved.new_resources))
-    return tuple(s for s in _slots(moved.old_resources) if s not in kept)
 
 
 def _resource(slot: model.Slot) -> Any:

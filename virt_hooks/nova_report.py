@@ -10,7 +10,7 @@ import os_traits
 from nova import context as nova_context
 from nova import exception
 
-from nova_accel import names, providers
+from nova_accel import errors, names, providers
 from placement_sync import diff
 from virt_hooks import lifecycle, tree
 
@@ -72,6 +72,36 @@ class Reporter:
             return bool(found.allocations)
 
         self._free = tree.free_to_go(provider_tree, desired, is_allocated)
+
+    @contextlib.contextmanager
+    def reschedule(
+        self, context: Any = None, uuid: str = "", is_rebuilt: bool = False
+    ) -> Iterator[None]:
+        """Turn an error of ours into one that Nova reschedules on, or ends.
+
+        What is wrong with a bitstream itself is wrong on each host: no
+        other one is tried for a new server, and its user is told why.
+        Nor is there one for a server that is rebuilt where it is: Nova
+        would take it for evacuated, and give up what is booked for it.
+
+        :param context: publish the host anew, with this context.
+        :param uuid: of a server that is spawned.
+        :param is_rebuilt: whether it is rebuilt on this host.
+        """
+        try:
+            yield
+        except errors.AcceleratorError as error:
+            LOG.error("%s", error)
+            if context is not None:
+                self.publish(context)
+            is_final = is_rebuilt or not getattr(error, "is_local", True)
+            if uuid and is_final:
+                raise exception.BuildAbortException(
+                    instance_uuid=uuid, reason=str(error)
+                ) from error
+            raise exception.ComputeResourcesUnavailable(
+                reason=str(error)
+            ) from error
 
     def publish(self, context: Any) -> None:
         """Send what a claim changed, without waiting for the next pass."""

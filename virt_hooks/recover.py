@@ -84,10 +84,12 @@ def slots_had(
     """Return the slots of which a server's own domain had the functions.
 
     For a server that Nova remembers no slots of, or not of this host. Its
-    flavor must name a profile of the card: Nova itself may have given it a
-    function that somebody else has typed.
+    flavor must name a profile of the card, or ask for FPGA regions: Nova
+    itself may have given it a function that somebody else has typed.
     """
-    asked = {trait for group in groups for trait in group.required}
+    wanted = tuple(groups)
+    asked = {trait for group in wanted for trait in group.required}
+    has_region = any(names.FPGA_CLASS in group.resources for group in wanted)
     return frozenset(
         model.Slot(
             provider=provider_of(root, device.address),
@@ -95,8 +97,11 @@ def slots_had(
             identifier=slot,
         )
         for device in host.devices
-        if device.technology in _NAMELESS
-        and any(profile.trait in asked for profile in device.profiles)
+        if (device.region is not None and has_region)
+        or (
+            device.technology in _NAMELESS
+            and any(profile.trait in asked for profile in device.profiles)
+        )
         for slot in device.slots
         if slot in use.functions
     )

@@ -217,8 +217,8 @@ def test_a_driver_s_own_failure_keeps_nothing_else(
     groups = (asks(FOUR_Q, 1, "_A"), asks(MTTY, 1, "_B"))
     slots = (slot(), slot(0, "mtty"))
     kept, _ = life.ensure(A, groups, slots)
-    mended = life._drivers
-    life._drivers = {**mended, "nvidia_mdev": Broken()}
+    mended = life._unmaking._drivers
+    life._unmaking._drivers = {**mended, "nvidia_mdev": Broken()}
     life.release(A, slots, stopped)
     assert set(kernel.mdevs()) == {kept.handle}
     life.ensure(B, groups[1:], slots[1:])
@@ -226,7 +226,7 @@ def test_a_driver_s_own_failure_keeps_nothing_else(
     life.tidy(IDLE)
     assert set(kernel.mdevs()) == {kept.handle}
     assert "a bug" in caplog.text
-    life._drivers = mended
+    life._unmaking._drivers = mended
     life.tidy(IDLE)
     assert kernel.mdevs() == {}
 

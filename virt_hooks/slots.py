@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slots, as Nova's objects hold them."""
+
+from typing import Any
+
+from nova_accel import model
+
+
+def of_resources(resources: Any) -> tuple[model.Slot, ...]:
+    """Return the slots that a server's resources are.
+
+    :param resources: a ``nova.objects.ResourceList``, or None.
+    """
+    return tuple(
+        model.Slot(
+            provider=resource.provider_uuid,
+            resource_class=resource.resource_class,
+            identifier=resource.identifier,
+        )
+        for resource in resources or ()
+    )
+
+
+def left_behind(instance: Any) -> tuple[model.Slot, ...]:
+    """Return what a server that moved away held here and holds no more.
+
+    :param instance: a ``nova.objects.Instance``.
+    """
+    moved = instance.migration_context
+    if moved is None:
+        return ()
+    kept = set(of_resources(moved.new_resources))
+    return tuple(s for s in of_resources(moved.old_resources) if s not in kept)

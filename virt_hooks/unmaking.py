@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partitions unmade: given back, left over, or in the next one's way."""
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from nova_accel import claims, errors, model, plugin, providers
+from nova_accel.host import execute
+from virt_hooks import (
+    book,
+    checks,
+    connection,
+    programming,
+    recover,
+    snapshot,
+)
+
+LOG = logging.getLogger(__name__)
+
+
+class Unmaking:
+    """Takes partitions from cards; whoever calls holds the cards."""
+
+    def __init__(
+        self,
+        drivers: Mapping[str, plugin.Driver],
+        executor: execute.Executor,
+        notes: book.Book,
+        host: snapshot.Snapshot,
+        programs: programming.Programming,
+    ) -> None:
+        """Use these; what is unmade is forgotten in ``notes``."""
+        self._drivers = drivers
+        self._executor = executor
+        self._book = notes
+        self._host = host
+        self._programs = programs
+
+    def clear(
+        self,
+        consumer: str,
+        root: providers.ProviderRoot,
+        slots: tuple[model.Slot, ...],
+        before: tuple[model.Claim, ...],
+    ) -> bool:
+        """Unmake what earlier holders left in a server's slots.
+
+        A removal of theirs failed; it is not for the next one to see. The
+        slots are this consumer's now, so nobody else can hold them.
+
+        :returns: whether there was anything.
+        :raises ClaimError: it is not ours, or a guest runs with it:
+            removing it would block, and take the device from that guest.
+        :raises ActionError: it can't be removed now either.
+        """
+        host = self._host.state
+        known = self._book.made()
+        left = [
+            recover.as_made(claim, known)
+            for claim in claims.find(consumer, slots, root, host)
+            if claim.handle not in {held.handle for held in before}
+            and self._drivers[claim.plugin].plan_release(claim)
+        ]
+        use = self._programs.uses(False) if left else connection.HostdevUse()
+        for claim in left:
+            device = host.device(claim.device)
+            ours = recover.our_handles(root, device, known) if device else ()
+            if use.holds(claim.handle) or claim.handle not in ours:
+                raise errors.ClaimError(
+                    consumer, checks.explain_left(claim, use)
+                )
+        for claim in left:
+            self._executor.apply_all(
+                self._drivers[claim.plugin].plan_release(claim)
+            )
+        return bool(left)
+
+    def unmake(self, claim: model.Claim) -> None:
+        """Unmake what a claim stands for; what can't be is kept.
+
+        It stays reserved, or is set aside, and the log says so.
+        """
+        try:
+            self._executor.apply_all(
+                self._drivers[claim.plugin].plan_release(claim)
+            )
+        except errors.ActionError as error:
+            if not self._programs.note_kept(claim, error, self._host.state):
+                LOG.error("%s; it stays reserved and is tried again", error)
+        except Exception as error:  # a vendor's own code, or the daemon
+            LOG.exception("%s stays", claim.handle)
+            self._programs.note_kept(claim, error, self._host.state)
+
+    def check(
+        self, found: Iterable[model.Claim], is_late: bool = False
+    ) -> None:
+        """Read the host, and forget what is not there any more.
+
+        What is there still stays ours, and the next tidying tries again.
+
+        :param is_late: the kernel may be at it yet: nothing is forgotten.
+        """
+        told = tuple(found)
+        host = self._host.refresh_cards({claim.device for claim in told})
+        if is_late:
+            return
+        self._book.unmade(
+            claim.handle
+            for claim in told
+            if (device := host.device(claim.device)) is not None
+            and claim.handle not in {p.handle for p in device.partitions}
+        )
