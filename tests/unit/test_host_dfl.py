@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel's files say of Intel's FPGA cards."""
+
+import pathlib
+
+import pytest
+
+from nova_accel.host import dfl, fs
+from tests.hosts import build, look
+
+PF = "0000:05:00.0"
+BEHIND, VF = "0000:15:00.0", "0000:15:00.1"
+HELD, HELD_VF = "0000:25:00.0", "0000:25:00.1"
+FUNCTION = "d8424dc4a4a3c413f89e433683f9040b"
+OTHER = "f7df405cbd7acf7222f144b0b93acd18"
+
+
+def files(root: pathlib.Path) -> fs.Files:
+    return fs.Files(fs.Disk(root))
+
+
+@pytest.fixture
+def pac(tmp_path: pathlib.Path) -> pathlib.Path:
+    return look.make("dfl-pac", tmp_path)
+
+
+def port_file(root: pathlib.Path, name: str) -> pathlib.Path:
+    place = root / "sys/bus/pci/devices" / PF
+    return place / "fpga_region/region0/dfl-port.0" / name
+
+
+def test_the_kernels_own_layout(pac: pathlib.Path) -> None:
+    found = dfl.read(files(pac), PF)
+    assert found == dfl.Layout(
+        driver="dfl-pci",
+        node="dfl-fme.0",
+        static="113000200000177",
+        interfaces=("f64e598bea11517fa28e7bc65d885104",),
+        ports=(dfl.Port(number=0, function=FUNCTION),),
+    )
+    assert dfl.node(files(pac), PF) == "dfl-fme.0"
+
+
+def test_the_older_layout(tmp_path: pathlib.Path) -> None:
+    root = look.make("dfl-older", tmp_path)
+    found = dfl.read(files(root), PF)
+    assert found.driver == "intel-fpga-pci"
+    assert found.node == dfl.node(files(root), PF) == "intel-fpga-fme.0"
+    assert found.interfaces == ("f64e598bea11517fa28e7bc65d885104",)
+    # The only port of a card needs no number.
+    without = dfl.read(files(root), BEHIND)
+    assert without.ports[0].number is None
+    assert without.port(0) == without.ports[0]
+    assert without.interfaces == ("",)
+    # A recording may go on with zeros behind the line.
+    again = dfl.read(files(root), "0000:35:00.0")
+    assert again.interfaces == found.interfaces
+    assert again.ports == found.ports
+    assert again.reasons == ()
+
+
+def test_parts_are_in_the_order_of_ports(pac: pathlib.Path) -> None:
+    found = dfl.read(files(pac), "0001:b5:00.0")
+    assert found.interfaces == (
+        "2a4222186dba448eb302425cbcde1406",
+        "1a4222186dba448eb302425cbcde1406",
+    )
+
+
+def test_a_port_is_read_where_it_is(pac: pathlib.Path) -> None:
+    def loaded(card: str, number: int, slot: str) -> str | None:
+        return dfl.loaded(files(pac), card, number, slot)
+
+    assert loaded(PF, 0, PF) == FUNCTION
+    assert loaded(PF, 1, PF) is None
+    assert loaded(BEHIND, 0, VF) == FUNCTION
+    # Released meanwhile, or taken back.
+    assert loaded(BEHIND, 0, BEHIND) is None
+    assert loaded(PF, 0, "0000:05:00.1") == FUNCTION
+    # Of another port than was asked for, nothing is told.
+    assert loaded("0001:b5:00.0", 1, "0001:b5:00.1") == OTHER
+    assert loaded("0001:b5:00.0", 0, "0001:b5:00.1") == FUNCTION
+    assert loaded(BEHIND, 1, VF) is None
+    # What a guest has shows nothing to the host.
+    assert loaded(HELD, 0, HELD_VF) is None
+    assert loaded("0000:55:00.0", 0, "0000:55:00.0") is None
+    assert dfl.node(files(pac), "0000:55:00.0") is None
+    # Nothing is in the region, which is known.
+    assert loaded("0001:a5:00.0", 0, "0001:a5:00.0") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "function"),
+    [
+        (f"{FUNCTION.upper()}\n", FUNCTION),
+        ("d8424dc4-a4a3-c413-f89e-433683f9040b\n", FUNCTION),
+        (f"{FUNCTION}\n\0\0\0\n", FUNCTION),
+        ("\n", ""),
+        ("", ""),
+        (f"{'0' * 32}\n", ""),
+        (f"{'f' * 32}\n", None),
+        ("d8424dc4\n", None),
+    ],
+)
+def test_what_a_port_says_of_its_function(
+    pac: pathlib.Path, text: str, function: str | None
+) -> None:
+    port_file(pac, "afu_id").write_text(text)
+    (port,) = dfl.read(files(pac), PF).ports
+    assert (port.function, port.is_shown) == (function, True)
+    assert bool(port.reason) is (function is None)
+    assert dfl.loaded(files(pac), PF, 0, PF) == function
+
+
+def test_what_is_not_there_and_what_cant_be_read(pac: pathlib.Path) -> None:
+    port_file(pac, "afu_id").unlink()
+    (port,) = dfl.read(files(pac), PF).ports
+    assert (port.function, port.is_shown) == (None, False)
+    build.FAULTS["EIO"](port_file(pac, "afu_id"))
+    (port,) = dfl.read(files(pac), PF).ports
+    assert (port.function, port.is_shown) == (None, True)
+    assert "EIO" in port.reason
+
+
+def test_several_ports_without_numbers_are_nobodys(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("dfl-pac", tmp_path)
+    place = root / "sys/bus/pci/devices/0001:c5:00.0/fpga_region/region120"
+    for port in ("dfl-port.14", "dfl-port.15"):
+        (place / port / "id").write_text("none\n")
+    found = dfl.read(files(root), "0001:c5:00.0")
+    assert [p.number for p in found.ports] == [None, None]
+    assert found.port(0) is found.port(1) is None
+
+
+def test_the_driver_that_a_host_has(tmp_path: pathlib.Path) -> None:
+    assert dfl.usual_driver(files(tmp_path)) == "dfl-pci"
+    drivers = tmp_path / "sys/bus/pci/drivers"
+    (drivers / "intel-fpga-pci").mkdir(parents=True)
+    assert dfl.usual_driver(files(tmp_path)) == "intel-fpga-pci"
+    (drivers / "dfl-pci").mkdir()
+    assert dfl.usual_driver(files(tmp_path)) == "dfl-pci"

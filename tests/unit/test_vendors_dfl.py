@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Intel's FPGA cards, by what is made of them."""
+
+import pathlib
+from collections.abc import Iterable
+
+import pytest
+
+from nova_accel import model, names
+from tests.hosts import build, look
+
+NLB = "d8424dc4a4a3c413f89e433683f9040b"
+NLB3 = "f7df405cbd7acf7222f144b0b93acd18"
+A10 = "f64e598bea11517fa28e7bc65d885104"
+N6001 = "0000:b1:00.0"
+
+
+def region(state: model.HostState, card: str, number: int = 0) -> model.Device:
+    return look.device(state, names.region_address(card, number))
+
+
+def facts(one: model.Device) -> tuple[str | None, tuple[str, ...], str]:
+    assert one.region is not None
+    return one.region.function, one.region.interfaces, one.slots[0]
+
+
+def read(
+    name: str, root: pathlib.Path, rules: Iterable[str] = ()
+) -> model.HostState:
+    return look.read(look.make(name, root), rules)
+
+
+@pytest.fixture
+def pac(tmp_path: pathlib.Path) -> model.HostState:
+    return read("dfl-pac", tmp_path)
+
+
+@pytest.fixture
+def n6000(tmp_path: pathlib.Path) -> model.HostState:
+    return read("dfl-n6000", tmp_path)
+
+
+def test_a_card_and_its_region(pac: model.HostState) -> None:
+    card = look.device(pac, "0000:05:00.0")
+    assert (card.model, card.technology, card.vendor) == (
+        "Arria 10 PAC",
+        "fpga",
+        "intel",
+    )
+    assert (card.counters, card.slots, card.profiles) == ({}, (), ())
+    assert card.region is None
+    assert card.traits >= {
+        "CUSTOM_ACCELERATOR_MODEL_INTEL_ARRIA_10_PAC",
+        "CUSTOM_FPGA_STATIC_113000200000177",
+        "CUSTOM_ACCELERATOR_VENDOR_INTEL",
+        "CUSTOM_ACCELERATOR_NUMA_0",
+    }
+    one = region(pac, card.address)
+    assert one.parent == card.address
+    assert one.region == model.Region(
+        card=card.address,
+        number=0,
+        function=NLB,
+        interfaces=(A10,),
+        is_programmable=True,
+        driver="dfl-pci",
+    )
+    assert (one.counters, one.slots) == ({"FPGA": 1}, (card.address,))
+    assert one.traits >= {
+        f"CUSTOM_FPGA_FUNCTION_{NLB.upper()}",
+        f"CUSTOM_FPGA_INTERFACE_{A10.upper()}",
+        "CUSTOM_FPGA_PROGRAMMABLE",
+        "CUSTOM_ACCELERATOR_DEVICE_8086_09C4",
+    }
+    (profile,) = one.profiles
+    assert (profile.name, profile.trait, profile.available) == (
+        "region",
+        names.REGION_TRAIT,
+        1,
+    )
+    assert not look.reasons(pac, one.address)
+
+
+def test_who_gets_a_region(pac: model.HostState) -> None:
+    behind = region(pac, "0000:15:00.0")
+    assert facts(behind) == (NLB, (A10,), "0000:15:00.1")
+    assert look.device(pac, "0000:15:00.0").members == ("0000:15:00.1",)
+    assert pac.device("0000:15:00.1") is None
+    # What a guest has, or may have, tells nothing of itself.
+    held = region(pac, "0000:25:00.0")
+    assert facts(held) == (None, (A10,), "0000:25:00.1")
+    assert held.counters == {"FPGA": 1}
+    assert not look.reasons(pac, held.address)
+    whole = region(pac, "0000:55:00.0")
+    assert facts(whole) == (None, (), "0000:55:00.0")
+    assert whole.counters == {"FPGA": 1}
+    assert whole.region is not None
+    assert not whole.region.is_programmable
+    assert not look.reasons(pac, whole.address)
+
+
+def test_a_released_port_without_a_vf_is_not_offered(
+    pac: model.HostState,
+) -> None:
+    one = region(pac, "0000:35:00.0")
+    assert (one.counters, one.slots) == ({}, ())
+    assert one.profiles[0].available == 0
+    assert "num_vfs" in look.reasons(pac, one.address)
+
+
+def test_what_the_host_uses_in_the_same_group_keeps_it(
+    pac: model.HostState,
+) -> None:
+    one = region(pac, "0000:65:00.0")
+    assert facts(one)[:2] == (NLB, (A10,))
+    assert one.counters == {}
+    assert "0000:66:00.0" in look.reasons(pac, one.address)
+
+
+@pytest.mark.parametrize(
+    ("card", "product", "function", "interface"),
+    [
+        (
+            "0000:85:00.0",
+            "D5005",
+            NLB3,
+            "9346116da52d5ca8b06aa9a389ef7c8d",
+        ),
+        (
+            "0000:95:00.0",
+            "N3000",
+            "9aeffe5f84570612c000c9660d824272",
+            "a5d72a3cc8b04939912cf715e5dc10ca",
+        ),
+        (
+            "0001:a5:00.0",
+            "1c2c:1000",
+            "",
+            "0123456789abcdef0123456789abcdef",
+        ),
+    ],
+)
+def test_cards_of_other_kinds(
+    pac: model.HostState,
+    card: str,
+    product: str,
+    function: str,
+    interface: str,
+) -> None:
+    assert look.device(pac, card).model == product
+    one = region(pac, card)
+    assert facts(one) == (function, (interface,), card)
+    held = {t for t in one.traits if t.startswith(names.FUNCTION_PREFIX)}
+    assert held == ({names.function_trait(function)} if function else set())
+
+
+def test_two_regions_of_one_card(pac: model.HostState) -> None:
+    card = "0001:b5:00.0"
+    first, second = region(pac, card), region(pac, card, 1)
+    assert facts(first)[0] == NLB
+    assert first.counters == {}
+    assert "virtual functions are enabled" in look.reasons(pac, first.address)
+    assert facts(second)[::2] == (NLB3, "0001:b5:00.1")
+    assert second.counters == {"FPGA": 1}
+    # Both in the PF: one function can't go to two guests.
+    for number in (0, 1):
+        one = region(pac, "0001:c5:00.0", number)
+        assert one.counters == {}
+        assert "one guest" in look.reasons(pac, one.address)
+    assert facts(region(pac, "0001:c5:00.0", 1))[0] == NLB
+
+
+def test_the_older_driver(tmp_path: pathlib.Path) -> None:
+    state = read("dfl-older", tmp_path)
+    one = region(state, "0000:05:00.0")
+    assert facts(one) == (NLB, (A10,), "0000:05:00.0")
+    assert one.region is not None
+    assert (one.region.tool, one.region.driver) == (
+        "fpgaconf",
+        "intel-fpga-pci",
+    )
+    mute = region(state, "0000:15:00.0")
+    assert mute.region is not None
+    assert not mute.region.is_programmable
+    assert "interface id" in look.reasons(state, mute.address)
+    behind = region(state, "0000:25:00.0")
+    assert facts(behind) == (NLB3, (A10,), "0000:25:00.1")
+
+
+def test_the_functions_of_a_slot_are_one_card(n6000: model.HostState) -> None:
+    cards = [d for d in n6000.devices if d.region is None]
+    assert [(d.address, d.model) for d in cards] == [
+        ("0000:01:00.0", "N6000"),
+        ("0000:15:00.0", "C6100"),
+        ("0000:25:00.0", "N6001"),
+        (N6001, "N6001"),
+    ]
+    assert look.device(n6000, N6001).members == tuple(
+        f"0000:b1:00.{n}" for n in range(1, 8)
+    )
+
+
+def test_vfs_that_belong_to_no_port_go_together(
+    n6000: model.HostState,
+) -> None:
+    one = region(n6000, N6001)
+    assert facts(one) == (
+        None,
+        ("ce3139c959cf528ca27751c50829797a",),
+        "0000:b1:00.5",
+    )
+    assert one.members == ("0000:b1:00.6", "0000:b1:00.7")
+    assert one.counters == {"FPGA": 1}
+    assert one.region is not None
+    # The host's own network goes through the same FPGA.
+    assert one.region.dependents == ("0000:b1:00.3",)
+    # What was loaded could not be checked.
+    assert not one.region.is_programmable
+    assert "afu_id" in look.reasons(n6000, one.address)
+
+
+def test_a_function_behind_vfs_needs_vfs(n6000: model.HostState) -> None:
+    one = region(n6000, "0000:01:00.0")
+    assert (one.counters, one.slots) == ({}, ())
+    assert "num_vfs" in look.reasons(n6000, one.address)
+
+
+def test_a_fixed_card_has_no_region(n6000: model.HostState) -> None:
+    card = "0000:15:00.0"
+    assert not [d for d in n6000.devices if d.parent == card]
+    assert "use passthrough" in look.reasons(n6000, card)
+
+
+def test_a_whole_card_takes_its_group_along(n6000: model.HostState) -> None:
+    one = region(n6000, "0000:25:00.0")
+    assert (one.slots, one.members) == (("0000:25:00.0",), ("0000:25:00.1",))
+
+
+def test_what_cant_be_read_is_there_all_the_same(
+    tmp_path: pathlib.Path,
+) -> None:
+    state = read("dfl-broken", tmp_path)
+    found = {d.address for d in state.devices}
+    assert found == {
+        f"0000:{bus}:00.0{tail}"
+        for bus in (45, 46, 47, 48, 75, 76)
+        for tail in ("", "/region-0")
+    }
+    for bus, word in (
+        ("45", "EIO"),
+        ("48", "FME"),
+        ("75", "intel_iommu=on"),
+        ("76", "driver unknown"),
+    ):
+        where = f"0000:{bus}:00.0/region-0"
+        assert word in look.reasons(state, where), bus
+    assert facts(region(state, "0000:45:00.0")) == (
+        None,
+        (A10,),
+        "0000:45:00.0",
+    )
+    assert "half removed" in look.reasons(state, "0001:d5:00.1")
+
+
+@pytest.mark.parametrize(
+    ("use", "technology"),
+    [("off", None), ("passthrough", "passthrough"), ("fpga", "fpga")],
+)
+def test_a_card_with_another_use_is_left_alone(
+    tmp_path: pathlib.Path, use: str, technology: str | None
+) -> None:
+    card = "0000:05:00.0"
+    line = f'{{"address": "{card}", "use": "{use}"}}'
+    state = read("dfl-pac", tmp_path, [line])
+    found = state.device(card)
+    assert (found.technology if found else None) == technology
+    is_ours = use == "fpga"
+    assert (state.device(f"{card}/region-0") is not None) is is_ours
+
+
+def test_a_rule_speaks_of_regions(tmp_path: pathlib.Path) -> None:
+    lines = [
+        '{"address": "0000:05:00.0", "use": "fpga", "blank": "/blank.gbs"}',
+        '{"address": "0000:15:00.1", "use": "off"}',
+    ]
+    state = read("dfl-pac", tmp_path, lines)
+    one = region(state, "0000:05:00.0")
+    assert one.region is not None
+    assert one.region.blank == "/blank.gbs"
+    assert region(state, "0000:15:00.0").counters == {}
+    assert "use off" in look.reasons(state, "0000:15:00.0/region-0")
+
+
+def test_what_else_holds_a_vf_keeps_it(tmp_path: pathlib.Path) -> None:
+    root = look.make("dfl-pac", tmp_path)
+    driver = root / "sys/bus/pci/drivers/uio_pci_generic"
+    driver.mkdir()
+    link = root / "sys/bus/pci/devices/0000:15:00.1/driver"
+    link.unlink()
+    link.symlink_to(driver)
+    state = look.read(root)
+    one = region(state, "0000:15:00.0")
+    assert one.counters == {}
+    assert "uio_pci_generic" in look.reasons(state, one.address)
+    # A card that such a driver has is no business of ours.
+    build.break_path(
+        root, "bus/pci/devices/0000:55:00.0/driver", {"fault": "missing"}
+    )
+    (root / "sys/bus/pci/devices/0000:55:00.0/driver").symlink_to(driver)
+    assert look.read(root).device("0000:55:00.0") is None
+
+
+def test_a_vf_that_does_not_show_its_port(tmp_path: pathlib.Path) -> None:
+    root = look.make("dfl-pac", tmp_path)
+    build.break_path(
+        root, "bus/pci/devices/0000:15:00.1/fpga_region", {"fault": "missing"}
+    )
+    state = look.read(root)
+    one = region(state, "0000:15:00.0")
+    assert one.region is not None
+    assert one.region.function is None
+    assert one.counters == {"FPGA": 1}
+    assert "not shown by 0000:15:00.1" in look.reasons(state, one.address)
