@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+import errno
+from collections.abc import Mapping
+
+import pytest
+
+from nova_accel import errors
+from nova_accel.host import fs, xrt
+
+CARD, SLOT = "0000:d8:00.0", "0000:d8:00.1"
+TOP = "/sys/bus/pci/devices"
+DASHED = "5A3C1F0E-6f1d-4b6c-8f0e-0c3b1d5e7a90"
+PLAIN = "5a3c1f0e6f1d4b6c8f0e0c3b1d5e7a90"
+ZERO = "00000000-0000-0000-0000-000000000000"
+BASE, SHELL = "8d8b5e2a4c7f4f0f9a6a3e2e4b4d5b8d", "c" * 32
+NAME = "xilinx_u250_gen3x16_xdma_shell_4_1"
+
+
+def files(records: Mapping[str, fs.Record]) -> fs.Files:
+    return fs.Files(fs.Image({f"{TOP}/{p}": r for p, r in records.items()}))
+
+
+def shown(text: fs.Record) -> fs.Files:
+    return files({f"{SLOT}/xclbinuuid": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "function"),
+    [
+        (f"{DASHED}\n", PLAIN),
+        ("\n", ""),
+        ("", ""),
+        (f"{ZERO}\n", ""),
+        (f"{ZERO}\n{DASHED}\n", PLAIN),  # the first slot holds nothing
+        (f"{DASHED}\n{DASHED[::-1]}\n", PLAIN),
+        ("unable to give xclbin id", None),
+        (errno.EIO, None),
+        (errno.ENOENT, None),
+        (errno.EILSEQ, None),
+    ],
+)
+def test_the_loaded_function_is_the_user_functions_word(
+    text: fs.Record, function: str | None
+) -> None:
+    assert xrt.loaded(shown(text), CARD, 0, SLOT) == function
+
+
+def test_without_the_driver_nothing_tells() -> None:
+    assert xrt.loaded(files({}), CARD, 0, SLOT) is None
+    with pytest.raises(errors.UnreadableError):
+        xrt.read_function(files({}), SLOT)
+
+
+def card(**more: fs.Record) -> dict[str, fs.Record]:
+    told: dict[str, fs.Record] = {
+        "ready": "1\n",
+        "dev_offline": "0\n",
+        "mfg": "0\n",
+        "recovery": "0\n",
+        "board_name": "u250\n",
+        "interface_uuids": f"{BASE}\n{SHELL}\n",
+        "rom.m.55296/VBNV": f"{NAME}\n",
+        **more,
+    }
+    return {f"{CARD}/{name}": text for name, text in told.items()}
+
+
+def shell(records: Mapping[str, fs.Record], slot: str = "") -> xrt.Shell:
+    return xrt.read_shell(files(records), CARD, slot)
+
+
+def test_a_shell_in_two_stages_has_two_interfaces() -> None:
+    assert shell(card()) == xrt.Shell(
+        name=NAME, board="u250", interfaces=(BASE, SHELL)
+    )
+
+
+def test_an_interface_that_is_told_twice_counts_once() -> None:
+    again = card(interface_uuids=f"{BASE}\n{BASE.upper()}\n")
+    assert shell(again).interfaces == (BASE,)
+
+
+def test_shells_without_metadata_go_by_their_name() -> None:
+    # xclmgmt, interface_uuids_show: EINVAL without a devicetree.
+    found = shell(card(interface_uuids=errno.EINVAL))
+    assert found.interfaces == (NAME,)
+    assert found.unread == ()
+
+
+def test_unknown_interfaces_are_not_taken_for_none() -> None:
+    found = shell(card(interface_uuids=errno.EIO))
+    assert found.interfaces == ()
+    assert "interface_uuids" in found.unread[0]
+    found = shell(card(interface_uuids="nonsense\n"))
+    assert found.interfaces == ()
+    assert "'nonsense'" in found.unread[0]
+
+
+def test_the_kernel_spells_names_of_shells_one_way() -> None:
+    old = card(**{"rom.m.55296/VBNV": "xilinx:u250:xdma:201830.1\n"})
+    assert shell(old).name == "xilinx_u250_xdma_201830_1"
+
+
+@pytest.mark.parametrize(
+    ("told", "word"),
+    [
+        ({"mfg": "1\n"}, "factory"),
+        ({"rom.m.55296/VBNV": "xilinx_u250_GOLDEN_8\n"}, "factory"),
+        ({"recovery": "1\n"}, "recovery"),
+    ],
+)
+def test_images_that_take_nothing(
+    told: dict[str, fs.Record], word: str
+) -> None:
+    found = shell(card(**told))
+    assert word in found.golden
+    assert found.interfaces == ()
+
+
+@pytest.mark.parametrize(
+    ("told", "fault", "blocker"),
+    [
+        ({"dev_offline": "1\n"}, "offline", ""),
+        ({"ready": "0\n"}, "ready 0", "ready"),
+        ({"ready": errno.EIO}, "", "ready"),
+        ({"dev_offline": errno.ENOENT, "mfg": errno.ENOENT}, "", ""),
+    ],
+)
+def test_a_card_tells_that_it_does_not_work(
+    told: dict[str, fs.Record], fault: str, blocker: str
+) -> None:
+    found = shell(card(**told))
+    assert (fault in found.fault, blocker in found.blocker) == (True, True)
+    assert (bool(found.fault), bool(found.blocker)) == (
+        bool(fault),
+        bool(blocker),
+    )
+
+
+def test_both_functions_speak_for_the_card() -> None:
+    below: dict[str, fs.Record] = {
+        f"{SLOT}/ready": "0x1\n",
+        f"{SLOT}/dev_offline": "0\n",
+    }
+    assert not shell({**card(), **below}, SLOT).blocker
+    below[f"{SLOT}/ready"] = "0x0\n"
+    assert "does not reach" in shell({**card(), **below}, SLOT).blocker
+    below[f"{SLOT}/dev_offline"] = "1\n"
+    assert SLOT in shell({**card(), **below}, SLOT).fault
+
+
+def test_the_user_function_tells_what_the_other_one_can_not() -> None:
+    found = xrt.read_shell(
+        files(
+            {
+                f"{SLOT}/interface_uuids": f"{SHELL}\n",
+                f"{SLOT}/board_name": "u250\n",
+                f"{SLOT}/rom.u.55297/VBNV": f"{NAME}\n",
+                f"{SLOT}/ready": "0x1\n",
+            }
+        ),
+        "",
+        SLOT,
+    )
+    assert found == xrt.Shell(name=NAME, board="u250", interfaces=(SHELL,))
+
+
+def test_where_no_driver_is_nothing_is_told() -> None:
+    assert xrt.read_shell(files({}), "", "") == xrt.Shell()
+
+
+def test_what_cant_be_listed_is_told() -> None:
+    found = shell({CARD: errno.EIO})
+    assert any("listed" in reason for reason in found.unread)
+
+
+def test_drivers_are_those_that_the_kernel_has() -> None:
+    image = fs.Image({"/sys/bus/pci/drivers": fs.Directory(("xocl",))})
+    assert xrt.has_driver(fs.Files(image), "xocl")
+    assert not xrt.has_driver(fs.Files(image), "xclmgmt")
+    assert not xrt.has_driver(files({}), "xocl")
