@@ -17,9 +17,12 @@ _FIRST = (
     "nvidia_vfio",
     "intel_sriov",
     "amd_mxgpu",
+    "qat",
+    "dfl",
+    "alveo",
     "mdev",
 )
-_LAST = ("pci_passthrough", "noop")
+_LAST = ("pci_vf", "pci_passthrough", "noop")
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ The kernel lets a guest have an IOMMU group only if no driver of the host
 holds a part of it (drivers/iommu/iommu.c, iommu_group_claim_dma_owner).
 """
 
+import errno
 import re
 from collections.abc import Collection, Iterator
 
@@ -41,6 +42,20 @@ def is_gpu(function: pci.PciFunction) -> bool:
 def is_free(function: pci.PciFunction) -> bool:
     """Return whether a group may be given away although it holds this."""
     return function.driver in (None, _PORT_DRIVER) or function.is_vfio_bound
+
+
+def keeps_driver(functions: Collection[pci.PciFunction]) -> bool:
+    """Return whether libvirt is to leave functions to their drivers.
+
+    VFIO has some by a driver of their vendor's (qat_vfio_pci,
+    nvgrace_gpu_vfio_pci) that knows more than vfio-pci; libvirt before
+    10.1 puts vfio-pci in its place where it manages the function. One
+    that VFIO does not have yet must be managed.
+    """
+    plain = ("vfio-pci", "pci-stub")
+    return all(f.is_vfio_bound for f in functions) and any(
+        f.driver not in plain for f in functions
+    )
 
 
 def objection(
@@ -86,8 +101,10 @@ def reset_objection(function: pci.PciFunction, host: sysfs.HostReader) -> str:
     """
     try:
         methods = host.attribute(str(function.address), "reset_method")
-    except errors.UnreadableError:
-        return ""
+    except errors.UnreadableError as error:
+        if error.number == errno.ENOENT:
+            return ""
+        return f"nothing tells whether it can be reset: {error}"
     if methods.strip():
         return ""
     return (
@@ -147,14 +164,35 @@ def is_stray_vf(function: pci.PciFunction, host: sysfs.HostReader) -> bool:
         return True
     if function.total_vfs:
         return False  # only a PF has VFs of its own
-    if "sriov_vf_msix_count" in entries(host, str(function.address)):
+    # A physfn that is there and was not read counts as well.
+    if not {"physfn", "sriov_vf_msix_count"}.isdisjoint(
+        entries(host, str(function.address))
+    ):
         return True
     return any(
         routing_id(function.address) in _vf_ids(parent, host)
         for parent in host.functions()
         if parent.num_vfs > len(parent.virtual_functions)
         and parent.address.domain == function.address.domain
+        and _may_be_vf(function, parent, host)
     )
+
+
+def _may_be_vf(
+    function: pci.PciFunction, parent: pci.PciFunction, host: sysfs.HostReader
+) -> bool:
+    """Return whether a function has the ids of a PF's VFs.
+
+    They have the PF's vendor, and the product id that the PF names
+    (drivers/pci/iov.c, pci_iov_add_virtfn; ``sriov_vf_device``).
+    """
+    if function.vendor != parent.vendor:
+        return False
+    try:
+        word = host.attribute(str(parent.address), "sriov_vf_device").strip()
+    except errors.UnreadableError:
+        return True
+    return function.product == word.zfill(4)
 
 
 def routing_id(address: pci.PciAddress) -> int:

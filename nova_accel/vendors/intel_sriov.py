@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from nova_accel import actions, model, pci, policy
 from nova_accel.host import sysfs
-from nova_accel.vendors import group, intel_quotas, vf_card
+from nova_accel.vendors import group, intel_quotas, vf_card, vf_count
 
 _INTEL = "8086"
 _DRIVERS = ("i915", "xe")
@@ -76,38 +76,15 @@ class IntelSriovDriver:
         :raises UnreadableError: the PCI bus can't be listed.
         """
         return tuple(
-            actions.SetVfCount(
-                function=str(function.address),
-                count=rule.num_vfs,
-                before=function.num_vfs,
-                is_probed=False,
-            )
+            action
             for function, rule in vf_card.wanted(host, rules, _is_ours)
-            if rule.num_vfs is not None
-            and rule.num_vfs != function.num_vfs
-            and rule.num_vfs <= function.total_vfs
-            and function.driver in _DRIVERS
-            and not _used(function, host)
+            if function.driver in _DRIVERS
+            for action in vf_count.change(function, rule, host, _DRIVERS)
         )
 
 
 def _is_ours(function: pci.PciFunction) -> bool:
     return function.vendor == _INTEL and group.is_gpu(function)
-
-
-def _used(function: pci.PciFunction, host: sysfs.HostReader) -> str:
-    """Return the first VF that may be in use, empty if none is.
-
-    A VF that VFIO has may be in a guest; one that can't be read, anywhere.
-    One that is bound to i915 or xe was only probed.
-    """
-    for address in function.virtual_functions:
-        child = host.function(str(address))
-        if child is None or child.driver not in (None, *_DRIVERS):
-            return str(address)
-        if child.boot_vga:
-            return str(address)
-    return ""
 
 
 def _wrong(
@@ -134,32 +111,10 @@ def _count_reason(
             " i915 or xe"
         )
     if rule.num_vfs is not None and rule.num_vfs != present:
-        return _change_reason(function, rule.num_vfs, host)
+        return vf_count.unmet(function, rule.num_vfs, host, _DRIVERS)
     if present or rule.num_vfs == 0:
         return ""
     return (
         f"none of its {total} virtual functions is enabled; set num_vfs in"
         " a device_spec line for it, or write a number to its sriov_numvfs"
-    )
-
-
-def _change_reason(
-    function: pci.PciFunction, asked: int, host: sysfs.HostReader
-) -> str:
-    """Return why there aren't as many VFs as the policy asks for."""
-    if asked > function.total_vfs:
-        return (
-            f"device_spec asks for {asked} virtual functions, and it has"
-            f" {function.total_vfs}; lower num_vfs"
-        )
-    used = _used(function, host)
-    when = (
-        f"when nova-compute starts and no guest may have any ({used} may be"
-        " in one)"
-        if used
-        else "when nova-compute starts"
-    )
-    return (
-        f"device_spec asks for {asked} virtual functions, {function.num_vfs}"
-        f" are enabled; that is changed {when}"
     )

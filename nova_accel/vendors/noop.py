@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The template of a vendor driver: it finds nothing and plans nothing.
 
-Copy this file to write a driver. Three steps make it known:
+Copy this file to write a driver ("Writing a driver" in the manual builds
+one from it). Four steps make it known:
 
 1. Write the class. It needs a ``name`` and the four methods below; it
    need not inherit from anything (``nova_accel.plugin.Driver`` is a
@@ -13,6 +14,9 @@ Copy this file to write a driver. Three steps make it known:
            mycard = mypackage.mycard:MyCardDriver
 
 3. Install the package beside nova-accel and run ``nova-accel inspect``.
+4. Check that it keeps the library's rules, on hosts that have the card::
+
+       python -m nova_accel.conformance mycard --root DIR|ARCHIVE
 
 The rules of the house:
 
@@ -25,7 +29,9 @@ The rules of the house:
 - Match by what the kernel shows (ids, classes, attributes), never by
   names made for people.
 - What can be read only in part is described as far as it can be, with a
-  ``Problem`` beside it. Never guess, never raise for one bad card.
+  ``Problem`` beside it. Never guess, never raise for one bad card, and
+  never leave one out without a word: unknown is not absent.
+- The same host is the same description, the same claim the same plan.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,7 +59,9 @@ class NoopDriver:
         use, and yields one ``Device`` for each physical card: its
         counters, its profiles with what each charges and how many more
         can be made now, its slots (one for each partition that the card
-        could hold in any state), and the partitions that exist.
+        could hold in any state), and the partitions that exist. A card
+        whose parts are devices themselves, as an FPGA's regions, is
+        yielded too; the parts name it as their ``parent``.
         """
         return ()
 
@@ -62,7 +70,9 @@ class NoopDriver:
 
         A real driver returns what makes the claim's partition, in order.
         The same claim must give the same actions: the library skips those
-        that are done already, so that a retry is safe.
+        that are done already, so that a retry is safe. A driver whose
+        functions go to guests as they are returns none: libvirt binds
+        them to VFIO and back.
         """
         return ()
 
@@ -81,6 +91,7 @@ class NoopDriver:
 
         A real driver whose cards forget their mode at a reboot (VF
         counts, for example) returns what brings back the mode that
-        policy asks for, and nothing for a card that is in use.
+        policy asks for, and nothing for a card that is in use, that no
+        line names, or of which that can't be read.
         """
         return ()

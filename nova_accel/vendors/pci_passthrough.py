@@ -3,15 +3,15 @@
 
 libvirt detaches and reattaches them (``managed='yes'``), so nothing has to
 be made. What may be given away is decided by IOMMU groups, and by what the
-host itself shows its console on.
+host itself does with a function: shows its console on it, keeps its data.
 """
 
 import collections
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from nova_accel import actions, model, names, pci, policy
+from nova_accel import actions, known_kinds, model, names, pci, policy
 from nova_accel.host import known, sysfs
-from nova_accel.vendors import group
+from nova_accel.vendors import group, in_use
 
 _MEND = "unbind it, or put the card in a slot of its own"
 
@@ -29,14 +29,15 @@ class PciPassthroughDriver:
     ) -> Iterator[model.Device | model.Problem]:
         """Yield one device for each card, or the reason against it.
 
-        Without a device_spec line these are GPUs that no driver of the
-        host holds; with ``use`` ``passthrough``, whatever the line names
-        by address or ids, and GPUs where it names nothing.
+        Without a device_spec line these are GPUs, and devices of known
+        kinds that keep no data, that no driver of the host holds; with
+        ``use`` ``passthrough``, whatever the line names by address or
+        ids, and GPUs where it names nothing.
 
         :raises UnreadableError: the PCI bus or the mdevs can't be listed.
         """
         parents = frozenset(m.parent for m in host.mdevs())
-        for unit in _units(host.functions()):
+        for unit in _units(host.functions(), rules):
             wanted = [f for f in unit if _is_wanted(f, rules)]
             if not wanted or _is_touched(unit, taken):
                 continue
@@ -59,14 +60,16 @@ class PciPassthroughDriver:
             elif _is_touched(parts, parents):
                 reason = "mdevs exist on it; remove them first"
             else:
-                reason = _objection(first, parts, host)
+                reason = _held(first, wanted, parts) or _objection(
+                    first, parts, host
+                )
             if reason:
                 yield model.Problem(
                     where=str(first.address),
                     reason=f"is not passed through: {reason}",
                 )
             else:
-                yield _device(first, parts)
+                yield _device(first, parts, host)
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
         """Return no action: libvirt detaches the functions itself."""
@@ -84,7 +87,7 @@ class PciPassthroughDriver:
 
 
 def _units(
-    functions: Iterable[pci.PciFunction],
+    functions: Iterable[pci.PciFunction], rules: policy.Policy
 ) -> Iterator[tuple[pci.PciFunction, ...]]:
     """Yield functions that may have to be given away together.
 
@@ -98,7 +101,9 @@ def _units(
     shared: dict[int, object] = {}
     for slot, members in list(found.items()):
         number = members[0].iommu_group
-        if number is None or not any(map(group.is_gpu, members)):
+        if number is None or not any(
+            group.is_gpu(f) or _is_wanted(f, rules) for f in members
+        ):
             continue
         first = shared.setdefault(number, slot)
         if first != slot:
@@ -129,11 +134,19 @@ def _is_wanted(function: pci.PciFunction, rules: policy.Policy) -> bool:
         return pointed or group.is_gpu(function)
     return (
         rule.use is policy.Use.AUTO
-        and group.is_gpu(function)
+        and _is_known(function)
         and (function.driver is None or function.is_vfio_bound)
         and not function.boot_vga
         and function.num_vfs == 0
         and not function.virtual_functions
+    )
+
+
+def _is_known(function: pci.PciFunction) -> bool:
+    """Return whether a free function is offered without being named."""
+    kind = known_kinds.find(function)
+    return group.is_gpu(function) or (
+        kind is not None and not kind.keeps_data
     )
 
 
@@ -152,6 +165,29 @@ def _is_touched(
         for address in (function.address, *function.virtual_functions)
     ]
     return any(str(address) in used for address in parts)
+
+
+def _held(
+    first: pci.PciFunction,
+    wanted: Collection[pci.PciFunction],
+    unit: Iterable[pci.PciFunction],
+) -> str:
+    """Return which part of a card the host's drivers keep, or nothing.
+
+    The sound and the USB port of a GPU go with it; what else is on the
+    card of another device may be the host's network.
+    """
+    if group.is_gpu(first):
+        return ""
+    other = next(
+        (f for f in unit if f not in wanted and not group.is_free(f)), None
+    )
+    if other is None:
+        return ""
+    return (
+        f"{other.address} on the same card is in use by the host's driver"
+        f" {other.driver}; unbind it, or name it in device_spec as well"
+    )
 
 
 def _objection(
@@ -175,6 +211,7 @@ def _objection(
         *(group.console_objection(f, host) for f in unit),
         group.objection(first, together, host, _MEND),
         *(group.reset_objection(f, host) for f in unit),
+        *(in_use.objection(f, host) for f in unit),
     ):
         if reason:
             return reason
@@ -182,29 +219,14 @@ def _objection(
 
 
 def _device(
-    first: pci.PciFunction, unit: tuple[pci.PciFunction, ...]
+    first: pci.PciFunction,
+    unit: tuple[pci.PciFunction, ...],
+    host: sysfs.HostReader,
 ) -> model.Device:
     address = str(first.address)
     ids = f"{first.vendor}:{first.product}"
-    if group.is_gpu(first):
-        resource_class = names.WHOLE_GPU_CLASS
-        trait = names.custom("GPU_PCI", first.vendor, first.product)
-    else:
-        resource_class = names.custom("PCI", first.vendor, first.product)
-        trait = names.custom("ACCELERATOR_PCI", first.vendor, first.product)
-    facts = known.load().of_card(
-        (),
-        first.vendor,
-        first.product,
-        first.subsystem_vendor,
-        first.subsystem_product,
-    )
-    traits = names.identity_traits(
-        first.vendor, first.product, first.numa_node
-    )
-    if facts is not None:
-        traits |= facts.traits
-        traits |= {names.model_trait(first.vendor, facts.key)}
+    resource_class, trait = _class_and_trait(first)
+    title, traits = _identity(first)
     profile = model.Profile(
         name=ids, trait=trait, charges={resource_class: 1}, available=1
     )
@@ -213,7 +235,7 @@ def _device(
         plugin=PciPassthroughDriver.name,
         technology="passthrough",
         vendor=names.vendor_name(first.vendor),
-        model=facts.key if facts else ids,
+        model=title or ids,
         resource_class=resource_class,
         counters={resource_class: 1},
         slots=(address,),
@@ -228,4 +250,36 @@ def _device(
             for address in sorted(f.address for f in unit)
             if address != first.address
         ),
+        is_managed=not group.keeps_driver(unit),
+        fault=in_use.fault(first, host),
     )
+
+
+def _class_and_trait(function: pci.PciFunction) -> tuple[str, str]:
+    """Return the class that a function is counted in, and its trait."""
+    ids = (function.vendor, function.product)
+    if group.is_gpu(function):
+        return names.WHOLE_GPU_CLASS, names.custom("GPU_PCI", *ids)
+    kind = known_kinds.find(function)
+    resource_class = kind.whole_class if kind else names.custom("PCI", *ids)
+    return resource_class, names.custom("ACCELERATOR_PCI", *ids)
+
+
+def _identity(function: pci.PciFunction) -> tuple[str, frozenset[str]]:
+    """Return the name of a function's model, empty if unknown, and traits."""
+    traits = names.identity_traits(
+        function.vendor, function.product, function.numa_node
+    )
+    facts = known.load().of_card(
+        (),
+        function.vendor,
+        function.product,
+        function.subsystem_vendor,
+        function.subsystem_product,
+    )
+    title = facts.key if facts else known_kinds.find_model(function)
+    if facts is not None:
+        traits |= facts.traits
+    if title:
+        traits |= {names.model_trait(function.vendor, title)}
+    return title, traits

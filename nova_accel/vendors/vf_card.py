@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs whose virtual functions go to guests as they are.
+"""Cards whose virtual functions go to guests as they are.
 
 A VF needs nothing to be made: what it has been given (memory, a share of
-the engines) was settled when its vendor's driver enabled it. libvirt binds
+the engines) was settled when its PF's driver enabled it. libvirt binds
 it to VFIO and back. Which VFs guests have can't be told from kernel
 files, so those that are usable count as available, and the books of
 Placement say which are taken.
@@ -48,6 +48,9 @@ class Card:
 
     ``drivers`` are the kernel drivers that a VF may be bound to although
     no guest has it; ``quotas`` may lack VFs of which nothing is known.
+    ``resource_class`` is what VFs are counted in, ``stem`` what the traits
+    of their profiles begin with. ``model`` is empty where the ids must do,
+    ``fault`` tells why no VF is to be used now.
     """
 
     function: pci.PciFunction
@@ -57,6 +60,10 @@ class Card:
         default_factory=dict
     )
     traits: frozenset[str] = frozenset()
+    resource_class: str = names.GPU_CLASS
+    stem: str = "GPU_VF"
+    model: str = ""
+    fault: str = ""
 
     @property
     def address(self) -> str:
@@ -69,7 +76,7 @@ def wanted(
     rules: policy.Policy,
     is_ours: Callable[[pci.PciFunction], bool],
 ) -> Iterator[tuple[pci.PciFunction, policy.Rule]]:
-    """Yield a vendor's GPUs, no VFs, of which policy allows to offer VFs.
+    """Yield a driver's cards, no VFs, of which policy allows to offer VFs.
 
     :raises UnreadableError: the PCI bus can't be listed.
     """
@@ -152,8 +159,33 @@ def describe(
     usable, refused = _sorted_out(card, host, rules)
     for reason, addresses in refused.items():
         yield _refusal(card, reason, addresses)
+    if any(one.driver is None for one in usable):
+        yield from _probed_again(card, host)
     if usable:
         yield _device(card, usable)
+
+
+def _probed_again(
+    card: Card, host: sysfs.HostReader
+) -> Iterator[model.Problem]:
+    """Yield that VFs will be the host's once a guest has had them.
+
+    libvirt lets the kernel probe what a guest gives back, and that asks
+    the PF whether its VFs are probed (drivers/pci/pci-driver.c,
+    pci_device_can_probe).
+    """
+    name = "sriov_drivers_autoprobe"
+    try:
+        word = host.attribute(card.address, name).strip()
+    except errors.UnreadableError:
+        return  # kernels before 4.13 have none
+    if word == "1" and not card.drivers:
+        yield model.Problem(
+            where=card.address,
+            reason="the host's driver, if it has one, takes each virtual"
+            " function that a guest gives back, and it is not offered any"
+            f" more: its {name} is 1; write 0 to it",
+        )
 
 
 def _sorted_out(
@@ -231,7 +263,7 @@ def _device(card: Card, usable: tuple[pci.PciFunction, ...]) -> model.Device:
     for one in usable:
         size = card.quotas.get(one.address, Quota()).memory_mb
         by_size.setdefault(size, []).append(one)
-    counters = {names.GPU_CLASS: len(usable)}
+    counters = {card.resource_class: len(usable)}
     memory = sum((size or 0) * len(vfs) for size, vfs in by_size.items())
     if memory:
         counters[names.GPU_MEMORY_CLASS] = memory
@@ -243,8 +275,8 @@ def _device(card: Card, usable: tuple[pci.PciFunction, ...]) -> model.Device:
         plugin=card.plugin,
         technology="vf",
         vendor=names.vendor_name(function.vendor),
-        model=f"{function.vendor}:{function.product}",
-        resource_class=names.GPU_CLASS,
+        model=card.model or f"{function.vendor}:{function.product}",
+        resource_class=card.resource_class,
         counters=counters,
         slots=tuple(str(one.address) for one in usable),
         vendor_id=function.vendor,
@@ -252,11 +284,13 @@ def _device(card: Card, usable: tuple[pci.PciFunction, ...]) -> model.Device:
         driver=function.driver,
         numa_node=function.numa_node,
         profiles=tuple(
-            _profile(function, size, vfs)
+            _profile(card, size, vfs)
             for size, vfs in sorted(
                 by_size.items(), key=lambda item: item[0] or 0
             )
         ),
+        is_managed=not group.keeps_driver(usable),
+        fault=card.fault,
         traits=card.traits
         | {names.custom("ACCELERATOR", "VFS", shares)}
         | names.identity_traits(
@@ -266,14 +300,15 @@ def _device(card: Card, usable: tuple[pci.PciFunction, ...]) -> model.Device:
 
 
 def _profile(
-    function: pci.PciFunction,
+    card: Card,
     memory_mb: int | None,
     vfs: Iterable[pci.PciFunction],
 ) -> model.Profile:
     """Return what VFs of one size are; the kernel has no name for it."""
+    function = card.function
     size = "" if memory_mb is None else f"{memory_mb}M"
     handles = {str(vf.address): f"{vf.vendor}:{vf.product}" for vf in vfs}
-    charges = {names.GPU_CLASS: 1}
+    charges = {card.resource_class: 1}
     if memory_mb:
         charges[names.GPU_MEMORY_CLASS] = memory_mb
     return model.Profile(
@@ -281,7 +316,7 @@ def _profile(
             filter(None, (f"{function.vendor}:{function.product}-VF", size))
         ),
         trait=names.custom(
-            "GPU_VF",
+            card.stem,
             names.vendor_name(function.vendor),
             function.product,
             *filter(None, (size,)),

@@ -7,13 +7,17 @@ from collections.abc import Iterable, Mapping
 from nova_accel import discovery, model, plugin, policy
 from nova_accel.host import nvml, sysfs
 from nova_accel.vendors import (
+    alveo,
     amd_mxgpu,
+    dfl,
     intel_sriov,
     mdev,
     noop,
     nvidia_mdev,
     nvidia_vfio,
     pci_passthrough,
+    pci_vf,
+    qat,
 )
 from tests.hosts import build
 
@@ -23,7 +27,11 @@ DRIVERS: Mapping[str, plugin.Driver] = {
     "nvidia_vfio": nvidia_vfio.NvidiaVfioDriver(),
     "intel_sriov": intel_sriov.IntelSriovDriver(),
     "amd_mxgpu": amd_mxgpu.AmdMxgpuDriver(),
+    "dfl": dfl.DflDriver(),
+    "alveo": alveo.AlveoDriver(),
+    "qat": qat.QatDriver(),
     "mdev": mdev.MdevDriver(),
+    "pci_vf": pci_vf.PciVfDriver(),
     "pci_passthrough": pci_passthrough.PciPassthroughDriver(),
     "noop": noop.NoopDriver(),
 }

@@ -191,14 +191,14 @@ def test_a_member_that_has_vanished_holds_nothing(
 def test_passthrough_on_request_takes_any_class(
     tmp_path: pathlib.Path,
 ) -> None:
-    nvme = gpu(id="144d:a824", driver="nvme")
-    nvme["class"] = "010802"
+    dpu = gpu(id="15b3:a2dc", driver="any")
+    dpu["class"] = "120000"
     (device,) = card(
-        tmp_path, nvme, rule={"vendor_id": "144d", "use": "passthrough"}
+        tmp_path, dpu, rule={"vendor_id": "15b3", "use": "passthrough"}
     ).devices
-    assert device.resource_class == "CUSTOM_PCI_144D_A824"
-    assert device.profiles[0].trait == "CUSTOM_ACCELERATOR_PCI_144D_A824"
-    assert device.profiles[0].charges == {"CUSTOM_PCI_144D_A824": 1}
+    assert device.resource_class == "CUSTOM_PCI_15B3_A2DC"
+    assert device.profiles[0].trait == "CUSTOM_ACCELERATOR_PCI_15B3_A2DC"
+    assert device.profiles[0].charges == {"CUSTOM_PCI_15B3_A2DC": 1}
 
 
 def test_a_line_for_everything_spares_the_hosts_own_devices(

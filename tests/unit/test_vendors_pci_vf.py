@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from nova_accel import actions, policy
+from nova_accel.host import sysfs
+from nova_accel.vendors import pci_vf
+from tests.hosts import build, look
+
+DISK = "0000:61:00.0"
+NIC = "0000:11:00.0"
+
+
+def disk(**vfs: Any) -> dict[str, Any]:
+    return {
+        "address": DISK,
+        "id": "144d:a824",
+        "class": "010802",
+        "driver": "nvme",
+        "group": 1,
+        "vfs": {
+            "total": 32,
+            "count": 2,
+            "offset": 1,
+            "first_group": 10,
+            **vfs,
+        },
+    }
+
+
+def read(
+    root: pathlib.Path, function: dict[str, Any], **rule: Any
+) -> tuple[list[str], str]:
+    """Return the slots that are offered, and what is said of the PF."""
+    build.build({"functions": [function]}, root)
+    state = look.read(root, [json.dumps(rule)] if rule else [])
+    slots = [slot for device in state.devices for slot in device.slots]
+    return slots, look.reasons(state, function["address"])
+
+
+def arrange(
+    root: pathlib.Path, function: dict[str, Any], rule: policy.Rule
+) -> tuple[actions.Action, ...]:
+    build.build({"functions": [function]}, root)
+    rules = policy.Policy(rules=(rule,))
+    driver = pci_vf.PciVfDriver()
+    return tuple(driver.plan_arrange(sysfs.HostReader(root), rules))
+
+
+def test_vfs_of_an_nvme_disk_are_offered_by_themselves(
+    tmp_path: pathlib.Path,
+) -> None:
+    state = look.read(look.make("nvme", tmp_path))
+    found = look.device(state, DISK)
+    assert (found.plugin, found.technology) == ("pci_vf", "vf")
+    assert found.counters == {"CUSTOM_NVME_VF": 3}
+    assert found.slots == tuple(f"0000:61:00.{n}" for n in (1, 2, 3))
+    (profile,) = found.profiles
+    assert profile.trait == "CUSTOM_ACCELERATOR_VF_144D_A824"
+    assert "nvme holds it" in look.reasons(state, "0000:61:00.4")
+    assert look.reasons(state, DISK) == ""
+
+
+def test_vfs_of_what_nobody_knows_are_offered_by_name_only(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("kinds", tmp_path)
+    state = look.read(root)
+    assert state.device(NIC) is None
+    assert not [p for p in state.problems if p.where.startswith("0000:11:")]
+    for rule in (
+        {"address": NIC, "use": "vf"},
+        {"vendor_id": "8086", "product_id": "1592", "use": "vf"},
+    ):
+        state = look.read(root, [json.dumps(rule)])
+        found = look.device(state, NIC)
+        # One is the host's network.
+        assert found.slots == ("0000:11:01.1", "0000:11:01.2")
+        assert found.counters == {"CUSTOM_PCI_8086_1592_VF": 2}
+        assert "iavf" in look.reasons(state, "0000:11:01.0")
+        assert "sriov_drivers_autoprobe" in look.reasons(state, NIC)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"use": "vf"},
+        {"address": NIC},
+        {"address": NIC, "use": "auto", "num_vfs": 2},
+        {"address": NIC, "use": "off"},
+    ],
+)
+def test_other_lines_leave_a_network_card_alone(
+    tmp_path: pathlib.Path, rule: dict[str, Any]
+) -> None:
+    state = look.read(look.make("kinds", tmp_path), [json.dumps(rule)])
+    assert state.device(NIC) is None
+
+
+def test_a_vendors_line_asks_no_vfs_of_what_has_none(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("kinds", tmp_path)
+    line = json.dumps({"vendor_id": "8086", "use": "vf"})
+    state = look.read(root, [line])
+    assert look.device(state, NIC).counters == {"CUSTOM_PCI_8086_1592_VF": 2}
+    assert look.reasons(state, "0000:6a:01.0") == ""
+    line = json.dumps({"address": "0000:6a:01.0", "use": "vf"})
+    state = look.read(root, [line])
+    assert "SR-IOV" in look.reasons(state, "0000:6a:01.0")
+
+
+@pytest.mark.parametrize(
+    ("facts", "rule", "word"),
+    [
+        ({"count": 0}, {}, ""),
+        ({"count": 0}, {"num_vfs": 4}, "when nova-compute starts"),
+        ({"count": 2}, {"num_vfs": 99}, "lower num_vfs"),
+        ({"count": 0}, {"use": "vf"}, "set num_vfs"),
+        ({"count": 2, "driver": "vfio-pci"}, {"num_vfs": 4}, "in one"),
+    ],
+)
+def test_a_count_that_is_not_met_is_told(
+    tmp_path: pathlib.Path,
+    facts: dict[str, Any],
+    rule: dict[str, Any],
+    word: str,
+) -> None:
+    _, said = read(tmp_path, disk(**facts), address=DISK, **rule)
+    assert (word in said) if word else not said
+
+
+def test_a_disk_that_no_driver_has_can_enable_none(
+    tmp_path: pathlib.Path,
+) -> None:
+    idle = disk(count=0)
+    idle["driver"] = "vfio-pci"
+    _, said = read(tmp_path, idle, address=DISK, use="vf", num_vfs=4)
+    assert "vfio-pci can't do that" in said
+    rule = policy.Rule(address=DISK, use=policy.Use.VF, num_vfs=4)
+    assert arrange(tmp_path / "again", idle, rule) == ()
+
+
+@pytest.mark.parametrize(
+    ("facts", "rule", "planned"),
+    [
+        ({"count": 0}, policy.Rule(num_vfs=4), True),
+        ({"count": 2}, policy.Rule(num_vfs=4), True),
+        ({"count": 4}, policy.Rule(num_vfs=4), False),
+        ({"count": 2, "driver": "nvme"}, policy.Rule(num_vfs=4), False),
+        ({"count": 2, "driver": "vfio-pci"}, policy.Rule(num_vfs=4), False),
+        ({"count": 0}, policy.Rule(num_vfs=64), False),
+        ({"count": 0}, policy.Rule(), False),
+    ],
+)
+def test_vf_counts_of_disks_follow_policy(
+    tmp_path: pathlib.Path,
+    facts: dict[str, Any],
+    rule: policy.Rule,
+    planned: bool,
+) -> None:
+    wanted = actions.SetVfCount(
+        function=DISK,
+        count=4,
+        before=facts["count"],
+        is_probed=False,
+    )
+    found = arrange(tmp_path, disk(**facts), rule)
+    assert found == ((wanted,) if planned else ())
+
+
+@pytest.mark.parametrize(
+    ("function", "rule", "planned"),
+    [
+        # A GPU, a QAT device and an FPGA card are made by their own drivers.
+        ({"id": "1002:73a1", "class": "030000"}, {"address": DISK}, 0),
+        ({"id": "8086:4940", "class": "0b4000"}, {"address": DISK}, 0),
+        ({"id": "8086:09c4", "driver": "dfl-pci"}, {"address": DISK}, 0),
+        ({"id": "8086:1592", "class": "020000"}, {"address": DISK}, 1),
+        ({"id": "8086:1592", "class": "020000"}, {}, 0),
+    ],
+)
+def test_what_others_make_is_left_to_them(
+    tmp_path: pathlib.Path,
+    function: dict[str, Any],
+    rule: dict[str, Any],
+    planned: int,
+) -> None:
+    card = disk(count=0) | {"class": "120000"} | function
+    line = policy.Rule(use=policy.Use.VF, num_vfs=4, **rule)
+    assert len(arrange(tmp_path, card, line)) == planned
+
+
+def test_a_vf_that_shares_its_group_or_cant_be_reset_is_not_offered(
+    tmp_path: pathlib.Path,
+) -> None:
+    shared = disk()
+    del shared["vfs"]["first_group"]
+    slots, said = read(tmp_path / "1", shared)
+    assert slots == []
+    assert "IOMMU group 1" in said
+    stuck = {
+        "path": "bus/pci/devices/0000:61:00.1/reset_method",
+        "is": "\n",
+    }
+    build.build({"functions": [disk()], "faults": [stuck]}, tmp_path / "2")
+    state = look.read(tmp_path / "2")
+    assert look.device(state, DISK).slots == ("0000:61:00.2",)
+    assert "reset" in look.reasons(state, "0000:61:00.1")
