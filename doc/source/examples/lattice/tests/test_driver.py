@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver, on hosts that are directories."""
+
+import pathlib
+
+import pytest
+import simulated
+from acme_lattice import driver
+
+from nova_accel import actions, conformance, discovery, model, policy
+from nova_accel.host import fs, sysfs
+
+RULES = '{"address": "0000:5a:00.0", "use": "vf", "num_vfs": %d}'
+
+
+def read(root: pathlib.Path, *lines: str) -> model.HostState:
+    """Return what discovery makes of a host."""
+    return discovery.read(
+        sysfs.HostReader(root),
+        {"lattice": driver.LatticeDriver()},
+        policy.parse_policy(lines),
+    )
+
+
+@pytest.mark.parametrize("vfs", [0, 1, 4])
+def test_it_keeps_the_rules(tmp_path: pathlib.Path, vfs: int) -> None:
+    """The library's own conformance test, on a host of each kind."""
+    simulated.make(tmp_path, vfs)
+    found = conformance.check_driver(
+        driver.LatticeDriver(), fs.Disk(tmp_path), name="lattice"
+    )
+    assert not found, "\n".join(map(str, found))
+
+
+def test_a_card_is_one_device(tmp_path: pathlib.Path) -> None:
+    simulated.make(tmp_path)
+    (card,) = read(tmp_path).devices
+    assert card.counters == {
+        "CUSTOM_LATTICE_VF": 4,
+        "CUSTOM_LATTICE_MEMORY_MB": 8192,
+    }
+    assert [p.name for p in card.profiles] == ["LX100-2048M"]
+    assert "CUSTOM_ACCELERATOR_LATTICE_FIRMWARE_2_1_0" in card.traits
+
+
+def test_memory_that_is_not_told_withdraws_no_card(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Unknown is not absent: what is in use stays, nothing new is made."""
+    simulated.make(tmp_path)
+    place = tmp_path / "sys/bus/pci/devices" / simulated.CARD
+    (place / "lattice/vf_memory_mb").unlink()
+    state = read(tmp_path)
+    (card,) = state.devices
+    assert card.counters == {"CUSTOM_LATTICE_VF": 4}
+    assert not card.profiles
+    assert [p.where for p in state.problems] == [simulated.CARD]
+
+
+def test_policy_decides_over_the_vfs(tmp_path: pathlib.Path) -> None:
+    simulated.make(tmp_path, 0)
+    host = sysfs.HostReader(tmp_path)
+    rules = policy.parse_policy([RULES % 8])
+    assert driver.LatticeDriver().plan_arrange(host, rules) == (
+        actions.SetVfCount(function=simulated.CARD, count=8, is_probed=False),
+    )
+    assert not driver.LatticeDriver().plan_arrange(host, policy.Policy())

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check an installed vendor driver against hosts, by hand or in CI."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+
+from nova_accel import cli, conformance, errors, plugin
+
+_FINDINGS, _BAD_INPUT = 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status.
+
+    0 when the driver keeps every rule on every host, 1 when it breaks
+    one, 2 for input that can't be used.
+    """
+    logging.getLogger("nova_accel").addHandler(logging.NullHandler())
+    arguments = _parser().parse_args(argv)
+    try:
+        driver = plugin.load([arguments.name])[arguments.name]
+        count = sum(
+            _check(driver, arguments.name, root, arguments.every)
+            for root in arguments.root
+        )
+    except errors.AcceleratorError as error:
+        print(f"conformance: {error}", file=sys.stderr)
+        return _BAD_INPUT
+    hosts = len(arguments.root)
+    print(
+        f"{arguments.name}: {hosts} host{'s' * (hosts != 1)}, {count} findings"
+    )
+    return _FINDINGS if count else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m nova_accel.conformance",
+        description="Check that a vendor driver keeps the rules that the"
+        " library relies on. Nothing is written.",
+    )
+    parser.add_argument(
+        "name", help="the driver's name in the group nova_accel.drivers"
+    )
+    parser.add_argument(
+        "--root",
+        action="append",
+        required=True,
+        metavar="DIR|ARCHIVE",
+        help="directory that holds sys/, or an archive of `nova-accel"
+        " capture`; may be repeated, / is this machine",
+    )
+    parser.add_argument(
+        "--every",
+        action="store_true",
+        help="make each single file that is read unreadable in turn, and"
+        " not two of each kind: slow",
+    )
+    return parser
+
+
+def _check(driver: plugin.Driver, name: str, root: str, every: bool) -> int:
+    """Print what a driver breaks on one host; return how many rules."""
+    host, _ = cli.open_host(root)
+    found = conformance.check_driver(
+        driver,
+        host.files.source,
+        name=name,
+        gpus=host.gpus,
+        every=every,
+    )
+    for finding in found:
+        print(f"{root}: {finding}")
+    return len(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with the actions that a driver planned."""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Sequence
+from typing import get_args
+
+from nova_accel import actions
+from nova_accel.conformance.findings import Finding
+
+ACTIONS: tuple[type, ...] = get_args(actions.Action)
+# Fields of actions that name a function or a parent of mdevs.
+_PLACES = ("card", "function", "gpu", "parent", "slot")
+# What goes with the partition, or is given back by libvirt.
+_UNDONE_OTHERWISE = (actions.SetVgpuParams, actions.BindDriver)
+
+
+def check_actions(
+    plan: object, where: str, own: Collection[str]
+) -> Iterator[Finding]:
+    """Yield what is wrong with a list of actions.
+
+    :param own: the functions, parents and slots that may be changed.
+    """
+    if not isinstance(plan, Sequence) or isinstance(plan, str):
+        yield Finding(
+            check="plan", where=where, reason=f"{plan!r} is no sequence"
+        )
+        return
+    for action in plan:
+        if not isinstance(action, ACTIONS):
+            yield Finding(
+                check="plan", where=where, reason=f"{action!r} is no action"
+            )
+            continue
+        for name in _PLACES:
+            place = getattr(action, name, None)
+            if isinstance(place, str) and place not in own:
+                yield Finding(
+                    check="plan",
+                    where=where,
+                    reason=f"would {action}: {place} is not of the device",
+                )
+
+
+def check_undone(
+    prepare: Sequence[actions.Action],
+    release: Sequence[actions.Action],
+    where: str,
+) -> Iterator[Finding]:
+    """Yield what a release leaves behind of what was prepared."""
+    places = []
+    for action in prepare:
+        undo = action.undo()
+        if undo is None or isinstance(action, _UNDONE_OTHERWISE):
+            continue
+        found = [n for n, one in enumerate(release) if _covers(one, undo)]
+        if not found:
+            yield Finding(
+                check="release",
+                where=where,
+                reason=f"leaves behind what was prepared ({action}); return"
+                f" {undo!r}",
+            )
+        places += found[:1]
+    if places != sorted(places, reverse=True):
+        yield Finding(
+            check="release",
+            where=where,
+            reason="undoes in another order than backwards; what was made"
+            " last goes first",
+        )
+
+
+def _covers(action: actions.Action, undo: actions.Action) -> bool:
+    """Return whether an action does what an undo would do."""
+    if isinstance(action, actions.DestroyInstance) and isinstance(
+        undo, actions.DestroyInstance
+    ):
+        return dataclasses.replace(undo, start=None) == dataclasses.replace(
+            action, start=None
+        ) and action.start in (None, undo.start)
+    return action == undo

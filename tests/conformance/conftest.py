@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every installed driver on every host, or those that are named.
+
+pytest tests/conformance
+pytest tests/conformance --driver mycard --every
+"""
+
+import pathlib
+
+import pytest
+
+from nova_accel import plugin
+from nova_accel.host import fs
+from tests.hosts import look, recorded
+from tests.lab import fakehost
+
+HOSTS = (
+    *look.NAMES,
+    *(f"recorded/{name}" for name in recorded.NAMES),
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--driver",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="check this driver only; may be repeated",
+    )
+    parser.addoption(
+        "--every",
+        action="store_true",
+        help="make each single file unreadable in turn",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "driver" in metafunc.fixturenames:
+        wanted = metafunc.config.getoption("driver")
+        names = wanted or sorted(plugin.installed())
+        metafunc.parametrize("driver", names)
+    if "source" in metafunc.fixturenames:
+        metafunc.parametrize("source", HOSTS, indirect=True)
+
+
+@pytest.fixture
+def every(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("every"))
+
+
+@pytest.fixture
+def source(
+    request: pytest.FixtureRequest, tmp_path: pathlib.Path
+) -> fs.Source:
+    """Return the files of one host."""
+    name: str = request.param
+    if name.startswith("recorded/"):
+        return recorded.load(name.partition("/")[2])
+    return fs.Disk(look.make(name, tmp_path))
+
+
+@pytest.fixture(scope="session")
+def needs_fuse() -> None:
+    if reason := fakehost.missing():
+        pytest.skip(reason)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A driver of a card that is made up, and drivers that break one rule."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from nova_accel import actions, conformance, errors, model, policy
+from nova_accel.host import fs, sysfs
+from tests.hosts import build
+
+GPU, OTHER = "0000:41:00.0", "0000:42:00.0"
+SLOTS = "CUSTOM_WIDGET"
+HOST = {
+    "functions": [
+        {
+            "address": address,
+            "id": "f00d:0001",
+            "class": "120000",
+            "group": group,
+            "numa": 0,
+            "attributes": {"widget/mode": "on"},
+        }
+        for group, address in enumerate((GPU, OTHER))
+    ]
+}
+
+
+class Sound:
+    """A driver that keeps every rule; what breaks one is made of it."""
+
+    name = "widget"
+
+    def describe(
+        self,
+        host: sysfs.HostReader,
+        rules: policy.Policy,
+        taken: frozenset[str],
+    ) -> Iterator[model.Device | model.Problem]:
+        for function in host.functions():
+            address = str(function.address)
+            if address in taken or function.vendor != "f00d":
+                continue
+            try:
+                mode = host.attribute(address, "widget/mode")
+            except errors.UnreadableError as error:
+                mode = "off"
+                yield model.Problem(where=address, reason=str(error))
+            device = self.device(address)
+            if mode == "off":
+                device = dataclasses.replace(device, profiles=())
+            yield device
+
+    def device(self, address: str) -> model.Device:
+        return model.Device(
+            address=address,
+            plugin="widget",
+            technology="vf",
+            vendor="acme",
+            model="widget",
+            resource_class=SLOTS,
+            counters={SLOTS: 1},
+            slots=(address,),
+            vendor_id="f00d",
+            product_id="0001",
+            profiles=(
+                model.Profile(
+                    name="whole",
+                    trait="CUSTOM_ACCELERATOR_WIDGET",
+                    charges={SLOTS: 1},
+                    available=1,
+                ),
+            ),
+        )
+
+    def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
+        return ()
+
+    def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
+        return ()
+
+    def plan_arrange(
+        self, host: sysfs.HostReader, rules: policy.Policy
+    ) -> Sequence[actions.Action]:
+        host.functions()
+        return ()
+
+
+def check(driver: object, root: pathlib.Path) -> tuple[str, ...]:
+    build.build(HOST, root)
+    found = conformance.check_driver(driver, fs.Disk(root), name="widget")
+    return tuple(map(str, found))
+
+
+def broken(**methods: Any) -> object:
+    return type("Broken", (Sound,), methods)()
+
+
+def changed(**fields: Any) -> object:
+    """Return a driver whose devices differ from sound ones."""
+
+    def device(self: Sound, address: str) -> model.Device:
+        return dataclasses.replace(Sound.device(self, address), **fields)
+
+    return broken(device=device)
+
+
+def changed_profile(**fields: Any) -> object:
+    def device(self: Sound, address: str) -> model.Device:
+        sound = Sound.device(self, address)
+        one = dataclasses.replace(sound.profiles[0], **fields)
+        return dataclasses.replace(sound, profiles=(one,))
+
+    return broken(device=device)
