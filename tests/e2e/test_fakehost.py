@@ -65,4 +65,4 @@ def test_a_bad_spec_is_refused_before_anything_is_mounted(
     spec.write_text('{"cards": [{"kind": "toaster"}]}')
     done = fakehost("--spec", str(spec), "--", "true")
     assert done.returncode == 125
-    assert "no card of kind 'toaster'; known: mtty, nvidia" in done.stderr
+    assert "no card of kind 'toaster'; known: alveo, dfl" in done.stderr

@@ -80,9 +80,7 @@ QAT, GIM = "0000:e1:00.0", "0000:e2:00.0"
 #: What a host of many GPUs has; a mount of its own.
 GPUS = HostSpec(
     cards=(
-        NvidiaGpu(
-            address=L40S, model="L40S", enabled_vfs=4, interface="vfio"
-        ),
+        NvidiaGpu(address=L40S, model="L40S", enabled_vfs=4, interface="vfio"),
         NvidiaGpu(
             address=L40S_MIXED,
             model="L40S",

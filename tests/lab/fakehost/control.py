@@ -15,7 +15,11 @@ from tests.lab.fakehost.faults import OPERATIONS, Fault
 from tests.lab.fakehost.filesystem import SysfsOperations
 from tests.lab.fakehost.kernel import Kernel
 from tests.lab.fakehost.pci import PciFunction
-from tests.lab.fakehost.technologies import nvidia_nvml, nvidia_tool
+from tests.lab.fakehost.technologies import (
+    fpga_tools,
+    nvidia_nvml,
+    nvidia_tool,
+)
 from tests.lab.fakehost.tree import normal
 
 #: Characters that make a fault's path a pattern.
@@ -29,10 +33,14 @@ class Control:
     """
 
     def __init__(
-        self, operations: SysfsOperations, boot: Callable[[], Kernel]
+        self,
+        operations: SysfsOperations,
+        boot: Callable[[], Kernel],
+        plug: Callable[[Kernel], None],
     ) -> None:
         self._operations = operations
         self._boot = boot
+        self._plug = plug
 
     @property
     def _kernel(self) -> Kernel:
@@ -43,7 +51,10 @@ class Control:
         method = getattr(self, f"do_{command}", None)
         if method is None:
             raise ValueError(f"no command {command!r}")
-        return method(**arguments)
+        try:
+            return method(**arguments)
+        finally:
+            self._operations.sync_nodes()
 
     def do_fault(self, *, path: str, on: str, effect: dict[str, Any]) -> None:
         """Set a fault; links in ``path`` are followed now."""
@@ -64,6 +75,7 @@ class Control:
 
     def do_heal(self, *, path: str) -> int:
         """Take faults back."""
+        self._kernel.fpga.release()
         return self._kernel.faults.clear(self._real(path) if path else None)
 
     def do_vanish(self, *, path: str) -> None:
@@ -117,6 +129,41 @@ class Control:
     def do_reads(self) -> int:
         """Return how many attribute reads were served."""
         return self._operations.reads
+
+    def do_plug(self) -> None:
+        """Bring back what has gone."""
+        with self._kernel.lock:
+            self._plug(self._kernel)
+
+    def do_fpgas(self) -> dict[str, dict[str, Any]]:
+        """Return the FPGA cards' regions."""
+        with self._kernel.lock:
+            return {
+                address: {
+                    "interface": card.interface,
+                    "parts": [dataclasses.asdict(p) for p in card.parts],
+                }
+                for address, card in self._kernel.fpga.cards.items()
+            }
+
+    def do_programmings(self) -> list[dict[str, Any]]:
+        """Return what was loaded into regions."""
+        with self._kernel.lock:
+            return [dataclasses.asdict(p) for p in self._kernel.fpga.log]
+
+    def do_open_port(self, *, card: str, number: int, is_open: bool) -> None:
+        """Let a port count as open, or not."""
+        with self._kernel.lock:
+            found = self._kernel.fpga.cards[card]
+            found.parts[number].is_open = is_open
+
+    def do_fpga_tool(
+        self, *, tool: str, arguments: list[str], files: dict[str, str]
+    ) -> dict[str, Any]:
+        """Do what a vendor's tool does."""
+        with self._kernel.lock:
+            ended = fpga_tools.run(self._kernel, tool, arguments, files)
+        return dataclasses.asdict(ended)
 
     def do_unplug(self, *, address: str) -> None:
         """Remove a PCI function."""
@@ -197,7 +244,7 @@ class _Handler(socketserver.StreamRequestHandler):
                     request["command"], request["arguments"]
                 )
                 answer = {"result": result}
-            except (ValueError, TypeError, OSError) as error:
+            except (ValueError, TypeError, KeyError, OSError) as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}
             self.wfile.write(json.dumps(answer).encode() + b"\n")
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.lab.fakehost.technologies import nvidia_tool
+from tests.lab.fakehost.technologies import fpga_tools, nvidia_tool
 
 #: Environment variable that names the socket inside the full namespace.
 ENVIRONMENT = "FAKEHOST_CONTROL"
@@ -77,7 +77,7 @@ class Controller:
         on: str = "write",
         times: int | None = None,
     ) -> None:
-        """Let ``on`` (open, read, write, list) fail with an errno.
+        """Let ``on`` (open, read, write, list, ioctl) fail with an errno.
 
         ``path`` is below /sys, links are followed, wildcards are those of
         fnmatch (then on the real path). ``times`` None is for ever.
@@ -155,6 +155,16 @@ class Controller:
         found: dict[str, dict[str, Any]] = self._call("gpus")
         return found
 
+    def fpgas(self) -> dict[str, dict[str, Any]]:
+        """Return FPGA card -> interface, parts (see ``fpga.Part``)."""
+        found: dict[str, dict[str, Any]] = self._call("fpgas")
+        return found
+
+    def programmings(self) -> list[dict[str, Any]]:
+        """Return each attempt to program (see ``fpga.Programming``)."""
+        found: list[dict[str, Any]] = self._call("programmings")
+        return found
+
     def creatable(self) -> dict[str, dict[str, int]]:
         """Return mdev parent -> type -> how many more it would make."""
         found: dict[str, dict[str, int]] = self._call("creatable")
@@ -170,6 +180,20 @@ class Controller:
     def unplug(self, address: str) -> None:
         """Take a PCI function (and its VFs) out of the host."""
         self._call("unplug", address=address)
+
+    def plug(self) -> None:
+        """Put cards that are gone in again, as they were."""
+        self._call("plug")
+
+    def open_port(self, card: str, number: int, *, is_open: bool) -> None:
+        """Let some process have a port of an FPGA open, or let go."""
+        self._call("open_port", card=card, number=number, is_open=is_open)
+
+    def write_fpga_tool(self, tool: str) -> Path:
+        """Install fpgaconf, xrt-smi or xbmgmt below the root."""
+        return fpga_tools.write_tool(
+            self.root, tool, sys.executable, self.socket
+        )
 
     def set_vfs(self, address: str, number: int) -> None:
         """Set the number of VFs as a vendor's own tool does it."""

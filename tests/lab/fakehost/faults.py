@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass, field
 
 #: Operations that a fault can hit.
-OPERATIONS = ("open", "read", "write", "list")
+OPERATIONS = ("open", "read", "write", "list", "ioctl")
 
 
 @dataclass(kw_only=True)

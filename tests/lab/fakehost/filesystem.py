@@ -11,6 +11,7 @@ unlinked from user space (EPERM); one write is one store.
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import os
 import stat
@@ -23,9 +24,13 @@ from typing import Any, NoReturn
 os.environ.setdefault("FUSE_LIBRARY_NAME", "fuse3")
 import mfusepy
 
+from tests.lab.fakehost.devnodes import CharDevice, DevNodes, Hanging
 from tests.lab.fakehost.errnos import Blocked, fail
+from tests.lab.fakehost.fpga import HANG_S
 from tests.lab.fakehost.kernel import Kernel
 from tests.lab.fakehost.tree import Attr, Dir, Link, Node
+
+_libfuse = mfusepy._libfuse
 
 #: st_size of every sysfs attribute: PAGE_SIZE.
 PAGE_SIZE = 4096
@@ -63,8 +68,10 @@ class SysfsOperations(mfusepy.Operations):  # type: ignore[misc]
         self,
         kernel: Kernel,
         ready: Callable[[], None],
+        nodes: DevNodes | None = None,
     ) -> None:
         self._ready = ready
+        self._nodes = nodes
         self._boot(kernel)
         self._handles: dict[int, _Open] = {}
         self._numbers = itertools.count(1)
@@ -93,10 +100,22 @@ class SysfsOperations(mfusepy.Operations):  # type: ignore[misc]
         """Let the writes that wait for something end with EINTR."""
         self._stopping.set()
         self._faults.clear()
+        if self._nodes is not None:
+            self._nodes.clear()
 
     def init(self, path: str) -> None:
-        """Tell that the mount answers."""
-        self._ready()
+        """Tell that the mount answers, as soon as it does."""
+
+        def tell() -> None:
+            self.sync_nodes()
+            self._ready()
+
+        threading.Thread(target=tell, daemon=True).start()
+
+    def sync_nodes(self) -> None:
+        """Make /dev what the kernel has; the caller holds no lock."""
+        if self._nodes is not None:
+            self._nodes.sync(self._tree)
 
     # -- looking ---------------------------------------------------------
 
@@ -108,6 +127,8 @@ class SysfsOperations(mfusepy.Operations):  # type: ignore[misc]
                 kind, links, size = stat.S_IFDIR, 2, 0
             elif isinstance(node, Link):
                 kind, links, size = stat.S_IFLNK, 1, len(node.target)
+            elif isinstance(node, CharDevice):
+                kind, links, size = stat.S_IFREG, 1, 0
             else:
                 name = path.rpartition("/")[2]
                 assert isinstance(node, Attr)
@@ -194,6 +215,7 @@ class SysfsOperations(mfusepy.Operations):  # type: ignore[misc]
             code = error.errno or errno.EIO
             raise
         finally:
+            self.sync_nodes()
             text = data.decode("utf-8", "replace")
             self.writes.append(Write(path=path, data=text, errno=code))
             del self.writes[:-KEPT_WRITES]
@@ -217,6 +239,41 @@ class SysfsOperations(mfusepy.Operations):  # type: ignore[misc]
             if self._stopping.is_set():
                 fail(errno.EINTR)
             time.sleep(RETRY_S)
+
+    def ioctl(
+        self,
+        path: str,
+        cmd: int,
+        arg: int | None,
+        fh: int,
+        flags: int,
+        data: int | None,
+    ) -> int:
+        """Let a device answer; ENOTTY for what is none."""
+        node = self._handles[fh].node
+        if not isinstance(node, CharDevice):
+            fail(errno.ENOTTY)
+        caller = mfusepy.fuse_get_context()[2]
+        self._strike(path, "ioctl")
+        try:
+            with self._lock:
+                if not node.alive:
+                    fail(errno.ENODEV)
+                node.ioctl(cmd, arg or 0, functools.partial(_memory, caller))
+        except Hanging:
+            self._hang()
+        finally:
+            self.sync_nodes()
+        return 0
+
+    def _hang(self) -> NoReturn:
+        """Wait until the caller is killed, or somebody heals the host."""
+        released = self.kernel.fpga.released
+        end = time.monotonic() + HANG_S
+        while not released.wait(RETRY_S) and time.monotonic() < end:
+            if self._stopping.is_set() or _libfuse.fuse_interrupted():
+                fail(errno.EINTR)
+        fail(errno.ETIMEDOUT)
 
     @staticmethod
     def _attr(opened: _Open) -> Attr:
@@ -259,6 +316,22 @@ class SysfsOperations(mfusepy.Operations):  # type: ignore[misc]
     def chown(self, path: str, uid: int, gid: int) -> int:
         """Accept and ignore."""
         return 0
+
+
+def _memory(caller: int, address: int, size: int) -> bytes:
+    """Return memory of a thread that waits for us; raises EFAULT.
+
+    The calls whose numbers tell nothing of their argument leave it to the
+    file system to fetch that, and FUSE gives it only the address.
+    """
+    try:
+        with open(f"/proc/{caller}/mem", "rb", buffering=0) as memory:
+            found = os.pread(memory.fileno(), size, address)
+    except (OSError, OverflowError):
+        fail(errno.EFAULT)
+    if len(found) < size:
+        fail(errno.EFAULT)
+    return found
 
 
 def serve(operations: SysfsOperations, mountpoint: str) -> None:

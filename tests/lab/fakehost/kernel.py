@@ -7,9 +7,10 @@ import threading
 from pathlib import Path
 
 from tests.lab.fakehost.faults import Faults
+from tests.lab.fakehost.fpga import Fpgas, take_away
 from tests.lab.fakehost.iommu import IommuGroups
 from tests.lab.fakehost.mdev import MdevCore
-from tests.lab.fakehost.pci import PciBus
+from tests.lab.fakehost.pci import PciBus, PciFunction
 from tests.lab.fakehost.tree import Attr, Tree
 from tests.lab.fakehost.uevents import Uevents
 
@@ -57,3 +58,34 @@ class Kernel:
         self.iommu = IommuGroups(self.tree, vfio_dir, enabled=iommu)
         self.pci = PciBus(self.tree, self.uevents, self.iommu)
         self.mdev = MdevCore(self.tree, self.uevents, self.iommu)
+        self.fpga = Fpgas(self._look, self._vanish)
+
+    def _look(self, address: str) -> tuple[str, bool]:
+        """Return a function's driver, and whether its group is open."""
+        function = self.pci.functions.get(address)
+        if function is None:
+            return "", False
+        name = function.driver.name if function.driver else ""
+        return name, self.iommu.in_use(function.group)
+
+    def _vanish(self, address: str) -> None:
+        """Take all functions of a card off the bus."""
+        for function in self.leaving(address):
+            take_away(function.remove, self.lock)
+
+    def leaving(self, address: str) -> list[PciFunction]:
+        """Return the functions of a card that are to go from now on.
+
+        Those that a user keeps from going, and that went before, are not
+        among them.
+        """
+        found = [
+            function
+            for function in self.pci.functions.values()
+            if function.physfn is None
+            and function.address[:-1] == address[:-1]
+            and not function.is_leaving
+        ]
+        for function in found:
+            function.is_leaving = True
+        return found

@@ -8,6 +8,7 @@ Started by __main__.py through unshare(1): never by hand, it mounts over
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import socket
@@ -60,6 +61,7 @@ namespaces = []
 cgroup_controllers = []
 """
 START_S = 60.0
+STOP_S = 5.0
 POLL_S = 0.05
 
 
@@ -78,6 +80,13 @@ class Namespace:
         self._simulate_sys()
         self._start_libvirtd()
         self._wait_for_devices()
+
+    def tear_down(self) -> None:
+        """End the kernel, which takes its nodes out of /dev."""
+        assert self._server.stdin is not None
+        self._server.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._server.wait(STOP_S)
 
     def _name_host(self) -> None:
         _run("mount", "--make-rprivate", "/")
@@ -229,7 +238,9 @@ def main() -> int:
         "LIBVIRT_DEFAULT_URI": "qemu:///system",
         "SYSTEMD_DEVICE_VERIFY_SYSFS": "0",
     }
-    return run_as_init([command, *options.command[1:]], environment)
+    status = run_as_init([command, *options.command[1:]], environment)
+    namespace.tear_down()
+    return status
 
 
 if __name__ == "__main__":

@@ -58,6 +58,8 @@ class PciFunction:
         self.driver: PciDriver | None = None
         self.override = ""
         self.sriov: SriovCapability | None = None
+        #: It has fallen off the bus, and waits for its users.
+        self.is_leaving = False
 
     def announce(self, action: str) -> None:
         """Send a uevent of this function."""

@@ -17,6 +17,7 @@ import threading
 from pathlib import Path
 
 from tests.lab.fakehost.control import Control, ControlServer
+from tests.lab.fakehost.devnodes import DevNodes
 from tests.lab.fakehost.filesystem import SysfsOperations, serve
 from tests.lab.fakehost.kernel import Kernel
 from tests.lab.fakehost.spec import HostSpec
@@ -46,8 +47,13 @@ def main() -> None:
     def boot() -> Kernel:
         return spec.boot(options.vfio_dir, netlink=options.netlink)
 
-    operations = SysfsOperations(boot(), lambda: print("ready", flush=True))
-    server = ControlServer(options.control, Control(operations, boot))
+    operations = SysfsOperations(
+        boot(),
+        lambda: print("ready", flush=True),
+        DevNodes(Path(options.mountpoint), options.vfio_dir.parent),
+    )
+    control = Control(operations, boot, spec.plug)
+    server = ControlServer(options.control, control)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     threading.Thread(
         target=_end_with_input,

@@ -57,3 +57,10 @@ class HostSpec:
         # loaded by a vendor's tool, so it is asked after the card's driver
         kernel.pci.register(PciDriver("pci-pf-stub", sriov=True))
         return kernel
+
+    def plug(self, kernel: Kernel) -> None:
+        """Let a kernel find the cards again that have gone."""
+        for card in self.cards:
+            address = getattr(card, "address", "")
+            if address and address not in kernel.pci.functions:
+                card.build(kernel)

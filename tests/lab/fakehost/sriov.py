@@ -88,7 +88,8 @@ class SriovCapability:
             fail(errno.EBUSY)
         driver.sriov_configure(self._pf, number)
 
-    def _address(self, index: int) -> str:
+    def address(self, index: int) -> str:
+        """Return the address of a VF, there or not."""
         domain, bus, rest = self._pf.address.split(":")
         slot, function = rest.split(".")
         routing = int(bus, 16) << 8 | int(slot, 16) << 3 | int(function)
@@ -103,7 +104,7 @@ class SriovCapability:
         identity = replace(pf.identity, device=self._vf_device)
         vf = type(pf)(
             pf.bus,
-            self._address(index),
+            self.address(index),
             identity,
             bridge=pf.bridge,
             group=pf.bus.iommu.allocate(),

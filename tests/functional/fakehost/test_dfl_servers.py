@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library on Intel's cards: ports for VFs, and servers with regions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nova_accel import actions, errors, names, policy
+from tests import simulated_fpga as site
+from tests.lab.fakehost import Controller
+
+pytestmark = pytest.mark.fakehost
+
+
+@pytest.fixture(scope="module")
+def _mounted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Controller]:
+    place = tmp_path_factory.mktemp("dfl")
+    with site.mounted(site.SPEC, place) as kernel:
+        yield kernel
+
+
+@pytest.fixture
+def host(_mounted: Controller) -> Controller:
+    _mounted.reboot()
+    return _mounted
+
+
+def function(host: Controller, card: str, number: int = 0) -> str | None:
+    return site.region(site.read(host.root), card, number).function
+
+
+# -- ports ---------------------------------------------------------------
+
+
+def rules(count: int) -> policy.Policy:
+    return policy.parse_policy(
+        (f'{{"address": "{site.BARE}", "use": "fpga", "num_vfs": {count}}}',)
+    )
+
+
+def test_ports_are_released_to_as_many_vfs(host: Controller) -> None:
+    life = site.started(host.root, rules(2))
+    assert life.arrange()
+    assert host.functions()[site.BARE]["vfs"] == 2
+    for number, vf in enumerate(site.BARE_VFS):
+        device = life.host.state.device(f"{site.BARE}/region-{number}")
+        assert device is not None
+        assert device.slots == (vf,)
+        assert device.counters
+        assert site.region(life.host.state, site.BARE, number).function
+    written = len(host.writes())
+    assert not life.arrange()
+    assert len(host.writes()) == written
+
+
+def test_ports_are_taken_back(host: Controller) -> None:
+    site.started(host.root, rules(2)).arrange()
+    life = site.started(host.root, rules(0))
+    assert life.arrange()
+    assert host.functions()[site.BARE]["vfs"] == 0
+    parts = host.fpgas()[site.BARE]["parts"]
+    assert not any(part["is_free_to_vfs"] for part in parts)
+
+
+def test_one_of_two_ports(host: Controller) -> None:
+    life = site.started(host.root, rules(1))
+    life.arrange()
+    free = [p["is_free_to_vfs"] for p in host.fpgas()[site.BARE]["parts"]]
+    assert free == [True, False]
+    assert host.functions()[site.BARE]["vfs"] == 1
+
+
+def test_a_port_that_is_open_stays(
+    host: Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.open_port(site.BARE, 1, is_open=True)
+    life = site.started(host.root, rules(2))
+    life.arrange()
+    # the first one was released, and taken back
+    parts = host.fpgas()[site.BARE]["parts"]
+    assert not any(part["is_free_to_vfs"] for part in parts)
+    assert host.functions()[site.BARE]["vfs"] == 0
+    assert "release port 1" in caplog.text
+
+
+def test_set_port_is_done_once_and_undone(host: Controller) -> None:
+    action = actions.SetPort(card=site.BARE, number=1, is_released=True)
+    carry = site.executor(host.root)
+    assert carry.apply(action)
+    assert not carry.apply(action)
+    assert carry.apply(action.undo())
+    assert not carry.apply(action.undo())
+
+
+# -- servers -------------------------------------------------------------
+
+
+def test_a_server_gets_its_function(host: Controller, tmp_path: Path) -> None:
+    life = site.started(host.root, state_dir=tmp_path)
+    wanted = site.bitstream(tmp_path, site.B)
+    (claim,) = life.ensure(
+        "server",
+        (site.asks(wanted.name),),
+        (site.slot(life.host.state, site.SPLIT, 1),),
+        bitstreams={wanted.name: wanted},
+    )
+    assert claim.handle == site.SPLIT_VFS[1]
+    assert function(host, site.SPLIT, 1) == site.B
+    device = life.host.state.device(f"{site.SPLIT}/region-1")
+    assert device is not None
+    assert names.function_trait(site.B) in device.traits
+
+
+def test_two_regions_of_one_card_at_once(
+    host: Controller, tmp_path: Path
+) -> None:
+    """Its management takes one bitstream at a time: nobody is refused."""
+    life = site.started(host.root, state_dir=tmp_path)
+    wanted = [site.bitstream(tmp_path, f) for f in (site.B, site.C)]
+    slots = [site.slot(life.host.state, site.SPLIT, n) for n in (0, 1)]
+    failed: list[Exception] = []
+
+    def spawn(number: int) -> None:
+        one = wanted[number]
+        try:
+            life.ensure(
+                f"server-{number}",
+                (site.asks(one.name),),
+                (slots[number],),
+                bitstreams={one.name: one},
+            )
+        except errors.AcceleratorError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=spawn, args=(n,)) for n in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    found = [function(host, site.SPLIT, number) for number in (0, 1)]
+    assert found == [site.B, site.C]
+
+
+def test_a_failed_region_is_set_aside(
+    host: Controller, tmp_path: Path
+) -> None:
+    life = site.started(host.root, state_dir=tmp_path)
+    slot = site.slot(life.host.state, site.PAC)
+    bad = site.bitstream(tmp_path, site.B, "ERROR")
+    good = site.bitstream(tmp_path, site.B)
+    with pytest.raises(errors.ProgrammingError):
+        life.ensure(
+            "one",
+            (site.asks(bad.name),),
+            (slot,),
+            bitstreams={bad.name: bad},
+        )
+    assert life.claims() == ()
+    for now in (life, site.started(host.root, state_dir=tmp_path)):
+        device = now.host.state.device(f"{site.PAC}/region-0")
+        assert device is not None
+        assert device.fault
+        with pytest.raises(errors.ClaimError, match="set aside"):
+            now.ensure(
+                "two",
+                (site.asks(good.name),),
+                (slot,),
+                bitstreams={good.name: good},
+            )
+    assert len(host.programmings()) == 1

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions given and taken back when something goes otherwise than planned."""
+
+import dataclasses
+import errno
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nova_accel import errors, model, names, plugin, policy, survey
+from nova_accel.host import fs, privileged, quarantine, sysfs
+from tests import simulated_fpga as site
+from tests.lab import fakehost
+from tests.lab.fakehost import fpga
+from tests.simulated import ROOT
+from virt_hooks import lifecycle, programming, snapshot
+
+pytestmark = pytest.mark.fakehost
+
+ONE = "aaaaaaaa-0000-4000-8000-000000000000"
+TWO = "bbbbbbbb-0000-4000-8000-000000000000"
+REGION = names.region_address(site.PAC, 0)
+BLANKING = policy.parse_policy(['{"blank": "/etc/blank.gbs"}'])
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[fakehost.Controller]:
+    root = tmp_path / "root"
+    root.mkdir()
+    with site.mounted(site.SPEC, root) as controller:
+        yield controller
+
+
+@pytest.fixture
+def start(
+    kernel: fakehost.Controller, tmp_path: Path
+) -> Callable[[], lifecycle.Lifecycle]:
+    """Return what starts a service that blanks regions."""
+    blank = site.bitstream(tmp_path, site.C)
+
+    def started() -> lifecycle.Lifecycle:
+        root, drivers = kernel.root, plugin.load()
+        faulted = quarantine.Quarantine(str(tmp_path / "state"))
+        look = survey.Survey(fs.Disk(root), drivers, BLANKING, dict, faulted)
+        life = lifecycle.Lifecycle(
+            drivers,
+            BLANKING,
+            site.executor(root),
+            snapshot.Snapshot(look),
+            lambda: sysfs.HostReader(root),
+            programming.Programming(faulted, lambda _: blank),
+        )
+        life.adopt(ROOT)
+        life.host.refresh()
+        return life
+
+    return started
+
+
+@pytest.fixture
+def life(start: Callable[[], lifecycle.Lifecycle]) -> lifecycle.Lifecycle:
+    return start()
+
+
+def ensure(
+    life: lifecycle.Lifecycle, who: str, card: str, wanted: model.Bitstream
+) -> model.Slot:
+    slot = site.slot(life.host.state, card)
+    life.ensure(
+        who, (site.asks("img"),), (slot,), bitstreams={"img": wanted}
+    )
+    return slot
+
+
+def release(life: lifecycle.Lifecycle, who: str, slot: model.Slot) -> None:
+    life.release(who, (slot,), lambda _: False)
+
+
+def region(life: lifecycle.Lifecycle) -> model.Device:
+    found = life.host.refresh().device(REGION)
+    assert found is not None
+    return found
+
+
+def test_a_blank_that_the_daemon_never_loaded_sets_the_region_aside(
+    life: lifecycle.Lifecycle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = ensure(life, ONE, site.PAC, site.bitstream(tmp_path, site.A))
+
+    def dead(*_: object) -> int:
+        raise BrokenPipeError(errno.EPIPE, "the daemon is gone")
+
+    monkeypatch.setattr(privileged, "program_port", dead)
+    release(life, ONE, slot)
+    assert "could not be blanked" in region(life).fault
+
+
+def test_what_another_guest_has_is_not_blanked(
+    life: lifecycle.Lifecycle, kernel: fakehost.Controller, tmp_path: Path
+) -> None:
+    """A domain of which Nova's notes say nothing."""
+    slot = ensure(life, ONE, site.SPLIT, site.bitstream(tmp_path, site.B))
+    life.read_use = life.read_running = lambda: site.using(slot.identifier)
+    before = len(kernel.programmings())
+    release(life, ONE, slot)
+    assert len(kernel.programmings()) == before
+
+
+def test_who_never_got_a_region_does_not_blank_it(
+    life: lifecycle.Lifecycle, kernel: fakehost.Controller, tmp_path: Path
+) -> None:
+    wrong = site.bitstream(tmp_path, site.A, interface=site.OTHER)
+    with pytest.raises(errors.ClaimError):
+        ensure(life, ONE, site.PAC, wrong)
+    release(life, ONE, site.slot(life.host.state, site.PAC))
+    assert kernel.programmings() == []
+
+
+def test_another_build_of_a_function_is_loaded(
+    life: lifecycle.Lifecycle, kernel: fakehost.Controller, tmp_path: Path
+) -> None:
+    """Its id stays the same from build to build."""
+    first = site.bitstream(tmp_path, site.C)
+    content = fpga.gbs(site.C, site.INTEL) + b"\0second build"
+    path = tmp_path / "second"
+    path.write_bytes(content)
+    second = dataclasses.replace(
+        first,
+        path=str(path),
+        sha512=hashlib.sha512(content).hexdigest(),
+        size=len(content),
+    )
+    slot = ensure(life, ONE, site.SPLIT, first)
+    release(life, ONE, slot)
+    before = len(kernel.programmings())
+    ensure(life, TWO, site.SPLIT, second)
+    assert len(kernel.programmings()) == before + 1
+    ensure(life, TWO, site.SPLIT, second)
+    assert len(kernel.programmings()) == before + 1
+
+
+def test_a_stopped_guest_s_region_is_not_given_to_another(
+    start: Callable[[], lifecycle.Lifecycle], tmp_path: Path
+) -> None:
+    slot = ensure(start(), ONE, site.PAC, site.bitstream(tmp_path, site.A))
+    life = start()  # and its notes are lost
+    life.read_use = lambda: site.using(site.PAC)
+    with pytest.raises(errors.ClaimError, match="a server has"):
+        life.ensure(TWO, (site.asks(function=site.A),), (slot,))
+
+
+def test_a_card_that_came_back_is_set_aside_until_it_is_healed(
+    life: lifecycle.Lifecycle, kernel: fakehost.Controller, tmp_path: Path
+) -> None:
+    slot = site.slot(life.host.state, site.PAC)
+    bad = site.bitstream(tmp_path, site.A, "VANISH")
+    with pytest.raises(errors.ProgrammingError):
+        ensure(life, ONE, site.PAC, bad)
+    release(life, ONE, slot)
+    kernel.heal()
+    kernel.plug()
+    assert region(life).fault
+    assert quarantine.Quarantine(str(tmp_path / "state")).heal([REGION])
+    assert not region(life).fault
+    ensure(life, TWO, site.PAC, site.bitstream(tmp_path, site.B))
