@@ -14,8 +14,8 @@ class Start(base.AccelTestBase):
         self.assertEqual(1, stop.code)
         self.assertIn(
             "nova.conf [nova_accel] drivers = mdve: no such driver is"
-            " installed; known are amd_mxgpu, intel_sriov, mdev, noop,"
-            " nvidia_mdev, nvidia_vfio, pci_passthrough",
+            " installed; known are alveo, amd_mxgpu, dfl, intel_sriov, mdev,"
+            " noop, nvidia_mdev, nvidia_vfio, pci_passthrough, pci_vf, qat",
             self.stdlog.logger.output,
         )
 
