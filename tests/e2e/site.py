@@ -40,7 +40,7 @@ class Site:
         self._image: str = self.api.image.find_image(IMAGE).id
 
     def clean(self) -> None:
-        """Delete every server and every flavor but the lab's own."""
+        """Delete every server, flavor and image but the lab's own."""
         servers = list(self.api.compute.servers())
         for server in servers:
             self.delete(server)
@@ -49,6 +49,9 @@ class Site:
         for flavor in self.api.compute.flavors():
             if flavor.name.startswith("e2e-"):
                 self.api.compute.delete_flavor(flavor)
+        for image in self.api.image.images():
+            if image.name.startswith("e2e-"):
+                self.api.image.delete_image(image)
 
     def providers(self) -> dict[str, Provider]:
         """Return the providers below the compute node, by their suffix.
@@ -79,6 +82,21 @@ class Site:
         specs = {k.replace("__", ":"): v for k, v in extra_specs.items()}
         self.api.compute.create_flavor_extra_specs(flavor, specs)
         return flavor
+
+    def image(self, name: str, content: bytes, **properties: str) -> str:
+        """Create an image with properties; return its id."""
+        record = {"name": f"e2e-{name}", **properties}
+        record |= {"disk_format": "raw", "container_format": "bare"}
+        answer = self.api.image.post("/images", json=record)
+        assert answer.status_code == 201, answer.text
+        image = str(answer.json()["id"])
+        stored = self.api.image.put(
+            f"/images/{image}/file",
+            data=content,
+            headers={"Content-Type": "application/octet-stream"},
+        )
+        assert stored.status_code == 204, stored.text
+        return image
 
     def request(self, name: str, flavor: Any) -> Any:
         """Ask for a server and return it, whatever becomes of it."""
@@ -159,6 +177,13 @@ class Site:
         lines = ["[nova_accel]", *options, ""]
         overlay.write_text("\n".join(lines))
         self.cloud.restart_compute(overlay)
+
+    def accel(self, *arguments: str) -> str:
+        """Run nova-accel as the operator of the compute host."""
+        argv = [self.layout.program("nova-accel"), *arguments]
+        done = run(argv, self._env)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
 
     def log_offset(self, name: str) -> int:
         """Return where a service's log ends now."""

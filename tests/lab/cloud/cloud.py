@@ -100,7 +100,7 @@ class Cloud:
             layout.run,
             layout.databases,
             layout.instances,
-            layout.state / "images",
+            layout.images,
             layout.state / "locks",
             plugin,
         ):

@@ -75,6 +75,16 @@ class Layout:
         return self.state / "instances"
 
     @property
+    def images(self) -> Path:
+        """Return the directory of glance's files, one for each image."""
+        return self.state / "images"
+
+    @property
+    def accel(self) -> Path:
+        """Return [nova_accel] state_dir."""
+        return self.state / "accel"
+
+    @property
     def inside(self) -> Path:
         """Return the directory of the programs run inside services."""
         return Path(__file__).resolve().parent / "inside"

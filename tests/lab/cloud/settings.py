@@ -138,7 +138,7 @@ def _placement(layout: Layout) -> Ini:
 
 
 def _glance(layout: Layout) -> Ini:
-    images = layout.state / "images"
+    images = layout.images
     return {
         "DEFAULT": {
             "enabled_backends": "disk:file",
@@ -245,7 +245,10 @@ def _nova_compute(layout: Layout, options: Options, host: ComputeHost) -> Ini:
     else:
         own["compute_driver"] = "libvirt.LibvirtDriver"
     if options.activation != "off":
-        ini["nova_accel"] = {"device_spec": _DEVICE_SPEC}
+        ini["nova_accel"] = {
+            "device_spec": _DEVICE_SPEC,
+            "state_dir": str(layout.accel),
+        }
     ini["libvirt"] = {
         "virt_type": host.virt_type,
         "cpu_mode": "none",

@@ -8,7 +8,8 @@
  * "-device NAME,bus=ROOTPORT" instantiates.  The functions have a PCIe
  * endpoint capability, function level reset, memory BARs and, on request, an
  * SR-IOV capability whose virtual functions are a second type, NAME-vf.
- * Nothing happens behind the BARs: they are plain memory.
+ * Nothing happens behind the BARs, which are plain memory, but behind BAR 0
+ * of a function with dfl=1: there is the FPGA card of fakedfl.c.
  *
  *   FAKEPCI = entry *( ";" entry )
  *   entry   = name *( "," key "=" value )
@@ -18,6 +19,7 @@
  *           vfs vfoffset vfstride   decimal; vfs > 0 adds SR-IOV
  *           vfdevice                hexadecimal; default: device
  *           vfbar0 vfbar1           sizes of the virtual functions' BARs
+ *           dfl                     1: BAR 0 is that of an FPGA card
  *
  * No QEMU header is used.  The one structure whose layout matters,
  * PCIDeviceClass, is measured at run time on QEMU's "edu" device, whose
@@ -29,6 +31,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "fakedfl.h"
 
 /* ---- what is used of QEMU: include/qom/object.h, include/hw/pci ---- */
 
@@ -79,7 +83,7 @@ void memory_region_init_ram_nomigrate(void *mr, void *owner,
 struct pci_class_tail {
 	void (*realize)(void *dev, void **errp);
 	void (*exit)(void *dev);
-	void *config_read;
+	uint32_t (*config_read)(void *dev, uint32_t addr, int len);
 	void (*config_write)(void *dev, uint32_t addr, uint32_t val, int len);
 	uint16_t vendor;
 	uint16_t device;
@@ -106,7 +110,7 @@ struct function {
 	char name[64];
 	const struct function *physical;	/* set in a virtual function */
 	unsigned vendor, device, class_id, revision, subvendor, subdevice;
-	unsigned vfs, vf_device, vf_offset, vf_stride;
+	unsigned vfs, vf_device, vf_offset, vf_stride, dfl;
 	uint64_t bar[MAX_BARS];
 	uint64_t vf_bar[MAX_BARS];
 };
@@ -140,6 +144,11 @@ static void *new_bar(void *dev, const struct function *f, int number,
 	char name[96];
 
 	snprintf(name, sizeof(name), "%.63s-bar%d", f->name, number);
+	if (f->dfl && !number) {
+		(f->physical ? fakedfl_new_vf_bar : fakedfl_new_bar)(
+			dev, region, name, size);
+		return region;
+	}
 	memory_region_init_ram_nomigrate(region, dev, name, size, NULL);
 	return region;
 }
@@ -197,6 +206,8 @@ static void fake_exit(void *dev)
 
 static void fake_write_config(void *dev, uint32_t addr, uint32_t val, int len)
 {
+	if (fakedfl_is_gone(dev))
+		return;
 	pci_default_write_config(dev, addr, val, len);
 	pcie_cap_flr_write_config(dev, addr, val, len);
 }
@@ -229,6 +240,10 @@ static void fake_class_init(void *klass, void *data)
 	t->realize = fake_realize;
 	t->exit = fake_exit;
 	t->config_write = fake_write_config;
+	if (f->dfl) {
+		t->config_read = fakedfl_read_config;
+		fakedfl_class_init(klass);
+	}
 	t->vendor = f->vendor;
 	t->device = f->device;
 	t->revision = f->revision;
@@ -289,6 +304,7 @@ static bool set_number(struct function *f, const char *key, const char *value)
 		{ "vfs", 10, &f->vfs },
 		{ "vfoffset", 10, &f->vf_offset },
 		{ "vfstride", 10, &f->vf_stride },
+		{ "dfl", 10, &f->dfl },
 	};
 
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {

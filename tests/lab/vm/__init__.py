@@ -35,6 +35,7 @@ DEBIAN_PACKAGES = (
     "libvirt-daemon-system",
     "make",
     "mdevctl",
+    "pciutils",
     "qemu-system-x86",
     "qemu-utils",
     "socat",

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 
 from tests.lab.vm import apt, errors, layout, run
 
-#: out-of-tree builds of the kernel's own sources, unmodified: directory ->
-#: (files taken from Debian's source package, Kbuild). New stand-in modules
-#: of the project go to EXTRA_MODULES.
+#: the kernel's own sources, from Debian's source package, which are built
+#: unmodified. New stand-in modules of the project go to EXTRA_MODULES.
 SAMPLES = (
     "samples/vfio-mdev/mtty.c",
     "samples/vfio-mdev/mdpy.c",
@@ -21,6 +20,45 @@ SAMPLES = (
     "samples/vfio-mdev/mbochs.c",
 )
 SAMPLE_MODULES = ("mtty", "mdpy", "mbochs")
+
+#: the drivers of FPGA cards with a device feature list, which Debian leaves
+#: out: name -> files of drivers/fpga (its Makefile), in the order in which
+#: they load
+FPGA_MODULES: Mapping[str, tuple[str, ...]] = {
+    "fpga-mgr": ("fpga-mgr.c",),
+    "fpga-bridge": ("fpga-bridge.c",),
+    "fpga-region": ("fpga-region.c",),
+    "dfl": ("dfl.c",),
+    "dfl-fme-mgr": ("dfl-fme-mgr.c",),
+    "dfl-fme-br": ("dfl-fme-br.c",),
+    "dfl-fme-region": ("dfl-fme-region.c",),
+    "dfl-fme": (
+        "dfl-fme-main.c",
+        "dfl-fme-pr.c",
+        "dfl-fme-error.c",
+        "dfl-fme-perf.c",
+    ),
+    "dfl-afu": (
+        "dfl-afu-main.c",
+        "dfl-afu-region.c",
+        "dfl-afu-dma-region.c",
+        "dfl-afu-error.c",
+    ),
+    "dfl-pci": ("dfl-pci.c",),
+}
+_FPGA_HEADERS = ("dfl.h", "dfl-afu.h", "dfl-fme.h", "dfl-fme-pr.h")
+
+#: all that is taken of the kernel's sources
+SOURCES = (
+    *SAMPLES,
+    *(
+        f"drivers/fpga/{name}"
+        for name in (
+            *_FPGA_HEADERS,
+            *itertools.chain.from_iterable(FPGA_MODULES.values()),
+        )
+    ),
+)
 
 #: modules of our own, built beside the samples: name -> files under
 #: tests/lab/standins, headers too
@@ -102,8 +140,8 @@ def extract_vmlinux(place: layout.Layout, release: str) -> None:
     raise errors.PrepareError(msg)
 
 
-def unpack_samples(place: layout.Layout, release: str) -> None:
-    """Download Debian's kernel source and extract the sample drivers."""
+def unpack_sources(place: layout.Layout, release: str) -> None:
+    """Download Debian's kernel source and extract the wanted drivers."""
     package = apt.source_package(release)
     (deb,) = apt.download([package], place.debs)
     packed = place.root / "source-package"
@@ -122,7 +160,7 @@ def unpack_samples(place: layout.Layout, release: str) -> None:
             "--occurrence=1",
             "-xf",
             str(archive),
-            *(f"{package}/{name}" for name in SAMPLES),
+            *(f"{package}/{name}" for name in SOURCES),
         ]
     )
     shutil.rmtree(packed)
@@ -130,7 +168,7 @@ def unpack_samples(place: layout.Layout, release: str) -> None:
 
 def module_names() -> list[str]:
     """Return the names of all modules that are built here."""
-    return [*SAMPLE_MODULES, *EXTRA_MODULES]
+    return [*SAMPLE_MODULES, *FPGA_MODULES, *EXTRA_MODULES]
 
 
 def own_sources() -> list[pathlib.Path]:
@@ -143,14 +181,16 @@ def _kbuild() -> str:
     """Return the Kbuild file; see Documentation/kbuild/modules.rst."""
     objects = " ".join(f"{name}.o" for name in module_names())
     lines = [f"obj-m += {objects}"]
-    for name, files in EXTRA_MODULES.items():
+    for name, files in (*FPGA_MODULES.items(), *EXTRA_MODULES.items()):
+        if files == (f"{name}.c",):
+            continue
         parts = [f"{f[:-2]}.o" for f in files if f.endswith(".c")]
         lines.append(f"{name}-y := {' '.join(parts)}")
     return "".join(f"{line}\n" for line in lines)
 
 
 def build_modules(place: layout.Layout, release: str) -> None:
-    """Build the sample drivers and our own modules, and install them.
+    """Build the kernel's drivers and our own modules, and install them.
 
     They go to ``extra`` of the unpacked kernel's module tree, so that
     modprobe finds them inside the machine.
@@ -158,7 +198,7 @@ def build_modules(place: layout.Layout, release: str) -> None:
     build = place.modules
     shutil.rmtree(build, ignore_errors=True)
     build.mkdir(parents=True)
-    for name in SAMPLES:
+    for name in SOURCES:
         shutil.copy(place.source / name, build)
     for path in own_sources():
         shutil.copy(path, build)

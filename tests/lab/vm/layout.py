@@ -113,6 +113,11 @@ class Layout:
         """Mount point of the served machine's /sys."""
         return self.root / "sys"
 
+    @property
+    def dev(self) -> pathlib.Path:
+        """Mount point of our /dev with the served machine's FPGAs in it."""
+        return self.root / "dev"
+
     def release(self) -> str:
         """Return the prepared kernel's release.
 

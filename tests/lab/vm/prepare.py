@@ -69,17 +69,17 @@ def _prepare_source(
     if stamps.ensure(
         place,
         "source",
-        [release, *kernel.SAMPLES],
-        lambda: kernel.unpack_samples(place, release),
-        [place.source / name for name in kernel.SAMPLES],
+        [release, *kernel.SOURCES],
+        lambda: kernel.unpack_sources(place, release),
+        [place.source / name for name in kernel.SOURCES],
     ):
-        say.say("sample drivers extracted from Debian's kernel source")
+        say.say("drivers extracted from Debian's kernel source")
 
 
 def _prepare_modules(
     place: layout.Layout, release: str, say: progress.Progress
 ) -> None:
-    files = [place.source / name for name in kernel.SAMPLES]
+    files = [place.source / name for name in kernel.SOURCES]
     files += kernel.own_sources()
     extra = place.kernel / "lib/modules" / release / "extra"
     names = kernel.module_names()

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The served machine's /sys, mounted here with its errno values.
+"""The served machine's /sys and some devices, mounted here.
 
-SFTP (sshfs) would do but for its errors: it has no ENOSPC, no EBUSY. The
-sources of the two small programs are in the directory remotefs.
+SFTP (sshfs) would do for /sys but for its errors: it has no ENOSPC, no
+EBUSY. The devices are those of FPGA cards, with their ioctls. The sources
+of the two small programs are in the directory remotefs.
 """
 
 import pathlib
 import subprocess
 import time
+from collections.abc import Collection
 
 from tests.lab.vm import errors, layout, processes, run
 
 #: serial ports between the two programs: name inside -> socket in the
 #: machine's run directory. As many requests run at once.
-PORTS = {f"lab.sys.{number}": f"sys{number}.sock" for number in range(4)}
+SYS_PORTS = {f"lab.sys.{number}": f"sys{number}.sock" for number in range(4)}
+DEV_PORTS = {f"lab.dev.{number}": f"dev{number}.sock" for number in range(2)}
+PORTS = SYS_PORTS | DEV_PORTS
 
 SOURCES = pathlib.Path(__file__).resolve().parent / "remotefs"
 
@@ -39,48 +43,63 @@ def build_remotefs(place: layout.Layout) -> None:
             *compiler,
             str(client),
             str(SOURCES / "client.c"),
+            str(SOURCES / "connections.c"),
             "-lfuse3",
             "-lpthread",
         ]
     )
 
 
-def mount(place: layout.Layout, log: pathlib.Path) -> processes.ProcessRecord:
-    """Start the client; return its record at once.
+def mount(
+    place: layout.Layout, log: pathlib.Path
+) -> dict[str, processes.ProcessRecord]:
+    """Start the clients; return their records, by name, at once.
 
-    :func:`await_mount` waits for the mount.
+    :func:`await_mount` waits for the mounts.
     """
-    place.sysfs.mkdir(exist_ok=True)
     client = str(place.remotefs / "client")
-    argv = [client, str(place.sysfs), *PORTS.values()]
-    return processes.spawn(argv, cwd=place.serve, log=log)
+    commands = {
+        "remotefs": [str(place.sysfs), *SYS_PORTS.values()],
+        "remotedev": ["--devices", str(place.dev), *DEV_PORTS.values()],
+    }
+    for path in (place.sysfs, place.dev):
+        path.mkdir(exist_ok=True)
+    return {
+        name: processes.spawn([client, *argv], cwd=place.serve, log=log)
+        for name, argv in commands.items()
+    }
 
 
-def await_mount(place: layout.Layout, record: processes.ProcessRecord) -> None:
-    """Wait until the machine's /sys is seen; raise BootError if not."""
+def await_mount(
+    place: layout.Layout, records: Collection[processes.ProcessRecord]
+) -> None:
+    """Wait until the machine's files are seen; raise BootError if not."""
     deadline = time.monotonic() + 20
-    while not (place.sysfs / "bus").exists():
-        if not record.is_alive() or time.monotonic() > deadline:
+    wanted = (place.sysfs / "bus", place.dev / "null")
+    while not all(path.exists() for path in wanted):
+        alive = all(record.is_alive() for record in records)
+        if not alive or time.monotonic() > deadline:
             msg = (
-                "the machine's /sys could not be mounted: check /dev/fuse "
-                f"and the logs in {place.serve}"
+                "the machine's /sys or /dev could not be mounted: check "
+                f"/dev/fuse and the logs in {place.serve}"
             )
             raise errors.BootError(msg)
         time.sleep(0.05)
 
 
 def unmount(place: layout.Layout) -> None:
-    """Take the mount away; nothing when there is none.
+    """Take the mounts away; nothing when there is none.
 
     Lazily: a process may still be in there, and the far side may be dead.
     """
-    while is_mounted(place.sysfs):
-        subprocess.run(  # noqa: S603
-            ["umount", "-l", str(place.sysfs)],  # noqa: S607
-            check=True,
-        )
-    if place.sysfs.exists():
-        place.sysfs.rmdir()
+    for path in (place.sysfs, place.dev):
+        while is_mounted(path):
+            subprocess.run(  # noqa: S603
+                ["umount", "-l", str(path)],  # noqa: S607
+                check=True,
+            )
+        if path.exists():
+            path.rmdir()
 
 
 def is_mounted(path: pathlib.Path) -> bool:

@@ -2,8 +2,8 @@
 """The lab VM as "the compute host's hardware and libvirtd".
 
 Services that run natively on this machine reach its libvirtd over TCP, its
-/sys through a FUSE mount, and its shell through a command channel; all on
-127.0.0.1.
+/sys and its FPGAs' devices through FUSE mounts, and its shell through a
+command channel; all on 127.0.0.1.
 """
 
 import contextlib
@@ -28,11 +28,16 @@ SERVED_MODULES = (
     "mtty",
 )
 
-#: $0 becomes /sys and $1 lies over /usr/lib; the rest is the command
+#: $0 becomes /sys, $1 lies over /usr/lib, $2 becomes /dev with what is
+#: mounted below that; the rest is the command
 _MOUNTS = """
 mount --bind "$0" /sys &&
 mount -t overlay -o "ro,lowerdir=$1:/usr/lib" nova-accel-lab /usr/lib &&
-shift && exec "$@"
+for dir in /dev/*/; do
+    ! mountpoint -q "$dir" || mount --rbind "$dir" "$2/${dir#/dev/}" || exit
+done &&
+mount --rbind "$2" /dev &&
+shift 2 && exec "$@"
 """
 _RECORDS = "processes.json"
 _SHARE = "share"
@@ -57,9 +62,10 @@ def is_up(lab: pathlib.Path) -> bool:
     place = layout.layout_of(lab)
     records = processes.load(place.serve / _RECORDS)
     return (
-        {"qemu", "remotefs"} <= records.keys()
+        {"qemu", "remotefs", "remotedev"} <= records.keys()
         and all(record.is_alive() for record in records.values())
         and remotefs.is_mounted(place.sysfs)
+        and remotefs.is_mounted(place.dev)
     )
 
 
@@ -132,10 +138,10 @@ def _why(run_dir: pathlib.Path, text: str) -> str:
 
 def _mount_sysfs(place: layout.Layout) -> None:
     log = place.serve / "remotefs.log"
-    record = remotefs.mount(place, log)
+    clients = remotefs.mount(place, log)
     records = processes.load(place.serve / _RECORDS)
-    processes.save(place.serve / _RECORDS, {**records, "remotefs": record})
-    remotefs.await_mount(place, record)
+    processes.save(place.serve / _RECORDS, records | clients)
+    remotefs.await_mount(place, clients.values())
 
 
 def stop(lab: pathlib.Path) -> None:
@@ -143,8 +149,8 @@ def stop(lab: pathlib.Path) -> None:
     place = layout.layout_of(lab)
     records = processes.load(place.serve / _RECORDS)
     remotefs.unmount(place)
-    if "remotefs" in records:
-        records["remotefs"].terminate(grace_s=2)
+    for name in {"remotefs", "remotedev"} & records.keys():
+        records[name].terminate(grace_s=2)
     qemu = records.get("qemu")
     if qemu and qemu.is_alive():
         with contextlib.suppress(errors.LabVmError, OSError):
@@ -170,7 +176,8 @@ def exec_prefix(lab: pathlib.Path) -> list[str]:
     """Return what to put before a command so that /sys is the machine's.
 
     The command gets a private mount namespace, in which /usr/lib has the
-    vendor's tools too. libudev is told not to insist that /sys is a sysfs.
+    vendor's tools and /dev the machine's FPGAs too. libudev is told not to
+    insist that /sys is a sysfs.
     """
     place = layout.layout_of(lab)
     return [
@@ -185,6 +192,7 @@ def exec_prefix(lab: pathlib.Path) -> list[str]:
         _MOUNTS,
         str(place.sysfs),
         str(place.usr_lib),
+        str(place.dev),
     ]
 
 

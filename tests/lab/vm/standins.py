@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles the QEMU stand-ins and the tiny guest, places the tool."""
 
+import itertools
 import pathlib
 import shutil
 
 from tests.lab.vm import layout, run
 
-#: shared objects for LD_PRELOAD, by source under tests/lab/standins
-PRELOADS = ("fakepci", "norlimit")
+#: shared objects for LD_PRELOAD: name -> sources under tests/lab/standins
+PRELOADS = {
+    "fakepci": ("fakepci.c", "fakedfl.c", "fakedfl.h"),
+    "norlimit": ("norlimit.c",),
+}
 GUEST = "acker"
 #: NVIDIA's tool for virtual functions, below /usr/lib
 TOOL = "nvidia/sriov-manage"
@@ -18,7 +22,8 @@ GUEST_IMAGE_BYTES = 1 << 20
 
 def sources() -> list[pathlib.Path]:
     """Return the source files of all stand-ins."""
-    names = [f"{name}.c" for name in PRELOADS] + [f"{GUEST}.S"]
+    names = [*itertools.chain.from_iterable(PRELOADS.values())]
+    names += [f"{GUEST}.S"]
     names.append(pathlib.PurePath(TOOL).name)
     return [layout.STANDIN_SOURCES / name for name in names]
 
@@ -32,7 +37,8 @@ def outputs(place: layout.Layout) -> list[pathlib.Path]:
 def build_standins(place: layout.Layout) -> None:
     """Compile everything into ``place.standins``."""
     place.standins.mkdir(parents=True, exist_ok=True)
-    for name in PRELOADS:
+    for name, files in PRELOADS.items():
+        parts = [f for f in files if f.endswith(".c")]
         run.run_command(
             [
                 "gcc",
@@ -42,7 +48,7 @@ def build_standins(place: layout.Layout) -> None:
                 "-fPIC",
                 "-o",
                 str(place.standins / f"{name}.so"),
-                str(layout.STANDIN_SOURCES / f"{name}.c"),
+                *(str(layout.STANDIN_SOURCES / part) for part in parts),
                 "-ldl",
             ]
         )

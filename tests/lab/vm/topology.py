@@ -26,7 +26,11 @@ class FakeFunction:
     bars: tuple[str, ...] = ("16M",)
     vfs: int = 0
     vf_offset: int = 1
+    #: empty: the same as ``device``
+    vf_device: str = ""
     vf_bars: tuple[str, ...] = ()
+    #: an FPGA card with a device feature list in its first BAR
+    is_dfl: bool = False
 
     def entry(self) -> str:
         """Return this function as an entry of $FAKEPCI."""
@@ -43,6 +47,10 @@ class FakeFunction:
         if self.vfs:
             words += [f"vfs={self.vfs}", f"vfoffset={self.vf_offset}"]
             words += [f"vfbar{i}={s}" for i, s in enumerate(self.vf_bars)]
+        if self.vf_device:
+            words.append(f"vfdevice={self.vf_device}")
+        if self.is_dfl:
+            words.append("dfl=1")
         return ",".join(words)
 
 
@@ -75,14 +83,34 @@ FLEX = FakeFunction(
     vfs=4,
     vf_bars=("64K",),
 )
-FAKE_FUNCTIONS = (A40, T4, FLEX)
+PAC = FakeFunction(
+    name="lab-pac",
+    vendor="8086",
+    device="09c4",
+    class_id="1200",
+    revision="00",
+    bars=("512K",),
+    vfs=1,
+    vf_device="09c5",
+    vf_bars=("128K",),
+    is_dfl=True,
+)
+#: before the NVMe controller, and after it
+FIRST_FUNCTIONS = (A40, T4, FLEX)
+FAKE_FUNCTIONS = (*FIRST_FUNCTIONS, PAC)
 
 #: where the devices are inside the machine
 A40_ADDRESS = "0000:01:00.0"
 T4_ADDRESS = "0000:02:00.0"
 FLEX_ADDRESS = "0000:03:00.0"
 NVME_ADDRESS = "0000:04:00.0"
+PAC_ADDRESS, PAC_VF_ADDRESS = "0000:05:00.0", "0000:05:00.1"
 NVME_VFS = 4
+
+#: what the PAC takes bitstreams for, and what it has when it is switched on
+#: (fakedfl.c; the ids of a real one with an Arria 10)
+PAC_INTERFACE = "69528db6eb31577a8c3668f9faa081f6"
+PAC_FUNCTION = "d8424dc4a4a3c413f89e433683f9040b"
 
 
 def fakepci_environment(functions: Iterable[FakeFunction]) -> str:
@@ -98,16 +126,20 @@ def _root_port(number: int) -> list[str]:
     ]
 
 
+def _fake_device(number: int, function: FakeFunction) -> list[str]:
+    return [
+        *_root_port(number),
+        "-device",
+        f"{function.name},bus=rp{number}",
+    ]
+
+
 def topology_args() -> list[str]:
     """Return QEMU's arguments: an IOMMU and the devices behind root ports."""
     args = ["-device", "intel-iommu,intremap=on,caching-mode=on"]
-    for number, function in enumerate(FAKE_FUNCTIONS, start=1):
-        args += [
-            *_root_port(number),
-            "-device",
-            f"{function.name},bus=rp{number}",
-        ]
-    number = len(FAKE_FUNCTIONS) + 1
+    for number, function in enumerate(FIRST_FUNCTIONS, start=1):
+        args += _fake_device(number, function)
+    number = len(FIRST_FUNCTIONS) + 1
     # queue and vector counts: what QEMU asks for each secondary controller
     # (docs/system/devices/nvme.rst, "SR-IOV and Virtualization Enhancements")
     return [
@@ -119,4 +151,5 @@ def topology_args() -> list[str]:
         f"nvme,bus=rp{number},serial=lab0,subsys=subsys0,"
         f"sriov_max_vfs={NVME_VFS},sriov_vq_flexible={2 * NVME_VFS},"
         f"sriov_vi_flexible={NVME_VFS},max_ioqpairs=10,msix_qsize=9",
+        *_fake_device(number + 1, PAC),
     ]

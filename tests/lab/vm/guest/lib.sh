@@ -81,9 +81,16 @@ lab_known() {
     for lab_link in /sys/bus/pci/devices/"$1"/virtfn*; do
         basename "$(readlink "$lab_link")"
     done > "/run/vfs-$1"
+    sed 's/^/pci_/; s/[:.]/_/g' "/run/vfs-$1" > "/run/names-$1"
     udevadm settle
-    sed 's/^/nodedev-detach pci_/; s/[:.]/_/g' "/run/vfs-$1" |
-        virsh -q > /dev/null || return 1
+    # on a busy host libvirt is seconds behind udev
+    for lab_try in $(seq 100); do
+        virsh -q nodedev-list --cap pci > "/run/seen-$1" || return 1
+        grep -qvxF -f "/run/seen-$1" "/run/names-$1" || break
+        sleep 0.2
+    done
+    sed 's/^/nodedev-detach /' "/run/names-$1" | virsh -q > /dev/null ||
+        return 1
     while read -r lab_vf; do
         lab_device=/sys/bus/pci/devices/$lab_vf
         [ "$(basename "$(readlink "$lab_device/driver")")" = vfio-pci ] ||
@@ -93,6 +100,40 @@ lab_known() {
         echo "$lab_vf" > /sys/bus/pci/drivers/nvidia/bind || return 1
     done < "/run/vfs-$1"
     mv "/run/vfs-$1" "/run/known-$1"
+}
+
+# lab_dfl [off]: the kernel's drivers of FPGA cards with a device feature list,
+# which take the PAC; off unloads them
+lab_dfl() {
+    lab_dfls="fpga-mgr fpga-bridge fpga-region dfl dfl-fme-mgr dfl-fme-br
+        dfl-fme-region dfl-fme dfl-afu dfl-pci"
+    if [ "$1" = off ]; then
+        for lab_module in $lab_dfls; do
+            lab_unload="$lab_module ${lab_unload:-}"
+        done
+        for lab_module in $lab_unload; do
+            lab_rmmod "$(echo "$lab_module" | tr - _)" || return 1
+        done
+        return 0
+    fi
+    # shellcheck disable=SC2086 # a list of names
+    for lab_module in $lab_dfls; do
+        [ -e "/sys/module/$(echo "$lab_module" | tr - _)" ] ||
+            insmod "/lib/modules/$(uname -r)/extra/$lab_module.ko" || return 1
+    done
+}
+
+# lab_revive ADDRESS: bring a card back that fell off the bus: forget it,
+# reset its bus, look for it again
+lab_revive() {
+    lab_device=/sys/bus/pci/devices/$1
+    [ -e "$lab_device" ] || return 1
+    lab_port=$(basename "$(dirname "$(readlink -f "$lab_device")")")
+    echo 1 > "$lab_device/remove"
+    setpci -s "$lab_port" BRIDGE_CONTROL=40:40 && sleep 0.1 &&
+        setpci -s "$lab_port" BRIDGE_CONTROL=00:40 && sleep 0.2
+    echo 1 > "/sys/bus/pci/devices/$lab_port/rescan"
+    [ -e "$lab_device" ]
 }
 
 # lab_network: the static address that QEMU's user network expects

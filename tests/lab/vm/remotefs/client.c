@@ -8,103 +8,51 @@
  * anybody waits between two looks for what comes or goes.
  * As many requests run at once as there are sockets, so that a slow write
  * (sriov_numvfs) holds nobody up.
+ *
+ * "client --devices ..." is for a server that shows a /dev: its devices whose
+ * names begin with "dfl-" are files here that know their ioctls, and all else
+ * is this machine's own /dev, so that the mount can be laid over that.
  */
 #define FUSE_USE_VERSION 312
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <fcntl.h>
 #include <fuse3/fuse.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
 
-#include "protocol.h"
+#include "connections.h"
 
-enum { MAX_CONNECTIONS = 16 };
+/* ---- this machine's devices, beside those of the far side ---- */
 
-static int idle[MAX_CONNECTIONS];
-static int idle_count;
-static int broken;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t freed = PTHREAD_COND_INITIALIZER;
+static int devices = -1;	/* our /dev, with --devices */
 
-/* ---- the connections ---- */
-
-static int take(void)
+static int is_ours(const char *path)
 {
-	int fd = -1;
-
-	pthread_mutex_lock(&lock);
-	while (!idle_count && !broken)
-		pthread_cond_wait(&freed, &lock);
-	if (!broken)
-		fd = idle[--idle_count];
-	pthread_mutex_unlock(&lock);
-	return fd;
+	return devices >= 0 && strncmp(path, "/dfl-", 5);
 }
 
-/* Give a connection back; a failed one is out of step: end all. */
-static void give(int fd, int failed)
+static const char *relative(const char *path)
 {
-	pthread_mutex_lock(&lock);
-	idle[idle_count++] = fd;
-	broken |= failed;
-	pthread_cond_broadcast(&freed);
-	pthread_mutex_unlock(&lock);
+	return path[1] ? path + 1 : ".";
 }
 
-static int attach(const char *name)
+static int list_ours(const char *path, void *buffer, fuse_fill_dir_t fill)
 {
-	struct sockaddr_un to = { .sun_family = AF_UNIX };
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int fd = openat(devices, relative(path), O_RDONLY | O_DIRECTORY);
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *entry;
 
-	if (strlen(name) >= sizeof(to.sun_path) ||
-	    idle_count == MAX_CONNECTIONS)
-		return -1;
-	strcpy(to.sun_path, name);
-	if (fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof(to)))
-		return -1;
-	idle[idle_count++] = fd;
+	if (!dir)
+		return -errno;
+	while ((entry = readdir(dir)))
+		if (strncmp(entry->d_name, "dfl-", 4))
+			fill(buffer, entry->d_name, NULL, 0, 0);
+	closedir(dir);
 	return 0;
-}
-
-/*
- * One request and its answer.  Returns the size of what came (for a write:
- * of what was written), or a negative errno of the far side.
- */
-static int ask(enum remote_op op, const char *path, uint32_t arg,
-	       uint64_t offset, const void *out, uint32_t out_size, void *in,
-	       uint32_t in_size)
-{
-	struct remote_request request = { .op = op, .arg = arg,
-					  .offset = offset,
-					  .data_size = out_size };
-	struct remote_answer answer;
-	char head[sizeof(request) + REMOTE_MAX_PATH];
-	int fd, failed;
-
-	path += *path == '/';
-	request.path_size = strlen(path);
-	if (request.path_size >= REMOTE_MAX_PATH)
-		return -ENAMETOOLONG;
-	memcpy(head, &request, sizeof(request));
-	memcpy(head + sizeof(request), path, request.path_size);
-	fd = take();
-	if (fd < 0)
-		return -ENOTCONN;
-	failed = remote_put(fd, head, sizeof(request) + request.path_size) ||
-		 remote_put(fd, out, out_size) ||
-		 remote_get(fd, &answer, sizeof(answer)) ||
-		 answer.data_size > in_size ||
-		 remote_get(fd, in, answer.data_size);
-	give(fd, failed);
-	if (failed)
-		return -ENOTCONN;
-	if (answer.error)
-		return -answer.error;
-	return op == REMOTE_WRITE ? answer.arg : answer.data_size;
 }
 
 /* ---- the file system ---- */
@@ -125,13 +73,21 @@ static int fs_getattr(const char *path, struct stat *st,
 		      struct fuse_file_info *file)
 {
 	struct remote_stat in;
-	int n = ask(REMOTE_LSTAT, path, 0, 0, NULL, 0, &in, sizeof(in));
+	int n;
 
 	(void)file;
+	if (is_ours(path))
+		return fstatat(devices, relative(path), st,
+			       AT_SYMLINK_NOFOLLOW) ?
+			       -errno :
+			       0;
+	n = ask(REMOTE_LSTAT, path, 0, 0, NULL, 0, &in, sizeof(in));
 	if (n < 0)
 		return n;
 	memset(st, 0, sizeof(*st));
-	st->st_mode = in.mode;
+	/* a device number means nothing here: a file that is ours to serve */
+	st->st_mode = devices < 0 ? in.mode :
+				    S_IFREG | (in.mode & ~S_IFMT);
 	st->st_uid = in.uid;
 	st->st_gid = in.gid;
 	st->st_nlink = in.nlink;
@@ -145,10 +101,13 @@ static int fs_getattr(const char *path, struct stat *st,
 
 static int fs_readlink(const char *path, char *buffer, size_t size)
 {
-	int n = ask(REMOTE_READLINK, path, 0, 0, NULL, 0, buffer, size - 1);
+	int n = is_ours(path) ? readlinkat(devices, relative(path), buffer,
+					   size - 1) :
+				ask(REMOTE_READLINK, path, 0, 0, NULL, 0,
+				    buffer, size - 1);
 
 	if (n < 0)
-		return n;
+		return is_ours(path) ? -errno : n;
 	buffer[n] = '\0';
 	return 0;
 }
@@ -163,19 +122,28 @@ static int fs_readdir(const char *path, void *buffer, fuse_fill_dir_t fill,
 	(void)offset;
 	(void)file;
 	(void)flags;
+	if (is_ours(path) && path[1]) {
+		free(names);
+		return list_ours(path, buffer, fill);
+	}
 	if (names)
 		n = ask(REMOTE_READDIR, path, 0, 0, NULL, 0, names,
 			REMOTE_MAX_DATA);
 	for (char *at = names; n > 0 && at < names + n; at += strlen(at) + 1)
-		fill(buffer, at, NULL, 0, 0);
+		if (devices < 0 || !strncmp(at, "dfl-", 4))
+			fill(buffer, at, NULL, 0, 0);
 	free(names);
+	if (n >= 0 && devices >= 0)
+		n = list_ours(path, buffer, fill);
 	return n < 0 ? n : 0;
 }
 
 /* An open file: where a short read found its end; -1 before one did. */
 static int fs_open(const char *path, struct fuse_file_info *file)
 {
-	int n = ask(REMOTE_OPEN, path, file->flags, 0, NULL, 0, NULL, 0);
+	int n = is_ours(path) ? -EACCES :
+				ask(REMOTE_OPEN, path, file->flags, 0, NULL,
+				    0, NULL, 0);
 	off_t *end = n < 0 ? NULL : malloc(sizeof(*end));
 
 	if (!end)
@@ -233,6 +201,81 @@ static int fs_create(const char *path, mode_t mode,
 	return -EACCES;
 }
 
+/* ---- ioctls ---- */
+
+/* Copy from the memory of whoever calls. */
+static int copy_from_caller(void *to, uint64_t from, size_t size)
+{
+	struct iovec here = { to, size };
+	struct iovec there = { (void *)(uintptr_t)from, size };
+	pid_t caller = fuse_get_context()->pid;
+
+	if (process_vm_readv(caller, &here, 1, &there, 1, 0) !=
+	    (ssize_t)size)
+		return -EFAULT;
+	return 0;
+}
+
+/* Send the caller's buffer in pieces. */
+static int send_buffer(int fd, const char *path, uint64_t from,
+		       uint32_t size, int *failed)
+{
+	char *piece = malloc(REMOTE_MAX_DATA);
+	int n = piece ? 0 : -ENOMEM;
+
+	for (uint64_t at = 0; !n && at < size; at += REMOTE_MAX_DATA) {
+		struct call call = { .op = REMOTE_LOAD, .path = path,
+				     .offset = at, .out = piece };
+
+		call.out_size = size - at < REMOTE_MAX_DATA ?
+					size - at :
+					REMOTE_MAX_DATA;
+		n = copy_from_caller(piece, from + at, call.out_size);
+		if (!n)
+			n = converse(fd, &call, failed);
+	}
+	free(piece);
+	return n;
+}
+
+/* Partial reconfiguration: arg is a pointer in the caller, to a pointer. */
+static int program_port(const char *path, uint64_t arg)
+{
+	struct remote_port_pr pr;
+	struct call call = { .op = REMOTE_IOCTL, .path = path,
+			     .arg = REMOTE_PORT_PR, .out = &pr,
+			     .out_size = sizeof(pr) };
+	int failed = 0, fd, n = copy_from_caller(&pr, arg, sizeof(pr));
+
+	if (n)
+		return n;
+	fd = take();
+	if (fd < 0)
+		return -ENOTCONN;
+	n = send_buffer(fd, path, pr.buffer_address, pr.buffer_size, &failed);
+	if (!n)
+		n = converse(fd, &call, &failed);
+	give(fd, failed);
+	return n;
+}
+
+static int fs_ioctl(const char *path, unsigned int request, void *arg,
+		    struct fuse_file_info *file, unsigned int flags,
+		    void *data)
+{
+	(void)file;
+	(void)flags;
+	switch (is_ours(path) ? 0 : request) {
+	case REMOTE_PORT_PR:
+		return program_port(path, (uintptr_t)arg);
+	case REMOTE_PORT_RELEASE:
+	case REMOTE_PORT_ASSIGN:
+		return ask(REMOTE_IOCTL, path, request, 0, data, sizeof(int),
+			   NULL, 0);
+	}
+	return -ENOTTY;
+}
+
 static const struct fuse_operations operations = {
 	.init = fs_init,
 	.getattr = fs_getattr,
@@ -244,15 +287,21 @@ static const struct fuse_operations operations = {
 	.write = fs_write,
 	.truncate = fs_truncate,
 	.create = fs_create,
+	.ioctl = fs_ioctl,
 };
 
 int main(int argc, char **argv)
 {
-	char *arguments[] = { argv[0], "-f", "-o",
-			      "fsname=lab-vm,subtype=remotefs", argv[1] };
+	const char *program = argv[0];
 
+	if (argc > 1 && !strcmp(argv[1], "--devices")) {
+		devices = open("/dev", O_PATH | O_DIRECTORY | O_CLOEXEC);
+		argc--;
+		argv++;
+	}
 	if (argc < 3) {
-		fprintf(stderr, "usage: client MOUNTPOINT SOCKET...\n");
+		fprintf(stderr,
+			"usage: client [--devices] MOUNTPOINT SOCKET...\n");
 		return 2;
 	}
 	for (int i = 2; i < argc; i++) {
@@ -261,5 +310,10 @@ int main(int argc, char **argv)
 			return 1;
 		}
 	}
+	/* our own devices work through the mount, too */
+	char *options = devices < 0 ? "fsname=lab-vm,subtype=remotefs" :
+				      "fsname=lab-vm,subtype=remotefs,dev";
+	char *arguments[] = { (char *)program, "-f", "-o", options, argv[1] };
+
 	return fuse_main(5, arguments, &operations, NULL);
 }

@@ -4,7 +4,8 @@
  *
  * sysfs answers a refused write with an errno that says why (ENOSPC: no
  * instance left; EBUSY: in use).  SFTP has no such numbers, so the lab uses
- * this instead.  One request, one answer; nothing is kept between them.
+ * this instead.  One request, one answer; nothing is kept between them but the
+ * pieces of an ioctl's buffer.
  * Both ends are built on the same machine: native byte order and layout.
  */
 #ifndef REMOTEFS_PROTOCOL_H
@@ -22,11 +23,27 @@ enum remote_op {
 	REMOTE_OPEN,		/* arg: open(2) flags; answer: nothing */
 	REMOTE_READ,		/* arg: most bytes; answer: the bytes */
 	REMOTE_WRITE,		/* then arg bytes; answer's arg: written */
+	REMOTE_LOAD,		/* data: a piece, at offset, of the buffer of
+				 * the next IOCTL on this connection */
+	REMOTE_IOCTL,		/* arg: its number; data: what arg points at;
+				 * answer: nothing */
 };
 
 enum {
 	REMOTE_MAX_PATH = 4096,
 	REMOTE_MAX_DATA = 1 << 20,
+	REMOTE_MAX_LOAD = 512 << 20,
+};
+
+/* The requests that are carried, of linux/fpga-dfl.h. */
+#define REMOTE_PORT_PR		0xb680u		/* _IO(0xB6, 0x80) */
+#define REMOTE_PORT_RELEASE	0x4004b681u	/* _IOW(0xB6, 0x81, int) */
+#define REMOTE_PORT_ASSIGN	0x4004b682u	/* _IOW(0xB6, 0x82, int) */
+
+/* struct dfl_fpga_fme_port_pr */
+struct remote_port_pr {
+	uint32_t argsz, flags, port_id, buffer_size;
+	uint64_t buffer_address;
 };
 
 /* followed by the path (relative, no leading slash), then WRITE's data */

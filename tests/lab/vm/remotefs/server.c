@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include "protocol.h"
@@ -21,6 +22,9 @@ static struct {
 	struct remote_answer head;
 	char data[REMOTE_MAX_DATA];
 } out;
+/* the buffer of the ioctl to come */
+static char *loaded;
+static size_t loaded_size;
 
 static int escapes(const char *p)
 {
@@ -119,6 +123,67 @@ static ssize_t do_write(size_t size, off_t offset)
 	return n;
 }
 
+static void unload(void)
+{
+	free(loaded);
+	loaded = NULL;
+	loaded_size = 0;
+}
+
+static ssize_t do_load(size_t size, size_t offset)
+{
+	char *more;
+
+	if (!offset)
+		unload();
+	if (offset != loaded_size)
+		return -EINVAL;
+	more = offset + size > REMOTE_MAX_LOAD ?
+		       NULL :
+		       realloc(loaded, offset + size + 1);
+	if (!more)
+		return -ENOMEM;
+	loaded = more;
+	memcpy(loaded + offset, out.data, size);
+	loaded_size = offset + size;
+	return 0;
+}
+
+/* Let the pointer in the request, if it has one, point at our buffer. */
+static ssize_t prepare_ioctl(unsigned request, size_t size)
+{
+	struct remote_port_pr *pr = (void *)out.data;
+
+	switch (request) {
+	case REMOTE_PORT_RELEASE:
+	case REMOTE_PORT_ASSIGN:
+		return size == sizeof(int) ? 0 : -EINVAL;
+	case REMOTE_PORT_PR:
+		if (size != sizeof(*pr) || pr->buffer_size != loaded_size)
+			return -EINVAL;
+		pr->buffer_address = (uintptr_t)loaded;
+		return 0;
+	}
+	return -ENOTTY;
+}
+
+static ssize_t do_ioctl(unsigned request, size_t size)
+{
+	ssize_t n = prepare_ioctl(request, size);
+	int fd;
+
+	if (n)
+		return n;
+	fd = openat(root, path, O_RDWR);
+	if (fd < 0)
+		return -errno;
+	if (ioctl(fd, request, out.data) < 0)
+		n = -errno;
+	close(fd);
+	unload();
+	return n;
+}
+
 /* Answer one request; -1 when the other side is gone. */
 static int answer(int fd, const struct remote_request *request)
 {
@@ -142,6 +207,12 @@ static int answer(int fd, const struct remote_request *request)
 		break;
 	case REMOTE_WRITE:
 		n = do_write(request->data_size, request->offset);
+		break;
+	case REMOTE_LOAD:
+		n = do_load(request->data_size, request->offset);
+		break;
+	case REMOTE_IOCTL:
+		n = do_ioctl(request->arg, request->data_size);
 		break;
 	default:
 		n = -EINVAL;
