@@ -55,6 +55,14 @@ def function_traits(function: str | None) -> frozenset[str]:
     return frozenset({names.function_trait(function)} if function else ())
 
 
+def traits(region: model.Region) -> frozenset[str]:
+    """Return the traits of what a region holds, and of what fits into it."""
+    found = {names.interface_trait(one) for one in region.interfaces}
+    if region.is_programmable:
+        found.add(names.PROGRAMMABLE_TRAIT)
+    return function_traits(region.function) | found
+
+
 def check(claims: Iterable[model.Claim], host: model.HostState) -> None:
     """Check that regions hold, or can hold, what their servers want.
 

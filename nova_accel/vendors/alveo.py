@@ -9,7 +9,7 @@ it demands that, not signed.
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from nova_accel import actions, errors, model, names, pci, policy
+from nova_accel import actions, errors, model, names, pci, policy, regions
 from nova_accel.host import sysfs, xrt
 from nova_accel.vendors import alveo_card, group
 
@@ -284,15 +284,6 @@ class _Look:
                     available=int(is_offered),
                 ),
             ),
-            traits=card.traits | _traits(region),
+            traits=card.traits | regions.traits(region),
             region=region,
         )
-
-
-def _traits(region: model.Region) -> frozenset[str]:
-    found = {names.interface_trait(one) for one in region.interfaces}
-    if region.function:
-        found.add(names.function_trait(region.function))
-    if region.is_programmable:
-        found.add(names.PROGRAMMABLE_TRAIT)
-    return frozenset(found)

@@ -9,7 +9,7 @@ in any case; which of them belongs to what, the card does not tell.
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
-from nova_accel import model, names, pci, policy
+from nova_accel import model, names, pci, policy, regions
 from nova_accel.host import dfl, sysfs
 from nova_accel.vendors import dfl_card, group, vf_card
 
@@ -320,15 +320,17 @@ def describe(
     """Return a region as a device."""
     manager = card.manager
     interface = _interface(card, place.number)
-    is_programmable = bool(interface) and is_told(card, place)
-    function = place.port.function if place.port else None
-    traits = set(card.identity)
-    if function:
-        traits.add(names.function_trait(function))
-    if interface:
-        traits.add(names.interface_trait(interface))
-    if is_programmable:
-        traits.add(names.PROGRAMMABLE_TRAIT)
+    region = model.Region(
+        card=card.address,
+        number=place.number,
+        function=place.port.function if place.port else None,
+        interfaces=(interface,) if interface else (),
+        is_programmable=bool(interface) and is_told(card, place),
+        tool="fpgaconf" if card.driver == dfl.OLDER else "",
+        driver=card.driver,
+        dependents=place.dependents,
+        blank=rule.blank,
+    )
     count = 0 if place.refusal else 1
     slots = tuple(map(str, place.functions))
     return model.Device(
@@ -352,20 +354,10 @@ def describe(
                 available=count,
             ),
         ),
-        traits=frozenset(traits),
+        traits=regions.traits(region) | frozenset(card.identity),
         members=slots[1:],
         parent=card.address,
-        region=model.Region(
-            card=card.address,
-            number=place.number,
-            function=function,
-            interfaces=(interface,) if interface else (),
-            is_programmable=is_programmable,
-            tool="fpgaconf" if card.driver == dfl.OLDER else "",
-            driver=card.driver,
-            dependents=place.dependents,
-            blank=rule.blank,
-        ),
+        region=region,
     )
 
 
