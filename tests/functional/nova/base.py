@@ -173,6 +173,28 @@ class AccelTestBase(base.ServersTestBase):
         self.restart_compute_service(name)
         return self.computes[name]
 
+    def power_off_to_move(self) -> None:
+        """Let servers of host1 be moved: Nova itself copies disks by ssh."""
+        self.useFixture(
+            fixtures.MockPatch(
+                "nova.virt.libvirt.driver.LibvirtDriver"
+                ".migrate_disk_and_power_off",
+                self._power_off,
+                create=False,
+            )
+        )
+
+    def _power_off(
+        self, _context: Any, instance: Any, *_: Any, **__: Any
+    ) -> str:
+        self.computes["host1"].driver.power_off(instance)
+        return "[]"
+
+    def be_on(self, name: str) -> None:
+        """Let Nova's one global configuration be that of a host."""
+        self.flags(host=name)
+        self.flags(group="nova_accel", root=str(self.hosts[name].root))
+
     def force_down(self, is_down: bool) -> None:
         """Have Nova take nova-compute for dead, or for alive again."""
         (service,) = self.api.get_services(binary="nova-compute")
