@@ -2,6 +2,7 @@
 """The options of the ``[nova_accel]`` group."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -129,6 +130,11 @@ class BitstreamSettings:
     state_dir: str = "/var/lib/nova/accel"
     limit: int = 2048 * _MIB
     seconds: int = 300
+
+    @property
+    def cache_dir(self) -> str:
+        """Return the directory that bitstreams are kept in."""
+        return os.path.join(self.state_dir, "bitstreams")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """This compute node's accelerators, as nova.conf describes them."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -38,11 +37,9 @@ def read_node(
         # Of GPU instances NVML speaks to root only.
         return privileged.read_gpus() if is_own else nvml.Gpus({})
 
-    state_dir = settings.bitstreams.state_dir
-    faulted = quarantine.Quarantine(state_dir)
-    cache = bitstream_cache.Cache(
-        os.path.join(state_dir, "bitstreams"), settings.bitstreams.limit
-    )
+    kept = settings.bitstreams
+    faulted = quarantine.Quarantine(kept.state_dir)
+    cache = bitstream_cache.Cache(kept.cache_dir, kept.limit)
     found = survey.Survey(
         fs.Disk(settings.root), drivers, settings.rules, read_gpus, faulted
     )
@@ -53,7 +50,7 @@ def read_node(
             settings.root,
             nodedev=connection.NodeDevices(connect) if is_own else None,
             read_gpus=read_gpus,
-            program_s=settings.bitstreams.seconds,
+            program_s=kept.seconds,
         ),
         snapshot.Snapshot(found),
         found.look,

@@ -16,7 +16,6 @@ always comes through Glance.
 
 import dataclasses
 import logging
-import os
 import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping
@@ -86,9 +85,7 @@ class Images:
         """
         self._settings = settings
         self._api = glance.API() if api is None else api
-        self._cache = bitstream_cache.Cache(
-            os.path.join(settings.state_dir, "bitstreams"), settings.limit
-        )
+        self._cache = bitstream_cache.Cache(settings.cache_dir, settings.limit)
 
     def fetch(
         self, context: Any, images: Iterable[str], keep: Iterable[str] = ()
