@@ -6,9 +6,6 @@ from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import matching, model, names, policy, providers
 
-# Placement keeps totals in a signed 32-bit column and refuses more
-# (placement/db/constants.py, MAX_INT).
-MAX_TOTAL = 0x7FFFFFFF
 # What is told of a region, and gone from sight while a guest has the card.
 FPGA_TRAITS = (
     names.FUNCTION_PREFIX,
@@ -31,8 +28,8 @@ def build_tree(
     One provider per device, a part's below that of its whole. Its totals
     are what the device can hold in its present state; ``reserved`` is what
     partitions take that no claim has booked, and all of a device that is
-    at fault; its profile traits are those that can be made now and that
-    policy offers.
+    at fault or drained; its profile traits are those that can be made now
+    and that policy offers.
 
     :param claims: the claims of this host's servers; what they hold is
         booked in Placement already.
@@ -68,7 +65,7 @@ def _node(
     rule = rules.of(device)
     reserved = (
         dict(device.counters)
-        if device.fault
+        if device.fault or device.drain
         else unbooked(device, mine, occupied)
     )
     inventories = {
@@ -88,10 +85,20 @@ def _node(
         traits=device.traits
         | owner_traits
         | makeable(device, rule, mine)
-        | ({names.FAULTED_TRAIT} if device.fault else frozenset()),
+        | _labels(device),
         slots=_slots(device, inventories, mine, occupied),
         unread=_unread(device, mine, occupied),
     )
+
+
+def _labels(device: model.Device) -> frozenset[str]:
+    """Return the traits that tell why nothing of a device is offered."""
+    labels = set()
+    if device.fault:
+        labels.add(names.FAULTED_TRAIT)
+    if device.drain:
+        labels.add(names.DRAINED_TRAIT)
+    return frozenset(labels)
 
 
 def _unread(
@@ -125,7 +132,7 @@ def makeable(
     made = {p.handle: p.profile for p in device.partitions}
     claimed = {c.handle: c.profile for c in claims}
     existing = list((claimed | made).values())
-    if device.fault:
+    if device.fault or device.drain:
         return frozenset()
     if rule.max_slots is not None and len(existing) >= rule.max_slots:
         return frozenset()
@@ -200,11 +207,9 @@ def _inventory(
 ) -> providers.Inventory:
     if limit is not None and name == device.resource_class:
         total = min(total, limit)
-    total = min(total, MAX_TOTAL)
-    return providers.Inventory(
-        total=total,
-        reserved=min(total, reserved.get(name, 0)),
-        max_unit=total,
+    total = min(total, providers.MAX_TOTAL)
+    return providers.Inventory(total=total, max_unit=total).reserving(
+        reserved.get(name, 0)
     )
 
 

@@ -8,10 +8,16 @@ import uuid
 # of A-Z, 0-9 and underscore (placement api-ref, "Traits").
 MAX_NAME = 255
 
+# How everything begins in Placement that no standard names.
+CUSTOM = "CUSTOM_"
 OWNER_TRAIT = "CUSTOM_OWNER_NOVA_ACCEL"
 NOVA_OWNER_TRAIT = "OWNER_NOVA"
 MISSING_TRAIT = "CUSTOM_ACCELERATOR_MISSING"
 FAULTED_TRAIT = "CUSTOM_ACCELERATOR_FAULTED"
+DRAINED_TRAIT = "CUSTOM_ACCELERATOR_DRAINED"
+# Begins a trait that remembers an operator's own ``reserved``:
+# CUSTOM_ACCELERATOR_RESERVED_VGPU_2.
+RESERVED_PREFIX = "CUSTOM_ACCELERATOR_RESERVED_"
 GPU_CLASS = "VGPU"
 WHOLE_GPU_CLASS = "PGPU"
 GPU_MEMORY_CLASS = "CUSTOM_GPU_MEMORY_MB"
@@ -40,6 +46,11 @@ _OUR_PREFIXES = (
     "CUSTOM_QAT_",
 )
 
+# A PCI address, or that of a card's region, as provider_name spells it.
+_PLACE = re.compile(
+    r"(?P<domain>[0-9a-f]{4,8})_(?P<bus>[0-9a-f]{2})_(?P<slot>[0-9a-f]{2})"
+    r"_(?P<function>[0-7])(?:_region_(?P<region>[0-9]+))?"
+)
 _UUID = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
 
 # Vendors' short names by PCI vendor id (pci.ids), for traits and people.
@@ -67,7 +78,7 @@ def custom(*parts: str) -> str:
     become one.
     """
     text = re.sub(r"[^A-Z0-9]+", "_", "_".join(parts).upper())
-    return f"CUSTOM_{text.strip('_')}"[:MAX_NAME]
+    return f"{CUSTOM}{text.strip('_')}"[:MAX_NAME]
 
 
 def provider_name(root: str, address: str) -> str:
@@ -78,6 +89,26 @@ def provider_name(root: str, address: str) -> str:
 def provider_uuid(root_uuid: str, address: str) -> str:
     """Return the provider's uuid5 of compute node and device address."""
     return str(uuid.uuid5(uuid.UUID(root_uuid), address))
+
+
+def is_our_provider(
+    root: str, root_name: str, name: str, provider: str
+) -> bool:
+    """Return whether a provider's uuid is the one we give to its name.
+
+    For a provider without traits: a service that died between creating
+    and marking it left one. Names of devices off the PCI bus don't tell
+    their address, so of those it can't be proved.
+
+    :param root: uuid of the compute node's provider.
+    :param provider: uuid of the one in question.
+    """
+    found = _PLACE.fullmatch(name.removeprefix(f"{root_name}_accel_"))
+    if found is None:
+        return False
+    part = f"/region-{found['region']}" if found["region"] else ""
+    address = "{domain}:{bus}:{slot}.{function}".format(**found.groupdict())
+    return provider_uuid(root, address + part) == provider
 
 
 def mdev_uuid(provider: str, slot: str) -> str:

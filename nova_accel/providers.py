@@ -4,10 +4,19 @@
 import dataclasses
 from collections.abc import Mapping
 
+# Placement keeps these numbers in signed 32-bit columns and refuses more
+# (placement/db/constants.py, MAX_INT).
+MAX_TOTAL = 0x7FFFFFFF
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """One inventory record, with Placement's own field names."""
+    """One inventory record, with Placement's own field names.
+
+    What this library reserves is told from what an operator reserves by
+    the record itself: it is ``max_unit - total``. Placement lets a
+    ``max_unit`` be larger than what there is.
+    """
 
     total: int
     reserved: int = 0
@@ -15,6 +24,27 @@ class Inventory:
     max_unit: int = 1
     step_size: int = 1
     allocation_ratio: float = 1.0
+
+    @property
+    def own(self) -> int:
+        """Return how many units this library has reserved.
+
+        None of them, if somebody else has written the record.
+        """
+        own = self.max_unit - self.total
+        return own if 0 <= own <= self.total else 0
+
+    def reserving(self, amount: int) -> "Inventory":
+        """Return the record with so many units reserved by this library.
+
+        As many as there are, at most.
+        """
+        own = min(amount, self.total)
+        return dataclasses.replace(
+            self,
+            reserved=own,
+            max_unit=min(self.total + own, MAX_TOTAL),
+        )
 
     def as_dict(self) -> dict[str, int | float]:
         """Return the record as Placement's API and Nova spell it."""

@@ -8,6 +8,28 @@ from nova_accel import providers
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CreateClass:
+    """Make a custom resource class known to Placement."""
+
+    name: str
+
+    def __str__(self) -> str:
+        """Return the change in one line."""
+        return f"create resource class {self.name}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTrait:
+    """Make a custom trait known to Placement."""
+
+    name: str
+
+    def __str__(self) -> str:
+        """Return the change in one line."""
+        return f"create trait {self.name}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CreateProvider:
     """Create a resource provider below its parent."""
 
@@ -18,6 +40,19 @@ class CreateProvider:
     def __str__(self) -> str:
         """Return the change in one line."""
         return f"create provider {self.name} ({self.uuid})"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateProvider:
+    """Give a resource provider its name and its parent again."""
+
+    uuid: str
+    name: str
+    parent: str
+
+    def __str__(self) -> str:
+        """Return the change in one line."""
+        return f"rename or move provider {self.uuid}: {self.name}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,32 +73,19 @@ class SetInventories:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class AddTraits:
-    """Add traits to a provider; the others stay."""
+class ChangeTraits:
+    """Add some traits to a provider and take others; the rest stays."""
 
     uuid: str
     name: str
-    traits: frozenset[str]
+    added: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         """Return the change in one line."""
-        return f"add traits to {self.name}: {', '.join(sorted(self.traits))}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveTraits:
-    """Take traits from a provider; the others stay."""
-
-    uuid: str
-    name: str
-    traits: frozenset[str]
-
-    def __str__(self) -> str:
-        """Return the change in one line."""
-        return (
-            f"remove traits from {self.name}:"
-            f" {', '.join(sorted(self.traits))}"
-        )
+        changes = [f"+{trait}" for trait in sorted(self.added)]
+        changes += [f"-{trait}" for trait in sorted(self.removed)]
+        return f"change traits of {self.name}: {', '.join(changes)}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +100,13 @@ class DeleteProvider:
         return f"delete provider {self.name} ({self.uuid})"
 
 
-Call = (
-    CreateProvider | SetInventories | AddTraits | RemoveTraits | DeleteProvider
+# What is known cloud-wide, and what is one provider's.
+Name = CreateClass | CreateTrait
+ProviderCall = (
+    CreateProvider
+    | UpdateProvider
+    | SetInventories
+    | ChangeTraits
+    | DeleteProvider
 )
+Call = Name | ProviderCall

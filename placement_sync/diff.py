@@ -2,10 +2,10 @@
 """From the tree that is to the tree that should be, as a list of calls."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import names, providers
-from placement_sync import calls
+from placement_sync import calls, reserved
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,56 +13,155 @@ class Guard:
     """What must not be taken away.
 
     ``held`` are the providers that have, or may have, allocations: they
-    and their resource classes stay, reserved whole. ``unknown`` are the
-    providers of devices that could not be read: they stay as they are, and
-    so does what nests in them. Whatever such a provider nests in stays
-    with it.
+    and their resource classes stay, reserved whole. ``unknown`` are
+    providers of which nothing can be told: they stay as they are, and so
+    does what nests in them. ``unreadable`` are those of devices that are
+    there and can't be read: they stay too, reserved whole and labelled as
+    faulted. Whatever such a provider nests in stays with it.
     """
 
     held: frozenset[str] = frozenset()
     unknown: frozenset[str] = frozenset()
+    unreadable: frozenset[str] = frozenset()
+
+
+NOTHING = Guard()
 
 
 def plan(
     actual: providers.ProviderTree,
     desired: providers.ProviderTree,
-    guard: Guard,
+    guard: Guard = NOTHING,
+    known: Collection[str] | None = None,
 ) -> list[calls.Call]:
     """Return the calls that turn the actual tree into the desired one.
 
-    Traits that are unread in the desired tree stay as they are. The calls
-    come in an order Placement accepts: providers are created first,
+    What an operator has set stays: ``reserved``, as the least of it,
+    ``allocation_ratio``, and traits that are not ours to set. Traits that
+    are unread in the desired tree stay as they are. The calls come in an
+    order Placement accepts: names first, then providers are created,
     parents before children, and deleted last, children before parents. An
-    equal tree needs no call. A provider that should go but is held keeps its
-    classes, reserved whole, and is marked as missing.
+    equal tree needs no call. A provider that should go but is held keeps
+    its classes, reserved whole, and is marked as missing.
 
     :param actual: our providers as the service has them; whatever is not
         ours must not be in it.
+    :param known: the custom resource classes and traits that Placement
+        knows; None where somebody else makes them.
     """
     before = {node.uuid: node for node in actual.nodes}
     after = {node.uuid: node for node in desired.nodes}
-    unknown = _with_parts(guard.unknown, before)
-    kept = _with_parents(guard.held | unknown, before)
-    found: list[calls.Call] = [
-        calls.CreateProvider(
-            uuid=node.uuid, name=node.name, parent=node.parent
-        )
-        for node in _top_down(after)
-        if node.uuid not in before
-    ]
-    for node in desired.nodes:
-        if node.uuid not in unknown or node.uuid not in before:
+    left, aside = _apart(before, after, guard)
+    kept = _with_parents(guard.held | left | aside, before)
+    found: list[calls.ProviderCall] = []
+    for node in _top_down(after):
+        if node.uuid not in before:
+            found.append(
+                calls.CreateProvider(
+                    uuid=node.uuid, name=node.name, parent=node.parent
+                )
+            )
+        if node.uuid not in (left | aside) & before.keys():
             found += _changes(before.get(node.uuid), node, guard)
     for node in reversed(_top_down(before)):
-        if node.uuid in after or node.uuid in unknown:
+        if node.uuid in aside:
+            found += _changes(node, set_aside(node), guard)
+        elif node.uuid in after or node.uuid in left:
             continue
-        if node.uuid in kept:
+        elif node.uuid in kept:
             found += _changes(node, shelved(node), guard)
         else:
             found.append(
                 calls.DeleteProvider(uuid=node.uuid, name=node.name)
             )
-    return sorted(found, key=_rank)
+    ordered = sorted(found, key=lambda call: _rank(call, before))
+    return [*_names(ordered, known), *ordered]
+
+
+def shrinking(
+    actual: providers.ProviderTree,
+    desired: providers.ProviderTree,
+    guard: Guard = NOTHING,
+) -> frozenset[str]:
+    """Return the providers that would lose a class, or go altogether.
+
+    Whether anything is allocated from them must be known before a plan is
+    made; of the others it does not matter.
+    """
+    before = {node.uuid: node for node in actual.nodes}
+    wanted = {node.uuid: node.inventories.keys() for node in desired.nodes}
+    left, aside = _apart(before, wanted, guard)
+    return frozenset(
+        node.uuid
+        for node in actual.nodes
+        if node.uuid not in left | aside
+        and (
+            node.uuid not in wanted
+            or node.inventories.keys() - wanted[node.uuid]
+        )
+    )
+
+
+def unreadable(
+    actual: providers.ProviderTree, addresses: Iterable[str]
+) -> frozenset[str]:
+    """Return the providers of devices that can't be read, and their parts'.
+
+    A part is known by its name too: who moved its provider elsewhere has
+    not moved the part.
+
+    :param addresses: of the devices.
+    """
+    root = actual.root
+    found = frozenset(addresses)
+    parts = tuple(
+        f"{names.provider_name(root.name, address)}_region_"
+        for address in found
+    )
+    return frozenset(
+        names.provider_uuid(root.uuid, address) for address in found
+    ) | frozenset(n.uuid for n in actual.nodes if n.name.startswith(parts))
+
+
+def _apart(
+    nodes: Mapping[str, providers.ProviderNode],
+    described: Collection[str],
+    guard: Guard,
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return which providers are left as they are, and which set aside.
+
+    Who is described has been read, whatever it nests in.
+    """
+    left = _with_parts(guard.unknown, nodes)
+    aside = _with_parts(guard.unreadable, nodes) & nodes.keys()
+    return left, aside - left - frozenset(described)
+
+
+def _names(
+    plan: Iterable[calls.ProviderCall], known: Collection[str] | None
+) -> list[calls.Call]:
+    """Return the calls that make the names known which a plan needs."""
+    if known is None:
+        return []
+    classes: set[str] = set()
+    traits: set[str] = set()
+    for call in plan:
+        if isinstance(call, calls.SetInventories):
+            classes |= call.inventories.keys()
+        elif isinstance(call, calls.ChangeTraits):
+            traits |= call.added
+    return [
+        *(calls.CreateClass(name=n) for n in _custom(classes, known)),
+        *(calls.CreateTrait(name=n) for n in _custom(traits, known)),
+    ]
+
+
+def _custom(wanted: Iterable[str], known: Collection[str]) -> list[str]:
+    return sorted(
+        name
+        for name in wanted
+        if name.startswith(names.CUSTOM) and name not in known
+    )
 
 
 def _with_parents(
@@ -108,7 +207,16 @@ def shelved(node: providers.ProviderNode) -> providers.ProviderNode:
         node,
         inventories=_reserve_all(node.inventories),
         traits=frozenset(t for t in node.traits if not _is_profile(t))
-        | {names.MISSING_TRAIT},
+        | {names.OWNER_TRAIT, names.MISSING_TRAIT},
+    )
+
+
+def set_aside(node: providers.ProviderNode) -> providers.ProviderNode:
+    """Return a provider as it is kept while its device can't be read."""
+    return dataclasses.replace(
+        node,
+        inventories=_reserve_all(node.inventories),
+        traits=node.traits | {names.OWNER_TRAIT, names.FAULTED_TRAIT},
     )
 
 
@@ -129,6 +237,8 @@ def apply(
                 )
             case calls.DeleteProvider(uuid=uuid):
                 del nodes[uuid]
+            case calls.CreateClass() | calls.CreateTrait():
+                continue
             case _:
                 nodes[call.uuid] = _applied(nodes[call.uuid], call)
     return dataclasses.replace(
@@ -139,42 +249,50 @@ def apply(
 
 def _applied(
     node: providers.ProviderNode,
-    call: calls.SetInventories | calls.AddTraits | calls.RemoveTraits,
+    call: calls.UpdateProvider | calls.SetInventories | calls.ChangeTraits,
 ) -> providers.ProviderNode:
     match call:
         case calls.SetInventories(inventories=inventories):
             return dataclasses.replace(node, inventories=inventories)
-        case calls.AddTraits(traits=traits):
-            return dataclasses.replace(node, traits=node.traits | traits)
-        case calls.RemoveTraits(traits=traits):
-            return dataclasses.replace(node, traits=node.traits - traits)
+        case calls.ChangeTraits(added=added, removed=removed):
+            return dataclasses.replace(
+                node, traits=(node.traits | added) - removed
+            )
+        case calls.UpdateProvider(name=name, parent=parent):
+            return dataclasses.replace(node, name=name, parent=parent)
 
 
 def _changes(
     before: providers.ProviderNode | None,
     after: providers.ProviderNode,
     guard: Guard,
-) -> Iterable[calls.Call]:
+) -> Iterable[calls.ProviderCall]:
     old = before.inventories if before else {}
-    new = dict(after.inventories)
+    traits = before.traits if before else frozenset()
+    wanted = dict(after.inventories)
     if after.uuid in guard.held:
-        gone = {k: v for k, v in old.items() if k not in new}
-        new |= _reserve_all(gone)
+        gone = {k: v for k, v in old.items() if k not in wanted}
+        wanted |= _reserve_all(gone)
+    new, memory = reserved.join(old, traits, wanted)
+    if before and (before.name, before.parent) != (after.name, after.parent):
+        yield calls.UpdateProvider(
+            uuid=after.uuid, name=after.name, parent=after.parent
+        )
     if new != dict(old):
         yield calls.SetInventories(
             uuid=after.uuid, name=after.name, inventories=new
         )
-    traits = before.traits if before else frozenset()
-    if added := after.traits - traits:
-        yield calls.AddTraits(uuid=after.uuid, name=after.name, traits=added)
+    added = (_lasting(after.traits) | memory) - traits
     stale = frozenset(
         trait
-        for trait in traits - after.traits
-        if names.is_ours(trait) and not trait.startswith(after.unread)
-    )
-    if stale:
-        yield calls.RemoveTraits(
-            uuid=after.uuid, name=after.name, traits=stale
+        for trait in traits - after.traits - memory
+        if names.is_ours(trait)
+        and trait != names.NOVA_OWNER_TRAIT
+        and not trait.startswith(after.unread)
+    ) | frozenset(t for t in traits - memory if _is_memory(t))
+    if added or stale:
+        yield calls.ChangeTraits(
+            uuid=after.uuid, name=after.name, added=added, removed=stale
         )
 
 
@@ -182,7 +300,7 @@ def _reserve_all(
     inventories: Mapping[str, providers.Inventory],
 ) -> dict[str, providers.Inventory]:
     return {
-        name: dataclasses.replace(inventory, reserved=inventory.total)
+        name: inventory.reserving(inventory.total)
         for name, inventory in inventories.items()
     }
 
@@ -191,14 +309,39 @@ def _is_profile(trait: str) -> bool:
     return trait.startswith(names.PROFILE_PREFIXES)
 
 
+def _is_memory(trait: str) -> bool:
+    return trait.startswith(names.RESERVED_PREFIX)
+
+
+def _lasting(traits: frozenset[str]) -> frozenset[str]:
+    """Return a provider's traits but those that its records decide."""
+    return frozenset(trait for trait in traits if not _is_memory(trait))
+
+
 _ORDER = (
     calls.CreateProvider,
+    calls.UpdateProvider,
+    calls.ChangeTraits,
     calls.SetInventories,
-    calls.AddTraits,
-    calls.RemoveTraits,
+    calls.ChangeTraits,
     calls.DeleteProvider,
 )
+_LATE = 4
 
 
-def _rank(call: calls.Call) -> int:
+def _rank(
+    call: calls.ProviderCall, before: Mapping[str, providers.ProviderNode]
+) -> int:
+    """Return when a call has its turn.
+
+    Traits come after the records: what is reserved first and labelled
+    then is offered at no time. But a provider is offered only once it is
+    labelled, and what an operator had set is remembered before it is
+    hidden.
+    """
+    if isinstance(call, calls.ChangeTraits):
+        is_early = call.uuid not in before or any(
+            _is_memory(trait) for trait in call.added
+        )
+        return _ORDER.index(calls.ChangeTraits) if is_early else _LATE
     return _ORDER.index(type(call))

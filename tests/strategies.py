@@ -267,10 +267,10 @@ _OUR_TRAITS = [
 
 @st.composite
 def inventories(draw: st.DrawFn) -> providers.Inventory:
-    """Draw an inventory record."""
+    """Draw an inventory record as this library writes it."""
     total = draw(st.integers(1, 8))
-    return providers.Inventory(
-        total=total, reserved=draw(st.integers(0, total)), max_unit=total
+    return providers.Inventory(total=total, max_unit=total).reserving(
+        draw(st.integers(0, total))
     )
 
 

@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 import os_resource_classes
 import os_traits
 
-from nova_accel import inventory, matching, model, names, packing
+from nova_accel import (
+    inventory,
+    matching,
+    model,
+    names,
+    packing,
+    providers,
+)
 
 # What the library can hand to a guest (virt_hooks/hostdev.py).
 TECHNOLOGIES = frozenset({"mdev", "vendor-vfio"}) | matching.WHOLE
@@ -72,10 +79,10 @@ def _is_custom(name: str) -> bool:
 
 def _counters(device: model.Device) -> Iterator[str]:
     for name, total in device.counters.items():
-        if not _is_whole(total, 0) or total > inventory.MAX_TOTAL:
+        if not _is_whole(total, 0) or total > providers.MAX_TOTAL:
             yield (
                 f"counter {name} is {total!r}; write a whole number up to"
-                f" {inventory.MAX_TOTAL}"
+                f" {providers.MAX_TOTAL}"
             )
     if device.counters and device.resource_class not in device.counters:
         yield (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nova_accel import inventory, model, policy
+from nova_accel import inventory, model, policy, providers
 from tests import strategies
 from tests.hosts import build, look
 
@@ -194,7 +194,7 @@ def test_no_total_is_more_than_placement_takes(tmp_path: pathlib.Path) -> None:
     state = look.read(root)
     tree = inventory.build_tree(strategies.ROOT, state, policy.Policy())
     totals = [i.total for n in tree.nodes for i in n.inventories.values()]
-    assert max(totals) == inventory.MAX_TOTAL == 0x7FFFFFFF
+    assert max(totals) == providers.MAX_TOTAL == 0x7FFFFFFF
 
 
 # -- what can't be read, and what follows -----------------------------------

@@ -20,7 +20,8 @@ def test_every_inventory_is_one_that_placement_takes(
         for record in node.inventories.values():
             assert 0 < record.total
             assert 0 <= record.reserved <= record.total
-            assert 1 <= record.min_unit <= record.max_unit <= record.total
+            assert 1 <= record.min_unit <= record.total <= record.max_unit
+            assert record.max_unit - record.total == record.reserved
 
 
 @given(strategies.hosts())
