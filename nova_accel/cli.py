@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 
 from nova_accel import (
     capture,
@@ -25,7 +25,15 @@ from nova_accel import (
     providers,
     report,
 )
-from nova_accel.host import fs, nvml, quarantine, sysfs
+from nova_accel.host import (
+    acknowledged,
+    drains,
+    fs,
+    health_facts,
+    nvml,
+    quarantine,
+    sysfs,
+)
 
 # Exit status for input that can't be used, as argparse's own.
 _BAD_INPUT = 2
@@ -137,11 +145,27 @@ def open_host(root: str) -> tuple[sysfs.HostReader, capture.Meta]:
 
     :raises ArchiveError: it is neither.
     """
+    source, read_gpus, meta = open_source(root)
+    return sysfs.HostReader(source=source, gpus=read_gpus()), meta
+
+
+def open_source(
+    root: str,
+) -> tuple[fs.Source, Callable[[], nvml.Gpus], capture.Meta]:
+    """Return the files of a directory or an archive, and what is known.
+
+    The second is what tells of its GPUs, in the words of NVML.
+
+    :raises ArchiveError: it is neither.
+    """
     if os.path.isdir(root + fs.TOP):
         # NVML speaks of this machine, whatever a tree from elsewhere shows.
         is_here = os.path.realpath(root) == "/"
-        gpus = nvml.read_gpus() if is_here else nvml.Gpus({})
-        return sysfs.HostReader(root, gpus=gpus), capture.describe_host(root)
+        return (
+            fs.Disk(root),
+            nvml.read_gpus if is_here else lambda: nvml.Gpus({}),
+            capture.describe_host(root),
+        )
     if os.path.isdir(root):
         raise errors.ArchiveError(
             root, "holds no sys/ directory; name the directory above it"
@@ -150,7 +174,7 @@ def open_host(root: str) -> tuple[sysfs.HostReader, capture.Meta]:
         raise errors.ArchiveError(root, "does not exist")
     image, meta = capture.load(root)
     gpus = capture.gpus(root, meta)
-    return sysfs.HostReader(source=image, gpus=gpus), meta
+    return image, lambda: gpus, meta
 
 
 def _chosen(given: str | None, default: str) -> str:
@@ -187,8 +211,14 @@ def _inspect(arguments: argparse.Namespace) -> str:
     settings = _settings(arguments)
     host, meta = open_host(_chosen(arguments.root, settings.root))
     state = discovery.read(host, _drivers(settings.drivers), settings.rules)
-    if arguments.root is None:
-        state = _marked(state, settings.bitstreams.state_dir)
+    state_dir = settings.bitstreams.state_dir
+    seen_to = acknowledged.Acknowledged(state_dir)
+    is_own = arguments.root is None  # its notes are of the same host
+    ill = health_facts.find(host, state.devices, seen_to if is_own else None)
+    if is_own:
+        state = _marked(faults.ill_marks(state, ill), state_dir)
+    elif ill:
+        state, _ = faults.mark(faults.ill_marks(state, ill), {})
     name = arguments.host or meta.get("hostname") or platform.node()
     if not name.isprintable():
         raise errors.MalformedError("host name", name, "printable text")
@@ -202,17 +232,18 @@ def _inspect(arguments: argparse.Namespace) -> str:
 
 
 def _marked(state: model.HostState, state_dir: str) -> model.HostState:
-    """Return a host with what nova-compute has set aside."""
+    """Return a host with what is set aside and what is drained."""
     try:
         known = quarantine.Quarantine(state_dir).read()
+        drained = drains.Drains(state_dir).read()
     except errors.UnreadableError as error:
         problem = model.Problem(
             where=error.path,
-            reason="what is set aside can't be told; run this as root, or as"
-            " the user of nova-compute",
+            reason="what is set aside, or drained, can't be told; run this as"
+            " root, or as the user of nova-compute",
         )
         return dataclasses.replace(state, problems=(*state.problems, problem))
-    return faults.mark(state, known)[0]
+    return faults.drain_marks(faults.mark(state, known)[0], drained)
 
 
 def _functions(host: sysfs.HostReader) -> tuple[pci.PciFunction, ...]:
@@ -226,6 +257,7 @@ def _functions(host: sysfs.HostReader) -> tuple[pci.PciFunction, ...]:
 def _capture(arguments: argparse.Namespace) -> str:
     host, meta = open_host(_chosen(arguments.root, "/"))
     state = discovery.read(host, _drivers(()), policy.Policy())
+    health_facts.find(host, state.devices)  # what it reads is captured, too
     name = meta.get("hostname") or "host"
     day = str(meta.get("date", ""))[:10]
     path = arguments.output or f"nova-accel-{name}-{day}.tar.gz"
@@ -239,25 +271,56 @@ def _capture(arguments: argparse.Namespace) -> str:
 
 def _heal(arguments: argparse.Namespace) -> str:
     settings = _settings(arguments)
-    notes = quarantine.Quarantine(
-        arguments.state_dir or settings.bitstreams.state_dir
-    )
+    state_dir = arguments.state_dir or settings.bitstreams.state_dir
+    notes = quarantine.Quarantine(state_dir)
+    seen_to = acknowledged.Acknowledged(state_dir)
+    host, _ = open_host(settings.root)
+    state = discovery.read(host, _drivers(settings.drivers), settings.rules)
+    ill = health_facts.find(host, state.devices, seen_to)
     known = notes.read()
     if not arguments.address:
-        return "".join(
-            f"{fault.address}  since {fault.when or '?'}: {fault.reason}\n"
-            for _, fault in sorted(known.items())
-        ) or f"Nothing is set aside in {notes.place}.\n"
-    for address in arguments.address:
-        if address not in known:
-            raise errors.MalformedError(
-                "device that is set aside",
-                address,
-                f"one of those in {notes.place}:"
-                f" {', '.join(sorted(known)) or 'nothing'}",
-            )
-    healed = ", ".join(sorted(notes.heal(arguments.address)))
-    return f"{healed}: offered again from nova-compute's next pass on\n"
+        found = _listed(ill, known)
+        return found or f"Nothing is set aside in {notes.place}.\n"
+    wanted = {
+        one if one in known else faults.address_of(state, one)
+        for one in arguments.address
+    }
+    _check_aside(wanted, known.keys() | ill.keys(), notes.place)
+    for device in state.devices:
+        if device.address in wanted & ill.keys():
+            seen_to.put(health_facts.read_counts(host, device))
+    healed = notes.heal(wanted) | (wanted & ill.keys())
+    left = health_facts.find(host, state.devices, seen_to)
+    return "".join(
+        f"{address}: is set aside still: {left[address].reason}\n"
+        if address in left
+        else f"{address}: offered again from nova-compute's next pass on\n"
+        for address in sorted(healed)
+    )
+
+
+def _check_aside(wanted: Set[str], aside: Set[str], place: str) -> None:
+    """Check that all devices are set aside.
+
+    :param place: where notes on such devices are.
+    :raises MalformedError: one is not.
+    """
+    for address in sorted(wanted - aside):
+        raise errors.MalformedError(
+            "device that is set aside",
+            address,
+            f"one of those in {place}:"
+            f" {', '.join(sorted(aside)) or 'nothing'}",
+        )
+
+
+def _listed(*told: faults.Faults) -> str:
+    """Return what is set aside, in lines: what heals by itself first."""
+    return "".join(
+        f"{fault.address}  since {fault.when or '?'}: {fault.reason}\n"
+        for known in told
+        for _, fault in sorted(known.items())
+    )
 
 
 _COMMANDS = {"inspect": _inspect, "capture": _capture, "heal": _heal}

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices set aside because something went wrong with them."""
+"""Devices set aside: something went wrong, or their operator says so."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from nova_accel import model
+from nova_accel import model, pci
 
 Faults = Mapping[str, model.Fault]
+Drains = Mapping[str, model.Drain]
 
 
 def mark(
@@ -34,16 +35,143 @@ def mark(
     )
     left = {a: f for a, f in faults.items() if a not in healed}
     devices = tuple(_marked(d, left.get(d.address)) for d in host.devices)
-    problems = {
-        *host.problems,
-        *(_problem(d, left.get(d.address)) for d in devices if d.fault),
-    }
-    marked = dataclasses.replace(
+    told = (_problem(d, left.get(d.address)) for d in devices if d.fault)
+    return _with(host, devices, told), healed
+
+
+def ill_marks(host: model.HostState, ill: Faults) -> model.HostState:
+    """Return a host whose ill devices are marked.
+
+    For what each reading finds, and what heals by itself. It goes before
+    ``mark``, which tells all problems.
+
+    :param ill: what is wrong, by the device's address.
+    """
+    devices = tuple(_marked(d, ill.get(d.address)) for d in host.devices)
+    return dataclasses.replace(host, devices=devices)
+
+
+def drain_marks(host: model.HostState, drains: Drains) -> model.HostState:
+    """Return a host whose drained devices are marked.
+
+    A drain of a card is one of its parts too; that of a part is of that
+    part only. One of a function that a device gives away, or that travels
+    with it, is one of the device. One of a device that is not there
+    changes nothing.
+
+    :param drains: by address.
+    """
+    said: dict[str, list[model.Drain]] = {}
+    for address, drain in sorted(drains.items()):
+        device = device_of(host, address)
+        if device is not None:
+            said.setdefault(device.address, []).append(drain)
+    devices = (
+        _drained(d, (*said.get(d.parent, ()), *said.get(d.address, ())))
+        for d in host.devices
+    )
+    told = (_notice(a, one) for a, them in said.items() for one in them)
+    return _with(host, devices, told)
+
+
+def closed(host: model.HostState) -> model.HostState:
+    """Return a host of which no device takes a new server.
+
+    For one whose notes can't be read: which of its devices are set aside
+    or drained is not known, and not knowing is no offer.
+    """
+    reason = "what is said of it can't be read"
+    devices = tuple(
+        dataclasses.replace(d, drain=d.drain or reason) for d in host.devices
+    )
+    told = model.Problem(
+        where="notes",
+        reason="which devices are set aside or drained can't be read, so none"
+        " takes a new server; let this service's user read [nova_accel]"
+        " state_dir",
+    )
+    return _with(host, devices, (told,))
+
+
+def device_of(host: model.HostState, address: str) -> model.Device | None:
+    """Return the device that an address stands for, None for none.
+
+    That of a card stands for the card, also where the card's only region
+    is given away under it. That of a function that a device gives away (a
+    VF), or that travels with it, stands for the device.
+
+    :param address: as a person types it, see ``address_of``.
+    """
+    wanted = _spelled(address)
+    exact = host.device(wanted)
+    if exact is not None or not pci.is_address(wanted):
+        return exact  # slots of mdevs are called the same on each device
+    found = [d for d in host.devices if wanted in (*d.slots, *d.members)]
+    # The VF of a region travels with its card, too.
+    found.sort(key=lambda d: (wanted not in d.slots, not d.parent))
+    return found[0] if found else None
+
+
+def address_of(host: model.HostState, address: str) -> str:
+    """Return an address as notes and devices have it.
+
+    It is that of the device that it stands for; where there is none now,
+    as a device would have it.
+
+    :param address: as a person types it: in upper case, or without the
+        domain 0000, as lspci prints it.
+    """
+    device = device_of(host, address)
+    return device.address if device else _spelled(address)
+
+
+def _spelled(address: str) -> str:
+    plain = address.strip()
+    for text in (plain.lower(), f"0000:{plain.lower()}"):
+        if pci.is_address(text.partition("/")[0]):
+            return text
+    return plain
+
+
+def _with(
+    host: model.HostState,
+    devices: Iterable[model.Device],
+    told: Iterable[model.Problem],
+) -> model.HostState:
+    """Return a host with these devices, and with more problems."""
+    problems = {*host.problems, *told}
+    return dataclasses.replace(
         host,
-        devices=devices,
+        devices=tuple(devices),
         problems=tuple(sorted(problems, key=lambda p: (p.where, p.reason))),
     )
-    return marked, healed
+
+
+def _joined(reasons: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(reasons))
+
+
+def _drained(
+    device: model.Device, drains: Collection[model.Drain]
+) -> model.Device:
+    if not drains:
+        return device
+    return dataclasses.replace(
+        device, drain=_joined(_reason(drain) for drain in drains)
+    )
+
+
+def _reason(drain: model.Drain) -> str:
+    return drain.reason or "its operator gave no reason"
+
+
+def _notice(address: str, drain: model.Drain) -> model.Problem:
+    return model.Problem(
+        where=address,
+        reason=f"is drained, it takes no new server: {_reason(drain)} (since"
+        f" {drain.when or '?'}); `placement-sync undrain {drain.address}`"
+        " offers it again",
+    )
 
 
 def _marked(device: model.Device, fault: model.Fault | None) -> model.Device:

@@ -213,6 +213,18 @@ class Fault:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """That a device takes no new server: its operator says so.
+
+    ``address`` is the device's, ``when`` the time in ISO 8601.
+    """
+
+    address: str
+    reason: str
+    when: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One physical device.
 
@@ -230,7 +242,8 @@ class Device:
 
     ``parent`` is the address of the device that this one is a part of,
     as a region of its card; ``region`` is set on such parts. ``fault``
-    tells why nothing of it may be used now, empty for a healthy device.
+    tells why nothing of it may be used now, empty for a healthy device;
+    ``drain`` why its operator gives it to no more servers.
     A device without counters is described, and not offered.
     """
 
@@ -256,6 +269,7 @@ class Device:
     parent: str = ""
     region: Region | None = None
     fault: str = ""
+    drain: str = ""
 
     def profile(self, name: str) -> Profile | None:
         """Return the profile of that name, or None."""

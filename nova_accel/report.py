@@ -50,6 +50,8 @@ def _device_dict(device: model.Device) -> dict[str, Any]:
         found["parent"] = device.parent
     if device.fault:
         found["fault"] = device.fault
+    if device.drain:
+        found["drain"] = device.drain
     if device.region is not None:
         found["region"] = {
             "number": device.region.number,
@@ -138,8 +140,7 @@ def _device_lines(device: model.Device) -> Iterator[str]:
         facts.append(f"NUMA node {device.numa_node}")
     title = f"{device.vendor} {device.model}".strip()
     yield f"{device.address}  {title}  ({', '.join(facts)})"
-    if device.fault:
-        yield f"  set aside: {device.fault}"
+    yield from _closed_lines(device)
     if device.region is not None:
         yield from _region_lines(device, device.region)
     elif device.members:
@@ -167,6 +168,14 @@ def _device_lines(device: model.Device) -> Iterator[str]:
             f"    {partition.handle}  {partition.profile}"
             f"  on {partition.parent}{known_free}"
         )
+
+
+def _closed_lines(device: model.Device) -> Iterator[str]:
+    """Yield why nothing of a device is offered now."""
+    if device.fault:
+        yield f"  set aside: {device.fault}"
+    if device.drain:
+        yield f"  drained: {device.drain}"
 
 
 def _region_lines(

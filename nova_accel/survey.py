@@ -8,10 +8,12 @@ Where none of them moved, nothing is read.
 """
 
 import contextlib
+import dataclasses
 import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol, TypeVar
 
 from nova_accel import (
     discovery,
@@ -22,7 +24,16 @@ from nova_accel import (
     plugin,
     policy,
 )
-from nova_accel.host import fs, nvml, quarantine, sysfs, uevents
+from nova_accel.host import (
+    acknowledged,
+    drains,
+    fs,
+    health_facts,
+    nvml,
+    quarantine,
+    sysfs,
+    uevents,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -33,6 +44,7 @@ _SILENT = (
     "xclbinuuid",
     "qat/state",
     "qat/cfg_services",
+    "aer_dev_fatal",
 )
 # A whole reading at least so often: nothing tells of GPU instances made
 # with the vendor's tool where NVML is missing. As often as Nova's own
@@ -44,6 +56,27 @@ _NVIDIA = "10de"
 _DRIVER = "driver"
 
 ReadGpus = Callable[[], Mapping[str, nvml.GpuFacts]]
+Note_co = TypeVar("Note_co", covariant=True)
+
+
+class Kept(Protocol[Note_co]):
+    """Notes on devices, as they are kept somewhere."""
+
+    def read(self) -> Mapping[str, Note_co]:
+        """Return the notes by address, or raise UnreadableError."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Noted:
+    """What is written down on a host's devices, beside what they show.
+
+    None for notes that could never be read so far.
+    """
+
+    faulted: faults.Faults | None = None
+    drained: faults.Drains | None = None
+    seen_to: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 class Survey:
@@ -56,22 +89,39 @@ class Survey:
         rules: policy.Policy,
         read_gpus: ReadGpus = dict,
         faulted: quarantine.Quarantine | None = None,
+        drained: drains.Drains | None = None,
     ) -> None:
         """Read files from ``source``; nothing is read yet.
 
         :param faulted: the notes on devices that failed.
+        :param drained: those on devices that their operator drains.
         """
         self._source = source
         self._drivers = drivers
         self._rules = rules
         self._read_gpus = read_gpus
         self._faulted = faulted
-        self._faults: faults.Faults = {}
+        self._drained = drained
+        #: The kernel's errors that somebody has seen to.
+        self.seen_to: acknowledged.Acknowledged | None = None
+        self._noted = _Noted()
         self._guard = threading.Lock()
         self._last: sysfs.HostReader | None = None
         self._silent: Mapping[str, str | int] = {}
         self._mark: str | None = None
         self._when = 0.0
+
+    def check_notes(self) -> None:
+        """See that the notes on devices can be read.
+
+        Before the first reading: later ones fall back on what is known,
+        but whoever knows nothing yet would take the devices for healthy.
+
+        :raises UnreadableError: they can't.
+        """
+        for kept in (self._faulted, self._drained):
+            if kept is not None:
+                kept.read()
 
     def look(self) -> sysfs.HostReader:
         """Return a fresh reader of the host.
@@ -87,7 +137,7 @@ class Survey:
         """Return the whole host, everything read anew."""
         when, mark = time.monotonic(), uevents.read_count(self._source)
         reader = self.look()
-        noted = self._read_faults()
+        noted = self._read_notes()
         state = self._describe(reader, noted)
         silent = {
             path: found
@@ -97,7 +147,7 @@ class Survey:
         with self._guard:
             self._last, self._silent = reader, silent
             self._mark, self._when = mark, when
-            self._faults = noted
+            self._noted = noted
         return state
 
     def read_changed(self) -> model.HostState | None:
@@ -105,15 +155,17 @@ class Survey:
         with self._guard:
             last, silent = self._last, self._silent
             mark, when = self._mark, self._when
-            noted = self._faults
+            noted = self._noted
         if (
             last is None
             or mark is None
-            or self._read_faults() != noted
             or time.monotonic() - when > WHOLE_EVERY_S
             or uevents.read_count(self._source) != mark
             or self._has_silent_change(silent)
+            or health_facts.is_changed(last)
             or (_has_nvidia(last) and self._read_gpus() != last.gpus)
+            # Behind the GPUs: who asks them notes what failed there.
+            or self._read_notes() != noted
         ):
             return self.read()
         return None
@@ -137,40 +189,58 @@ class Survey:
             names, self._read_gpus() if is_asked else last.gpus
         )
         seen = {device.address for device in devices}
-        noted = self._read_faults()
+        noted = self._read_notes()
         with self._guard:
-            if noted != self._faults:
+            if noted != self._noted:
                 self._mark = None  # the next look is at everything
         return self._describe(reader, noted, seen)
 
     def _describe(
         self,
         reader: sysfs.HostReader,
-        noted: faults.Faults,
+        noted: _Noted,
         seen: Collection[str] | None = None,
     ) -> model.HostState:
         state = discovery.read(reader, self._drivers, self._rules)
-        marked, healed = faults.mark(state, noted, seen)
+        ill = health_facts.find(reader, state.devices, self.seen_to)
+        marked, healed = faults.mark(
+            faults.ill_marks(state, ill), noted.faulted or {}, seen
+        )
         if healed and self._faulted is not None:
-            with contextlib.suppress(OSError):  # and tried the next time
+            # What can't be healed is tried the next time.
+            with contextlib.suppress(OSError, errors.UnreadableError):
                 self._faulted.heal(healed)
                 LOG.info("healed: %s", ", ".join(sorted(healed)))
-        return marked
+        if noted.faulted is None or noted.drained is None:
+            return faults.closed(marked)
+        return faults.drain_marks(marked, noted.drained)
 
-    def _read_faults(self) -> faults.Faults:
-        """Return the faults; the last ones known if they can't be read."""
-        if self._faulted is None:
-            return {}
-        try:
-            return self._faulted.read()
-        except errors.UnreadableError as error:
-            LOG.warning("%s; devices stay set aside", error)
-            with self._guard:
-                return self._faults
+    def _read_notes(self) -> _Noted:
+        """Return the notes; the last ones known if they can't be read."""
+        with self._guard:
+            last = self._noted
+        return _Noted(
+            faulted=_or_last(self._faulted, last.faulted),
+            drained=_or_last(self._drained, last.drained),
+            seen_to=self.seen_to.read() if self.seen_to else {},
+        )
 
     def _has_silent_change(self, seen: Mapping[str, str | int]) -> bool:
         files = fs.Files(self._source)
         return any(_content(files, path) != was for path, was in seen.items())
+
+
+def _or_last(
+    kept: Kept[Note_co] | None, last: Mapping[str, Note_co] | None
+) -> Mapping[str, Note_co] | None:
+    """Return what is kept; the last that was known if it can't be read."""
+    if kept is None:
+        return {}
+    try:
+        return kept.read()
+    except errors.UnreadableError as error:
+        LOG.warning("%s; devices stay as they were marked", error)
+        return last
 
 
 def merge(

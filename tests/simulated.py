@@ -11,7 +11,7 @@ from nova_accel import (
     providers,
     survey,
 )
-from nova_accel.host import execute, fs
+from nova_accel.host import drains, execute, fs, quarantine
 from nova_accel.vendors import mdev, nvidia_mdev
 from tests import strategies
 from tests.lab import fakehost
@@ -32,9 +32,16 @@ MTTY = "CUSTOM_MDEV_MTTY_1"
 IDLE = connection.HostdevUse()
 
 
-def started(kernel: fakehost.Controller) -> lifecycle.Lifecycle:
-    """Return what a nova-compute that has just started holds."""
+def started(
+    kernel: fakehost.Controller, state_dir: str = ""
+) -> lifecycle.Lifecycle:
+    """Return what a nova-compute that has just started holds.
+
+    :param state_dir: where its notes are; without it there are none.
+    """
     rules = policy.Policy()
+    faulted = quarantine.Quarantine(state_dir) if state_dir else None
+    drained = drains.Drains(state_dir) if state_dir else None
     drivers: dict[str, plugin.Driver] = {
         "nvidia_mdev": nvidia_mdev.NvidiaMdevDriver(),
         "mdev": mdev.MdevDriver(),
@@ -45,7 +52,13 @@ def started(kernel: fakehost.Controller) -> lifecycle.Lifecycle:
         rules,
         execute.Executor(str(kernel.root)),
         snapshot.Snapshot(
-            survey.Survey(fs.Disk(kernel.root), drivers, rules)
+            survey.Survey(
+                fs.Disk(kernel.root),
+                drivers,
+                rules,
+                faulted=faulted,
+                drained=drained,
+            )
         ),
     )
     found.adopt(ROOT)

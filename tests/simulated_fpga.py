@@ -24,7 +24,14 @@ from nova_accel import (
     policy,
     survey,
 )
-from nova_accel.host import execute, fs, privileged, quarantine, sysfs
+from nova_accel.host import (
+    drains,
+    execute,
+    fs,
+    privileged,
+    quarantine,
+    sysfs,
+)
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
 from tests.simulated import ROOT
@@ -145,6 +152,7 @@ def started(
     """Return what a nova-compute that has just started holds."""
     drivers = plugin.load()
     faulted = quarantine.Quarantine(str(state_dir)) if state_dir else None
+    drained = drains.Drains(str(state_dir)) if state_dir else None
 
     def look() -> sysfs.HostReader:
         return sysfs.HostReader(root)
@@ -154,7 +162,9 @@ def started(
         rules,
         executor(root),
         snapshot.Snapshot(
-            survey.Survey(fs.Disk(root), drivers, rules, dict, faulted)
+            survey.Survey(
+                fs.Disk(root), drivers, rules, dict, faulted, drained
+            )
         ),
         look,
         programming.Programming(faulted),

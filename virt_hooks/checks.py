@@ -49,6 +49,23 @@ def check_booked(
         )
 
 
+def check_open(consumer: str, device: model.Device) -> None:
+    """Check that a device may take a server that it did not have before.
+
+    The scheduler may have chosen it before Placement knew better. Regions
+    that are at fault are checked when they are to be handed over.
+
+    :raises ClaimError: it is drained or at fault; nothing was touched.
+    """
+    reason = f"is drained: {device.drain}" if device.drain else ""
+    if device.fault and device.region is None:
+        reason = f"is set aside: {device.fault}"
+    if reason:
+        raise errors.ClaimError(
+            consumer, f"{device.address} {reason}; it takes no new server"
+        )
+
+
 def explain_left(claim: model.Claim, use: connection.HostdevUse) -> str:
     """Return why what is left in a slot can't be removed."""
     what = f"slot {claim.slot} of {claim.device} still holds {claim.handle}"

@@ -68,8 +68,8 @@ def test_the_json_has_the_keys_that_other_tools_read(
     )
     assert found.keys() == {"devices", "providers", "problems"}
     for device in found["devices"]:
-        optional = {"vendor_id", "product_id", "parent", "region", "fault"}
-        assert device.keys() - optional == {
+        optional = {"vendor_id", "product_id", "parent", "region"}
+        assert device.keys() - optional - {"fault", "drain"} == {
             "address",
             "vendor",
             "model",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from nova_accel import model, policy, survey
-from nova_accel.host import fs, nvml, sysfs
+from nova_accel.host import acknowledged, fs, nvml, sysfs
 from nova_accel.vendors import noop
 from tests import strategies
 from tests.hosts import look
@@ -246,3 +246,25 @@ def test_a_card_whose_driver_fails_is_unknown_and_not_gone(
     assert [p.where for p in after.problems] == ["driver moody"]
     driver.is_failing = False
     assert found.refresh_changed() == before, "it is tried again at once"
+
+
+def test_an_error_that_the_kernel_counts_is_noticed_without_a_uevent(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("t4-mdev", tmp_path / "host")
+    send_uevent(root)
+    one, _ = survey_of(root)
+    one.seen_to = acknowledged.Acknowledged(str(tmp_path / "state"), "boot")
+    before = one.read()
+    address = before.devices[0].address
+    written = root / f"sys/bus/pci/devices/{address}/aer_dev_fatal"
+    written.write_text("TLP 0\nTOTAL_ERR_FATAL 0\n")
+    assert one.read() == before
+    written.write_text("TLP 1\nTOTAL_ERR_FATAL 1\n")
+    after = one.read_changed()
+    assert after is not None
+    assert [bool(d.fault) for d in after.devices] == [True, False]
+    assert [p.where for p in after.problems] == [address]
+    assert one.read_changed() is None
+    one.seen_to.put({address: 1})
+    assert one.read_changed() == before

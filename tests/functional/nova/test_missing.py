@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cards that vanish, come back, or can't be read."""
 
+from typing import Any
+
 import fixtures
 from nova.tests.functional.api import client
 
@@ -97,29 +99,58 @@ class Missing(base.AccelTestBase):
             fixtures.MonkeyPatch("nova_accel.survey.WHOLE_EVERY_S", -1)
         )
 
-    def test_unreadable_cards_are_left_alone(self) -> None:
+    def assert_set_aside(
+        self, before: dict[str, dict[str, Any]], cards: set[str], where: str
+    ) -> None:
+        """Check that some cards are reserved, and all else is as it was."""
+        asides = {self.provider(card) for card in cards}
+        found = self.calm()
+        for uuid in asides:
+            record = found[uuid]
+            self.assertIn(names.FAULTED_TRAIT, record["traits"], where)
+            for inventory in record["inventories"].values():
+                self.assertEqual(inventory["total"], inventory["reserved"])
+            self.assertEqual(
+                {k: v["total"] for k, v in record["inventories"].items()},
+                {
+                    k: v["total"]
+                    for k, v in before[uuid]["inventories"].items()
+                },
+            )
+        self.assertEqual(
+            {u: r for u, r in before.items() if u not in asides},
+            {u: r for u, r in found.items() if u not in asides},
+            where,
+        )
+
+    def test_unreadable_cards_are_set_aside_and_stay(self) -> None:
+        """Of a whole bus that can't be read nothing is known: all stays."""
         self.read_all()
         self.start_host(*base.TWO_T4)
         server = self.boot(SMALL)
         self.run_periodics()
-        before = self.providers()
+        before = self.calm()
         simulated = self.hosts["host1"]
-        for path, on in (
-            (f"bus/pci/devices/{base.T4}/vendor", "read"),
-            (f"bus/pci/devices/{base.T4_B}/vendor", "read"),
-            (f"class/mdev_bus/{base.T4}/mdev_supported_types", "list"),
-            ("class/mdev_bus", "list"),
-            ("bus/pci/devices", "list"),
-            ("bus/mdev/devices", "list"),
+        for path, on, cards in (
+            (f"bus/pci/devices/{base.T4}/vendor", "read", {base.T4}),
+            (f"bus/pci/devices/{base.T4_B}/vendor", "read", {base.T4_B}),
+            (
+                f"class/mdev_bus/{base.T4}/mdev_supported_types",
+                "list",
+                {base.T4},
+            ),
+            ("class/mdev_bus", "list", set()),
+            ("bus/pci/devices", "list", set()),
+            ("bus/mdev/devices", "list", set()),
         ):
             simulated.fail(path, "EIO", on=on)
             self.run_periodics()
             self.run_periodics()
-            self.assertEqual(before, self.providers(), path)
+            self.assert_set_aside(before, cards, path)
             self.assert_host_updates()
             simulated.heal()
-        self.run_periodics()
-        self.assertEqual(before, self.providers())
+            self.run_periodics()
+            self.assertEqual(before, self.calm(), path)
         self._delete_server(server)
         self.assert_nothing_left()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from lxml import etree
 
+from nova_accel import names
 from tests.functional.nova import base
 from tests.lab import fakehost
 
@@ -99,17 +100,18 @@ class Vfio(base.AccelTestBase):
         self.start_host(CARD)
         server = self.boot(typed_group("8Q"))
         typed = self.types()
-        before = self.providers()
+        before = self.calm()
         self.hosts["host1"].fail(
             f"bus/pci/devices/{L40S}/vendor", "EIO", on="read"
         )
         self.restart()
         self.run_periodics()
         self.assertEqual((), self.computes["host1"].driver._accel.claims())
-        self.assertEqual(before, self.providers())
+        self.assertEqual((4, 4), self.amounts(L40S)["VGPU"])
+        self.assertIn(names.FAULTED_TRAIT, self.traits(L40S))
         self.hosts["host1"].heal()
         self.run_periodics()
-        self.assertEqual(before, self.providers())
+        self.assertEqual(before, self.calm())
         self._reboot_server(server, hard=True)
         self.assertEqual(typed, self.types())
         self._delete_server(server)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards that are drained by one of their many addresses, and regions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nova_accel import errors, faults, model, names, policy
+from nova_accel.host import drains
+from tests import simulated_fpga as site
+from tests.lab.fakehost import Controller
+from virt_hooks import lifecycle
+
+pytestmark = pytest.mark.fakehost
+
+NO_RULES = policy.Policy()
+ONE, TWO = "server-1", "server-2"
+FPGA = {names.FPGA_CLASS: 1}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Controller]:
+    place = tmp_path / "root"
+    place.mkdir()
+    with site.mounted(site.SPEC, place) as kernel:
+        yield kernel
+
+
+def come(
+    life: lifecycle.Lifecycle, who: str, number: int, wanted: model.Bitstream
+) -> tuple[model.Claim, ...]:
+    """Spawn a server that loads a bitstream into a region."""
+    slot = site.slot(life.host.state, site.SPLIT, number)
+    return life.ensure(
+        who,
+        (site.asks(wanted.name),),
+        (slot,),
+        {slot.provider: FPGA},
+        {wanted.name: wanted},
+    )
+
+
+def drained(life: lifecycle.Lifecycle) -> set[str]:
+    state = life.host.refresh_changed()
+    return {device.address for device in state.devices if device.drain}
+
+
+def test_a_drained_card_gives_no_region(
+    host: Controller, tmp_path: Path
+) -> None:
+    life = site.started(host.root, state_dir=tmp_path)
+    wanted = site.bitstream(tmp_path, site.B)
+    (held,) = come(life, ONE, 0, wanted)
+    word = drains.Drains(str(tmp_path))
+    word.put(site.SPLIT, "its fan is loud")
+    regions = {names.region_address(site.SPLIT, n) for n in (0, 1)}
+    assert drained(life) == {site.SPLIT} | regions
+    programmed = len(host.programmings())
+    with pytest.raises(errors.ClaimError, match="takes no new server"):
+        come(life, TWO, 1, wanted)
+    assert len(host.programmings()) == programmed
+    # Its server gets back what it had, whatever is in there meanwhile.
+    slot = site.slot(life.host.state, site.SPLIT, 0)
+    again = site.started(host.root, state_dir=tmp_path)
+    (kept,) = again.ensure(
+        ONE,
+        (site.asks(wanted.name),),
+        (slot,),
+        bitstreams={wanted.name: wanted},
+    )
+    assert kept.handle == held.handle
+    assert site.region(again.host.refresh(), site.SPLIT).function == site.B
+    word.remove([site.SPLIT])
+    assert drained(again) == set()
+    assert come(again, TWO, 1, wanted)
+
+
+def test_a_drained_region_leaves_the_others(
+    host: Controller, tmp_path: Path
+) -> None:
+    life = site.started(host.root, state_dir=tmp_path)
+    wanted = site.bitstream(tmp_path, site.B)
+    address = faults.address_of(life.host.state, site.SPLIT_VFS[1])
+    assert address == names.region_address(site.SPLIT, 1)
+    drains.Drains(str(tmp_path)).put(address, "x")
+    with pytest.raises(errors.ClaimError, match="takes no new server"):
+        come(life, TWO, 1, wanted)
+    assert come(life, ONE, 0, wanted)
+
+
+def test_each_function_of_a_card_is_the_card(gpus: Controller) -> None:
+    state = site.read(gpus.root, NO_RULES)
+    assert len(state.devices) > 3
+    for device in state.devices:
+        for name in (*device.slots, *device.members, device.address):
+            if ":" in name and not device.parent:
+                assert faults.address_of(state, name) == device.address
