@@ -2,12 +2,14 @@
 """What discovery reads of a host, packed to be read again elsewhere.
 
 An archive holds the files that were read, the names that were listed and
-what NVML said, nothing else: no serial number, no configuration space, no
-udev database. It is a gzipped tar with the tree below ``sys/``, NVIDIA's
-table of vGPU types (``usr/share/nvidia/vgpu/vgpuConfig.xml``) if that was
-asked for, and ``meta.json``, which also tells what could not be read and
-with which errno. Archives are read in memory; nothing of them is ever
-unpacked on disk.
+what NVML said, nothing else: no serial number, no udev database, and of
+configuration space only the first four bytes, the vendor and device ids,
+which tell whether a card still answers. It is a gzipped tar with the tree
+below ``sys/``, NVIDIA's table of vGPU types
+(``usr/share/nvidia/vgpu/vgpuConfig.xml``) if that was asked for, and
+``meta.json``, which also tells what could not be read and with which
+errno. Archives are read in memory; nothing of them is ever unpacked on
+disk.
 """
 
 import datetime
@@ -81,7 +83,7 @@ def save(host: sysfs.HostReader, path: str, meta: Meta) -> int:
             open(path, "xb") as out,
             tarfile.open(fileobj=out, mode="w:gz") as archive,
         ):
-            _add_file(archive, _META, text)
+            _add_file(archive, _META, text.encode())
             for place, found in sorted(_members(records).items()):
                 _add(archive, place, found)
     except FileExistsError as error:
@@ -161,6 +163,8 @@ def _add(archive: tarfile.TarFile, place: str, found: fs.Record) -> None:
     if isinstance(found, fs.Link):
         _add_link(archive, name, place, found)
     elif isinstance(found, str):
+        _add_file(archive, name, found.encode())
+    elif isinstance(found, bytes):
         _add_file(archive, name, found)
     else:
         info = tarfile.TarInfo(name)
@@ -180,8 +184,7 @@ def _add_link(
     archive.addfile(info)
 
 
-def _add_file(archive: tarfile.TarFile, name: str, text: str) -> None:
-    content = text.encode()
+def _add_file(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.mode, info.size = 0o644, len(content)
     archive.addfile(info, io.BytesIO(content))
@@ -220,8 +223,11 @@ def _record(
         raise errors.ArchiveError(
             path, f"holds {member.name!r}, which is no file, link or directory"
         )
+    found = content.read()
+    if fs.is_head(f"/{member.name}"):
+        return found
     try:
-        return content.read().decode()
+        return found.decode()
     except UnicodeDecodeError:
         return errno.EILSEQ
 

@@ -4,13 +4,17 @@
 from collections.abc import Callable
 from typing import Any
 
-from nova_accel import conf, plugin, survey
+from nova_accel import conf, health, plugin, survey
 from nova_accel.host import (
+    acknowledged,
     bitstream_cache,
+    drains,
     execute,
     fs,
     nvml,
+    nvml_events,
     privileged,
+    published,
     quarantine,
 )
 from virt_hooks import connection, lifecycle, programming, snapshot
@@ -39,11 +43,22 @@ def read_node(
 
     kept = settings.bitstreams
     faulted = quarantine.Quarantine(kept.state_dir)
+    if is_own:
+        read_gpus = nvml_events.listening(
+            read_gpus, lambda: health.gpus_in_use(shown.state), faulted
+        )
     cache = bitstream_cache.Cache(kept.cache_dir, kept.limit)
     found = survey.Survey(
-        fs.Disk(settings.root), drivers, settings.rules, read_gpus, faulted
+        fs.Disk(settings.root),
+        drivers,
+        settings.rules,
+        read_gpus,
+        faulted,
+        drains.Drains(kept.state_dir),
     )
-    return lifecycle.Lifecycle(
+    shown = snapshot.Snapshot(found)
+    found.seen_to = acknowledged.Acknowledged(kept.state_dir)
+    accel = lifecycle.Lifecycle(
         drivers,
         settings.rules,
         execute.Executor(
@@ -52,7 +67,9 @@ def read_node(
             read_gpus=read_gpus,
             program_s=kept.seconds,
         ),
-        snapshot.Snapshot(found),
+        shown,
         found.look,
         programming.Programming(faulted, cache.read_file),
     )
+    accel.published = published.Published(kept.state_dir)
+    return accel

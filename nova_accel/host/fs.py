@@ -3,11 +3,29 @@
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Mapping
 from typing import Protocol
 
 from nova_accel import errors
+from nova_accel.host.records import Directory, Image, Link, Record
+
+__all__ = [
+    "LIMIT",
+    "TOP",
+    "VGPU_CONFIG",
+    "Directory",
+    "Disk",
+    "Files",
+    "Image",
+    "Link",
+    "Record",
+    "Source",
+    "is_allowed",
+    "is_head",
+    "limit",
+]
 
 # Kernel attributes are at most one page (4 KiB; PAGE_SIZE in
 # fs/sysfs/file.c, 64 KiB on some architectures). Whatever is larger is no
@@ -24,6 +42,10 @@ _ON_THE_WAY = frozenset(
     for end in range(1, len(VGPU_CONFIG))
     if VGPU_CONFIG[end] == "/"
 )
+# A function's configuration space begins with its vendor and device ids
+# (PCI Local Bus Specification, 6.1). No more of it is ever read.
+_HEAD = re.compile(rf"{TOP}/.*/[0-9a-f:]+\.[0-7]/config")
+_HEAD_SIZE = 4
 # As many links as the kernel follows in one path (MAXSYMLINKS, namei.h).
 _MAX_LINKS = 40
 # A process's own memory: its first page is never mapped, so reading it
@@ -37,6 +59,11 @@ def limit(path: str) -> int:
     return _LIMITS.get(path, LIMIT)
 
 
+def is_head(path: str) -> bool:
+    """Return whether a path is of a file whose first bytes suffice."""
+    return _HEAD.fullmatch(path) is not None
+
+
 def is_allowed(path: str) -> bool:
     """Return whether a path, free of links, may be looked at."""
     return (
@@ -44,23 +71,6 @@ def is_allowed(path: str) -> bool:
         or path in (TOP, VGPU_CONFIG)
         or path in _ON_THE_WAY
     )
-
-
-class Link(str):
-    """Where a recorded link points."""
-
-    __slots__ = ()
-
-
-class Directory(tuple[str, ...]):
-    """The names in a recorded directory."""
-
-    __slots__ = ()
-
-
-# What was found at a path: a file's text, the errno of a failed read, a
-# link, or a directory.
-Record = str | int | Link | Directory
 
 
 class Source(Protocol):
@@ -74,7 +84,10 @@ class Source(Protocol):
         ...
 
     def content(self, path: str) -> bytes:
-        """Return a regular file's bytes, at most one over the limit."""
+        """Return a regular file's bytes, at most one over the limit.
+
+        Of configuration space only the first bytes are returned.
+        """
         ...
 
     def names(self, path: str) -> list[str]:
@@ -106,7 +119,8 @@ class Disk:
         descriptor = os.open(self._root + path, flags)
         try:
             # A regular file gives all it has in one read (read(2)).
-            content = os.read(descriptor, limit(path) + 1)
+            most = _HEAD_SIZE if is_head(path) else limit(path) + 1
+            content = os.read(descriptor, most)
             if not content:
                 _check_regular(descriptor)
             return content
@@ -136,6 +150,7 @@ class Files:
         self.source = source
         self._links: dict[str, str | int | None] = {}
         self._texts: dict[str, str | int] = {}
+        self._heads: dict[str, bytes | int] = {}
         self._names: dict[str, tuple[str, ...] | int] = {}
         self._resolved: dict[str, str | int] = {}
 
@@ -152,6 +167,30 @@ class Files:
         if isinstance(found, int):
             raise errors.UnreadableError(place, found)
         return found
+
+    def head(self, path: str) -> bytes:
+        """Return the first bytes of configuration space: both ids.
+
+        :raises UnreadableError: with the errno of the failed read; EINVAL
+            for a path that is of no such file.
+        """
+        place = self._place(path)
+        if place not in self._heads:
+            self._heads[place] = self._read_head(place)
+        found = self._heads[place]
+        if isinstance(found, int):
+            raise errors.UnreadableError(place, found)
+        return found
+
+    def is_mounted(self) -> bool:
+        """Return whether what is missing below /sys says anything.
+
+        It does not where no sysfs is mounted, as in some containers.
+        """
+        try:
+            return bool(self.names(TOP))
+        except errors.UnreadableError as error:
+            return error.number == errno.ENOENT  # a host made by hand
 
     def names(self, path: str) -> tuple[str, ...]:
         """Return the names in a directory, sorted.
@@ -225,6 +264,7 @@ class Files:
         kept = Files(self.source)
         kept._links = {p: v for p, v in self._links.items() if is_kept(p)}
         kept._texts = {p: v for p, v in self._texts.items() if is_kept(p)}
+        kept._heads = {p: v for p, v in self._heads.items() if is_kept(p)}
         kept._names = {p: v for p, v in self._names.items() if is_kept(p)}
         kept._resolved = {
             p: v for p, v in self._resolved.items() if is_kept(p)
@@ -242,11 +282,15 @@ class Files:
             if path.endswith(f"/{name}")
         }
 
+    def heads(self) -> Mapping[str, bytes | int]:
+        """Return the first bytes read so far, by path, or the errno."""
+        return dict(self._heads)
+
     def records(self) -> Mapping[str, Record]:
         """Return everything looked at so far, by path.
 
-        A text, an errno for what could not be read, a link or a
-        directory: enough to make each of these looks again elsewhere.
+        A text, an errno for what could not be read, a link, a directory
+        or first bytes: enough to make each of these looks again elsewhere.
         """
         seen: dict[str, Record] = {}
         for path, target in self._links.items():
@@ -263,8 +307,7 @@ class Files:
                 seen[path] = listed
             else:
                 seen[path] = Directory(listed)
-        seen |= self._texts
-        return seen
+        return seen | self._texts | self._heads
 
     def _place(self, path: str) -> str:
         """Return a path whose directories are free of links."""
@@ -316,6 +359,16 @@ class Files:
             waiting += target.split("/")[::-1]
         return "/" + "/".join(done)
 
+    def _read_head(self, place: str) -> bytes | int:
+        if not is_head(place):
+            return errno.EINVAL
+        try:
+            return self.source.content(place)[:_HEAD_SIZE]
+        except OSError as error:
+            # A link stands for what the kernel refuses (see _UNREADABLE).
+            is_link = error.errno == errno.ELOOP
+            return errno.EIO if is_link else error.errno or errno.EIO
+
     def _read_text(self, place: str) -> str | int:
         try:
             return _decode(self.source.content(place), limit(place))
@@ -331,61 +384,6 @@ class Files:
             return error.number
         except OSError as error:
             return error.errno or errno.EIO
-
-
-class Image:
-    """A host's files as ``Files.records`` remembered them, in memory.
-
-    :param records: by path, as ``Files.records`` gives them. Directories
-        on the way to a path need no record of their own.
-    """
-
-    def __init__(self, records: Mapping[str, Record]) -> None:
-        self._records = dict(records)
-        self._children: dict[str, set[str]] = {"/": set()}
-        for path in records:
-            self._add(path)
-
-    def link(self, path: str) -> str | None:
-        """Return where a link points, None for what is no link."""
-        found = self._find(path)
-        if found == errno.ENOTDIR:
-            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        return str(found) if isinstance(found, Link) else None
-
-    def content(self, path: str) -> bytes:
-        """Return a file's bytes; a link is not followed (ELOOP)."""
-        found = self._find(path)
-        if isinstance(found, Link):
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        if isinstance(found, int):
-            raise OSError(found, os.strerror(found))
-        if isinstance(found, str):
-            return found.encode()
-        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-
-    def names(self, path: str) -> list[str]:
-        """Return the names in a directory, those not recorded left out."""
-        found = self._find(path)
-        if isinstance(found, int):
-            raise OSError(found, os.strerror(found))
-        if isinstance(found, str):
-            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        return sorted(self._children.get(path, set()) | set(found or ()))
-
-    def _add(self, path: str) -> None:
-        while path != "/":
-            parent, _, name = path.rpartition("/")
-            siblings = self._children.setdefault(parent or "/", set())
-            if name in siblings:
-                return
-            siblings.add(name)
-            path = parent or "/"
-
-    def _find(self, path: str) -> Record | None:
-        if path not in self._records and path not in self._children:
-            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-        return self._records.get(path)
 
 
 def _decode(content: bytes, most: int) -> str | int:

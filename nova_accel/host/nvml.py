@@ -86,7 +86,9 @@ class GpuFacts:
 
     ``memory_mb`` is in MiB. ``kinds`` and ``instances`` are those of MIG,
     empty where MIG is off or the GPU has none. ``unread`` names the fields
-    that could not be read: empty is no answer there.
+    that could not be read: empty is no answer there. ``fault`` is why NVML
+    gives no answer of an ill GPU, ``recovery`` what it recommends, as
+    ``nvml_calls.recovery`` tells.
     """
 
     address: str
@@ -98,13 +100,16 @@ class GpuFacts:
     kinds: tuple[model.InstanceKind, ...] = ()
     instances: tuple[model.Instance, ...] = ()
     unread: frozenset[str] = frozenset()
+    fault: str = ""
+    recovery: int | None = None
 
 
 class Gpus(dict[str, GpuFacts]):
     """The facts by PCI address, and what could not be learnt.
 
     ``reason`` says why nobody could be asked: no library, no driver. That
-    is no problem in itself.
+    is no problem in itself. ``lost`` tells of each GPU that is so ill that
+    not even its address can be learnt.
     """
 
     def __init__(
@@ -112,10 +117,12 @@ class Gpus(dict[str, GpuFacts]):
         facts: Mapping[str, GpuFacts],
         problems: tuple[model.Problem, ...] = (),
         reason: str = "",
+        lost: tuple[str, ...] = (),
     ) -> None:
         super().__init__(facts)
         self.problems = problems
         self.reason = reason
+        self.lost = lost
 
 
 def problems(gpus: Mapping[str, GpuFacts]) -> tuple[model.Problem, ...]:
@@ -158,15 +165,19 @@ def _read_all(count: int, deadline: float) -> Gpus:
     looks = [_Look(index, _reading(index)) for index in range(count)]
     found: dict[str, GpuFacts] = {}
     told: list[model.Problem] = []
+    lost: list[str] = []
     for look in looks:
         look.wait(deadline)
         if look.result is None:
+            refusal = look.refusal
+            if isinstance(refusal, Refusal) and refusal.is_ill:
+                lost.append(f"NVML: {refusal}")
             told.append(_problem(f"NVML GPU {look.key}", look.failure()))
             continue
         facts, missing = look.result
         found[facts.address] = facts
         told += [_problem(facts.address, text) for text in missing]
-    return Gpus(dict(sorted(found.items())), tuple(told))
+    return Gpus(dict(sorted(found.items())), tuple(told), lost=tuple(lost))
 
 
 def _problem(where: str, reason: str) -> model.Problem:
@@ -223,11 +234,14 @@ def _read_gpu(index: int) -> tuple[GpuFacts, list[str]]:
         nvml_calls.text(call("nvmlDeviceGetPciInfo", handle).busId)
     )
     missing: dict[str, str] = {}
+    ill: list[str] = []
 
     def ask(name: str, question: Callable[[], Any], default: Any) -> Any:
         try:
             return question()
         except Refusal as refusal:
+            if refusal.is_ill:
+                ill.append(f"NVML: {refusal}")
             if not refusal.is_absence:
                 missing[name] = f"NVML does not tell its {name}: {refusal}"
                 if refusal.is_forbidden:
@@ -256,6 +270,8 @@ def _read_gpu(index: int) -> tuple[GpuFacts, list[str]]:
         kinds=kinds,
         instances=instances,
         unread=frozenset(missing) & {"types", "kinds", "instances"},
+        recovery=ask("health", lambda: nvml_calls.recovery(handle), None),
+        fault="; ".join(ill[:1]),
     )
     return facts, list(missing.values())
 

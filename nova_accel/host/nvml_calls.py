@@ -42,10 +42,14 @@ _ERRNO = {
     23: errno.ENOSPC,  # INSUFFICIENT_RESOURCES
     28: errno.ENODEV,  # GPU_NOT_FOUND
 }
+_NOT_SUPPORTED = 3
 _NO_PERMISSION = 4
+_TIMEOUT = 10
 _FUNCTION_NOT_FOUND = 13
 # Not errors but answers: this GPU, or this driver, has no such thing.
-_NO_SUCH_THING = frozenset({2, 3, 6, _FUNCTION_NOT_FOUND})
+_NO_SUCH_THING = frozenset({2, _NOT_SUPPORTED, 6, _FUNCTION_NOT_FOUND})
+# What is wrong is the GPU itself: GPU_IS_LOST, RESET_REQUIRED.
+_ILL = frozenset({15, 16})
 # No library or no driver: there is nobody who could be asked.
 _NOBODY = frozenset({9, 12})
 
@@ -71,6 +75,11 @@ class Refusal(Exception):
     def is_nobody(self) -> bool:
         """Return whether there is no library, or no driver below it."""
         return self.code in _NOBODY
+
+    @property
+    def is_ill(self) -> bool:
+        """Return whether the GPU is lost, or does nothing until reset."""
+        return self.code in _ILL
 
     @property
     def is_forbidden(self) -> bool:
@@ -127,6 +136,53 @@ def gpu(address: str) -> Any:
     found = pci.parse_address(address)
     bus_id = f"{found.domain:08X}:{found.bus:02X}:{found.slot:02X}.0"
     return call("nvmlDeviceGetHandleByPciBusId", bus_id)
+
+
+def recovery(handle: Any) -> int:
+    """Return what NVML recommends so that a GPU recovers.
+
+    It is an nvmlDeviceGpuRecoveryAction_t of nvml.h, 0 for nothing.
+
+    :raises Refusal: drivers before R565 do not tell, for one.
+    """
+    name = "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"
+    number = getattr(pynvml, name, None)
+    if number is None:
+        raise Refusal(name, _FUNCTION_NOT_FOUND, "nvidia-ml-py has no such")
+    (found,) = call("nvmlDeviceGetFieldValues", handle, [number])
+    if found.nvmlReturn:
+        raise Refusal(name, int(found.nvmlReturn), "this GPU has no such")
+    return int(found.value.uiVal)
+
+
+def listen(handle: Any) -> Any:
+    """Return a new set of events: the Xid errors of a GPU from now on.
+
+    Root is not needed (nvmlDeviceRegisterEvents, NVML API reference).
+
+    :raises Refusal: NOT_SUPPORTED: the GPU or driver tells of none.
+    """
+    kind = int(getattr(pynvml, "nvmlEventTypeXidCriticalError", 0))
+    if not call("nvmlDeviceGetSupportedEventTypes", handle) & kind:
+        raise Refusal("Xid events", _NOT_SUPPORTED, "this GPU has no such")
+    events = call("nvmlEventSetCreate")
+    call("nvmlDeviceRegisterEvents", handle, kind, events)
+    return events
+
+
+def wait(events: Any, timeout_ms: int) -> int | None:
+    """Return the number of the next Xid error; None if none comes.
+
+    :param timeout_ms: how long to wait for it, in milliseconds.
+    :raises Refusal: nothing can come any more: the GPU is lost, for one.
+    """
+    try:
+        found = call("nvmlEventSetWait_v2", events, timeout_ms)
+    except Refusal as refusal:
+        if refusal.code == _TIMEOUT:
+            return None
+        raise
+    return int(found.eventData)
 
 
 def profiles(handle: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ def to_plain(gpus: Mapping[str, nvml.GpuFacts]) -> dict[str, Any]:
         "gpus": [_gpu(gpus[address]) for address in sorted(gpus)],
         "problems": [[p.where, p.reason] for p in nvml.problems(gpus)],
         "reason": gpus.reason if isinstance(gpus, nvml.Gpus) else "",
+        "lost": list(gpus.lost) if isinstance(gpus, nvml.Gpus) else [],
     }
 
 
@@ -33,6 +34,7 @@ def from_plain(plain: Any) -> nvml.Gpus:
                 for where, reason in plain["problems"]
             ),
             str(plain["reason"]),
+            tuple(str(one) for one in plain.get("lost", ())),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise errors.MalformedError(
@@ -67,6 +69,8 @@ def _gpu(one: nvml.GpuFacts) -> dict[str, Any]:
             for i in one.instances
         ],
         "unread": sorted(one.unread),
+        "fault": one.fault,
+        "recovery": one.recovery,
     }
 
 
@@ -105,6 +109,9 @@ def _parse_gpu(row: Mapping[str, Any]) -> nvml.GpuFacts:
             for kind, handle, at in row["instances"]
         ),
         unread=frozenset(str(name) for name in row["unread"]),
+        # Archives of older releases have none of these.
+        fault=str(row.get("fault", "")),
+        recovery=_number(row.get("recovery")),
     )
 
 

@@ -188,11 +188,15 @@ class HostReader:
         self._problems[model.Problem(where=where, reason=reason)] = None
 
     def _listed(self, path: str) -> tuple[str, ...]:
-        """Return a directory's names; nothing if there is none."""
+        """Return a directory's names; nothing if there is none.
+
+        :raises UnreadableError: it can't be listed; also where no sysfs is
+            mounted, as in some containers.
+        """
         try:
             return self.files.names(path)
         except errors.UnreadableError as error:
-            if error.number == errno.ENOENT:
+            if error.number == errno.ENOENT and self.files.is_mounted():
                 return ()
             raise
 

@@ -164,6 +164,18 @@ def test_a_directory_without_anything_is_an_empty_host(
     assert look.read(tmp_path) == model.HostState()
 
 
+def test_where_no_sysfs_is_mounted_nothing_is_known_to_be_absent(
+    tmp_path: pathlib.Path,
+) -> None:
+    """A container that lacks one has the empty directory."""
+    (tmp_path / "sys").mkdir()
+    state = look.read(tmp_path)
+    assert not state.complete
+    assert "ENOENT" in look.reasons(state, "driver pci_passthrough")
+    (tmp_path / "sys/class").mkdir()
+    assert look.read(tmp_path) == model.HostState()
+
+
 def test_a_bus_that_cant_be_listed_fails_each_driver_that_needs_it(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -52,6 +52,8 @@ facts = st.builds(
         max_size=3,
     ).map(tuple),
     unread=st.frozensets(words, max_size=2),
+    fault=words,
+    recovery=st.none() | counts,
 )
 
 
@@ -60,12 +62,14 @@ def test_plain_values_are_the_facts(
     found: list[nvml.GpuFacts], reason: str
 ) -> None:
     problem = model.Problem(where="NVML GPU 1", reason=reason)
-    gpus = nvml.Gpus({f.address: f for f in found}, (problem,), reason)
+    by_address = {f.address: f for f in found}
+    gpus = nvml.Gpus(by_address, (problem,), reason, (reason, reason))
     plain = json.loads(json.dumps(nvml_text.to_plain(gpus)))
     again = nvml_text.from_plain(plain)
     assert again == gpus
     assert again.problems == gpus.problems
     assert again.reason == reason
+    assert again.lost == gpus.lost
 
 
 @pytest.mark.parametrize(
@@ -78,6 +82,7 @@ def test_plain_values_are_the_facts(
         {"gpus": [{}], "problems": [], "reason": ""},
         {"gpus": [{"address": "x"}], "problems": [], "reason": ""},
         {"gpus": [], "problems": ["x"], "reason": ""},
+        {"gpus": [], "problems": [], "reason": "", "lost": None},
     ],
 )
 def test_other_values_are_refused(plain: object) -> None:

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts of which a card falls ill."""
+
+import pathlib
+
+from nova_accel.host import acknowledged, health_facts, sysfs
+from tests.hosts import build, look
+
+# The host, two of its cards, and a VF of the first.
+HOST = "l40s-vendor-vfio"
+CARD, CARD_VF = "0000:3d:00.0", "0000:3d:00.4"
+OTHER = "0000:3e:00.0"
+WELL = b"\xde\x10\x35\x22"
+GONE = b"\xff\xff\xff\xff"
+
+
+def errors_of(count: int) -> str:
+    return f"Undefined 0\nDLP {count}\nSDES 0\nTOTAL_ERR_FATAL {count}\n"
+
+
+def put(
+    root: pathlib.Path,
+    address: str,
+    files: dict[str, str] | None = None,
+    head: bytes | None = None,
+) -> None:
+    """Write files of a function, as the kernel has them."""
+    place = build.Tree.place(_tree(root), address)
+    for name, text in (files or {}).items():
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text(text)
+    if head is not None:
+        (place / "config").write_bytes(head + bytes(252))
+
+
+def _tree(root: pathlib.Path) -> build.Tree:
+    tree = build.Tree.__new__(build.Tree)
+    tree.root, tree.sys = root, root / "sys"
+    tree.functions = tree.sys / "bus/pci/devices"
+    return tree
+
+
+def find(
+    root: pathlib.Path, seen_to: acknowledged.Acknowledged | None = None
+) -> dict[str, str]:
+    state = look.read(root)
+    reader = sysfs.HostReader(root)
+    found = health_facts.find(reader, state.devices, seen_to)
+    return {address: fault.reason for address, fault in found.items()}

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What counts as ill, and what acknowledging does."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import health, model
+
+GPU = "0000:41:00.0"
+KINDS = ("DLP", "SDES", "TLP", "FCP", "CmpltTO", "MalfTLP", "UnsupReq")
+counts = st.integers(0, (1 << 64) - 1)
+lines = st.dictionaries(st.sampled_from(KINDS), counts)
+
+
+def written(told: dict[str, int], total: int) -> str:
+    """Return the file as the kernel writes it."""
+    rows = [f"{name} {count}" for name, count in told.items()]
+    return "\n".join([*rows, f"TOTAL_ERR_FATAL {total}", ""])
+
+
+def signs(total: int, **more: object) -> health.Signs:
+    found = health.Signs(
+        address=GPU, counts=health.parse_errors(written({"DLP": 1}, total))
+    )
+    return dataclasses.replace(found, **more)  # type: ignore[arg-type]
+
+
+@given(lines, counts)
+def test_what_the_kernel_writes_is_what_is_read(
+    told: dict[str, int], total: int
+) -> None:
+    found = health.parse_errors(written(told, total))
+    assert found == {**told, "TOTAL_ERR_FATAL": total}
+    assert health.Signs(address=GPU, counts=found).fatal == total
+
+
+@given(st.text())
+def test_any_text_is_read_and_none_makes_ill_but_a_count(text: str) -> None:
+    found = health.parse_errors(text)
+    assert all(count >= 0 for count in found.values())
+    one = health.Signs(address=GPU, counts=found)
+    assert bool(health.judge(GPU, [one], {})) == bool(one.fatal)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\n", "TOTAL_ERR_FATAL", "TOTAL_ERR_FATAL -1", "TOTAL_ERR_FATAL x"],
+)
+def test_what_does_not_tell_a_total_is_unknown(text: str) -> None:
+    found = health.Signs(address=GPU, counts=health.parse_errors(text))
+    assert found.fatal is None
+    assert not health.judge(GPU, [found], {})
+
+
+@given(counts, counts)
+def test_errors_that_somebody_has_seen_to_do_not_count(
+    total: int, more: int
+) -> None:
+    assert not health.judge(GPU, [signs(total)], {GPU: total})
+    reason = health.judge(GPU, [signs(total + more)], {GPU: total})
+    assert bool(reason) == bool(more)
+    assert not more or f" {more} uncorrectable" in reason
+
+
+@given(counts, counts)
+def test_fewer_errors_than_acknowledged_are_all_new(
+    now: int, before: int
+) -> None:
+    found = health.unacknowledged(now, before)
+    assert found == (now if now < before else now - before)
+    assert 0 <= found <= now
+
+
+def test_the_reason_tells_what_and_what_to_do() -> None:
+    reason = health.judge(f"{GPU}/region-0", [signs(2)], {})
+    assert "2 uncorrectable fatal errors since it was enumerated" in reason
+    assert "(DLP 1)" in reason
+    assert f"`nova-accel heal {GPU}/region-0`" in reason
+    again = health.judge(GPU, [signs(2)], {GPU: 1})
+    assert "1 uncorrectable fatal error since the last heal" in again
+
+
+@pytest.mark.parametrize(
+    ("head", "is_ill"),
+    [
+        (b"\xff\xff\xff\xff", True),
+        (b"\xff\xff", True),
+        (b"\xff", False),
+        (b"", False),
+        (b"\xde\x10\xb8\x1e", False),
+        # Not ready yet after a reset: PCI Express, 2.3.1.
+        (b"\x01\x00\xff\xff", False),
+    ],
+)
+def test_nobody_answers_with_ones(head: bytes, is_ill: bool) -> None:
+    reason = health.judge(GPU, [signs(0, head=head)], {})
+    assert bool(reason) is is_ill
+    assert not is_ill or "reads as ones" in reason
+
+
+@pytest.mark.parametrize(
+    "power", ["", "D0", "D1", "D2", "D3hot", "D3cold", "unknown"]
+)
+def test_who_sleeps_is_well(power: str) -> None:
+    assert not health.judge(GPU, [signs(0, power=power)], {})
+
+
+def test_a_power_state_that_failed_is_ill() -> None:
+    assert "power state" in health.judge(GPU, [signs(0, power="error")], {})
+
+
+def test_a_note_of_another_form_acknowledges_nothing() -> None:
+    for text in (None, "", "-1", "many", "²", "9" * 21):
+        assert health.Acknowledgment(address=GPU, fatal=text).count == 0
+    assert health.Acknowledgment(address=GPU, fatal="7").count == 7
+
+
+@pytest.mark.parametrize("xid", [48, 64, 79, 95, 119, 120, 140])
+def test_errors_that_need_a_reset_are_the_gpus(xid: int) -> None:
+    assert health.judge_xid(xid).startswith(f"Xid {xid}: ")
+
+
+@pytest.mark.parametrize(
+    "xid", [0, 13, 31, 43, 45, 63, 68, 74, 92, 94, 109, 154, 1 << 64]
+)
+def test_errors_that_applications_cause_are_not(xid: int) -> None:
+    assert not health.judge_xid(xid)
+
+
+@pytest.mark.parametrize(
+    ("action", "is_ill"),
+    [
+        (None, False),
+        (0, False),
+        (1, True),
+        (2, True),
+        (3, False),
+        (4, True),
+        (5, False),
+        (99, False),
+    ],
+)
+def test_a_driver_that_asks_for_a_reset_is_believed(
+    action: int | None, is_ill: bool
+) -> None:
+    assert bool(health.judge_recovery(action)) is is_ill
+
+
+def test_gpus_in_use_are_those_with_vgpus_that_are_well() -> None:
+    used = model.Device(
+        address=GPU,
+        plugin="nvidia_vfio",
+        technology="vgpu",
+        vendor="NVIDIA",
+        model="L40S",
+        resource_class="VGPU",
+        counters={"VGPU": 2},
+        slots=(),
+        vendor_id="10de",
+        driver="nvidia",
+        partitions=(
+            model.Partition(profile="L40S-24Q", parent=GPU, handle="one"),
+        ),
+    )
+    others = [
+        dataclasses.replace(used, partitions=()),
+        dataclasses.replace(used, fault="it is ill"),
+        dataclasses.replace(used, driver="vfio-pci"),
+        dataclasses.replace(used, vendor_id="1002"),
+        dataclasses.replace(used, address="matrix"),
+    ]
+    assert health.gpus_in_use(model.HostState(devices=(used,))) == {GPU}
+    for other in others:
+        host = model.HostState(devices=(other,))
+        assert not health.gpus_in_use(host)
