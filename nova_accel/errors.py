@@ -4,6 +4,11 @@
 import errno as _errno
 import os
 
+# HTTP's own numbers (RFC 9110, RFC 6585).
+_CONFLICT = 409
+_TOO_MANY = 429
+_SERVER_FAILED = 500
+
 
 class AcceleratorError(Exception):
     """Base of every error this library raises on purpose.
@@ -27,11 +32,14 @@ class ConfigurationError(AcceleratorError):
     :param option: the option as the operator wrote it, with its group.
     :param value: the offending text.
     :param mend: what to write instead.
+    :param file: where it is written, if not in nova.conf.
     """
 
-    def __init__(self, option: str, value: str, mend: str) -> None:
+    def __init__(
+        self, option: str, value: str, mend: str, file: str = "nova.conf"
+    ) -> None:
         super().__init__(
-            f"nova.conf {option} = {value}: {mend}", option, value, mend
+            f"{file} {option} = {value}: {mend}", option, value, mend, file
         )
         self.option = option
         self.value = value
@@ -194,3 +202,93 @@ class ArchiveError(AcceleratorError):
         super().__init__(f"{path}: {reason}", path, reason)
         self.path = path
         self.reason = reason
+
+
+class BusyError(AcceleratorError):
+    """Another pass over this host does not end.
+
+    :param path: the lock that it holds.
+    :param seconds: how long it was waited for.
+    """
+
+    def __init__(self, path: str, seconds: float) -> None:
+        super().__init__(
+            f"{path} is held by another placement-sync for {seconds:.0f} s"
+            " now; see what it waits for",
+            path,
+            seconds,
+        )
+        self.path = path
+        self.seconds = seconds
+
+
+class DomainsError(AcceleratorError):
+    """It can't be told which guests have which devices.
+
+    :param source: who was asked, as an entry point's name or an address.
+    :param reason: what is wrong and what to do.
+    """
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(f"domains of {source}: {reason}", source, reason)
+        self.source = source
+        self.reason = reason
+
+
+class ServiceError(AcceleratorError):
+    """Placement, Nova or Keystone refused a request, or can't be had.
+
+    :param method: the request's HTTP method.
+    :param path: its path, with the query.
+    :param status: the HTTP status of the answer; None where there was no
+        answer that can be used, and then it can't be told whether the
+        request was carried out.
+    :param reason: what the service said, or what went wrong, and what to
+        do about it.
+    :param code: the service's own code of what went wrong, such as
+        ``placement.concurrent_update``; empty where it gave none.
+    :param is_lasting: whether the same request fails until somebody mends
+        something, although there was no answer.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        status: int | None,
+        reason: str,
+        code: str = "",
+        is_lasting: bool = False,
+    ) -> None:
+        answer = f" {status}" if status is not None else ""
+        super().__init__(
+            f"{method} {path}:{answer} {reason}",
+            method,
+            path,
+            status,
+            reason,
+            code,
+            is_lasting,
+        )
+        self.method = method
+        self.path = path
+        self.status = status
+        self.reason = reason
+        self.code = code
+        self.is_lasting = is_lasting
+
+    @property
+    def is_conflict(self) -> bool:
+        """Return whether somebody else came first, or needs it (409)."""
+        return self.status == _CONFLICT
+
+    @property
+    def is_transient(self) -> bool:
+        """Return whether the same request may succeed a little later.
+
+        So it is without an answer, when there are too many requests, and
+        when the server failed.
+        """
+        if self.status is None:
+            return not self.is_lasting
+        return self.status == _TOO_MANY or self.status >= _SERVER_FAILED

@@ -20,6 +20,11 @@ ALL = [
     errors.BitstreamError("image", "is cut off"),
     errors.ToolError("sriov-manage -e x", 1, "Cannot obtain unbindLock"),
     errors.ArchiveError("a.tar", "is empty"),
+    errors.ConfigurationError("cloud", "x", "name one", "clouds.yaml"),
+    errors.ServiceError("PUT", "/traits/X", 409, "taken", "placement.code"),
+    errors.ServiceError("GET", "/", None, "no certificate", is_lasting=True),
+    errors.BusyError("/run/lock", 30.0),
+    errors.DomainsError("libvirt", "does not answer"),
     errors.AcceleratorError("plain"),
 ]
 
@@ -45,3 +50,28 @@ def test_every_error_is_in_the_list() -> None:
         if isinstance(found, type)
         and issubclass(found, errors.AcceleratorError)
     }
+
+
+@pytest.mark.parametrize(
+    ("status", "is_conflict", "is_transient"),
+    [
+        (None, False, True),
+        (400, False, False),
+        (401, False, False),
+        (409, True, False),
+        (429, False, True),
+        (500, False, True),
+        (503, False, True),
+    ],
+)
+def test_what_a_refused_request_means(
+    status: int | None, is_conflict: bool, is_transient: bool
+) -> None:
+    error = errors.ServiceError("GET", "/", status, "so it is")
+    assert error.is_conflict == is_conflict
+    assert error.is_transient == is_transient
+
+
+def test_what_somebody_must_mend_does_not_pass_by_itself() -> None:
+    error = errors.ServiceError("GET", "/", None, "so it is", "", True)
+    assert not error.is_transient

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of placement_sync share; see servers.py."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from placement_sync import api, service
+from tests.functional.sync import one_card, servers
+
+
+@pytest.fixture(scope="session")
+def _sqlite(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[servers.Server]:
+    place = tmp_path_factory.mktemp("placement")
+    database = f"sqlite:///{place}/placement.sqlite"
+    with servers.start(database, place / "log") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _mariadb(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[servers.Server]:
+    if reason := servers.missing_mariadb():
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    place = tmp_path_factory.mktemp("db")
+    with (
+        servers.mariadb(place) as database,
+        servers.start(database, place / "placement.log") as server,
+    ):
+        yield server
+
+
+@pytest.fixture
+def placement(_sqlite: servers.Server) -> servers.Server:
+    """A Placement on sqlite, which knows of nothing yet."""
+    _sqlite.empty()
+    return _sqlite
+
+
+@pytest.fixture
+def mariadb_placement(_mariadb: servers.Server) -> servers.Server:
+    """A Placement on MariaDB, which knows of nothing yet."""
+    _mariadb.empty()
+    return _mariadb
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def any_placement(request: pytest.FixtureRequest) -> servers.Server:
+    """Placements on each database."""
+    name = "placement" if request.param == "sqlite" else "mariadb_placement"
+    found: servers.Server = request.getfixturevalue(name)
+    return found
+
+
+@pytest.fixture
+def placement_url(placement: servers.Server) -> str:
+    return placement.url
+
+
+@pytest.fixture
+def mariadb_placement_url(mariadb_placement: servers.Server) -> str:
+    return mariadb_placement.url
+
+
+@pytest.fixture
+def clock() -> one_card.Clock:
+    return one_card.Clock()
+
+
+@pytest.fixture
+def host(any_placement: servers.Server) -> servers.Server:
+    """A host that Nova knows, with a provider of Nova's own."""
+    one_card.add(any_placement, one_card.ROOT, "host")
+    foreign = "host_0000:81:00.0"
+    one_card.add(any_placement, one_card.FOREIGN, foreign, one_card.ROOT)
+    any_placement.clear()
+    return any_placement
+
+
+@pytest.fixture
+def ours(host: servers.Server, clock: one_card.Clock) -> service.Placement:
+    return service.Placement(api.from_endpoint(host.url), clock)
+
+
+@pytest.fixture
+def card(ours: service.Placement, host: servers.Server) -> str:
+    """A card that we have just made."""
+    for call in one_card.CREATE:
+        ours.apply(call)
+    ours.fetch(one_card.ROOT)
+    host.clear()
+    return one_card.CARD

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real Placement in a process of its own: see servers.py.
+
+Started as ``python placement_app.py DATABASE-URL LOCK``; prints its port.
+Paths below ``/.test/`` are not Placement's: ``log`` answers with the
+requests so far, ``clear`` forgets them, and ``empty`` empties the database
+too.
+"""
+
+import contextlib
+import http.server
+import io
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib import parse
+
+import jsonschema
+import sqlalchemy
+from oslo_config import cfg
+from placement import conf, db_api, deploy
+
+# Children first. What Placement itself puts in when it starts stays.
+_EMPTY = (
+    "DELETE FROM allocations",
+    "DELETE FROM consumers",
+    "DELETE FROM projects",
+    "DELETE FROM users",
+    "DELETE FROM inventories",
+    "DELETE FROM resource_provider_traits",
+    "DELETE FROM resource_provider_aggregates",
+    "DELETE FROM placement_aggregates",
+    "UPDATE resource_providers"
+    " SET parent_provider_id = NULL, root_provider_id = NULL",
+    "DELETE FROM resource_providers",
+    "DELETE FROM traits WHERE name LIKE 'CUSTOM_%'",
+    "DELETE FROM resource_classes WHERE name LIKE 'CUSTOM_%'",
+)
+
+
+def load(database: str) -> Callable[..., Iterable[bytes]]:
+    """Return Placement's application on that database, made if need be.
+
+    One try for an allocation that meets another one: with more of them
+    Placement 16 on MariaDB hands out more than there is (its retry checks
+    the capacity on an old snapshot).
+    """
+    config = cfg.ConfigOpts()
+    conf.register_opts(config)
+    config.set_override("connection", database, "placement_database")
+    config.set_override("sync_on_startup", True, "placement_database")
+    config.set_override("max_pool_size", 8, "placement_database")
+    config.set_override("auth_strategy", "noauth2", "api")
+    config.set_override("allocation_conflict_retry_count", 1, "placement")
+    config([], project="placement", default_config_files=[])
+    db_api.configure(config)
+    if database.startswith("sqlite"):
+        sqlalchemy.event.listen(
+            db_api.get_placement_engine(), "connect", _hurry
+        )
+    application: Callable[..., Iterable[bytes]] = deploy.loadapp(config)
+    return application
+
+
+def _check_schemas_once() -> None:
+    """Leave out a third of the work, which proves nothing here.
+
+    jsonschema checks each of Placement's schemas with each request.
+    """
+    known: dict[int, object] = {}
+    kind = jsonschema.Draft202012Validator
+    check = kind.check_schema
+
+    def check_once(schema: Any, *args: Any, **kwargs: Any) -> None:
+        if known.get(id(schema)) is not schema:
+            check(schema, *args, **kwargs)
+            known[id(schema)] = schema
+
+    kind.check_schema = check_once
+
+
+def _hurry(connection: Any, _: object) -> None:
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute("PRAGMA journal_mode = MEMORY")
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves an application, one request after the other or all at once."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(
+        self, application: Callable[..., Iterable[bytes]], is_serial: bool
+    ) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.application = application
+        self.log: list[tuple[str, str, int]] = []
+        self.turn: Any = (
+            threading.Lock() if is_serial else contextlib.nullcontext()
+        )
+
+    def test(self, order: str) -> bytes:
+        """Do what a test orders."""
+        answer = json.dumps(self.log).encode()
+        if order != "log":
+            self.log.clear()
+        if order == "empty":
+            with self.turn, db_api.get_placement_engine().begin() as database:
+                for statement in _EMPTY:
+                    database.execute(sqlalchemy.text(statement))
+        return answer
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """One connection, kept open as Placement's own web servers do."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Server
+
+    def answer(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        if self.path.startswith("/.test/"):
+            content = self.server.test(self.path.rpartition("/")[2])
+            self._send("200 OK", [("Content-Type", "text/json")], content)
+            return
+        with self.server.turn:
+            status, headers, content = self._ask(body)
+        self.server.log.append(
+            (self.command, self.path, int(status.split()[0]))
+        )
+        self._send(status, headers, content)
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_PATCH = answer
+
+    def _ask(self, body: bytes) -> tuple[str, list[tuple[str, str]], bytes]:
+        """Return the application's answer."""
+        said: list[Any] = []
+
+        def start(status: str, headers: Any, *_: object) -> None:
+            said[:] = [status, headers]
+
+        content = b"".join(self.server.application(self._wsgi(body), start))
+        return said[0], said[1], content
+
+    def _wsgi(self, body: bytes) -> dict[str, Any]:
+        path, _, query = self.path.partition("?")
+        fields = {
+            "HTTP_" + name.upper().replace("-", "_"): value
+            for name, value in self.headers.items()
+        }
+        return fields | {
+            "REQUEST_METHOD": self.command,
+            "SCRIPT_NAME": "",
+            "PATH_INFO": parse.unquote(path, "iso-8859-1"),
+            "QUERY_STRING": query,
+            "CONTENT_TYPE": self.headers.get("Content-Type") or "",
+            "CONTENT_LENGTH": str(len(body)),
+            "SERVER_NAME": "127.0.0.1",
+            "SERVER_PORT": str(self.server.server_port),
+            "SERVER_PROTOCOL": "HTTP/1.1",
+            "REMOTE_ADDR": "127.0.0.1",
+            "wsgi.version": (1, 0),
+            "wsgi.url_scheme": "http",
+            "wsgi.input": io.BytesIO(body),
+            "wsgi.errors": sys.stderr,
+            "wsgi.multithread": True,
+            "wsgi.multiprocess": False,
+            "wsgi.run_once": False,
+        }
+
+    def _send(
+        self, status: str, headers: list[tuple[str, str]], content: bytes
+    ) -> None:
+        number, _, reason = status.partition(" ")
+        self.send_response(int(number), reason)
+        for name, value in headers:
+            if name.lower() != "content-length":
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        with contextlib.suppress(ConnectionError):
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing: the log is for tests."""
+
+
+def main() -> None:
+    database, lock = sys.argv[1:]
+    _check_schemas_once()
+    server = Server(load(database), lock == "serial")
+    print("port", server.server_port, flush=True)
+    # Whoever started this holds the other end: it may die in any way.
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
