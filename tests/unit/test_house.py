@@ -17,6 +17,8 @@ SOURCE_SUFFIXES = {
 }  # fmt: skip
 NOT_OURS = {"build", "dist", "__pycache__", "node_modules"}
 MAX_LINES = 400
+# The address of a libvirt, which is no path.
+LIBVIRT = ":///system"
 
 # What pure code can't call without doing input or output.
 EFFECTS = {"open", "print", "input", "exec", "eval", "__import__"}
@@ -28,6 +30,7 @@ SEAMS = {
     "nova_accel/host/execute.py": "libvirt's errors are strangers here",
     "nova_accel/host/privileged.py": "Nova's daemon may fail in any way",
     "nova_accel/plugin.py": "a vendor's driver may raise anything",
+    "placement_sync/loop.py": "a pass runs all of the above, for ever",
     "virt_hooks/arrange.py": "a vendor's driver may raise anything",
     "virt_hooks/connection.py": "Nova's connection raises its own errors",
     "virt_hooks/lifecycle.py": "whatever fails, its work is taken back",
@@ -156,7 +159,7 @@ def test_kernel_paths_are_spelled_under_host_only(path: Path) -> None:
         for node in ast.walk(module)
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
-        and "/sys" in node.value
+        and "/sys" in node.value.replace(LIBVIRT, "")
         and id(node) not in words
     ]
     assert not spelled, f"{relative(path)}: lines {spelled}"
@@ -184,7 +187,10 @@ def test_no_shell(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=relative)
 def test_doors_are_not_opened_by_name(path: Path) -> None:
     """import-linter can't see what is imported through a string."""
-    doors = {"libvirt", "openstack", "pyudev", "pynvml", "nova", "eventlet"}
+    doors = {
+        "eventlet", "libvirt", "nova", "openstack", "prometheus_client",
+        "pynvml", "pyudev",
+    }  # fmt: skip
     for node in ast.walk(tree(path)):
         if not isinstance(node, ast.Call) or not node.args:
             continue

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop: when passes come, and when they don't."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import errors
+from placement_sync import loop
+
+SETTLE_S = 0.05
+HOUR_S = 3600.0
+# What the machine may be late by; nothing here waits for so long.
+PATIENCE_S = 10.0
+
+seconds = st.floats(0.001, 1e6)
+failures = st.integers(0, 10**6)
+
+
+class Pass:
+    """A pass that counts itself, and does what it is told."""
+
+    def __init__(self, *outcomes: Exception | None) -> None:
+        self.began: list[float] = []
+        self.most = 0
+        self.takes_s = 0.0
+        self._outcomes = list(outcomes)
+        self._inside = 0
+
+    def __call__(self) -> None:
+        self.began.append(time.monotonic())
+        self._inside += 1
+        self.most = max(self.most, self._inside)
+        try:
+            time.sleep(self.takes_s)
+            outcome = self._outcomes.pop(0) if self._outcomes else None
+            if outcome is not None:
+                raise outcome
+        finally:
+            self._inside -= 1
+
+    @property
+    def count(self) -> int:
+        return len(self.began)
+
+
+Starting = Callable[..., loop.Loop]
+
+
+@pytest.fixture
+def started() -> Iterator[Starting]:
+    loops = []
+
+    def start(run: Pass, interval_s: float = HOUR_S) -> loop.Loop:
+        made = loop.Loop(run, interval_s, settle_s=SETTLE_S)
+        loops.append(made)
+        made.start()
+        return made
+
+    yield start
+    for made in loops:
+        assert made.stop(PATIENCE_S)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def wake_after(made: loop.Loop, run: Pass, count: int) -> None:
+    """Wake it once, when so many passes have begun."""
+    until(lambda: run.count == count)
+    made.wake()
+
+
+def test_the_first_pass_comes_at_once_and_then_none(
+    started: Starting,
+) -> None:
+    run = Pass()
+    started(run)
+    until(lambda: run.count == 1)
+    time.sleep(5 * SETTLE_S)
+    assert run.count == 1
+
+
+def test_passes_come_by_the_clock(started: Starting) -> None:
+    run = Pass()
+    started(run, 0.05)
+    until(lambda: run.count == 5)
+    for earlier, later in zip(run.began, run.began[1:], strict=False):
+        assert later - earlier >= 0.05 * 0.9
+
+
+def test_hosts_started_together_do_not_stay_together() -> None:
+    drawn = []
+
+    def random(least: float, most: float) -> float:
+        drawn.append((least, most))
+        return least
+
+    run = Pass()
+    made = loop.Loop(run, 0.1, jitter=0.5, random=random)
+    made.start()
+    until(lambda: run.count == 2)
+    assert made.stop(PATIENCE_S)
+    assert run.began[1] - run.began[0] < 0.1
+    assert set(drawn) == {(0.5, 1.5)}
+
+
+def test_a_storm_of_wake_ups_is_one_pass(started: Starting) -> None:
+    run = Pass()
+    made = started(run)
+    until(lambda: run.count == 1)
+    for _ in range(1000):
+        made.wake()
+    until(lambda: run.count == 2)
+    time.sleep(5 * SETTLE_S)
+    assert run.count == 2
+    assert run.began[1] - run.began[0] >= SETTLE_S
+
+
+def test_a_storm_that_never_ends_starves_nobody(started: Starting) -> None:
+    run = Pass()
+    made = started(run)
+    begin = time.monotonic()
+    while run.count < 3:
+        made.wake()
+        time.sleep(SETTLE_S / 10)
+        assert time.monotonic() < begin + PATIENCE_S
+    least = (loop.MAX_SETTLING - 1) * SETTLE_S
+    assert run.began[2] - run.began[1] >= least
+
+
+def test_a_wake_up_during_a_pass_is_one_more_pass(
+    started: Starting,
+) -> None:
+    run = Pass()
+    run.takes_s = 0.2
+    made = started(run)
+    until(lambda: run.count == 1)
+    for _ in range(10):
+        made.wake()
+    until(lambda: run.count == 2)
+    time.sleep(run.takes_s + 5 * SETTLE_S)
+    assert (run.count, run.most) == (2, 1)
+
+
+def test_a_host_that_never_rests_is_read_half_of_the_time(
+    started: Starting,
+) -> None:
+    run = Pass()
+    run.takes_s = 4 * SETTLE_S
+    made = started(run)
+    for count in (1, 2, 3):
+        wake_after(made, run, count)
+    until(lambda: run.count == 4)
+    for earlier, later in zip(run.began, run.began[1:], strict=False):
+        assert later - earlier >= 2 * run.takes_s
+
+
+def test_a_failure_is_logged_when_it_changes(
+    started: Starting, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "placement_sync")
+    first = errors.UnreadableError("/sys/first", 5)
+    other = errors.UnreadableError("/sys/other", 5)
+    run = Pass(first, first, first, other, other, ValueError("odd"), None)
+    started(run, 0.01)
+    until(lambda: run.count >= 8)
+    assert [
+        (record.levelname, record.exc_info is not None)
+        for record in caplog.records
+        if record.levelno >= logging.WARNING
+    ] == [("WARNING", False), ("WARNING", False), ("ERROR", True)]
+    assert "/sys/first" in caplog.messages[0]
+    assert "/sys/other" in caplog.messages[1]
+    assert "ValueError: odd" in caplog.messages[2]
+
+
+def test_recovery_is_told_once(
+    started: Starting, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "placement_sync")
+    refused = errors.UnreadableError("/sys/first", 5)
+    run = Pass(refused, refused, None, None)
+    started(run, 0.02)
+    until(lambda: run.count >= 5)
+    assert [r.levelname for r in caplog.records] == ["WARNING", "INFO"]
+    assert "after 2 failures" in caplog.messages[1]
+
+
+def test_failures_come_ever_more_slowly_although_woken(
+    started: Starting,
+) -> None:
+    run = Pass(*[errors.UnreadableError("/sys/first", 5)] * 4)
+    made = started(run)
+    for count in (1, 2, 3, 4):
+        wake_after(made, run, count)
+    until(lambda: run.count == 5)
+    gaps = [b - a for a, b in zip(run.began, run.began[1:], strict=False)]
+    for number, gap in enumerate(gaps, 1):
+        assert gap >= SETTLE_S * 2**number
+
+
+def test_stop_lets_the_pass_end_and_is_for_good(started: Starting) -> None:
+    run = Pass()
+    run.takes_s = 0.2
+    made = started(run)
+    until(lambda: run.count == 1)
+    assert not made.stop()
+    assert made.stop(PATIENCE_S)
+    made.start()
+    made.wake()
+    time.sleep(3 * SETTLE_S)
+    assert run.count == 1
+
+
+def test_a_loop_stopped_before_its_start_runs_nothing() -> None:
+    run = Pass()
+    made = loop.Loop(run, HOUR_S)
+    assert made.stop()
+    made.run_forever()
+    assert run.count == 0
+
+
+def test_a_pass_may_stop_its_own_loop() -> None:
+    made = loop.Loop(lambda: made.stop(PATIENCE_S), HOUR_S)
+    made.run_forever()
+    assert made.stop()
+
+
+def test_started_twice_there_is_one_thread(started: Starting) -> None:
+    run = Pass()
+    made = started(run)
+    for _ in range(5):
+        made.start()
+    until(lambda: run.count == 1)
+    time.sleep(3 * SETTLE_S)
+    assert run.count == 1
+
+
+def test_many_threads_may_wake_it(started: Starting) -> None:
+    run = Pass()
+    made = started(run)
+
+    def storm() -> None:
+        for _ in range(300):
+            made.wake()
+
+    threads = [threading.Thread(target=storm) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    count = run.count
+    until(lambda: run.count > count or count > 1)
+    assert run.most == 1
+
+
+@given(seconds, failures)
+def test_the_wait_grows_and_is_bounded(interval: float, count: int) -> None:
+    waits = [loop.wait_s(interval, n) for n in (count, count + 1)]
+    assert interval <= waits[0] <= waits[1]
+    assert waits[1] <= loop.MAX_BACKOFF * interval
+    assert loop.wait_s(interval, 0) == loop.wait_s(interval, 1) == interval
+
+
+@given(seconds, seconds, failures, seconds)
+def test_the_calm_grows_and_is_bounded(
+    interval: float, settle: float, count: int, took: float
+) -> None:
+    calm = loop.calm_s(interval, settle, count, took)
+    assert calm <= loop.calm_s(interval, settle, count + 1, took) <= interval
+    assert calm >= min(interval, settle, took)
+
+
+CHILD = """
+import logging, os, signal, sys, time
+if sys.argv[1] == "green":
+    import eventlet
+    eventlet.monkey_patch()
+from nova_accel import errors
+from placement_sync import loop
+
+logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
+passes = []
+
+def run():
+    passes.append(time.monotonic())
+    print("pass", flush=True)
+    time.sleep(0.05)
+    if len(passes) == 1:
+        raise errors.MalformedError("word", "x", "y")
+
+made = loop.Loop(run, 3600.0, settle_s=0.02)
+"""
+IN_THREAD = """
+made.start()
+for expected in (1, 2, 3):
+    while len(passes) < expected:
+        time.sleep(0.01)
+    for _ in range(100):
+        made.wake()
+time.sleep(0.02)
+print("stopped", made.stop(5.0), len(passes) in (3, 4))
+"""
+FOREGROUND = """
+signal.signal(signal.SIGTERM, lambda *_: made.stop())
+made.run_forever()
+print("stopped", len(passes))
+"""
+
+
+@pytest.mark.parametrize("world", ["native", "green"])
+def test_it_works_on_threads_of_both_kinds(world: str) -> None:
+    if world == "green":
+        pytest.importorskip("eventlet")
+    out = subprocess.run(  # noqa: S603
+        [sys.executable, "-W", "ignore", "-c", CHILD + IN_THREAD, world],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert out.stdout.splitlines()[-1] == "stopped True True", out
+    assert out.stdout.count("WARNING") == 1
+
+
+@pytest.mark.parametrize("repeat", range(3))
+def test_sigterm_ends_what_runs_for_ever(repeat: int) -> None:
+    with subprocess.Popen(  # noqa: S603
+        [sys.executable, "-c", CHILD + FOREGROUND, "native"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "pass\n"
+        time.sleep(repeat * 0.05)  # in the pass, and after it
+        os.kill(child.pid, signal.SIGTERM)
+        rest, _ = child.communicate(timeout=60)
+    assert rest.splitlines()[-1] == "stopped 1", rest
+    assert child.returncode == 0
