@@ -2,13 +2,18 @@
 """Vendor drivers: their protocol, and how installed ones are found."""
 
 import importlib.metadata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from nova_accel import actions, errors, model, policy
+from nova_accel import actions, domains, errors, model, policy
 from nova_accel.host import sysfs
 
 GROUP = "nova_accel.drivers"
+# Who can tell a host's domains: functions of an address, or of None for
+# the host's own, that return ``domains.Domain`` and raise DomainsError.
+DOMAINS_GROUP = "nova_accel.domains"
+
+ReadDomains = Callable[[str | None], Iterable[domains.Domain]]
 
 # Asked in this order: the first driver that describes a function keeps it.
 # Drivers that are not named here come between, in the order of their names.
@@ -130,3 +135,30 @@ def _load_one(
             " of nova_accel.plugin.Driver",
         )
     return driver
+
+
+def read_domains(uri: str | None = None) -> tuple[domains.Domain, ...]:
+    """Return the domains of this host, as every installed source has them.
+
+    :param uri: the hypervisor's address, as libvirt spells it; None for
+        the usual one of this host.
+    :raises DomainsError: no source is installed, or one of them can't
+        tell: then nothing is known, for what is missing looks unused.
+    """
+    points = importlib.metadata.entry_points(group=DOMAINS_GROUP)
+    if not points:
+        raise errors.DomainsError(
+            "this host", f"nothing is installed in {DOMAINS_GROUP}"
+        )
+    found: list[domains.Domain] = []
+    for point in sorted(points, key=lambda point: point.name):
+        try:
+            read: ReadDomains = point.load()
+        except (ImportError, AttributeError) as error:
+            raise errors.DomainsError(
+                point.name,
+                f"{point.value} can't be loaded ({error}); install what it"
+                " needs on this host",
+            ) from error
+        found += read(uri)
+    return tuple(found)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """libvirt's only door."""
 
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -10,7 +11,7 @@ from xml.etree import ElementTree
 
 import libvirt
 
-from nova_accel import pci
+from nova_accel import domains, errors, pci
 from virt_hooks import nodedev
 
 LOG = logging.getLogger(__name__)
@@ -65,6 +66,45 @@ def read_hostdevs(connection: Any, is_running: bool = False) -> HostdevUse:
         mdevs |= use.mdevs
         functions |= use.functions
     return HostdevUse(mdevs=frozenset(mdevs), functions=frozenset(functions))
+
+
+def read_domains(uri: str | None = None) -> tuple[domains.Domain, ...]:
+    """Return what each domain of a host has of its devices.
+
+    The connection is of its own, for reading only.
+
+    :param uri: of the libvirt to ask; None for the one that libvirt itself
+        takes (libvirt.org/uri.html, "Default URI choice").
+    :raises DomainsError: libvirt can't be asked, or can't list them.
+    """
+    try:
+        with contextlib.closing(libvirt.openReadOnly(uri)) as connection:
+            listed = connection.listAllDomains(0)
+            found = [_read_domain(domain) for domain in listed]
+    except libvirt.libvirtError as error:
+        raise errors.DomainsError(
+            uri or "libvirt",
+            f"{error}; see whether libvirtd or virtqemud runs, and whether"
+            " this user may ask it",
+        ) from error
+    return tuple(one for one in found if one is not None)
+
+
+def _read_domain(domain: Any) -> domains.Domain | None:
+    """Return a domain; None for one that has ended since it was listed."""
+    try:
+        use = parse_hostdevs(domain.XMLDesc(0))
+        return domains.Domain(
+            uuid=domain.UUIDString(),
+            name=domain.name(),
+            is_running=bool(domain.isActive()),
+            mdevs=use.mdevs,
+            functions=use.functions,
+        )
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return None
+        raise
 
 
 class NodeDevices:

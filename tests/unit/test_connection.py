@@ -7,6 +7,7 @@ from typing import Any
 import libvirt
 import pytest
 
+from nova_accel import domains, errors, plugin
 from virt_hooks import connection
 
 FIRST = "83c32df7-d52e-4ec1-9668-1f3c7e4df107"
@@ -162,3 +163,36 @@ def test_a_connection_that_fails_is_an_error(
     other.close()
     with pytest.raises(libvirt.libvirtError):
         connection.read_hostdevs(other)
+
+
+def test_each_domain_is_told_by_itself(host: libvirt.virConnect) -> None:
+    running = define(host, "running", MDEV.format(FIRST))
+    running.create()
+    off = define(host, "off", PCI.format("0x0", "0x3b", "0x00", "0x0"))
+    assert set(connection.read_domains("test:///default")) == {
+        domains.Domain(
+            uuid=running.UUIDString(),
+            name="running",
+            is_running=True,
+            mdevs=frozenset({FIRST}),
+        ),
+        domains.Domain(
+            uuid=off.UUIDString(),
+            name="off",
+            is_running=False,
+            functions=frozenset({"0000:3b:00.0"}),
+        ),
+    }
+
+
+def test_domains_are_found_by_the_entry_point(
+    host: libvirt.virConnect,
+) -> None:
+    define(host, "off", MDEV.format(FIRST))
+    (found,) = plugin.read_domains("test:///default")
+    assert found.handles == {FIRST}
+
+
+def test_a_libvirt_that_is_not_there_is_no_empty_host() -> None:
+    with pytest.raises(errors.DomainsError, match="nowhere://"):
+        plugin.read_domains("nowhere:///system")

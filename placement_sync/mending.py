@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an audit found, mended where that is proved to be safe.
+
+Before each change the same comparison is made again, on evidence read
+anew: what is not found then is left. What could come in between is refused
+by Placement (the generation of the consumer, the allocations of a
+provider) or by the kernel (the mdev that a guest has open).
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from nova_accel import claims, errors, plugin
+from nova_accel.host import execute, openers
+from placement_sync import api, audit, evidence, facts, findings
+from placement_sync.findings import Kind
+
+LOG = logging.getLogger(__name__)
+
+# The newest version in which a consumer's type is left as it is: from 1.38
+# it must be given, and one that has none can't be given back.
+_UNTYPED = "1.36"
+# Nova gives its consumers no type; these two are those that Placement's
+# API reference has for servers and their moves.
+_NOVAS = frozenset({None, "unknown", "INSTANCE", "MIGRATION"})
+
+
+class LeftError(errors.AcceleratorError):
+    """A finding is left as it is.
+
+    :param reason: why.
+    """
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a finding; ``left`` says why it was not mended."""
+
+    finding: findings.Finding
+    left: str = ""
+
+    @property
+    def is_mended(self) -> bool:
+        """Return whether it is mended."""
+        return not self.left
+
+
+class Mending:
+    """Mends findings one by one."""
+
+    def __init__(
+        self,
+        reader: evidence.Reader,
+        placement: api.Door,
+        drivers: Mapping[str, plugin.Driver],
+        executor: execute.Executor | None,
+    ) -> None:
+        """Use these.
+
+        :param executor: carries out changes of the host; None where this
+            is another machine's.
+        """
+        self._reader = reader
+        self._placement = placement
+        self._drivers = drivers
+        self._executor = executor
+        self._mend: Mapping[Kind, Callable[[findings.Finding], None]] = {
+            Kind.LEAKED: self._unset,
+            Kind.ORPHAN: self._unmake,
+            Kind.GONE: self._delete,
+        }
+
+    def mend(
+        self, found: Iterable[findings.Finding]
+    ) -> tuple[Outcome, ...]:
+        """Mend what can be; return what became of each finding.
+
+        Allocations go first: a partition that somebody may be about to
+        use is left. Providers go before what they nest in.
+        """
+        wanted = sorted(found, key=lambda f: _ORDER.index(f.kind))
+        outcomes = [self._mend_one(one) for one in self._bottom_up(wanted)]
+        return tuple(outcomes)
+
+    def _bottom_up(
+        self, wanted: list[findings.Finding]
+    ) -> list[findings.Finding]:
+        """Return findings, providers of gone hosts behind their parts."""
+        lost = [f for f in wanted if f.kind is Kind.GONE and f.is_safe]
+        if len(lost) < 2:  # noqa: PLR2004
+            return wanted
+        parents = {
+            p.uuid: p.parent
+            for p in self._reader.look_everywhere().everywhere or ()
+        }
+
+        def depth(finding: findings.Finding) -> int:
+            count, uuid = 0, finding.provider
+            while uuid in parents:
+                count, uuid = count + 1, parents[uuid]
+            return count
+
+        others = [f for f in wanted if f not in lost]
+        return others + sorted(lost, key=depth, reverse=True)
+
+    def _mend_one(self, finding: findings.Finding) -> Outcome:
+        if not finding.is_safe:
+            return Outcome(
+                finding=finding, left="it can't be proved that it is safe"
+            )
+        try:
+            self._mend[finding.kind](finding)
+        except errors.AcceleratorError as error:
+            return Outcome(finding=finding, left=str(error))
+        return Outcome(finding=finding)
+
+    def _prove(
+        self, finding: findings.Finding, known: facts.Evidence
+    ) -> None:
+        """Raise LeftError unless new evidence says the same again."""
+        again = audit.compare(known).finding(finding.key)
+        if again is not None and again.is_safe:
+            return
+        unasked = [f"{s.value}: {why}" for s, why in known.unasked.items()]
+        raise LeftError(
+            "; ".join(["a second look does not say so any more", *unasked])
+        )
+
+    def _unset(self, finding: findings.Finding) -> None:
+        """Take a consumer's part of one of our providers."""
+        path = f"/allocations/{finding.consumer}"
+        # Of before the proof: whoever changes it meanwhile is noticed.
+        held = self._placement.get(path).body or {"allocations": {}}
+        self._prove(
+            finding, self._reader.look(frozenset({finding.consumer}))
+        )
+        if finding.provider not in held["allocations"]:
+            raise LeftError("its allocation has just been made; look again")
+        _check_type(held.get("consumer_type"))
+        left = {
+            uuid: {"resources": each["resources"]}
+            for uuid, each in held["allocations"].items()
+            if uuid != finding.provider
+        }
+        body = {
+            "allocations": left,
+            "project_id": held["project_id"],
+            "user_id": held["user_id"],
+            "consumer_generation": held["consumer_generation"],
+        }
+        self._placement.put(path, body, _UNTYPED)
+        LOG.info(
+            "allocations of %s for %s, which is nobody, are taken away; left"
+            " are those of %d other providers",
+            finding.where,
+            finding.consumer,
+            len(left),
+        )
+
+    def _unmake(self, finding: findings.Finding) -> None:
+        """Remove an mdev that nobody has."""
+        known = self._reader.look(frozenset())
+        self._prove(finding, known)
+        device = known.host.device(finding.where) if known.host else None
+        if self._executor is None or device is None:
+            raise LeftError("the device is not one of this machine")
+        if pids := openers.find(self._executor.root, finding.handle):
+            who = ", ".join(map(str, sorted(pids)))
+            raise LeftError(f"it is open in the processes {who}")
+        claim = claims.of_partition(
+            device,
+            next(p for p in device.partitions if p.handle == finding.handle),
+        )
+        wanted = self._drivers[device.plugin].plan_release(claim)
+        # A claim is published before its partition is made, and an mdev in
+        # a slot has the same uuid whoever the slot is for.
+        if self._reader.is_claimed(finding.handle):
+            raise LeftError("a server has claimed it just now")
+        self._executor.apply_all(wanted)
+        LOG.info(
+            "mdev %s (%s) on %s, which nobody has, is removed",
+            claim.handle,
+            claim.profile,
+            device.address,
+        )
+
+    def _delete(self, finding: findings.Finding) -> None:
+        """Delete a provider of a host that is gone."""
+        known = self._reader.look_everywhere(finding.provider)
+        self._prove(finding, known)
+        self._placement.delete(f"/resource_providers/{finding.provider}")
+        LOG.info(
+            "provider %s (%s), whose host is gone, is deleted",
+            finding.where,
+            finding.provider,
+        )
+
+
+def _check_type(found: str | None) -> None:
+    """Raise LeftError for a consumer that is another service's."""
+    if found not in _NOVAS:
+        raise LeftError(f"its consumer is a {found}, which is not of Nova")
+
+
+_ORDER = (Kind.LEAKED, *(kind for kind in Kind if kind is not Kind.LEAKED))

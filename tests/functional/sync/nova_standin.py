@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stand-in for Nova's API, over real HTTP.
+
+Nova is not ours: what it answers here is what its API reference says, for
+the five paths that an audit asks: servers, migrations, hypervisors and
+services. Pages are of two entries, so that whoever reads only the first
+one is found out.
+"""
+
+import contextlib
+import dataclasses
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib import parse
+
+PAGE = 2
+
+
+@dataclasses.dataclass
+class Nova:
+    """What Nova has, and how it answers.
+
+    ``broken`` are paths that get an error 500, ``refused`` those that the
+    user may not ask. A server among ``hidden`` is another project's, for a
+    user who is no admin. ``before`` is called with each path first.
+    """
+
+    servers: dict[str, dict[str, Any]] = dataclasses.field(
+        default_factory=dict
+    )
+    migrations: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    hypervisors: list[dict[str, Any]] = dataclasses.field(
+        default_factory=list
+    )
+    services: list[str] = dataclasses.field(default_factory=list)
+    hidden: set[str] = dataclasses.field(default_factory=set)
+    broken: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    before: Callable[[str], object] = str
+    url: str = ""
+
+    def add_host(self, uuid: str, node: str) -> None:
+        """Add a compute node and its service."""
+        host = node.partition(".")[0]
+        self.services.append(host)
+        self.hypervisors.append(
+            {
+                "id": uuid,
+                "hypervisor_hostname": node,
+                "service": {"host": host},
+            }
+        )
+
+    def add_server(self, uuid: str, node: str) -> None:
+        """Add a server on a node; on none yet, if that is empty."""
+        self.servers[uuid] = {
+            "id": uuid,
+            "status": "ACTIVE",
+            "OS-EXT-SRV-ATTR:host": node.partition(".")[0] or None,
+            "OS-EXT-SRV-ATTR:hypervisor_hostname": node or None,
+        }
+
+    def add_move(
+        self, uuid: str, server: str, status: str, host: str
+    ) -> None:
+        """Add a migration from a host."""
+        self.migrations.append(
+            {
+                "id": len(self.migrations) + 1,
+                "uuid": uuid,
+                "instance_uuid": server,
+                "status": status,
+                "migration_type": "live-migration",
+                "source_compute": host,
+                "dest_compute": "elsewhere",
+            }
+        )
+
+    def answer(self, path: str, query: dict[str, str]) -> tuple[int, Any]:
+        """Return an HTTP status and a body."""
+        self.before(path)
+        if path.startswith(self.broken or ("none",)):
+            return 500, {"computeFault": {"code": 500, "message": "broken"}}
+        if path.startswith(self.refused or ("none",)):
+            return 403, {"forbidden": {"code": 403, "message": "not you"}}
+        _, name, *rest = path.split("/")
+        if rest not in ([], ["detail"]):
+            return _one(name, self._shown(name, rest[0]))
+        if name in ("servers", "os-hypervisors", "os-migrations"):
+            return 200, self._page(name, query)
+        if name == "os-services":
+            return 200, {"services": [{"host": h} for h in self.services]}
+        return 200, {"version": self._version()}
+
+    def _shown(self, name: str, uuid: str) -> dict[str, Any] | None:
+        """Return one thing, or None."""
+        if name == "servers":
+            return None if uuid in self.hidden else self.servers.get(uuid)
+        return {each["id"]: each for each in self.hypervisors}.get(uuid)
+
+    def _listed(self, query: dict[str, str]) -> list[dict[str, Any]]:
+        return [
+            each
+            for uuid, each in sorted(self.servers.items())
+            if query.get("uuid", uuid) == uuid
+            and query.get("host", each["OS-EXT-SRV-ATTR:host"])
+            == each["OS-EXT-SRV-ATTR:host"]
+        ]
+
+    def _moves(self, query: dict[str, str]) -> list[dict[str, Any]]:
+        return [
+            move
+            for move in self.migrations
+            if query["host"] in (move["source_compute"], move["dest_compute"])
+        ]
+
+    def _page(self, path: str, query: dict[str, str]) -> dict[str, Any]:
+        name = path.removeprefix("os-")
+        found = self.hypervisors
+        if name == "servers":
+            found = self._listed(query)
+        elif name == "migrations":
+            found = self._moves(query)
+        marks = [str(each.get("uuid") or each["id"]) for each in found]
+        first = marks.index(query["marker"]) + 1 if "marker" in query else 0
+        last = first + min(PAGE, int(query.get("limit", PAGE)))
+        body: dict[str, Any] = {name: found[first:last]}
+        if last < len(found):
+            body[f"{name}_links"] = [{"rel": "next", "href": "..."}]
+        return body
+
+    def _version(self) -> dict[str, Any]:
+        return {
+            "id": "v2.1",
+            "status": "CURRENT",
+            "version": "2.96",
+            "min_version": "2.1",
+            "links": [{"rel": "self", "href": self.url + "/"}],
+        }
+
+
+def _one(path: str, found: dict[str, Any] | None) -> tuple[int, Any]:
+    if found is None:
+        return 404, {"itemNotFound": {"code": 404, "message": "none such"}}
+    return 200, {path.removeprefix("os-").removesuffix("s"): found}
+
+
+@contextlib.contextmanager
+def serve() -> Iterator[Nova]:
+    """Run a Nova that has nothing."""
+    nova = Nova()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url = parse.urlsplit(self.path)
+            status, body = nova.answer(
+                url.path, dict(parse.parse_qsl(url.query))
+            )
+            content = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    nova.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield nova
+    finally:
+        server.shutdown()
+        server.server_close()

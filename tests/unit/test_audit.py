@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What contradicts what: laws of the audit, on worlds drawn at random."""
+
+import dataclasses
+import uuid
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from nova_accel import model, names
+from placement_sync import audit, facts, findings
+from placement_sync.facts import Source
+from placement_sync.findings import Kind
+from tests import audited
+from tests.audited import (
+    CARDS,
+    FUNCTIONS,
+    NOBODY,
+    NVIDIA,
+    OTHER,
+    ROOT,
+    WHOLE,
+)
+
+FREE = "slot-5"
+fast = settings(deadline=None, max_examples=60)
+settled = audited.worlds(("running", "stopped"))
+
+
+def found(known: facts.Evidence) -> set[tuple[Kind, str, str, str]]:
+    return {
+        (f.kind, f.provider, f.consumer, f.handle)
+        for f in audit.compare(known).findings
+    }
+
+
+def one(
+    kind: Kind, address: str, consumer: str = "", handle: str = ""
+) -> set[tuple[Kind, str, str, str]]:
+    return {(kind, audited.provider(address), consumer, handle)}
+
+
+@given(audited.worlds())
+@fast
+def test_a_consistent_world_has_no_findings(known: facts.Evidence) -> None:
+    assert audit.compare(known) == findings.Report()
+
+
+@given(audited.worlds(), st.sampled_from([*CARDS, NVIDIA, WHOLE]))
+@fast
+def test_an_allocation_that_nobody_has(
+    known: facts.Evidence, address: str
+) -> None:
+    known = audited.grown(
+        known,
+        allocations=[audited.allocation(NOBODY, address)],
+        servers=[(NOBODY, None)],
+    )
+    assert found(known) == one(Kind.LEAKED, address, NOBODY)
+    assert audit.compare(known).findings[0].is_safe
+
+
+@given(audited.worlds(), st.sampled_from(["confirmed", "error", "completed"]))
+@fast
+def test_an_allocation_of_a_move_that_ended_is_left_to_people(
+    known: facts.Evidence, status: str
+) -> None:
+    known = audited.grown(
+        known,
+        allocations=[audited.allocation(NOBODY, NVIDIA)],
+        migrations=[
+            facts.Migration(uuid=NOBODY, server=OTHER, status=status)
+        ],
+    )
+    assert found(known) == one(Kind.LEAKED, NVIDIA, NOBODY)
+    assert not audit.compare(known).findings[0].is_safe
+
+
+def with_server(
+    known: facts.Evidence, address: str = CARDS[0], slot: str = FREE
+) -> tuple[facts.Evidence, str]:
+    known = audited.lived(known, "running", OTHER, address, slot)
+    return known, audited.handle(address, slot)
+
+
+@given(audited.worlds(), st.sampled_from([*CARDS, NVIDIA]))
+@fast
+def test_a_partition_that_the_kernel_has_lost(
+    known: facts.Evidence, address: str
+) -> None:
+    slot = FREE if address in CARDS else FUNCTIONS[-1]
+    known, handle = with_server(known, address, slot)
+    lost = audited.unmade(known, handle)
+    assert found(known) == set()
+    assert found(lost) == one(Kind.MISSING, address, OTHER, handle)
+
+
+@given(settled)
+@fast
+def test_a_card_that_is_gone_while_a_server_has_it(
+    known: facts.Evidence,
+) -> None:
+    assume(all(c.device != WHOLE for c in known.claims or ()))
+    known, handle = with_server(known, WHOLE, WHOLE)
+    assert known.host is not None
+    left = tuple(d for d in known.host.devices if d.address != WHOLE)
+    host = dataclasses.replace(known.host, devices=left)
+    lost = dataclasses.replace(known, host=host)
+    assert one(Kind.MISSING, WHOLE, OTHER, handle) <= found(lost)
+    for unsure in (
+        dataclasses.replace(host, unknown=frozenset({WHOLE})),
+        dataclasses.replace(host, complete=False),
+    ):
+        assert found(dataclasses.replace(known, host=unsure)) == set()
+
+
+@given(settled)
+@fast
+def test_a_card_that_is_gone_is_missed_whoever_else_is_silent(
+    known: facts.Evidence,
+) -> None:
+    """Placement and the kernel are enough to tell."""
+    known, _ = with_server(known, WHOLE, WHOLE)
+    assert known.host is not None
+    left = tuple(d for d in known.host.devices if d.address != WHOLE)
+    host = dataclasses.replace(known.host, devices=left)
+    alone = facts.Evidence(
+        root=known.root,
+        providers=known.providers,
+        allocations=known.allocations,
+        host=host,
+    )
+    assert one(Kind.MISSING, WHOLE, OTHER) <= found(alone)
+    unsure = dataclasses.replace(host, unknown=frozenset({WHOLE}))
+    assert not found(dataclasses.replace(alone, host=unsure))
+
+
+@given(audited.worlds())
+@fast
+def test_a_guest_that_runs_without_what_it_claims(
+    known: facts.Evidence,
+) -> None:
+    known, handle = with_server(known)
+    assert known.domains is not None
+    bare = dataclasses.replace(
+        known,
+        domains=(*known.domains[:-1], audited.domain(OTHER, ())),
+    )
+    assert found(bare) == one(Kind.MISSING, CARDS[0], OTHER, handle)
+    off = dataclasses.replace(
+        known,
+        domains=(*known.domains[:-1], audited.domain(OTHER, (), False)),
+    )
+    assert found(off) == set()
+
+
+@given(audited.worlds())
+@fast
+def test_a_guest_that_runs_without_what_it_is_charged_for(
+    known: facts.Evidence,
+) -> None:
+    known = audited.grown(
+        known,
+        allocations=[audited.allocation(OTHER, CARDS[0])],
+        servers=[(OTHER, facts.Server(uuid=OTHER, node=ROOT.name))],
+        domains=[audited.domain(OTHER, ())],
+    )
+    assert found(known) == one(Kind.MISSING, CARDS[0], OTHER)
+
+
+@given(
+    audited.worlds(),
+    st.sampled_from([(CARDS[1], FREE), (NVIDIA, FUNCTIONS[-1])]),
+)
+@fast
+def test_a_device_in_a_guest_that_nobody_gave_it_to(
+    known: facts.Evidence, place: tuple[str, str]
+) -> None:
+    handle = audited.handle(*place)
+    known = audited.grown(
+        audited.made(known, *place),
+        domains=[audited.domain(NOBODY, {handle})],
+    )
+    assert found(known) == one(Kind.FOREIGN, place[0], NOBODY, handle)
+
+
+@given(
+    audited.worlds(), st.sampled_from([*CARDS, NVIDIA])
+)
+@fast
+def test_a_partition_that_nobody_has(
+    known: facts.Evidence, address: str
+) -> None:
+    """Nobody has it, unless somebody is about to."""
+    slot = FREE if address in CARDS else FUNCTIONS[-1]
+    kind = Kind.ORPHAN if address in CARDS else Kind.TYPED
+    handle = audited.handle(address, slot)
+    left = audited.made(known, address, slot)
+    provider = audited.provider(address)
+    if facts.World(known).is_pending(provider):
+        assert found(left) == set()
+    else:
+        assert found(left) == one(kind, address, "", handle)
+        is_ours = audit.compare(left).findings[0].is_safe
+        assert is_ours == (kind is Kind.ORPHAN)
+    coming = audited.grown(
+        left, allocations=[audited.allocation(OTHER, address)]
+    )
+    assert found(coming) == set()
+
+
+@given(audited.worlds(), st.booleans())
+@fast
+def test_an_mdev_that_is_not_ours_is_nobodys_business(
+    known: facts.Evidence, is_used: bool
+) -> None:
+    stranger = model.Partition(
+        profile="P-1", parent=CARDS[0], handle=str(uuid.uuid4())
+    )
+    known = audited.with_partitions(
+        known, CARDS[0], lambda before: (*before, stranger)
+    )
+    assert found(known) == set()
+
+
+def lost(name: str, parent: str, root: str) -> facts.Provider:
+    return facts.Provider(
+        uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, name)),
+        name=name,
+        parent=parent,
+        root=root,
+    )
+
+
+@given(audited.worlds(), st.booleans(), st.booleans())
+@fast
+def test_providers_of_a_host_that_is_gone(
+    known: facts.Evidence, is_card_used: bool, is_part_used: bool
+) -> None:
+    whole = lost("compute-9_accel_card", OTHER, OTHER)
+    part = lost("compute-9_accel_card_region_0", whole.uuid, OTHER)
+    alive = lost("compute-8_accel_card", NOBODY, NOBODY)
+    used = {whole.uuid} if is_card_used else set()
+    used |= {part.uuid} if is_part_used else set()
+    known = dataclasses.replace(
+        known,
+        everywhere=(whole, part, alive),
+        gone=frozenset({OTHER}),
+        used=frozenset(used),
+    )
+    report = audit.compare(known)
+    assert {f.kind for f in report.findings} == {Kind.GONE}
+    assert {f.provider: f.is_safe for f in report.findings} == {
+        whole.uuid: not is_card_used and not is_part_used,
+        part.uuid: not is_part_used,
+    }
+
+
+@given(audited.worlds())
+@fast
+def test_two_providers_of_one_device(known: facts.Evidence) -> None:
+    first = facts.Provider(
+        uuid=audited.provider(CARDS[0]),
+        name=names.provider_name(ROOT.name, CARDS[0]),
+        parent=ROOT.uuid,
+        root=ROOT.uuid,
+    )
+    again = dataclasses.replace(
+        first, uuid=OTHER, name=names.provider_name("old-name", CARDS[0])
+    )
+    other = dataclasses.replace(
+        first,
+        uuid=audited.provider(CARDS[1]),
+        name=names.provider_name(ROOT.name, CARDS[1]),
+    )
+    known = dataclasses.replace(known, providers=(again, first, other))
+    assert found(known) == {(Kind.DUPLICATE, OTHER, "", "")}
+
+
+@given(audited.worlds())
+@fast
+def test_two_servers_that_claim_one_partition(
+    known: facts.Evidence,
+) -> None:
+    known, handle = with_server(known)
+    twice = audited.grown(
+        known, claims=[audited.claim(NOBODY, CARDS[0], FREE)]
+    )
+    second = max(NOBODY, OTHER)
+    assert found(twice) == one(Kind.DUPLICATE, CARDS[0], second, handle)
+
+
+@given(audited.worlds())
+@fast
+def test_two_guests_that_have_one_partition(known: facts.Evidence) -> None:
+    known, handle = with_server(known)
+    twice = audited.grown(known, domains=[audited.domain(NOBODY, {handle})])
+    second = max(NOBODY, OTHER)
+    assert found(twice) == one(
+        Kind.DUPLICATE, CARDS[0], second, handle
+    ) | one(Kind.FOREIGN, CARDS[0], NOBODY, handle)
+
+
+@given(audited.worlds())
+@fast
+def test_an_allocation_of_a_server_that_is_elsewhere(
+    known: facts.Evidence,
+) -> None:
+    known = audited.grown(
+        known,
+        allocations=[audited.allocation(OTHER, WHOLE)],
+        servers=[(OTHER, facts.Server(uuid=OTHER, node="compute-2"))],
+    )
+    assert found(known) == one(Kind.DUPLICATE, WHOLE, OTHER)
+
+
+def test_a_source_that_said_not_all_is_told_of() -> None:
+    known = dataclasses.replace(
+        audited.EMPTY, unasked={Source.KERNEL: "0000:3b:00.0 can't be read"}
+    )
+    gaps = audit.compare(known).gaps
+    assert {g.source for g in gaps} == {Source.KERNEL.value}
+    assert {g.reason for g in gaps} == {"0000:3b:00.0 can't be read"}
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_words_for_programs_are_of_one_form(kind: Kind) -> None:
+    assert kind.value.replace("-", "").isalpha()
+    assert kind.value.islower()
+
+
+def test_of_two_looks_only_what_both_have_is_told() -> None:
+    def finding(where: str) -> findings.Finding:
+        return findings.Finding(
+            kind=Kind.TYPED, where=where, reason="r", mend="m"
+        )
+
+    first = findings.Report(findings=(finding("a"), finding("b")))
+    second = findings.Report(findings=(finding("b"), finding("c")))
+    assert second.both(first).findings == (finding("b"),)

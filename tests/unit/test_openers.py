@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who has an mdev open, as the processes' own files tell."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nova_accel import errors
+from nova_accel.host import openers
+
+UUID = "83c32df7-d52e-4ec1-9668-1f3c7e4df107"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A host with an mdev in IOMMU group 7, which is VFIO's device 2."""
+    mdev = tmp_path / "sys/bus/mdev/devices" / UUID
+    (mdev / "vfio-dev/vfio2").mkdir(parents=True)
+    (mdev / "iommu_group").symlink_to("../../../kernel/iommu_groups/7")
+    run(tmp_path, 1, "dev/null")
+    run(tmp_path, 20, "dev/vfio/vfio", "dev/vfio/71")
+    (tmp_path / "proc/cpuinfo").write_text("")
+    return tmp_path
+
+
+def run(root: Path, pid: int, *opened: str) -> None:
+    place = root / f"proc/{pid}/fd"
+    place.mkdir(parents=True)
+    for number, path in enumerate(opened):
+        (place / str(number)).symlink_to(root / path)
+
+
+def test_nobody_has_it_open(root: Path) -> None:
+    assert openers.find(str(root), UUID) == frozenset()
+
+
+def test_by_its_group_and_by_itself(root: Path) -> None:
+    run(root, 30, "dev/null", "dev/vfio/7")
+    run(root, 31, "dev/vfio/devices/vfio2")
+    assert openers.find(str(root), UUID) == {30, 31}
+
+
+def test_who_ends_meanwhile_has_nothing_open(root: Path) -> None:
+    (root / "proc/40").mkdir()
+    assert openers.find(str(root), UUID) == frozenset()
+
+
+def test_in_a_tree_nobody_runs(tmp_path: Path) -> None:
+    assert openers.find(str(tmp_path), UUID) == frozenset()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may see everything")
+def test_what_may_not_be_seen_is_not_taken_for_closed(root: Path) -> None:
+    place = root / "proc/50/fd"
+    place.mkdir(parents=True)
+    place.chmod(0)
+    with pytest.raises(errors.UnreadableError):
+        openers.find(str(root), UUID)
+
+
+def test_what_is_no_uuid(root: Path) -> None:
+    with pytest.raises(errors.MalformedError):
+        openers.find(str(root), "../" + UUID)
