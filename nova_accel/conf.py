@@ -16,6 +16,10 @@ GROUP = cfg.OptGroup(
     help="Accelerators of this compute host as Placement inventory.",
 )
 
+# What Nova asks without [libvirt] connection_uri
+# (nova/virt/libvirt/driver.py, _uri).
+_WHOSE = "system"
+LIBVIRT_URI = f"qemu:///{_WHOSE}"
 _KEEP = "keep"
 _MIB = 1 << 20
 
@@ -89,8 +93,11 @@ OPTIONS = [
         "state_dir",
         default="/var/lib/nova/accel",
         help="Directory of this service's own files: bitstreams of Glance"
-        " (bitstreams/), and notes on FPGA regions that failed (faulted/),"
-        " which outlive a restart. It is made if it is missing.",
+        " (bitstreams/), notes on devices that failed (faulted/), on those"
+        " that were drained (drained/) and on errors that somebody has seen"
+        " to (acknowledged/), which outlive a restart,"
+        " what its servers hold (book.json), and how the last pass went"
+        " (status/). It is made if it is missing.",
     ),
     cfg.IntOpt(
         "bitstream_cache_mb",
@@ -106,6 +113,32 @@ OPTIONS = [
         max=actions.MOST_PROGRAM_S,
         help="How many seconds loading a bitstream into an FPGA may take."
         " After that the region is set aside as faulted.",
+    ),
+    cfg.IntOpt(
+        "sync_interval",
+        default=60,
+        min=0,
+        help="How many seconds after a pass that compares this host with"
+        " Placement, and mends what differs there, the next one begins; each"
+        " waits up to a tenth longer. What the kernel tells of devices, and"
+        " servers that come and go, wake it at once. 0: nova-compute makes"
+        " no such pass, and mends only with its own periodic task what it"
+        " has changed itself.",
+    ),
+    cfg.StrOpt(
+        "metrics_textfile",
+        default="",
+        help="File that each pass leaves its metrics in, in the format of"
+        " Prometheus, for the textfile collector of its node exporter: its"
+        " name must end in .prom. Empty: none. Needs prometheus_client.",
+    ),
+    cfg.IntOpt(
+        "metrics_port",
+        default=0,
+        min=0,
+        max=65535,
+        help="Port of the loopback interface at which the metrics are given"
+        " to Prometheus. 0: none. Needs prometheus_client.",
     ),
     cfg.StrOpt(
         "root",
@@ -138,6 +171,20 @@ class BitstreamSettings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SyncSettings:
+    """How Placement is kept true, and how that can be watched.
+
+    ``interval`` is in seconds, 0 for no pass inside nova-compute;
+    ``metrics_textfile`` a path, empty for none; ``metrics_port`` one of
+    the loopback interface, 0 for none.
+    """
+
+    interval: int = 60
+    metrics_textfile: str = ""
+    metrics_port: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The options, parsed and checked."""
 
@@ -145,6 +192,7 @@ class Settings:
     rules: policy.Policy
     root: str
     bitstreams: BitstreamSettings = BitstreamSettings()
+    sync: SyncSettings = SyncSettings()
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
@@ -171,6 +219,11 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
             limit=group.bitstream_cache_mb * _MIB,
             seconds=group.program_timeout,
         ),
+        sync=SyncSettings(
+            interval=group.sync_interval,
+            metrics_textfile=group.metrics_textfile,
+            metrics_port=group.metrics_port,
+        ),
     )
 
 
@@ -190,11 +243,33 @@ def read_files(paths: Sequence[str]) -> Settings:
     :raises ConfigurationError: a file is missing or malformed, or a value
         in it can't be used.
     """
+    return parse_files(paths)[1]
+
+
+def parse_files(paths: Sequence[str]) -> tuple[cfg.ConfigOpts, Settings]:
+    """Return nova.conf files as oslo.config has them, and our settings.
+
+    For options of other groups, which whoever needs them registers.
+
+    :raises ConfigurationError: see ``read_files``.
+    """
     conf = cfg.ConfigOpts()
     try:
         conf([], default_config_files=list(paths), default_config_dirs=[])
-        return read_settings(conf)
+        return conf, read_settings(conf)
     except cfg.Error as error:
         raise errors.ConfigurationError(
             "files", ", ".join(paths), str(error)
         ) from error
+
+
+def libvirt_uri(conf: cfg.ConfigOpts | None) -> str:
+    """Return the address of the libvirt that nova-compute asks.
+
+    :param conf: nova.conf, parsed; None for a host without one.
+    """
+    if conf is None:
+        return LIBVIRT_URI
+    option = cfg.StrOpt("connection_uri", default="")
+    conf.register_opt(option, group="libvirt")
+    return str(conf.libvirt.connection_uri or LIBVIRT_URI)

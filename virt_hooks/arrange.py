@@ -37,6 +37,8 @@ class Arranger:
         self._look = look
         self._told: dict[str, str] = {}
         self._refused: dict[str, tuple[actions.Action, ...]] = {}
+        self._failed: dict[str, tuple[actions.Action, ...]] = {}
+        self._is_again = True
         #: Whether the last pass found every card in its mode.
         self.is_settled = True
 
@@ -45,6 +47,7 @@ class Arranger:
         root: providers.ProviderRoot | None,
         read_running: Callable[[], connection.HostdevUse],
         read_claims: Callable[[], Iterable[model.Claim]],
+        is_again: bool = True,
     ) -> bool:
         """Bring every card into its mode; return whether one was changed.
 
@@ -57,8 +60,9 @@ class Arranger:
             only if there is something to do.
         :param read_claims: what this host's servers hold, running or not;
             of a card with claims no VF is taken away.
+        :param is_again: try what has failed, too.
         """
-        self.is_settled = True
+        self.is_settled, self._is_again = True, is_again
         if self._rules == policy.Policy():
             return False
         is_changed = False
@@ -119,21 +123,28 @@ class Arranger:
             }:
                 self._tell(card, "a server of this host has a part of it")
                 return False
-            if due and self._refused.get(card) == tuple(due):
+            if due and self._is_refused(card, tuple(due)):
                 return False
             try:
                 self._executor.apply_all(due)
             except errors.AcceleratorError as error:
                 reason = _reason(error)
+                self._failed[card] = tuple(due)
                 if any(map(_takes_away, due)):
                     # The attempt itself takes something from the host.
                     self._refused[card] = tuple(due)
                     reason += "; mend that, and restart nova-compute"
                 self._tell(card, reason)
                 return False
-            self._told.pop(card, None)
-            self._refused.pop(card, None)
+            for notes in (self._told, self._refused, self._failed):
+                notes.pop(card, None)
             return bool(due)
+
+    def _is_refused(self, card: str, due: tuple[actions.Action, ...]) -> bool:
+        """Return whether the same has failed, and is not tried now."""
+        return self._refused.get(card) == due or (
+            not self._is_again and self._failed.get(card) == due
+        )
 
     def _tell(self, where: str, reason: str) -> None:
         """Log why something is not arranged: once, and when it changes."""

@@ -3,7 +3,7 @@
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from nova_accel import model
 
@@ -17,9 +17,15 @@ class Book:
     the book is written anew from them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, written: Callable[[], None] = lambda: None) -> None:
+        """Start an empty book.
+
+        :param written: called whenever claims were written down.
+        """
+        self._written = written
         self._claims: dict[str, tuple[model.Claim, ...]] = {}
         self._made: dict[str, model.Claim] = {}
+        self._known: dict[str, frozenset[tuple[str, str]]] = {}
         self._guard = threading.Lock()
 
     def claims(self) -> tuple[model.Claim, ...]:
@@ -31,6 +37,21 @@ class Book:
         """Return the claims of one server."""
         with self._guard:
             return self._claims.get(consumer, ())
+
+    def remember(self, consumer: str, slots: Iterable[model.Slot]) -> None:
+        """Remember slots of which Nova says that a server has them.
+
+        Whatever stands in them now: a reboot may have taken it.
+        """
+        with self._guard:
+            self._known[consumer] = frozenset(map(_place, slots))
+
+    def holds(self, consumer: str, provider: str) -> bool:
+        """Return whether a server has anything of a device."""
+        with self._guard:
+            held = {c.provider for c in self._claims.get(consumer, ())}
+            known = self._known.get(consumer, frozenset())
+        return provider in held | {place[0] for place in known}
 
     def made(self) -> Mapping[str, model.Claim]:
         """Return the claims whose partitions are ours, by handle.
@@ -48,6 +69,7 @@ class Book:
         with self._guard:
             self._set(consumer, held)
             self._made |= {claim.handle: claim for claim in held}
+        self._written()
 
     def unmade(self, handles: Iterable[str]) -> None:
         """Forget partitions that exist no more."""
@@ -62,6 +84,8 @@ class Book:
         """
         given = tuple(slots)
         with self._guard:
+            for other in self._known.keys() - {consumer}:
+                self._known[other] -= frozenset(map(_place, given))
             for other, held in list(self._claims.items()):
                 kept = _without(held, given)
                 if other != consumer and kept != held:
@@ -70,9 +94,13 @@ class Book:
 
     def forget(self, consumer: str, slots: Iterable[model.Slot]) -> None:
         """Take the claims on some slots from one server."""
+        given = tuple(slots)
         with self._guard:
             held = self._claims.get(consumer, ())
-            self._set(consumer, _without(held, slots))
+            self._set(consumer, _without(held, given))
+            known = self._known.pop(consumer, frozenset())
+            if left := known - frozenset(map(_place, given)):
+                self._known[consumer] = left
 
     def own(
         self, consumer: str, found: Iterable[model.Claim]
@@ -100,5 +128,9 @@ def _without(
     held: Iterable[model.Claim], slots: Iterable[model.Slot]
 ) -> tuple[model.Claim, ...]:
     """Return the claims that stand for none of some slots."""
-    gone = {(slot.provider, slot.identifier) for slot in slots}
+    gone = frozenset(map(_place, slots))
     return tuple(c for c in held if (c.provider, c.slot) not in gone)
+
+
+def _place(slot: model.Slot) -> tuple[str, str]:
+    return slot.provider, slot.identifier

@@ -4,6 +4,7 @@
 import dataclasses
 import errno
 import logging
+import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -18,7 +19,7 @@ from nova_accel import (
     policy,
     providers,
 )
-from nova_accel.host import execute, sysfs
+from nova_accel.host import execute, published, sysfs
 from virt_hooks import (
     arrange,
     book,
@@ -67,13 +68,19 @@ class Lifecycle:
         self.read_use: Callable[[], connection.HostdevUse] = lambda: _NOTHING
         #: The same, of domains that run.
         self.read_running = self.read_use
+        #: Where others can see what this host's servers hold.
+        self.published: published.Published | None = None
+        self._telling = threading.Lock()
+        self._is_known = False
         self._programs = programs or programming.Programming()
         self._programs.uses = self._uses
-        self._use = _NOTHING
+        self._use, self._using = _NOTHING, threading.Lock()
+        #: Handles given back since domains were asked for last.
+        self._given_back: set[str] = set()
         self._drivers = drivers
         self._rules = rules
         self._executor = executor
-        self._book = book.Book()
+        self._book = book.Book(self._tell)
         self._cards = cards.Cards()
         self._unmaking = unmaking.Unmaking(
             drivers, executor, self._book, host, self._programs
@@ -93,6 +100,24 @@ class Lifecycle:
         if self.root != root:
             LOG.info("accelerators are children of %s", root.name)
         self.root = root
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether it is known what servers and guests hold.
+
+        Not before the first tidying: until then a tree would reserve what
+        they have, and nothing is published.
+        """
+        return self._is_known and self.root is not None
+
+    def _tell(self) -> None:
+        """Let others see what is held, those who look from outside too."""
+        if self.published is None or self.root is None or not self._is_known:
+            return
+        with self._telling:
+            self.published.write(
+                self.root, self.claims(), self._use.functions
+            )
 
     def tree(
         self, owner_traits: frozenset[str]
@@ -145,7 +170,9 @@ class Lifecycle:
         A partition that somebody else left in a slot is made anew, never
         passed on.
 
-        :param booked: the server's allocations, where they are known.
+        :param booked: the server's allocations, where they are known: for
+            a server that comes. A device that is drained or at fault takes
+            none.
         :param bitstreams: those on this host that the groups name.
         :returns: the claims, made.
         :raises ClaimError: the slots can't be met by this host.
@@ -158,6 +185,8 @@ class Lifecycle:
         with self._cards.hold(self._locks(slots)):
             host = self._look_at(root, slots)
             before = self.claims_of(consumer)
+            if booked:  # it comes: one that is here already keeps its own
+                self._check_open(consumer, root, slots, host)
             self._book.evict(consumer, slots)
             if self._unmaking.clear(consumer, root, slots, before):
                 host = self._look_at(root, slots)
@@ -198,6 +227,7 @@ class Lifecycle:
         root, wanted = self._known_root(consumer), tuple(slots)
         with self._cards.hold(self._locks(wanted)):
             found = claims.find(consumer, wanted, root, self.host.state)
+            self._book.remember(consumer, wanted)
             self._book.write_down(consumer, found)
         return found
 
@@ -248,25 +278,28 @@ class Lifecycle:
                 found, mine, host, self.claims()
             ):
                 self._unmaking.unmake(claim)
-            self._use = self._use.without(
-                address
-                for claim in found
-                for address in (claim.handle, *claim.members)
-            )
+            gone = {a for c in found for a in (c.handle, *c.members)}
+            with self._using:
+                self._given_back |= gone
+                self._use = self._use.without(self._given_back)
             self._unmaking.check(found)
+        self._tell()
 
-    def arrange(self) -> bool:
+    def arrange(self, is_again: bool = True) -> bool:
         """Bring cards into the modes that policy asks for.
 
         The host is read again if any was changed; returned is whether
         that was so. Nothing that fails stops the caller. Nothing is looked
         at while the host is as it was when there was nothing to do.
+
+        :param is_again: try what has failed, too. A pass that uevents wake
+            must not: an attempt that fails may send some itself.
         """
         before = self.host.state
         if self._arranger is None or self._arranged is before:
             return False
         if self._arranger.arrange(
-            self.root, self.read_running, self.claims
+            self.root, self.read_running, self.claims, is_again
         ):
             self.host.refresh()
             return True
@@ -274,21 +307,52 @@ class Lifecycle:
             self._arranged = before
         return False
 
+    def tidy_now(self) -> None:
+        """Ask what the host's domains hold, and tidy by the answer.
+
+        What is given back meanwhile nobody holds any more. For one caller
+        at a time.
+        """
+        with self._using:
+            self._given_back = set()
+        use = self.read_use()
+        with self._using:
+            self._use = use = use.without(self._given_back)
+        self._sweep(use)
+
     def tidy(self, use: connection.HostdevUse) -> None:
         """Remove partitions that are provably ours and unused.
-
-        The host is read again if there were any.
 
         :param use: what the host's domains hold; whole functions among it
             are reserved from now on unless a claim of ours stands for them.
         """
         self._use = use
+        self._sweep(use)
+
+    def _sweep(self, use: connection.HostdevUse) -> None:
+        self._is_known = True
+        self._tell()
         root = self.root
-        if root is None:
-            return
-        found = self._sweeper.sweep(root, lambda: self.host.state, use)
-        if found:
-            self._unmaking.check(found)
+        if root is not None:
+            found = self._sweeper.sweep(root, lambda: self.host.state, use)
+            if found:
+                self._unmaking.check(found)
+
+    def _check_open(
+        self,
+        consumer: str,
+        root: providers.ProviderRoot,
+        slots: Iterable[model.Slot],
+        host: model.HostState,
+    ) -> None:
+        wanted = {
+            slot.provider
+            for slot in slots
+            if not self._book.holds(consumer, slot.provider)
+        }
+        for device in host.devices:
+            if recover.provider_of(root, device.address) in wanted:
+                checks.check_open(consumer, device)
 
     def _prepare(
         self, found: Iterable[model.Claim]

@@ -16,7 +16,7 @@ from typing import Any
 
 import nova.conf
 from nova import context as nova_context
-from nova import exception, objects
+from nova import exception
 from nova.virt.libvirt import driver
 
 from nova_accel import conf, errors, flavors, model, providers
@@ -27,9 +27,9 @@ from virt_hooks import (
     nova_images,
     nova_records,
     nova_report,
+    reconcile,
     recover,
     slots,
-    tree,
     wanted,
 )
 
@@ -56,13 +56,15 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             LOG.error("nova-accel can't start: %s", error)
             sys.exit(1)
         self._reporter = nova_report.Reporter(self._accel, virtapi)
-        self._at_start: frozenset[model.Slot] = frozenset()
-        #: Slots by server that are to be written down; None: not asked yet.
-        self._unrecalled: dict[str, tuple[model.Slot, ...]] | None = None
+        self._at_start = nova_records.AtStart(self._accel)
         self._rebooting: set[str] = set()
-        #: What was here when the service started.
-        self._records = nova_records.Records()
-        self._guard = threading.Lock()
+        self._guard, self._looking = threading.Lock(), threading.Lock()
+        self._reconciler = reconcile.Reconciler(
+            nova.conf.CONF,
+            self._accel,
+            lambda: self._look(is_again=False),
+            self._reporter,
+        )
 
     def init_host(self, host: str) -> None:
         """Start, and write down what this host's servers hold.
@@ -77,17 +79,22 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             self._adopt_node()
             self._accel.arrange()
             self._accel.host.refresh()
-            self._recall()
+            self._at_start.recall(self.get_available_nodes)
+        with nova_report.logged("can't keep Placement in step"):
+            self._reconciler.start()
+
+    def cleanup_host(self, host: str) -> None:
+        """End our own threads with the service."""
+        with nova_report.logged("can't end the passes over Placement"):
+            self._reconciler.stop()
+        super().cleanup_host(host)
 
     def get_available_resource(self, nodename: str) -> Any:
         """Read the host anew; it is called outside Nova's lock."""
         self._reporter.forget_free()
         with nova_report.logged("can't refresh this host's accelerators"):
             self._adopt_node()
-            self._accel.host.refresh_changed()
-            self._recall()
-            self._accel.tidy(self._read_use())
-            self._accel.arrange()
+            self._look()
             self._reporter.find_free(self.provider_tree)
         return super().get_available_resource(nodename)
 
@@ -101,18 +108,13 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         super().update_provider_tree(
             provider_tree, nodename, allocations=allocations
         )
-        desired = self._reporter.desired()
-        if desired is None:
-            return
+        is_first = not self._reporter.is_registered
         with nova_report.logged("can't report this host's accelerators"):
-            tree.lay(
-                provider_tree,
-                desired,
-                self._reporter.guard(provider_tree, desired),
-                _resource,
-                self._at_start,
-            )
-            self.provider_tree = copy.deepcopy(provider_tree)
+            if self._reporter.lay(provider_tree, self._at_start.slots):
+                self.provider_tree = copy.deepcopy(provider_tree)
+                self._reporter.hand_out(provider_tree)
+                if is_first:
+                    self._reconciler.wake()
 
     def spawn(
         self,
@@ -133,6 +135,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             # At once: until Placement knows what the card has become, the
             # scheduler goes on sending what it can't make any more.
             self._reporter.publish(context)
+            self._reconciler.wake()
         return super().spawn(
             context,
             instance,
@@ -195,9 +198,11 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         """Fetch what the server's regions are to hold, as its user."""
         with self._reporter.reschedule(context):
             self._bring(context, instance)
-        return super().finish_migration(
+        result = super().finish_migration(
             context, migration, instance, *args, **kwargs
         )
+        self._reconciler.wake()
+        return result
 
     def _cleanup(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
@@ -241,39 +246,16 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             self._host.get_connection(), is_running=True
         )
 
-    def _recall(self) -> None:
-        """Write down what this host's servers hold, once.
+    def _look(self, is_again: bool = True) -> None:
+        """Read the host anew, and bring in order what is found there.
 
-        While a card can't be read it is not known what stands in its
-        slots: those of its servers are looked at again with each pass.
-
-        :raises nova.exception.NovaException: Nova's database can't be asked.
+        :param is_again: see ``Lifecycle.arrange``.
         """
-        if self._unrecalled is None:
-            self._records = nova_records.read(self.get_available_nodes())
-            held = {
-                uuid: self._ours(given)
-                for uuid, given in self._records.slots.items()
-            }
-            self._at_start = frozenset(
-                slot for given in held.values() for slot in given
-            )
-            self._unrecalled = held
-        host = self._accel.host.state
-        for uuid, given in list(self._unrecalled.items()):
-            if len(self._accel.claims_of(uuid)) < len(given):
-                self._accel.recall(uuid, given)
-        if host.complete and not host.unknown:
-            self._unrecalled.clear()
-
-    def _ours(self, given: Iterable[model.Slot]) -> tuple[model.Slot, ...]:
-        """Return the slots but those Nova keeps on its own root."""
-        root = self._accel.root
-        return tuple(
-            slot
-            for slot in given
-            if root is None or slot.provider != root.uuid
-        )
+        with self._looking:
+            self._accel.host.refresh_changed()
+            self._at_start.recall(self.get_available_nodes)
+            self._accel.tidy_now()
+            self._accel.arrange(is_again)
 
     def _ensure(
         self, context: Any, instance: Any, allocations: Any = None
@@ -289,7 +271,9 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             return self._accel.ensure(
                 instance.uuid,
                 groups,
-                self._ours(slots.of_resources(instance.resources)),
+                slots.below(
+                    self._accel.root, slots.of_resources(instance.resources)
+                ),
                 booked,
                 wanted.recall(self._images, instance),
             )
@@ -299,7 +283,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
     ) -> None:
         """Bring a server's bitstreams; those of the others stay here."""
         keep = {claim.image for claim in self._accel.claims()} - {""}
-        keep |= {i for ids in self._records.images.values() for i in ids}
+        keep |= self._at_start.images()
         wanted.bring(self._images, context, instance, is_new, keep)
 
     def _release(
@@ -311,17 +295,18 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         with nova_report.logged(
             "can't release accelerators of %s", instance.uuid
         ):
-            given = self._ours(read_slots())
-            with self._guard:
-                self._at_start -= frozenset(given)
-                (self._unrecalled or {}).pop(instance.uuid, None)
-                self._records.forget(instance.uuid)
+            given = slots.below(self._accel.root, read_slots())
+            self._at_start.forget(instance.uuid, given)
             self._accel.release(
                 instance.uuid,
                 given,
-                lambda claim: self._is_holding(instance, claim),
+                lambda claim: nova_guest.is_holding(
+                    self._host, instance, claim
+                ),
                 had,
             )
+            if given:
+                self._reconciler.wake()
 
     def _held(
         self, instance: Any, had: connection.HostdevUse
@@ -334,7 +319,11 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         """
         found: set[model.Slot] = set()
         with contextlib.suppress(exception.NovaException):
-            found |= {*self._ours(slots.of_resources(instance.resources))}
+            found |= {
+                *slots.below(
+                    self._accel.root, slots.of_resources(instance.resources)
+                )
+            }
         with contextlib.suppress(exception.NovaException):
             if had.functions and self._accel.root is not None:
                 found |= recover.slots_had(
@@ -346,27 +335,11 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         return tuple(found) or self._accel.slots_of(instance.uuid)
 
     def _read_domain(self, instance: Any) -> connection.HostdevUse:
-        """Return what the server's domain has, nothing without one."""
+        """Return what the server's domain has, nothing if it can't tell."""
         found = connection.HostdevUse()
-        with (
-            nova_report.logged("can't read the domain of %s", instance.uuid),
-            contextlib.suppress(exception.InstanceNotFound),
-        ):
-            found = connection.parse_hostdevs(
-                self._host.get_guest(instance).get_xml_desc()
-            )
+        with nova_report.logged("can't read the domain of %s", instance.uuid):
+            found = nova_guest.read_use(self._host, instance)
         return found
-
-    def _is_holding(self, instance: Any, claim: model.Claim) -> bool:
-        """Return whether the server's guest runs with a partition."""
-        try:
-            guest = self._host.get_guest(instance)
-            if not guest.is_active():
-                return False
-            xml = guest.get_xml_desc()
-        except exception.InstanceNotFound:
-            return False
-        return connection.parse_hostdevs(xml).holds(claim.handle)
 
     @contextlib.contextmanager
     def _keeping(self, uuid: str) -> Iterator[None]:
@@ -377,11 +350,3 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         finally:
             with self._guard:
                 self._rebooting.discard(uuid)
-
-
-def _resource(slot: model.Slot) -> Any:
-    return objects.Resource(
-        provider_uuid=slot.provider,
-        resource_class=slot.resource_class,
-        identifier=slot.identifier,
-    )

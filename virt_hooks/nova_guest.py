@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our elements in the configuration of a guest that Nova builds."""
+"""Our elements in the guests that Nova builds, and in those it has."""
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
 from lxml import etree
+from nova import exception
 from nova.virt.libvirt import config as vconfig
 
 from nova_accel import flavors, model
-from virt_hooks import guest, hostdev
+from virt_hooks import connection, guest, hostdev
 
 
 def add_claims(
@@ -29,6 +31,35 @@ def add_claims(
         found, guest.parse_guest(config.to_xml()), options, libvirt_version
     ):
         config.add_device(_Element(xml))
+
+
+def read_use(host: Any, instance: Any) -> connection.HostdevUse:
+    """Return what a server's domain has; nothing, where there is none.
+
+    :param host: Nova's ``nova.virt.libvirt.host.Host``.
+    :param instance: a ``nova.objects.Instance``.
+    """
+    with contextlib.suppress(exception.InstanceNotFound):
+        return connection.parse_hostdevs(
+            host.get_guest(instance).get_xml_desc()
+        )
+    return connection.HostdevUse()
+
+
+def is_holding(host: Any, instance: Any, claim: model.Claim) -> bool:
+    """Return whether a server's guest runs with a partition.
+
+    :param host: Nova's ``nova.virt.libvirt.host.Host``.
+    :param instance: a ``nova.objects.Instance``.
+    """
+    try:
+        found = host.get_guest(instance)
+        if not found.is_active():
+            return False
+        xml = found.get_xml_desc()
+    except exception.InstanceNotFound:
+        return False
+    return connection.parse_hostdevs(xml).holds(claim.handle)
 
 
 class _Element(vconfig.LibvirtConfigGuestDevice):

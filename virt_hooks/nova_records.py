@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Nova's database tells of this host's servers."""
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import nova.conf
@@ -10,7 +11,7 @@ from nova import objects
 from nova.compute import task_states
 
 from nova_accel import model
-from virt_hooks import slots, wanted
+from virt_hooks import lifecycle, slots, wanted
 
 _REBUILDING = (
     task_states.REBUILDING,
@@ -35,6 +36,67 @@ class Records:
         known = self.slots.get(instance.uuid, ())
         self.slots[instance.uuid] = (*known, *given)
         self.images[instance.uuid] = wanted.images_of(instance)
+
+
+class AtStart:
+    """What was here when the service started. Thread-safe."""
+
+    def __init__(self, accel: lifecycle.Lifecycle) -> None:
+        """Write it down in the book of these accelerators, once asked."""
+        self._accel = accel
+        self._records = Records()
+        #: Slots that servers held.
+        self.slots: frozenset[model.Slot] = frozenset()
+        #: Slots by server that are to be written down; None: not asked yet.
+        self._waiting: dict[str, tuple[model.Slot, ...]] | None = None
+        self._guard = threading.Lock()
+
+    def images(self) -> frozenset[str]:
+        """Return the ids of the images that those servers may need."""
+        with self._guard:
+            named = list(self._records.images.values())
+        return frozenset(image for images in named for image in images)
+
+    def recall(self, nodes: Callable[[], Iterable[str]]) -> None:
+        """Write down what this host's servers hold, once.
+
+        While a card can't be read it is not known what stands in its
+        slots: those of its servers are looked at again with each pass.
+        It is for one thread at a time.
+
+        :param nodes: returns the names of this host's compute nodes.
+        :raises nova.exception.NovaException: Nova's database can't be asked.
+        """
+        if self._waiting is None:
+            self._begin(read(nodes()))
+        host = self._accel.host.state
+        for uuid in self._still_waiting():
+            given = self._still_waiting().get(uuid, ())
+            if len(self._accel.claims_of(uuid)) < len(given):
+                self._accel.recall(uuid, given)
+        if host.complete and not host.unknown:
+            with self._guard:
+                self._waiting = {}
+
+    def _still_waiting(self) -> dict[str, tuple[model.Slot, ...]]:
+        with self._guard:
+            return dict(self._waiting or {})
+
+    def forget(self, uuid: str, given: Iterable[model.Slot]) -> None:
+        """Forget a server that holds its slots no more."""
+        with self._guard:
+            self.slots -= frozenset(given)
+            (self._waiting or {}).pop(uuid, None)
+            self._records.forget(uuid)
+
+    def _begin(self, records: Records) -> None:
+        held = {
+            uuid: slots.below(self._accel.root, given)
+            for uuid, given in records.slots.items()
+        }
+        with self._guard:
+            self._records, self._waiting = records, held
+            self.slots = frozenset(s for given in held.values() for s in given)
 
 
 def read(nodes: Iterable[str]) -> Records:

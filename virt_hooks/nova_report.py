@@ -3,15 +3,15 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import os_traits
 from nova import context as nova_context
-from nova import exception
+from nova import exception, objects
 
-from nova_accel import errors, names, providers
-from placement_sync import diff
+from nova_accel import errors, model, names, providers
+from placement_sync import calls, diff
 from virt_hooks import lifecycle, tree
 
 LOG = logging.getLogger(__name__)
@@ -37,6 +37,13 @@ class Reporter:
         self._accel = accel
         self._virtapi = virtapi
         self._free: frozenset[str] = frozenset()
+        self._in_use: Any = None
+        #: Our providers that Nova itself has, or is about to make.
+        self._laid: frozenset[str] = frozenset()
+        #: Those of them that Placement had not at the end of the last pass.
+        self._gone: frozenset[str] = frozenset()
+        #: What was laid last.
+        self._desired: providers.ProviderTree | None = None
 
     def desired(self) -> providers.ProviderTree | None:
         """Return the tree as it should be, None before the node is known."""
@@ -46,8 +53,95 @@ class Reporter:
         self, provider_tree: Any, desired: providers.ProviderTree
     ) -> diff.Guard:
         """Return the guard under which a tree is laid or published."""
-        return tree.guard(
-            provider_tree, desired, self._free, self._accel.host.state
+        free = self._free | self._gone
+        return tree.guard(provider_tree, desired, free, self._accel.host.state)
+
+    def lay(self, provider_tree: Any, held: Iterable[model.Slot]) -> bool:
+        """Lay our providers onto Nova's tree; return whether that was done.
+
+        It is not before the node is known.
+
+        :param held: see ``tree.lay``.
+        """
+        desired = self.desired()
+        if desired is None:
+            return False
+        tree.lay(
+            provider_tree,
+            desired,
+            self.guard(provider_tree, desired),
+            _resource,
+            held,
+        )
+        self._laid = tree.our_uuids(provider_tree, desired)
+        self._desired = desired
+        return True
+
+    def hand_out(self, provider_tree: Any) -> None:
+        """Let Nova hand out the slots of a tree that was laid.
+
+        From now on the pass in the other thread may add to it. What that
+        has found since the tree was laid, it has added to the last one.
+        """
+        # Of the same tree Nova's resource tracker hands out slots from now
+        # on (_update_to_placement).
+        self._in_use = provider_tree
+        newer = self.desired()
+        if newer is not None and newer != self._desired:
+            tree.lay_new_slots(provider_tree, newer, _resource)
+
+    @property
+    def is_registered(self) -> bool:
+        """Return whether Nova has reported the node itself."""
+        return self._in_use is not None
+
+    def lay_new_slots(self, desired: providers.ProviderTree) -> None:
+        """Let the next claim have slots that came since Nova's last pass."""
+        if self._in_use is None:
+            return
+        tree.lay_new_slots(self._in_use, desired, _resource)
+        self._expect(desired)
+
+    def catch_up(
+        self,
+        desired: providers.ProviderTree,
+        present: frozenset[str],
+        made: Iterable[calls.Call],
+    ) -> None:
+        """Have Nova read anew what others have changed in Placement.
+
+        One that it has and Placement has not it would fail to change, and
+        a claim with it: it may delete it. Nothing is taken out of its cache
+        here, since it may be walking through it in another thread.
+
+        :param present: uuids of our providers that Placement has.
+        :param made: the changes that Nova has not made.
+        """
+        client = self._virtapi.reportclient
+        self._gone = self._laid - present
+        if self._laid != present:
+            self._read_tree_anew(desired.root)
+        for call in made:
+            if isinstance(call, calls.UpdateProvider):
+                self._read_tree_anew(desired.root)
+            elif not isinstance(call, calls.Name | calls.DeleteProvider):
+                client.invalidate_resource_provider(call.uuid, cacheonly=True)
+
+    def _expect(self, desired: providers.ProviderTree) -> None:
+        """Prepare for providers that are new to Nova, and maybe not new."""
+        if {node.uuid for node in desired.nodes} - self._laid:
+            self._read_tree_anew(desired.root)
+
+    def _read_tree_anew(self, root: providers.ProviderRoot) -> None:
+        """Have Nova's next pass begin with the whole tree as it is.
+
+        When it meets a provider that it did not know, it reads the others
+        anew in the middle of its pass, and writes over what it has read
+        what it knew before: an operator's own traits would go
+        (update_from_provider_tree, _ensure_resource_provider).
+        """
+        self._virtapi.reportclient.invalidate_resource_provider(
+            root.uuid, cacheonly=True
         )
 
     def forget_free(self) -> None:
@@ -62,16 +156,25 @@ class Reporter:
         desired = self.desired()
         if desired is None or provider_tree is None:
             return
+        self._expect(desired)
         context = nova_context.get_admin_context()
         client = self._virtapi.reportclient
 
         def is_allocated(uuid: str) -> bool:
-            found = client.get_allocations_for_resource_provider(
-                context, uuid
-            )
+            if uuid in self._gone:
+                return False  # Placement would say 404
+            try:
+                found = client.get_allocations_for_resource_provider(
+                    context, uuid
+                )
+            except exception.ResourceProviderAllocationRetrievalFailed as e:
+                LOG.warning("%s; it stays for now", e)
+                return True
             return bool(found.allocations)
 
-        self._free = tree.free_to_go(provider_tree, desired, is_allocated)
+        self._free = tree.free_to_go(
+            provider_tree, desired, self._accel.host.state, is_allocated
+        )
 
     @contextlib.contextmanager
     def reschedule(
@@ -105,23 +208,36 @@ class Reporter:
 
     def publish(self, context: Any) -> None:
         """Send what a claim changed, without waiting for the next pass."""
-        desired = self.desired()
-        if desired is None:
+        root = self._accel.root
+        if root is None:
             return
         with logged("can't publish this host's accelerators at once"):
             for _ in range(_ATTEMPTS):
                 try:
                     tree.publish(
-                        self._virtapi.reportclient,
-                        context,
-                        desired,
-                        self.guard,
+                        self._virtapi.reportclient, context, root, self._plan
                     )
                 except exception.ResourceProviderUpdateConflict as error:
                     LOG.debug("somebody else was faster: %s", error)
                 else:
                     return
             LOG.warning("accelerators are reported with the next pass")
+
+    def _plan(self, provider_tree: Any) -> list[calls.ProviderCall]:
+        desired = self.desired()
+        if desired is None:
+            return []
+        return tree.plan(
+            provider_tree, desired, self.guard(provider_tree, desired)
+        )
+
+
+def _resource(slot: model.Slot) -> Any:
+    return objects.Resource(
+        provider_uuid=slot.provider,
+        resource_class=slot.resource_class,
+        identifier=slot.identifier,
+    )
 
 
 @contextlib.contextmanager

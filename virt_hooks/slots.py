@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slots, as Nova's objects hold them."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from nova_accel import model
+from nova_accel import model, providers
 
 
 def of_resources(resources: Any) -> tuple[model.Slot, ...]:
@@ -18,6 +19,15 @@ def of_resources(resources: Any) -> tuple[model.Slot, ...]:
             identifier=resource.identifier,
         )
         for resource in resources or ()
+    )
+
+
+def below(
+    root: providers.ProviderRoot | None, given: Iterable[model.Slot]
+) -> tuple[model.Slot, ...]:
+    """Return the slots but those that Nova keeps on its own root."""
+    return tuple(
+        slot for slot in given if root is None or slot.provider != root.uuid
     )
 
 

@@ -2,9 +2,17 @@
 """Partitions unmade: given back, left over, or in the next one's way."""
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 
-from nova_accel import claims, errors, model, plugin, providers
+from nova_accel import (
+    claims,
+    errors,
+    matching,
+    model,
+    plugin,
+    providers,
+)
 from nova_accel.host import execute
 from virt_hooks import (
     book,
@@ -16,6 +24,10 @@ from virt_hooks import (
 )
 
 LOG = logging.getLogger(__name__)
+
+# Seconds that a host's driver gets to take back a function: dfl-pci needs
+# one of an emulated processor's.
+_BIND_S, _BIND_STEP_S = 5.0, 0.25
 
 
 class Unmaking:
@@ -91,6 +103,29 @@ class Unmaking:
             LOG.exception("%s stays", claim.handle)
             self._programs.note_kept(claim, error, self._host.state)
 
+    def _await_drivers(
+        self, found: tuple[model.Claim, ...], host: model.HostState
+    ) -> model.HostState:
+        """Return the host once its drivers have back what guests had.
+
+        libvirt answers while the kernel is still binding them: a device
+        read just then has nothing to offer.
+        """
+        until = time.monotonic() + _BIND_S
+        while time.monotonic() < until:
+            bare = {
+                claim.device
+                for claim in found
+                if claim.technology in matching.WHOLE
+                and (device := host.device(claim.device)) is not None
+                and not device.counters
+            }
+            if not bare:
+                break
+            time.sleep(_BIND_STEP_S)
+            host = self._host.refresh_cards(bare)
+        return host
+
     def check(
         self, found: Iterable[model.Claim], is_late: bool = False
     ) -> None:
@@ -104,6 +139,7 @@ class Unmaking:
         host = self._host.refresh_cards({claim.device for claim in told})
         if is_late:
             return
+        host = self._await_drivers(told, host)
         self._book.unmade(
             claim.handle
             for claim in told

@@ -24,6 +24,7 @@ guards = st.builds(
     diff.Guard,
     held=st.frozensets(st.sampled_from(all_uuids)),
     unknown=st.frozensets(st.sampled_from(all_uuids)),
+    unreadable=st.frozensets(st.sampled_from(all_uuids)),
 )
 FOREIGN = "cccccccc-0000-4000-8000-00000000000c"
 SHARED = "dddddddd-0000-4000-8000-00000000000d"
@@ -90,7 +91,7 @@ def lay(
     found: provider_tree.ProviderTree,
     desired: providers.ProviderTree,
     guard: diff.Guard = NOTHING,
-) -> list[calls.Call]:
+) -> list[calls.ProviderCall]:
     return tree.lay(found, desired, guard, resource)
 
 
@@ -165,7 +166,7 @@ def test_what_a_crash_left_is_adopted(
 ) -> None:
     """Created, but not yet marked as ours, when the service died."""
     found, whole = nova_tree(), nova_tree()
-    made = diff.plan(tree.read_tree(found, desired), desired, NOTHING)
+    made = tree.plan(found, desired, NOTHING)
     for call in made[: data.draw(st.integers(0, len(made)))]:
         tree._apply(found, call)
     lay(found, desired)
@@ -204,19 +205,31 @@ def test_only_what_is_known_to_be_free_shrinks(
         asked.append(uuid)
         return uuid in allocated
 
-    free = tree.free_to_go(found, empty, is_allocated)
-    assert sorted(asked) == sorted(n.uuid for n in desired.nodes)
+    free = tree.free_to_go(found, empty, host, is_allocated)
+    unreadable = {
+        names.provider_uuid(ROOT.uuid, address) for address in host.unknown
+    }
     guard = tree.guard(found, empty, free, host)
     before = everything(found)
     lay(found, empty, guard)
     left = {n.uuid for n in tree.read_tree(found, empty).nodes}
     if not host.complete:
         # A whole technology could not be read: nothing may be told absent.
+        assert not asked
         assert everything(found) == before
         return
-    kept = allocated | {
-        names.provider_uuid(ROOT.uuid, address) for address in host.unknown
-    }
+    asides = {n.uuid for n in desired.nodes if n.uuid in unreadable}
+    asides |= {n.uuid for n in desired.nodes if n.parent in asides}
+    assert sorted(asked) == sorted(
+        n.uuid for n in desired.nodes if n.uuid not in asides
+    )
+    for uuid in asides:
+        assert names.FAULTED_TRAIT in found.data(uuid).traits
+        assert all(
+            record["reserved"] == record["total"]
+            for record in found.data(uuid).inventory.values()
+        )
+    kept = allocated | asides
     assert {n.uuid for n in desired.nodes} & kept <= left
     parents = {n.parent for n in desired.nodes if n.uuid in kept}
     assert left <= kept | parents
@@ -233,7 +246,8 @@ def test_nothing_is_asked_where_nothing_shrinks(
     def is_allocated(uuid: str) -> bool:
         raise AssertionError(f"asked for {uuid}")
 
-    assert tree.free_to_go(found, desired, is_allocated) == frozenset()
+    host = model.HostState()
+    assert not tree.free_to_go(found, desired, host, is_allocated)
 
 
 @given(slotted(), st.data())
@@ -283,3 +297,91 @@ def test_a_copy_of_the_tree_is_enough(registered: None) -> None:
     copied = copy.deepcopy(found)
     assert lay(copied, desired) == []
     assert everything(copied) == everything(found)
+
+
+def card(total: int, reserved: int = 0) -> providers.ProviderTree:
+    """Return a tree with one card."""
+    record = providers.Inventory(total=total, max_unit=total)
+    node = providers.ProviderNode(
+        name=names.provider_name(ROOT.name, "0000:3b:00.0"),
+        uuid=all_uuids[0],
+        parent=ROOT.uuid,
+        inventories={"VGPU": record.reserving(reserved)},
+        traits=strategies.OWNED,
+        slots={"VGPU": frozenset(names.slot_names(total))},
+    )
+    return providers.ProviderTree(root=ROOT, nodes=(node,))
+
+
+@given(st.integers(1, 8), st.integers(0, 8), st.integers(0, 8))
+@slow
+def test_what_an_operator_has_set_survives(
+    total: int, theirs: int, ours: int
+) -> None:
+    """Through a time in which the card reserves more, and back."""
+    found = nova_tree()
+    lay(found, card(total))
+    record = found.data(all_uuids[0]).inventory["VGPU"]
+    theirs, ours = min(theirs, total), min(ours, total)
+    edited = {**record, "reserved": theirs, "allocation_ratio": 2.0}
+    found.update_inventory(all_uuids[0], {"VGPU": edited})
+    found.add_traits(all_uuids[0], "CUSTOM_RACK_7")
+    assert lay(found, card(total)) == []
+    for reserved in (ours, total, 0):
+        lay(found, card(total, reserved))
+        now = found.data(all_uuids[0])
+        assert now.inventory["VGPU"]["reserved"] == max(theirs, reserved)
+        assert now.inventory["VGPU"]["allocation_ratio"] == 2.0
+        assert "CUSTOM_RACK_7" in now.traits
+        assert lay(found, card(total, reserved)) == []
+
+
+def test_a_provider_elsewhere_is_left_to_the_pass_over_placement() -> None:
+    found = nova_tree()
+    found.new_child("old name", FOREIGN, uuid=all_uuids[0])
+    found.add_traits(all_uuids[0], *strategies.OWNED)
+    made = lay(found, card(2))
+    assert [type(call) for call in made] == [calls.SetInventories]
+    assert found.data(all_uuids[0]).name == "old name"
+    assert found.data(all_uuids[0]).parent_uuid == FOREIGN
+    assert lay(found, card(2)) == []
+
+
+def test_a_mark_on_a_compute_node_makes_it_not_ours() -> None:
+    """Nor are the providers of another node that got into the tree."""
+    found = nova_tree()
+    found.add_traits(ROOT.uuid, names.OWNER_TRAIT)
+    found.new_child("compute-2", ROOT.uuid, uuid=all_uuids[1])
+    found.new_child("compute-2_accel", all_uuids[1], uuid=all_uuids[2])
+    found.add_traits(all_uuids[2], *strategies.OWNED)
+    before = everything(found)
+    assert lay(found, providers.ProviderTree(root=ROOT)) == []
+    assert everything(found) == before
+    lay(found, card(2))
+    assert {u: everything(found)[u] for u in before} == before
+
+
+@given(slotted(), slotted())
+@slow
+def test_new_slots_come_to_a_tree_in_use_and_none_go(
+    first: providers.ProviderTree, second: providers.ProviderTree
+) -> None:
+    found = nova_tree()
+    lay(found, first)
+    before = {
+        uuid: found.data(uuid).resources for uuid in found.get_provider_uuids()
+    }
+    tree.lay_new_slots(found, second, resource)
+    for uuid, old in before.items():
+        for name, resources in old.items():
+            assert resources <= found.data(uuid).resources[name]
+    for node in second.nodes:
+        data = found.data(node.uuid)
+        for name, slots in node.slots.items():
+            assert slots <= {r.identifier for r in data.resources[name]}
+        if node.uuid not in before:  # Nova may send it as it is
+            assert data.inventory == tree.as_dicts(node.inventories)
+            assert data.traits == node.traits
+    again = everything(found)
+    tree.lay_new_slots(found, second, resource)
+    assert everything(found) == again

@@ -3,6 +3,7 @@
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -104,6 +105,27 @@ def test_a_tool_that_fails_does_not_stop_the_service(
         assert caplog.text.count("not in the mode that [nova_accel]") == 1
     finally:
         tool.write_text(kept)
+    assert life.arrange()
+    assert life.host.state.device(BARE) is not None
+
+
+def test_what_failed_is_not_tried_again_by_whoever_uevents_wake(
+    kernel: fakehost.Controller, tmp_path: Path
+) -> None:
+    """An attempt that fails may send uevents, and wake them itself."""
+    life = started(kernel, ENABLE)
+    tool = kernel.root / privileged.SRIOV_MANAGE
+    kept, tried = tool.read_text(), tmp_path / "tried"
+    tool.write_text(f"#!/bin/sh\necho >>{tried}\nexit 1\n")
+    try:
+        for _ in range(3):
+            assert not life.arrange(is_again=False)
+        assert len(tried.read_text()) == 1
+        assert not life.arrange()
+        assert len(tried.read_text()) == 2
+    finally:
+        tool.write_text(kept)
+    assert not life.arrange(is_again=False)
     assert life.arrange()
     assert life.host.state.device(BARE) is not None
 

@@ -43,6 +43,7 @@ def test_plain_options_are_for_all_devices(tmp_path: pathlib.Path) -> None:
     [
         ("vgpu_sizes = both", "vgpu_sizes"),
         ("mig_instances = sometimes", "mig_instances"),
+        ("sync_interval = often", "sync_interval"),
         ('device_spec = {"use": "gpu"}', "use must be one of"),
         ("device_spec = 0000:41:00.0", "one JSON object a line"),
     ],
@@ -54,6 +55,38 @@ def test_a_bad_value_stops_with_the_option_named(
         read(tmp_path, line)
     assert word in str(caught.value)
     assert line.partition(" = ")[2].strip('"') in str(caught.value)
+
+
+def test_how_placement_is_kept_true(tmp_path: pathlib.Path) -> None:
+    assert read(tmp_path).sync == conf.SyncSettings(
+        interval=60, metrics_textfile="", metrics_port=0
+    )
+    assert read(
+        tmp_path,
+        "sync_interval = 0",
+        "metrics_textfile = /var/lib/node_exporter/accel.prom",
+        "metrics_port = 9111",
+    ).sync == conf.SyncSettings(
+        interval=0,
+        metrics_textfile="/var/lib/node_exporter/accel.prom",
+        metrics_port=9111,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "mend"),
+    [
+        ("sync_interval = -1", "greater than or equal to 0"),
+        ("metrics_port = 65536", "less than or equal to 65535"),
+    ],
+)
+def test_a_number_out_of_range_stops_too(
+    tmp_path: pathlib.Path, line: str, mend: str
+) -> None:
+    with pytest.raises(errors.ConfigurationError) as caught:
+        read(tmp_path, line)
+    assert line.partition(" ")[0] in str(caught.value)
+    assert mend in str(caught.value)
 
 
 def test_what_the_documentation_writes_is_read() -> None:

@@ -120,6 +120,20 @@ def test_what_a_guest_holds_is_not_tidied_away(
     assert types(kernel) == {FIRST: EIGHT}
 
 
+def test_what_is_given_back_while_libvirt_answers_can_be_had(
+    life: lifecycle.Lifecycle,
+) -> None:
+    life.ensure(A, (asks(),), (slot(),))
+
+    def answer() -> connection.HostdevUse:
+        life.release(A, (slot(),), stopped)
+        return connection.HostdevUse(functions=frozenset({FIRST}))
+
+    life.read_use = answer
+    life.tidy_now()
+    assert FIRST in node(life, GPU).slots["VGPU"]
+
+
 def test_a_stranger_s_vf_stays_and_is_reserved(
     kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -130,15 +130,21 @@ class Service:
         traits: set[str] = set()
         for call in plan:
             match call:
+                case calls.CreateClass(name=name):
+                    self._ensure("resource_classes", [name])
+                case calls.CreateTrait(name=name):
+                    self._ensure("traits", [name])
                 case calls.CreateProvider():
                     self._create(call.uuid, call.name, call.parent)
+                case calls.UpdateProvider():
+                    raise AssertionError(f"nothing moves here: {call}")
                 case calls.SetInventories(inventories=inventories):
                     self._ensure("resource_classes", inventories)
                     found = {k: v.as_dict() for k, v in inventories.items()}
                     self._put(call.uuid, "inventories", found)
                 case calls.DeleteProvider():
                     self.call("DELETE", f"/resource_providers/{call.uuid}")
-                case _:
+                case calls.ChangeTraits():
                     traits.add(call.uuid)
         for uuid in sorted(traits):
             node = wanted.node(uuid)

@@ -93,6 +93,7 @@ class AccelTestBase(base.ServersTestBase):
         if reason := fakehost.missing():
             self.skipTest(reason)
         self.hosts: dict[str, fakehost.Controller] = {}
+        self._places: dict[str, dict[str, str]] = {}
         super().setUp()
         self.useFixture(
             fixtures.MonkeyPatch(
@@ -154,6 +155,8 @@ class AccelTestBase(base.ServersTestBase):
     ) -> Any:
         """Return nova-compute, started on a host with these cards.
 
+        Its own pass over Placement runs only where a test asks for it.
+
         :param settings: options of ``[nova_accel]``.
         """
         root = Path(self.useFixture(fixtures.TempDir()).path)
@@ -162,14 +165,20 @@ class AccelTestBase(base.ServersTestBase):
         )
         controller.write_sriov_manage(root / privileged.SRIOV_MANAGE)
         self.hosts[name] = controller
-        self.flags(group="nova_accel", root=str(root), **settings)
+        state = self.useFixture(fixtures.TempDir()).path
+        self._places[name] = {
+            "root": str(root),
+            "state_dir": settings.pop("state_dir", state),
+        }
+        settings.setdefault("sync_interval", 0)
+        self.flags(group="nova_accel", **self._places[name], **settings)
         self.start_compute(hostname=name)
         self.addCleanup(self._end_guests, self.computes[name])
         return self.computes[name]
 
     def restart(self, name: str = "host1") -> Any:
         """Return nova-compute, restarted; the host goes on."""
-        self.flags(group="nova_accel", root=str(self.hosts[name].root))
+        self.flags(group="nova_accel", **self._places[name])
         self.restart_compute_service(name)
         return self.computes[name]
 
@@ -193,7 +202,7 @@ class AccelTestBase(base.ServersTestBase):
     def be_on(self, name: str) -> None:
         """Let Nova's one global configuration be that of a host."""
         self.flags(host=name)
-        self.flags(group="nova_accel", root=str(self.hosts[name].root))
+        self.flags(group="nova_accel", **self._places[name])
 
     def force_down(self, is_down: bool) -> None:
         """Have Nova take nova-compute for dead, or for alive again."""
@@ -212,9 +221,7 @@ class AccelTestBase(base.ServersTestBase):
     def run_periodics(self) -> None:
         """Run the periodic pass of every nova-compute."""
         for name, compute in self.computes.items():
-            self.flags(
-                group="nova_accel", root=str(self.hosts[name].root)
-            )
+            self.flags(group="nova_accel", **self._places[name])
             with mock.patch(
                 "nova.virt.node.get_local_node_uuid",
                 return_value=str(getattr(uuids, f"node_{name}")),
@@ -292,6 +299,10 @@ class AccelTestBase(base.ServersTestBase):
             if hostdev.get("type") == "pci"
         ]
 
+    def state_dir(self, name: str = "host1") -> str:
+        """Return the directory of a host's own files."""
+        return self._places[name]["state_dir"]
+
     # -- Placement --------------------------------------------------------
 
     def provider(self, address: str, host: str = "host1") -> str:
@@ -314,6 +325,13 @@ class AccelTestBase(base.ServersTestBase):
                 "traits": set(self._get_provider_traits(uuid)),
             }
         return found
+
+    def calm(self, host: str = "host1") -> dict[str, dict[str, Any]]:
+        """Return the same without generations."""
+        return {
+            uuid: {k: v for k, v in record.items() if k != "generation"}
+            for uuid, record in self.providers(host).items()
+        }
 
     def traits(self, address: str, host: str = "host1") -> set[str]:
         return set(self._get_provider_traits(self.provider(address, host)))

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-compute's own pass over Placement, beside Nova's periodic task."""
+
+import contextlib
+import threading
+from typing import Any
+
+import fixtures
+
+from nova_accel import conf, names, providers
+from nova_accel.host import published
+from placement_sync import heartbeat
+from tests.functional.nova import base, syncing, writers
+
+SMALL = base.vgpu_group("_A", "4Q")
+OTHER = "CUSTOM_RACK_7"
+
+
+class Sync(syncing.SyncTestBase):
+    def test_nothing_changed_is_one_read(self) -> None:
+        self.start_host(*base.TWO_T4, *base.GPU_CARDS)
+        self.pass_by()
+        for _ in range(2):
+            result = self.pass_by()
+            self.assertEqual((1, 0), (result.reads, result.writes))
+        self.assert_in_step()
+        (status,) = heartbeat.read(self.state_dir())
+        self.assertEqual("ok", status.outcome)
+
+    def test_what_was_wiped_by_hand_is_back(self) -> None:
+        """Without nova-compute's periodic task, and no harm to that."""
+        self.start_host(*base.TWO_T4)
+        server = self.boot(SMALL)
+        used = {a for a in (base.T4, base.T4_B) if self.usages(a)}
+        (card,) = {base.T4, base.T4_B} - used
+        self.pass_by()
+        before = self.calm()
+        self.put(card, "inventories", {})
+        self.pass_by()
+        self.assertEqual(before, self.calm())
+        for address in (base.T4, base.T4_B):
+            self.put(address, "traits", [])
+            self.pass_by()
+            self.assertEqual(before, self.calm())
+        self.placement.delete(f"/resource_providers/{self.provider(card)}")
+        self.assertNotIn(self.provider(card), self.providers())
+        self.pass_by()
+        self.assertEqual(before, self.calm())
+        self.assert_in_step()
+        other = self.boot(SMALL)
+        self._delete_server(other)
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_an_allocated_card_vanishes_and_returns(self) -> None:
+        self.start_host(*base.TWO_T4, *base.GPU_CARDS)
+        server = self.boot(SMALL)
+        (mdev,) = self.mdevs_of(server)
+        card = self.hosts["host1"].mdevs()[mdev]["parent"]
+        (other,) = {base.T4, base.T4_B} - {card}
+        self._stop_server(server)
+        self.pass_by()
+        before = self.calm()
+
+        self.hosts["host1"].unplug(card)
+        self.put(base.GPU, "traits", [])
+        self.hosts["host1"].unplug(other)
+        result = self.pass_by()
+
+        self.assertTrue(result.is_ok)
+        # Nobody has the other one: Nova itself deletes it.
+        self.assertIn(names.MISSING_TRAIT, self.traits(other))
+        self.run_periodics()
+        self.assertEqual(
+            {self.provider(card), self.provider(base.GPU)},
+            set(self.providers()),
+        )
+        self.assertEqual((4, 4), self.amounts(card)["VGPU"])
+        self.assertIn(names.MISSING_TRAIT, self.traits(card))
+        self.assertEqual(set(), self.profiles(card))
+        self.assertEqual(1, self.usages(card)["VGPU"])
+        # All others were synced in the same pass.
+        gpu = self.provider(base.GPU)
+        self.assertEqual(before[gpu], self.calm()[gpu])
+        self.assert_in_step()
+
+        self.hosts["host1"].plug()
+        self.pass_by()
+        self.assertEqual(before.keys(), self.calm().keys())
+        self.assertNotIn(names.MISSING_TRAIT, self.traits(card))
+        self._start_server(server)
+        self._delete_server(server)
+        self.pass_by()
+        self.assert_nothing_left()
+        self.assert_in_step()
+
+    def test_what_an_operator_has_set_survives_both_writers(self) -> None:
+        self.start_host(base.TWO_T4[0])
+        self.pass_by()
+        records = self.records(base.T4)
+        self._create_trait(OTHER)
+        self.put(base.T4, "traits", [*self.traits(base.T4), OTHER])
+        records["VGPU"]["reserved"] = 3
+        records["CUSTOM_GPU_MEMORY_MB"]["allocation_ratio"] = 1.5
+        self.put(base.T4, "inventories", records)
+        before = self.providers()
+
+        def check() -> None:
+            found = self.records(base.T4)
+            self.assertEqual(3, found["VGPU"]["reserved"])
+            memory = found["CUSTOM_GPU_MEMORY_MB"]
+            self.assertEqual(1.5, memory["allocation_ratio"])
+            self.assertIn(OTHER, self.traits(base.T4))
+
+        self.assertEqual(0, self.pass_by().writes)
+        self.run_periodics()
+        self.assertEqual(before, self.providers())
+        server = self.boot(SMALL)
+        check()
+        self.pass_by()
+        check()
+        self.assert_in_step()
+        self.drains().put(base.T4, "fan")
+        self.pass_by()
+        self.assertEqual((4, 4), self.amounts(base.T4)["VGPU"])
+        self.restart()
+        self.run_periodics()
+        self.drains().remove([base.T4])
+        self.run_periodics()
+        check()
+        self.pass_by()
+        check()
+        self._delete_server(server)
+        self.pass_by()
+        check()
+        self.assert_in_step()
+
+    def test_a_drained_card_keeps_its_server_and_takes_no_other(self) -> None:
+        self.start_host(base.TWO_T4[0])
+        server = self.boot(SMALL)
+        (mdev,) = self.mdevs_of(server)
+        self.pass_by()
+        before = self.calm()
+
+        self.drains().put(base.T4, "fan is loud")
+        self.pass_by()
+        self.assertEqual((4, 4), self.amounts(base.T4)["VGPU"])
+        self.assertIn(names.DRAINED_TRAIT, self.traits(base.T4))
+        refused = self.boot(SMALL, expected_state="ERROR")
+        self.assertIn("No valid host", refused["fault"]["message"])
+        self._delete_server(refused)
+        self._reboot_server(server, hard=True)
+        self.assertEqual([mdev], self.mdevs_of(server))
+        self.assert_in_step()
+
+        drained = self.calm()
+        self.restart()
+        self.run_periodics()
+        self.pass_by()
+        self.assertEqual(drained, self.calm())
+        self.assert_in_step()
+        self._stop_server(server)
+        self._start_server(server)
+
+        self.drains().remove([base.T4])
+        self.pass_by()
+        self.assertEqual(before, self.calm())
+        second = self.boot(SMALL)
+        for one in (server, second):
+            self._delete_server(one)
+        self.assert_nothing_left()
+        self.assert_in_step()
+
+    def test_a_card_that_is_offered_can_be_claimed(self) -> None:
+        """Nova hands out slots from its last pass; ours is newer."""
+        self.start_host(base.TWO_T4[0])
+        self.hosts["host1"].unplug(base.T4)
+        self.run_periodics()
+        self.assertEqual({}, self.providers())
+        self.hosts["host1"].plug()
+        self.pass_by()
+        self.assertEqual((16, 0), self.amounts(base.T4)["VGPU"])
+        server = self.boot(SMALL)
+        self.assertEqual(1, len(self.mdevs_of(server)))
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_the_book_is_published(self) -> None:
+        self.start_host(base.TWO_T4[0])
+        book = published.Published(self.state_dir())
+        self.assertEqual((), book.read().claims)
+        server = self.boot(SMALL)
+        found = book.read()
+        (claim,) = found.claims
+        ((uuid, _, slot),) = self.slots(server)
+        self.assertEqual(
+            (server["id"], uuid, slot, self.mdevs_of(server)),
+            (claim.consumer, claim.provider, claim.slot, [claim.handle]),
+        )
+        assert found.root is not None
+        self.assertEqual(self.compute_rp_uuids["host1"], found.root.uuid)
+        self.restart()
+        self.run_periodics()
+        self.assertEqual(found, book.read())
+        self._delete_server(server)
+        self.assertEqual((), book.read().claims)
+
+    def test_a_card_that_is_gone_for_others_too(self) -> None:
+        """Somebody else has deleted what Nova still remembers."""
+        self.start_host(*base.TWO_T4)
+        self.pass_by()
+        self.hosts["host1"].unplug(base.T4_B)
+        gone = self.provider(base.T4_B)
+        self.placement.delete(f"/resource_providers/{gone}")
+        self.pass_by()
+        server = self.boot(SMALL)
+        self._delete_server(server)
+        self.assertEqual({self.provider(base.T4)}, set(self.providers()))
+        self.assert_in_step()
+
+    def test_nova_finds_a_card_gone_that_the_pass_has_removed(self) -> None:
+        self.start_host(*base.TWO_T4)
+        self.pass_by()
+        self.hosts["host1"].unplug(base.T4_B)
+        self.assertTrue(self.pass_by().writes)
+        self.run_periodics()
+        told = self.stdlog.logger.output
+        self.assertNotIn("can't refresh this host's accelerators", told)
+        self.assertNotIn("it stays for now", told)
+        self.assertEqual({self.provider(base.T4)}, set(self.providers()))
+        self.assert_in_step()
+
+    def test_a_provider_that_somebody_else_has_made(self) -> None:
+        """Nova reads all anew in the middle of its pass, then writes."""
+        self.start_host(*base.TWO_T4)
+        self.hosts["host1"].unplug(base.T4_B)
+        self.run_periodics()
+        self.hosts["host1"].plug()
+        outside = writers.Outside(
+            conf.read_settings(base.CONF),
+            providers.ProviderRoot(
+                name="host1", uuid=self.compute_rp_uuids["host1"]
+            ),
+            self.placement.fixture.endpoint,
+        )
+        self.assertTrue(outside.run().is_ok)
+        self._create_trait(OTHER)
+        self.put(base.T4, "traits", [*self.traits(base.T4), OTHER])
+        records = self.records(base.T4)
+        records["VGPU"]["reserved"] = 3
+        self.put(base.T4, "inventories", records)
+        self.run_periodics()
+        self.assertIn(OTHER, self.traits(base.T4))
+        self.assertEqual((16, 3), self.amounts(base.T4)["VGPU"])
+        self.assert_in_step()
+        self.assertEqual(0, outside.run().writes)
+
+
+class InTheMiddle(syncing.SyncTestBase):
+    """The pass, while Nova's resource tracker is at its own."""
+
+    def test_a_card_goes_while_nova_sends_its_tree(self) -> None:
+        self.start_host(base.TWO_T4[0], *base.GPU_CARDS)
+        self.pass_by()
+        gone = self.provider(base.GPU)
+        client = self.computes["host1"].driver.virtapi.reportclient
+        send, waiting = client.set_inventory_for_provider, [gone]
+
+        def set_inventory(*arguments: Any) -> None:
+            while waiting:
+                self.hosts["host1"].unplug(base.GPU)
+                self.placement.delete(f"/resource_providers/{waiting.pop()}")
+                self.pass_by()
+            send(*arguments)
+
+        self.useFixture(
+            fixtures.MockPatchObject(
+                client, "set_inventory_for_provider", set_inventory
+            )
+        )
+        server = self.boot(SMALL)
+        self.assertEqual([], waiting)
+        self._delete_server(server)
+        self.assertEqual({self.provider(base.T4)}, set(self.providers()))
+        self.assert_in_step()
+
+    def test_a_card_comes_while_nova_takes_its_tree_over(self) -> None:
+        self.start_host(base.TWO_T4[0])
+        self.hosts["host1"].unplug(base.T4)
+        self.run_periodics()
+        driver = self.computes["host1"].driver
+        found = driver.virtapi.reportclient.get_provider_tree_and_ensure_root(
+            self.context, self.compute_rp_uuids["host1"]
+        )
+        driver._reporter.lay(found, ())
+        self.hosts["host1"].plug()
+        self.pass_by()
+        self.assertFalse(found.exists(self.provider(base.T4)))
+        driver._reporter.hand_out(found)
+        slots = found.data(self.provider(base.T4)).resources["VGPU"]
+        self.assertEqual(16, len(slots))
+
+
+class Thread(syncing.SyncTestBase):
+    def test_it_runs_by_itself_and_ends_with_the_service(self) -> None:
+        compute = self.start_host(base.TWO_T4[0], sync_interval=1)
+        before = self.calm()
+        self.put(base.T4, "traits", [])
+        self.until(lambda: self.assertEqual(before, self.calm()))
+        server = self.boot(SMALL)
+        self._delete_server(server)
+        self.until(lambda: self.assertEqual(before, self.calm()))
+        loop = self.reconciler()._loop
+        assert isinstance(loop._thread, threading.Thread)
+        compute.stop()
+        # The harness waits for no service that ends.
+        self.until(lambda: self.assertFalse(loop._thread.is_alive()))
+
+    def beaten(self) -> float:
+        """Return when the last pass came to its end."""
+        found = heartbeat.read(self.state_dir())
+        return (found[0].succeeded or 0.0) if found else 0.0
+
+    def test_claims_and_releases_wake_it(self) -> None:
+        self.start_host(base.TWO_T4[0], sync_interval=3600)
+        self.until(lambda: self.assertTrue(self.beaten()))
+        before = self.beaten()
+        server = self.boot(SMALL)
+        self.until(lambda: self.assertLess(before, self.beaten()))
+        self.run_periodics()
+        before = self.beaten()
+        self._delete_server(server)
+        self.until(lambda: self.assertLess(before, self.beaten()))
+        self.computes["host1"].stop()
+
+    def test_without_placement_nothing_of_nova_s_fails(self) -> None:
+        # Nova's own client is the harness's; nobody listens there.
+        self.flags(group="placement", endpoint_override="http://127.0.0.1:1")
+        self.start_host(base.TWO_T4[0], sync_interval=1)
+        # One pass tries for some time (sync.ATTEMPTS, FAILURE_DELAY).
+        for _ in range(3):
+            with contextlib.suppress(AssertionError):
+                self.until(lambda: self.assertTrue(self.told()))
+        self.assertIn("can't be reached", self.told())
+        server = self.boot(SMALL)
+        self.run_periodics()
+        self._delete_server(server)
+        self.assert_nothing_left()
+        self.computes["host1"].stop()
+
+    def told(self) -> str:
+        """Return the error of the last pass."""
+        found = heartbeat.read(self.state_dir())
+        return found[0].error if found else ""

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The second writer of a host, and what both of them did."""
+
+import collections
+import logging
+import threading
+import time
+from typing import Any
+
+from nova_accel import conf, model, providers
+from placement_sync import api, loop, node, service, sync
+
+OUTSIDE = "outside"
+_CONFLICT = "409"
+
+
+class Outside:
+    """A placement-sync on the host of a nova-compute."""
+
+    def __init__(
+        self, settings: conf.Settings, root: providers.ProviderRoot, url: str
+    ) -> None:
+        """Read the same host, and write into the same Placement."""
+        self._root = root
+        self._node = node.open_node(
+            settings, settings.root, settings.bitstreams.state_dir
+        )
+        self._sync = sync.Synchroniser(
+            service.Placement(api.from_endpoint(url))
+        )
+        self.loop: loop.Loop | None = None
+
+    def run(self) -> sync.Result:
+        """Run one pass, as the command does."""
+        view = self._node.view(self._root)
+        return self._sync.run(
+            view.tree, view.host, is_shared=view.is_shared, anew=self._look
+        )
+
+    def start(self, interval_s: float) -> None:
+        """Run passes by the clock."""
+        self.loop = loop.Loop(self.run, interval_s, name=OUTSIDE)
+        self.loop.start()
+
+    def stop(self) -> None:
+        """Run no more of them."""
+        if self.loop is not None:
+            assert self.loop.stop(60)
+
+    def _look(self) -> tuple[providers.ProviderTree, model.HostState]:
+        view = self._node.view(self._root)
+        return view.tree, view.host
+
+
+class Ledger(logging.Handler):
+    """Counts what was written, by whom, and what Placement refused."""
+
+    def __init__(self) -> None:
+        """Count nothing yet."""
+        super().__init__(logging.DEBUG)
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.lines: collections.deque[str] = collections.deque(maxlen=400)
+        self._loggers = [
+            logging.getLogger(name)
+            for name in (
+                "placement_sync.attempts",
+                "virt_hooks.tree",
+                "placement.requestlog",
+            )
+        ]
+
+    def __enter__(self) -> "Ledger":
+        for logger in self._loggers:
+            logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for logger in self._loggers:
+            logger.removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Count a line of the log."""
+        text = record.getMessage()
+        if record.name == "placement.requestlog":
+            self._request(text)
+        elif record.levelno >= logging.INFO:
+            name = threading.current_thread().name
+            who = "nova-compute"
+            if record.name == "placement_sync.attempts":
+                who = OUTSIDE if name == OUTSIDE else "its pass"
+            self.counts[f"changes by {who}"] += 1
+            self.lines.append(f"{time.monotonic():.2f} {who}: {text}")
+
+    def _request(self, text: str) -> None:
+        method = text.partition('"')[2].partition(" ")[0]
+        path = text.partition('"')[2].split(" ")[1]
+        status = text.partition("status: ")[2][:3]
+        if "/resource_providers" not in path or method == "GET":
+            return
+        self.counts["writes"] += 1
+        if status == _CONFLICT:
+            self.counts["409"] += 1
+            self.lines.append(f"{time.monotonic():.2f} 409: {method} {path}")

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The book that nova-compute publishes: whole, readable, or unknown."""
+
+import json
+import logging
+import os
+import pathlib
+import stat
+import tempfile
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import model, providers
+from nova_accel.host import published
+
+ROOT = providers.ProviderRoot(
+    name="compute-1", uuid="aaaaaaaa-0000-4000-8000-00000000000a"
+)
+
+
+def claim(slot: str, **fields: Any) -> model.Claim:
+    values: dict[str, Any] = {
+        "consumer": "server-1",
+        "provider": "provider-1",
+        "device": "0000:3b:00.0",
+        "profile": "GRID T4-4Q",
+        "slot": slot,
+        "parent": "0000:3b:00.0",
+        "handle": f"handle of {slot}",
+        "technology": "mdev",
+        "state": model.ClaimState.MADE,
+    }
+    return model.Claim(**values | fields)
+
+
+def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
+    """By anybody, from a directory that is made for it."""
+    place = tmp_path / "accel" / "state"
+    book = published.Published(str(place))
+    assert not book.read().is_known
+    claims = (claim("slot-0"), claim("slot-1", state=model.ClaimState.PLANNED))
+    book.write(ROOT, claims, {"0000:71:00.0"})
+    assert published.Published(str(place)).read() == published.Book(
+        root=ROOT,
+        claims=claims,
+        occupied=frozenset({"0000:71:00.0"}),
+        is_known=True,
+    )
+    assert os.listdir(place) == ["book.json"]
+    mode = (place / "book.json").stat().st_mode
+    assert stat.S_IMODE(mode) == 0o644
+
+
+def test_the_same_is_not_written_twice(tmp_path: pathlib.Path) -> None:
+    book = published.Published(str(tmp_path))
+    book.write(ROOT, [claim("a"), claim("b")], ["2", "1"])
+    before = os.stat(book.path).st_ino
+    book.write(ROOT, [claim("b"), claim("a")], ["1", "2"])
+    assert os.stat(book.path).st_ino == before
+    book.write(ROOT, [claim("b")], ["1", "2"])
+    assert book.read().claims == (claim("b"),)
+    os.unlink(book.path)
+    book.write(ROOT, [claim("b")], ["1", "2"])
+    assert book.read().is_known
+
+
+def test_a_file_that_can_not_be_written_is_told_of_once(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "accel").write_text("somebody's file")
+    book = published.Published(str(tmp_path / "accel"))
+    with caplog.at_level(logging.WARNING):
+        book.write(ROOT, [], [])
+        book.write(ROOT, [claim("a")], [])
+    (record,) = caplog.records
+    assert "state_dir" in record.getMessage()
+    (tmp_path / "accel").unlink()
+    book.write(ROOT, [claim("a")], [])
+    assert book.read().claims == (claim("a"),)
+    assert len(caplog.records) == 1
+
+
+GOOD = {
+    "format": 1,
+    "root": {"name": "compute-1", "uuid": ROOT.uuid},
+    "claims": [
+        {
+            **{name: "x" for name in published._TEXTS},
+            "state": "made",
+        }
+    ],
+    "occupied": [],
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "null",
+        '"text"',
+        '{"format": 2}',
+        json.dumps(GOOD)[:-9],
+        json.dumps(GOOD | {"format": 2}),
+        json.dumps(GOOD | {"root": None}),
+        json.dumps(GOOD | {"root": {"name": 1, "uuid": "x"}}),
+        json.dumps(GOOD | {"claims": 5}),
+        json.dumps(GOOD | {"claims": ["text"]}),
+        json.dumps(GOOD | {"claims": [{"consumer": "x"}]}),
+        json.dumps(GOOD).replace("made", "unmade"),
+        json.dumps(GOOD | {"occupied": None}),
+        "\0\xff",
+        "[" * 100_000,
+    ],
+)
+def test_a_broken_file_is_unknown_and_says_why(
+    tmp_path: pathlib.Path, text: str
+) -> None:
+    book = published.Published(str(tmp_path))
+    pathlib.Path(book.path).write_text(json.dumps(GOOD))
+    assert book.read().is_known
+    pathlib.Path(book.path).write_text(text, encoding="latin-1")
+    found = book.read()
+    assert not found.is_known
+    assert not found.claims
+    assert book.path in found.reason
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["format", "root", "claims", "occupied", "name"]),
+        inner,
+        max_size=4,
+    ),
+    max_leaves=8,
+))
+def test_nothing_in_it_raises(found: Any) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        book = published.Published(place)
+        pathlib.Path(book.path).write_text(json.dumps(found))
+        assert isinstance(book.read(), published.Book)
+
+
+def test_a_reader_sees_one_book_or_the_other(tmp_path: pathlib.Path) -> None:
+    book = published.Published(str(tmp_path))
+    wanted = [[claim(f"slot-{n}") for n in range(size)] for size in (1, 60)]
+    book.write(ROOT, wanted[0], [])
+    done = threading.Event()
+
+    def rewrite() -> None:
+        for n in range(200):
+            book.write(ROOT, wanted[n % 2], [])
+        done.set()
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    while not done.is_set():
+        found = book.read()
+        assert found.is_known, found.reason
+        assert len(found.claims) in (1, 60)
+    writer.join()
