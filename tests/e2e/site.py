@@ -112,7 +112,9 @@ class Site:
 
         def settled() -> Any:
             now = self.api.compute.get_server(server.id)
-            return now if now.status in ("ACTIVE", "ERROR") else None
+            # Nova writes the reason a moment after the state.
+            is_told = now.status == "ERROR" and now.fault is not None
+            return now if is_told or now.status == "ACTIVE" else None
 
         return wait_for(settled, f"{server.name} to settle")
 
@@ -180,10 +182,41 @@ class Site:
 
     def accel(self, *arguments: str) -> str:
         """Run nova-accel as the operator of the compute host."""
-        argv = [self.layout.program("nova-accel"), *arguments]
+        argv = [
+            *self.cloud.prefix,
+            self.layout.program("nova-accel"),
+            *arguments,
+        ]
         done = run(argv, self._env)
         assert done.returncode == 0, done.stderr
         return str(done.stdout)
+
+    def sync(self, *arguments: str) -> Any:
+        """Run placement-sync on the compute host; return what it did.
+
+        It reads nova-compute's own configuration, and the machine's files.
+        """
+        conf = self.layout.etc / "nova-compute.conf"
+        argv = [
+            *self.cloud.prefix,
+            self.layout.program("placement-sync"),
+            *arguments,
+            f"--config-file={conf}",
+        ]
+        return run(argv, self._env)
+
+    def synced(self, *arguments: str) -> str:
+        """Run placement-sync, which must succeed; return what it says."""
+        done = self.sync(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return str(done.stdout)
+
+    def place(self, method: str, path: str, body: object = None) -> None:
+        """Change something in placement behind everybody's back."""
+        answer = self.api.placement.request(
+            path, method, json=body, headers=_MICROVERSION
+        )
+        assert answer.status_code < 300, answer.text
 
     def log_offset(self, name: str) -> int:
         """Return where a service's log ends now."""

@@ -288,6 +288,11 @@ class Cloud:
         return self._host
 
     @property
+    def prefix(self) -> tuple[str, ...]:
+        """Return what runs a command where the hardware's /sys is /sys."""
+        return self._compute_host().prefix
+
+    @property
     def libvirt_uri(self) -> str:
         """Return the URI of the libvirt that runs the servers."""
         return self._compute_host().libvirt_uri
