@@ -235,8 +235,11 @@ class Cache:
             self._forget_others(facts.id)
 
     def _forget_others(self, image: str) -> None:
+        # The notes first: what another image brings just now is there
+        # before its note.
+        names = os.listdir(self._store.directory)
         here = self._store.digests()
-        for name in os.listdir(self._store.directory):
+        for name in names:
             other = name.removesuffix(_NOTE)
             if other not in (name, image) and not (
                 self.digests([other]) & here
