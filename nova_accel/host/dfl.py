@@ -30,6 +30,8 @@ _UUID = re.compile(r"[0-9a-f]{32}")
 _NUMBER = re.compile(r"[0-9]{1,4}")
 # What hardware that answers nothing reads as, and what nobody has set.
 _DEAD, _BLANK = "f" * 32, "0" * 32
+# The same of a port's number (PORT_CAP_PORT_NUM, drivers/fpga/dfl.h).
+_DEAD_PORT = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +219,7 @@ class _Reader:
         """Return the static part's id, a number in hexadecimal."""
         word = (self._told(f"{fme}/bitstream_id") or "").lower()
         found = re.fullmatch(r"0x([0-9a-f]{1,16})", word)
-        return found[1] if found else ""
+        return found[1] if found and found[1].strip("f") else ""
 
     def _interfaces(self, fme: str, driver: str) -> tuple[str, ...] | None:
         before = len(self._reasons)
@@ -271,8 +273,10 @@ class _Reader:
             return Port(number=number, function="")
         if _UUID.fullmatch(function) and function != _DEAD:
             return Port(number=number, function=function)
+        is_dead = function == _DEAD and number == _DEAD_PORT
         return Port(
-            number=number, reason=f"is no id: {path}: {word_or_none[:40]!r}"
+            number=None if is_dead else number,
+            reason=f"is no id: {path}: {word_or_none[:40]!r}",
         )
 
 

@@ -41,6 +41,20 @@ def test_the_kernels_own_layout(pac: pathlib.Path) -> None:
     assert dfl.node(files(pac), PF) == "dfl-fme.0"
 
 
+def test_registers_that_answer_nothing_tell_no_number(
+    pac: pathlib.Path,
+) -> None:
+    """A card that fell off its bus is no other card."""
+    port_file(pac, "id").write_text("3\n")
+    port_file(pac, "afu_id").write_text("f" * 32 + "\n")
+    fme = port_file(pac, "id").parent.with_name("dfl-fme.0")
+    (fme / "bitstream_id").write_text("0x" + "f" * 16 + "\n")
+    found = dfl.read(files(pac), PF)
+    (port,) = found.ports
+    assert port.number is None and port.function is None
+    assert found.static == ""
+
+
 def test_the_older_layout(tmp_path: pathlib.Path) -> None:
     root = look.make("dfl-older", tmp_path)
     found = dfl.read(files(root), PF)
