@@ -127,7 +127,14 @@ def test_a_card_that_is_gone_is_missed_whoever_else_is_silent(
     host = dataclasses.replace(known.host, devices=left)
     alone = facts.Evidence(
         root=known.root,
-        providers=known.providers,
+        providers=(
+            facts.Provider(
+                uuid=audited.provider(WHOLE),
+                name=names.provider_name(ROOT.name, WHOLE),
+                parent=ROOT.uuid,
+                root=ROOT.uuid,
+            ),
+        ),
         allocations=known.allocations,
         host=host,
     )
