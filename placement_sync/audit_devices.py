@@ -83,11 +83,7 @@ def unclaimed(world: facts.World) -> Iterator[findings.Finding]:
             and domain.is_running
             and not domain.handles & world.handles(found.provider)
             and not world.is_moving(found.consumer)
-            and not any(
-                claim.consumer == found.consumer
-                and claim.provider == found.provider
-                for claim in world.claims
-            )
+            and not world.has_claim(found.consumer, found.provider)
         ):
             yield findings.Finding(
                 kind=findings.Kind.MISSING,

@@ -27,10 +27,9 @@ def ended(world: facts.World) -> Iterator[findings.Finding]:
         if move is None or not move.is_over or world.is_moving(move.server):
             continue
         domain = world.domain(move.server)
-        if any(
-            claim.consumer == move.server and claim.provider == found.provider
-            for claim in world.claims
-        ) or (domain and domain.handles & world.handles(found.provider)):
+        if world.has_claim(move.server, found.provider) or (
+            domain and domain.handles & world.handles(found.provider)
+        ):
             continue
         yield _unset(
             world,
@@ -65,11 +64,7 @@ def unbacked(world: facts.World) -> Iterator[findings.Finding]:
         if (
             world.is_absent(found.provider)
             and not world.is_leaked(found)
-            and not any(
-                claim.consumer == found.consumer
-                and claim.provider == found.provider
-                for claim in world.claims
-            )
+            and not world.has_claim(found.consumer, found.provider)
         ):
             yield findings.Finding(
                 kind=findings.Kind.MISSING,

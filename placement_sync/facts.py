@@ -218,6 +218,13 @@ class World:
             for m in self.migrations.values()
         )
 
+    def has_claim(self, server: str, provider: str) -> bool:
+        """Return whether a server has a claim on a provider."""
+        return any(
+            claim.consumer == server and claim.provider == provider
+            for claim in self.claims
+        )
+
     def holds(self, allocation: Allocation, server: str) -> bool:
         """Return whether an allocation is a server's, or its move's."""
         move = self.migrations.get(allocation.consumer)
