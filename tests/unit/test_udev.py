@@ -176,8 +176,9 @@ def wait(count):
 wait(2)
 if deaf:
     time.sleep(0.5)
+    count = len(rung)
     print("quiet", flush=True)
-    wait(len(rung) + 1)
+    wait(count + 1)
 bell.stop(5.0)
 names = [thread.name for thread in threading.enumerate()]
 print("stopped", "accel-doorbell" not in names, len(rung), flush=True)

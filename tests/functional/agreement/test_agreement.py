@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten thousand random spawns and deletes; nobody's books may differ.
+"""Thousands of random spawns and deletes; nobody's books may differ.
 
 After each request Placement, our tree and the kernel agree on the card it
 touched; no profile is offered there that the kernel would refuse, none
@@ -30,7 +30,7 @@ from tests.lab import fakehost
 pytestmark = pytest.mark.fakehost
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-REQUESTS = int(os.environ.get("AGREEMENT_REQUESTS", "5000"))
+REQUESTS = int(os.environ.get("AGREEMENT_REQUESTS", "3000"))
 SEED = int(os.environ.get("AGREEMENT_SEED", "20261121"))
 WORKERS = int(os.environ.get("AGREEMENT_WORKERS", "2"))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from keystoneauth1 import loading
 
 from nova_accel import conf, errors
 from placement_sync import api, service
@@ -102,6 +103,10 @@ def test_options_that_nova_registered(
     for _ in range(2):
         assert api.from_conf(novas).get(PATH).status == 200
     novas.clear()
+    # Some are required: the next test's nova.conf may not have them.
+    novas.unregister_opts(
+        loading.get_auth_plugin_conf_options("password"), group="placement"
+    )
 
 
 def test_options_registered_twice(
