@@ -105,6 +105,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         allocations: Any = None,
     ) -> None:
         """Lay our providers beside Nova's own, from the last reading."""
+        self._reporter.make_new(provider_tree)
         super().update_provider_tree(
             provider_tree, nodename, allocations=allocations
         )

@@ -27,6 +27,10 @@ OWNER_TRAITS = frozenset({names.OWNER_TRAIT}) | (
 # How often a change is sent anew that another one overtook: as often as
 # Nova's resource tracker does (_update_to_placement).
 _ATTEMPTS = 4
+# Placement takes a provider with its parent, and returns it
+# (api-ref, Create resource provider).
+_MICROVERSION = "1.20"
+_OK, _CONFLICT = 200, 409
 
 
 class Reporter:
@@ -55,6 +59,66 @@ class Reporter:
         """Return the guard under which a tree is laid or published."""
         free = self._free | self._gone
         return tree.guard(provider_tree, desired, free, self._accel.host.state)
+
+    def make_new(self, provider_tree: Any) -> None:
+        """Make in Placement what Nova's tree lacks, and have it read anew.
+
+        Nova looks for a provider that is new to it, and makes it if there
+        is none. If a pass makes it in between, Placement refuses Nova's:
+        its name is taken. For Nova it is somebody else's then, and the
+        claim or the delete of a server that it was at fails
+        (report.py, _create_resource_provider).
+
+        :raises ResourceProviderUpdateConflict: there is something new.
+            Nova's tracker begins again, with the tree as it is by then
+            (_update_to_placement).
+        """
+        made: list[str] = []
+        with logged("can't make new providers"):
+            made += self._make_missing(provider_tree)
+        if made:
+            raise exception.ResourceProviderUpdateConflict(
+                uuid=made[0], generation=0, error="it is new"
+            )
+
+    def _make_missing(self, provider_tree: Any) -> list[str]:
+        """Return the uuids of those that Placement has, and Nova lacks."""
+        desired = self.desired()
+        if desired is None or all(
+            provider_tree.exists(node.uuid) for node in desired.nodes
+        ):
+            return []
+        made = [
+            call.uuid
+            for call in self._plan(provider_tree)
+            if isinstance(call, calls.CreateProvider)
+            and self._make(call, desired.root)
+        ]
+        if made:
+            self._read_tree_anew(desired.root)
+        return made
+
+    def _make(
+        self, call: calls.CreateProvider, root: providers.ProviderRoot
+    ) -> bool:
+        """Make a provider; return whether this host has it now.
+
+        One that is elsewhere in Placement is Nova's, or the pass's, to find.
+        """
+        client, path = self._virtapi.reportclient, "/resource_providers"
+        record = {
+            "uuid": call.uuid,
+            "name": call.name,
+            "parent_provider_uuid": call.parent,
+        }
+        answer = client.post(path, record, version=_MICROVERSION)
+        if answer.status_code == _OK:
+            LOG.info("%s", call)
+        elif answer.status_code == _CONFLICT:
+            answer = client.get(f"{path}/{call.uuid}", version=_MICROVERSION)
+        if answer.status_code != _OK:
+            return False
+        return bool(answer.json()["root_provider_uuid"] == root.uuid)
 
     def lay(self, provider_tree: Any, held: Iterable[model.Slot]) -> bool:
         """Lay our providers onto Nova's tree; return whether that was done.

@@ -239,7 +239,7 @@ class AccelTestBase(base.ServersTestBase):
 
     def until(self, check: Callable[[], None]) -> None:
         """Wait until an assertion holds."""
-        self._wait_for_assert(check, max_retries=40, sleep=0.25)
+        self._wait_for_assert(check, max_retries=240, sleep=0.25)
 
     # -- servers ----------------------------------------------------------
 

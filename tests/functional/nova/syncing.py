@@ -5,9 +5,10 @@ from typing import Any
 
 from keystoneauth1 import loading
 
+from nova_accel import conf, providers
 from nova_accel.host import drains
 from placement_sync import sync
-from tests.functional.nova import base
+from tests.functional.nova import base, writers
 
 AUTH = "admin_token"
 
@@ -37,6 +38,16 @@ class SyncTestBase(base.AccelTestBase):
         """Run one pass, as the thread of nova-compute does."""
         result: sync.Result = self.reconciler(name).run()
         return result
+
+    def outside(self, name: str = "host1") -> writers.Outside:
+        """Return a placement-sync beside a nova-compute."""
+        return writers.Outside(
+            conf.read_settings(base.CONF),
+            providers.ProviderRoot(
+                name=name, uuid=self.compute_rp_uuids[name]
+            ),
+            self.placement.fixture.endpoint,
+        )
 
     def assert_in_step(self) -> None:
         """Check that neither writer has anything to write any more."""

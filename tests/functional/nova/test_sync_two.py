@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from nova_accel import conf, names, providers
+from nova_accel import names
 from tests.functional.nova import base, syncing, writers
 
 SMALL = base.vgpu_group("_A", "4Q")
@@ -16,8 +16,10 @@ OTHER = "CUSTOM_RACK_7"
 SECONDS = "NOVA_ACCEL_TWO_WRITERS_S"
 SEED = "NOVA_ACCEL_TWO_WRITERS_SEED"
 #: Passes, nova-compute's and the other's in turn, in which both agree.
-PATIENCE = 8
+PATIENCE = 12
 CARDS = (base.T4, base.T4_B, base.GPU)
+#: As many changes as there are at the least, on however slow a machine.
+ENOUGH = 30
 #: The most that an operator reserves of one class.
 MOST = 3
 
@@ -33,41 +35,47 @@ class TwoWriters(syncing.SyncTestBase):
         self.edits: dict[str, int] = {}
         self.start_host(*base.TWO_T4, *base.GPU_CARDS, sync_interval=2)
         self._create_trait(OTHER)
-        outside = writers.Outside(
-            conf.read_settings(base.CONF),
-            providers.ProviderRoot(
-                name="host1", uuid=self.compute_rp_uuids["host1"]
-            ),
-            self.placement.fixture.endpoint,
-        )
-        until = time.monotonic() + float(os.environ.get(SECONDS, "45"))
+        outside = self.outside()
         with writers.Ledger() as ledger:
+            self.addOnException(lambda _: print(self.told(seed, ledger, 60)))
             outside.start(1.5)
-            try:
-                while time.monotonic() < until:
-                    for _ in range(self.chance.randint(1, 5)):
-                        self.change()
-                    self.converge(outside, ledger)
-            except AssertionError:
-                print(f"seed {seed}", *ledger.lines, sep="\n")
-                raise
-            finally:
-                outside.stop()
-        changes = sum(self.done.values())
-        print(
-            f"\nseed {seed}: {changes} changes {dict(self.done)},"
-            f" {self.refused} servers refused, converged {self.times} times;"
-            f" {dict(sorted(ledger.counts.items()))}"
+            # Before the services end, whatever becomes of the test.
+            self.addCleanup(outside.stop)
+            self.go_on(outside, ledger)
+            outside.stop()
+            # Who meets another one plans anew: no change costs more.
+            changes = self.done.total()
+            self.assertLess(ledger.counts["409"], 3 * changes + 10)
+            self.assertLess(ledger.counts["writes"], 30 * changes + 50)
+            self.end()
+            print(self.told(seed, ledger))
+
+    def go_on(self, outside: writers.Outside, ledger: writers.Ledger) -> None:
+        """Change things and look, until the time is over."""
+        seconds = float(os.environ.get(SECONDS, "") or 20)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until or self.done.total() < ENOUGH:
+            for _ in range(self.chance.randint(1, 8)):
+                ledger.note(self.change())
+            self.converge(outside)
+
+    def told(self, seed: int, ledger: writers.Ledger, last: int = 0) -> str:
+        """Return what was done, and the last lines of the ledger."""
+        lines = list(ledger.lines)[-last:] if last else []
+        return "\n".join(
+            (
+                f"\n{SEED}={seed}: {self.done.total()} changes"
+                f" {dict(self.done)}, {self.refused} servers refused,"
+                f" converged {self.times} times;"
+                f" {dict(sorted(ledger.counts.items()))}",
+                *lines,
+            )
         )
-        # Who meets another one plans anew: no change costs more than that.
-        self.assertLess(ledger.counts["409"], 3 * changes + 10)
-        self.assertLess(ledger.counts["writes"], 30 * changes + 50)
-        self.end()
 
     # -- what happens -----------------------------------------------------
 
-    def change(self) -> None:
-        """Change something; what can't be now is left out."""
+    def change(self) -> str:
+        """Change something, and return what; what can't be is left out."""
         kinds: tuple[Callable[[], bool], ...] = (
             self.create,
             self.create,
@@ -81,9 +89,11 @@ class TwoWriters(syncing.SyncTestBase):
             self.pass_of_nova,
         )
         kind = self.chance.choice(kinds)
-        if kind():
-            self.done[kind.__name__] += 1
-        time.sleep(self.chance.random() / 2)
+        text = kind.__name__ if kind() else ""
+        if text:
+            self.done[text] += 1
+        time.sleep(self.chance.random() / 5)
+        return text
 
     def create(self) -> bool:
         if len(self.servers) > 5:
@@ -206,9 +216,7 @@ class TwoWriters(syncing.SyncTestBase):
 
     # -- what must be -----------------------------------------------------
 
-    def converge(
-        self, outside: writers.Outside, ledger: writers.Ledger
-    ) -> None:
+    def converge(self, outside: writers.Outside) -> None:
         """Wait until neither writer has anything to write, and look."""
         # What is gone only Nova itself deletes; of one that it did not know
         # it asks with its next pass whether it is free.
@@ -217,13 +225,12 @@ class TwoWriters(syncing.SyncTestBase):
         quiet = 0
         for _ in range(PATIENCE):
             results = [self.pass_by(), outside.run()]
-            for result in results:
-                self.assertEqual((), result.problems)
-            writes = sum(result.writes for result in results)
-            quiet = 0 if writes else quiet + 1
+            # One that met others too often says so, and comes again.
+            is_quiet = not any(r.writes or r.problems for r in results)
+            quiet = quiet + 1 if is_quiet else 0
             if quiet == 2:
                 break
-        self.assertEqual(2, quiet, "they do not converge")
+        self.assertEqual(2, quiet, f"they do not converge: {results}")
         before = self.providers()
         self.run_periodics()
         for result in (self.pass_by(), outside.run()):

@@ -45,7 +45,7 @@ class Outside:
     def stop(self) -> None:
         """Run no more of them."""
         if self.loop is not None:
-            assert self.loop.stop(60)
+            assert self.loop.stop(120), "a pass does not end"
 
     def _look(self) -> tuple[providers.ProviderTree, model.HostState]:
         view = self._node.view(self._root)
@@ -64,6 +64,7 @@ class Ledger(logging.Handler):
             logging.getLogger(name)
             for name in (
                 "placement_sync.attempts",
+                "virt_hooks.nova_report",
                 "virt_hooks.tree",
                 "placement.requestlog",
             )
@@ -78,6 +79,11 @@ class Ledger(logging.Handler):
         for logger in self._loggers:
             logger.removeHandler(self)
 
+    def note(self, text: str) -> None:
+        """Write a line down, with its time."""
+        if text:
+            self.lines.append(f"{time.monotonic():.2f} {text[:200]}")
+
     def emit(self, record: logging.LogRecord) -> None:
         """Count a line of the log."""
         text = record.getMessage()
@@ -89,7 +95,7 @@ class Ledger(logging.Handler):
             if record.name == "placement_sync.attempts":
                 who = OUTSIDE if name == OUTSIDE else "its pass"
             self.counts[f"changes by {who}"] += 1
-            self.lines.append(f"{time.monotonic():.2f} {who}: {text}")
+            self.note(f"{who}: {text}")
 
     def _request(self, text: str) -> None:
         method = text.partition('"')[2].partition(" ")[0]
@@ -100,4 +106,4 @@ class Ledger(logging.Handler):
         self.counts["writes"] += 1
         if status == _CONFLICT:
             self.counts["409"] += 1
-            self.lines.append(f"{time.monotonic():.2f} 409: {method} {path}")
+            self.note(f"409: {method} {path}")
