@@ -4,8 +4,8 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 
-from nova_accel import errors, model, pci, plugin, policy
-from nova_accel.host import nvml, sysfs
+from nova_accel import errors, locality, model, pci, plugin, policy
+from nova_accel.host import links, nvml, sysfs
 
 LOG = logging.getLogger(__name__)
 
@@ -51,10 +51,13 @@ def read(
         problems += _adrift(host, devices.values())
     if rules.rules and complete:
         problems += _idle_lines(host, rules, devices.values(), problems)
+    places = links.read(host, devices.values())
     return model.HostState(
         devices=tuple(
             device
-            for device in sorted(devices.values(), key=place)
+            for device in sorted(
+                locality.place(devices.values(), places), key=place
+            )
             if not _is_off(device, rules)
         ),
         problems=tuple(

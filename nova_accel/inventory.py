@@ -85,7 +85,8 @@ def _node(
         traits=device.traits
         | owner_traits
         | makeable(device, rule, mine)
-        | _labels(device),
+        | _labels(device)
+        | _layout(device),
         slots=_slots(device, inventories, mine, occupied),
         unread=_unread(device, mine, occupied),
     )
@@ -101,21 +102,30 @@ def _labels(device: model.Device) -> frozenset[str]:
     return frozenset(labels)
 
 
+def _layout(device: model.Device) -> frozenset[str]:
+    """Return the trait of how partitions share a device now, if any."""
+    layout = device.geometry.layout
+    if layout is model.Layout.ANY:
+        return frozenset()
+    return frozenset({names.layout_trait(layout.value)})
+
+
 def _unread(
     device: model.Device,
     claims: Collection[model.Claim],
     occupied: frozenset[str],
 ) -> tuple[str, ...]:
-    """Return the prefixes of traits that only the host's driver shows.
+    """Return the prefixes of traits of which nothing can be told now.
 
-    While a guest has the whole card, that driver is not there to ask.
+    What only the host's driver shows of a card is among them while a
+    guest has it whole: that driver is not there to ask.
     """
     region = device.region
     if region is None or region.function is not None:
-        return ()
+        return device.unread
     if claims or occupied.intersection((*device.slots, *device.members)):
-        return FPGA_TRAITS
-    return ()
+        return (*device.unread, *FPGA_TRAITS)
+    return device.unread
 
 
 def makeable(

@@ -244,6 +244,8 @@ class Device:
     as a region of its card; ``region`` is set on such parts. ``fault``
     tells why nothing of it may be used now, empty for a healthy device;
     ``drain`` why its operator gives it to no more servers.
+    ``unread`` are prefixes of traits of which nothing can be told now:
+    those that were told before stay.
     A device without counters is described, and not offered.
     """
 
@@ -270,6 +272,7 @@ class Device:
     region: Region | None = None
     fault: str = ""
     drain: str = ""
+    unread: tuple[str, ...] = ()
 
     def profile(self, name: str) -> Profile | None:
         """Return the profile of that name, or None."""

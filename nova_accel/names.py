@@ -15,6 +15,16 @@ NOVA_OWNER_TRAIT = "OWNER_NOVA"
 MISSING_TRAIT = "CUSTOM_ACCELERATOR_MISSING"
 FAULTED_TRAIT = "CUSTOM_ACCELERATOR_FAULTED"
 DRAINED_TRAIT = "CUSTOM_ACCELERATOR_DRAINED"
+# Where a card stands, and how its partitions share it: what a scheduler
+# that never saw the host goes by.
+NUMA_PREFIX = "CUSTOM_ACCELERATOR_NUMA_"
+PCIE_PREFIX = "CUSTOM_ACCELERATOR_PCIE_"
+NVLINK_PREFIX = "CUSTOM_ACCELERATOR_NVLINK_"
+MODEL_PREFIX = "CUSTOM_ACCELERATOR_MODEL_"
+LAYOUT_PREFIX = "CUSTOM_ACCELERATOR_LAYOUT_"
+# Of a device that a flavor names; an operator's own trait to Placement's
+# passes, which so keep it.
+PIN_PREFIX = "CUSTOM_DEVICE_AT_"
 # Begins a trait that remembers an operator's own ``reserved``:
 # CUSTOM_ACCELERATOR_RESERVED_VGPU_2.
 RESERVED_PREFIX = "CUSTOM_ACCELERATOR_RESERVED_"
@@ -25,6 +35,9 @@ MIG_SLICE_CLASS = "CUSTOM_MIG_SLICE"
 MDEV_CLASS = "CUSTOM_MDEV"
 FPGA_CLASS = "FPGA"
 QAT_VF_CLASS = "CUSTOM_QAT_VF"
+
+# Classes that measure what partitions take, beside the one that counts them.
+MEASURES = frozenset({GPU_MEMORY_CLASS, MIG_SLICE_CLASS})
 
 # Of FPGA regions; the first one is the trait of their only profile.
 REGION_TRAIT = "CUSTOM_FPGA_REGION"
@@ -145,6 +158,32 @@ def identity_traits(
 def model_trait(vendor_id: str, model: str) -> str:
     """Return the trait of a card's model, as its vendor names it."""
     return custom("ACCELERATOR", "MODEL", vendor_name(vendor_id), model)
+
+
+def pcie_trait(port: str) -> str:
+    """Return the trait of the devices below one PCIe root port.
+
+    :param port: the root port's address.
+    """
+    return custom("ACCELERATOR", "PCIE", port)
+
+
+def nvlink_trait(peer: str) -> str:
+    """Return the trait of a card that has an NVLink to another one.
+
+    :param peer: the other card's address.
+    """
+    return custom("ACCELERATOR", "NVLINK", peer)
+
+
+def layout_trait(layout: str) -> str:
+    """Return the trait of a card whose partitions share it in that way."""
+    return custom("ACCELERATOR", "LAYOUT", layout)
+
+
+def pin_trait(host: str, address: str) -> str:
+    """Return the trait of the one device that a flavor names."""
+    return custom("DEVICE_AT", host, address)
 
 
 def driver_trait(vendor_id: str, version: str) -> str:

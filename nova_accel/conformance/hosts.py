@@ -92,6 +92,7 @@ def _form(device: model.Device) -> Iterator[Finding]:
         ("profiles", tuple),
         ("partitions", tuple),
         ("traits", frozenset),
+        ("unread", tuple),
     ):
         if not isinstance(getattr(device, name), kind):
             yield Finding(

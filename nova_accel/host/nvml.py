@@ -15,20 +15,25 @@ NVML API reference). Without it ``kinds`` and ``instances`` are empty,
 ``unread`` names them and a problem tells the reason.
 """
 
-import dataclasses
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nova_accel import errors, model, pci, profiles
-from nova_accel.host import nvml_calls
+from nova_accel import errors, model, profiles
+from nova_accel.host import nvml_calls, nvml_links
 from nova_accel.host.nvml_calls import Refusal, call, is_installed
 from nova_accel.host.nvml_changes import (
     create_instance,
     destroy_instance,
     set_mixed,
+)
+from nova_accel.host.nvml_facts import (
+    GpuFacts,
+    Gpus,
+    VgpuType,
+    parse_bus_id,
+    problems,
 )
 
 __all__ = [
@@ -61,73 +66,6 @@ _SILENT = (
     "gives no answer in time; look for Xid messages of the NVIDIA driver"
     " in the kernel's log"
 )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class VgpuType:
-    """A vGPU type that a GPU supports, creatable now or not.
-
-    ``type_id`` is the decimal number, ``framebuffer_mb`` in MiB,
-    ``max_instances`` for the whole GPU. ``instance`` names the kind of GPU
-    instance it stands in, empty for time-sliced types.
-    """
-
-    name: str
-    type_id: str
-    framebuffer_mb: int
-    max_instances: int
-    instance: str = ""
-    per_instance: int = 1
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GpuFacts:
-    """What NVML says of one GPU; None where it does not say.
-
-    ``memory_mb`` is in MiB. ``kinds`` and ``instances`` are those of MIG,
-    empty where MIG is off or the GPU has none. ``unread`` names the fields
-    that could not be read: empty is no answer there. ``fault`` is why NVML
-    gives no answer of an ill GPU, ``recovery`` what it recommends, as
-    ``nvml_calls.recovery`` tells.
-    """
-
-    address: str
-    driver_version: str = ""
-    memory_mb: int | None = None
-    is_mig: bool | None = None
-    is_mixed: bool | None = None
-    types: tuple[VgpuType, ...] = ()
-    kinds: tuple[model.InstanceKind, ...] = ()
-    instances: tuple[model.Instance, ...] = ()
-    unread: frozenset[str] = frozenset()
-    fault: str = ""
-    recovery: int | None = None
-
-
-class Gpus(dict[str, GpuFacts]):
-    """The facts by PCI address, and what could not be learnt.
-
-    ``reason`` says why nobody could be asked: no library, no driver. That
-    is no problem in itself. ``lost`` tells of each GPU that is so ill that
-    not even its address can be learnt.
-    """
-
-    def __init__(
-        self,
-        facts: Mapping[str, GpuFacts],
-        problems: tuple[model.Problem, ...] = (),
-        reason: str = "",
-        lost: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(facts)
-        self.problems = problems
-        self.reason = reason
-        self.lost = lost
-
-
-def problems(gpus: Mapping[str, GpuFacts]) -> tuple[model.Problem, ...]:
-    """Return what could not be learnt when these facts were read."""
-    return gpus.problems if isinstance(gpus, Gpus) else ()
 
 
 # -- reading --------------------------------------------------------------
@@ -271,22 +209,10 @@ def _read_gpu(index: int) -> tuple[GpuFacts, list[str]]:
         instances=instances,
         unread=frozenset(missing) & {"types", "kinds", "instances"},
         recovery=ask("health", lambda: nvml_calls.recovery(handle), None),
+        links=ask("NVLinks", lambda: nvml_links.read(handle), None),
         fault="; ".join(ill[:1]),
     )
     return facts, list(missing.values())
-
-
-def parse_bus_id(text: str) -> str:
-    """Return the kernel's spelling of NVML's ``00000000:41:00.0``.
-
-    :raises MalformedError: the text is no bus id.
-    """
-    head, _, rest = text.strip().lower().partition(":")
-    if not re.fullmatch(r"[0-9a-f]{4,8}", head):
-        raise errors.MalformedError(
-            "bus id of NVML", text, "DDDDDDDD:BB:SS.F in hexadecimal"
-        )
-    return str(pci.parse_address(f"{int(head, 16):04x}:{rest}"))
 
 
 def _memory_mb(gpu: Any) -> int:

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nova_accel import errors, model, pci
+from nova_accel import errors, locality, model, pci
 from nova_accel.host import nvml
 
 _FORM = "what NVML said, as nova-accel capture writes it"
@@ -71,6 +71,11 @@ def _gpu(one: nvml.GpuFacts) -> dict[str, Any]:
         "unread": sorted(one.unread),
         "fault": one.fault,
         "recovery": one.recovery,
+        "links": one.links
+        and {
+            "peers": sorted(one.links.peers),
+            "is_switched": one.links.is_switched,
+        },
     }
 
 
@@ -112,6 +117,16 @@ def _parse_gpu(row: Mapping[str, Any]) -> nvml.GpuFacts:
         # Archives of older releases have none of these.
         fault=str(row.get("fault", "")),
         recovery=_number(row.get("recovery")),
+        links=_links(row.get("links")),
+    )
+
+
+def _links(row: Mapping[str, Any] | None) -> locality.Links | None:
+    if row is None:
+        return None
+    return locality.Links(
+        peers=frozenset(str(pci.parse_address(one)) for one in row["peers"]),
+        is_switched=bool(row["is_switched"]),
     )
 
 

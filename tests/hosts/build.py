@@ -6,10 +6,12 @@ A description is one object with these keys, all of them optional:
 ``functions``
     PCI functions: ``address``, ``id`` (``10de:1eb8``), ``class`` (six hex
     digits), and if wanted ``driver``, ``numa`` (default -1), ``group``,
-    ``boot_vga``, ``attributes`` (texts by name, as ``xgmi_hive_info/id``),
-    and ``vfs`` (``total``, ``count``, ``offset``, ``driver``, ``id`` if
-    not the PF's, ``first_group``; ``driver_of`` for single VFs, by
-    number), which makes the VFs too.
+    ``boot_vga``, ``below`` (the bridges above it, from the root port on;
+    without them it is on the root bus; a further host bridge is written as
+    ``pci10000:00``), ``attributes`` (texts by name, as
+    ``xgmi_hive_info/id``), and ``vfs`` (``total``, ``count``, ``offset``,
+    ``driver``, ``id`` if not the PF's, ``first_group``; ``driver_of`` for
+    single VFs, by number), which makes the VFs too.
 ``parents``
     mdev parents: ``on`` (a name, or a list of them), ``prefix`` of the type
     ids, and ``types``: lists of id, name or null, available, and either
@@ -91,8 +93,10 @@ class Tree:
 
     def add_function(self, facts: Mapping[str, Any]) -> pathlib.Path:
         address = facts["address"]
-        domain, bus, _ = address.split(":")
-        place: pathlib.Path = self.sys / f"devices/pci{domain}:{bus}" / address
+        above = facts.get("below", ())
+        domain, bus, _ = (above[0] if above else address).split(":")
+        root = self.sys / f"devices/pci{domain}:{bus}"
+        place: pathlib.Path = root.joinpath(*above, address)
         vendor, product = facts["id"].split(":")
         attributes = {
             "vendor": f"0x{vendor}",

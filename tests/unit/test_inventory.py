@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import inventory, model, names, packing, policy, providers
+from placement_sync import calls, diff
 from tests import shapes, strategies
 
 NO_RULES = policy.Policy()
@@ -203,6 +204,54 @@ def test_a_vf_that_makes_vgpus_but_was_given_away_is_not_handed_out() -> None:
     found = node(device, occupied=used)
     assert found.inventories["VGPU"].reserved == 0
     assert found.slots == {"VGPU": frozenset(device.slots) - used}
+
+
+# -- layouts and places ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        (model.Layout.ANY, set()),
+        (model.Layout.EQUAL, {"CUSTOM_ACCELERATOR_LAYOUT_EQUAL"}),
+        (model.Layout.MIXED, {"CUSTOM_ACCELERATOR_LAYOUT_MIXED"}),
+        (model.Layout.MIG, {"CUSTOM_ACCELERATOR_LAYOUT_MIG"}),
+    ],
+)
+def test_a_trait_tells_how_partitions_share_a_card(
+    layout: model.Layout, expected: set[str]
+) -> None:
+    device = shapes.card(model.Geometry(layout=layout))
+    found = {t for t in node(device).traits if t.startswith("CUSTOM_ACC")}
+    assert found == expected
+    assert all(t.startswith(names.LAYOUT_PREFIX) for t in found)
+
+
+def test_a_layout_that_changed_is_another_trait_in_placement() -> None:
+    def tree(layout: model.Layout) -> providers.ProviderTree:
+        device = shapes.card(model.Geometry(layout=layout))
+        host = model.HostState(devices=(device,))
+        return inventory.build_tree(ROOT, host, NO_RULES)
+
+    (change,) = diff.plan(
+        tree(model.Layout.EQUAL), tree(model.Layout.MIXED), diff.Guard()
+    )
+    assert isinstance(change, calls.ChangeTraits)
+    assert change.added == {names.layout_trait("mixed")}
+    assert change.removed == {names.layout_trait("equal")}
+
+
+def test_what_is_unread_of_a_device_is_unread_of_its_provider() -> None:
+    device = dataclasses.replace(EQUAL, unread=("CUSTOM_ACCELERATOR_A",))
+    assert node(device).unread == ("CUSTOM_ACCELERATOR_A",)
+    region = dataclasses.replace(
+        vfs("fpga"),
+        region=model.Region(card=shapes.ADDRESS, number=0, function=None),
+        unread=("CUSTOM_ACCELERATOR_A",),
+    )
+    assert node(region).unread == ("CUSTOM_ACCELERATOR_A",)
+    found = node(region, occupied=frozenset(region.slots))
+    assert found.unread == ("CUSTOM_ACCELERATOR_A", *inventory.FPGA_TRAITS)
 
 
 # -- what policy offers ----------------------------------------------------

@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import errors, model
+from nova_accel import errors, locality, model
 from nova_accel.host import nvml, nvml_text
 
 words = st.text(max_size=8)
 counts = st.integers(0, 1 << 20)
+addresses = st.sampled_from(["0000:41:00.0", "10000:af:1f.0"])
 facts = st.builds(
     nvml.GpuFacts,
-    address=st.sampled_from(["0000:41:00.0", "10000:af:1f.0"]),
+    address=addresses,
     driver_version=words,
     memory_mb=st.none() | counts,
     is_mig=st.none() | st.booleans(),
@@ -54,6 +55,12 @@ facts = st.builds(
     unread=st.frozensets(words, max_size=2),
     fault=words,
     recovery=st.none() | counts,
+    links=st.none()
+    | st.builds(
+        locality.Links,
+        peers=st.frozensets(addresses),
+        is_switched=st.booleans(),
+    ),
 )
 
 
@@ -70,6 +77,18 @@ def test_plain_values_are_the_facts(
     assert again.problems == gpus.problems
     assert again.reason == reason
     assert again.lost == gpus.lost
+
+
+def test_what_older_releases_recorded_tells_no_links() -> None:
+    gpu = nvml.GpuFacts(address="0000:41:00.0", links=locality.Links())
+    plain = nvml_text.to_plain(nvml.Gpus({gpu.address: gpu}))
+    del plain["gpus"][0]["links"]
+    (found,) = nvml_text.from_plain(plain).values()
+    assert found == nvml.GpuFacts(address="0000:41:00.0")
+    assert found.links is None
+    plain["gpus"][0]["links"] = {"peers": ["x"], "is_switched": False}
+    with pytest.raises(errors.MalformedError):
+        nvml_text.from_plain(plain)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@
  * $ILLNVML say: "xids" has the errors of the first of its two GPUs, a
  * number a line; "recovery" what NVML recommends for it; where "reset" is,
  * it wants a reset before it tells more; where "lost" is, its handle can't
- * be had; where "gone" is, nothing is to be heard of it any more. The
- * second GPU tells of no errors. Layouts and codes are those of nvml.h.
+ * be had; where "gone" is, nothing is to be heard of it any more; "links"
+ * has its NVLinks that are up, on each line the type of what is there, and
+ * its address or "-"; where "unlinked" is, asking for them loses it. The
+ * second GPU tells of no errors, and has no NVLink. Layouts and codes are those of nvml.h.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +16,7 @@
 
 enum {
     SUCCESS = 0,
+    INVALID_ARGUMENT = 2,
     NOT_SUPPORTED = 3,
     NOT_FOUND = 6,
     TIMEOUT = 10,
@@ -130,6 +133,48 @@ int nvmlDeviceGetFieldValues(void *device, int count, struct field *fields)
     if (said)
         fclose(said);
     return SUCCESS;
+}
+
+/* Read the line of one link; where it is no GPU's, leave the address. */
+static int read_link(void *device, unsigned link, unsigned *type, char *address)
+{
+    FILE *said = device == &gpus[0] ? file("links") : NULL;
+    int count = 0;
+
+    if (device == &gpus[0] && is_there("unlinked"))
+        return GPU_IS_LOST;
+    if (!said)
+        return NOT_SUPPORTED;
+    for (unsigned i = 0; i <= link; i++)
+        count = fscanf(said, "%u %31s\n", type, address);
+    fclose(said);
+    return count == 2 ? SUCCESS : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetNvLinkState(void *device, unsigned link, unsigned *is_active)
+{
+    char address[32];
+    unsigned type;
+
+    *is_active = 1;
+    return read_link(device, link, &type, address);
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(void *device, unsigned link,
+                                        unsigned *type)
+{
+    char address[32];
+
+    return read_link(device, link, type, address);
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, unsigned link,
+                                        struct pci_info *info)
+{
+    unsigned type;
+
+    memset(info, 0, sizeof(*info));
+    return read_link(device, link, &type, info->address);
 }
 
 int nvmlDeviceGetSupportedEventTypes(void *device, unsigned long long *types)

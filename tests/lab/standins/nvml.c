@@ -72,12 +72,6 @@ nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length)
 
 /* -- the card ------------------------------------------------------------ */
 
-struct pci_info {
-    char legacy[16];
-    unsigned domain, bus, device, ids, subsystem;
-    char address[32];
-};
-
 struct memory {
     unsigned long long total, free, used;
 };
@@ -114,19 +108,11 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, handle *device)
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(handle device, struct pci_info *info)
 {
     struct answer a;
-    unsigned function;
     nvmlReturn_t code = ASK1("device", INDEX(device));
 
     if (code)
         return code;
-    memset(info, 0, sizeof(*info));
-    sscanf(a.field[0], "%x:%x:%x.%x", &info->domain, &info->bus, &info->device,
-           &function);
-    snprintf(info->legacy, sizeof(info->legacy), "%04X:%02X:%02X.%X",
-             info->domain & 0xffff, info->bus & 0xff, info->device & 0x1f,
-             function & 7);
-    snprintf(info->address, sizeof(info->address), "%08X:%02X:%02X.%X",
-             info->domain, info->bus, info->device, function);
+    locate(info, a.field[0]);
     info->ids = number(&a, 1);
     info->subsystem = number(&a, 2);
     return SUCCESS;

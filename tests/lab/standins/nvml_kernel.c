@@ -134,6 +134,20 @@ void copy(char *to, unsigned size, const struct answer *a, int field)
     snprintf(to, size, "%s", field < a->count ? a->field[field] : "");
 }
 
+void locate(struct pci_info *info, const char *address)
+{
+    unsigned function = 0;
+
+    memset(info, 0, sizeof(*info));
+    sscanf(address, "%x:%x:%x.%x", &info->domain, &info->bus, &info->device,
+           &function);
+    snprintf(info->legacy, sizeof(info->legacy), "%04X:%02X:%02X.%X",
+             info->domain & 0xffff, info->bus & 0xff, info->device & 0x1f,
+             function & 7);
+    snprintf(info->address, sizeof(info->address), "%08X:%02X:%02X.%X",
+             info->domain, info->bus, info->device, function);
+}
+
 nvmlReturn_t kernel_open(void)
 {
     nvmlReturn_t code = SUCCESS;

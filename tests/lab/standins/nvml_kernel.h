@@ -39,6 +39,13 @@ struct answer {
 #define GPU_OF(h) ((handle)((uintptr_t)(h) & 0xff))
 #define INSTANCE_OF(h) ((handle)((uintptr_t)(h) & 0xfffff))
 
+/* Of nvml.h, nvmlPciInfo_t. */
+struct pci_info {
+    char legacy[16];
+    unsigned domain, bus, device, ids, subsystem;
+    char address[32];
+};
+
 /* What a structure's version field holds: its size and number. */
 #define VERSION(type, n) (sizeof(type) | (unsigned)(n) << 24)
 
@@ -59,6 +66,8 @@ nvmlReturn_t ask(struct answer *a, const char *call, int count, ...);
     ask(&a, call, 3, (long long)(x), (long long)(y), (long long)(z))
 
 unsigned long long number(const struct answer *a, int field);
+/* Fill in where a function is, of its address; all else becomes 0. */
+void locate(struct pci_info *info, const char *address);
 void copy(char *to, unsigned size, const struct answer *a, int field);
 
 #pragma GCC visibility pop

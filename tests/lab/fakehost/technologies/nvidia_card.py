@@ -98,7 +98,9 @@ class NvidiaGpu:
     "blocks" (kernel 6.1 and later) or "busy" (older drivers: EBUSY).
     ``types`` limits what is offered to some types (``4Q``; none: all).
     ``mig`` and ``mixed`` are the mode, ``instances`` the GPU instances
-    (kind, start) that a boot script has made.
+    (kind, start) that a boot script has made. ``port`` is the root port's
+    address. ``links`` are the other ends of its NVLinks: addresses of
+    GPUs, "switch", or "" for a link that is down.
     """
 
     kind: ClassVar[str] = "nvidia"
@@ -113,6 +115,8 @@ class NvidiaGpu:
     mig: bool = False
     mixed: bool = False
     instances: tuple[tuple[str, int], ...] = ()
+    port: str = ""
+    links: tuple[str, ...] = ()
 
     def build(self, kernel: Kernel) -> None:
         """Load the driver, put the card on the bus, enable its VFs."""
@@ -124,6 +128,7 @@ class NvidiaGpu:
         assert isinstance(driver, NvidiaDriver)
         kernel.tree.add("module/nvidia/version", constant(VERSION))
         gpu = Gpu(model, offered=self.types, mig=self.mig)
+        gpu.links = tuple(self.links)
         driver.add(self.address, gpu, self._interface(kernel))
         PciCard(
             address=self.address,
@@ -137,6 +142,7 @@ class NvidiaGpu:
             total_vfs=total,
             vf_offset=VF_OFFSET,
             enabled_vfs=self.enabled_vfs,
+            port=self.port,
         ).build(kernel)
         gpu.mixed = self.mixed
         for name, start in self.instances:

@@ -56,6 +56,8 @@ class Gpu:
         self.mixed = False
         self.instances = Instances(model.kinds)
         self.vgpus: dict[str, Vgpu] = {}
+        #: The other ends of its NVLinks, as NvidiaGpu has them.
+        self.links: tuple[str, ...] = ()
 
     # -- vGPUs -----------------------------------------------------------
 

@@ -37,6 +37,10 @@ CAP_MIG_TIMESLICING = 10
 SLICES = {profile: slices for slices, profile in COMPUTE.items()}
 #: Multiprocessors in a compute slice of GA100.
 MULTIPROCESSORS = 14
+#: NVML_NVLINK_DEVICE_TYPE_* of nvml.h.
+LINK_GPU, LINK_SWITCH = 0, 2
+#: What a card has at the end of a link that is no GPU.
+SWITCH = "switch"
 
 Answer = tuple[object, ...]
 
@@ -120,6 +124,19 @@ class Nvml:
                 CAP_MIG_TIMESLICING: int(model.shares_instances),
             }.get(number, 0),
         )
+
+    def do_link(self, index: int, number: int) -> Answer:
+        """Return whether an NVLink is up, and what it leads to."""
+        links = self._gpu(index).links
+        if not links:
+            raise NvmlError(NOT_SUPPORTED)
+        if not 0 <= number < len(links):
+            raise NvmlError(INVALID_ARGUMENT)
+        end = links[number]
+        if end == SWITCH:
+            return 1, LINK_SWITCH, ""
+        is_up = end in {function.address for function, _ in self._cards()}
+        return int(is_up), LINK_GPU, end
 
     # -- types -----------------------------------------------------------
 

@@ -44,6 +44,7 @@ class PciCard:
     ``takes_vf_count`` False is a driver without sriov_configure (AMD's
     gim: VFs are as many as its module was told). ``made_vfs`` is how many
     the driver makes whatever it is asked for (QAT), 0 for what is asked.
+    ``port`` is the root port's address, "" puts it on the root bus.
     """
 
     kind: ClassVar[str] = "pci"
@@ -67,6 +68,7 @@ class PciCard:
     enabled_vfs: int = 0
     takes_vf_count: bool = True
     made_vfs: int = 0
+    port: str = ""
 
     def build(self, kernel: Kernel) -> None:
         """Make the function, bind it, and its VFs."""
@@ -86,8 +88,6 @@ class PciCard:
 
     def function(self, kernel: Kernel) -> PciFunction:
         """Return the function, not yet on the bus."""
-        domain, bus, _ = self.address.split(":")
-        upstream = f"{domain}:{max(int(bus, 16) - 1, 0):02x}"
         group = self.group
         return PciFunction(
             kernel.pci,
@@ -100,12 +100,19 @@ class PciCard:
                 subsystem_device=self.subsystem_device,
                 revision=self.revision,
             ),
-            bridge=f"pci{upstream}",
+            bridge=self._bridge(),
             group=kernel.iommu.allocate() if group is None else group,
             numa_node=self.numa_node,
             multifunction=self.multifunction,
             boot_vga=self.boot_vga,
         )
+
+    def _bridge(self) -> str:
+        """Return the directory that the function stands in."""
+        domain, bus, _ = (self.port or self.address).split(":")
+        if self.port:
+            return f"pci{domain}:{bus}/{self.port}"
+        return f"pci{domain}:{max(int(bus, 16) - 1, 0):02x}"
 
     def _load_drivers(self, kernel: Kernel) -> None:
         vf_device = self.device if self.vf_device is None else self.vf_device
