@@ -2,21 +2,22 @@
 """What a flavor asks for, read from its extra specs."""
 
 import dataclasses
+import enum
 import re
 from collections.abc import Mapping
+from typing import TypeVar
 
 from nova_accel import errors, names
 
-# What Nova's API lets pass: a namespace that it does not know.
-_NAMESPACE = "accelerator:"
-_BITSTREAM = f"{_NAMESPACE}fpga_bitstream"
-_SWITCH = {"on": True, "off": False}
-
+# What begins every key of ours; nova_accel.extra_specs lists them.
+NAMESPACE = "accelerator:"
+BITSTREAM = "fpga_bitstream"
 # Nova's own key patterns (nova/scheduler/utils.py,
 # ResourceRequest.XS_KEYPAT): an optional suffix of up to 64 characters
 # behind "resources" or "trait" names the request group.
+SUFFIX = "[a-zA-Z0-9_-]{1,64}"
 _KEY = re.compile(
-    r"(?P<kind>resources|trait)(?P<suffix>[a-zA-Z0-9_-]{1,64})?:(?P<name>.+)"
+    rf"(?P<kind>resources|trait)(?P<suffix>{SUFFIX})?:(?P<name>.+)"
 )
 
 
@@ -60,6 +61,104 @@ class Options:
     has_rom: bool | None = None
 
 
+class Word(enum.Enum):
+    """A value of an extra spec, one of a few words."""
+
+    _value_: str
+
+
+_Word = TypeVar("_Word", bound=Word)
+
+
+class Switch(Word):
+    """Whether the guest has something, or does something."""
+
+    ON = "on"
+    OFF = "off"
+
+
+class NumaPolicy(Word):
+    """How much it matters that devices are on the guest's NUMA nodes."""
+
+    REQUIRED = "required"
+    PREFERRED = "preferred"
+    NONE = "none"
+
+
+class Locality(Word):
+    """What several devices of one server must have in common.
+
+    NVLINK: each has an NVLink to each other. PCIE: all are below one PCIe
+    root port. NUMA: all are on one NUMA node. DIFFERENT_CARD: no two are
+    of one card. ANY: nothing.
+    """
+
+    NVLINK = "nvlink"
+    PCIE = "pcie"
+    NUMA = "numa"
+    DIFFERENT_CARD = "different_card"
+    ANY = "any"
+
+
+class Packing(Word):
+    """Which of a host's devices that have room is taken.
+
+    PACK: the fullest. SPREAD: the emptiest. BEST_REMAINING: the one of
+    which most of the larger profiles stay possible.
+    """
+
+    PACK = "pack"
+    SPREAD = "spread"
+    BEST_REMAINING = "best_remaining"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Placing:
+    """Which of the devices that have room a server gets."""
+
+    numa: NumaPolicy = NumaPolicy.PREFERRED
+    locality: Locality = Locality.ANY
+    packing: Packing = Packing.BEST_REMAINING
+
+
+USUAL_PLACING = Placing()
+
+
+def parse_placing(extra_specs: Mapping[str, str]) -> Placing:
+    """Return what a flavor says of the choice among devices.
+
+    Read are ``accelerator:numa_policy``, ``accelerator:locality`` and
+    ``accelerator:packing``.
+
+    :raises MalformedError: a value is none of the allowed ones.
+    """
+    return Placing(
+        numa=_word(extra_specs, "numa_policy", NumaPolicy)
+        or USUAL_PLACING.numa,
+        locality=_word(extra_specs, "locality", Locality)
+        or USUAL_PLACING.locality,
+        packing=_word(extra_specs, "packing", Packing)
+        or USUAL_PLACING.packing,
+    )
+
+
+def _word(
+    extra_specs: Mapping[str, str], name: str, kind: type[_Word]
+) -> _Word | None:
+    key = f"{NAMESPACE}{name}"
+    if key not in extra_specs:
+        return None
+    value = str(extra_specs[key])
+    try:
+        return kind(value.strip().lower())
+    except ValueError:
+        raise errors.MalformedError(
+            f"flavor extra spec {key}",
+            value,
+            f"one of: {', '.join(one.value for one in kind)}",
+        ) from None
+
+
 def parse_options(extra_specs: Mapping[str, str]) -> Options:
     """Return what a flavor's ``accelerator:`` extra specs say of the guest.
 
@@ -77,23 +176,16 @@ def parse_options(extra_specs: Mapping[str, str]) -> Options:
     )
     if found.has_ramfb and not found.has_display:
         raise errors.MalformedError(
-            f"flavor extra spec {_NAMESPACE}ramfb",
+            f"flavor extra spec {NAMESPACE}ramfb",
             "on",
-            f"off, or {_NAMESPACE}display=on beside it",
+            f"off, or {NAMESPACE}display=on beside it",
         )
     return found
 
 
 def _switch(extra_specs: Mapping[str, str], name: str) -> bool | None:
-    key = f"{_NAMESPACE}{name}"
-    if key not in extra_specs:
-        return None
-    value = str(extra_specs[key])
-    if value.strip().lower() not in _SWITCH:
-        raise errors.MalformedError(
-            f"flavor extra spec {key}", value, "on or off"
-        )
-    return _SWITCH[value.strip().lower()]
+    found = _word(extra_specs, name, Switch)
+    return None if found is None else found is Switch.ON
 
 
 def parse_groups(extra_specs: Mapping[str, str]) -> tuple[RequestGroup, ...]:
@@ -149,13 +241,13 @@ def _bitstream(
 ) -> str:
     if not resources.get(names.FPGA_CLASS):
         return ""
-    own = extra_specs.get(f"{_BITSTREAM}{suffix}", "")
+    own = extra_specs.get(f"{NAMESPACE}{BITSTREAM}{suffix}", "")
     if own or any(
         trait.startswith(names.FUNCTION_PREFIX)
         for trait in _named(traits, "required")
     ):
         return str(own).strip()
-    return str(extra_specs.get(_BITSTREAM, "")).strip()
+    return str(extra_specs.get(f"{NAMESPACE}{BITSTREAM}", "")).strip()
 
 
 def _named(traits: Mapping[str, str], value: str) -> frozenset[str]:

@@ -112,7 +112,7 @@ def test_what_is_neither_on_nor_off_is_named(name: str, value: str) -> None:
         flavors.parse_options({f"accelerator:{name}": value})
     assert str(caught.value) == (
         f"{value!r} is not a flavor extra spec accelerator:{name};"
-        " expected on or off"
+        " expected one of: on, off"
     )
 
 

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Nova's API says of our extra specs, by Nova's own registry."""
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("nova", reason="Nova's registry of validators")
+
+from nova import exception
+from nova.api.validation.extra_specs import base, validators
+
+from filters import extra_specs as seam
+from nova_accel import extra_specs, flavors
+
+suffixes = st.from_regex(f"({flavors.SUFFIX})?", fullmatch=True)
+# What Nova's API takes for a key or value at all.
+texts = st.text("abcdefghijklmnopqrstuvwxyzONF0123456789-_. :", max_size=40)
+chosen = st.sampled_from([spec for spec in extra_specs.TABLE if spec.choices])
+PAIRS = [
+    (f"{flavors.NAMESPACE}{spec.key}", value)
+    for spec in extra_specs.TABLE
+    for value in (*spec.choices, spec.example)
+]
+
+
+def refusal(name: str, value: str) -> str:
+    """Return what Nova says of a pair, empty for a pair that passes."""
+    try:
+        validators.validate(name, value)
+    except exception.ValidationError as error:
+        assert error.code == 400
+        return str(error)
+    return ""
+
+
+def test_nova_found_them_by_the_entry_point() -> None:
+    for validator in seam.register():
+        found = validators.VALIDATORS[validator.name]
+        assert isinstance(found, base.ExtraSpecValidator)
+        assert type(found).__module__ == "filters.extra_specs"
+        assert found.description
+    assert "accelerator" in validators.NAMESPACES
+
+
+@pytest.mark.parametrize(("name", "value"), PAIRS)
+def test_what_is_allowed_passes(name: str, value: str) -> None:
+    assert refusal(name, value) == ""
+
+
+@given(chosen, texts)
+def test_another_value_is_refused_with_those_allowed(
+    spec: extra_specs.ExtraSpec, value: str
+) -> None:
+    name = f"{flavors.NAMESPACE}{spec.key}"
+    said = refusal(name, value)
+    if value in spec.choices:
+        assert said == ""
+        return
+    assert f"'{value}'" in said and f"'{name}'" in said
+    assert said.endswith(f"Allowed are: {', '.join(spec.choices)}.")
+
+
+@given(texts)
+def test_another_key_is_refused_with_those_there_are(key: str) -> None:
+    name = f"{flavors.NAMESPACE}{key}"
+    spec = extra_specs.find(name)
+    said = refusal(name, spec.example if spec else "on")
+    if spec is not None:
+        assert said == ""
+        return
+    assert f"'{name}'" in said
+    for known in extra_specs.TABLE:
+        assert known.name in said
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        f"{spec.key}{odd}"
+        for spec in extra_specs.TABLE
+        for odd in ("", " ", "_X", ":", "." * 65)
+    ],
+)
+def test_a_key_is_taken_by_the_letter(key: str) -> None:
+    name = f"{flavors.NAMESPACE}{key}"
+    named = [spec for spec in extra_specs.TABLE if spec.is_named(name)]
+    exact = [spec for spec in extra_specs.TABLE if spec.key == key]
+    if key.startswith(flavors.BITSTREAM) and key.endswith("_X"):
+        exact = [extra_specs.TABLE[-1]]
+    assert named == exact
+
+
+@given(suffixes, st.uuids())
+def test_a_bitstream_of_any_group_is_the_id_of_an_image(
+    suffix: str, image: uuid.UUID
+) -> None:
+    name = f"{flavors.NAMESPACE}{flavors.BITSTREAM}{suffix}"
+    for value in (str(image), str(image).upper()):
+        assert refusal(name, value) == ""
+    for value in (image.hex, f" {image}", f"{image}\n", "crypto.gbs", ""):
+        assert "the id of an image" in refusal(name, value)
+
+
+@given(suffixes)
+def test_a_group_that_nova_takes_can_have_a_bitstream(suffix: str) -> None:
+    assert refusal(f"resources{suffix}:FPGA", "1") == ""
+    name = f"{flavors.NAMESPACE}{flavors.BITSTREAM}{suffix}"
+    assert refusal(name, str(uuid.UUID(int=0))) == ""
+
+
+def test_the_namespaces_of_others_are_left_alone() -> None:
+    assert refusal("accelerators:locality", "whatever") == ""
+    assert refusal("accel:device_profile", "whatever") == ""
+    assert "boolean" in refusal("hw:cpu_realtime", "whatever")
