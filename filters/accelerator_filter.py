@@ -12,50 +12,39 @@ AcceleratorFilter comes last: Nova claims the first candidate of the list
 that the last filter leaves.
 """
 
-import http
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nova import exception
 from nova.scheduler import filters as host_filters
 from nova.scheduler import request_filter, utils
-from nova.scheduler.client import report
 from oslo_log import log as logging
 
-from filters import explain, facts, fit, request
+from filters import (
+    accelerator_images,
+    cards,
+    explain,
+    facts,
+    fit,
+    numa,
+    request,
+)
+from filters.accelerator_cells import read_cells
+from filters.accelerator_placement import placement_getter
+from nova_accel import errors, flavors
+from nova_accel.host import known
 
 LOG = logging.getLogger(__name__)
-
-
-def placement_getter(global_request_id: str | None = None) -> facts.Get:
-    """Return a getter over Nova's own Placement client.
-
-    :param global_request_id: the request's id, for Placement's log.
-    """
-
-    def get(path: str) -> Any:
-        # A seam: whatever breaks in between (Keystone, catalog, HTTP,
-        # JSON) must not break scheduling, and every caller takes
-        # FactsError for "unknown".
-        try:
-            answer = report.report_client_singleton().get(
-                path,
-                version=facts.MICROVERSION,
-                global_request_id=global_request_id,
-            )
-            if answer.status_code == http.HTTPStatus.OK:
-                return answer.json()
-        except Exception as error:
-            raise facts.FactsError(path, repr(error)) from error
-        raise facts.FactsError(
-            path, f"HTTP {answer.status_code}: {answer.text[:400]}"
-        )
-
-    return get
+# Of one host in one line of the log: more than a host has cards.
+_MAX_REASONS = 24
 
 
 def wanted_by(spec: Any) -> request.AcceleratorRequest:
-    """Return what a RequestSpec's flavor asks of accelerators."""
+    """Return what a RequestSpec's flavor asks of accelerators.
+
+    :raises MalformedError: an extra spec can't be used.
+    """
     if "extra_specs" not in spec.flavor:
         return request.NOTHING
     return request.parse_request(spec.flavor.extra_specs)
@@ -69,10 +58,14 @@ def refuse_hopeless_request(ctxt: Any, spec: Any) -> bool:
 
     :returns: whether the request asks for accelerators.
     :raises nova.exception.RequestFilterFailed: a group of the flavor has
-        no candidate even when asked for alone. The reason, without names
-        of hosts, becomes the server's fault; the log has the names.
+        no candidate even when asked for alone, or its extra specs can't be
+        used. The reason, without names of hosts, becomes the server's
+        fault; the log has the names.
     """
-    wanted = wanted_by(spec)
+    try:
+        wanted = wanted_by(spec)
+    except errors.MalformedError as error:
+        raise exception.RequestFilterFailed(reason=str(error)) from error
     if not wanted.groups:
         return False
     try:
@@ -127,6 +120,7 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         super().__init__()
         self._reader = facts.Reader(get or placement_getter())
         self._memories = facts.Memories()
+        self._cards = cards.Cards(known.load())
         install_request_filter()
 
     def filter_all(self, hosts: Iterable[Any], spec: Any) -> Iterable[Any]:
@@ -135,47 +129,100 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         :param hosts: nova.scheduler.host_manager.HostState objects.
         :param spec: the nova.objects.RequestSpec.
         """
+        if utils.request_is_rebuild(spec):
+            return hosts
         wanted = wanted_by(spec)
-        if not wanted.groups or utils.request_is_rebuild(spec):
+        if not wanted.groups:
             return hosts
         hosts = list(hosts)
+        held = accelerator_images.shared().by_group(spec._context, wanted)
+        wanted = dataclasses.replace(wanted, preferred=held)
         memory = self._memories.recall(spec, wanted)
-        look = self._reader.look(
-            memory,
-            _server(spec),
-            [host.allocation_candidates for host in hosts],
-        )
+        look = self._look(hosts, memory, _server(spec))
         for problem in look.problems:
             LOG.warning("AcceleratorFilter knows less: %s", problem)
-        return [host for host in hosts if _keep(host, memory, look)]
+        return [
+            host
+            for host in hosts
+            if self._keep(host, spec, memory, look)
+        ]
 
     def host_passes(self, host_state: Any, spec: Any) -> bool:
         """Return whether one host passes; see filter_all."""
         return bool(list(self.filter_all([host_state], spec)))
 
+    def _look(
+        self, hosts: Sequence[Any], memory: facts.Memory, server: str
+    ) -> facts.Look:
+        """Return what is known; what would refuse is read anew first."""
+        found = [host.allocation_candidates for host in hosts]
+        look = self._reader.look(memory, server, found)
+        doubtful = fit.doubts(
+            memory.wanted,
+            (candidate for several in found for candidate in several),
+            fit.View(facts=look.facts, cards=self._cards),
+        )
+        if not doubtful:
+            return look
+        again = self._reader.confirm(memory, doubtful)
+        return dataclasses.replace(
+            look,
+            facts={**look.facts, **again.facts},
+            problems=(*look.problems, *again.problems),
+        )
+
+    def _keep(
+        self, host: Any, spec: Any, memory: facts.Memory, look: facts.Look
+    ) -> bool:
+        """Prune and order a host's candidates; return whether one is left.
+
+        A host that came without any (no Placement) is not ours to judge.
+        """
+        if not host.allocation_candidates:
+            return True
+        fits, lacks = fit.fitting(
+            memory.wanted,
+            host.allocation_candidates,
+            fit.View(
+                facts=look.facts,
+                cards=self._cards,
+                cells=_cells(host, spec, memory.wanted),
+            ),
+        )
+        host.allocation_candidates = fits
+        every = memory.lacks.setdefault(host.uuid, {})
+        every.update(lacks)
+        if not fits:
+            # No server goes without a host when alternates are looked for.
+            LOG.log(
+                logging.DEBUG if look.again else logging.INFO,
+                "AcceleratorFilter refuses host %(host)s: %(lacks)s",
+                {"host": host.host, "lacks": _joined(every.values())},
+            )
+        return bool(fits)
+
+
+def _cells(
+    host: Any, spec: Any, wanted: request.AcceleratorRequest
+) -> numa.Cells:
+    """Return the host's cells where the choice depends on them."""
+    policy = wanted.placing.numa
+    candidates = host.allocation_candidates
+    if policy is flavors.NumaPolicy.NONE or (
+        policy is flavors.NumaPolicy.PREFERRED and len(candidates) == 1
+    ):
+        return numa.UNTOLD
+    return read_cells(host, spec, candidates[0])
+
+
+def _joined(lacks: Iterable[str]) -> str:
+    """Return reasons in one line, of many pairs of cards the first ones."""
+    found = list(dict.fromkeys(lacks))
+    more = len(found) - _MAX_REASONS
+    if more > 0:
+        found[_MAX_REASONS:] = [f"and {more} more"]
+    return "; ".join(found)
+
 
 def _server(spec: Any) -> str:
     return str(spec.instance_uuid) if "instance_uuid" in spec else ""
-
-
-def _keep(host: Any, memory: facts.Memory, look: facts.Look) -> bool:
-    """Prune and order a host's candidates; return whether one is left.
-
-    A host that came without any (no Placement) is not ours to judge.
-    """
-    if not host.allocation_candidates:
-        return True
-    fits, lacks = fit.fitting(
-        memory.wanted, host.allocation_candidates, look.facts
-    )
-    host.allocation_candidates = fits
-    every = memory.lacks.setdefault(host.uuid, {})
-    every.update(lacks)
-    if not fits:
-        # No server goes without a host when alternates are looked for.
-        LOG.log(
-            logging.DEBUG if look.again else logging.INFO,
-            "AcceleratorFilter refuses host %(host)s: %(lacks)s",
-            {"host": host.host, "lacks": "; ".join(every.values())},
-        )
-    return bool(fits)

@@ -4,7 +4,7 @@
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from filters import facts, fit, request
+from filters import facts, offered, request
 from nova_accel import flavors
 
 # Lines of one explanation; a cloud has more devices than a log needs.
@@ -76,7 +76,7 @@ def _explain(get: facts.Get, group: flavors.RequestGroup) -> Refusal:
 
 def describe(
     group: flavors.RequestGroup,
-    providers: Iterable[fit.ProviderFacts],
+    providers: Iterable[offered.ProviderFacts],
     names: Mapping[str, str],
 ) -> Refusal:
     """Return why none of the providers serves a group.
@@ -101,7 +101,7 @@ def describe(
 
 
 def _traits_lacking(
-    group: flavors.RequestGroup, provider: fit.ProviderFacts
+    group: flavors.RequestGroup, provider: offered.ProviderFacts
 ) -> list[str]:
     return [
         f"does not offer {trait} now"
@@ -112,7 +112,9 @@ def _traits_lacking(
     ]
 
 
-def _lacks(group: flavors.RequestGroup, provider: fit.ProviderFacts) -> str:
+def _lacks(
+    group: flavors.RequestGroup, provider: offered.ProviderFacts
+) -> str:
     lacks = _traits_lacking(group, provider)
     for name, amount in group.resources.items():
         stock = provider.stock.get(name)
@@ -129,7 +131,7 @@ def _lacks(group: flavors.RequestGroup, provider: fit.ProviderFacts) -> str:
 
 
 def _has(
-    group: flavors.RequestGroup, provider: fit.ProviderFacts
+    group: flavors.RequestGroup, provider: offered.ProviderFacts
 ) -> Iterable[str]:
     """Yield the counts that do suffice, for whoever reads the rest."""
     for name, amount in group.resources.items():
@@ -139,7 +141,7 @@ def _has(
 
 
 def _summary(
-    group: flavors.RequestGroup, providers: Sequence[fit.ProviderFacts]
+    group: flavors.RequestGroup, providers: Sequence[offered.ProviderFacts]
 ) -> str:
     classes = ", ".join(group.resources)
     if not providers:
@@ -159,13 +161,13 @@ def _summary(
 
 
 def _counts(
-    group: flavors.RequestGroup, providers: Sequence[fit.ProviderFacts]
+    group: flavors.RequestGroup, providers: Sequence[offered.ProviderFacts]
 ) -> str:
     """Return what is left over all providers, as ``VGPU 0 of 8 left``."""
     parts = []
     for name in group.resources:
         stocks = [p.stock[name] for p in providers if name in p.stock]
-        total = fit.Stock(
+        total = offered.Stock(
             capacity=sum(s.capacity for s in stocks),
             used=sum(s.capacity - s.left for s in stocks),
         )

@@ -1,202 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Placement knows of providers, read through an injected getter."""
+"""What a filter knows of providers, and what it reads to know it.
+
+What was read is remembered for the next request. One listing per request
+tells by the providers' generations what has changed since, and only that
+is read again; never one call per host.
+"""
 
 import dataclasses
-import re
+import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
-from urllib import parse
+from collections.abc import Iterable, Mapping, Sequence
 
-from filters import fit, request
-from nova_accel import errors, flavors, names
-
-# The version Nova itself asks with in releases 32 to 34
-# (SAME_SUBTREE_VERSION in nova/scheduler/client/report.py). From 1.29 the
-# summaries hold every provider of a tree, full ones too; 1.36 allows
-# groups without resources.
-MICROVERSION = "1.36"
-# How many providers' names are remembered: a name is about 100 bytes.
-_MAX_NAMES = 10_000
-
-# Takes a path with query, returns the decoded answer, raises FactsError.
-Get = Callable[[str], Any]
-T = TypeVar("T")
-
-
-class FactsError(errors.AcceleratorError):
-    """Placement did not answer, or not as its API says.
-
-    :param path: what was asked.
-    :param reason: what came instead.
-    """
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(
-            f"GET {path} of Placement: {reason}; scheduling goes on without"
-            " it; see Placement's log and [placement] in nova.conf"
-        )
-        self.path = path
-        self.reason = reason
-
-
-def candidates_path(group: flavors.RequestGroup, **params: str) -> str:
-    """Return the query for one group alone, as Nova would ask for it."""
-    resources = ",".join(f"{n}:{a}" for n, a in group.resources.items())
-    traits = sorted(group.required) + sorted(f"!{t}" for t in group.forbidden)
-    query = {f"resources{group.suffix}": resources}
-    if traits:
-        query[f"required{group.suffix}"] = ",".join(traits)
-    return _path("/allocation_candidates", query | params)
-
-
-def fetch_any(get: Get, group: flavors.RequestGroup) -> bool:
-    """Return whether any host has a candidate for this group alone.
-
-    :raises FactsError: Placement did not answer.
-    """
-    path = candidates_path(group, limit="1")
-    return _read(get, path, lambda a: bool(a["allocation_requests"]))
-
-
-# Placement's HTTP 400 for a name that nobody ever reported; it refuses
-# Nova's own query with the same words (placement/exception.py,
-# TraitNotFound and ResourceClassNotFound).
-UNHEARD_OF = re.compile(
-    r"HTTP 400: .*No such (?:trait\(s\):|resource class) ([\w, ]*\w)", re.S
+from filters import offered, request
+from filters.answers import (
+    fetch_any,
+    fetch_everything,
+    fetch_names,
+    fetch_offers,
+    fetch_provider,
+    fetch_taken,
+    fetch_who,
 )
+from filters.cache import Cache
+from filters.offers import Offers
+from filters.questions import (
+    MICROVERSION,
+    UNHEARD_OF,
+    FactsError,
+    Get,
+    Problems,
+    candidates_path,
+    each,
+)
+from nova_accel import flavors, names
 
+__all__ = [
+    "MICROVERSION",
+    "UNHEARD_OF",
+    "FactsError",
+    "Get",
+    "Look",
+    "Memories",
+    "Memory",
+    "Reader",
+    "candidates_path",
+    "fetch_any",
+    "fetch_everything",
+    "fetch_names",
+    "fetch_offers",
+    "fetch_provider",
+]
 
-def fetch_offers(
-    get: Get, group: flavors.RequestGroup
-) -> dict[str, fit.ProviderFacts]:
-    """Return the providers of every host where a device of ours fits.
-
-    One call, whatever the number of hosts. Full providers are there too,
-    as long as a neighbour in their tree has room.
-
-    :raises FactsError: Placement did not answer.
-    """
-    path = candidates_path(
-        dataclasses.replace(
-            group,
-            suffix="_ACCEL",
-            required=group.required | {names.OWNER_TRAIT},
-        )
-    )
-    try:
-        return _read(get, path, _summaries)
-    except FactsError as error:
-        if UNHEARD_OF.search(error.reason):
-            return {}  # no host of this cloud has reported one of ours yet
-        raise
-
-
-def fetch_everything(get: Get) -> dict[str, fit.ProviderFacts]:
-    """Return all providers of every host that has a device of ours.
-
-    One call. Hosts without one MB of memory left are not in it: nothing
-    could be started there.
-
-    :raises FactsError: Placement did not answer.
-    """
-    path = _path(
-        "/allocation_candidates",
-        {
-            "resources_HOST": "MEMORY_MB:1",
-            "required_ACCEL": names.OWNER_TRAIT,
-            "same_subtree": "_HOST,_ACCEL",
-            "group_policy": "none",
-        },
-    )
-    return _read(get, path, _summaries)
-
-
-def fetch_names(get: Get) -> dict[str, str]:
-    """Return the names of this library's providers, by uuid.
-
-    :raises FactsError: Placement did not answer.
-    """
-    path = _path("/resource_providers", {"required": names.OWNER_TRAIT})
-    return _read(
-        get,
-        path,
-        lambda a: {p["uuid"]: p["name"] for p in a["resource_providers"]},
-    )
-
-
-def fetch_taken(get: Get, consumer: str) -> dict[str, Mapping[str, int]]:
-    """Return what a server holds: units by class, by provider's uuid.
-
-    :raises FactsError: Placement did not answer.
-    """
-    path = f"/allocations/{parse.quote(consumer, safe='')}"
-    return _read(
-        get,
-        path,
-        lambda a: {u: x["resources"] for u, x in a["allocations"].items()},
-    )
-
-
-def fetch_stock(get: Get, uuid: str) -> tuple[dict[str, fit.Stock], bool]:
-    """Return what a provider has at this moment, and if that is exact.
-
-    It is not when the provider changed between the two reads.
-
-    :raises FactsError: Placement did not answer.
-    """
-    path = f"/resource_providers/{parse.quote(uuid, safe='')}"
-    capacity, before = _read(get, f"{path}/inventories", _capacities)
-    used, after = _read(
-        get,
-        f"{path}/usages",
-        lambda a: (dict(a["usages"]), a["resource_provider_generation"]),
-    )
-    stock = {
-        name: fit.Stock(capacity=units, used=used.get(name, 0))
-        for name, units in capacity.items()
-    }
-    return stock, before == after
-
-
-def _read(get: Get, path: str, take: Callable[[Any], T]) -> T:
-    answer = get(path)
-    try:
-        return take(answer)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise FactsError(
-            path, f"not the answer its API promises ({error!r})"
-        ) from error
-
-
-def _path(path: str, query: Mapping[str, str]) -> str:
-    return f"{path}?{parse.urlencode(query, safe=',:!')}"
-
-
-def _capacities(answer: Any) -> tuple[dict[str, int], int]:
-    """Return units by class as Placement computes them, and generation.
-
-    The arithmetic is Inventory.capacity of placement/objects/inventory.py.
-    """
-    return {
-        name: int((i["total"] - i["reserved"]) * i["allocation_ratio"])
-        for name, i in answer["inventories"].items()
-    }, answer["resource_provider_generation"]
-
-
-def _summaries(answer: Any) -> dict[str, fit.ProviderFacts]:
-    return {
-        uuid: fit.ProviderFacts(
-            uuid=uuid,
-            stock={
-                name: fit.Stock(capacity=s["capacity"], used=s["used"])
-                for name, s in summary["resources"].items()
-            },
-            traits=frozenset(summary["traits"]),
-        )
-        for uuid, summary in answer["provider_summaries"].items()
-    }
+# Providers that one confirmation reads anew: the cards of four hosts.
+_MOST_CONFIRMED = 32
+# Classes of which a card may have enough left and yet no place.
+_SHAPED = frozenset(
+    {names.GPU_CLASS, names.GPU_MEMORY_CLASS, names.MIG_SLICE_CLASS}
+)
+Hosts = Sequence[Sequence[offered.Candidate]]
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -204,9 +66,10 @@ class Memory:
     """What was learned while one request's servers were placed.
 
     ``seen`` are the servers for which hosts were filtered already, in
-    order; ``taken`` tells which of them hold which provider; ``offers`` is
-    the bulk answer, None until it was asked for. ``lacks`` is why each
-    host, by uuid, lost candidates: they stay away for later servers.
+    order; ``taken`` tells which of them hold which provider; ``offers``
+    is what is known of the candidates' providers, None until it was asked
+    for. ``lacks`` is why each host, by uuid, lost candidates: they stay
+    away for later servers.
     """
 
     wanted: request.AcceleratorRequest
@@ -215,7 +78,7 @@ class Memory:
     taken: dict[str, tuple[str, ...]] = dataclasses.field(
         default_factory=dict
     )
-    offers: dict[str, fit.ProviderFacts] | None = None
+    offers: dict[str, offered.ProviderFacts] | None = None
     lacks: dict[str, dict[tuple[str, str], str]] = dataclasses.field(
         default_factory=dict
     )
@@ -254,78 +117,147 @@ class Look:
     alternates of a request whose servers all have their hosts.
     """
 
-    facts: fit.Facts
+    facts: offered.Facts
     again: bool = False
     problems: tuple[FactsError, ...] = ()
+
+
+def needs_facts(wanted: request.AcceleratorRequest, hosts: Hosts) -> bool:
+    """Return whether anything has to be known of the hosts' providers.
+
+    It has where there is a choice, where a policy may refuse by traits
+    that Placement was not asked about, and where vGPUs are asked for: a
+    card may have no place for one though its counters have room.
+    """
+    return (
+        any(len(host) > 1 for host in hosts)
+        or wanted.placing.numa is flavors.NumaPolicy.REQUIRED
+        or wanted.placing.locality is not flavors.Locality.ANY
+        or not _SHAPED.isdisjoint(wanted.classes)
+    )
+
+
+def named_by(
+    wanted: request.AcceleratorRequest, hosts: Hosts
+) -> tuple[str, ...]:
+    """Return the accelerators' uuids that candidates name, in order."""
+    classes = wanted.classes
+    found: dict[str, None] = {}
+    for candidate in itertools.chain.from_iterable(hosts):
+        for uuid, allocation in candidate["allocations"].items():
+            if uuid not in found and not classes.isdisjoint(
+                allocation["resources"]
+            ):
+                found[uuid] = None
+    return tuple(found)
 
 
 class Reader:
     """Reads facts for the filter; a failed read leaves them out.
 
+    One may serve several threads.
+
     :param get: asks Placement with MICROVERSION.
+    :param cache: what is remembered; by default nothing yet.
     """
 
-    def __init__(self, get: Get) -> None:
+    def __init__(self, get: Get, cache: Cache | None = None) -> None:
         self._get = get
-        self._names: dict[str, str] = {}
+        self._cache = Cache() if cache is None else cache
+        self._offers = Offers(get, self._cache)
 
-    def look(
-        self,
-        memory: Memory,
-        server: str,
-        hosts: Sequence[Sequence[fit.Candidate]],
-    ) -> Look:
+    def look(self, memory: Memory, server: str, hosts: Hosts) -> Look:
         """Return what is known of the hosts' candidates for a server.
 
-        Nothing is read for the only server of a request unless a host
-        offers a choice; then one call serves all hosts. For later servers
-        what earlier ones hold is read once, and the providers they hold
-        are read anew, if any candidate still names them.
+        With all remembered that is one call per request, whatever the
+        number of hosts, and none where nothing has to be known. For later
+        servers of the request what earlier ones hold is read once, and
+        the providers they hold are read anew, if any candidate still
+        names them: these are exact.
 
         :param hosts: the allocation candidates of each host.
         """
-        candidates = [c for host in hosts for c in host]
-        choice = any(len(host) > 1 for host in hosts)
         siblings = tuple(memory.seen)
         if server not in memory.seen:
             memory.seen.append(server)
-        problems: list[FactsError] = []
-        if choice and memory.offers is None:
-            memory.offers = self._offers(memory, problems)
+        problems: Problems = []
+        wanted = named_by(memory.wanted, hosts)
+        if (
+            memory.offers is None
+            and wanted
+            and needs_facts(memory.wanted, hosts)
+        ):
+            is_one = sum(map(bool, hosts)) == 1
+            memory.offers = self._offers.read(
+                memory.wanted, wanted, wanted[0] if is_one else "", problems
+            )
         self._remember(memory, siblings, problems)
-        named = {u for c in candidates for u in c["allocations"]}
         found = dict(memory.offers or {})
-        for uuid in sorted(named.intersection(memory.taken)):
-            self._add_exact(uuid, memory.taken[uuid], found, problems)
+        taken = [uuid for uuid in wanted if uuid in memory.taken]
+        found.update(self._exact(memory, taken, problems))
         return Look(
             facts=found,
             again=server in siblings,
             problems=tuple(problems),
         )
 
-    def _offers(
-        self, memory: Memory, problems: list[FactsError]
-    ) -> dict[str, fit.ProviderFacts]:
+    def confirm(self, memory: Memory, uuids: Iterable[str]) -> Look:
+        """Return some providers as they are at this moment.
+
+        Those that changed while they were read are not exact, and of more
+        than a few dozen the rest is not read: unconfirmed, what they lack
+        may not refuse. Later looks of the request know what was read.
+        """
+        problems: Problems = []
+        chosen = list(dict.fromkeys(uuids))[:_MOST_CONFIRMED]
+        found = self._exact(memory, chosen, problems)
+        if memory.offers is not None:
+            memory.offers.update(
+                (uuid, dataclasses.replace(one, exact=False))
+                for uuid, one in found.items()
+            )
+        return Look(facts=found, problems=tuple(problems))
+
+    # -- facts that are remembered ----------------------------------------
+
+    # -- facts that are exact ---------------------------------------------
+
+    def _exact(
+        self, memory: Memory, uuids: Iterable[str], problems: Problems
+    ) -> dict[str, offered.ProviderFacts]:
+        def fetch(uuid: str) -> offered.ProviderFacts:
+            who = self._who(memory, uuid, problems)
+            return dataclasses.replace(
+                fetch_provider(self._get, who),
+                taken_by=memory.taken.get(uuid, ()),
+            )
+
+        found = dict(each(uuids, fetch, problems))
+        self._cache.remember(found.values())
+        return found
+
+    def _who(
+        self, memory: Memory, uuid: str, problems: Problems
+    ) -> offered.ProviderFacts:
+        """Return whose facts are to be read, by uuid alone if need be."""
+        known = (memory.offers or {}).get(uuid)
+        known = known or self._cache.recall([uuid]).get(uuid)
+        if known is not None and known.name:
+            return known
         try:
-            return fetch_offers(self._get, memory.wanted.groups[0])
+            return fetch_who(self._get, uuid)
         except FactsError as error:
             problems.append(error)
-            return {}
+        return offered.ProviderFacts(uuid=uuid, stock={})
 
     def _remember(
-        self,
-        memory: Memory,
-        siblings: Iterable[str],
-        problems: list[FactsError],
+        self, memory: Memory, siblings: Iterable[str], problems: Problems
     ) -> None:
-        for sibling in siblings:
-            if sibling in memory.read:
-                continue
-            try:
-                taken = fetch_taken(self._get, sibling)
-            except FactsError as error:
-                problems.append(error)
-                continue
+        def fetch(server: str) -> Mapping[str, Mapping[str, int]]:
+            return fetch_taken(self._get, server)
+
+        unread = [one for one in siblings if one not in memory.read]
+        for sibling, taken in each(unread, fetch, problems):
             if taken:
                 memory.read.add(sibling)
             for uuid, resources in taken.items():
@@ -333,36 +265,3 @@ class Reader:
                     before = memory.taken.get(uuid, ())
                     memory.taken[uuid] = (*before, sibling)
 
-    def _add_exact(
-        self,
-        uuid: str,
-        takers: tuple[str, ...],
-        found: dict[str, fit.ProviderFacts],
-        problems: list[FactsError],
-    ) -> None:
-        try:
-            stock, exact = fetch_stock(self._get, uuid)
-        except FactsError as error:
-            problems.append(error)
-            return
-        found[uuid] = fit.ProviderFacts(
-            uuid=uuid,
-            name=self._name(uuid, problems),
-            stock=stock,
-            exact=exact,
-            taken_by=takers,
-        )
-
-    def _name(self, uuid: str, problems: list[FactsError]) -> str:
-        if uuid in self._names:
-            return self._names[uuid]
-        path = f"/resource_providers/{parse.quote(uuid, safe='')}"
-        try:
-            name = _read(self._get, path, lambda a: str(a["name"]))
-        except FactsError as error:
-            problems.append(error)
-            return ""
-        if len(self._names) >= _MAX_NAMES:
-            self._names.clear()
-        self._names[uuid] = name
-        return name

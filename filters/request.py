@@ -22,9 +22,16 @@ UNSUFFIXED = ""
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AcceleratorRequest:
-    """The groups of one server that ask for accelerators."""
+    """The groups of one server that ask for accelerators.
+
+    ``placing`` is how the flavor chooses among devices; ``preferred`` are,
+    by a group's suffix, traits of devices that come first for it, as of
+    regions that hold its function already.
+    """
 
     groups: tuple[flavors.RequestGroup, ...] = ()
+    placing: flavors.Placing = flavors.USUAL_PLACING
+    preferred: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def classes(self) -> frozenset[str]:
@@ -43,10 +50,17 @@ def parse_request(extra_specs: Mapping[str, str]) -> AcceleratorRequest:
     A group asks for one if it names a class that only accelerators have,
     or requires one of this library's traits. What Nova ignores (an amount
     that is no number, a trait neither required nor forbidden) is ignored.
+
+    :raises MalformedError: an ``accelerator:`` extra spec of a flavor that
+        asks for accelerators has a value that is not allowed.
     """
     groups = (_ours(group) for group in flavors.parse_groups(extra_specs))
     found = tuple(group for group in groups if group is not None)
-    return AcceleratorRequest(groups=found) if found else NOTHING
+    if not found:
+        return NOTHING
+    return AcceleratorRequest(
+        groups=found, placing=flavors.parse_placing(extra_specs)
+    )
 
 
 def _ours(group: flavors.RequestGroup) -> flavors.RequestGroup | None:

@@ -122,6 +122,6 @@ def _openings(
 
 
 def _count(device: model.Device, profile: model.Profile, taken: int) -> int:
-    return spans.most(
-        (start, profile.span) for start in _openings(device, profile, taken)
+    return spans.room(
+        profile.starts, profile.span, device.geometry.region, taken
     )

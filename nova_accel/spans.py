@@ -4,6 +4,7 @@
 What is taken of a region is a bit mask, one bit for each unit.
 """
 
+import functools
 from collections.abc import Callable, Iterable
 
 from nova_accel import model
@@ -48,6 +49,17 @@ def most(options: Iterable[tuple[int, int]]) -> int:
         if start >= end:
             count, end = count + 1, stop
     return count
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def room(
+    starts: tuple[int, ...], size: int, region: int, taken: int
+) -> int:
+    """Return how many of one length go side by side into what is free.
+
+    Remembered: whoever compares places asks for the same ones again.
+    """
+    return most((s, size) for s in openings(starts, size, region, taken))
 
 
 def best(starts: Iterable[int], size: int, taken: int, score: Score) -> int:

@@ -8,26 +8,32 @@ and its notifications.
 """
 
 import logging
+import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import fixtures
 import pytest
 from keystoneauth1 import adapter, exceptions, session, token_endpoint
-from nova import conf, context, objects
+from nova import conf, context, exception, objects
 from nova.scheduler import host_manager, manager, request_filter
 from nova.scheduler.client import report
+from nova.virt import hardware
 from oslo_config import fixture as config_fixture
 from placement.tests.functional.fixtures import placement
 from requests import adapters
 
 from filters import facts
-from nova_accel import names
+from nova_accel import model, names
+from tests import scheduled
 
 objects.register_all()
 VERSION = {"OpenStack-API-Version": f"placement {facts.MICROVERSION}"}
 PROFILE = "CUSTOM_MDEV_MTTY_2"
+# What only Nova's own question for candidates has: its
+# [scheduler] max_placement_results.
+CANDIDATES = re.compile("/allocation_candidates.*[?&]limit=1000&")
 CLASS = "filters.accelerator_filter.AcceleratorFilter"
 
 
@@ -43,7 +49,9 @@ class Cloud:
     """Hosts as resource providers of a real Placement, and its client.
 
     ``asked`` are the paths Nova and the filter read; those that contain
-    ``broken`` get no answer.
+    ``broken`` get no answer. ``then`` is called once, after an answer to
+    Nova's own question for candidates. ``cells`` are the hosts' NUMA
+    topologies by name.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -51,6 +59,8 @@ class Cloud:
         self.hosts: dict[str, str] = {}
         self.asked: list[str] = []
         self.broken = ""
+        self.then: Callable[[], object] | None = None
+        self.cells: dict[str, Any] = {}
         self.client = adapter.Adapter(
             session.Session(auth=token_endpoint.Token(endpoint, "admin")),
             endpoint_override=endpoint,
@@ -82,11 +92,31 @@ class Cloud:
             for card, slots in cards.items()
         }
 
+    def add_card(
+        self,
+        host: str,
+        address: str,
+        *traits: str,
+        gpu: str = "L40S",
+        layout: model.Layout = model.Layout.MIXED,
+    ) -> str:
+        """Add a GPU to a host; return its provider."""
+        (root,) = (r for r, name in self.hosts.items() if name == host)
+        return self._provider(
+            names.provider_name(host, address),
+            root,
+            scheduled.capacity(gpu, layout),
+            names.OWNER_TRAIT,
+            names.layout_trait(layout.value),
+            *scheduled.offers(gpu, layout),
+            *traits,
+        )
+
     def _provider(
         self,
         name: str,
         parent: str | None,
-        inventories: dict[str, int],
+        inventories: Mapping[str, int],
         *traits: str,
     ) -> str:
         own = str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
@@ -125,20 +155,33 @@ class Cloud:
             },
         )
 
-    def take(self, provider: str, amount: int) -> None:
-        """Allocate mdev slots to some other server."""
+    def add_traits(self, provider: str, *traits: str) -> None:
+        """Set traits beside those that a provider has."""
+        for trait in traits:
+            self.call("PUT", f"/traits/{trait}")
+        path = f"/resource_providers/{provider}/traits"
+        self.set_traits(provider, *self.call("GET", path)["traits"], *traits)
+
+    def take(self, provider: str, amount: int) -> str:
+        """Allocate mdev slots to some other server, and return its uuid."""
+        return self.give(provider, {names.MDEV_CLASS: amount})
+
+    def give(self, provider: str, resources: Mapping[str, int]) -> str:
+        """Allocate to some other server, and return its uuid."""
+        server = str(uuid.uuid4())
         self.call(
             "PUT",
-            f"/allocations/{uuid.uuid4()}",
+            f"/allocations/{server}",
             {
                 "allocations": {
-                    provider: {"resources": {names.MDEV_CLASS: amount}}
+                    provider: {"resources": dict(resources)}
                 },
                 "consumer_generation": None,
                 "project_id": "other",
                 "user_id": "other",
             },
         )
+        return server
 
     def held(self, server: str) -> dict[str, int]:
         """Return the mdev slots a server holds, by provider."""
@@ -148,6 +191,11 @@ class Cloud:
             for provider, allocation in found.items()
             if names.MDEV_CLASS in allocation["resources"]
         }
+
+    def devices_of(self, server: str) -> set[str]:
+        """Return the providers below hosts that a server has some of."""
+        found = self.call("GET", f"/allocations/{server}")["allocations"]
+        return set(found) - set(self.hosts)
 
 
 class ListedHosts(host_manager.HostManager):
@@ -170,6 +218,8 @@ class ListedHosts(host_manager.HostManager):
             name = self.cloud.hosts[root]
             state = host_manager.HostState(name, name, str(uuid.uuid4()))
             state.uuid = root
+            state.cpu_allocation_ratio = state.ram_allocation_ratio = 1.0
+            state.numa_topology = self.cloud.cells.get(name)
             yield state
 
 
@@ -187,9 +237,10 @@ class Scheduler(manager.SchedulerManager):
         extra_specs: dict[str, str],
         count: int = 1,
         instances: list[str] | None = None,
+        ctxt: Any = None,
     ) -> list[str]:
         """Return the servers' uuids; raises NoValidHost."""
-        ctxt = context.get_admin_context()
+        ctxt = ctxt or context.get_admin_context()
         servers = instances or [str(uuid.uuid4()) for _ in range(count)]
         try:
             self.select_destinations(
@@ -204,20 +255,53 @@ class Scheduler(manager.SchedulerManager):
         return servers
 
 
+def one_host(
+    cloud: Cloud, *cards: tuple[str, ...], **layout: Any
+) -> dict[str, str]:
+    """Add a host; return the provider of each card, by its address."""
+    cloud.add_host("host1")
+    return {
+        address: cloud.add_card("host1", address, *traits, **layout)
+        for address, *traits in cards
+    }
+
+
+def vgpus(*types: str, **extra_specs: str) -> dict[str, str]:
+    """Return extra specs that ask for vGPUs, on one card or several."""
+    return {
+        **scheduled.vgpus(*types, **extra_specs),
+        "group_policy": "none",
+    }
+
+
+def refused(
+    scheduler: Scheduler, log: fixtures.FakeLogger, specs: dict[str, str]
+) -> str:
+    """Return why the only host is refused."""
+    with pytest.raises(exception.NoValidHost):
+        scheduler.boot(specs)
+    (line,) = re.findall(
+        "AcceleratorFilter refuses host host1: (.*)", log.output
+    )
+    return str(line)
+
+
 def make_spec(
     ctxt: object, extra_specs: dict[str, str], servers: list[str]
 ) -> Any:
+    flavor = objects.Flavor(
+        vcpus=2,
+        memory_mb=64,
+        root_gb=0,
+        ephemeral_gb=0,
+        swap=0,
+        extra_specs=extra_specs,
+    )
+    image = objects.ImageMeta(properties=objects.ImageMetaProps())
     return objects.RequestSpec(
         ctxt,
-        flavor=objects.Flavor(
-            vcpus=1,
-            memory_mb=64,
-            root_gb=0,
-            ephemeral_gb=0,
-            swap=0,
-            extra_specs=extra_specs,
-        ),
-        image=objects.ImageMeta(properties=objects.ImageMetaProps()),
+        flavor=flavor,
+        image=image,
         instance_uuid=servers[0],
         num_instances=len(servers),
         project_id="project",
@@ -231,7 +315,8 @@ def make_spec(
         force_hosts=None,
         force_nodes=None,
         instance_group=None,
-        numa_topology=None,
+        # As Nova's API reads it of hw:numa_nodes and the like.
+        numa_topology=hardware.numa_get_constraints(flavor, image),
         pci_requests=None,
         limits=objects.SchedulerLimits(),
     )
@@ -254,7 +339,11 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
             made.asked.append(url)
             if made.broken and made.broken in url:
                 raise exceptions.ConnectFailure(url)
-            return ask(url, *args, **kwargs)
+            answer = ask(url, *args, **kwargs)
+            if made.then and CANDIDATES.match(url):
+                then, made.then = made.then, None
+                then()
+            return answer
 
         monkeypatch.setattr(client, "get", get)
         monkeypatch.setattr(report, "PLACEMENTCLIENT", client)

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which card a server gets, by Nova's scheduler and a real Placement."""
 
+import random
 import re
 import uuid
+from collections.abc import Iterable
 
 import fixtures
 import pytest
 from nova import exception
 from nova.scheduler import request_filter
 
-from filters import accelerator_filter, facts, fit
+from filters import accelerator_placement, facts, offered, request
 from nova_accel import names
 from tests.functional import scheduling
 from tests.functional.scheduling import Cloud, Scheduler, flavor_specs
@@ -98,14 +100,113 @@ def test_calls_do_not_grow_with_hosts(
     for number in range(6):
         cloud.add_host(f"host{number}", a=2, b=2)
 
-    scheduler.boot(flavor_specs())
+    def asked() -> list[str]:
+        cloud.asked.clear()
+        scheduler.boot(flavor_specs())
+        return [
+            re.sub(r"\?.*|[0-9a-f-]{36}", "", path) for path in cloud.asked
+        ]
 
-    # One beforehand, Nova's own, one bulk read for the order of cards;
-    # and Nova's claim reads what the server holds.
-    assert [u.partition("?")[0] for u in cloud.asked[:3]] == [
-        "/allocation_candidates"
-    ] * 3
-    assert [u.split("/")[1] for u in cloud.asked[3:]] == ["allocations"]
+    # One beforehand, Nova's own, what there is, and all of it in bulk; and
+    # Nova's claim reads what the server holds.
+    bulk = "/allocation_candidates"
+    claim = ["/allocations/"]
+    assert asked() == [bulk, bulk, LISTING, bulk, *claim]
+    # From then on only what has changed: the card that was taken.
+    card = "/resource_providers/"
+    again = [f"{card}/{what}" for what in CARD]
+    assert asked() == [bulk, bulk, LISTING, *again, *claim]
+
+
+def test_nothing_new_costs_one_call(
+    cloud: Cloud, scheduler: Scheduler
+) -> None:
+    _, cards = cloud.add_host("labvm", a=2, b=2, c=2)
+    reader = facts.Reader(accelerator_placement.placement_getter())
+
+    first, found = ask(cloud, reader, cards.values())
+    second, same = ask(cloud, reader, cards.values())
+
+    assert len(first) == 1 + len(CARD) * len(cards)
+    assert [path.partition("?")[0] for path in second] == [LISTING]
+    assert found == same
+    assert {one.label for one in same.values()} == {
+        "labvm_accel_a",
+        "labvm_accel_b",
+        "labvm_accel_c",
+    }
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_remembered_is_what_placement_has_but_for_releases(
+    cloud: Cloud, scheduler: Scheduler, seed: int
+) -> None:
+    """A provider's generation tells of everything but what is given back."""
+    chance = random.Random(seed)  # noqa: S311
+    cards = [
+        card
+        for host in range(3)
+        for card in cloud.add_host(f"host{host}", a=4, b=4, c=4)[1].values()
+    ]
+    get = accelerator_placement.placement_getter()
+    reader = facts.Reader(get)
+    servers: list[str] = []
+    for _ in range(12):
+        change(cloud, chance, cards, servers)
+        _, found = ask(cloud, reader, cards)
+        for card in cards:
+            now = facts.fetch_provider(get, found[card])
+            was = found[card].stock[names.MDEV_CLASS]
+            has = now.stock[names.MDEV_CLASS]
+            assert found[card].traits == now.traits
+            assert (was.capacity, now.exact) == (has.capacity, True)
+            assert was.used >= has.used
+    exact = reader.confirm(memory(), cards).facts
+    assert exact == {
+        card: facts.fetch_provider(get, found[card]) for card in cards
+    }
+
+
+LISTING = "/resource_providers"
+CARD = ("inventories", "traits", "allocations")
+
+
+def memory() -> facts.Memory:
+    wanted = request.parse_request(flavor_specs())
+    return facts.Memory(wanted=wanted)
+
+
+def ask(
+    cloud: Cloud, reader: facts.Reader, cards: Iterable[str]
+) -> tuple[list[str], offered.Facts]:
+    """Return what a new request asks, and what it then knows."""
+    cloud.asked.clear()
+    candidates = [
+        {"allocations": {card: {"resources": {names.MDEV_CLASS: 1}}}}
+        for card in cards
+    ]
+    # Two candidates a host: there is a choice, and it is not one host.
+    look = reader.look(memory(), "server", [[one] * 2 for one in candidates])
+    assert look.problems == ()
+    return list(cloud.asked), look.facts
+
+
+def change(
+    cloud: Cloud, chance: random.Random, cards: list[str], servers: list[str]
+) -> None:
+    """Do one of the things that happen between two requests."""
+    card = chance.choice(cards)
+    if servers and chance.random() < 0.4:
+        cloud.call("DELETE", f"/allocations/{servers.pop()}")
+    elif chance.random() < 0.4:
+        more = {names.DRAINED_TRAIT} if chance.random() < 0.5 else set()
+        for trait in more:
+            cloud.call("PUT", f"/traits/{trait}")
+        cloud.set_traits(
+            card, names.OWNER_TRAIT, scheduling.PROFILE, *more
+        )
+    elif len(servers) < 4:
+        servers.append(cloud.take(card, 1))
 
 
 def test_servers_without_accelerators_ask_nothing_of_ours(
@@ -140,7 +241,7 @@ def test_two_groups_may_share_a_card_or_use_two(
     assert cloud.held(first) == cloud.held(second) == both
 
 
-@pytest.mark.parametrize("path", ["/inventories", "/usages"])
+@pytest.mark.parametrize("path", ["/inventories", "/traits"])
 def test_a_failed_read_refuses_nobody(
     cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger, path: str
 ) -> None:
@@ -172,7 +273,7 @@ def test_a_provider_that_changes_while_it_is_read_is_not_exact(
 ) -> None:
     _, cards = cloud.add_host("labvm", a=1)
     cloud.take(cards["a"], 1)
-    ask_placement = accelerator_filter.placement_getter()
+    ask_placement = accelerator_placement.placement_getter()
     ask = cloud.client.get
 
     def get(url: str, **kwargs: object) -> object:
@@ -181,10 +282,12 @@ def test_a_provider_that_changes_while_it_is_read_is_not_exact(
             cloud.set_traits(cards["a"], names.OWNER_TRAIT)
         return answer
 
-    before = facts.fetch_stock(ask_placement, cards["a"])
+    who = offered.ProviderFacts(uuid=cards["a"], stock={})
+    before = facts.fetch_provider(ask_placement, who)
     monkeypatch.setattr(cloud.client, "get", get)
-    after = facts.fetch_stock(ask_placement, cards["a"])
+    after = facts.fetch_provider(ask_placement, who)
 
-    stock = {names.MDEV_CLASS: fit.Stock(capacity=1, used=1)}
-    assert before == (stock, True)
-    assert after == (stock, False)
+    stock = {names.MDEV_CLASS: offered.Stock(capacity=1, used=1)}
+    held = ({names.MDEV_CLASS: 1},)
+    assert (before.stock, before.held, before.exact) == (stock, held, True)
+    assert (after.stock, after.held, after.exact) == (stock, held, False)

@@ -10,12 +10,12 @@ from filters import facts, request
 
 pytest.importorskip("nova", reason="the scheduler's seam needs Nova")
 
-from nova import context, objects
+from nova import context, exception, objects
 from nova.scheduler import host_manager, request_filter
 from nova.scheduler.client import report
 from oslo_utils.fixture import uuidsentinel as uuids
 
-from filters import accelerator_filter
+from filters import accelerator_filter, accelerator_placement
 
 objects.register_all()
 
@@ -180,6 +180,29 @@ def test_a_request_without_accelerators_is_not_looked_at(
     assert caplog.text == ""
 
 
+def test_a_word_that_is_not_allowed_ends_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(report, "report_client_singleton", no_catalog)
+    wrong = {**MTTY, "accelerator:packing": "typo"}
+
+    with pytest.raises(
+        exception.RequestFilterFailed, match="pack, spread, best_remaining"
+    ):
+        accelerator_filter.refuse_hopeless_request(
+            context.get_admin_context(), spec(wrong)
+        )
+
+
+def test_of_many_reasons_the_first_ones_are_told() -> None:
+    said = [f"card{n}" for n in range(30)]
+
+    found = accelerator_filter._joined([*said, *said]).split("; ")
+
+    assert found == [*said[:24], "and 6 more"]
+    assert accelerator_filter._joined(["a", "b", "a"]) == "a; b"
+
+
 def test_placement_down_beforehand_lets_nova_decide(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -198,4 +221,4 @@ def test_whatever_nova_s_client_raises_is_one_error(
     monkeypatch.setattr(report, "report_client_singleton", no_catalog)
 
     with pytest.raises(facts.FactsError, match="no catalog"):
-        accelerator_filter.placement_getter()("/resource_providers")
+        accelerator_placement.placement_getter()("/resource_providers")

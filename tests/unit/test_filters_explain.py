@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from filters import explain, fit, request
+from filters import explain, offered, request
 
 SPECS = {
     "resources_A:VGPU": "1",
@@ -15,12 +15,12 @@ ROOM = 255 - 45
 
 def card(
     uuid: str, vgpu: tuple[int, int], memory: tuple[int, int], *traits: str
-) -> fit.ProviderFacts:
-    return fit.ProviderFacts(
+) -> offered.ProviderFacts:
+    return offered.ProviderFacts(
         uuid=uuid,
         stock={
-            "VGPU": fit.Stock(capacity=vgpu[0], used=vgpu[1]),
-            "CUSTOM_GPU_MEMORY_MB": fit.Stock(
+            "VGPU": offered.Stock(capacity=vgpu[0], used=vgpu[1]),
+            "CUSTOM_GPU_MEMORY_MB": offered.Stock(
                 capacity=memory[0], used=memory[1]
             ),
         },
@@ -28,14 +28,14 @@ def card(
     )
 
 
-def describe(*providers: fit.ProviderFacts) -> explain.Refusal:
+def describe(*providers: offered.ProviderFacts) -> explain.Refusal:
     names = {"u1": "host1_accel_1", "u2": "host2_accel_1"}
     return explain.describe(GROUP, providers, names)
 
 
 def test_nobody_has_the_class() -> None:
-    root = fit.ProviderFacts(
-        uuid="root", stock={"VCPU": fit.Stock(capacity=8, used=0)}
+    root = offered.ProviderFacts(
+        uuid="root", stock={"VCPU": offered.Stock(capacity=8, used=0)}
     )
 
     refusal = describe(root)
@@ -87,9 +87,9 @@ def test_all_that_offer_it_are_full() -> None:
 
 
 def test_a_forbidden_trait_and_a_missing_class_are_named() -> None:
-    bare = fit.ProviderFacts(
+    bare = offered.ProviderFacts(
         uuid="u2",
-        stock={"VGPU": fit.Stock(capacity=4, used=0)},
+        stock={"VGPU": offered.Stock(capacity=4, used=0)},
         traits=frozenset({"CUSTOM_VGPU_X"}),
     )
     refusal = describe(

@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
+"""What is read of Placement, and how often."""
+
+from concurrent import futures
 from typing import Any
 
 import pytest
 
-from filters import facts, request
+from filters import cache, facts, request
+from nova_accel import names
+from tests import told
 
 (GROUP,) = request.parse_request({"resources:VGPU": "1"}).groups
+
+
+# -- the bulk read ----------------------------------------------------------
 
 
 def test_before_the_first_host_reports_nothing_of_ours_is_offered() -> None:
@@ -30,3 +38,290 @@ def test_another_failure_stays_unknown(reason: str) -> None:
 
     with pytest.raises(facts.FactsError):
         facts.fetch_offers(get, GROUP)
+
+
+# -- how often ----------------------------------------------------------------
+
+
+def test_a_few_cards_are_read_one_by_one_and_then_remembered() -> None:
+    book = told.Book(4)
+    reader = facts.Reader(book.get)
+
+    first = told.ask(reader, book.providers).facts
+    assert book.calls() == [told.LISTING, *told.CARD * 4]
+    assert told.ask(reader, book.providers).facts == first
+    assert book.calls() == [told.LISTING]
+
+
+def test_many_cards_are_read_in_one_call() -> None:
+    book = told.Book(40)
+    reader = facts.Reader(book.get)
+
+    first = told.ask(reader, book.providers).facts
+    assert book.calls() == [told.LISTING, told.BULK]
+    assert told.ask(reader, book.providers).facts == first
+    book.change("card07", names.DRAINED_TRAIT)
+    second = told.ask(reader, book.providers).facts
+    assert book.calls() == [told.LISTING, told.LISTING, *told.CARD]
+    assert names.DRAINED_TRAIT in second["card07"].traits
+    assert first["card07"].label == second["card07"].label == "node_card07"
+
+
+def test_of_one_host_only_its_tree_is_listed() -> None:
+    book = told.Book(40)
+
+    told.ask(facts.Reader(book.get), ["card03"] * 2)
+
+    assert "in_tree=card03" in book.asked[0]
+
+
+@pytest.mark.parametrize(
+    ("specs", "calls"),
+    [
+        (told.MDEV, []),
+        ({**told.MDEV, "accelerator:numa_policy": "none"}, []),
+        ({**told.MDEV, "accelerator:numa_policy": "required"}, [told.LISTING]),
+        ({**told.MDEV, "accelerator:locality": "pcie"}, [told.LISTING]),
+        (told.VGPU, [told.LISTING]),
+    ],
+)
+def test_without_a_choice_only_a_policy_or_a_vgpu_needs_facts(
+    specs: dict[str, str], calls: list[str]
+) -> None:
+    book = told.Book(3)
+
+    told.ask(facts.Reader(book.get), book.providers, specs, each=1)
+
+    assert book.calls()[:1] == calls
+
+
+def test_what_different_groups_have_in_common_is_listed() -> None:
+    book = told.Book(4)
+    wanted = {
+        "resources_A:VGPU": "2",
+        "resources_A:CUSTOM_GPU_MEMORY_MB": "8",
+        "trait_A:CUSTOM_VGPU_X": "required",
+        "resources_B:VGPU": "1",
+        "trait_B:CUSTOM_VGPU_X": "required",
+        "trait_B:CUSTOM_OLD": "forbidden",
+    }
+
+    told.ask(facts.Reader(book.get), book.providers, wanted)
+
+    assert book.asked[0] == (
+        "/resource_providers?resources=VGPU:1"
+        "&required=CUSTOM_OWNER_NOVA_ACCEL,CUSTOM_VGPU_X"
+    )
+
+
+def test_the_classes_of_a_group_without_suffix_may_be_two_cards() -> None:
+    book = told.Book(4)
+    wanted = {"resources:VGPU": "2", "resources:CUSTOM_GPU_MEMORY_MB": "8"}
+
+    told.ask(facts.Reader(book.get), book.providers, wanted)
+
+    assert book.asked[0] == (
+        "/resource_providers?required=CUSTOM_OWNER_NOVA_ACCEL"
+    )
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_cards_of_others_are_looked_at_once(count: int) -> None:
+    book = told.Book(2)
+    others = [f"card{number}" for number in range(50, 50 + count)]
+    for uuid in others:
+        book.add(uuid, owned=False)
+    reader = facts.Reader(book.get)
+
+    told.ask(reader, others)
+    book.calls()
+    assert told.ask(reader, others).facts == {}
+    assert book.calls() == [told.LISTING]
+
+    book.change("card50", names.OWNER_TRAIT)
+    assert told.ask(reader, others).facts.keys() == {"card50"}
+
+
+def test_the_cache_forgets_who_was_not_asked_for_longest() -> None:
+    book = told.Book(4)
+    reader = facts.Reader(book.get, cache.Cache(3))
+
+    told.ask(reader, ["card00", "card01"])
+    told.ask(reader, ["card02", "card00"])
+    told.ask(reader, ["card03", "card02"])
+    book.calls()
+
+    told.ask(reader, ["card00", "card02", "card03"])
+    assert book.calls() == [told.LISTING]
+    told.ask(reader, ["card01", "card03"])
+    assert book.calls() == [told.LISTING, *told.CARD]
+
+
+def test_several_threads_may_share_what_is_remembered() -> None:
+    book = told.Book(12, told.MIXED)
+    known = cache.Cache(7)
+    reader = facts.Reader(book.get, known)
+
+    def schedule(number: int) -> set[str]:
+        named = list(book.providers)[number % 6 :][:6]
+        for _ in range(20):
+            book.change(named[0], "CUSTOM_RACK_7")
+            found = told.ask(reader, named, told.VGPU).facts
+            assert found.keys() == set(named)
+        return set(named)
+
+    with futures.ThreadPoolExecutor(6) as threads:
+        named = set().union(*threads.map(schedule, range(6)))
+
+    assert named <= book.providers.keys()
+    assert len(known) == 7
+    book.calls()
+    found = told.ask(reader, book.providers, told.VGPU).facts
+    assert found.keys() == book.providers.keys()
+    for uuid, one in found.items():
+        assert one.traits == book.providers[uuid]["traits"]
+
+
+# -- what consumers hold ------------------------------------------------------
+
+
+def test_who_holds_what_is_read_where_sums_do_not_tell() -> None:
+    book = told.Book(10, told.MIXED)
+    book.add("card20", names.layout_trait("equal"))
+    for card in ("card01", "card20"):
+        book.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
+        book.take(f"also {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
+    reader = facts.Reader(book.get)
+
+    found = told.ask(reader, book.providers, told.VGPU).facts
+
+    assert book.calls() == [told.LISTING, told.BULK, told.HELD]
+    assert found["card00"].held == ()
+    assert found["card20"].held is None
+    assert found["card01"].held == (
+        {"VGPU": 1, told.MEMORY: 8},
+        {"VGPU": 1, told.MEMORY: 16},
+    )
+    assert told.ask(reader, book.providers, told.VGPU).facts == found
+    assert book.calls() == [told.LISTING]
+
+
+def test_of_many_used_cards_each_request_reads_some() -> None:
+    book = told.Book(50, told.MIXED)
+    for card in book.providers:
+        book.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
+    reader = facts.Reader(book.get)
+
+    reads = []
+    for _ in range(3):
+        found = told.ask(reader, book.providers, told.VGPU).facts
+        reads.append(book.calls().count(told.HELD))
+
+    assert reads == [32, 18, 0]
+    assert all(one.held is not None for one in found.values())
+
+
+# -- failures -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [told.LISTING, "?", "/inventories", "/traits", "/allocations", told.BULK],
+)
+@pytest.mark.parametrize("count", [3, 30])
+def test_a_failed_read_is_a_problem_and_no_more(
+    broken: str, count: int
+) -> None:
+    book = told.Book(count, told.MIXED)
+    book.take("server1", "card00", VGPU=8, CUSTOM_GPU_MEMORY_MB=64)
+    reader = facts.Reader(book.get)
+    wanted = request.parse_request(told.VGPU)
+    memory = facts.Memory(wanted=wanted)
+    memory.seen.append("server1")
+    book.broken = broken
+
+    look = reader.look(memory, "server2", told.hosts(book.providers, VGPU=1))
+
+    assert look.problems or broken not in str(book.asked)
+    # None is asked for in vain as often as there are told.hosts.
+    assert len(look.problems) <= 4
+    assert not [
+        one for one in look.facts.values() if one.exact and not one.traits
+    ]
+    book.broken = "nothing"
+    assert len(told.ask(reader, book.providers, told.VGPU).facts) == count
+
+
+def test_without_a_listing_what_is_remembered_serves() -> None:
+    book = told.Book(3)
+    reader = facts.Reader(book.get)
+    before = told.ask(reader, book.providers).facts
+
+    book.broken = told.LISTING
+    look = told.ask(reader, book.providers)
+
+    assert look.facts == before
+    assert len(look.problems) == 1
+
+
+def test_a_provider_that_is_gone_does_not_hide_the_others() -> None:
+    book = told.Book(3)
+    reader = facts.Reader(book.get)
+
+    look = told.ask(reader, ["card00", "gone", "card02"])
+
+    assert look.facts.keys() == {"card00", "card02"}
+    (problem,) = look.problems
+    assert "HTTP 404" in str(problem)
+
+
+# -- exact facts --------------------------------------------------------------
+
+
+def test_a_confirmation_is_exact_and_remembered() -> None:
+    book = told.Book(2, told.MIXED)
+    book.take("server1", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
+    reader = facts.Reader(book.get)
+    memory = facts.Memory(wanted=request.parse_request(told.VGPU))
+    candidates = told.hosts(book.providers, VGPU=1)
+    reader.look(memory, "server", candidates)
+    # What is given back raises no generation.
+    del book.servers["server1"]
+    stale = reader.look(memory, "server", candidates).facts["card00"]
+    assert stale.stock["VGPU"].used == 1
+    book.calls()
+
+    (one,) = reader.confirm(memory, ["card00", "card00"]).facts.values()
+
+    assert book.calls() == told.CARD
+    assert (one.exact, one.held, one.stock["VGPU"].used) == (True, (), 0)
+    for found in (
+        reader.look(memory, "server", candidates).facts["card00"],
+        told.ask(reader, book.providers, told.VGPU).facts["card00"],
+    ):
+        assert not found.exact
+        assert (found.held, found.stock) == (one.held, one.stock)
+
+
+def test_a_change_while_it_is_read_is_not_exact() -> None:
+    book = told.Book(1)
+
+    def get(path: str) -> Any:
+        if path.endswith("/allocations"):
+            book.take("other", "card00", CUSTOM_MDEV=1)
+        return book.get(path)
+
+    memory = facts.Memory(wanted=request.parse_request(told.MDEV))
+    look = facts.Reader(get).confirm(memory, ["card00"])
+
+    assert not look.facts["card00"].exact
+    assert look.facts["card00"].stock["CUSTOM_MDEV"].used == 1
+
+
+def test_no_more_than_some_are_confirmed_at_once() -> None:
+    book = told.Book(60)
+    memory = facts.Memory(wanted=request.parse_request(told.MDEV))
+
+    look = facts.Reader(book.get).confirm(memory, book.providers)
+
+    assert list(look.facts) == list(book.providers)[:32]

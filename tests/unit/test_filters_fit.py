@@ -6,10 +6,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters import fit, request
+from filters import fit, numa, offered, request
+from nova_accel import flavors, names
+from tests import scheduled
 
 WANTED = request.parse_request(
     {"resources_A:VGPU": "1", "resources_A:CUSTOM_GPU_MEMORY_MB": "4"}
+)
+
+PACK = dataclasses.replace(
+    WANTED, placing=flavors.Placing(packing=flavors.Packing.PACK)
 )
 
 
@@ -19,16 +25,16 @@ def provider(
     used: int,
     memory: tuple[int, int] | None = None,
     **more: Any,
-) -> fit.ProviderFacts:
-    stock = {"VGPU": fit.Stock(capacity=capacity, used=used)}
+) -> offered.ProviderFacts:
+    stock = {"VGPU": offered.Stock(capacity=capacity, used=used)}
     if memory is not None:
-        stock["CUSTOM_GPU_MEMORY_MB"] = fit.Stock(
+        stock["CUSTOM_GPU_MEMORY_MB"] = offered.Stock(
             capacity=memory[0], used=memory[1]
         )
-    return fit.ProviderFacts(uuid=uuid, stock=stock, **more)
+    return offered.ProviderFacts(uuid=uuid, stock=stock, **more)
 
 
-def candidate(**vgpus: int) -> fit.Candidate:
+def candidate(**vgpus: int) -> offered.Candidate:
     allocations: dict[str, Any] = {"root": {"resources": {"VCPU": 1}}}
     for uuid, amount in vgpus.items():
         allocations[uuid] = {"resources": {"VGPU": amount}}
@@ -36,17 +42,25 @@ def candidate(**vgpus: int) -> fit.Candidate:
 
 
 def facts_of(
-    *providers: fit.ProviderFacts,
-) -> dict[str, fit.ProviderFacts]:
+    *providers: offered.ProviderFacts,
+) -> dict[str, offered.ProviderFacts]:
     return {p.uuid: p for p in providers}
 
 
-def cards(found: list[fit.Candidate]) -> list[list[str]]:
+def view(
+    *providers: offered.ProviderFacts, cells: numa.Cells = numa.UNTOLD
+) -> fit.View:
+    return fit.View(
+        facts=facts_of(*providers), cards=scheduled.CARDS, cells=cells
+    )
+
+
+def cards(found: list[offered.Candidate]) -> list[list[str]]:
     return [c["mappings"]["_A"] for c in found]
 
 
 def test_a_shortage_names_the_provider_the_counts_and_the_taker() -> None:
-    facts = facts_of(
+    facts = view(
         provider(
             "p", 2, 2, name="labvm_accel_mtty", exact=True, taken_by=("s1",)
         )
@@ -62,11 +76,11 @@ def test_a_shortage_names_the_provider_the_counts_and_the_taker() -> None:
 
 
 def test_facts_that_are_not_exact_never_refuse() -> None:
-    assert fit.check(WANTED, candidate(p=1), facts_of(provider("p", 2, 2))).ok
+    assert fit.check(WANTED, candidate(p=1), view(provider("p", 2, 2))).ok
 
 
 def test_a_total_below_what_is_used_leaves_nothing_not_less() -> None:
-    facts = facts_of(provider("p", 1, 3, exact=True))
+    facts = view(provider("p", 1, 3, exact=True))
 
     verdict = fit.check(WANTED, candidate(p=1), facts)
 
@@ -74,21 +88,21 @@ def test_a_total_below_what_is_used_leaves_nothing_not_less() -> None:
 
 
 def test_other_classes_of_the_server_are_not_ours_to_judge() -> None:
-    root = fit.ProviderFacts(
+    root = offered.ProviderFacts(
         uuid="root",
-        stock={"VCPU": fit.Stock(capacity=1, used=1)},
+        stock={"VCPU": offered.Stock(capacity=1, used=1)},
         exact=True,
     )
 
-    assert fit.check(WANTED, candidate(p=1), facts_of(root)).ok
+    assert fit.check(WANTED, candidate(p=1), view(root)).ok
 
 
 def test_the_fullest_device_comes_first_and_whole_ones_stay_free() -> None:
-    facts = facts_of(
+    facts = view(
         provider("empty", 4, 0), provider("half", 4, 2), provider("one", 4, 3)
     )
     found = fit.order(
-        WANTED,
+        PACK,
         [candidate(empty=1), candidate(half=1), candidate(one=1)],
         facts,
     )
@@ -97,7 +111,7 @@ def test_the_fullest_device_comes_first_and_whole_ones_stay_free() -> None:
 
 
 def test_the_scarcest_counter_says_how_full_a_device_is() -> None:
-    facts = facts_of(
+    facts = view(
         provider("slots", 32, 1, memory=(48, 40)),
         provider("memory", 32, 2, memory=(48, 0)),
     )
@@ -106,13 +120,13 @@ def test_the_scarcest_counter_says_how_full_a_device_is() -> None:
         (uuid,) = one["mappings"]["_A"]
         one["allocations"][uuid]["resources"]["CUSTOM_GPU_MEMORY_MB"] = 4
 
-    found = fit.order(WANTED, several, facts)
+    found = fit.order(PACK, several, facts)
 
     assert cards(found) == [["slots"], ["memory"]]
 
 
 def test_unknown_providers_come_last_in_their_own_order() -> None:
-    facts = facts_of(provider("known", 4, 0))
+    facts = view(provider("known", 4, 0))
 
     found = fit.order(
         WANTED, [candidate(z=1), candidate(a=1), candidate(known=1)], facts
@@ -122,7 +136,7 @@ def test_unknown_providers_come_last_in_their_own_order() -> None:
 
 
 def test_a_shortage_met_in_several_candidates_is_named_once() -> None:
-    facts = facts_of(provider("p", 1, 1, exact=True))
+    facts = view(provider("p", 1, 1, exact=True))
 
     fits, lacks = fit.fitting(
         WANTED, [candidate(p=1, q=1), candidate(p=1, r=1)], facts
@@ -130,6 +144,124 @@ def test_a_shortage_met_in_several_candidates_is_named_once() -> None:
 
     assert fits == []
     assert lacks == {("p", "VGPU"): "p: VGPU 0 left of 1, 1 needed"}
+
+
+def test_spread_takes_the_emptiest() -> None:
+    facts = view(
+        provider("empty", 4, 0), provider("half", 4, 2), provider("one", 4, 3)
+    )
+    spread = dataclasses.replace(
+        WANTED, placing=flavors.Placing(packing=flavors.Packing.SPREAD)
+    )
+
+    found = fit.order(
+        spread,
+        [candidate(one=1), candidate(half=1), candidate(empty=1)],
+        facts,
+    )
+
+    assert cards(found) == [["empty"], ["half"], ["one"]]
+
+
+def test_preferred_traits_come_before_packing() -> None:
+    facts = view(
+        provider("full", 4, 3),
+        provider("empty", 4, 0, traits=frozenset({"CUSTOM_FUNCTION"})),
+    )
+    prefers = dataclasses.replace(
+        PACK, preferred={"_A": "CUSTOM_FUNCTION"}
+    )
+
+    found = fit.order(prefers, [candidate(full=1), candidate(empty=1)], facts)
+
+    assert cards(found) == [["empty"], ["full"]]
+
+
+def test_health_refuses_where_it_was_read_just_now() -> None:
+    for trait, words in [
+        (names.DRAINED_TRAIT, "drained by its operator"),
+        (names.FAULTED_TRAIT, "at fault"),
+        (names.MISSING_TRAIT, "missing on its host"),
+    ]:
+        ill = provider("p", 4, 0, traits=frozenset({trait}))
+        sure = dataclasses.replace(ill, exact=True)
+
+        assert fit.check(WANTED, candidate(p=1), view(ill)).ok
+        assert fit.check(
+            WANTED, candidate(p=1), view(sure)
+        ) == fit.Verdict(ok=False, reason=f"p: {words}")
+        assert fit.doubts(WANTED, [candidate(p=1)], view(ill)) == {"p"}
+        # What was read just now needs no second look.
+        assert not fit.doubts(WANTED, [candidate(p=1)], view(sure))
+
+
+def test_a_shortage_that_is_not_exact_is_no_doubt() -> None:
+    # Placement counts it again when the server is claimed.
+    assert not fit.doubts(
+        WANTED, [candidate(p=1)], view(provider("p", 2, 2))
+    )
+
+
+def test_a_type_without_a_place_is_a_doubt_and_then_a_refusal() -> None:
+    asks = scheduled.asks("L40S-16Q")
+    full = scheduled.card("c", "L40S-16Q", "L40S-16Q")
+    (one,) = scheduled.candidates(asks, "c")
+
+    assert fit.check(asks, one, view(full)).ok
+    assert fit.doubts(asks, [one], view(full)) == {"c"}
+    verdict = fit.check(
+        asks, one, view(dataclasses.replace(full, exact=True))
+    )
+    assert verdict.reason == (
+        "host_accel_c: 1 L40S-16Q has no place beside"
+        " 2 of 16384 MB (mixed sizes)"
+    )
+
+
+def test_groups_on_one_card_need_places_side_by_side() -> None:
+    asks = scheduled.asks("L40S-16Q", "L40S-16Q")
+    begun = scheduled.card("c", "L40S-16Q", exact=True)
+    empty = scheduled.card("d", exact=True)
+    found, lacks = fit.fitting(
+        asks, scheduled.candidates(asks, "cd"), view(begun, empty)
+    )
+
+    assert {scheduled.taken_by(one) for one in found} == {
+        ("c", "d"),
+        ("d", "c"),
+        ("d", "d"),
+    }
+    assert list(lacks) == [("c", "geometry")]
+
+
+def test_best_remaining_spares_the_card_that_a_large_one_needs() -> None:
+    asks = scheduled.asks("L40S-4Q")
+    facts = view(
+        scheduled.card("a"),
+        # 24Q fits in its second half, until a 4Q stands there.
+        scheduled.card("b", "L40S-24Q"),
+        # Nothing large fits here any more.
+        scheduled.card("c", "L40S-24Q", "L40S-12Q", "L40S-4Q"),
+    )
+    found = fit.order(asks, scheduled.candidates(asks, "abc"), facts)
+
+    assert [scheduled.taken_by(one) for one in found] == [
+        ("c",),
+        ("b",),
+        ("a",),
+    ]
+
+
+def test_what_serves_crosswise_has_an_order_of_its_own() -> None:
+    asks = scheduled.asks("L40S-8Q", "L40S-4Q", packing="pack")
+    several = [
+        scheduled.candidate(asks, *pair) for pair in ("ab", "ba")
+    ]
+    facts = view(scheduled.card("a"), scheduled.card("b"))
+
+    assert fit.order(asks, several, facts) == fit.order(
+        asks, several[::-1], facts
+    )
 
 
 UUIDS = ("a", "b", "c", "d")
@@ -141,7 +273,7 @@ PROVIDERS = st.builds(
     exact=st.booleans(),
 )
 FACTS = st.lists(PROVIDERS, unique_by=lambda p: p.uuid).map(
-    lambda found: facts_of(*found)
+    lambda found: view(*found)
 )
 CANDIDATES = st.lists(
     st.dictionaries(
@@ -152,7 +284,7 @@ CANDIDATES = st.lists(
 
 
 def brute_force(
-    one: fit.Candidate, facts: dict[str, fit.ProviderFacts]
+    one: offered.Candidate, facts: offered.Facts
 ) -> bool:
     """Try to take every unit one by one from what is left."""
     for uuid, allocation in one["allocations"].items():
@@ -169,18 +301,18 @@ def brute_force(
 
 @given(CANDIDATES, FACTS)
 def test_exactly_what_fits_is_kept_and_nothing_is_added(
-    several: list[fit.Candidate], facts: dict[str, fit.ProviderFacts]
+    several: list[offered.Candidate], facts: fit.View
 ) -> None:
     fits, lacks = fit.fitting(WANTED, several, facts)
 
-    right = [c for c in several if brute_force(c, facts)]
+    right = [c for c in several if brute_force(c, facts.facts)]
     assert sorted(map(id, fits)) == sorted(map(id, right))
     assert bool(lacks) == (len(fits) < len(several))
 
 
 @given(CANDIDATES, FACTS)
 def test_a_second_pass_changes_nothing(
-    several: list[fit.Candidate], facts: dict[str, fit.ProviderFacts]
+    several: list[offered.Candidate], facts: fit.View
 ) -> None:
     once, _ = fit.fitting(WANTED, several, facts)
     twice, lacks = fit.fitting(WANTED, once, facts)
@@ -191,19 +323,19 @@ def test_a_second_pass_changes_nothing(
 
 @given(CANDIDATES, FACTS, st.randoms(use_true_random=False))
 def test_the_order_does_not_depend_on_how_they_came(
-    several: list[fit.Candidate],
-    facts: dict[str, fit.ProviderFacts],
+    several: list[offered.Candidate],
+    facts: fit.View,
     random: Random,
 ) -> None:
     known = [
         c
         for c in several
-        if all(u in facts for u in c["allocations"] if u != "root")
+        if all(u in facts.facts for u in c["allocations"] if u != "root")
     ]
     shuffled = list(known)
     random.shuffle(shuffled)
 
-    def ranks(found: list[fit.Candidate]) -> list[list[str]]:
+    def ranks(found: list[offered.Candidate]) -> list[list[str]]:
         return [sorted(c["mappings"]["_A"]) for c in found]
 
     assert ranks(fit.order(WANTED, known, facts)) == ranks(
@@ -213,12 +345,14 @@ def test_the_order_does_not_depend_on_how_they_came(
 
 @given(CANDIDATES, FACTS)
 def test_without_exact_facts_all_are_kept(
-    several: list[fit.Candidate], facts: dict[str, fit.ProviderFacts]
+    several: list[offered.Candidate], facts: fit.View
 ) -> None:
-    vague = {
-        uuid: dataclasses.replace(one, exact=False)
-        for uuid, one in facts.items()
-    }
+    vague = view(
+        *(
+            dataclasses.replace(one, exact=False)
+            for one in facts.facts.values()
+        )
+    )
 
     fits, _ = fit.fitting(WANTED, several, vague)
 

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-from hypothesis import given
+from collections.abc import Callable
+
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from filters import request
+from nova_accel import errors, flavors
 
 
 def test_suffixed_groups_and_their_traits() -> None:
@@ -95,7 +99,107 @@ def test_a_group_in_words() -> None:
 
 @given(st.dictionaries(st.text(max_size=40), st.text(max_size=10)))
 def test_any_extra_specs_are_read_without_error(
-    extra_specs: dict[str, str]
+    extra_specs: dict[str, str],
 ) -> None:
     for group in request.parse_request(extra_specs).groups:
         assert all(amount > 0 for amount in group.resources.values())
+
+
+# -- how the flavor chooses -------------------------------------------------
+
+ASKS = {"resources_A:VGPU": "1"}
+KEYS = {
+    "numa_policy": flavors.NumaPolicy,
+    "locality": flavors.Locality,
+    "packing": flavors.Packing,
+}
+
+
+def test_without_a_word_the_usual_choice_is_made() -> None:
+    assert request.parse_request(ASKS).placing == flavors.Placing(
+        numa=flavors.NumaPolicy.PREFERRED,
+        locality=flavors.Locality.ANY,
+        packing=flavors.Packing.BEST_REMAINING,
+    )
+
+
+@given(
+    st.fixed_dictionaries(
+        {}, optional={k: st.sampled_from(w) for k, w in KEYS.items()}
+    ),
+    st.sampled_from([str, str.upper, " {} ".format]),
+)
+def test_every_word_is_read_in_any_case(
+    chosen: dict[str, flavors.Word], spell: Callable[[str], str]
+) -> None:
+    parsed = request.parse_request(
+        ASKS
+        | {f"accelerator:{k}": spell(w.value) for k, w in chosen.items()}
+    )
+
+    usual = flavors.USUAL_PLACING
+    assert parsed.placing == flavors.Placing(
+        **{
+            "numa": chosen.get("numa_policy", usual.numa),
+            "locality": chosen.get("locality", usual.locality),
+            "packing": chosen.get("packing", usual.packing),
+        }  # type: ignore[arg-type]
+    )
+
+
+@given(st.sampled_from(sorted(KEYS)), st.text(max_size=20))
+def test_any_other_word_is_told_with_those_that_are_allowed(
+    key: str, text: str
+) -> None:
+    allowed = [word.value for word in KEYS[key]]
+    assume(text.strip().lower() not in allowed)
+    wrong = {f"accelerator:{key}": text}
+
+    with pytest.raises(errors.MalformedError) as caught:
+        request.parse_request(ASKS | wrong)
+
+    assert f"accelerator:{key}" in str(caught.value)
+    assert ", ".join(allowed) in str(caught.value)
+    # Who asks for none is none of our business.
+    assert request.parse_request(wrong) is request.NOTHING
+
+
+SUFFIXES = st.sampled_from(["", "_A", "1"])
+CLASSES = ["VGPU", "CUSTOM_MDEV", "CUSTOM_PCI_144D_A824", "VCPU", "CUSTOM_X"]
+TRAITS = ["CUSTOM_VGPU_NVIDIA_T4_4Q", "CUSTOM_OTHER", "OWNER_NOVA"]
+
+
+@given(
+    st.dictionaries(
+        st.builds(
+            "resources{}:{}".format, SUFFIXES, st.sampled_from(CLASSES)
+        ),
+        st.sampled_from(["0", "1", "4", "-1", "x", ""]),
+    ),
+    st.dictionaries(
+        st.builds("trait{}:{}".format, SUFFIXES, st.sampled_from(TRAITS)),
+        st.sampled_from(["required", "forbidden", "x"]),
+    ),
+)
+def test_a_group_is_ours_if_class_or_trait_says_so(
+    amounts: dict[str, str], traits: dict[str, str]
+) -> None:
+    parsed = request.parse_request(amounts | traits)
+
+    for suffix in ("", "_A", "1"):
+        found = {
+            name: int(amount)
+            for name in CLASSES
+            if (amount := amounts.get(f"resources{suffix}:{name}", "0"))
+            in ("1", "4")
+        }
+        counted = {n: a for n, a in found.items() if n in CLASSES[:3]}
+        named = traits.get(f"trait{suffix}:{TRAITS[0]}") == "required"
+        if not suffix:
+            found, named = counted, False
+        groups = [g for g in parsed.groups if g.suffix == suffix]
+        if found and (counted or named):
+            (group,) = groups
+            assert group.resources == found
+        else:
+            assert not groups

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host's NUMA cells as nova-scheduler sees them, for one guest."""
+
+from typing import Any
+
+from nova import objects
+from nova.virt import hardware
+
+from filters import numa, offered
+
+_SEVERAL = 2
+
+
+def read_cells(
+    host: Any, spec: Any, candidate: offered.Candidate
+) -> numa.Cells:
+    """Return the cells of a host, and which of them the guest will get.
+
+    For a guest with a NUMA topology Nova's own choice is asked for: the
+    host makes the same one, of the same numbers, unless another guest
+    comes in between. Where it has none for this guest, nothing is told:
+    Nova's NUMATopologyFilter refuses the host.
+
+    :param host: a nova.scheduler.host_manager.HostState.
+    :param spec: the nova.objects.RequestSpec.
+    :param candidate: one of the host's, for Nova's own PCI devices.
+    """
+    topology = host.numa_topology
+    if topology is None or len(topology.cells) < _SEVERAL:
+        return numa.UNTOLD
+    present = frozenset(cell.id for cell in topology.cells)
+    if spec.numa_topology is None:
+        return numa.Cells(present=present, roomy=_roomy(topology, spec))
+    fitted = _fit(host, spec, candidate)
+    if fitted is None:
+        return numa.UNTOLD
+    return numa.Cells(
+        present=present,
+        chosen=frozenset(cell.id for cell in fitted.cells),
+    )
+
+
+def _roomy(topology: Any, spec: Any) -> frozenset[int]:
+    """Return the cells that could take a guest without topology whole."""
+    return frozenset(
+        cell.id
+        for cell in topology.cells
+        if cell.avail_memory >= spec.flavor.memory_mb
+        and len(cell.cpuset | cell.pcpuset) >= spec.flavor.vcpus
+    )
+
+
+def _fit(host: Any, spec: Any, candidate: offered.Candidate) -> Any:
+    """Return the guest's topology on the host's cells, as Nova fits it.
+
+    What Nova fits it changes, so a copy is given to it.
+    """
+    requests = spec.pci_requests
+    limits = objects.NUMATopologyLimits(
+        cpu_allocation_ratio=host.cpu_allocation_ratio,
+        ram_allocation_ratio=host.ram_allocation_ratio,
+    )
+    if "network_metadata" in spec and spec.network_metadata:
+        limits.network_metadata = spec.network_metadata
+    return hardware.numa_fit_instance_to_host(
+        host.numa_topology,
+        spec.numa_topology.obj_clone(),
+        limits=limits,
+        pci_requests=requests.requests if requests else None,
+        pci_stats=host.pci_stats,
+        provider_mapping=candidate.get("mappings"),
+    )

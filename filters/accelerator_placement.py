@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placement, asked with Nova's own client inside nova-scheduler.
+
+The only door to Placement of what the scheduler loads. It logs in with
+[placement] of the nova.conf that the scheduler has anyway.
+"""
+
+import http
+from typing import Any
+
+from nova.scheduler.client import report
+
+from filters import facts
+
+
+def placement_getter(global_request_id: str | None = None) -> facts.Get:
+    """Return a getter over Nova's own Placement client.
+
+    :param global_request_id: the request's id, for Placement's log.
+    """
+
+    def get(path: str) -> Any:
+        # A seam: whatever breaks in between (Keystone, catalog, HTTP,
+        # JSON) must not break scheduling, and every caller takes
+        # FactsError for "unknown".
+        try:
+            answer = report.report_client_singleton().get(
+                path,
+                version=facts.MICROVERSION,
+                global_request_id=global_request_id,
+            )
+            if answer.status_code == http.HTTPStatus.OK:
+                return answer.json()
+        except Exception as error:
+            raise facts.FactsError(path, repr(error)) from error
+        raise facts.FactsError(
+            path, f"HTTP {answer.status_code}: {answer.text[:400]}"
+        )
+
+    return get

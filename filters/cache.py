@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was read of providers, remembered from one request to the next."""
+
+import collections
+import dataclasses
+import threading
+from collections.abc import Iterable
+
+from filters import offered
+from nova_accel import names
+
+# Providers that are remembered: those of 6,000 hosts with eight cards
+# each, about 1 KB a provider.
+MOST = 50_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is remembered of some providers.
+
+    ``facts`` are of all that are remembered; those that are in ``changed``
+    too are out of date, the rest of ``changed`` was never read.
+    """
+
+    facts: dict[str, offered.ProviderFacts]
+    changed: tuple[str, ...]
+
+
+class Cache:
+    """Providers' facts by uuid, each as new as its generation at least.
+
+    Placement raises a provider's generation with every change but one:
+    what a server gives back. So while the generation is the same, traits
+    and capacity are as remembered, and what is used is not more. Safe for
+    several threads; one that comes late may put older facts in place of
+    newer ones, whose generation then tells that they are old.
+
+    :param most: how many providers are remembered; the one that was not
+        asked for longest goes first.
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._entries: collections.OrderedDict[
+            str, offered.ProviderFacts
+        ] = collections.OrderedDict()
+        # Providers that are not ours, or had no room when last read. None
+        # is asked for again before a listing names it.
+        self._others: collections.OrderedDict[str, None] = (
+            collections.OrderedDict()
+        )
+        # Equal sets of traits are one object: a cloud has few.
+        self._alike: dict[frozenset[str], frozenset[str]] = {}
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._entries)
+
+    def recall(self, uuids: Iterable[str]) -> dict[str, offered.ProviderFacts]:
+        """Return what is remembered of providers, old or not."""
+        with self._lock:
+            return {u: self._entries[u] for u in uuids if u in self._entries}
+
+    def compare(
+        self, listed: offered.Facts, wanted: Iterable[str]
+    ) -> Known:
+        """Return what is known of providers, and which must be read.
+
+        :param listed: providers as a listing names them.
+        :param wanted: uuids; those that the listing lacks have changed.
+        """
+        facts = {}
+        changed = []
+        with self._lock:
+            for uuid in wanted:
+                now = listed.get(uuid)
+                if now is None and uuid in self._others:
+                    continue
+                entry = self._entries.get(uuid)
+                if entry is not None:
+                    self._entries.move_to_end(uuid)
+                    facts[uuid] = entry
+                if (
+                    entry is None
+                    or now is None
+                    or entry.generation != now.generation
+                ):
+                    changed.append(uuid)
+        return Known(facts=facts, changed=tuple(changed))
+
+    def remember(self, facts: Iterable[offered.ProviderFacts]) -> None:
+        """Remember facts that are as new as their generation, or newer.
+
+        Of a provider that is not ours only that is remembered.
+        """
+        with self._lock:
+            for one in facts:
+                if names.OWNER_TRAIT not in one.traits:
+                    self._put_aside(one.uuid)
+                elif one.generation is not None:
+                    self._keep(one)
+
+    def put_aside(self, uuids: Iterable[str]) -> None:
+        """Have providers not read again until a listing names them."""
+        with self._lock:
+            for uuid in uuids:
+                self._put_aside(uuid)
+
+    def _keep(self, one: offered.ProviderFacts) -> None:
+        self._others.pop(one.uuid, None)
+        self._entries[one.uuid] = dataclasses.replace(
+            one,
+            traits=self._alike.setdefault(one.traits, one.traits),
+            exact=False,
+            taken_by=(),
+        )
+        self._entries.move_to_end(one.uuid)
+        while len(self._entries) > self._most:
+            self._entries.popitem(last=False)
+        if len(self._alike) > self._most:
+            self._alike.clear()
+
+    def _put_aside(self, uuid: str) -> None:
+        self._entries.pop(uuid, None)
+        self._others[uuid] = None
+        while len(self._others) > self._most:
+            self._others.popitem(last=False)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of the providers that a request's candidates name."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from filters import answers, cache, offered, questions, request
+from nova_accel import model, names
+
+# Changed providers that are read one by one, in three calls each: so
+# many, or one of so many listed. Of more one call for all is cheaper,
+# which costs a hundredth of that per provider of the cloud.
+_FEW = 8
+_OUT_OF = 100
+# Providers of which each consumer's share is read for one request, in one
+# call each: half a second when they take 15 ms. Later requests read on
+# where this one stopped.
+_MOST_HELD = 32
+# Cards of which the sums don't tell what stands on them.
+_UNEVEN = frozenset(
+    names.layout_trait(layout.value)
+    for layout in (model.Layout.MIXED, model.Layout.MIG)
+)
+
+
+class Offers:
+    """Reads what has changed, and remembers it for the next request.
+
+    One listing tells by the providers' generations what that is. One may
+    serve several threads.
+
+    :param get: asks Placement with questions.MICROVERSION.
+    :param known: what is remembered.
+    """
+
+    def __init__(self, get: questions.Get, known: cache.Cache) -> None:
+        self._get = get
+        self._cache = known
+
+    def read(
+        self,
+        wanted: request.AcceleratorRequest,
+        named: Sequence[str],
+        tree: str,
+        problems: questions.Problems,
+    ) -> dict[str, offered.ProviderFacts]:
+        """Return what is known of providers; none of it is exact.
+
+        With all remembered that is one call. What can't be read is as it
+        was remembered, or left out.
+
+        :param named: the providers' uuids.
+        :param tree: one of them if all are of one tree.
+        """
+        try:
+            listed = answers.fetch_listing(self._get, wanted.groups, tree)
+        except questions.FactsError as error:
+            problems.append(error)
+            return self._cache.recall(named)
+        known = self._cache.compare(listed, named)
+        found = known.facts
+        if len(known.changed) <= max(_FEW, len(listed) // _OUT_OF):
+            found.update(self._read_few(known.changed, listed, problems))
+        else:
+            found.update(
+                self._read_all(wanted, known.changed, listed, tree, problems)
+            )
+        self._add_held(named, found, problems)
+        return found
+
+    def _read_few(
+        self,
+        uuids: Sequence[str],
+        listed: offered.Facts,
+        problems: questions.Problems,
+    ) -> dict[str, offered.ProviderFacts]:
+        def fetch(uuid: str) -> offered.ProviderFacts:
+            who = listed.get(uuid) or answers.fetch_who(self._get, uuid)
+            return answers.fetch_provider(self._get, who)
+
+        found = dict(questions.each(uuids, fetch, problems))
+        self._cache.remember(found.values())
+        return {
+            uuid: dataclasses.replace(one, exact=False)
+            for uuid, one in found.items()
+        }
+
+    def _read_all(
+        self,
+        wanted: request.AcceleratorRequest,
+        changed: Sequence[str],
+        listed: offered.Facts,
+        tree: str,
+        problems: questions.Problems,
+    ) -> dict[str, offered.ProviderFacts]:
+        """Read every device that serves the first group, in one call.
+
+        The answer has no generations. It came after the listing, so it is
+        as new as the listing's, or newer.
+        """
+        try:
+            found = answers.fetch_offers(self._get, wanted.groups[0], tree)
+        except questions.FactsError as error:
+            problems.append(error)
+            return {}
+        for uuid in listed.keys() & found.keys():
+            found[uuid] = dataclasses.replace(
+                found[uuid],
+                name=listed[uuid].name,
+                generation=listed[uuid].generation,
+            )
+        self._cache.remember(found[u] for u in found if u in listed)
+        self._cache.put_aside(
+            u
+            for u in changed
+            if u not in found or names.OWNER_TRAIT not in found[u].traits
+        )
+        return {uuid: found[uuid] for uuid in changed if uuid in found}
+
+    def _add_held(
+        self,
+        uuids: Iterable[str],
+        found: dict[str, offered.ProviderFacts],
+        problems: questions.Problems,
+    ) -> None:
+        """Add what each consumer has of cards whose sums don't tell it."""
+        wanting = [
+            uuid
+            for uuid in uuids
+            if uuid in found
+            and found[uuid].held is None
+            and not _UNEVEN.isdisjoint(found[uuid].traits)
+        ]
+
+        def fetch(uuid: str) -> answers.Held:
+            return answers.fetch_held(self._get, uuid)[0]
+
+        chosen = wanting[:_MOST_HELD]
+        for uuid, held in questions.each(chosen, fetch, problems):
+            found[uuid] = answers.holding(found[uuid], held)
+            self._cache.remember([found[uuid]])

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Providers in a dictionary that answers as Placement's API does.
+
+For tests of what is read, and how often; the real Placement is in
+tests/functional.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+from urllib import parse
+
+from filters import facts, offered, request
+from nova_accel import names
+
+MDEV = {"resources_A:CUSTOM_MDEV": "1"}
+VGPU = {"resources_A:VGPU": "1", "resources_A:CUSTOM_GPU_MEMORY_MB": "8"}
+MIXED = names.layout_trait("mixed")
+MEMORY = names.GPU_MEMORY_CLASS
+LISTING = "/resource_providers"
+BULK = "/allocation_candidates"
+CARD = [
+    f"/resource_providers//{what}"
+    for what in ("inventories", "traits", "allocations")
+]
+HELD = CARD[2]
+
+
+class Book:
+    """Providers as Placement has them; ``asked`` is what was read.
+
+    Paths that contain ``broken`` get no answer. All are of one tree, and
+    have room for anything.
+    """
+
+    def __init__(self, count: int = 0, *traits: str) -> None:
+        self.providers: dict[str, dict[str, Any]] = {}
+        self.servers: dict[str, dict[str, dict[str, int]]] = {}
+        self.asked: list[str] = []
+        self.broken = "nothing"
+        for number in range(count):
+            self.add(f"card{number:02d}", *traits)
+
+    def add(self, uuid: str, *traits: str, owned: bool = True) -> None:
+        own = {names.OWNER_TRAIT} if owned else set()
+        self.providers[uuid] = {
+            "traits": {*own, *traits},
+            "total": {names.MDEV_CLASS: 8, names.GPU_CLASS: 8, MEMORY: 64},
+            "generation": 1,
+        }
+
+    def take(self, server: str, uuid: str, **units: int) -> None:
+        self.servers[server] = {uuid: units}
+        self.providers[uuid]["generation"] += 1
+
+    def change(self, uuid: str, trait: str) -> None:
+        self.providers[uuid]["traits"] ^= {trait}
+        self.providers[uuid]["generation"] += 1
+
+    def get(self, path: str) -> Any:
+        self.asked.append(path)
+        place = parse.urlsplit(path)
+        if self.broken in path:
+            raise facts.FactsError(path, "ConnectFailure")
+        query = dict(parse.parse_qsl(place.query))
+        kind, *rest = place.path.strip("/").split("/")
+        if kind == "allocations":
+            held = self.servers.get(rest[0], {})
+            return {
+                "allocations": {u: {"resources": x} for u, x in held.items()}
+            }
+        if kind == "allocation_candidates":
+            return {"provider_summaries": self._summaries(query)}
+        if not rest:
+            return {
+                "resource_providers": [self._who(u) for u in self._fit(query)]
+            }
+        if rest[0] not in self.providers:
+            raise facts.FactsError(path, "HTTP 404: no provider")
+        return self._detail(*rest)
+
+    def _used(self, uuid: str) -> dict[str, dict[str, int]]:
+        return {
+            s: held[uuid] for s, held in self.servers.items() if uuid in held
+        }
+
+    def _fit(self, query: dict[str, str]) -> list[str]:
+        required = set(query["required"].split(","))
+        return [
+            uuid
+            for uuid, one in self.providers.items()
+            if required <= one["traits"]
+        ]
+
+    def _who(self, uuid: str) -> dict[str, Any]:
+        return {
+            "uuid": uuid,
+            "name": f"node_{uuid}",
+            "parent_provider_uuid": None,
+            "root_provider_uuid": uuid,
+            "generation": self.providers[uuid]["generation"],
+        }
+
+    def _detail(self, uuid: str, what: str = "") -> dict[str, Any]:
+        one = self.providers[uuid]
+        if not what:
+            return self._who(uuid)
+        found: Any = {
+            "inventories": {
+                name: {"total": n, "reserved": 0, "allocation_ratio": 1.0}
+                for name, n in one["total"].items()
+            },
+            "traits": sorted(one["traits"]),
+            "allocations": {
+                s: {"resources": held} for s, held in self._used(uuid).items()
+            },
+        }[what]
+        return {
+            what: found,
+            "resource_provider_generation": one["generation"],
+        }
+
+    def _summaries(self, query: dict[str, str]) -> dict[str, Any]:
+        return {
+            uuid: {
+                "resources": {
+                    name: {
+                        "capacity": n,
+                        "used": sum(
+                            h.get(name, 0) for h in self._used(uuid).values()
+                        ),
+                    }
+                    for name, n in self.providers[uuid]["total"].items()
+                },
+                "traits": sorted(self.providers[uuid]["traits"]),
+                "parent_provider_uuid": None,
+                "root_provider_uuid": uuid,
+            }
+            for uuid in self._fit({"required": query["required_ACCEL"]})
+        }
+
+    def calls(self) -> list[str]:
+        """Return what was read since the last time, without names."""
+        found = [re.sub(r"card\d+|\?.*", "", path) for path in self.asked]
+        self.asked.clear()
+        return found
+
+
+def hosts(
+    uuids: Iterable[str], each: int = 2, **units: int
+) -> list[list[offered.Candidate]]:
+    """Return hosts' candidates, so many on each."""
+    candidates: list[offered.Candidate] = [
+        {"allocations": {uuid: {"resources": units or {"CUSTOM_MDEV": 1}}}}
+        for uuid in uuids
+    ]
+    return [
+        candidates[first : first + each]
+        for first in range(0, len(candidates), each)
+    ]
+
+
+def ask(
+    reader: facts.Reader,
+    uuids: Iterable[str],
+    specs: dict[str, str] = MDEV,
+    each: int = 2,
+) -> facts.Look:
+    """Return what a new request comes to know."""
+    wanted = request.parse_request(specs)
+    units = dict(wanted.groups[0].resources)
+    return reader.look(
+        facts.Memory(wanted=wanted), "server", hosts(uuids, each, **units)
+    )

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from filters import kept
+from nova_accel import errors
+
+TIMES = kept.Times(fresh=60.0, retry=10.0, patience=5.0)
+IMPATIENT = kept.Times(fresh=60.0, retry=10.0, patience=0.05)
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Source:
+    """Something to read: the next number, an error, or no answer yet."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.is_broken = False
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def read(self) -> int:
+        self.reads += 1
+        number = self.reads
+        self.gate.wait(10)
+        if self.is_broken:
+            raise errors.ConfigurationError("test", "broken", "mend it")
+        return number
+
+
+def until(check: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_a_value_is_read_once_and_again_when_it_is_old() -> None:
+    clock, source = Clock(), Source()
+    values: kept.Kept[int] = kept.Kept(TIMES, clock=clock)
+
+    assert [values.get("a", source.read) for _ in range(3)] == [1, 1, 1]
+    clock.now += 60
+    assert values.get("a", source.read) == 2
+
+
+def test_when_a_read_fails_the_old_value_serves_and_it_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, source = Clock(), Source()
+    values: kept.Kept[int] = kept.Kept(TIMES, clock=clock)
+    assert values.get("a", source.read) == 1
+    source.is_broken = True
+    clock.now += 60
+
+    assert [values.get("a", source.read) for _ in range(3)] == [1, 1, 1]
+    assert source.reads == 2
+    assert caplog.text.count("a is not read anew, for 10 s") == 1
+
+    source.is_broken = False
+    clock.now += 10
+    assert values.get("a", source.read) == 3
+
+
+def test_a_failure_is_remembered() -> None:
+    clock, source = Clock(), Source()
+    values: kept.Kept[int] = kept.Kept(TIMES, clock=clock)
+    source.is_broken = True
+
+    assert [values.get("a", source.read) for _ in range(3)] == [None] * 3
+    assert source.reads == 1
+
+
+def test_who_gets_no_answer_waits_once_and_takes_it_when_it_comes() -> None:
+    clock, source = Clock(), Source()
+    values: kept.Kept[int] = kept.Kept(IMPATIENT, clock=clock)
+    source.gate.clear()
+
+    assert values.get("a", source.read) is None
+    clock.now += 1  # the deadline is over: nobody waits
+    start = time.monotonic()
+    assert values.get("a", source.read) is None
+    assert time.monotonic() - start < 0.04
+    source.gate.set()
+
+    until(lambda: values.get("a", source.read) == 1)
+    assert source.reads == 1
+
+
+def test_many_at_once_read_once() -> None:
+    source = Source()
+    values: kept.Kept[int] = kept.Kept(TIMES)
+    source.gate.clear()
+    found: list[int | None] = []
+    threads = [
+        threading.Thread(
+            target=lambda: found.append(values.get("a", source.read))
+        )
+        for _ in range(8)
+    ]
+    for one in threads:
+        one.start()
+    until(lambda: source.reads == 1)
+    source.gate.set()
+    for one in threads:
+        one.join(5)
+
+    assert found == [1] * 8
+    assert source.reads == 1
+
+
+def test_while_one_reads_anew_the_others_take_the_old_value() -> None:
+    clock, source = Clock(), Source()
+    values: kept.Kept[int] = kept.Kept(TIMES, clock=clock)
+    assert values.get("a", source.read) == 1
+    clock.now += 60
+    source.gate.clear()
+    first = threading.Thread(target=values.get, args=("a", source.read))
+    first.start()
+    until(lambda: source.reads == 2)
+
+    start = time.monotonic()
+    assert values.get("a", source.read) == 1
+    assert time.monotonic() - start < 1
+    source.gate.set()
+    first.join(5)
+    assert values.get("a", source.read) == 2
+
+
+def test_reads_without_an_answer_are_few() -> None:
+    source = Source()
+    values: kept.Kept[int] = kept.Kept(IMPATIENT, 100)
+    source.gate.clear()
+
+    assert {values.get(n, source.read) for n in range(20)} == {None}
+    assert source.reads == 8
+    source.gate.set()
+    until(lambda: values.get(0, source.read) is not None)
+
+
+def test_the_key_asked_for_longest_ago_goes() -> None:
+    source = Source()
+    values: kept.Kept[int] = kept.Kept(TIMES, 2)
+
+    assert [values.get(k, source.read) for k in "abacab"] == [
+        1, 2, 1, 3, 1, 4
+    ]  # fmt: skip
+
+
+def test_an_error_nobody_thought_of_ends_the_read_too() -> None:
+    values: kept.Kept[int] = kept.Kept(TIMES, clock=Clock())
+    told: list[object] = []
+    before, threading.excepthook = threading.excepthook, told.append
+
+    def fail() -> int:
+        raise RuntimeError("unthought of")
+
+    try:
+        assert values.get("a", fail) is None
+        assert values.get("a", fail) is None
+        until(lambda: len(told) == 1)
+    finally:
+        threading.excepthook = before
