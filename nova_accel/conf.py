@@ -149,6 +149,65 @@ OPTIONS = [
     ),
 ]
 
+# Of nova-scheduler. Larger than what the weighers that Nova enables by
+# itself add up to when they all prefer another host, which is 7 (1.0 each
+# for vCPUs, RAM, disk, PCI devices, the hypervisor's version, a server
+# group and I/O; nova/conf/scheduler.py), and far below those that speak of
+# failed builds and other cells (1,000,000). A function counts for more than
+# packing and all those together.
+SCHEDULER_OPTIONS = [
+    cfg.FloatOpt(
+        "accelerator_free_weight_multiplier",
+        default=10.0,
+        help="For servers that need no accelerator: how much hosts without"
+        " any are preferred. Negative: hosts with accelerators are. 0: it"
+        " does not matter. An aggregate's metadata of this name counts for"
+        " its hosts instead. Of AcceleratorWeigher in nova-scheduler.",
+    ),
+    cfg.FloatOpt(
+        "accelerator_function_weight_multiplier",
+        default=20.0,
+        help="For servers whose flavor names a bitstream: how much hosts are"
+        " preferred where a free FPGA region holds its function already."
+        " Negative: the other ones are. 0: it does not matter, and Glance is"
+        " not asked. An aggregate's metadata of this name counts for its"
+        " hosts instead. Of AcceleratorWeigher in nova-scheduler.",
+    ),
+    cfg.FloatOpt(
+        "accelerator_packing_weight_multiplier",
+        default=10.0,
+        help="For servers that need accelerators: how much hosts are"
+        " preferred whose accelerators of that kind are fuller, so that"
+        " others stay free for large servers. Negative: emptier ones are, so"
+        " that servers are spread. 0: it does not matter. An aggregate's"
+        " metadata of this name counts for its hosts instead. Of"
+        " AcceleratorWeigher in nova-scheduler.",
+    ),
+    cfg.IntOpt(
+        "accelerator_weigher_cache_seconds",
+        default=10,
+        min=0,
+        help="For how many seconds nova-scheduler's AcceleratorWeigher keeps"
+        " what Placement says of all accelerators, how full they are and"
+        " which functions they hold. 0: it asks anew, once, for each server"
+        " that needs one.",
+    ),
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WeigherSettings:
+    """What AcceleratorWeigher goes by, where no aggregate says otherwise.
+
+    The first three are multipliers, ``cache_seconds`` is how long facts
+    are kept.
+    """
+
+    free: float = 10.0
+    function: float = 20.0
+    packing: float = 10.0
+    cache_seconds: int = 10
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BitstreamSettings:
@@ -197,7 +256,23 @@ class Settings:
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
     """Return the options for oslo-config-generator."""
-    return [(GROUP, OPTIONS)]
+    return [(GROUP, [*OPTIONS, *SCHEDULER_OPTIONS])]
+
+
+def read_weigher_settings(conf: cfg.ConfigOpts) -> WeigherSettings:
+    """Return what nova-scheduler's configuration says of the weigher.
+
+    :param conf: parsed. The options are made known in it.
+    """
+    conf.register_group(GROUP)
+    conf.register_opts(SCHEDULER_OPTIONS, group=GROUP)
+    group = conf.nova_accel
+    return WeigherSettings(
+        free=group.accelerator_free_weight_multiplier,
+        function=group.accelerator_function_weight_multiplier,
+        packing=group.accelerator_packing_weight_multiplier,
+        cache_seconds=group.accelerator_weigher_cache_seconds,
+    )
 
 
 def read_settings(conf: cfg.ConfigOpts) -> Settings:

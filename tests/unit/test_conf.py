@@ -98,3 +98,20 @@ def test_what_the_documentation_writes_is_read() -> None:
     ]
     assert len(lines) >= 5
     assert len(policy.parse_policy(lines).rules) == len(lines)
+
+
+def test_what_the_weigher_goes_by(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "nova.conf"
+    path.write_text(
+        "[nova_accel]\n"
+        "accelerator_packing_weight_multiplier = -2.5\n"
+        "accelerator_weigher_cache_seconds = 0\n"
+    )
+    parsed, _ = conf.parse_files([str(path)])
+
+    assert conf.read_weigher_settings(parsed) == conf.WeigherSettings(
+        packing=-2.5, cache_seconds=0
+    )
+    assert conf.WeigherSettings() == conf.read_weigher_settings(
+        conf.parse_files([])[0]
+    )

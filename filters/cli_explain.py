@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-accel explain``: why a flavor gets a card, or none."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from filters import cards, facts, replay
+from nova_accel import errors
+from nova_accel.host import known
+from placement_sync import api, cli_options, cli_profile, cloud, wares
+
+_NOBODY = 1
+_DISK = "DISK_GB"
+_SERVER_ERROR = 500
+_HEAD = ("HOST", "CARD", "VERDICT", "WHY")
+_LEGEND = (
+    "first: Nova takes it on this host; fits: in another choice that fits;"
+    " refused: by the filter; left out: by Placement"
+)
+
+
+def add(subparsers: Any) -> None:
+    """Add the command to those of ``nova-accel``."""
+    parser = subparsers.add_parser(
+        "explain",
+        help="tell for each card whether a flavor gets it now, and why not",
+        description="Asks Placement now what nova-scheduler would ask for a"
+        " server of the flavor, judges what comes as AcceleratorFilter does,"
+        " and lists each host's cards with the reason. Nothing is changed.",
+        epilog="exit status: 0 some host can serve the flavor; 1 none can,"
+        " or a service can't be asked; 2 the input can't be used.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--flavor", metavar="FLAVOR", help="name or id of Nova's flavor"
+    )
+    parser.add_argument(
+        "--extra-spec",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="an extra spec; may be repeated. Without --flavor Nova is not"
+        " asked; with it, this one counts in place of the flavor's own",
+    )
+    cli_options.add_credentials(parser)
+    cli_options.add_compute_endpoint(parser)
+    # After the credentials, which say that there is no host.
+    parser.add_argument(
+        "--host",
+        metavar="HOST",
+        dest="only_host",
+        help="only of this compute node",
+    )
+
+
+def run(arguments: argparse.Namespace) -> tuple[str, int]:
+    """Return the table or JSON, and 1 if no host can serve.
+
+    :raises MalformedError: an argument can't be used.
+    :raises ServiceError: Placement or Nova can't be asked.
+    :raises FactsError: Placement does not take what the flavor asks for.
+    """
+    chosen = cli_options.choose(arguments)
+    question = _question(arguments, chosen)
+    door = cli_options.open_door(arguments, chosen)
+    whole = cloud.read(door)
+    tree = ""
+    if arguments.only_host:
+        devices = cli_profile.on_host(whole.devices, arguments.only_host)
+        tree = devices[0].root
+        whole = wares.Cloud(devices=tuple(devices), hosts=whole.hosts)
+    disabled = cloud.with_trait(door, replay.DISABLED_TRAIT)
+    found = replay.replay(
+        getter(door),
+        question,
+        replay.Site(cloud=whole, disabled={one.uuid for one in disabled}),
+        cards.Cards(known.load()),
+        tree,
+    )
+    text = (
+        json.dumps(replay.as_dict(found), indent=2) + "\n"
+        if arguments.json
+        else _text(found)
+    )
+    return text, 0 if found.is_possible else _NOBODY
+
+
+def getter(door: api.Door) -> facts.Get:
+    """Return how the filter's modules ask, by way of our own door.
+
+    Its microversion is newer than Nova's; what is asked here has the same
+    answers in both.
+    """
+
+    def get(path: str) -> Any:
+        try:
+            return door.get(path).body
+        except errors.ServiceError as error:
+            if error.status is None or error.status >= _SERVER_ERROR:
+                raise
+            raise facts.FactsError(
+                path, f"HTTP {error.status}: {error.reason}"
+            ) from error
+
+    return get
+
+
+def _question(
+    arguments: argparse.Namespace, chosen: cli_options.Chosen
+) -> replay.Question:
+    """Return what is asked about.
+
+    :raises MalformedError: nothing is, or no accelerator.
+    """
+    specs: dict[str, str] = {}
+    needs: dict[str, int] = {}
+    if arguments.flavor:
+        compute, why = cli_options.open_compute(arguments, chosen)
+        if compute is None:
+            raise errors.MalformedError(
+                "way to Nova", f"none: {why}", "one, or --extra-spec alone"
+            )
+        flavor = cloud.find_flavor(compute, arguments.flavor)
+        specs.update(flavor.specs)
+        needs.update(flavor.needs)
+        needs[_DISK] = flavor.disk_gb
+    specs.update(_pairs(arguments.extra_spec))
+    question = replay.Question(specs=specs, needs=needs)
+    if not question.wanted.groups:
+        raise errors.MalformedError(
+            "flavor",
+            arguments.flavor or " ".join(arguments.extra_spec),
+            "one that asks for accelerators, named by --flavor, or by"
+            " --extra-spec resources_A:VGPU=1 and so on",
+        )
+    return question
+
+
+def _pairs(given: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        key, sign, value = text.partition("=")
+        if not (key and sign):
+            raise errors.MalformedError("--extra-spec", text, "KEY=VALUE")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _text(found: replay.Replay) -> str:
+    rows = [_HEAD]
+    for host in found.hosts:
+        for n, card in enumerate(host.cards):
+            name = card.name.removeprefix(f"{host.name}_accel_")
+            rows.append(
+                ("" if n else host.name, name, card.verdict, card.why)
+            )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+    if not found.hosts:
+        lines = ["No host has an accelerator of the classes asked for."]
+    hosts = sum(bool(host.fits) for host in found.hosts)
+    lines += [
+        "",
+        f"{hosts} of {len(found.hosts)} hosts can serve the flavor now.",
+        f"({_LEGEND})",
+        *(f"Note: {note}." for note in found.notes),
+    ]
+    return "\n".join(lines) + "\n"

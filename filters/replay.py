@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scheduler would find for a flavor now, card by card."""
+
+import collections
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+from urllib import parse
+
+from filters import cards, explain, facts, fit, offered, request
+from nova_accel import flavors
+from placement_sync import wares
+
+# Nova's own default ([scheduler] max_placement_results).
+MOST_CANDIDATES = 1000
+# Why a card is refused, of many pairs of cards the first ones.
+_MAX_REASONS = 3
+# What keeps a host away from every server (Nova's compute_status_filter).
+DISABLED_TRAIT = "COMPUTE_STATUS_DISABLED"
+
+FIRST = "first"
+FITS = "fits"
+REFUSED = "refused"
+LEFT_OUT = "left out"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a server of a flavor needs.
+
+    ``needs`` is what the flavor takes of a host by itself, by resource
+    class; ``specs`` are its extra specs.
+    """
+
+    specs: Mapping[str, str]
+    needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def wanted(self) -> request.AcceleratorRequest:
+        """Return what is asked of accelerators.
+
+        :raises MalformedError: an extra spec can't be used.
+        """
+        return request.parse_request(self.specs)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What becomes of a device, and why.
+
+    ``verdict`` is FIRST where Nova would take it, FITS where it is in
+    another choice that fits, REFUSED where the filter refuses all it is
+    in, LEFT_OUT where Placement offers none with it.
+    """
+
+    name: str
+    uuid: str
+    verdict: str
+    why: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What becomes of a host's devices.
+
+    ``fits`` and ``refused`` are how many choices of devices there are.
+    """
+
+    name: str
+    uuid: str
+    fits: int
+    refused: int
+    cards: tuple[Card, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """The answer for all hosts, and what limits it."""
+
+    hosts: tuple[Host, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_possible(self) -> bool:
+        """Return whether a host could serve."""
+        return any(host.fits for host in self.hosts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What is known of all hosts asked about.
+
+    ``disabled`` are the uuids of those whose service is disabled.
+    """
+
+    cloud: wares.Cloud
+    disabled: Collection[str] = ()
+
+
+def replay(
+    get: facts.Get,
+    question: Question,
+    site: Site,
+    known: cards.Cards,
+    tree: str = "",
+) -> Replay:
+    """Return what nova-scheduler would find, host by host.
+
+    :param tree: uuid of the compute node to ask about alone.
+    :raises FactsError: Placement can't be asked, or does not take the
+        flavor's groups.
+    :raises MalformedError: an extra spec can't be used.
+    """
+    wanted = question.wanted
+    by_host, is_cut, problems = _candidates(get, question, site, tree)
+    view, more = _view(get, wanted, by_host, known)
+    hosts = []
+    for uuid, devices in _by_host(wanted, site.cloud).items():
+        fits, lacks = fit.fitting(wanted, by_host.get(uuid, []), view)
+        told = _Told(
+            question=question,
+            out=_out(question, site, uuid),
+            offered=_named(wanted, by_host.get(uuid, [])),
+            fitting=_named(wanted, fits),
+            first=_named(wanted, fits[:1]),
+            lacks=lacks,
+        )
+        hosts.append(
+            Host(
+                name=devices[0].host,
+                uuid=uuid,
+                fits=len(fits),
+                refused=len(by_host.get(uuid, [])) - len(fits),
+                cards=tuple(told.judge(device) for device in devices),
+            )
+        )
+    notes = _notes(wanted, is_cut)
+    return Replay(hosts=tuple(hosts), notes=(*notes, *problems, *more))
+
+
+def candidates_path(question: Question, tree: str = "") -> str:
+    """Return Nova's own question to Placement for a server.
+
+    As nova/scheduler/utils.py (ResourceRequest) has it in releases 32 to
+    34, without what images, ports and hints add.
+
+    :param tree: uuid of the only compute node to look at.
+    """
+    groups = {g.suffix: g for g in flavors.parse_groups(question.specs)}
+    own = groups.pop("", flavors.RequestGroup(suffix="", resources={}))
+    own = dataclasses.replace(
+        own, resources={**question.needs, **own.resources}
+    )
+    query = {
+        "limit": str(MOST_CANDIDATES),
+        "root_required": f"!{DISABLED_TRAIT}",
+    }
+    for group in (own, *groups.values()):
+        query |= _query(group, tree)
+    if "group_policy" in question.specs:
+        query["group_policy"] = question.specs["group_policy"]
+    return f"/allocation_candidates?{parse.urlencode(query, safe=',:!')}"
+
+
+def _query(group: flavors.RequestGroup, tree: str) -> dict[str, str]:
+    resources = ",".join(
+        f"{name}:{n}" for name, n in sorted(group.resources.items()) if n
+    )
+    traits = sorted(group.required) + sorted(f"!{t}" for t in group.forbidden)
+    found = {
+        f"resources{group.suffix}": resources,
+        f"required{group.suffix}": ",".join(traits),
+    }
+    found = {key: value for key, value in found.items() if value}
+    if found and tree:
+        found[f"in_tree{group.suffix}"] = tree
+    return found
+
+
+_ByHost = dict[str, list[offered.Candidate]]
+
+
+def _candidates(
+    get: facts.Get, question: Question, site: Site, tree: str
+) -> tuple[_ByHost, bool, tuple[str, ...]]:
+    """Return candidates by host, whether there may be more, and problems."""
+    path = candidates_path(question, tree)
+    homes = {d.uuid: d.root for d in site.cloud.devices}
+    try:
+        found = get(path)["allocation_requests"]
+    except facts.FactsError as error:
+        unheard = facts.UNHEARD_OF.search(error.reason)
+        if unheard is None:
+            raise
+        return {}, False, (f"nobody ever offered {unheard[1]}",)
+    by_host: _ByHost = collections.defaultdict(list)
+    for candidate in found:
+        roots = {homes[u] for u in candidate["allocations"] if u in homes}
+        for root in roots:
+            by_host[root].append(candidate)
+    return by_host, len(found) >= MOST_CANDIDATES, ()
+
+
+def _view(
+    get: facts.Get,
+    wanted: request.AcceleratorRequest,
+    by_host: Mapping[str, Sequence[offered.Candidate]],
+    known: cards.Cards,
+) -> tuple[fit.View, tuple[str, ...]]:
+    """Return what the filter would judge by, and what could not be read."""
+    reader, memory = facts.Reader(get), facts.Memory(wanted=wanted)
+    every = list(by_host.values())
+    look = reader.look(memory, "", every)
+    view = fit.View(facts=look.facts, cards=known)
+    doubtful = fit.doubts(wanted, (c for some in every for c in some), view)
+    again = reader.confirm(memory, doubtful)
+    problems = (*look.problems, *again.problems)
+    return dataclasses.replace(
+        view, facts={**look.facts, **again.facts}
+    ), tuple(f"not known: {problem}" for problem in problems)
+
+
+def _by_host(
+    wanted: request.AcceleratorRequest, cloud: wares.Cloud
+) -> dict[str, list[wares.Provider]]:
+    """Return the devices that have what is asked for, by compute node."""
+    found = collections.defaultdict(list)
+    for device in sorted(cloud.devices, key=lambda d: (d.host, d.name)):
+        if not wanted.classes.isdisjoint(device.stock):
+            found[device.root].append(device)
+    return found
+
+
+def _named(
+    wanted: request.AcceleratorRequest,
+    candidates: Iterable[offered.Candidate],
+) -> frozenset[str]:
+    return frozenset(facts.named_by(wanted, [list(candidates)]))
+
+
+def _out(question: Question, site: Site, host: str) -> str:
+    """Return why Placement leaves out a host, whatever its devices."""
+    if host in site.disabled:
+        return "the host's compute service is disabled"
+    stock = site.cloud.hosts.get(host, {})
+    short = [
+        f"{name} {max(0, stock[name].capacity - stock[name].used)} left,"
+        f" {amount} needed"
+        for name, amount in question.needs.items()
+        if name in stock
+        and amount > stock[name].capacity - stock[name].used
+    ]
+    return f"the host: {', '.join(short)}" if short else ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What is known of a host's cards: uuids, and words by uuid."""
+
+    question: Question
+    out: str
+    offered: frozenset[str]
+    fitting: frozenset[str]
+    first: frozenset[str]
+    lacks: fit.Lacks
+
+    def judge(self, device: wares.Provider) -> Card:
+        """Return what becomes of a device."""
+        verdict, why = LEFT_OUT, ""
+        if device.uuid in self.first:
+            verdict = FIRST
+        elif device.uuid in self.fitting:
+            verdict = FITS
+        elif device.uuid in self.offered:
+            verdict, why = REFUSED, self._refusal(device)
+        else:
+            why = self._absence(device)
+        return Card(
+            name=device.name, uuid=device.uuid, verdict=verdict, why=why
+        )
+
+    def _refusal(self, device: wares.Provider) -> str:
+        """Return the filter's words: of the device, else of its host."""
+        own = [
+            words.removeprefix(f"{device.name}: ")
+            for (who, _), words in self.lacks.items()
+            if who == device.uuid
+        ]
+        shared = [
+            words
+            for (who, _), words in self.lacks.items()
+            if device.name in words and who != device.uuid
+        ]
+        found = list(dict.fromkeys(own or shared or self.lacks.values()))
+        more = len(found) - _MAX_REASONS
+        if more > 0:
+            found[_MAX_REASONS:] = [f"and {more} more"]
+        return "; ".join(found)
+
+    def _absence(self, device: wares.Provider) -> str:
+        """Return why Placement offers nothing with a device."""
+        facts_of = _facts(device)
+        ill = [w for trait, w in fit.ILL.items() if trait in device.traits]
+        if ill:
+            return ", ".join(ill)
+        missing: list[str] = []
+        for group in self.question.wanted.groups:
+            words = explain.describe(group, (facts_of,), {}).details
+            lack = "".join(words).removeprefix(f"{facts_of.label}: ")
+            if lack and not _has_room(group, facts_of):
+                missing.append(lack)
+        groups = self.question.wanted.groups
+        if len(missing) == len(groups):
+            return "; ".join(dict.fromkeys(missing))
+        if self.out:
+            return self.out
+        if len(groups) > 1:
+            return "the host does not have all groups together"
+        return (
+            "has room; the host lacks something else that the flavor asks"
+            " for, or see max_unit, min_unit and step_size of the inventories"
+        )
+
+
+def _facts(device: wares.Provider) -> offered.ProviderFacts:
+    return offered.ProviderFacts(
+        uuid=device.uuid,
+        name=device.name,
+        traits=device.traits,
+        root=device.root,
+        stock={
+            name: offered.Stock(capacity=s.capacity, used=s.used)
+            for name, s in device.stock.items()
+        },
+    )
+
+
+def _has_room(
+    group: flavors.RequestGroup, device: offered.ProviderFacts
+) -> bool:
+    return (
+        group.required <= device.traits
+        and not group.forbidden & device.traits
+        and all(
+            name in device.stock and amount <= device.stock[name].left
+            for name, amount in group.resources.items()
+        )
+    )
+
+
+def _notes(wanted: request.AcceleratorRequest, is_cut: bool) -> list[str]:
+    """Return what a reader should know about the answer."""
+    found = []
+    if wanted.placing.numa is not flavors.NumaPolicy.NONE:
+        found.append(
+            "which NUMA cells of a host have room is known to nova-scheduler"
+            f" only: numa_policy={wanted.placing.numa.value} is not judged"
+        )
+    if any(group.bitstream for group in wanted.groups):
+        found.append(
+            "what the bitstream's image says is not read: regions that hold"
+            " its function already are not put first"
+        )
+    if is_cut:
+        found.append(
+            f"Placement was asked for {MOST_CANDIDATES} candidates, as Nova"
+            " does ([scheduler] max_placement_results): there may be more;"
+            " ask about one host with --host"
+        )
+    found.append("Nova's other filters and its weighers are not replayed")
+    return found
+
+
+def as_dict(found: Replay) -> dict[str, Any]:
+    """Return all of it for JSON."""
+    return {
+        "is_possible": found.is_possible,
+        "hosts": [dataclasses.asdict(host) for host in found.hosts],
+        "notes": list(found.notes),
+    }

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AcceleratorWeigher and ``nova-accel explain`` before real computes."""
+
+import contextlib
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import fixtures
+from nova import context
+from nova.scheduler import request_filter
+
+from nova_accel import cli
+from tests.functional.nova import base
+
+NAME = "gpu.small"
+
+
+def _as_admin(env: Mapping[str, Any], **kwargs: Any) -> Any:
+    """Return who asks: Nova's stub of Keystone knows no tokens."""
+    return context.RequestContext(
+        env.get("HTTP_X_AUTH_USER", env.get("HTTP_X_AUTH_TOKEN")),
+        env.get("HTTP_X_AUTH_PROJECT_ID", "admin"),
+        is_admin=True,
+        roles=["admin", "member", "reader"],
+        **kwargs,
+    )
+
+
+class Weigher(base.AccelTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "nova.api.auth.NovaKeystoneContext._create_context",
+                _as_admin,
+            )
+        )
+
+    def _setup_scheduler_service(self) -> Any:
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "nova.scheduler.request_filter.ALL_REQUEST_FILTERS",
+                list(request_filter.ALL_REQUEST_FILTERS),
+            )
+        )
+        scheduler = base.CONF.filter_scheduler
+        self.flags(
+            available_filters=[
+                "nova.scheduler.filters.all_filters",
+                "filters.accelerator_filter.AcceleratorFilter",
+            ],
+            enabled_filters=[
+                *scheduler.enabled_filters,
+                "AcceleratorFilter",
+            ],
+            weight_classes=[
+                "nova.scheduler.weights.all_weighers",
+                "filters.accelerator_weigher.AcceleratorWeigher",
+            ],
+            group="filter_scheduler",
+        )
+        return self.start_service("scheduler")
+
+    def landed(self, extra_specs: dict[str, str]) -> str:
+        """Return the host that a server was started on."""
+        server = self.boot(extra_specs)
+        return str(server["OS-EXT-SRV-ATTR:host"])
+
+    def explain(self, *words: str) -> tuple[int, dict[str, Any]]:
+        """Return the command's status and what it found."""
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            status = cli.main(
+                [
+                    "explain",
+                    "--json",
+                    *("--endpoint", self.placement.fixture.endpoint),
+                    *("--compute-endpoint", self.api_fixture.base_url),
+                    *words,
+                ]
+            )
+        return status, json.loads(out.getvalue())
+
+    def test_hosts_are_chosen_and_explained(self) -> None:
+        self.start_host(*base.TWO_T4)
+        self.start_host(*base.TWO_T4, name="host2")
+        self.start_host(name="host3")
+
+        # Nova's own weighers would spread all of these.
+        self.assertEqual(["host3"] * 3, [self.landed({}) for _ in range(3)])
+        small = base.vgpu_group("_A", "4Q")
+        used = self.landed(small)
+        self.assertEqual([used] * 2, [self.landed(small) for _ in range(2)])
+
+        self._create_flavor(
+            name=NAME,
+            extra_spec=base.vgpu_group("_A", "16Q"),
+            memory_mb=256,
+            vcpu=1,
+            disk=1,
+            ephemeral=0,
+        )
+        status, found = self.explain("--flavor", NAME)
+        self.assertEqual(0, status)
+        hosts = {host["name"]: host for host in found["hosts"]}
+        self.assertEqual({"host1", "host2"}, set(hosts))
+        (other,) = hosts.keys() - {used}
+        self.assertEqual(2, hosts[other]["fits"])
+        verdicts = [card["verdict"] for card in hosts[used]["cards"]]
+        self.assertEqual({"first", "left out"}, set(verdicts))
+        status, found = self.explain(
+            "--flavor", NAME, "--extra-spec", "resources:MEMORY_MB=99999999"
+        )
+        self.assertEqual((1, False), (status, found["is_possible"]))

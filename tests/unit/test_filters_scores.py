@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from filters import offered, request, scores
+
+A40 = "CUSTOM_ACCELERATOR_MODEL_NVIDIA_A40"
+T4 = "CUSTOM_ACCELERATOR_MODEL_NVIDIA_T4"
+ONE = request.parse_request(
+    {"resources_A:VGPU": "1", "resources_A:CUSTOM_GPU_MEMORY_MB": "8192"}
+)
+FPGAS = request.parse_request(
+    {"resources_A:FPGA": "1", "resources_B:FPGA": "1"}
+)
+
+
+def card(
+    uuid: str,
+    vgpus: tuple[int, int],
+    memory: tuple[int, int],
+    *traits: str,
+) -> offered.ProviderFacts:
+    stock = {"VGPU": vgpus, "CUSTOM_GPU_MEMORY_MB": memory}
+    return offered.ProviderFacts(
+        uuid=uuid,
+        stock={
+            name: offered.Stock(used=used, capacity=capacity)
+            for name, (used, capacity) in stock.items()
+        },
+        traits=frozenset(traits),
+    )
+
+
+def region(uuid: str, *traits: str) -> offered.ProviderFacts:
+    return offered.ProviderFacts(
+        uuid=uuid,
+        stock={"FPGA": offered.Stock(capacity=1, used=0)},
+        traits=frozenset(traits),
+    )
+
+
+def takes(*uuids: str) -> offered.Candidate:
+    return {"allocations": {u: {"resources": {"FPGA": 1}} for u in uuids}}
+
+
+def test_of_several_classes_the_fullest_counts() -> None:
+    cards = [
+        card("a", (1, 8), (40960, 49152)),
+        card("b", (0, 8), (0, 49152)),
+    ]
+    assert scores.fullness(ONE, cards, frozenset("ab")) == Fraction(40, 96)
+
+
+def test_full_cards_of_the_same_model_count_and_others_do_not() -> None:
+    cards = [
+        card("a", (0, 8), (0, 49152), A40, "CUSTOM_VGPU_NVIDIA_A40_8Q"),
+        card("b", (8, 8), (49152, 49152), A40),
+        card("c", (16, 16), (16384, 16384), T4),
+    ]
+    assert scores.fullness(ONE, cards, frozenset("a")) == Fraction(1, 2)
+
+
+def test_a_card_set_aside_counts_for_nothing() -> None:
+    cards = [
+        card("a", (2, 8), (16384, 65536), A40),
+        card("b", (0, 0), (0, 0), A40),
+    ]
+    assert scores.fullness(ONE, cards, frozenset("a")) == Fraction(1, 4)
+    assert scores.fullness(ONE, cards[1:], frozenset("b")) is None
+    assert scores.fullness(ONE, (), frozenset("a")) is None
+
+
+def test_servers_placed_since_count_too() -> None:
+    cards = [card("a", (2, 8), (16384, 65536), A40)]
+    assert scores.fullness(ONE, cards, frozenset("a"), 2) == Fraction(1, 2)
+    assert scores.fullness(ONE, cards, frozenset("a"), 99) == 1
+
+
+@given(st.lists(st.integers(0, 8), min_size=1), st.integers(0, 5))
+def test_fullness_is_a_part_and_grows_with_use(
+    used: list[int], more: int
+) -> None:
+    cards = [
+        card(str(n), (each, 8), (each, 8), A40)
+        for n, each in enumerate(used)
+    ]
+    before = scores.fullness(ONE, cards, frozenset("0"), more)
+    after = scores.fullness(ONE, cards, frozenset("0"), more + 1)
+    assert before is not None and after is not None
+    assert 0 <= before <= after <= 1
+
+
+def test_the_best_candidate_tells_what_is_held() -> None:
+    traits = frozenset({"CUSTOM_FPGA_FUNCTION_1", "CUSTOM_FPGA_FUNCTION_2"})
+    cards = [
+        region("a", "CUSTOM_FPGA_FUNCTION_1"),
+        region("b", "CUSTOM_FPGA_FUNCTION_2"),
+        region("c"),
+    ]
+    assert scores.held(FPGAS, [takes("a", "c")], cards, traits) == Fraction(
+        1, 2
+    )
+    assert (
+        scores.held(FPGAS, [takes("a", "c"), takes("a", "b")], cards, traits)
+        == 1
+    )
+    assert scores.held(FPGAS, [takes("c", "d")], cards, traits) == 0
+    assert scores.held(FPGAS, [takes("a")], cards, frozenset()) == 0
+
+
+def test_only_accelerators_are_named() -> None:
+    candidate = {
+        "allocations": {
+            "root": {"resources": {"VCPU": 1}},
+            "a": {"resources": {"FPGA": 1}},
+        }
+    }
+    assert scores.named(FPGAS, [candidate]) == {"a"}
