@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``nova-accel`` command: inspect a host, or capture it for a bug."""
+"""The ``nova-accel`` command: inspect a host, capture it, and what else.
+
+Commands on the whole cloud come from other packages, by entry points.
+"""
 
 import argparse
 import dataclasses
@@ -10,6 +13,7 @@ import platform
 import sys
 import uuid
 from collections.abc import Callable, Sequence, Set
+from typing import Any
 
 from nova_accel import (
     capture,
@@ -35,25 +39,34 @@ from nova_accel.host import (
     sysfs,
 )
 
-# Exit status for input that can't be used, as argparse's own.
+# Exit statuses; argparse ends with the second one itself.
+_UNDONE = 1
 _BAD_INPUT = 2
+# A command returns what to print, or that and the exit status.
+Run = Callable[[argparse.Namespace], str | tuple[str, int]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status.
 
-    0 also for a host without any accelerator; 2 for input that can't be
-    used, with one line on standard error that says what to mend.
+    0 also for a host without any accelerator; 1 where a service refuses or
+    can't be asked, 2 for input that can't be used, with one line on
+    standard error that says what to mend.
     """
     # What a driver logs is for the service; here problems are listed.
     logging.getLogger("nova_accel").addHandler(logging.NullHandler())
-    arguments = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
     try:
-        print(_COMMANDS[arguments.command](arguments), end="", flush=True)
+        parser, runs = _parser(words)
+        arguments = parser.parse_args(words)
+        told = runs[arguments.command](arguments)
+        text, status = (told, 0) if isinstance(told, str) else told
+        print(text, end="", flush=True)
+        return status
+    except errors.ServiceError as error:
+        return _fail(error, _UNDONE)
     except errors.AcceleratorError as error:
-        line = " ".join(str(error).split())
-        print(f"nova-accel: {line}", file=sys.stderr)
-        return _BAD_INPUT
+        return _fail(error, _BAD_INPUT)
     except BrokenPipeError:
         # The reader has seen enough; keep Python from writing the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -64,11 +77,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _fail(error: Exception, status: int) -> int:
+    line = " ".join(str(error).split())
+    print(f"nova-accel: {line}", file=sys.stderr)
+    return status
+
+
+def _parser(
+    words: Sequence[str],
+) -> tuple[argparse.ArgumentParser, dict[str, Run]]:
+    """Return the parser, and what runs each command.
+
+    :param words: those to be parsed. Commands of other packages are loaded
+        when they are asked for, or all when none is: theirs is the time
+        that takes, and what they need may be missing here.
+    :raises CommandError: the command asked for can't be loaded.
+    """
     parser = argparse.ArgumentParser(
         prog="nova-accel",
         description="Accelerators of a compute host, as they would be"
-        " reported to Placement.",
+        " reported to Placement, and those of the whole cloud.",
     )
     parser.add_argument(
         "--version",
@@ -76,6 +104,33 @@ def _parser() -> argparse.ArgumentParser:
         version=f"nova-accel {capture.library_version()}",
     )
     commands = parser.add_subparsers(dest="command", required=True)
+    _add_own(commands)
+    runs = dict(_COMMANDS)
+    asked = next((word for word in words if not word.startswith("-")), "")
+    for name in plugin.commands():
+        if asked == name:
+            command = plugin.load_command(name)
+            command.add(commands)
+            runs[name] = command.run
+        elif name not in runs:
+            is_loaded = not asked and "--version" not in words
+            _add_other(commands, name, is_loaded)
+    return parser, runs
+
+
+def _add_other(commands: Any, name: str, is_loaded: bool) -> None:
+    """Make a command known that is not asked for, with its help if need be."""
+    if is_loaded:
+        try:
+            plugin.load_command(name).add(commands)
+        except plugin.CommandError as error:
+            text = f"({error.reason})".replace("%", "%%")
+            commands.add_parser(name, help=text)
+    else:
+        commands.add_parser(name)
+
+
+def _add_own(commands: Any) -> None:
     inspect = commands.add_parser(
         "inspect", help="print devices, profiles and the provider tree"
     )
@@ -117,7 +172,6 @@ def _parser() -> argparse.ArgumentParser:
         help="[nova_accel] state_dir of nova-compute",
     )
     _add_config(heal)
-    return parser
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
@@ -323,7 +377,11 @@ def _listed(*told: faults.Faults) -> str:
     )
 
 
-_COMMANDS = {"inspect": _inspect, "capture": _capture, "heal": _heal}
+_COMMANDS: dict[str, Run] = {
+    "inspect": _inspect,
+    "capture": _capture,
+    "heal": _heal,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Vendor drivers: their protocol, and how installed ones are found."""
 
+import argparse
 import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from nova_accel import actions, domains, errors, model, policy
 from nova_accel.host import sysfs
@@ -12,6 +13,9 @@ GROUP = "nova_accel.drivers"
 # Who can tell a host's domains: functions of an address, or of None for
 # the host's own, that return ``domains.Domain`` and raise DomainsError.
 DOMAINS_GROUP = "nova_accel.domains"
+
+# Further commands of ``nova-accel``, by name.
+COMMANDS_GROUP = "nova_accel.commands"
 
 ReadDomains = Callable[[str | None], Iterable[domains.Domain]]
 
@@ -77,6 +81,25 @@ class Driver(Protocol):
         mode already, or that something uses.
 
         :raises UnreadableError: nothing of this technology can be read.
+        """
+        ...
+
+
+@runtime_checkable
+class Command(Protocol):
+    """A command of ``nova-accel`` that another package brings."""
+
+    def add(self, subparsers: Any) -> None:
+        """Add the parser of the command, by its own name.
+
+        :param subparsers: of ``argparse.ArgumentParser.add_subparsers``.
+        """
+        ...
+
+    def run(self, arguments: argparse.Namespace) -> str:
+        """Carry it out, and return what to print.
+
+        :raises AcceleratorError: it can't be done as it was asked for.
         """
         ...
 
@@ -162,3 +185,50 @@ def read_domains(uri: str | None = None) -> tuple[domains.Domain, ...]:
             ) from error
         found += read(uri)
     return tuple(found)
+
+
+class CommandError(errors.AcceleratorError):
+    """A command that another package brings can't be used.
+
+    :param name: of the command.
+    :param reason: why, and what to do.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"command {name}: {reason}", name, reason)
+        self.name = name
+        self.reason = reason
+
+
+def commands() -> dict[str, importlib.metadata.EntryPoint]:
+    """Return the entry points of all installed commands, by name."""
+    points = importlib.metadata.entry_points(group=COMMANDS_GROUP)
+    return {point.name: point for point in sorted(points, key=_by_name)}
+
+
+def _by_name(point: importlib.metadata.EntryPoint) -> str:
+    return point.name
+
+
+def load_command(name: str) -> Command:
+    """Return an installed command.
+
+    :raises CommandError: its entry point can't be loaded, or is no
+        command.
+    """
+    point = commands()[name]
+    try:
+        found = point.load()
+    except Exception as error:  # another package's own code
+        raise CommandError(
+            name,
+            f"its entry point {point.value} fails to load ({error!r});"
+            " install what it needs",
+        ) from error
+    if not isinstance(found, Command):
+        raise CommandError(
+            name,
+            f"{point.value} is no command: it must have the functions of"
+            " nova_accel.plugin.Command",
+        )
+    return found

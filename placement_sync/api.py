@@ -145,7 +145,10 @@ class Door:
             # What it was raised from may hold credentials.
             raise _failure(method, path, error) from None
         content = replies.decode(response.text)
-        replies.check(method, path, response.status_code, content)
+        said = response.headers.get("Content-Length")
+        replies.check(
+            method, path, response.status_code, content, is_empty=said == "0"
+        )
         return Answer(
             response.status_code,
             content if response.ok and response.text else None,

@@ -5,13 +5,12 @@ import argparse
 import functools
 import json
 import logging
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from nova_accel import conf, errors, plugin, providers
+from nova_accel import conf, plugin, providers
 from nova_accel.host import execute, nvml, privileged
 from placement_sync import (
     api,
@@ -66,11 +65,7 @@ def add_parser(subparsers: Any) -> None:
         help="the libvirt to ask ([libvirt] connection_uri, or"
         f" {conf.LIBVIRT_URI})",
     )
-    parser.add_argument(
-        "--compute-endpoint",
-        metavar="URL",
-        help="address of a Nova that asks for no credentials",
-    )
+    cli_options.add_compute_endpoint(parser)
 
 
 def _seconds(text: str) -> float:
@@ -129,7 +124,7 @@ def _reader(
     placement: api.Door,
     root: providers.ProviderRoot,
 ) -> evidence.Reader:
-    compute, why = _open_compute(arguments, chosen)
+    compute, why = cli_options.open_compute(arguments, chosen)
     uri = arguments.connect or conf.libvirt_uri(chosen.parsed)
     is_asked = not chosen.is_foreign or arguments.connect
     local = evidence.Local(
@@ -141,31 +136,6 @@ def _reader(
         why="--root is another machine; --connect names its libvirt",
     )
     return evidence.Reader(root, placement, compute, local, why)
-
-
-def _open_compute(
-    arguments: argparse.Namespace, chosen: cli_options.Chosen
-) -> tuple[api.Door | None, str]:
-    """Return Nova's API, or why there is none."""
-    if arguments.compute_endpoint:
-        url = arguments.compute_endpoint
-        return api.from_endpoint(url, service=api.COMPUTE), ""
-    is_alone = arguments.endpoint is not None
-    is_named = os.environ.get("OS_CLOUD") and not chosen.files
-    if arguments.os_cloud is not None or (is_named and not is_alone):
-        return api.compute_door(
-            cloud=arguments.os_cloud or "",
-            region=arguments.os_region_name or "",
-        ), ""
-    if is_alone or not chosen.files:
-        return None, (
-            "there are no credentials for it; name an entry of clouds.yaml"
-            " with --os-cloud, or nova.conf with --config-file"
-        )
-    try:
-        return api.compute_door(chosen.parsed), ""
-    except errors.ConfigurationError as error:
-        return None, str(error)
 
 
 def _heal(

@@ -29,6 +29,32 @@ def add_arguments(
     missing: Any = argparse.SUPPRESS if is_command else None
     for flag, name, text in _OPTIONS:
         parser.add_argument(flag, metavar=name, help=text, default=missing)
+    _add_common(parser, missing, argparse.SUPPRESS if is_command else False)
+
+
+def add_credentials(parser: argparse.ArgumentParser) -> None:
+    """Add what a command on the whole cloud needs: it is of no host."""
+    parser.set_defaults(
+        **{flag[2:].replace("-", "_"): None for flag, _, _ in _OPTIONS}
+    )
+    for flag, name, text in _OPTIONS:
+        if flag in _CREDENTIALS:
+            parser.add_argument(flag, metavar=name, help=text)
+    _add_common(parser, None, False)
+
+
+def add_compute_endpoint(parser: argparse.ArgumentParser) -> None:
+    """Add where Nova's API is, if that asks for no credentials."""
+    parser.add_argument(
+        "--compute-endpoint",
+        metavar="URL",
+        help="address of a Nova that asks for no credentials",
+    )
+
+
+def _add_common(
+    parser: argparse.ArgumentParser, missing: Any, no_json: Any
+) -> None:
     parser.add_argument(
         "--config-file",
         action="append",
@@ -41,11 +67,12 @@ def add_arguments(
     parser.add_argument(
         "--json",
         action="store_true",
-        default=missing if is_command else False,
+        default=no_json,
         help="print JSON for programs",
     )
 
 
+_CREDENTIALS = ("--os-cloud", "--os-region-name", "--endpoint")
 _OPTIONS = (
     (
         "--root",
@@ -186,6 +213,31 @@ def open_door(
             " no credentials",
         )
     return api.from_conf(chosen.parsed)
+
+
+def open_compute(
+    arguments: argparse.Namespace, chosen: Chosen
+) -> tuple[api.Door | None, str]:
+    """Return the way to Nova's API, or why there is none."""
+    if arguments.compute_endpoint:
+        url = arguments.compute_endpoint
+        return api.from_endpoint(url, service=api.COMPUTE), ""
+    is_alone = arguments.endpoint is not None
+    is_named = os.environ.get("OS_CLOUD") and not chosen.files
+    if arguments.os_cloud is not None or (is_named and not is_alone):
+        return api.compute_door(
+            cloud=arguments.os_cloud or "",
+            region=arguments.os_region_name or "",
+        ), ""
+    if is_alone or not chosen.files:
+        return None, (
+            "there are no credentials for it; name an entry of clouds.yaml"
+            " with --os-cloud, or nova.conf with --config-file"
+        )
+    try:
+        return api.compute_door(chosen.parsed), ""
+    except errors.ConfigurationError as error:
+        return None, str(error)
 
 
 def find_root(

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-accel profile list``: what the whole cloud offers."""
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from nova_accel import errors, names
+from nova_accel.host import known
+from placement_sync import cli_options, cloud, lookup, offers, wares
+
+_HEAD = ("PROFILE", "KIND", "MODEL", "TAKES", "FREE", "CARDS", "MOST", "HOSTS")
+_FULL = "*"
+_NOTE = (
+    f"{_FULL} no card can make one now: all are full, hold other sizes, or"
+    " their host does not offer it\n"
+)
+_SHOWN = 3
+
+
+def add(subparsers: Any) -> None:
+    """Add the command to those of ``nova-accel``."""
+    parser = subparsers.add_parser(
+        "profile",
+        help="list what the whole cloud offers to flavors",
+        allow_abbrev=False,
+    )
+    actions = parser.add_subparsers(
+        dest="action", metavar="ACTION", required=True
+    )
+    listing = actions.add_parser(
+        "list",
+        help="every profile that the cloud offers now",
+        description="Lists every profile that the cloud offers now, and what"
+        " is free at this moment, read from Placement. FREE is what the"
+        " counters of the cards allow, at most: what stands on a card may"
+        " leave no place for one more, and profiles of one card share it.",
+        allow_abbrev=False,
+    )
+    listing.add_argument(
+        "--model", metavar="MODEL", help="only of cards of this model"
+    )
+    listing.add_argument(
+        "--host", metavar="HOST", help="only of this compute node"
+    )
+    listing.add_argument(
+        "--free", action="store_true", help="only what can be made now"
+    )
+    listing.add_argument(
+        "--long", action="store_true", help="name all hosts, and the traits"
+    )
+    cli_options.add_credentials(listing)
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """Return the list, for people or as JSON.
+
+    :raises AcceleratorError: it can't be had as it was asked for.
+    """
+    chosen = cli_options.choose(arguments)
+    door = cli_options.open_door(arguments, chosen)
+    devices: Sequence[wares.Provider] = cloud.read(door).devices
+    if arguments.host:
+        devices = on_host(devices, arguments.host)
+    if arguments.model:
+        devices = _of_model(devices, arguments.model)
+    found = offers.list_offers(devices, wares.Types(known.load()))
+    if arguments.free:
+        found = tuple(offer for offer in found if offer.free)
+    if arguments.json:
+        return json.dumps({"profiles": list(map(_plain, found))}, indent=2) + (
+            "\n"
+        )
+    return _text(found, arguments.long)
+
+
+def on_host(
+    devices: Iterable[wares.Provider], host: str
+) -> list[wares.Provider]:
+    """Return the devices of a host, named in full or up to its first dot.
+
+    :raises MalformedError: no host of that name has any.
+    """
+    listed = list(devices)
+    full = {d.host for d in listed}
+    short = [name for name in full if name.partition(".")[0] == host]
+    name = short[0] if host not in full and len(short) == 1 else host
+    found = [d for d in listed if d.host == name]
+    if not found:
+        raise errors.MalformedError(
+            "host",
+            host,
+            "the name of a compute node that reports accelerators:"
+            f" {', '.join(sorted(full)) or 'there is none'}",
+        )
+    return found
+
+
+def _of_model(
+    devices: Sequence[wares.Provider], model: str
+) -> list[wares.Provider]:
+    trait = lookup.model_trait(model, devices)
+    return [d for d in devices if d.model == trait]
+
+
+def _plain(offer: offers.Offer) -> dict[str, object]:
+    return {
+        "name": offer.terms.name,
+        "kind": offer.terms.kind,
+        "traits": sorted(offer.terms.required),
+        "charges": dict(offer.terms.charges),
+        "unknown_charges": sorted(offer.terms.unknown),
+        "models": list(offer.models),
+        "hosts": list(offer.hosts),
+        "cards": offer.cards,
+        "cards_in_all": offer.cards_in_all,
+        "free": offer.free,
+        "most": offer.most,
+        "is_offered": offer.is_offered,
+    }
+
+
+def _text(found: Sequence[offers.Offer], is_long: bool) -> str:
+    if not found:
+        return "No host offers any accelerator.\n"
+    rows = [_HEAD, *(_row(offer, is_long) for offer in found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row, offer in zip(rows, (None, *found), strict=True):
+        cells = (f"{c:<{w}}" for c, w in zip(row, widths, strict=True))
+        lines.append("  ".join(cells).rstrip() + "\n")
+        if is_long and offer is not None and offer.terms.required:
+            lines.append(f"    {', '.join(sorted(offer.terms.required))}\n")
+    is_full = any(not offer.is_offered for offer in found)
+    return "".join(lines) + (_NOTE if is_full else "")
+
+
+def _row(offer: offers.Offer, is_long: bool) -> tuple[str, ...]:
+    mark = "" if offer.is_offered else f" {_FULL}"
+    few = is_long or len(offer.hosts) <= 1
+    return (
+        offer.terms.name,
+        offer.terms.kind,
+        ", ".join(offer.models),
+        ", ".join(_charges(offer.terms)),
+        f"{offer.free}{mark}",
+        f"{offer.cards} of {offer.cards_in_all}",
+        str(offer.most),
+        ", ".join(offer.hosts) if few else str(len(offer.hosts)),
+    )
+
+
+def _charges(terms: wares.Terms) -> Iterator[str]:
+    for name, amount in terms.charges.items():
+        yield f"{amount} MB" if name == names.GPU_MEMORY_CLASS else (
+            f"{name} {amount}"
+        )
+    for name in sorted(terms.unknown):
+        yield f"{name} ?"

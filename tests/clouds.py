@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small clouds as Placement would have them, for what only reckons.
+
+A place is ``host/address@node``, the NUMA node may be left away.
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from nova_accel import names
+from nova_accel.host import known
+from placement_sync import wares
+
+HERE = "node1/0000:41:00.0@0"
+_NONE: Mapping[str, int] = MappingProxyType({})
+
+
+def root(host: str = "node1") -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, host))
+
+
+def device(
+    stock: Mapping[str, int],
+    model: str = "",
+    traits: Iterable[str] = (),
+    used: Mapping[str, int] = _NONE,
+    at: str = HERE,
+) -> wares.Provider:
+    """Return a device; a whole one has its model among its traits."""
+    place, _, node = at.partition("@")
+    host, _, address = place.partition("/")
+    own = {f"{names.MODEL_PREFIX}{model}"} if model else set()
+    where = {f"{names.NUMA_PREFIX}{node}"} if node else set()
+    is_out = wares.OUT & set(traits)
+    return wares.Provider(
+        uuid=names.provider_uuid(root(host), address),
+        name=names.provider_name(host, address),
+        host=host,
+        root=root(host),
+        card=names.provider_uuid(root(host), address.partition("/")[0]),
+        model=min(own, default=""),
+        traits=frozenset({*traits, names.OWNER_TRAIT}) | own | where,
+        stock={
+            name: wares.Stock(
+                total=n, capacity=0 if is_out else n, used=used.get(name, 0)
+            )
+            for name, n in stock.items()
+        },
+    )
+
+
+def gpu(
+    model: str,
+    sizes: Iterable[str] = (),
+    *traits: str,
+    layout: str = "equal",
+    used: Mapping[str, int] = _NONE,
+    at: str = HERE,
+) -> wares.Provider:
+    """Return an NVIDIA card that makes these sizes now, as ``8Q``."""
+    facts = known.load().gpu(model)
+    assert facts is not None
+    is_mig = layout == "mig"
+    mode = [
+        one
+        for one in known.load().profiles_of(model)
+        if bool(one.instance) == is_mig
+    ]
+    stock = {
+        "VGPU": max(one.limit for one in mode),
+        names.GPU_MEMORY_CLASS: facts.memory_mb,
+    }
+    if is_mig:
+        stock[names.MIG_SLICE_CLASS] = facts.mig_slices
+    return device(
+        stock,
+        f"NVIDIA_{model}",
+        (
+            *(names.custom("VGPU_NVIDIA", model, size) for size in sizes),
+            names.layout_trait(layout),
+            *traits,
+        ),
+        used,
+        at,
+    )
+
+
+def region(
+    function: str, *, number: int = 0, is_free: bool = True
+) -> wares.Provider:
+    """Return a region of an FPGA that holds a function."""
+    return device(
+        {names.FPGA_CLASS: 1},
+        traits=(
+            names.function_trait(function),
+            names.interface_trait("1face"),
+            names.PROGRAMMABLE_TRAIT,
+            *([names.REGION_TRAIT] if is_free else []),
+        ),
+        used={} if is_free else {names.FPGA_CLASS: 1},
+        at=f"node1/{names.region_address('0000:05:00.0', number)}",
+    )
