@@ -84,6 +84,20 @@ class Cloud:
         self.processes.stop("nova-compute")
         self._start_compute(self._compute_host(), overlay)
 
+    def restart_control(self, overlay: Path | None = None) -> None:
+        """End nova-conductor and nova-api and start them again.
+
+        An overlay is a further configuration file whose values win.
+        """
+        self.processes.stop("nova-conductor")
+        self._nova("nova-conductor", _CONDUCTOR_READY, overlay)
+        self.restart_api(overlay)
+
+    def restart_api(self, overlay: Path | None = None) -> None:
+        """End nova-api and start it again."""
+        self.processes.stop("nova-api")
+        self._api(overlay)
+
     def restart_scheduler(self) -> None:
         """End nova-scheduler and start it again."""
         self.processes.stop("nova-scheduler")
@@ -154,11 +168,7 @@ class Cloud:
             lambda: self._nova("nova-conductor", _CONDUCTOR_READY),
         )
         yield Step("nova-scheduler", queue, self._scheduler)
-        yield Step(
-            "nova-api",
-            queue,
-            serve("nova-api", "nova.wsgi.osapi_compute", 6),
-        )
+        yield Step("nova-api", queue, self._api)
         yield Step(
             "nova-compute",
             ("nova-conductor", "hardware", "keystone", "placement"),
@@ -175,7 +185,9 @@ class Cloud:
             lambda: self._prepare("seed", IMAGE, FLAVOR),
         )
 
-    def _serve(self, name: str, module: str, threads: int) -> None:
+    def _serve(
+        self, name: str, module: str, threads: int, **env: str
+    ) -> None:
         """Start a WSGI service and wait until it answers."""
         process = self.processes.spawn(
             name,
@@ -186,6 +198,7 @@ class Cloud:
                 str(self.layout.port(name)),
                 str(threads),
             ],
+            env,
         )
         probe = http_answers(self.layout.url(name, "/"))
         self.processes.wait(name, probe, process)
@@ -193,12 +206,30 @@ class Cloud:
     def _scheduler(self) -> None:
         self._nova("nova-scheduler", _SCHEDULER_READY)
 
-    def _nova(self, name: str, ready: str) -> None:
+    def _api(self, overlay: Path | None = None) -> None:
+        files = ["api-paste.ini", "nova.conf"]
+        if overlay is not None:
+            files.append(str(overlay))
+        self._serve(
+            "nova-api",
+            "nova.wsgi.osapi_compute",
+            6,
+            OS_NOVA_CONFIG_FILES=";".join(files),
+        )
+
+    def _nova(
+        self, name: str, ready: str, overlay: Path | None = None
+    ) -> None:
         """Start a nova service and wait until its log says so."""
         log = self.processes.log(name)
         seen = log.stat().st_size if log.exists() else 0
-        conf = self.layout.etc / "nova.conf"
-        argv = [self.layout.program(name), f"--config-file={conf}"]
+        files = [self.layout.etc / "nova.conf"]
+        if overlay is not None:
+            files.append(overlay)
+        argv = [
+            self.layout.program(name),
+            *(f"--config-file={path}" for path in files),
+        ]
         process = self.processes.spawn(name, argv)
         probe = self.processes.says(name, ready, seen)
         self.processes.wait(name, probe, process)

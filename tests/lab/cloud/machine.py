@@ -21,8 +21,8 @@ _WHEEL_STAMP = "wheel.stamp"
 def up(layout: Layout, options: Options) -> None:
     """Bring the lab up as chosen, or leave it if it is.
 
-    A cloud that runs an older wheel of the library gets its nova-scheduler
-    and nova-compute restarted.  LabError tells what failed.
+    A cloud that runs an older wheel of the library gets its nova-api,
+    nova-scheduler and nova-compute restarted.  LabError tells what failed.
     """
     cloud = clouds.Cloud(layout)
     if cloud.is_up() and read_options(layout) == options:
@@ -129,6 +129,7 @@ def _refresh(cloud: clouds.Cloud) -> None:
         say("cloud: up already")
         return
     say("cloud: up, with an older wheel: restarting what imports it")
+    cloud.restart_api()
     cloud.restart_scheduler()
     cloud.restart_compute()
     _stamp(layout).write_text(_installed(layout))

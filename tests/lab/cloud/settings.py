@@ -68,6 +68,22 @@ def clouds_yaml(layout: Layout) -> str:
     return f"clouds:\n  lab:\n    region_name: RegionOne\n    auth:\n{pairs}"
 
 
+def unified_limits(layout: Layout, endpoint: str) -> str:
+    """Return what nova-api and nova-conductor need for Keystone's limits.
+
+    ``endpoint`` is the id of nova's endpoint: limits are registered for
+    its service and region. They are read by whoever may read the system.
+    """
+    limits = _credentials(layout) | {"system_scope": "all"}
+    del limits["project_name"], limits["project_domain_id"]
+    return render(
+        {
+            "quota": {"driver": "nova.quota.UnifiedLimitsDriver"},
+            "oslo_limit": {"endpoint_id": endpoint, **limits},
+        }
+    )
+
+
 def write_settings(
     layout: Layout, options: Options, host: ComputeHost
 ) -> None:
