@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Placement that knows many hosts full of GPUs.
+
+Eight A40s a host, in either of two forms: one resource provider per card
+(ours), or one per virtual function (Nova's). Through Placement's API that
+would take an hour, so the rows are written into its database, by its own
+models; names of classes and traits go through the API, which remembers
+them.
+"""
+
+import dataclasses
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy
+from placement.db.sqlalchemy import models
+
+from nova_accel import names
+from tests.functional.sync import servers
+
+# What a card of 48 GB offers while nothing runs on it: NVIDIA's vGPU types
+# of the A40 (Virtual GPU Software User Guide), by GB.
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)
+MEMORY_MB = 48 * 1024
+SLOTS = 32
+WANTED = "CUSTOM_VGPU_NVIDIA_A40_8Q"
+# On the hosts that the requests for two devices may go to.
+SAMPLE = "CUSTOM_SAMPLE"
+_HOST = {"VCPU": 128, "MEMORY_MB": 1 << 20, "DISK_GB": 1 << 12}
+# As many hosts' rows are written at once.
+_BATCH = 20
+
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Provider:
+    """A resource provider below a host's."""
+
+    name: str
+    inventories: Mapping[str, int]
+    traits: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How a host's cards are told to Placement."""
+
+    name: str
+    cards: int
+    vfs: int = 0
+
+    def providers(self, host: str) -> Iterator[Provider]:
+        """Yield the providers below a host's."""
+        for card in range(self.cards):
+            address = f"0000:{0x10 + card:02x}:00.0"
+            if not self.vfs:
+                yield _card(host, address, card, self.cards)
+            for vf in range(self.vfs):
+                place = f"0000_{0x10 + card:02x}_{vf // 8:02x}_{vf % 8}"
+                yield Provider(
+                    name=f"{host}_pci_{place}",
+                    inventories={names.GPU_CLASS: 1},
+                    traits=frozenset({WANTED}),
+                )
+
+
+def ours(cards: int) -> Layout:
+    """Return this library's form: a provider per card."""
+    return Layout(name="nova-accel", cards=cards)
+
+
+def novas(cards: int, vfs: int) -> Layout:
+    """Return Nova's form: a provider per VF, its type told by a trait."""
+    return Layout(name="Nova", cards=cards, vfs=vfs)
+
+
+def _card(host: str, address: str, number: int, cards: int) -> Provider:
+    return Provider(
+        name=names.provider_name(host, address),
+        inventories={
+            names.GPU_CLASS: SLOTS,
+            names.GPU_MEMORY_CLASS: MEMORY_MB,
+        },
+        traits=frozenset(
+            {
+                names.OWNER_TRAIT,
+                names.NOVA_OWNER_TRAIT,
+                names.model_trait("10de", "A40"),
+                names.layout_trait("mixed"),
+                names.pcie_trait(f"0000:{number // 2:02x}:01.0"),
+                *names.identity_traits("10de", "2235", 2 * number // cards),
+                *(f"CUSTOM_VGPU_NVIDIA_A40_{size}Q" for size in SIZES),
+            }
+        ),
+    )
+
+
+class Cloud:
+    """Hosts of one layout in a running Placement's database.
+
+    ``hosts`` are the compute nodes' names by uuid, ``providers`` how many
+    resource providers there are in all.
+    """
+
+    def __init__(self, server: servers.Server, layout: Layout) -> None:
+        self.server = server
+        self.layout = layout
+        self.hosts: dict[str, str] = {}
+        self.providers = 0
+        self._database = sqlalchemy.create_engine(server.database)
+        self._ids: dict[str, int] = {}
+        self._devices: list[int] = []
+        self._next = 1
+
+    def fill(self, hosts: int, sampled: int = 0) -> Iterator[int]:
+        """Add hosts, and yield how many there are after each batch.
+
+        :param sampled: so many of them have SAMPLE on their devices.
+        """
+        self._learn_names()
+        try:
+            for first in range(0, hosts, _BATCH):
+                numbers = range(first, min(first + _BATCH, hosts))
+                self._write([self._host(n, n < sampled) for n in numbers])
+                yield numbers.stop
+        finally:
+            self._database.dispose()
+
+    def book(self, every: int, units: Mapping[str, int]) -> int:
+        """Have a server on every so-manieth device; return how many.
+
+        :param units: what each has of its device, by class.
+        """
+        used = self._devices[::every]
+        servers_of = {
+            own: str(uuid.uuid5(uuid.NAMESPACE_URL, str(own))) for own in used
+        }
+        with self._database.begin() as connection:
+            for kind in (models.Project, models.User):
+                connection.execute(
+                    sqlalchemy.insert(kind), [{"id": 1, "external_id": "x"}]
+                )
+            connection.execute(
+                sqlalchemy.insert(models.Consumer),
+                [
+                    {"uuid": one, "project_id": 1, "user_id": 1}
+                    for one in servers_of.values()
+                ],
+            )
+            connection.execute(
+                sqlalchemy.insert(models.Allocation),
+                [
+                    {
+                        "resource_provider_id": device,
+                        "consumer_id": one,
+                        "resource_class_id": self._ids[name],
+                        "used": amount,
+                    }
+                    for device, one in servers_of.items()
+                    for name, amount in units.items()
+                ],
+            )
+        self._database.dispose()
+        return len(used)
+
+    def _learn_names(self) -> None:
+        everything = list(self.layout.providers("x"))
+        for trait in {SAMPLE}.union(*(p.traits for p in everything)):
+            if trait.startswith(names.CUSTOM):
+                self.server.call("PUT", f"/traits/{trait}")
+        for one in {c for p in everything for c in p.inventories}:
+            if one.startswith(names.CUSTOM):
+                self.server.call("PUT", f"/resource_classes/{one}")
+        with self._database.connect() as connection:
+            for kind in (models.ResourceClass, models.Trait):
+                found = connection.execute(
+                    sqlalchemy.select(kind.name, kind.id)
+                )
+                self._ids.update((name, own) for name, own in found)
+
+    def _host(self, number: int, is_sampled: bool) -> list[Provider]:
+        name = f"host-{number:04d}"
+        extra = {SAMPLE} if is_sampled else set()
+        return [
+            Provider(name=name, inventories=_HOST, traits=frozenset()),
+            *(
+                dataclasses.replace(p, traits=p.traits | extra)
+                for p in self.layout.providers(name)
+            ),
+        ]
+
+    def _write(self, hosts: Sequence[Sequence[Provider]]) -> None:
+        providers: list[Row] = []
+        inventories: list[Row] = []
+        traits: list[Row] = []
+        for host in hosts:
+            root = self._next
+            for provider in host:
+                providers.append(self._row(provider, root))
+                own = providers[-1]["id"]
+                inventories += self._inventories(own, provider)
+                traits += (
+                    {"resource_provider_id": own, "trait_id": self._ids[t]}
+                    for t in provider.traits
+                )
+            self.hosts[providers[-len(host)]["uuid"]] = host[0].name
+        self.providers += len(providers)
+        with self._database.begin() as connection:
+            for kind, rows in (
+                (models.ResourceProvider, providers),
+                (models.Inventory, inventories),
+                (models.ResourceProviderTrait, traits),
+            ):
+                connection.execute(sqlalchemy.insert(kind), rows)
+
+    def _row(self, provider: Provider, root: int) -> Row:
+        own, self._next = self._next, self._next + 1
+        if own != root:
+            self._devices.append(own)
+        return {
+            "id": own,
+            "uuid": str(uuid.uuid5(uuid.NAMESPACE_DNS, provider.name)),
+            "name": provider.name,
+            "generation": 1,
+            "root_provider_id": root,
+            "parent_provider_id": None if own == root else root,
+        }
+
+    def _inventories(self, own: int, provider: Provider) -> Iterator[Row]:
+        for name, total in provider.inventories.items():
+            yield {
+                "resource_provider_id": own,
+                "resource_class_id": self._ids[name],
+                "total": total,
+                "reserved": 0,
+                "min_unit": 1,
+                "max_unit": total,
+                "step_size": 1,
+                "allocation_ratio": 1.0,
+            }

@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of what is asked for finds no place: four ways to choose.
+
+    python -m tests.benchmark.density [--requests 20000 --seeds 5]
+
+Servers come and go on 16 equal cards of a host. Each asks for a vGPU, all
+sizes of the card with the same probability; they come at random (a Poisson
+process) and stay for an exponentially distributed time, so many that four
+fifths of all memory would be in use if none were refused. The first tenth
+of the requests fills the cards and is not counted. Printed is the share of
+the memory asked for, in percent, that was refused.
+
+All that decides is the library's own code: the vendor driver describes the
+cards, ``packing`` chooses the place on the card and says what remains,
+``inventory`` the provider with its traits, and ``filters.fit`` which card
+comes first. Of what is between them only the rules of Placement are told
+here again: a provider is a candidate if it has the trait and enough left.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import functools
+import heapq
+import itertools
+import os
+import pathlib
+import random
+import statistics
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+
+from filters import cards, fit, offered, request
+from nova_accel import (
+    discovery,
+    flavors,
+    inventory,
+    model,
+    names,
+    packing,
+    plugin,
+    policy,
+    providers,
+)
+from nova_accel.host import fs, known, nvml, sysfs
+from tests.hosts import build
+
+ROOT = providers.ProviderRoot(name="node", uuid=str(uuid.UUID(int=1)))
+CARDS = 16
+LOAD = 0.8
+WARM_UP = 0.1
+_PLENTY = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """A model, its PCI id, and the series of its time-sliced types."""
+
+    key: str
+    pci_id: str
+    series: str
+
+
+GPUS = {
+    gpu.key: gpu
+    for gpu in (
+        Gpu(key="L40S", pci_id="10de:26b9", series="Q"),
+        Gpu(key="A100", pci_id="10de:20f1", series="C"),
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Way:
+    """A mode of the cards, and the flavors' policy."""
+
+    title: str
+    is_mixed: bool
+    packing: flavors.Packing
+
+
+WAYS = (
+    Way(title="equal+spread", is_mixed=False, packing=flavors.Packing.SPREAD),
+    Way(title="equal+pack", is_mixed=False, packing=flavors.Packing.PACK),
+    Way(title="mixed+pack", is_mixed=True, packing=flavors.Packing.PACK),
+    Way(
+        title="best_remaining",
+        is_mixed=True,
+        packing=flavors.Packing.BEST_REMAINING,
+    ),
+)
+
+
+def describe_card(gpu: Gpu, is_mixed: bool) -> model.Device:
+    """Return one card of a model as its vendor driver describes it."""
+    types = [
+        [one.name, 1, [one.framebuffer_mb, one.limit]]
+        for one in known.load().profiles_of(gpu.key)
+        if not one.instance and one.name.endswith(gpu.series)
+    ]
+    address = "0000:41:00.0"
+    parents = [build.vf_address(address, 4 + n) for n in range(32)]
+    description = {
+        "functions": [
+            {
+                "address": address,
+                "id": gpu.pci_id,
+                "class": "030200",
+                "driver": "nvidia",
+                "numa": 0,
+                "group": 1,
+                "vfs": {
+                    "total": 32,
+                    "count": 32,
+                    "offset": 4,
+                    "driver": "nvidia",
+                    "first_group": 10,
+                },
+            }
+        ],
+        "parents": [
+            {
+                "on": parents,
+                "prefix": "nvidia",
+                "types": [
+                    [str(number), f"NVIDIA {name}", *more]
+                    for number, (name, *more) in enumerate(types, 100)
+                ],
+            }
+        ],
+    }
+    sizes = policy.MIXED if is_mixed else policy.EQUAL
+    rules = policy.parse_policy([f'{{"address": "*", "sizes": "{sizes}"}}'])
+    with tempfile.TemporaryDirectory() as root:
+        build.build(description, pathlib.Path(root))
+        host = sysfs.HostReader(source=fs.Disk(root), gpus=nvml.Gpus({}))
+        state = discovery.read(host, plugin.load(), rules)
+    (device,) = state.devices
+    # What the driver would say: as many as there is room for.
+    endless = (
+        dataclasses.replace(p, available=_PLENTY) for p in device.profiles
+    )
+    return dataclasses.replace(device, profiles=tuple(endless))
+
+
+# A card's state: which profiles stand at which places.
+State = tuple[tuple[str, int | None], ...]
+
+
+class Kind:
+    """Cards of one model in one mode, and what each of their states is.
+
+    The library's answers are remembered: the same state comes again.
+    """
+
+    def __init__(self, gpu: Gpu, way: Way) -> None:
+        self.blank = describe_card(gpu, way.is_mixed)
+        self.settled = functools.lru_cache(1 << 16)(self._settle)
+        self.published = functools.lru_cache(1 << 16)(self._publish)
+        self.choice = functools.lru_cache(1 << 18)(self._choose)
+
+    def _settle(self, state: State) -> model.Device:
+        standing = (
+            model.Partition(
+                profile=profile,
+                parent=self.blank.slots[number],
+                handle=f"made-{number}",
+                start=start,
+            )
+            for number, (profile, start) in enumerate(state)
+        )
+        return packing.settle(
+            dataclasses.replace(self.blank, partitions=tuple(standing))
+        )
+
+    def _choose(self, state: State, profile: str) -> packing.Choice | None:
+        return packing.choose(self.settled(state), profile)
+
+    def _publish(self, state: State) -> offered.ProviderFacts:
+        """Return what Placement knows of a card in this state."""
+        device = self.settled(state)
+        claims = [
+            model.Claim(
+                consumer=partition.handle,
+                provider=ROOT.uuid,
+                device=device.address,
+                profile=partition.profile,
+                slot=partition.parent,
+                parent=partition.parent,
+                handle=partition.handle,
+                technology=device.technology,
+            )
+            for partition in device.partitions
+        ]
+        (node,) = inventory.build_tree(
+            ROOT, model.HostState(devices=(device,)), policy.Policy(), claims
+        ).nodes
+        charges = tuple(self.charges(profile) for profile, _ in state)
+        layout = names.layout_trait(device.geometry.layout.value)
+        return offered.ProviderFacts(
+            uuid=node.uuid,
+            name=node.name,
+            traits=node.traits | {layout},
+            stock={
+                name: offered.Stock(
+                    capacity=record.total - record.reserved,
+                    used=sum(c.get(name, 0) for c in charges),
+                )
+                for name, record in node.inventories.items()
+            },
+            exact=True,
+            held=charges,
+        )
+
+    def charges(self, profile: str) -> Mapping[str, int]:
+        """Return what one of a profile takes."""
+        found = self.blank.profile(profile)
+        assert found is not None
+        return found.charges
+
+
+class Card:
+    """One card, and who has what of it."""
+
+    def __init__(self, kind: Kind, number: int) -> None:
+        self.kind = kind
+        address = f"0000:{0x10 + number:02x}:00.0"
+        self.uuid = names.provider_uuid(ROOT.uuid, address)
+        self.held: dict[str, tuple[str, int | None]] = {}
+        self.update()
+
+    def update(self) -> None:
+        """Publish the card."""
+        self.state: State = tuple(
+            sorted(self.held.values(), key=lambda p: (p[0], p[1] or 0))
+        )
+        self.facts = dataclasses.replace(
+            self.kind.published(self.state), uuid=self.uuid
+        )
+
+    def make(self, consumer: str, profile: str) -> None:
+        """Make a partition where the library puts it."""
+        choice = self.kind.choice(self.state, profile)
+        assert choice is not None, (self.state, profile)
+        self.held[consumer] = profile, choice.start
+        self.update()
+
+    def unmake(self, consumer: str) -> None:
+        """Remove a consumer's partition."""
+        del self.held[consumer]
+        self.update()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """One server: when it comes, when it would go, and what it wants."""
+
+    consumer: str
+    begin: float
+    end: float
+    profile: model.Profile
+
+
+def trace(
+    blank: model.Device, seed: int, count: int
+) -> Iterator[Request]:
+    """Yield servers in the order in which they come."""
+    chance = random.Random(seed)  # noqa: S311
+    kinds = sorted(blank.profiles, key=lambda p: p.name)
+    mean = statistics.fmean(p.size for p in kinds)
+    whole = blank.counters[names.GPU_MEMORY_CLASS] * CARDS
+    rate = LOAD * whole / mean
+    now = 0.0
+    for number in range(count):
+        now += chance.expovariate(rate)
+        yield Request(
+            consumer=f"server-{number}",
+            begin=now,
+            end=now + chance.expovariate(1.0),
+            profile=chance.choice(kinds),
+        )
+
+
+def wanted_of(
+    profile: model.Profile, way: Way
+) -> request.AcceleratorRequest:
+    """Return the request of a flavor that names a profile."""
+    specs = {f"resources_A:{n}": str(a) for n, a in profile.charges.items()}
+    specs[f"trait_A:{profile.trait}"] = "required"
+    specs["accelerator:packing"] = way.packing.value
+    return request.parse_request(specs)
+
+
+def candidates_of(
+    found: Mapping[str, Card], profile: model.Profile
+) -> list[offered.Candidate]:
+    """Return what Placement would offer."""
+    return [
+        {
+            "allocations": {card.uuid: {"resources": dict(profile.charges)}},
+            "mappings": {"_A": [card.uuid]},
+        }
+        for card in found.values()
+        if profile.trait in card.facts.traits
+        and all(
+            amount <= card.facts.stock[name].left
+            for name, amount in profile.charges.items()
+        )
+    ]
+
+
+def run(gpu: Gpu, way: Way, seed: int, count: int) -> float:
+    """Return the percentage of memory asked for that was refused."""
+    kind = Kind(gpu, way)
+    blank = kind.blank
+    known_cards = cards.Cards(known.load())
+    found = {card.uuid: card for card in (Card(kind, n) for n in range(CARDS))}
+    wishes = {p.name: wanted_of(p, way) for p in blank.profiles}
+    leaving: list[tuple[float, str, Card]] = []
+    asked = refused = 0
+    for number, one in enumerate(trace(blank, seed, count)):
+        while leaving and leaving[0][0] <= one.begin:
+            _, consumer, card = heapq.heappop(leaving)
+            card.unmake(consumer)
+        view = fit.View(
+            facts={uuid: card.facts for uuid, card in found.items()},
+            cards=known_cards,
+        )
+        fits, _ = fit.fitting(
+            wishes[one.profile.name], candidates_of(found, one.profile), view
+        )
+        if fits:
+            (chosen,) = fits[0]["mappings"]["_A"]
+            found[chosen].make(one.consumer, one.profile.name)
+            heapq.heappush(leaving, (one.end, one.consumer, found[chosen]))
+        if number >= WARM_UP * count:
+            asked += one.profile.size
+            refused += one.profile.size * (not fits)
+    return 100 * refused / asked
+
+
+def _cell(job: tuple[str, int, int, int]) -> float:
+    key, way, seed, count = job
+    return run(GPUS[key], WAYS[way], seed, count)
+
+
+def measure(
+    keys: list[str],
+    seeds: int,
+    count: int,
+    workers: int,
+    tell: Callable[[str], None] = print,
+) -> dict[tuple[str, str], list[float]]:
+    """Return the percentages by model and way, one for each seed."""
+    jobs = [
+        (key, way, seed, count)
+        for key, way, seed in itertools.product(
+            keys, range(len(WAYS)), range(1, seeds + 1)
+        )
+    ]
+    found: dict[tuple[str, str], list[float]] = {}
+    with concurrent.futures.ProcessPoolExecutor(workers) as pool:
+        for job, share in zip(jobs, pool.map(_cell, jobs), strict=True):
+            title = WAYS[job[1]].title
+            found.setdefault((job[0], title), []).append(share)
+            tell(f"{job[0]} {title} seed {job[2]}: {share:.2f} %")
+    return found
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=20000)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--gpu", action="append", choices=list(GPUS))
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+    keys = given.gpu or list(GPUS)
+    found = measure(
+        keys,
+        given.seeds,
+        given.requests,
+        given.workers,
+        lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    titles = [way.title for way in WAYS]
+    print("refused, % of the GB asked for".ljust(32), *titles, sep="  ")
+    for key in keys:
+        shares = [
+            f"{statistics.fmean(found[key, title]):.2f}".rjust(len(title))
+            for title in titles
+        ]
+        print(f"{CARDS} x {key}".ljust(32), *shares, sep="  ")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's benchmarks run, on a cloud as small as can be."""
+
+import re
+
+import pytest
+from nova.scheduler import request_filter
+
+from tests.benchmark import candidates, filter_cost
+
+
+def test_candidates_of_a_provider_per_card_and_of_one_per_vf(
+    capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = "--hosts 3 --cards 2 --vfs 3 --pairs 1 --runs 1"
+
+    assert candidates.main(size.split()) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    numbers = [
+        [int(n) for n in line.split()[1:3]]
+        for line in lines
+        if line.startswith(("providers", "  candidates"))
+    ]
+    # Nova's and ours: all there are; one vGPU on three hosts, with a limit
+    # and without; two on one host, where ours may share a card.
+    assert numbers == [[21, 9], [18, 6], [18, 6], [30, 4], [30, 4]]
+    assert len(re.findall(r"^  (?:seconds|bytes) ", "\n".join(lines), re.M))
+
+
+def test_the_filter_s_cost_beside_nova_s(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_filter, "ALL_REQUEST_FILTERS", [])
+
+    assert filter_cost.main("--hosts 3 --cards 2 --runs 1".split()) == 0
+
+    first, _, *rows = capsys.readouterr().out.splitlines()
+    assert first == (
+        "3 hosts, 3 of their cards in use; 6 candidates on 3 hosts"
+    )
+    # Six cards are few: three calls each, once.
+    assert {row[:34].strip(): int(row[52:59]) for row in rows} == {
+        "NUMATopologyFilter": 0,
+        "ours, nothing remembered": 1 + 3 * 6,
+        "ours, all remembered": 1,
+        "ours, flavor without accelerators": 0,
+    }
