@@ -24,7 +24,9 @@ LIBVIRT = ":///system"
 EFFECTS = {"open", "print", "input", "exec", "eval", "__import__"}
 # Where everything may be caught, and why.
 SEAMS = {
-    "filters/accelerator_filter.py": "Nova's HTTP client raises anything",
+    "filters/accelerator_images.py": "Nova's image API raises any client's",
+    "filters/accelerator_placement.py": "Nova's client raises anything",
+    "filters/accelerator_weigher.py": "no order is worth a server not started",
     "nova_accel/conformance/asking.py": "a driver may raise anything",
     "nova_accel/discovery.py": "a vendor's driver may raise anything",
     "nova_accel/host/execute.py": "libvirt's errors are strangers here",
@@ -284,4 +286,5 @@ def test_entry_points_name_code_that_exists() -> None:
                 for node in tree(path).body
                 if isinstance(node, ast.ClassDef | ast.FunctionDef)
             }
-            assert attribute in defined, target
+            # Nova's validators of extra specs are whole modules.
+            assert not attribute or attribute in defined, target
