@@ -218,10 +218,6 @@ class Reader:
             )
         return Look(facts=found, problems=tuple(problems))
 
-    # -- facts that are remembered ----------------------------------------
-
-    # -- facts that are exact ---------------------------------------------
-
     def _exact(
         self, memory: Memory, uuids: Iterable[str], problems: Problems
     ) -> dict[str, offered.ProviderFacts]:

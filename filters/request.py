@@ -7,16 +7,6 @@ from types import MappingProxyType
 
 from nova_accel import flavors, known_kinds, names
 
-# Classes that nothing but an accelerator is counted in. The three
-# standard ones are of os-resource-classes.
-ACCELERATOR_CLASSES = known_kinds.CLASSES | {
-    names.GPU_CLASS,
-    names.WHOLE_GPU_CLASS,
-    names.FPGA_CLASS,
-    names.MDEV_CLASS,
-    names.GPU_MEMORY_CLASS,
-    names.MIG_SLICE_CLASS,
-}
 UNSUFFIXED = ""
 
 
@@ -74,10 +64,10 @@ def _ours(group: flavors.RequestGroup) -> flavors.RequestGroup | None:
     resources = {
         name: amount
         for name, amount in sorted(group.resources.items())
-        if amount and (not unsuffixed or _is_accelerator(name))
+        if amount and (not unsuffixed or known_kinds.is_accelerator(name))
     }
     required = frozenset() if unsuffixed else group.required
-    ours = any(map(_is_accelerator, resources)) or any(
+    ours = any(map(known_kinds.is_accelerator, resources)) or any(
         names.is_ours(trait) and trait != names.NOVA_OWNER_TRAIT
         for trait in required
     )
@@ -88,11 +78,4 @@ def _ours(group: flavors.RequestGroup) -> flavors.RequestGroup | None:
         resources=MappingProxyType(resources),
         required=required,
         forbidden=frozenset() if unsuffixed else group.forbidden,
-    )
-
-
-def _is_accelerator(resource_class: str) -> bool:
-    """Return whether a class is of ours; of unknown devices, by its form."""
-    return resource_class in ACCELERATOR_CLASSES or resource_class.startswith(
-        known_kinds.PCI_PREFIX
     )

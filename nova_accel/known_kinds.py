@@ -173,6 +173,27 @@ CLASSES = frozenset(
     {kind.whole_class for kind in _KINDS} | {NVME.vf_class, names.QAT_VF_CLASS}
 )
 
+# Classes that nothing but an accelerator is counted in, those of unknown
+# devices aside. The three standard ones are of os-resource-classes.
+ACCELERATOR_CLASSES = CLASSES | {
+    names.GPU_CLASS,
+    names.WHOLE_GPU_CLASS,
+    names.FPGA_CLASS,
+    names.MDEV_CLASS,
+    names.GPU_MEMORY_CLASS,
+    names.MIG_SLICE_CLASS,
+}
+
+
+def is_accelerator(resource_class: str) -> bool:
+    """Return whether only accelerators are counted in a class.
+
+    Of unknown devices its form tells.
+    """
+    return resource_class in ACCELERATOR_CLASSES or resource_class.startswith(
+        PCI_PREFIX
+    )
+
 
 def find(function: pci.PciFunction) -> Kind | None:
     """Return the kind that a function is of, None where none is known."""

@@ -18,15 +18,6 @@ _GROUP = re.compile(r"[A-Za-z0-9_-]{0,31}[A-Za-z_-]")
 _KEY = re.compile(
     r"(?P<kind>resources|trait)(?P<suffix>[a-zA-Z0-9_-]{0,64}):(?P<name>.+)"
 )
-# Classes that nothing but an accelerator is counted in.
-_CLASSES = known_kinds.CLASSES | {
-    names.GPU_CLASS,
-    names.WHOLE_GPU_CLASS,
-    names.FPGA_CLASS,
-    names.MDEV_CLASS,
-    names.GPU_MEMORY_CLASS,
-    names.MIG_SLICE_CLASS,
-}
 _WORDS = {
     names.FPGA_CLASS: "FPGA",
     names.MDEV_CLASS: "MDEV",
@@ -193,8 +184,8 @@ def _is_ours(name: str) -> bool:
     if name == names.NOVA_OWNER_TRAIT:
         return False
     return (
-        name in _CLASSES
-        or name.startswith((known_kinds.PCI_PREFIX, names.PIN_PREFIX))
+        known_kinds.is_accelerator(name)
+        or name.startswith(names.PIN_PREFIX)
         or names.is_ours(name)
     )
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters import request
-from nova_accel import errors, flavors, names
+from nova_accel import errors, flavors, known_kinds, names
 from placement_sync import flavor_specs
 
 A40 = flavor_specs.Want(
@@ -32,7 +32,7 @@ FOREIGN = {
 wants = st.builds(
     flavor_specs.Want,
     resources=st.dictionaries(
-        st.sampled_from(sorted(request.ACCELERATOR_CLASSES)),
+        st.sampled_from(sorted(known_kinds.ACCELERATOR_CLASSES)),
         st.integers(1, 9),
         min_size=1,
     ),
