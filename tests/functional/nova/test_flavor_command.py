@@ -4,40 +4,16 @@
 import contextlib
 import io
 import json
-from collections.abc import Mapping
 from typing import Any
 
-import fixtures
-from nova import context
-
 from nova_accel import cli, names
-from tests.functional.nova import base
+from tests.functional.nova import base, scheduled
 
 FLAVOR = "gpu.one"
 NODES = ("host1", "host2")
 
 
-def _as_admin(env: Mapping[str, Any], **kwargs: Any) -> Any:
-    """Return who asks: Nova's stub of Keystone knows no tokens."""
-    return context.RequestContext(
-        env.get("HTTP_X_AUTH_USER", env.get("HTTP_X_AUTH_TOKEN")),
-        env.get("HTTP_X_AUTH_PROJECT_ID", "admin"),
-        is_admin=True,
-        roles=["admin", "member", "reader"],
-        **kwargs,
-    )
-
-
-class FlavorCommand(base.AccelTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.useFixture(
-            fixtures.MonkeyPatch(
-                "nova.api.auth.NovaKeystoneContext._create_context",
-                _as_admin,
-            )
-        )
-
+class FlavorCommand(scheduled.AskedTestBase):
     def run_command(self, *words: str, status: int = 0) -> str:
         """Return what the command printed; its error if it is to fail."""
         out, err = io.StringIO(), io.StringIO()

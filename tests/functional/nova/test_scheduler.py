@@ -3,36 +3,14 @@
 
 from typing import Any
 
-import fixtures
 from nova import objects
-from nova.scheduler import request_filter
 
-from tests.functional.nova import base
+from tests.functional.nova import base, scheduled
 from tests.lab import fakehost
 
 
-class Scheduler(base.AccelTestBase):
-    def _setup_scheduler_service(self) -> Any:
-        self.useFixture(
-            fixtures.MonkeyPatch(
-                "nova.scheduler.request_filter.ALL_REQUEST_FILTERS",
-                list(request_filter.ALL_REQUEST_FILTERS),
-            )
-        )
-        scheduler = base.CONF.filter_scheduler
-        self.flags(
-            available_filters=[
-                "nova.scheduler.filters.all_filters",
-                "filters.accelerator_filter.AcceleratorFilter",
-            ],
-            enabled_filters=[
-                *scheduler.enabled_filters,
-                "NUMATopologyFilter",
-                "AcceleratorFilter",
-            ],
-            group="filter_scheduler",
-        )
-        return self.start_service("scheduler")
+class Scheduler(scheduled.ScheduledTestBase):
+    more_filters = ("NUMATopologyFilter",)
 
     def boot_many(self, specs: dict[str, str], count: int) -> list[Any]:
         """Return servers of one request, all of them active."""

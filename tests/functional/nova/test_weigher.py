@@ -4,64 +4,16 @@
 import contextlib
 import io
 import json
-from collections.abc import Mapping
 from typing import Any
 
-import fixtures
-from nova import context
-from nova.scheduler import request_filter
-
 from nova_accel import cli
-from tests.functional.nova import base
+from tests.functional.nova import base, scheduled
 
 NAME = "gpu.small"
 
 
-def _as_admin(env: Mapping[str, Any], **kwargs: Any) -> Any:
-    """Return who asks: Nova's stub of Keystone knows no tokens."""
-    return context.RequestContext(
-        env.get("HTTP_X_AUTH_USER", env.get("HTTP_X_AUTH_TOKEN")),
-        env.get("HTTP_X_AUTH_PROJECT_ID", "admin"),
-        is_admin=True,
-        roles=["admin", "member", "reader"],
-        **kwargs,
-    )
-
-
-class Weigher(base.AccelTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.useFixture(
-            fixtures.MonkeyPatch(
-                "nova.api.auth.NovaKeystoneContext._create_context",
-                _as_admin,
-            )
-        )
-
-    def _setup_scheduler_service(self) -> Any:
-        self.useFixture(
-            fixtures.MonkeyPatch(
-                "nova.scheduler.request_filter.ALL_REQUEST_FILTERS",
-                list(request_filter.ALL_REQUEST_FILTERS),
-            )
-        )
-        scheduler = base.CONF.filter_scheduler
-        self.flags(
-            available_filters=[
-                "nova.scheduler.filters.all_filters",
-                "filters.accelerator_filter.AcceleratorFilter",
-            ],
-            enabled_filters=[
-                *scheduler.enabled_filters,
-                "AcceleratorFilter",
-            ],
-            weight_classes=[
-                "nova.scheduler.weights.all_weighers",
-                "filters.accelerator_weigher.AcceleratorWeigher",
-            ],
-            group="filter_scheduler",
-        )
-        return self.start_service("scheduler")
+class Weigher(scheduled.AskedTestBase):
+    weighers = ("filters.accelerator_weigher.AcceleratorWeigher",)
 
     def landed(self, extra_specs: dict[str, str]) -> str:
         """Return the host that a server was started on."""
