@@ -58,8 +58,9 @@ class Service:
 PLACEMENT = Service(name="placement", group="placement", microversion="1.39")
 # Nova 32 to 34 have it. Hypervisors with the uuid that Placement knows
 # them by (2.53), flavors' extra specs in servers (2.61), migrations with
-# the servers' uuids and owners (2.80); from 2.88 hypervisors say less.
-COMPUTE = Service(name="compute", group="nova", microversion="2.80")
+# the servers' uuids and owners (2.80), flavors' extra specs checked when
+# they are written (2.86); from 2.88 hypervisors say less.
+COMPUTE = Service(name="compute", group="nova", microversion="2.86")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

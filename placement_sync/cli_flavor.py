@@ -27,7 +27,6 @@ from placement_sync import (
 # Devices that are read anew before a flavor is refused: with as many hosts
 # that differ from what bulk answers tell, something else is wrong.
 _EXACT = 100
-_SWITCH = ("on", "off")
 
 
 def add(subparsers: Any) -> None:
@@ -116,12 +115,15 @@ _REPEATED = (
     ("--charge", "CLASS=N", "what one takes, where it is not known"),
 )
 _SETTINGS = {
-    "numa_policy": tuple(one.value for one in flavors.NumaPolicy),
-    "locality": tuple(one.value for one in flavors.Locality),
-    "packing": tuple(one.value for one in flavors.Packing),
-    "display": _SWITCH,
-    "ramfb": _SWITCH,
-    "rom": _SWITCH,
+    name: tuple(one.value for one in words)
+    for name, words in {
+        "numa_policy": flavors.NumaPolicy,
+        "locality": flavors.Locality,
+        "packing": flavors.Packing,
+        "display": flavors.Switch,
+        "ramfb": flavors.Switch,
+        "rom": flavors.Switch,
+    }.items()
 }
 
 

@@ -65,7 +65,7 @@ def _links(
         for device in devices
         if device.vendor_id == _NVIDIA and pci.is_address(device.address)
     }
-    gpus = _gpus(reader)
+    gpus = _gpus(reader) if reader.gpus else frozenset()
     for address, facts in reader.gpus.items():
         known = locality.Links() if facts.is_mig else facts.links
         found[address] = known and dataclasses.replace(

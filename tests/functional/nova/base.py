@@ -244,12 +244,23 @@ class AccelTestBase(base.ServersTestBase):
     # -- servers ----------------------------------------------------------
 
     def boot(
-        self, extra_specs: dict[str, str], host: str | None = None, **kw: Any
+        self,
+        extra_specs: dict[str, str],
+        host: str | None = None,
+        is_checked: bool = True,
+        **kw: Any,
     ) -> Any:
-        """Return a server of a flavor with these extra specs."""
+        """Return a server of a flavor with these extra specs.
+
+        :param is_checked: whether Nova's API looks at them, as from 2.86 on.
+        """
+        admin = self.api_fixture.admin_api
+        newest = admin.microversion
+        admin.microversion = newest if is_checked else "2.85"
         flavor = self._create_flavor(
             extra_spec=extra_specs, memory_mb=256, vcpu=1, disk=1, ephemeral=0
         )
+        admin.microversion = newest
         return self._create_server(
             image_uuid=IMAGE,
             flavor_id=flavor,

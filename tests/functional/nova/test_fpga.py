@@ -114,7 +114,9 @@ class Fpga(base.AccelTestBase):
 
     def refused(self, extra_specs: dict[str, str]) -> str:
         """Return why a server was refused, and delete it."""
-        server = self.boot(extra_specs, expected_state="ERROR")
+        server = self.boot(
+            extra_specs, is_checked=False, expected_state="ERROR"
+        )
         reason = self.reason(server)
         self._delete_server(server)
         return reason

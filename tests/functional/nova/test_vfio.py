@@ -186,7 +186,7 @@ class Vfio(base.AccelTestBase):
     def test_a_wrong_option_is_named(self) -> None:
         self.start_host(CARD)
         wants = typed_group("8Q") | {"accelerator:display": "yes"}
-        refused = self.boot(wants, expected_state="ERROR")
+        refused = self.boot(wants, is_checked=False, expected_state="ERROR")
         self.assertIn(
             "'yes' is not a flavor extra spec accelerator:display",
             self.stdlog.logger.output,
