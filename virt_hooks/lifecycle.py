@@ -252,6 +252,9 @@ class Lifecycle:
             return
         with self._cards.hold(self._locks(wanted)):
             host = self._look_at(self.root, wanted)
+            held = self.claims_of(consumer)
+            if not any(in_use(claim) for claim in held):
+                host = self._unmaking.await_drivers(held, host)
             known = self._book.made()
             found = tuple(
                 recover.as_made(claim, known)
@@ -260,7 +263,7 @@ class Lifecycle:
                 )
                 if had.holds(claim.handle) or recover.is_ours(claim, known)
             )
-            if unknown := recover.but(found, self.claims_of(consumer)):
+            if unknown := recover.but(found, held):
                 use = self.read_use().without(had.mdevs | had.functions)
                 taken = [c for c in unknown if use.holds(c.handle)]
                 found = recover.but(found, taken)
@@ -270,9 +273,7 @@ class Lifecycle:
                     consumer,
                 )
                 return
-            mine = had.functions | {
-                claim.handle for claim in self.claims_of(consumer)
-            }
+            mine = had.functions | {claim.handle for claim in held}
             self._book.forget(consumer, wanted)
             for claim in self._programs.blanked(
                 found, mine, host, self.claims()

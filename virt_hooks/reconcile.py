@@ -22,6 +22,9 @@ LOG = logging.getLogger(__name__)
 # (nova/conf/base.py, manager_shutdown_timeout).
 _STOP_S = 5.0
 _WRITER = "nova-compute"
+# How often a device that has faded is looked at again at once: a driver
+# that binds is done in a second or two, and udev's word may be lost.
+_MOST_LOOKS = 3
 # Where this machine's own devices are, of which udev tells.
 _OWN = "/"
 
@@ -55,6 +58,8 @@ class Reconciler:
         )
         self._synchroniser: sync.Synchroniser | None = None
         self._problems: frozenset[model.Problem] = frozenset()
+        self._offered: frozenset[str] = frozenset()
+        self._looks = 0
         self._loop: loop.Loop | None = None
         self._doorbell: udev.Doorbell | None = None
 
@@ -102,8 +107,22 @@ class Reconciler:
             )
             self._reporter.catch_up(desired, result.present, result.calls)
             self._tell(result)
+            self._look_again(host)
             beat.beat(result, host, desired, self._accel.claims())
         return result
+
+    def _look_again(self, host: model.HostState) -> None:
+        """Ask for another pass where a device has nothing more to offer.
+
+        Its driver may just be binding it, when a guest is given it, or has
+        given it back.
+        """
+        offered = frozenset(d.address for d in host.devices if d.counters)
+        if self._offered <= offered or self._looks >= _MOST_LOOKS:
+            self._offered, self._looks = offered, 0
+            return
+        self._looks += 1
+        self.wake()
 
     def _measure(self) -> None:
         """Show metrics where nova.conf asks for them, and they can be."""

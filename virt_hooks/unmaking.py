@@ -103,22 +103,26 @@ class Unmaking:
             LOG.exception("%s stays", claim.handle)
             self._programs.note_kept(claim, error, self._host.state)
 
-    def _await_drivers(
-        self, found: tuple[model.Claim, ...], host: model.HostState
+    def await_drivers(
+        self, found: Iterable[model.Claim], host: model.HostState
     ) -> model.HostState:
         """Return the host once its drivers have back what guests had.
 
         libvirt answers while the kernel is still binding them: a device
-        read just then has nothing to offer.
+        read just then has nothing to offer, is not to be seen, or does not
+        tell its function.
         """
+        whole = {
+            claim.device
+            for claim in found
+            if claim.technology in matching.WHOLE
+        }
         until = time.monotonic() + _BIND_S
         while time.monotonic() < until:
             bare = {
-                claim.device
-                for claim in found
-                if claim.technology in matching.WHOLE
-                and (device := host.device(claim.device)) is not None
-                and not device.counters
+                address
+                for address in whole
+                if _is_bare(host.device(address))
             }
             if not bare:
                 break
@@ -139,10 +143,20 @@ class Unmaking:
         host = self._host.refresh_cards({claim.device for claim in told})
         if is_late:
             return
-        host = self._await_drivers(told, host)
+        host = self.await_drivers(told, host)
         self._book.unmade(
             claim.handle
             for claim in told
             if (device := host.device(claim.device)) is not None
             and claim.handle not in {p.handle for p in device.partitions}
         )
+
+
+def _is_bare(device: model.Device | None) -> bool:
+    """Return whether a device's driver on the host is not done with it."""
+    if device is None or not device.counters:
+        return True
+    region = device.region
+    if region is None or device.fault:
+        return False
+    return bool(region.driver) and region.function is None

@@ -175,3 +175,37 @@ def test_a_failed_region_is_set_aside(
                 bitstreams={good.name: good},
             )
     assert len(host.programmings()) == 1
+
+
+def test_a_card_is_offered_again_when_its_driver_has_it_back(
+    host: Controller, tmp_path: Path
+) -> None:
+    """The kernel is still binding it when its server is gone."""
+    life = site.started(host.root, state_dir=tmp_path)
+    wanted = site.bitstream(tmp_path, site.B)
+    slot = site.slot(life.host.state, site.PAC)
+    life.ensure(
+        "server",
+        (site.asks(wanted.name),),
+        (slot,),
+        bitstreams={wanted.name: wanted},
+    )
+    bus = host.root / "sys/bus/pci"
+    (bus / "drivers/dfl-pci/unbind").write_text(site.PAC)
+    # A pass that reads the host while libvirt gives the card to the guest.
+    life.host.refresh()
+    trait = names.function_trait(site.B)
+    device = life.host.state.device(f"{site.PAC}/region-0")
+    assert device is None or trait not in device.traits
+
+    later = threading.Timer(
+        1.0, (bus / "drivers_probe").write_text, (site.PAC,)
+    )
+    later.start()
+    life.release("server", (slot,), lambda claim: False)
+    later.join()
+    device = life.host.state.device(f"{site.PAC}/region-0")
+    assert device is not None
+    assert device.counters
+    assert trait in device.traits
+    assert life.claims() == ()
