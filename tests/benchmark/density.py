@@ -8,7 +8,9 @@ sizes of the card with the same probability; they come at random (a Poisson
 process) and stay for an exponentially distributed time, so many that four
 fifths of all memory would be in use if none were refused. The first tenth
 of the requests fills the cards and is not counted. Printed is the share of
-the memory asked for, in percent, that was refused.
+the memory asked for, in percent, that was refused. The last column tells, for
+comparison, what would be refused if the memory of all cards were one card's,
+of any size at any place: if nothing ever stood in the way of anything.
 
 All that decides is the library's own code: the vendor driver describes the
 cards, ``packing`` chooses the place on the card and says what remains,
@@ -45,7 +47,7 @@ from nova_accel import (
     providers,
 )
 from nova_accel.host import fs, known, nvml, sysfs
-from tests.hosts import build
+from tests.hosts import build, vgpu_cards
 
 ROOT = providers.ProviderRoot(name="node", uuid=str(uuid.UUID(int=1)))
 CARDS = 16
@@ -54,22 +56,7 @@ WARM_UP = 0.1
 _PLENTY = 1 << 16
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Gpu:
-    """A model, its PCI id, and the series of its time-sliced types."""
-
-    key: str
-    pci_id: str
-    series: str
-
-
-GPUS = {
-    gpu.key: gpu
-    for gpu in (
-        Gpu(key="L40S", pci_id="10de:26b9", series="Q"),
-        Gpu(key="A100", pci_id="10de:20f1", series="C"),
-    )
-}
+GPUS = {gpu.key: gpu for gpu in (vgpu_cards.L40S, vgpu_cards.A100)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,45 +79,13 @@ WAYS = (
     ),
 )
 
+POOL = "one pool"
+TITLES = (*(way.title for way in WAYS), POOL)
 
-def describe_card(gpu: Gpu, is_mixed: bool) -> model.Device:
+
+def describe_card(gpu: vgpu_cards.Gpu, is_mixed: bool) -> model.Device:
     """Return one card of a model as its vendor driver describes it."""
-    types = [
-        [one.name, 1, [one.framebuffer_mb, one.limit]]
-        for one in known.load().profiles_of(gpu.key)
-        if not one.instance and one.name.endswith(gpu.series)
-    ]
-    address = "0000:41:00.0"
-    parents = [build.vf_address(address, 4 + n) for n in range(32)]
-    description = {
-        "functions": [
-            {
-                "address": address,
-                "id": gpu.pci_id,
-                "class": "030200",
-                "driver": "nvidia",
-                "numa": 0,
-                "group": 1,
-                "vfs": {
-                    "total": 32,
-                    "count": 32,
-                    "offset": 4,
-                    "driver": "nvidia",
-                    "first_group": 10,
-                },
-            }
-        ],
-        "parents": [
-            {
-                "on": parents,
-                "prefix": "nvidia",
-                "types": [
-                    [str(number), f"NVIDIA {name}", *more]
-                    for number, (name, *more) in enumerate(types, 100)
-                ],
-            }
-        ],
-    }
+    description = vgpu_cards.describe(gpu, "0000:41:00.0")
     sizes = policy.MIXED if is_mixed else policy.EQUAL
     rules = policy.parse_policy([f'{{"address": "*", "sizes": "{sizes}"}}'])
     with tempfile.TemporaryDirectory() as root:
@@ -155,7 +110,7 @@ class Kind:
     The library's answers are remembered: the same state comes again.
     """
 
-    def __init__(self, gpu: Gpu, way: Way) -> None:
+    def __init__(self, gpu: vgpu_cards.Gpu, way: Way) -> None:
         self.blank = describe_card(gpu, way.is_mixed)
         self.settled = functools.lru_cache(1 << 16)(self._settle)
         self.published = functools.lru_cache(1 << 16)(self._publish)
@@ -311,39 +266,84 @@ def candidates_of(
     ]
 
 
-def run(gpu: Gpu, way: Way, seed: int, count: int) -> float:
-    """Return the percentage of memory asked for that was refused."""
-    kind = Kind(gpu, way)
-    blank = kind.blank
-    known_cards = cards.Cards(known.load())
-    found = {card.uuid: card for card in (Card(kind, n) for n in range(CARDS))}
-    wishes = {p.name: wanted_of(p, way) for p in blank.profiles}
-    leaving: list[tuple[float, str, Card]] = []
-    asked = refused = 0
-    for number, one in enumerate(trace(blank, seed, count)):
-        while leaving and leaving[0][0] <= one.begin:
-            _, consumer, card = heapq.heappop(leaving)
-            card.unmake(consumer)
+class Host:
+    """The cards of a host, and where on them servers stand."""
+
+    def __init__(self, kind: Kind, way: Way) -> None:
+        self._known = cards.Cards(known.load())
+        made = (Card(kind, number) for number in range(CARDS))
+        self._cards = {card.uuid: card for card in made}
+        self._wishes = {
+            p.name: wanted_of(p, way) for p in kind.blank.profiles
+        }
+        self._places: dict[str, Card] = {}
+
+    def take(self, one: Request) -> bool:
+        """Place a server as the library would; return whether it has room."""
         view = fit.View(
-            facts={uuid: card.facts for uuid, card in found.items()},
-            cards=known_cards,
+            facts={uuid: card.facts for uuid, card in self._cards.items()},
+            cards=self._known,
         )
         fits, _ = fit.fitting(
-            wishes[one.profile.name], candidates_of(found, one.profile), view
+            self._wishes[one.profile.name],
+            candidates_of(self._cards, one.profile),
+            view,
         )
+        if not fits:
+            return False
+        (chosen,) = fits[0]["mappings"]["_A"]
+        self._places[one.consumer] = self._cards[chosen]
+        self._cards[chosen].make(one.consumer, one.profile.name)
+        return True
+
+    def leave(self, one: Request) -> None:
+        """Remove a server."""
+        self._places.pop(one.consumer).unmake(one.consumer)
+
+
+class Pool:
+    """All the memory of so many cards, of which anybody takes anything."""
+
+    def __init__(self, blank: model.Device) -> None:
+        self._left = blank.counters[names.GPU_MEMORY_CLASS] * CARDS
+
+    def take(self, one: Request) -> bool:
+        """Return whether there was so much left."""
+        if one.profile.size > self._left:
+            return False
+        self._left -= one.profile.size
+        return True
+
+    def leave(self, one: Request) -> None:
+        """Give back what a server had."""
+        self._left += one.profile.size
+
+
+def run(gpu: vgpu_cards.Gpu, way: Way | None, seed: int, count: int) -> float:
+    """Return the percentage of memory asked for that was refused.
+
+    :param way: None for one pool of memory.
+    """
+    kind = Kind(gpu, way or WAYS[-1])
+    host = Host(kind, way) if way else Pool(kind.blank)
+    leaving: list[tuple[float, str, Request]] = []
+    asked = refused = 0
+    for number, one in enumerate(trace(kind.blank, seed, count)):
+        while leaving and leaving[0][0] <= one.begin:
+            host.leave(heapq.heappop(leaving)[-1])
+        fits = host.take(one)
         if fits:
-            (chosen,) = fits[0]["mappings"]["_A"]
-            found[chosen].make(one.consumer, one.profile.name)
-            heapq.heappush(leaving, (one.end, one.consumer, found[chosen]))
+            heapq.heappush(leaving, (one.end, one.consumer, one))
         if number >= WARM_UP * count:
             asked += one.profile.size
             refused += one.profile.size * (not fits)
     return 100 * refused / asked
 
 
-def _cell(job: tuple[str, int, int, int]) -> float:
-    key, way, seed, count = job
-    return run(GPUS[key], WAYS[way], seed, count)
+def _cell(job: tuple[str, str, int, int]) -> float:
+    key, title, seed, count = job
+    way = next((way for way in WAYS if way.title == title), None)
+    return run(GPUS[key], way, seed, count)
 
 
 def measure(
@@ -355,17 +355,17 @@ def measure(
 ) -> dict[tuple[str, str], list[float]]:
     """Return the percentages by model and way, one for each seed."""
     jobs = [
-        (key, way, seed, count)
-        for key, way, seed in itertools.product(
-            keys, range(len(WAYS)), range(1, seeds + 1)
+        (key, title, seed, count)
+        for key, title, seed in itertools.product(
+            keys, TITLES, range(1, seeds + 1)
         )
     ]
     found: dict[tuple[str, str], list[float]] = {}
     with concurrent.futures.ProcessPoolExecutor(workers) as pool:
         for job, share in zip(jobs, pool.map(_cell, jobs), strict=True):
-            title = WAYS[job[1]].title
-            found.setdefault((job[0], title), []).append(share)
-            tell(f"{job[0]} {title} seed {job[2]}: {share:.2f} %")
+            key, title, seed, _ = job
+            found.setdefault((key, title), []).append(share)
+            tell(f"{key} {title} seed {seed}: {share:.2f} %")
     return found
 
 
@@ -385,12 +385,11 @@ def main() -> None:
         given.workers,
         lambda line: print(line, file=sys.stderr, flush=True),
     )
-    titles = [way.title for way in WAYS]
-    print("refused, % of the GB asked for".ljust(32), *titles, sep="  ")
+    print("refused, % of the GB asked for".ljust(32), *TITLES, sep="  ")
     for key in keys:
         shares = [
             f"{statistics.fmean(found[key, title]):.2f}".rjust(len(title))
-            for title in titles
+            for title in TITLES
         ]
         print(f"{CARDS} x {key}".ljust(32), *shares, sep="  ")
 
