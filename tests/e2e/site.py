@@ -53,31 +53,48 @@ class Site:
             if image.name.startswith("e2e-"):
                 self.api.image.delete_image(image)
 
-    def providers(self) -> dict[str, Provider]:
+    def providers(self, host: str = "") -> dict[str, Provider]:
         """Return the providers below the compute node, by their suffix.
 
         The suffix is the device: ``mtty``, ``0000_02_00_0``.
+
+        :param host: of several nodes, the one meant.
         """
-        listed = self._placement("/resource_providers")["resource_providers"]
         return {
-            item["name"].split("_accel_", 1)[1]: self._provider(item)
-            for item in listed
-            if "_accel_" in item["name"]
+            name.split("_accel_", 1)[1]: self._provider(uuid, name)
+            for uuid, name in self.provider_names().items()
+            if f"{host}_accel_" in name
         }
 
-    def _provider(self, item: Mapping[str, Any]) -> Provider:
-        path = f"/resource_providers/{item['uuid']}"
+    def provider_names(self) -> dict[str, str]:
+        """Return the names of all providers by their uuids."""
+        listed = self._placement("/resource_providers")["resource_providers"]
+        return {item["uuid"]: item["name"] for item in listed}
+
+    def generation(self, provider: str) -> int:
+        """Return a provider's generation."""
+        path = f"/resource_providers/{provider}"
+        return int(self._placement(path)["generation"])
+
+    def _provider(self, uuid: str, name: str) -> Provider:
+        path = f"/resource_providers/{uuid}"
         return Provider(
-            uuid=item["uuid"],
-            name=item["name"],
+            uuid=uuid,
+            name=name,
             inventories=self._placement(f"{path}/inventories")["inventories"],
             traits=frozenset(self._placement(f"{path}/traits")["traits"]),
         )
 
     def flavor(self, name: str, **extra_specs: str) -> Any:
         """Create a flavor; ``__`` in a key stands for a colon."""
+        return self.flavor_of(64, f"e2e-{name}", extra_specs)
+
+    def flavor_of(
+        self, ram: int, name: str, extra_specs: Mapping[str, str]
+    ) -> Any:
+        """Create a flavor with so many MiB of memory."""
         flavor = self.api.compute.create_flavor(
-            name=f"e2e-{name}", ram=64, vcpus=1, disk=1
+            name=name, ram=ram, vcpus=1, disk=1
         )
         specs = {k.replace("__", ":"): v for k, v in extra_specs.items()}
         self.api.compute.create_flavor_extra_specs(flavor, specs)
@@ -98,13 +115,17 @@ class Site:
         assert stored.status_code == 204, stored.text
         return image
 
-    def request(self, name: str, flavor: Any) -> Any:
-        """Ask for a server and return it, whatever becomes of it."""
+    def request(self, name: str, flavor: Any, **more: Any) -> Any:
+        """Ask for a server and return it, whatever becomes of it.
+
+        :param more: what else Nova's API is told.
+        """
         return self.api.compute.create_server(
             name=name,
             flavor_id=flavor.id,
             image_id=self._image,
             networks="none",
+            **more,
         )
 
     def settle(self, server: Any) -> Any:
@@ -118,9 +139,9 @@ class Site:
 
         return wait_for(settled, f"{server.name} to settle")
 
-    def boot(self, name: str, flavor: Any) -> Any:
+    def boot(self, name: str, flavor: Any, **more: Any) -> Any:
         """Create a server and return it when it is ACTIVE."""
-        server = self.settle(self.request(name, flavor))
+        server = self.settle(self.request(name, flavor, **more))
         assert server.status == "ACTIVE", fault(server)
         return server
 
@@ -189,6 +210,16 @@ class Site:
         ]
         done = run(argv, self._env)
         assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+    def command(self, program: str, *arguments: str) -> Any:
+        """Run a program where there is no compute host; return its end."""
+        return run([self.layout.program(program), *arguments], self._env)
+
+    def commanded(self, program: str, *arguments: str) -> str:
+        """Run a program that must succeed; return what it says."""
+        done = self.command(program, *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
         return str(done.stdout)
 
     def sync(self, *arguments: str) -> Any:

@@ -23,7 +23,7 @@ FLAVOR = "nano"
 
 #: nova-compute logs this after its first report to placement, just before
 #: it listens (nova.service.Service.start).
-_COMPUTE_READY = "Join ServiceGroup membership for this service compute"
+COMPUTE_READY = "Join ServiceGroup membership for this service compute"
 _CONDUCTOR_READY = "Starting conductor node"
 _SCHEDULER_READY = "Starting scheduler node"
 _PLUGIN = "[sqlalchemy.plugins]\nlab_sqlite = lab_sqlite:SharedSqlite\n"
@@ -103,6 +103,10 @@ class Cloud:
         self.processes.stop("nova-scheduler")
         self._scheduler()
 
+    def map_hosts(self) -> None:
+        """Map compute hosts that are new into their cell."""
+        self._prepare("discover")
+
     def _lay_out(self, options: Options) -> None:
         layout = self.layout
         if layout.log.exists():
@@ -177,7 +181,7 @@ class Cloud:
         yield Step(
             "cell mapping",
             ("nova-conductor",),
-            lambda: self._prepare("discover"),
+            self.map_hosts,
         )
         yield Step(
             "image and flavor",
@@ -251,7 +255,7 @@ class Cloud:
                 *(f"--config-file={path}" for path in files),
             ],
         )
-        ready = self.processes.says("nova-compute", _COMPUTE_READY, seen)
+        ready = self.processes.says("nova-compute", COMPUTE_READY, seen)
         self.processes.wait("nova-compute", ready, process)
 
     def _prepare(self, *argv: str) -> None:

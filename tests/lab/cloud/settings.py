@@ -2,7 +2,7 @@
 """The services' configuration files, as values and as text."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.lab.cloud.layout import Layout
@@ -27,6 +27,7 @@ _STOCK_FILTERS = (
     "ImagePropertiesFilter",
     "ServerGroupAntiAffinityFilter",
     "ServerGroupAffinityFilter",
+    "NUMATopologyFilter",
 )
 #: What the library may offer of the lab's devices: every mdev parent's
 #: partitions, two of mtty's 24 ports so that the second server fills it, and
@@ -82,6 +83,36 @@ def unified_limits(layout: Layout, endpoint: str) -> str:
             "oslo_limit": {"endpoint_id": endpoint, **limits},
         }
     )
+
+
+def simulated_state(layout: Layout, name: str) -> Path:
+    """Return the state directory of a simulated host's nova-compute."""
+    return layout.state / "simulated" / name
+
+
+def simulated_compute(
+    layout: Layout, name: str, device_spec: Sequence[str]
+) -> str:
+    """Return the configuration of a host that runs nothing.
+
+    Its servers are in Nova's driver for tests, its devices in a directory
+    that placement-sync reads; nova-compute itself knows nothing of them.
+    """
+    ini = _nova_common(layout)
+    state = simulated_state(layout, name)
+    ini["DEFAULT"] |= {
+        "host": name,
+        "state_path": str(state),
+        "instances_path": str(state / "instances"),
+        "compute_driver": "lab_simulated.SimulatedDriver",
+        "reserved_host_memory_mb": "0",
+        "update_resources_interval": "300",
+    }
+    ini["nova_accel"] = {
+        "device_spec": list(device_spec),
+        "state_dir": str(state / "accel"),
+    }
+    return render(ini)
 
 
 def write_settings(
@@ -234,6 +265,12 @@ def _nova_control(layout: Layout, options: Options) -> Ini:
             ],
             "enabled_filters": ",".join(
                 (*_STOCK_FILTERS, "AcceleratorFilter")
+            ),
+            "weight_classes": ",".join(
+                (
+                    "nova.scheduler.weights.all_weighers",
+                    "filters.accelerator_weigher.AcceleratorWeigher",
+                )
             ),
         }
     return ini
