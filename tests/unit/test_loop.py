@@ -133,13 +133,16 @@ def test_a_storm_of_wake_ups_is_one_pass(started: Starting) -> None:
 def test_a_storm_that_never_ends_starves_nobody(started: Starting) -> None:
     run = Pass()
     made = started(run)
-    begin = time.monotonic()
+    begin = woken = time.monotonic()
+    calm = 0.0
     while run.count < 3:
         made.wake()
         time.sleep(SETTLE_S / 10)
-        assert time.monotonic() < begin + PATIENCE_S
+        calm, woken = max(calm, time.monotonic() - woken), time.monotonic()
+        assert woken < begin + PATIENCE_S
     least = (loop.MAX_SETTLING - 1) * SETTLE_S
-    assert run.began[2] - run.began[1] >= least
+    # On a busy machine the storm itself may have paused for so long.
+    assert run.began[2] - run.began[1] >= least or calm >= SETTLE_S
 
 
 def test_a_wake_up_during_a_pass_is_one_more_pass(

@@ -54,9 +54,13 @@ def read(
             # A link that leads elsewhere names another driver.
             if one != "driver" and base.count("/") > str(root).count("/") + 3
         )
+        broken: list[str] = []
         for share, fault in faults:
             place = places[int(share * len(places))]
-            # An earlier fault may stand where this one would go.
+            # What is broken has nothing below it that could break, too.
+            if any(place.startswith(f"{one}/") for one in broken):
+                continue
+            broken.append(place)
             with contextlib.suppress(OSError, RuntimeError):
                 build.break_path(root, place, {"fault": fault})
         return look.read(root), cards
