@@ -2,6 +2,7 @@
 """What is known of the providers that a request's candidates name."""
 
 import dataclasses
+import threading
 from collections.abc import Iterable, Sequence
 
 from filters import answers, cache, offered, questions, request
@@ -16,6 +17,9 @@ _OUT_OF = 100
 # call each: half a second when they take 15 ms. Later requests read on
 # where this one stopped.
 _MOST_HELD = 32
+# For how long one request waits for the bulk read of another, instead of
+# reading the same: that of a thousand hosts takes less.
+_PATIENCE_SECONDS = 5.0
 # Cards of which the sums don't tell what stands on them.
 _UNEVEN = frozenset(
     names.layout_trait(layout.value)
@@ -36,6 +40,7 @@ class Offers:
     def __init__(self, get: questions.Get, known: cache.Cache) -> None:
         self._get = get
         self._cache = known
+        self._bulk = threading.Lock()
 
     def read(
         self,
@@ -57,16 +62,36 @@ class Offers:
         except questions.FactsError as error:
             problems.append(error)
             return self._cache.recall(named)
-        known = self._cache.compare(listed, named)
-        found = known.facts
-        if len(known.changed) <= max(_FEW, len(listed) // _OUT_OF):
-            found.update(self._read_few(known.changed, listed, problems))
-        else:
-            found.update(
-                self._read_all(wanted, known.changed, listed, tree, problems)
-            )
+        found = self._read_changed(wanted, named, listed, tree, problems)
         self._add_held(named, found, problems)
         return found
+
+    def _read_changed(
+        self,
+        wanted: request.AcceleratorRequest,
+        named: Sequence[str],
+        listed: offered.Facts,
+        tree: str,
+        problems: questions.Problems,
+    ) -> dict[str, offered.ProviderFacts]:
+        """Read what has changed; by one for all, where it is much."""
+        few = max(_FEW, len(listed) // _OUT_OF)
+        known = self._cache.compare(listed, named)
+        is_mine = len(known.changed) > few and self._bulk.acquire(
+            timeout=_PATIENCE_SECONDS
+        )
+        try:
+            if is_mine:  # whoever had it before may have read all
+                known = self._cache.compare(listed, named)
+            changed = known.changed
+            return known.facts | (
+                self._read_few(changed, listed, problems)
+                if len(changed) <= few
+                else self._read_all(wanted, changed, listed, tree, problems)
+            )
+        finally:
+            if is_mine:
+                self._bulk.release()
 
     def _read_few(
         self,

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is read of Placement, and how often."""
 
+import threading
+import time
 from concurrent import futures
 from typing import Any
 
 import pytest
 
-from filters import cache, facts, request
+from filters import answers, cache, facts, offers, request
 from nova_accel import names
 from tests import told
 
@@ -26,7 +28,7 @@ def test_before_the_first_host_reports_nothing_of_ours_is_offered() -> None:
             ' CUSTOM_OWNER_NOVA_ACCEL."}]}',
         )
 
-    assert facts.fetch_offers(get, GROUP) == {}
+    assert answers.fetch_offers(get, GROUP) == {}
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,7 @@ def test_another_failure_stays_unknown(reason: str) -> None:
         raise facts.FactsError(path, reason)
 
     with pytest.raises(facts.FactsError):
-        facts.fetch_offers(get, GROUP)
+        answers.fetch_offers(get, GROUP)
 
 
 # -- how often ----------------------------------------------------------------
@@ -65,6 +67,53 @@ def test_many_cards_are_read_in_one_call() -> None:
     assert book.calls() == [told.LISTING, told.LISTING, *told.CARD]
     assert names.DRAINED_TRAIT in second["card07"].traits
     assert first["card07"].label == second["card07"].label == "node_card07"
+
+
+def test_who_comes_at_once_with_others_waits_for_one_bulk_read() -> None:
+    book = told.Book(40)
+    have_listed = threading.Barrier(2, timeout=10)
+
+    def get(path: str) -> Any:
+        if path.startswith(told.BULK):
+            time.sleep(0.1)  # enough for the other to come this far
+        found = book.get(path)
+        if path.startswith(f"{told.LISTING}?"):
+            have_listed.wait()
+        return found
+
+    reader = facts.Reader(get)
+    with futures.ThreadPoolExecutor(2) as threads:
+        looks = threads.map(
+            lambda _: told.ask(reader, book.providers).facts, range(2)
+        )
+        first, second = looks
+
+    assert first == second
+    assert book.calls() == [told.LISTING, told.LISTING, told.BULK]
+
+
+def test_a_bulk_read_that_hangs_holds_nobody_up_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(offers, "_PATIENCE_SECONDS", 0.01)
+    book = told.Book(40)
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def get(path: str) -> Any:
+        if path.startswith(told.BULK) and not hangs.is_set():
+            hangs.set()
+            goes_on.wait(10)
+        return book.get(path)
+
+    reader = facts.Reader(get)
+    with futures.ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(told.ask, reader, book.providers)
+        assert hangs.wait(10)
+        found = told.ask(reader, book.providers).facts
+        assert found.keys() == book.providers.keys()
+        assert not slow.done()
+        goes_on.set()
+        assert slow.result(10).facts == found
 
 
 def test_of_one_host_only_its_tree_is_listed() -> None:
