@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where devices stand: below which port, and beside which other cards.
+"""Where devices stand, and how near to each other.
 
 What stands below one PCIe root port reaches each other without crossing
 the root complex. What has an NVLink in common needs no PCIe at all.
@@ -8,8 +8,9 @@ the root complex. What has an NVLink in common needs no PCIe at all.
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
-from nova_accel import model, names, pci
+from nova_accel import flavors, model, names, pci
 
 # A host bridge's directory (drivers/pci/probe.c,
 # pci_register_host_bridge(): "pci%04x:%02x").
@@ -135,3 +136,75 @@ def _unread_links(
 def _untold(links: Mapping[str, Links | None]) -> tuple[str, ...]:
     silent = sorted(a for a, one in links.items() if one is None)
     return tuple(names.nvlink_trait(address) for address in silent)
+
+
+# -- what their providers tell ----------------------------------------------
+
+_ALIKE = {
+    flavors.Locality.PCIE: (names.PCIE_PREFIX, "PCIe root port"),
+    flavors.Locality.NUMA: (names.NUMA_PREFIX, "NUMA node"),
+}
+
+
+class Seat(Protocol):
+    """A device as its provider tells of it.
+
+    ``card`` is the same for all parts of one card; ``address`` is the
+    card's own, as provider_name spells it, empty where it is not known.
+    """
+
+    @property
+    def card(self) -> str:
+        """Return what tells the physical card."""
+
+    @property
+    def address(self) -> str:
+        """Return the card's address, of which links tell."""
+
+    @property
+    def traits(self) -> frozenset[str]:
+        """Return the provider's traits, none if they were not read."""
+
+
+def between(wanted: flavors.Locality, one: Seat, two: Seat) -> str:
+    """Return what speaks against taking two devices together, or nothing.
+
+    A device of which nothing was read is no objection.
+    """
+    is_one_card = one.card == two.card
+    if wanted is flavors.Locality.DIFFERENT_CARD:
+        return "one card" if is_one_card else ""
+    if is_one_card or not (one.traits and two.traits):
+        return ""
+    if wanted is flavors.Locality.NVLINK:
+        is_told = one.address and two.address
+        is_linked = _has_link(one, two) or _has_link(two, one)
+        return "no NVLink between them" if is_told and not is_linked else ""
+    return _unlike(wanted, one, two)
+
+
+def _has_link(one: Seat, two: Seat) -> bool:
+    return names.nvlink_trait(two.address) in one.traits
+
+
+def _unlike(wanted: flavors.Locality, one: Seat, two: Seat) -> str:
+    if wanted not in _ALIKE:
+        return ""
+    prefix, what = _ALIKE[wanted]
+    here, there = told(one.traits, prefix), told(two.traits, prefix)
+    if here == there:
+        return ""
+    return f"{what} {_listed(here)} and {_listed(there)}"
+
+
+def told(traits: Iterable[str], prefix: str) -> frozenset[str]:
+    """Return what traits say below a prefix, as the number of a node."""
+    return frozenset(
+        trait.removeprefix(prefix)
+        for trait in traits
+        if trait.startswith(prefix)
+    )
+
+
+def _listed(said: Iterable[str]) -> str:
+    return ", ".join(sorted(said)) or "not known"

@@ -3,9 +3,9 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from nova_accel import flavors, names
+from nova_accel import flavors, locality, names
 from placement_sync import flavor_specs, wares
 
 # Tries after which a search gives up; then nothing is known, and nothing
@@ -143,8 +143,9 @@ class _Search:
     def _may_join(self, old: int, new: int) -> bool:
         if self._asked.is_isolated and old == new:
             return False
-        locality = self._asked.placing.locality
-        return _PAIRS[locality](self._host[old], self._host[new])
+        return not locality.between(
+            self._asked.placing.locality, self._host[old], self._host[new]
+        )
 
     def _is_near(self, chosen: list[int]) -> bool:
         """Return whether devices are on as many NUMA nodes as a guest."""
@@ -205,47 +206,7 @@ def _alike(group: flavors.RequestGroup) -> tuple[object, ...]:
 
 def nodes(device: wares.Provider) -> frozenset[str]:
     """Return the NUMA node that a device is on, none if it is not told."""
-    return _told(device, names.NUMA_PREFIX)
-
-
-def _told(device: wares.Provider, prefix: str) -> frozenset[str]:
-    return frozenset(t for t in device.traits if t.startswith(prefix))
-
-
-def _is_one_card(one: wares.Provider, two: wares.Provider) -> bool:
-    return one.card == two.card
-
-
-def _is_linked(one: wares.Provider, two: wares.Provider) -> bool:
-    return (
-        _is_one_card(one, two)
-        or names.nvlink_trait(two.address) in one.traits
-        or names.nvlink_trait(one.address) in two.traits
-    )
-
-
-def _alike_by(
-    prefix: str,
-) -> Callable[[wares.Provider, wares.Provider], bool]:
-    def is_alike(one: wares.Provider, two: wares.Provider) -> bool:
-        if _is_one_card(one, two):
-            return True
-        return _told(one, prefix) == _told(two, prefix)
-
-    return is_alike
-
-
-_PAIRS: Mapping[
-    flavors.Locality, Callable[[wares.Provider, wares.Provider], bool]
-] = {
-    flavors.Locality.ANY: lambda one, two: True,
-    flavors.Locality.DIFFERENT_CARD: lambda one, two: not _is_one_card(
-        one, two
-    ),
-    flavors.Locality.NUMA: _alike_by(names.NUMA_PREFIX),
-    flavors.Locality.PCIE: _alike_by(names.PCIE_PREFIX),
-    flavors.Locality.NVLINK: _is_linked,
-}
+    return locality.told(device.traits, names.NUMA_PREFIX)
 
 
 # -- how many servers fit now -----------------------------------------------
@@ -277,11 +238,11 @@ def room(
 
 def _sets(asked: flavor_specs.Asked, host: Devices) -> Iterator[Devices]:
     """Yield sets of devices of which no server has some of two."""
-    locality = asked.placing.locality
+    wanted = asked.placing.locality
     is_near = asked.placing.numa is flavors.NumaPolicy.REQUIRED
     if is_near and (asked.cells or 1) == 1:
-        locality = flavors.Locality.NUMA
-    if locality in (flavors.Locality.ANY, flavors.Locality.DIFFERENT_CARD):
+        wanted = flavors.Locality.NUMA
+    if wanted in (flavors.Locality.ANY, flavors.Locality.DIFFERENT_CARD):
         yield host
         return
     left = list(host)
@@ -290,7 +251,7 @@ def _sets(asked: flavor_specs.Asked, host: Devices) -> Iterator[Devices]:
         while todo:
             one = todo.pop()
             found.append(one)
-            near = [two for two in left if _PAIRS[locality](one, two)]
+            near = [d for d in left if not locality.between(wanted, one, d)]
             left = [two for two in left if two not in near]
             todo += near
         yield found

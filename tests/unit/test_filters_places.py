@@ -147,3 +147,22 @@ def test_a_device_of_which_nothing_was_read_is_no_objection(
 def test_a_seat_tells_its_nodes() -> None:
     assert seat(A, numa(3)).nodes == {"3"}
     assert seat(A).nodes == frozenset()
+
+
+@pytest.mark.parametrize("locality", [DIFFERENT, NVLINK, PCIE, NUMA])
+def test_a_pair_is_told_the_same_in_either_order(
+    locality: flavors.Locality,
+) -> None:
+    found = [
+        seat(A, numa(0), names.pcie_trait("0000:40:01.0")),
+        seat(B, numa(1), names.pcie_trait("0000:80:01.0")),
+        seat(A if locality is DIFFERENT else C, numa(1)),
+    ]
+
+    told = {
+        places.objection(locality, order)
+        for order in itertools.permutations(found)
+    }
+
+    assert len(told) == 1
+    assert "" not in told
