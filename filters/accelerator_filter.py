@@ -13,7 +13,7 @@ that the last filter leaves.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from nova import exception
@@ -138,7 +138,10 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         held = accelerator_images.shared().by_group(spec._context, wanted)
         wanted = dataclasses.replace(wanted, preferred=held)
         memory = self._memories.recall(spec, wanted)
-        look = self._look(hosts, memory, _server(spec))
+        found = [host.allocation_candidates for host in hosts]
+        look = self._reader.look_twice(
+            memory, _server(spec), found, self._cards
+        )
         for problem in look.problems:
             LOG.warning("AcceleratorFilter knows less: %s", problem)
         return [
@@ -150,26 +153,6 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
     def host_passes(self, host_state: Any, spec: Any) -> bool:
         """Return whether one host passes; see filter_all."""
         return bool(list(self.filter_all([host_state], spec)))
-
-    def _look(
-        self, hosts: Sequence[Any], memory: facts.Memory, server: str
-    ) -> facts.Look:
-        """Return what is known; what would refuse is read anew first."""
-        found = [host.allocation_candidates for host in hosts]
-        look = self._reader.look(memory, server, found)
-        doubtful = fit.doubts(
-            memory.wanted,
-            (candidate for several in found for candidate in several),
-            fit.View(facts=look.facts, cards=self._cards),
-        )
-        if not doubtful:
-            return look
-        again = self._reader.confirm(memory, doubtful)
-        return dataclasses.replace(
-            look,
-            facts={**look.facts, **again.facts},
-            problems=(*look.problems, *again.problems),
-        )
 
     def _keep(
         self, host: Any, spec: Any, memory: facts.Memory, look: facts.Look
@@ -194,10 +177,11 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         every.update(lacks)
         if not fits:
             # No server goes without a host when alternates are looked for.
+            lines = explain.first(every.values(), _MAX_REASONS)
             LOG.log(
                 logging.DEBUG if look.again else logging.INFO,
                 "AcceleratorFilter refuses host %(host)s: %(lacks)s",
-                {"host": host.host, "lacks": _joined(every.values())},
+                {"host": host.host, "lacks": "; ".join(lines)},
             )
         return bool(fits)
 
@@ -213,15 +197,6 @@ def _cells(
     ):
         return numa.UNTOLD
     return read_cells(host, spec, candidates[0])
-
-
-def _joined(lacks: Iterable[str]) -> str:
-    """Return reasons in one line, of many pairs of cards the first ones."""
-    found = list(dict.fromkeys(lacks))
-    more = len(found) - _MAX_REASONS
-    if more > 0:
-        found[_MAX_REASONS:] = [f"and {more} more"]
-    return "; ".join(found)
 
 
 def _server(spec: Any) -> str:

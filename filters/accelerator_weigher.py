@@ -168,7 +168,7 @@ def _fullness(
         scores.fullness(
             wanted,
             seen.cards,
-            scores.named(wanted, seen.candidates),
+            offered.named(wanted.classes, seen.candidates),
             seen.more,
         )
         for seen in hosts

@@ -45,8 +45,7 @@ def fetch_offers(
     :raises FactsError: Placement did not answer.
     """
     path = candidates_path(
-        dataclasses.replace(_ours(group), suffix="_ACCEL"),
-        **({"in_tree_ACCEL": tree} if tree else {}),
+        _ours(group, "_ACCEL"), **({"in_tree_ACCEL": tree} if tree else {})
     )
     return read_known(get, path, _summaries)
 
@@ -84,7 +83,7 @@ def fetch_listing(
     :raises FactsError: Placement did not answer.
     """
     common = functools.reduce(_common, map(_of_one, groups))
-    query = group_query(_ours(common), "")
+    query = group_query(_ours(common, ""))
     if tree:
         query["in_tree"] = tree
     return read_known(
@@ -188,9 +187,10 @@ def holding(
     )
 
 
-def _ours(group: flavors.RequestGroup) -> flavors.RequestGroup:
+def _ours(group: flavors.RequestGroup, suffix: str) -> flavors.RequestGroup:
+    """Return what a group asks of a provider of ours, by that suffix."""
     return dataclasses.replace(
-        group, required=group.required | {names.OWNER_TRAIT}
+        group, suffix=suffix, required=group.required | {names.OWNER_TRAIT}
     )
 
 

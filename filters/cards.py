@@ -9,16 +9,14 @@ what is expected to remain is reckoned in the tightest one.
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from filters import arrangements, offered
-from nova_accel import catalogue, flavors, model, names, packing, profiles
+from nova_accel import catalogue, flavors, model, names, packing
 
 # What no device can make, a number that bounds nothing.
 _PLENTY = 1 << 16
 _ADDRESS = "card"
-# NVIDIA's, the only vendor whose geometry anybody lists.
-_VENDOR_ID = "10de"
 
 # How many fewer of each size could be made afterwards: pairs of size in
 # MiB and number, the largest size first. Less is better.
@@ -57,16 +55,13 @@ class Cards:
 
     def __init__(self, known: catalogue.Catalogue) -> None:
         self._known = known
-        self._by_trait = {
-            profiles.profile_trait(one.name, _VENDOR_ID, gpu=True): one
-            for gpu in known.gpus()
-            for one in known.profiles_of(gpu.key)
-        }
+        self._by_trait = known.by_trait()
         # A cloud has few kinds of cards, in few states each.
         self._device = functools.lru_cache(maxsize=4096)(self._build)
         self._left = functools.lru_cache(maxsize=16384)(self._remaining)
         self._stood = functools.lru_cache(maxsize=16384)(self._stand)
         self._room = functools.lru_cache(maxsize=16384)(self._has_room)
+        self._sizes = functools.lru_cache(maxsize=4096)(self._told_sizes)
 
     def wanted(
         self, group: flavors.RequestGroup
@@ -103,11 +98,14 @@ class Cards:
             or all(
                 each.get(names.GPU_CLASS, 0) <= 1 for each in facts.held or ()
             ),
-            sizes=frozenset(
-                self._by_trait[trait].framebuffer_mb
-                for trait in facts.traits
-                if trait in self._by_trait
-            ),
+            sizes=self._sizes(facts.traits),
+        )
+
+    def _told_sizes(self, traits: frozenset[str]) -> frozenset[int]:
+        return frozenset(
+            self._by_trait[trait].framebuffer_mb
+            for trait in traits
+            if trait in self._by_trait
         )
 
     def has_room(self, shape: Shape, more: More) -> bool:
@@ -224,7 +222,12 @@ class Cards:
         chosen: dict[tuple[int, str], model.Profile] = {}
         for one in types:
             if bool(one.instance) == (layout is model.Layout.MIG):
-                profile = _profile(one, layout, gpu, counters)
+                charges = {
+                    name: amount
+                    for name, amount in self._known.charges(one).items()
+                    if name in counters
+                }
+                profile = _profile(one, layout, charges)
                 chosen.setdefault((one.framebuffer_mb, one.instance), profile)
         return model.Device(
             address=_ADDRESS,
@@ -275,20 +278,14 @@ def _geometry(
 def _profile(
     one: catalogue.VgpuFacts,
     layout: model.Layout,
-    gpu: catalogue.GpuFacts | None,
-    counters: Mapping[str, int],
+    charges: Mapping[str, int],
 ) -> model.Profile:
     is_mixed = layout is model.Layout.MIXED
     limits = [one.limit, one.limit_mixed if is_mixed else None]
-    wanted = {
-        names.GPU_CLASS: 1,
-        names.GPU_MEMORY_CLASS: one.framebuffer_mb,
-        names.MIG_SLICE_CLASS: _slices(one, gpu),
-    }
     return model.Profile(
         name=one.name,
-        trait=profiles.profile_trait(one.name, _VENDOR_ID, gpu=True),
-        charges={n: a for n, a in wanted.items() if a and n in counters},
+        trait=one.trait,
+        charges=charges,
         available=_PLENTY,
         size=one.framebuffer_mb,
         limit=min(n for n in limits if n is not None),
@@ -299,22 +296,12 @@ def _profile(
     )
 
 
-def _slices(
-    one: catalogue.VgpuFacts, gpu: catalogue.GpuFacts | None
-) -> int:
-    """Return the compute slices that one vGPU of a type charges."""
-    if gpu is None or one.per_instance != 1:
-        return 0
-    return next((k.slices for k in gpu.kinds if k.name == one.instance), 0)
+_LAYOUTS = {names.layout_trait(one.value): one for one in model.Layout}
 
 
-def _layout(traits: Iterable[str]) -> model.Layout | None:
+def _layout(traits: frozenset[str]) -> model.Layout | None:
     """Return the layout that a provider's traits tell, None if none."""
-    found = [
-        layout
-        for layout in model.Layout
-        if names.layout_trait(layout.value) in traits
-    ]
+    found = [_LAYOUTS[trait] for trait in _LAYOUTS.keys() & traits]
     return found[0] if len(found) == 1 else None
 
 

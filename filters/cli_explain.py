@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from filters import cards, facts, replay
-from nova_accel import errors
+from nova_accel import errors, names, report
 from nova_accel.host import known
-from placement_sync import api, cli_options, cli_profile, cloud, wares
+from placement_sync import api, cli_options, cloud, lookup, wares
 
 _NOBODY = 1
 _DISK = "DISK_GB"
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
     whole = cloud.read(door)
     tree = ""
     if arguments.only_host:
-        devices = cli_profile.on_host(whole.devices, arguments.only_host)
+        devices = lookup.on_host(whole.devices, arguments.only_host)
         tree = devices[0].root
         whole = wares.Cloud(devices=tuple(devices), hosts=whole.hosts)
     disabled = cloud.with_trait(door, replay.DISABLED_TRAIT)
@@ -112,7 +112,9 @@ def _question(
 ) -> replay.Question:
     """Return what is asked about.
 
-    :raises MalformedError: nothing is, or no accelerator.
+    :raises MalformedError: nothing is, or no accelerator, or a flavor that
+        Nova does not have.
+    :raises ServiceError: Nova can't be asked.
     """
     specs: dict[str, str] = {}
     needs: dict[str, int] = {}
@@ -139,6 +141,10 @@ def _question(
 
 
 def _pairs(given: Sequence[str]) -> dict[str, str]:
+    """Return extra specs by key.
+
+    :raises MalformedError: one is no pair.
+    """
     found = {}
     for text in given:
         key, sign, value = text.partition("=")
@@ -152,17 +158,11 @@ def _text(found: replay.Replay) -> str:
     rows = [_HEAD]
     for host in found.hosts:
         for n, card in enumerate(host.cards):
-            name = card.name.removeprefix(f"{host.name}_accel_")
+            name = card.name.removeprefix(names.provider_name(host.name, ""))
             rows.append(
                 ("" if n else host.name, name, card.verdict, card.why)
             )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+    lines = list(report.columns(rows))
     if not found.hosts:
         lines = ["No host has an accelerator of the classes asked for."]
     hosts = sum(bool(host.fits) for host in found.hosts)

@@ -4,7 +4,7 @@
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from filters import facts, offered, request
+from filters import answers, offered, questions, request
 from nova_accel import flavors
 
 # Lines of one explanation; a cloud has more devices than a log needs.
@@ -30,7 +30,7 @@ class Refusal:
 
 
 def find_refusal(
-    get: facts.Get, wanted: request.AcceleratorRequest
+    get: questions.Get, wanted: request.AcceleratorRequest
 ) -> Refusal | None:
     """Return why Placement has nothing for a request, None if it may have.
 
@@ -47,10 +47,10 @@ def find_refusal(
             continue
         asked.append(alike)
         try:
-            if not facts.fetch_any(get, group):
+            if not answers.fetch_any(get, group):
                 return _explain(get, group)
-        except facts.FactsError as error:
-            unheard = facts.UNHEARD_OF.search(error.reason)
+        except questions.FactsError as error:
+            unheard = questions.UNHEARD_OF.search(error.reason)
             if unheard is None:
                 raise
             return Refusal(
@@ -61,11 +61,11 @@ def find_refusal(
     return None
 
 
-def _explain(get: facts.Get, group: flavors.RequestGroup) -> Refusal:
+def _explain(get: questions.Get, group: flavors.RequestGroup) -> Refusal:
     try:
-        providers = facts.fetch_everything(get)
-        names = facts.fetch_names(get)
-    except facts.FactsError as error:
+        providers = answers.fetch_everything(get)
+        names = answers.fetch_names(get)
+    except questions.FactsError as error:
         return Refusal(
             group=group,
             summary=f"no accelerator serves {group}",
@@ -91,53 +91,56 @@ def describe(
         ),
         key=lambda p: p.label,
     )
-    lines = [f"{p.label}: {_lacks(group, p)}" for p in named]
-    if len(lines) > _MAX_LINES:
-        rest = len(lines) - _MAX_LINES
-        lines[_MAX_LINES:] = [f"and {rest} more"]
+    roomy = (
+        f"has room for {group}; look at max_unit, min_unit and step_size of"
+        " its inventories"
+    )
+    lines = [
+        f"{p.label}: {lacking(group, p.traits, p.stock) or roomy}"
+        for p in named
+    ]
     return Refusal(
-        group=group, summary=_summary(group, named), details=tuple(lines)
+        group=group,
+        summary=_summary(group, named),
+        details=tuple(first(lines, _MAX_LINES)),
     )
 
 
+def lacking(
+    group: flavors.RequestGroup,
+    traits: frozenset[str],
+    stock: Mapping[str, offered.Stock],
+) -> str:
+    """Return what a provider lacks for a group, nothing if it has room."""
+    lacks = _traits_lacking(group, traits)
+    suffices = []
+    for name, amount in group.resources.items():
+        if name not in stock:
+            lacks.append(f"has no {name}")
+        elif amount > stock[name].left:
+            lacks.append(f"{name} {stock[name]}, {amount} needed")
+        else:
+            suffices.append(f"{name} {stock[name]}")
+    return ", ".join(lacks + suffices) if lacks else ""
+
+
+def first(lines: Iterable[str], most: int) -> list[str]:
+    """Return different lines, of many the first ones and how many more."""
+    found = list(dict.fromkeys(lines))
+    more = len(found) - most
+    return found if more <= 0 else [*found[:most], f"and {more} more"]
+
+
 def _traits_lacking(
-    group: flavors.RequestGroup, provider: offered.ProviderFacts
+    group: flavors.RequestGroup, traits: frozenset[str]
 ) -> list[str]:
     return [
         f"does not offer {trait} now"
-        for trait in sorted(group.required - provider.traits)
+        for trait in sorted(group.required - traits)
     ] + [
         f"has {trait}, which the flavor forbids"
-        for trait in sorted(group.forbidden & provider.traits)
+        for trait in sorted(group.forbidden & traits)
     ]
-
-
-def _lacks(
-    group: flavors.RequestGroup, provider: offered.ProviderFacts
-) -> str:
-    lacks = _traits_lacking(group, provider)
-    for name, amount in group.resources.items():
-        stock = provider.stock.get(name)
-        if stock is None:
-            lacks.append(f"has no {name}")
-        elif amount > stock.left:
-            lacks.append(f"{name} {stock}, {amount} needed")
-    if not lacks:
-        return (
-            f"has room for {group}; look at max_unit, min_unit and"
-            " step_size of its inventories"
-        )
-    return ", ".join([*lacks, *_has(group, provider)])
-
-
-def _has(
-    group: flavors.RequestGroup, provider: offered.ProviderFacts
-) -> Iterable[str]:
-    """Yield the counts that do suffice, for whoever reads the rest."""
-    for name, amount in group.resources.items():
-        stock = provider.stock.get(name)
-        if stock is not None and amount <= stock.left:
-            yield f"{name} {stock}"
 
 
 def _summary(
@@ -146,7 +149,7 @@ def _summary(
     classes = ", ".join(group.resources)
     if not providers:
         return f"no accelerator offers {classes}"
-    suited = [p for p in providers if not _traits_lacking(group, p)]
+    suited = [p for p in providers if not _traits_lacking(group, p.traits)]
     if not suited:
         traits = sorted(group.required) + [
             f"not {trait}" for trait in sorted(group.forbidden)

@@ -12,12 +12,8 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 
-from filters import offered, request
+from filters import cards, fit, offered, request
 from filters.answers import (
-    fetch_any,
-    fetch_everything,
-    fetch_names,
-    fetch_offers,
     fetch_provider,
     fetch_taken,
     fetch_who,
@@ -26,38 +22,28 @@ from filters.cache import Cache
 from filters.offers import Offers
 from filters.questions import (
     MICROVERSION,
-    UNHEARD_OF,
     FactsError,
     Get,
     Problems,
-    candidates_path,
     each,
 )
 from nova_accel import flavors, names
 
 __all__ = [
     "MICROVERSION",
-    "UNHEARD_OF",
     "FactsError",
     "Get",
     "Look",
     "Memories",
     "Memory",
     "Reader",
-    "candidates_path",
-    "fetch_any",
-    "fetch_everything",
-    "fetch_names",
-    "fetch_offers",
     "fetch_provider",
 ]
 
 # Providers that one confirmation reads anew: the cards of four hosts.
 _MOST_CONFIRMED = 32
 # Classes of which a card may have enough left and yet no place.
-_SHAPED = frozenset(
-    {names.GPU_CLASS, names.GPU_MEMORY_CLASS, names.MIG_SLICE_CLASS}
-)
+_SHAPED = names.MEASURES | {names.GPU_CLASS}
 Hosts = Sequence[Sequence[offered.Candidate]]
 
 
@@ -66,10 +52,10 @@ class Memory:
     """What was learned while one request's servers were placed.
 
     ``seen`` are the servers for which hosts were filtered already, in
-    order; ``taken`` tells which of them hold which provider; ``offers``
-    is what is known of the candidates' providers, None until it was asked
-    for. ``lacks`` is why each host, by uuid, lost candidates: they stay
-    away for later servers.
+    order, ``read`` those of which is known what they hold; ``taken`` tells
+    which of them hold which provider; ``offers`` is what is known of the
+    candidates' providers, None until it was asked for. ``lacks`` is why
+    each host, by uuid, lost candidates: they stay away for later servers.
     """
 
     wanted: request.AcceleratorRequest
@@ -137,21 +123,6 @@ def needs_facts(wanted: request.AcceleratorRequest, hosts: Hosts) -> bool:
     )
 
 
-def named_by(
-    wanted: request.AcceleratorRequest, hosts: Hosts
-) -> tuple[str, ...]:
-    """Return the accelerators' uuids that candidates name, in order."""
-    classes = wanted.classes
-    found: dict[str, None] = {}
-    for candidate in itertools.chain.from_iterable(hosts):
-        for uuid, allocation in candidate["allocations"].items():
-            if uuid not in found and not classes.isdisjoint(
-                allocation["resources"]
-            ):
-                found[uuid] = None
-    return tuple(found)
-
-
 class Reader:
     """Reads facts for the filter; a failed read leaves them out.
 
@@ -181,7 +152,9 @@ class Reader:
         if server not in memory.seen:
             memory.seen.append(server)
         problems: Problems = []
-        wanted = named_by(memory.wanted, hosts)
+        wanted = offered.named(
+            memory.wanted.classes, itertools.chain.from_iterable(hosts)
+        )
         if (
             memory.offers is None
             and wanted
@@ -199,6 +172,28 @@ class Reader:
             facts=found,
             again=server in siblings,
             problems=tuple(problems),
+        )
+
+    def look_twice(
+        self, memory: Memory, server: str, hosts: Hosts, known: cards.Cards
+    ) -> Look:
+        """Return the same; what would refuse is read anew first.
+
+        :param known: reckons with what cards hold.
+        """
+        look = self.look(memory, server, hosts)
+        doubtful = fit.doubts(
+            memory.wanted,
+            itertools.chain.from_iterable(hosts),
+            fit.View(facts=look.facts, cards=known),
+        )
+        if not doubtful:
+            return look
+        again = self.confirm(memory, doubtful)
+        return dataclasses.replace(
+            look,
+            facts={**look.facts, **again.facts},
+            problems=(*look.problems, *again.problems),
         )
 
     def confirm(self, memory: Memory, uuids: Iterable[str]) -> Look:

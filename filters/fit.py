@@ -3,6 +3,7 @@
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
@@ -36,33 +37,6 @@ class View:
     cells: numa.Cells = numa.UNTOLD
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """Whether a candidate fits, and what it lacks if it does not."""
-
-    ok: bool
-    reason: str = ""
-
-
-FITS = Verdict(ok=True)
-
-
-def check(
-    request: wanted.AcceleratorRequest,
-    candidate: offered.Candidate,
-    view: View,
-) -> Verdict:
-    """Return whether a candidate fits what its providers have left.
-
-    Only accelerators are looked at. Of how full and how well they are only
-    exact facts can refuse, of where they are any: what is not known fits.
-    """
-    found = _lacks(request, candidate, view)
-    if not found:
-        return FITS
-    return Verdict(ok=False, reason="; ".join(found.values()))
-
-
 def doubts(
     request: wanted.AcceleratorRequest,
     candidates: Iterable[offered.Candidate],
@@ -72,44 +46,40 @@ def doubts(
 
     Who reads them anew knows.
     """
-    loose = {
-        uuid: dataclasses.replace(facts, exact=True)
-        for uuid, facts in view.facts.items()
-        if not facts.exact
-    }
-    sure = dataclasses.replace(view, facts=loose)
     return frozenset(
         uuid
-        for candidate in candidates
+        for choice in _choices(request, candidates, view)
         for uuid, _ in {
-            **_illness(request, candidate, sure),
-            **_crowding(request, candidate, sure),
+            **_illness(choice, is_exact=False),
+            **_crowding(choice, is_exact=False),
         }
     )
 
 
 def fitting(
     request: wanted.AcceleratorRequest,
-    candidates: Sequence[offered.Candidate],
+    candidates: Iterable[offered.Candidate],
     view: View,
 ) -> tuple[list[offered.Candidate], Lacks]:
     """Return the candidates that fit, in order, and what the others lack.
 
+    Only accelerators are looked at. Of how full and how well they are only
+    exact facts can refuse, of where they are any: what is not known fits.
     What speaks against several candidates is named once.
     """
     fits = []
     lacks: dict[tuple[str, str], str] = {}
-    for candidate in candidates:
-        found = _lacks(request, candidate, view)
+    for choice in _choices(request, candidates, view):
+        found = _lacks(choice)
         lacks.update(found)
         if not found:
-            fits.append(candidate)
-    return order(request, fits, view), lacks
+            fits.append(choice)
+    return _ordered(fits), lacks
 
 
 def order(
     request: wanted.AcceleratorRequest,
-    candidates: Sequence[offered.Candidate],
+    candidates: Iterable[offered.Candidate],
     view: View,
 ) -> list[offered.Candidate]:
     """Return the candidates, the one to try first in front.
@@ -119,54 +89,128 @@ def order(
     they are, and then by the providers' uuids. Candidates on providers of
     which nothing is known keep their order, at the end.
     """
-    if len(candidates) == 1:
-        return list(candidates)
-    return sorted(candidates, key=lambda c: _rank(request, c, view))
+    return _ordered(list(_choices(request, candidates, view)))
+
+
+# -- a candidate ------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Cut:
+    """The vGPU types that a candidate cuts from a card.
+
+    ``shape`` is None where what stands on the card is not known.
+    """
+
+    facts: offered.ProviderFacts
+    shape: cards.Shape | None
+    more: cards.More
+
+
+class _Choice:
+    """A candidate, and what is known of the accelerators it takes from."""
+
+    def __init__(
+        self,
+        request: wanted.AcceleratorRequest,
+        candidate: offered.Candidate,
+        view: View,
+    ) -> None:
+        classes = request.classes
+        self.request = request
+        self.candidate = candidate
+        self.view = view
+        # Who serves each group, by suffix.
+        self.mappings: Mapping[str, Sequence[str]] = candidate.get(
+            "mappings", {}
+        )
+        # What it takes of each accelerator, by uuid.
+        self.asked: dict[str, dict[str, int]] = {}
+        for uuid, allocation in candidate["allocations"].items():
+            needed = {
+                name: amount
+                for name, amount in sorted(allocation["resources"].items())
+                if name in classes
+            }
+            if needed:
+                self.asked[uuid] = needed
+        self.taken = [
+            (view.facts[uuid], needed)
+            for uuid, needed in self.asked.items()
+            if uuid in view.facts
+        ]
+
+    @functools.cached_property
+    def seats(self) -> tuple[places.Seat, ...]:
+        """Return the known accelerators, each with its number of parts."""
+        return tuple(
+            places.Seat(
+                facts=facts,
+                units=max(
+                    (n for c, n in needed.items() if c not in names.MEASURES),
+                    default=1,
+                ),
+            )
+            for facts, needed in self.taken
+        )
+
+    @functools.cached_property
+    def afar(self) -> str:
+        """Return why devices are not where the guest will run, if so."""
+        return numa.objection(self.view.cells, self.seats)
+
+    @functools.cached_property
+    def cuts(self) -> list[_Cut]:
+        """Return what vGPU types are cut from which known card."""
+        found: dict[tuple[str, str], dict[str, int]] = {}
+        for group in self.request.groups:
+            kind = self.view.cards.wanted(group)
+            providers = self.mappings.get(group.suffix, ())
+            count = group.resources.get(names.GPU_CLASS, 0)
+            if kind is None or len(providers) != 1 or not count:
+                continue
+            more = found.setdefault((providers[0], kind.gpu), {})
+            more[kind.name] = more.get(kind.name, 0) + count
+        facts = self.view.facts
+        return [
+            _Cut(
+                facts=facts[uuid],
+                shape=self.view.cards.shape(facts[uuid], gpu),
+                more=tuple(sorted(types.items())),
+            )
+            for (uuid, gpu), types in found.items()
+            if uuid in facts
+        ]
+
+
+def _choices(
+    request: wanted.AcceleratorRequest,
+    candidates: Iterable[offered.Candidate],
+    view: View,
+) -> Iterator[_Choice]:
+    for candidate in candidates:
+        yield _Choice(request, candidate, view)
 
 
 # -- what speaks against a candidate ----------------------------------------
 
 
-def _lacks(
-    request: wanted.AcceleratorRequest,
-    candidate: offered.Candidate,
-    view: View,
-) -> Lacks:
+def _lacks(choice: _Choice) -> Lacks:
     return {
-        **_shortage(request, candidate, view),
-        **_illness(request, candidate, view),
-        **_crowding(request, candidate, view),
-        **_distance(request, candidate, view),
+        **_shortage(choice),
+        **_illness(choice),
+        **_crowding(choice),
+        **_distance(choice),
     }
 
 
-def _taken(
-    request: wanted.AcceleratorRequest,
-    candidate: offered.Candidate,
-    facts: offered.Facts,
-) -> Iterator[tuple[offered.ProviderFacts, dict[str, int]]]:
-    """Yield the known accelerators of a candidate, and what it takes."""
-    for uuid, allocation in candidate["allocations"].items():
-        needed = {
-            name: amount
-            for name, amount in sorted(allocation["resources"].items())
-            if name in request.classes
-        }
-        if needed and uuid in facts:
-            yield facts[uuid], needed
-
-
-def _shortage(
-    request: wanted.AcceleratorRequest,
-    candidate: offered.Candidate,
-    view: View,
-) -> Lacks:
+def _shortage(choice: _Choice) -> Lacks:
     return {
         (facts.uuid, name): (
             f"{facts.label}: {name} {stock.left} left of"
             f" {stock.capacity}, {amount} needed{_blame(facts)}"
         )
-        for facts, needed in _taken(request, candidate, view.facts)
+        for facts, needed in choice.taken
         if facts.exact
         for name, amount in needed.items()
         if (stock := facts.stock.get(name)) and amount > stock.left
@@ -178,89 +222,40 @@ def _blame(facts: offered.ProviderFacts) -> str:
     return f" (taken by server {takers} of the same request)" if takers else ""
 
 
-def _illness(
-    request: wanted.AcceleratorRequest,
-    candidate: offered.Candidate,
-    view: View,
-) -> Lacks:
+def _illness(choice: _Choice, is_exact: bool = True) -> Lacks:
     return {
         (facts.uuid, _HEALTH): f"{facts.label}: {words}"
-        for facts, _ in _taken(request, candidate, view.facts)
-        if facts.exact
+        for facts, _ in choice.taken
+        if facts.exact is is_exact
         for trait, words in ILL.items()
         if trait in facts.traits
     }
 
 
-def _crowding(
-    request: wanted.AcceleratorRequest,
-    candidate: offered.Candidate,
-    view: View,
-) -> Lacks:
+def _crowding(choice: _Choice, is_exact: bool = True) -> Lacks:
     """Return where types do not fit beside what the card holds."""
     found = {}
-    for facts, gpu, more in _cut(request, candidate, view):
-        shape = view.cards.shape(facts, gpu) if facts.exact else None
-        if shape is not None and not view.cards.has_room(shape, more):
-            names_of = ", ".join(f"{n} {name}" for name, n in more)
-            found[facts.uuid, _GEOMETRY] = (
-                f"{facts.label}: {names_of} has no place beside"
-                f" {cards.described(shape)}{_blame(facts)}"
+    for cut in choice.cuts:
+        if cut.shape is None or cut.facts.exact is not is_exact:
+            continue
+        if not choice.view.cards.has_room(cut.shape, cut.more):
+            names_of = ", ".join(f"{n} {name}" for name, n in cut.more)
+            found[cut.facts.uuid, _GEOMETRY] = (
+                f"{cut.facts.label}: {names_of} has no place beside"
+                f" {cards.described(cut.shape)}{_blame(cut.facts)}"
             )
     return found
 
 
-def _distance(
-    request: wanted.AcceleratorRequest,
-    candidate: offered.Candidate,
-    view: View,
-) -> Lacks:
+def _distance(choice: _Choice) -> Lacks:
     """Return what is wrong with where devices are."""
-    seats = _seats(request, candidate, view.facts)
-    placing, found = request.placing, {}
+    placing, found = choice.request.placing, {}
     if placing.numa is flavors.NumaPolicy.REQUIRED:
-        found[_NUMA] = numa.objection(view.cells, seats)
-    found[placing.locality.value] = places.objection(placing.locality, seats)
+        found[_NUMA] = choice.afar
+    found[placing.locality.value] = places.objection(
+        placing.locality, choice.seats
+    )
     return {(words, what): words for what, words in found.items() if words}
-
-
-def _seats(
-    request: wanted.AcceleratorRequest,
-    candidate: offered.Candidate,
-    facts: offered.Facts,
-) -> tuple[places.Seat, ...]:
-    return tuple(
-        places.Seat(
-            facts=one,
-            units=max(
-                (n for c, n in needed.items() if c not in names.MEASURES),
-                default=1,
-            ),
-        )
-        for one, needed in _taken(request, candidate, facts)
-    )
-
-
-def _cut(
-    request: wanted.AcceleratorRequest,
-    candidate: offered.Candidate,
-    view: View,
-) -> Iterator[tuple[offered.ProviderFacts, str, cards.More]]:
-    """Yield which vGPU types a candidate cuts from which known card."""
-    found: dict[tuple[str, str], dict[str, int]] = collections.defaultdict(
-        dict
-    )
-    for group in request.groups:
-        kind = view.cards.wanted(group)
-        providers = candidate.get("mappings", {}).get(group.suffix, ())
-        count = group.resources.get(names.GPU_CLASS, 0)
-        if kind is None or len(providers) != 1 or not count:
-            continue
-        more = found[providers[0], kind.gpu]
-        more[kind.name] = more.get(kind.name, 0) + count
-    for (uuid, gpu), types in found.items():
-        if uuid in view.facts:
-            yield view.facts[uuid], gpu, tuple(sorted(types.items()))
 
 
 # -- which one first --------------------------------------------------------
@@ -269,83 +264,59 @@ _Rank = tuple[bool, bool, int, cards.Loss, Fraction, tuple[str, ...]]
 _LAST: _Rank = (True, True, 0, (), Fraction(0), ())
 
 
-def _rank(
-    request: wanted.AcceleratorRequest,
-    candidate: offered.Candidate,
-    view: View,
-) -> _Rank:
+def _ordered(choices: list[_Choice]) -> list[offered.Candidate]:
+    if len(choices) > 1:
+        choices.sort(key=_rank)
+    return [choice.candidate for choice in choices]
+
+
+def _rank(choice: _Choice) -> _Rank:
     """Return the sort key: unknown, afar, lacking, loss, room left, who."""
-    asked = [
-        uuid
-        for uuid, allocation in candidate["allocations"].items()
-        if request.classes & allocation["resources"].keys()
-    ]
-    taken = list(_taken(request, candidate, view.facts))
-    if len(taken) < len(asked) or not all(
-        needed.keys() <= facts.stock.keys() for facts, needed in taken
+    if len(choice.taken) < len(choice.asked) or not all(
+        needed.keys() <= facts.stock.keys() for facts, needed in choice.taken
     ):
         return _LAST
-    packing = request.placing.packing
+    placing = choice.request.placing
+    is_best = placing.packing is flavors.Packing.BEST_REMAINING
     room = sum(
-        (_room(facts, needed) for facts, needed in taken), Fraction(0)
+        (_room(facts, needed) for facts, needed in choice.taken), Fraction(0)
     )
     return (
         False,
-        _is_afar(request, candidate, view),
-        _lacking(request, candidate, view.facts),
-        _loss(request, candidate, view)
-        if packing is flavors.Packing.BEST_REMAINING
-        else (),
-        -room if packing is flavors.Packing.SPREAD else room,
-        (*sorted(asked), *_mapped(candidate)),
+        placing.numa is not flavors.NumaPolicy.NONE and bool(choice.afar),
+        _lacking(choice),
+        _loss(choice) if is_best else (),
+        -room if placing.packing is flavors.Packing.SPREAD else room,
+        (*sorted(choice.asked), *_mapped(choice)),
     )
 
 
-def _mapped(candidate: offered.Candidate) -> Iterator[str]:
+def _mapped(choice: _Choice) -> Iterator[str]:
     """Yield who serves each group: two may serve two crosswise."""
-    for _, providers in sorted(candidate.get("mappings", {}).items()):
+    for _, providers in sorted(choice.mappings.items()):
         yield from sorted(providers)
 
 
-def _lacking(
-    request: wanted.AcceleratorRequest,
-    candidate: offered.Candidate,
-    facts: offered.Facts,
-) -> int:
+def _lacking(choice: _Choice) -> int:
     """Return how many devices are not what their group would prefer."""
-    mappings = candidate.get("mappings", {})
+    facts = choice.view.facts
     return sum(
         uuid not in facts or trait not in facts[uuid].traits
-        for suffix, trait in request.preferred.items()
-        for uuid in mappings.get(suffix, ())
+        for suffix, trait in choice.request.preferred.items()
+        for uuid in choice.mappings.get(suffix, ())
     )
 
 
-def _is_afar(
-    request: wanted.AcceleratorRequest,
-    candidate: offered.Candidate,
-    view: View,
-) -> bool:
-    if request.placing.numa is flavors.NumaPolicy.NONE:
-        return False
-    seats = _seats(request, candidate, view.facts)
-    return bool(numa.objection(view.cells, seats))
-
-
-def _loss(
-    request: wanted.AcceleratorRequest,
-    candidate: offered.Candidate,
-    view: View,
-) -> cards.Loss:
+def _loss(choice: _Choice) -> cards.Loss:
     """Return what all cards of a candidate could make less of.
 
     A card of which that can't be told loses nothing.
     """
     found: collections.Counter[int] = collections.Counter()
-    for facts, gpu, more in _cut(request, candidate, view):
-        shape = view.cards.shape(facts, gpu)
-        lost = view.cards.loss(shape, more) if shape else None
-        found.update(dict(lost or ()))
+    for cut in choice.cuts:
+        if cut.shape is not None:
+            lost = choice.view.cards.loss(cut.shape, cut.more)
+            found.update(dict(lost or ()))
     return tuple(sorted(found.items(), reverse=True))
 
 

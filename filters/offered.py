@@ -2,34 +2,17 @@
 """What is known of the providers that allocation candidates name."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from nova_accel.providers import Stock
+
+__all__ = ["Candidate", "Facts", "ProviderFacts", "Stock", "named"]
 
 # One of Nova's allocation candidates (Placement's "allocation_requests"
 # from microversion 1.34): {"allocations": {provider uuid: {"resources":
 # {class: amount}}}, "mappings": {suffix: [provider uuid]}}
 Candidate = Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Stock:
-    """What a provider has of one class, in Placement's units.
-
-    ``capacity`` is what may be allocated in all: (total - reserved) times
-    allocation_ratio.
-    """
-
-    capacity: int
-    used: int
-
-    @property
-    def left(self) -> int:
-        """Return the units not allocated, never below 0."""
-        return max(0, self.capacity - self.used)
-
-    def __str__(self) -> str:
-        """Return the stock in words: ``0 of 4 left``."""
-        return f"{self.left} of {self.capacity} left"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,3 +45,17 @@ class ProviderFacts:
 
 
 Facts = Mapping[str, ProviderFacts]
+
+
+def named(
+    classes: frozenset[str], candidates: Iterable[Candidate]
+) -> tuple[str, ...]:
+    """Return whom candidates take any of the classes from, in order."""
+    return tuple(
+        dict.fromkeys(
+            uuid
+            for candidate in candidates
+            for uuid, allocation in candidate["allocations"].items()
+            if not classes.isdisjoint(allocation["resources"])
+        )
+    )

@@ -71,9 +71,7 @@ UNHEARD_OF = re.compile(
 
 def candidates_path(group: flavors.RequestGroup, **params: str) -> str:
     """Return the query for one group alone, as Nova would ask for it."""
-    return with_query(
-        "/allocation_candidates", group_query(group, group.suffix) | params
-    )
+    return with_query("/allocation_candidates", group_query(group) | params)
 
 
 def provider_path(uuid: str) -> str:
@@ -81,17 +79,16 @@ def provider_path(uuid: str) -> str:
     return f"/resource_providers/{parse.quote(uuid, safe='')}"
 
 
-def group_query(group: flavors.RequestGroup, suffix: str) -> dict[str, str]:
-    """Return what a group asks for, as parameters with that suffix."""
+def group_query(group: flavors.RequestGroup) -> dict[str, str]:
+    """Return what a group asks for, as parameters with its suffix."""
     traits = sorted(group.required) + sorted(f"!{t}" for t in group.forbidden)
-    query = {}
-    if group.resources:
-        query[f"resources{suffix}"] = ",".join(
-            f"{name}:{amount}" for name, amount in group.resources.items()
-        )
-    if traits:
-        query[f"required{suffix}"] = ",".join(traits)
-    return query
+    query = {
+        f"resources{group.suffix}": ",".join(
+            f"{name}:{n}" for name, n in sorted(group.resources.items()) if n
+        ),
+        f"required{group.suffix}": ",".join(traits),
+    }
+    return {name: value for name, value in query.items() if value}
 
 
 def with_query(path: str, query: Mapping[str, str]) -> str:

@@ -3,11 +3,10 @@
 
 import collections
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
-from urllib import parse
 
-from filters import cards, explain, facts, fit, offered, request
+from filters import cards, explain, facts, fit, offered, questions, request
 from nova_accel import flavors
 from placement_sync import wares
 
@@ -113,16 +112,20 @@ def replay(
     """
     wanted = question.wanted
     by_host, is_cut, problems = _candidates(get, question, site, tree)
-    view, more = _view(get, wanted, by_host, known)
+    look = facts.Reader(get).look_twice(
+        facts.Memory(wanted=wanted), "", list(by_host.values()), known
+    )
+    view = fit.View(facts=look.facts, cards=known)
     hosts = []
-    for uuid, devices in _by_host(wanted, site.cloud).items():
-        fits, lacks = fit.fitting(wanted, by_host.get(uuid, []), view)
+    for uuid, devices in _devices(wanted, site.cloud).items():
+        mine = by_host.get(uuid, [])
+        fits, lacks = fit.fitting(wanted, mine, view)
         told = _Told(
-            question=question,
+            wanted=wanted,
             out=_out(question, site, uuid),
-            offered=_named(wanted, by_host.get(uuid, [])),
-            fitting=_named(wanted, fits),
-            first=_named(wanted, fits[:1]),
+            offered=offered.named(wanted.classes, mine),
+            fitting=offered.named(wanted.classes, fits),
+            first=offered.named(wanted.classes, fits[:1]),
             lacks=lacks,
         )
         hosts.append(
@@ -130,12 +133,13 @@ def replay(
                 name=devices[0].host,
                 uuid=uuid,
                 fits=len(fits),
-                refused=len(by_host.get(uuid, [])) - len(fits),
+                refused=len(mine) - len(fits),
                 cards=tuple(told.judge(device) for device in devices),
             )
         )
-    notes = _notes(wanted, is_cut)
-    return Replay(hosts=tuple(hosts), notes=(*notes, *problems, *more))
+    notes = [*_notes(wanted, is_cut), *problems]
+    notes += [f"not known: {problem}" for problem in look.problems]
+    return Replay(hosts=tuple(hosts), notes=tuple(notes))
 
 
 def candidates_path(question: Question, tree: str = "") -> str:
@@ -156,25 +160,13 @@ def candidates_path(question: Question, tree: str = "") -> str:
         "root_required": f"!{DISABLED_TRAIT}",
     }
     for group in (own, *groups.values()):
-        query |= _query(group, tree)
+        asked = questions.group_query(group)
+        query |= asked
+        if asked and tree:
+            query[f"in_tree{group.suffix}"] = tree
     if "group_policy" in question.specs:
         query["group_policy"] = question.specs["group_policy"]
-    return f"/allocation_candidates?{parse.urlencode(query, safe=',:!')}"
-
-
-def _query(group: flavors.RequestGroup, tree: str) -> dict[str, str]:
-    resources = ",".join(
-        f"{name}:{n}" for name, n in sorted(group.resources.items()) if n
-    )
-    traits = sorted(group.required) + sorted(f"!{t}" for t in group.forbidden)
-    found = {
-        f"resources{group.suffix}": resources,
-        f"required{group.suffix}": ",".join(traits),
-    }
-    found = {key: value for key, value in found.items() if value}
-    if found and tree:
-        found[f"in_tree{group.suffix}"] = tree
-    return found
+    return questions.with_query("/allocation_candidates", query)
 
 
 _ByHost = dict[str, list[offered.Candidate]]
@@ -183,13 +175,16 @@ _ByHost = dict[str, list[offered.Candidate]]
 def _candidates(
     get: facts.Get, question: Question, site: Site, tree: str
 ) -> tuple[_ByHost, bool, tuple[str, ...]]:
-    """Return candidates by host, whether there may be more, and problems."""
+    """Return candidates by host, whether there may be more, and problems.
+
+    :raises FactsError: Placement can't be asked, or refuses the groups.
+    """
     path = candidates_path(question, tree)
     homes = {d.uuid: d.root for d in site.cloud.devices}
     try:
-        found = get(path)["allocation_requests"]
+        found = questions.read(get, path, lambda a: a["allocation_requests"])
     except facts.FactsError as error:
-        unheard = facts.UNHEARD_OF.search(error.reason)
+        unheard = questions.UNHEARD_OF.search(error.reason)
         if unheard is None:
             raise
         return {}, False, (f"nobody ever offered {unheard[1]}",)
@@ -201,26 +196,7 @@ def _candidates(
     return by_host, len(found) >= MOST_CANDIDATES, ()
 
 
-def _view(
-    get: facts.Get,
-    wanted: request.AcceleratorRequest,
-    by_host: Mapping[str, Sequence[offered.Candidate]],
-    known: cards.Cards,
-) -> tuple[fit.View, tuple[str, ...]]:
-    """Return what the filter would judge by, and what could not be read."""
-    reader, memory = facts.Reader(get), facts.Memory(wanted=wanted)
-    every = list(by_host.values())
-    look = reader.look(memory, "", every)
-    view = fit.View(facts=look.facts, cards=known)
-    doubtful = fit.doubts(wanted, (c for some in every for c in some), view)
-    again = reader.confirm(memory, doubtful)
-    problems = (*look.problems, *again.problems)
-    return dataclasses.replace(
-        view, facts={**look.facts, **again.facts}
-    ), tuple(f"not known: {problem}" for problem in problems)
-
-
-def _by_host(
+def _devices(
     wanted: request.AcceleratorRequest, cloud: wares.Cloud
 ) -> dict[str, list[wares.Provider]]:
     """Return the devices that have what is asked for, by compute node."""
@@ -231,24 +207,15 @@ def _by_host(
     return found
 
 
-def _named(
-    wanted: request.AcceleratorRequest,
-    candidates: Iterable[offered.Candidate],
-) -> frozenset[str]:
-    return frozenset(facts.named_by(wanted, [list(candidates)]))
-
-
 def _out(question: Question, site: Site, host: str) -> str:
     """Return why Placement leaves out a host, whatever its devices."""
     if host in site.disabled:
         return "the host's compute service is disabled"
     stock = site.cloud.hosts.get(host, {})
     short = [
-        f"{name} {max(0, stock[name].capacity - stock[name].used)} left,"
-        f" {amount} needed"
+        f"{name} {stock[name].left} left, {amount} needed"
         for name, amount in question.needs.items()
-        if name in stock
-        and amount > stock[name].capacity - stock[name].used
+        if name in stock and amount > stock[name].left
     ]
     return f"the host: {', '.join(short)}" if short else ""
 
@@ -257,11 +224,11 @@ def _out(question: Question, site: Site, host: str) -> str:
 class _Told:
     """What is known of a host's cards: uuids, and words by uuid."""
 
-    question: Question
+    wanted: request.AcceleratorRequest
     out: str
-    offered: frozenset[str]
-    fitting: frozenset[str]
-    first: frozenset[str]
+    offered: Collection[str]
+    fitting: Collection[str]
+    first: Collection[str]
     lacks: fit.Lacks
 
     def judge(self, device: wares.Provider) -> Card:
@@ -291,25 +258,21 @@ class _Told:
             for (who, _), words in self.lacks.items()
             if device.name in words and who != device.uuid
         ]
-        found = list(dict.fromkeys(own or shared or self.lacks.values()))
-        more = len(found) - _MAX_REASONS
-        if more > 0:
-            found[_MAX_REASONS:] = [f"and {more} more"]
-        return "; ".join(found)
+        found = own or shared or self.lacks.values()
+        return "; ".join(explain.first(found, _MAX_REASONS))
 
     def _absence(self, device: wares.Provider) -> str:
         """Return why Placement offers nothing with a device."""
-        facts_of = _facts(device)
         ill = [w for trait, w in fit.ILL.items() if trait in device.traits]
         if ill:
             return ", ".join(ill)
-        missing: list[str] = []
-        for group in self.question.wanted.groups:
-            words = explain.describe(group, (facts_of,), {}).details
-            lack = "".join(words).removeprefix(f"{facts_of.label}: ")
-            if lack and not _has_room(group, facts_of):
-                missing.append(lack)
-        groups = self.question.wanted.groups
+        groups = self.wanted.groups
+        missing = [
+            lacks
+            for group in groups
+            if group.resources.keys() & device.stock.keys()
+            and (lacks := explain.lacking(group, device.traits, device.stock))
+        ]
         if len(missing) == len(groups):
             return "; ".join(dict.fromkeys(missing))
         if self.out:
@@ -320,32 +283,6 @@ class _Told:
             "has room; the host lacks something else that the flavor asks"
             " for, or see max_unit, min_unit and step_size of the inventories"
         )
-
-
-def _facts(device: wares.Provider) -> offered.ProviderFacts:
-    return offered.ProviderFacts(
-        uuid=device.uuid,
-        name=device.name,
-        traits=device.traits,
-        root=device.root,
-        stock={
-            name: offered.Stock(capacity=s.capacity, used=s.used)
-            for name, s in device.stock.items()
-        },
-    )
-
-
-def _has_room(
-    group: flavors.RequestGroup, device: offered.ProviderFacts
-) -> bool:
-    return (
-        group.required <= device.traits
-        and not group.forbidden & device.traits
-        and all(
-            name in device.stock and amount <= device.stock[name].left
-            for name, amount in group.resources.items()
-        )
-    )
 
 
 def _notes(wanted: request.AcceleratorRequest, is_cut: bool) -> list[str]:

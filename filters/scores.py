@@ -1,24 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """How well a host's accelerators suit a request: numbers from 0 to 1."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from filters import offered, request
 from nova_accel import names
-
-
-def named(
-    wanted: request.AcceleratorRequest,
-    candidates: Iterable[offered.Candidate],
-) -> frozenset[str]:
-    """Return the accelerators that a host's candidates take from."""
-    return frozenset(
-        uuid
-        for candidate in candidates
-        for uuid, allocation in candidate["allocations"].items()
-        if not wanted.classes.isdisjoint(allocation["resources"])
-    )
 
 
 def held(
@@ -33,11 +20,12 @@ def held(
     :param cards: that host's.
     """
     known = {card.uuid: card.traits for card in cards}
+    classes = wanted.classes
     best = 0
     for candidate in candidates:
         found = traits.intersection(
             trait
-            for uuid in named(wanted, (candidate,))
+            for uuid in offered.named(classes, (candidate,))
             for trait in known.get(uuid, ())
         )
         best = max(best, len(found))
@@ -47,7 +35,7 @@ def held(
 def fullness(
     wanted: request.AcceleratorRequest,
     cards: Iterable[offered.ProviderFacts],
-    uuids: frozenset[str],
+    uuids: Collection[str],
     more: int = 0,
 ) -> Fraction | None:
     """Return how full a host's cards of the wanted kind are.

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nova_accel import errors, model
+from nova_accel import errors, model, names, profiles
 
 FORMAT = 1
 # The driver's own stop for time-sliced vGPUs of one GPU, however many VFs
 # it has: MAX_VGPU_DEVICES_PER_PGPU of NVIDIA's open GPU kernel modules.
 MAX_TIME_SLICED = 32
+_VENDOR_ID = "10de"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,11 @@ class VgpuFacts:
     starts_equal: tuple[int, ...] = ()
     instance: str = ""
     per_instance: int = 1
+
+    @property
+    def trait(self) -> str:
+        """Return the trait of providers that can make one."""
+        return profiles.profile_trait(self.name, _VENDOR_ID, gpu=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +112,23 @@ class Catalogue:
     def find(self, name: str) -> VgpuFacts | None:
         """Return the type of that name (without brand), or None."""
         return self._types.get(name)
+
+    def by_trait(self) -> dict[str, VgpuFacts]:
+        """Return all types, by the traits that name them."""
+        return {one.trait: one for one in self._types.values()}
+
+    def charges(self, one: VgpuFacts) -> dict[str, int]:
+        """Return what one vGPU of a type takes of a card's counters."""
+        found = {
+            names.GPU_CLASS: 1,
+            names.GPU_MEMORY_CLASS: one.framebuffer_mb,
+        }
+        gpu = self.gpu(one.gpu)
+        if gpu is not None and one.per_instance == 1:
+            for kind in gpu.kinds:
+                if kind.name == one.instance:
+                    found[names.MIG_SLICE_CLASS] = kind.slices
+        return found
 
     def gpu(self, key: str) -> GpuFacts | None:
         """Return the GPU of that key (``A40``), or None."""

@@ -59,6 +59,9 @@ _OUR_PREFIXES = (
     "CUSTOM_QAT_",
 )
 
+# In a provider's name, between the compute node's and the address.
+PROVIDER_MARK = "_accel_"
+
 # A PCI address, or that of a card's region, as provider_name spells it.
 _PLACE = re.compile(
     r"(?P<domain>[0-9a-f]{4,8})_(?P<bus>[0-9a-f]{2})_(?P<slot>[0-9a-f]{2})"
@@ -96,7 +99,7 @@ def custom(*parts: str) -> str:
 
 def provider_name(root: str, address: str) -> str:
     """Return the provider's name: ``<root>_accel_0000_41_00_0``."""
-    return f"{root}_accel_{re.sub(r'[^0-9A-Za-z]', '_', address)}"
+    return f"{root}{PROVIDER_MARK}{re.sub(r'[^0-9A-Za-z]', '_', address)}"
 
 
 def provider_uuid(root_uuid: str, address: str) -> str:
@@ -116,7 +119,7 @@ def is_our_provider(
     :param root: uuid of the compute node's provider.
     :param provider: uuid of the one in question.
     """
-    found = _PLACE.fullmatch(name.removeprefix(f"{root_name}_accel_"))
+    found = _PLACE.fullmatch(name.removeprefix(provider_name(root_name, "")))
     if found is None:
         return False
     part = f"/region-{found['region']}" if found["region"] else ""

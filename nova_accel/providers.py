@@ -52,6 +52,27 @@ class Inventory:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Stock:
+    """What a provider has of one class, in Placement's units.
+
+    ``capacity`` is what may be allocated in all: (total - reserved) times
+    allocation_ratio.
+    """
+
+    capacity: int
+    used: int = 0
+
+    @property
+    def left(self) -> int:
+        """Return the units not allocated, never below 0."""
+        return max(0, self.capacity - self.used)
+
+    def __str__(self) -> str:
+        """Return the stock in words: ``0 of 4 left``."""
+        return f"{self.left} of {self.capacity} left"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderNode:
     """One resource provider: inventories, traits, and claimable slots.
 

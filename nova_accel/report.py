@@ -159,7 +159,7 @@ def _device_lines(device: model.Device) -> Iterator[str]:
                 " ".join(charges),
             )
         )
-    yield from _columns(rows)
+    yield from (f"  {line}" for line in columns(rows))
     if device.partitions:
         yield "  Partitions"
     for partition in device.partitions:
@@ -196,11 +196,12 @@ def _region_lines(
         yield f"  given to a guest as {given}"
 
 
-def _columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+def columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Yield rows as lines, their cells one below the other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (c.ljust(w) for c, w in zip(row, widths, strict=True))
-        yield f"  {'  '.join(cells)}".rstrip()
+        yield "  ".join(cells).rstrip()
 
 
 def _provider_lines(node: providers.ProviderNode) -> Iterator[str]:

@@ -153,9 +153,6 @@ def twice_provided(world: facts.World) -> Iterator[findings.Finding]:
             )
 
 
-_MARK = "_accel_"
-
-
 def _place(name: str) -> str:
-    head, mark, tail = name.rpartition(_MARK)
+    head, mark, tail = name.rpartition(names.PROVIDER_MARK)
     return mark + tail if head or mark else ""

@@ -12,6 +12,7 @@ from typing import Any
 
 from nova_accel import conf, plugin, providers
 from nova_accel.host import execute, nvml, privileged
+from nova_accel.report import columns
 from placement_sync import (
     api,
     audit,
@@ -238,10 +239,8 @@ def _table(found: Sequence[findings.Finding]) -> Iterator[str]:
         rows.append(
             (each.kind.value, each.where, each.consumer or "-", heals)
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row, finding in zip(rows, (None, *found), strict=True):
-        cells = (f"{c:<{w}}" for c, w in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
+    for line, finding in zip(columns(rows), (None, *found), strict=True):
+        yield line
         if finding is not None:
             yield f"    {finding.reason}"
             yield f"    by hand: {finding.mend}"

@@ -13,7 +13,6 @@ from nova_accel.host import known
 from placement_sync import (
     api,
     cli_options,
-    cli_profile,
     cloud,
     flavor_report,
     flavor_specs,
@@ -305,7 +304,7 @@ def _pin(
     :raises MalformedError: there is no such device.
     """
     host, _, address = device.partition("/")
-    listed = cli_profile.on_host(there.devices, host)
+    listed = lookup.on_host(there.devices, host)
     wanted = names.provider_uuid(listed[0].root, address)
     name = names.provider_name(listed[0].host, address)
     for one in listed:

@@ -3,10 +3,10 @@
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nova_accel import errors, names
+from nova_accel import names, report
 from nova_accel.host import known
 from placement_sync import cli_options, cloud, lookup, offers, wares
 
@@ -16,7 +16,6 @@ _NOTE = (
     f"{_FULL} no card can make one now: all are full, hold other sizes, or"
     " their host does not offer it\n"
 )
-_SHOWN = 3
 
 
 def add(subparsers: Any) -> None:
@@ -62,7 +61,7 @@ def run(arguments: argparse.Namespace) -> str:
     door = cli_options.open_door(arguments, chosen)
     devices: Sequence[wares.Provider] = cloud.read(door).devices
     if arguments.host:
-        devices = on_host(devices, arguments.host)
+        devices = lookup.on_host(devices, arguments.host)
     if arguments.model:
         devices = _of_model(devices, arguments.model)
     found = offers.list_offers(devices, wares.Types(known.load()))
@@ -73,28 +72,6 @@ def run(arguments: argparse.Namespace) -> str:
             "\n"
         )
     return _text(found, arguments.long)
-
-
-def on_host(
-    devices: Iterable[wares.Provider], host: str
-) -> list[wares.Provider]:
-    """Return the devices of a host, named in full or up to its first dot.
-
-    :raises MalformedError: no host of that name has any.
-    """
-    listed = list(devices)
-    full = {d.host for d in listed}
-    short = [name for name in full if name.partition(".")[0] == host]
-    name = short[0] if host not in full and len(short) == 1 else host
-    found = [d for d in listed if d.host == name]
-    if not found:
-        raise errors.MalformedError(
-            "host",
-            host,
-            "the name of a compute node that reports accelerators:"
-            f" {', '.join(sorted(full)) or 'there is none'}",
-        )
-    return found
 
 
 def _of_model(
@@ -124,12 +101,10 @@ def _plain(offer: offers.Offer) -> dict[str, object]:
 def _text(found: Sequence[offers.Offer], is_long: bool) -> str:
     if not found:
         return "No host offers any accelerator.\n"
-    rows = [_HEAD, *(_row(offer, is_long) for offer in found)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows = report.columns([_HEAD, *(_row(o, is_long) for o in found)])
     lines = []
     for row, offer in zip(rows, (None, *found), strict=True):
-        cells = (f"{c:<{w}}" for c, w in zip(row, widths, strict=True))
-        lines.append("  ".join(cells).rstrip() + "\n")
+        lines.append(f"{row}\n")
         if is_long and offer is not None and offer.terms.required:
             lines.append(f"    {', '.join(sorted(offer.terms.required))}\n")
     is_full = any(not offer.is_offered for offer in found)

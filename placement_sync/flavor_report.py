@@ -89,7 +89,7 @@ def _devices(
         suffix=word, resources=want.resources, required=want.required
     )
     each = ", each " if want.count > 1 else ", "
-    own_first = sorted(want.resources, key=lambda n: (n in wares.COUNTERS, n))
+    own_first = sorted(want.resources, key=lambda n: (n in names.MEASURES, n))
     amounts = ", ".join(f"{n} {want.resources[n]}" for n in own_first)
     yield (
         f"{word or '(no group)'}: {want.count} x"

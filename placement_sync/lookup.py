@@ -106,6 +106,28 @@ def _programmable(ask: Ask, terms: wares.Terms) -> frozenset[str]:
     return frozenset({names.PROGRAMMABLE_TRAIT} if ask.bitstream else ())
 
 
+def on_host(
+    devices: Iterable[wares.Provider], host: str
+) -> list[wares.Provider]:
+    """Return the devices of a host, named in full or up to its first dot.
+
+    :raises MalformedError: no host of that name has any.
+    """
+    listed = list(devices)
+    full = {d.host for d in listed}
+    short = [name for name in full if name.partition(".")[0] == host]
+    name = short[0] if host not in full and len(short) == 1 else host
+    found = [d for d in listed if d.host == name]
+    if not found:
+        raise errors.MalformedError(
+            "host",
+            host,
+            "the name of a compute node that reports accelerators:"
+            f" {', '.join(sorted(full)) or 'there is none'}",
+        )
+    return found
+
+
 def model_trait(
     model: str, devices: Iterable[wares.Provider]
 ) -> str:
@@ -136,7 +158,7 @@ def _of_class(ask: Ask, cloud: wares.Cloud) -> wares.Terms | None:
     :raises RefusedError: a class says too little, or counts no devices.
     """
     name = ask.profile.strip()
-    if name in wares.COUNTERS:
+    if name in names.MEASURES:
         raise RefusedError(f"{name} counts no devices; name a profile")
     if name in (names.GPU_CLASS, names.MDEV_CLASS):
         raise RefusedError(
@@ -241,7 +263,7 @@ def say(group: flavors.RequestGroup, types: wares.Types) -> str:
             return f"FPGA function {wares.alias(trait).lower()}"
         if trait.startswith(names.PROFILE_PREFIXES):
             return wares.alias(trait)
-    own = sorted(group.resources.keys() - wares.COUNTERS)
+    own = sorted(group.resources.keys() - names.MEASURES)
     model = [
         wares.spoken_model(t)
         for t in sorted(group.required)

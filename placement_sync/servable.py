@@ -13,7 +13,6 @@ from placement_sync import flavor_specs, lookup, together, wares
 
 # NVIDIA, "Multiple vGPU": as many in one virtual machine.
 MAX_VGPUS = 16
-_NVIDIA = "CUSTOM_VGPU_NVIDIA_"
 
 
 def objection(
@@ -81,7 +80,7 @@ def _mixture(
 
 
 def _is_nvidia(trait: str) -> bool:
-    return trait.startswith(_NVIDIA)
+    return trait.startswith(wares.NVIDIA_PREFIX)
 
 
 def _facts(

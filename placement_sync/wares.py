@@ -5,10 +5,11 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 
-from nova_accel import catalogue, names, profiles
+from nova_accel import catalogue, names, profiles, providers
 
 # NVIDIA's, the only vendor whose types anybody lists.
 _NVIDIA = "10de"
+NVIDIA_PREFIX = "CUSTOM_VGPU_NVIDIA_"
 # "_3584M" behind the trait of a function with a quota of memory.
 _QUOTA = re.compile(r"_(\d+)M$")
 # NVIDIA's series, as the trait of a type ends: A40_8Q, A100_1_5CME.
@@ -19,29 +20,19 @@ _HEADS = re.compile(
     r"CUSTOM_(?:VGPU_[^_]+_|VGPU_|MDEV_|GPU_|FPGA_FUNCTION_|FPGA_INTERFACE_)"
 )
 _PROFILE_CLASSES = (names.GPU_CLASS, names.WHOLE_GPU_CLASS, names.MDEV_CLASS)
-# Counted beside a device's own class, never alone.
-COUNTERS = frozenset({names.GPU_MEMORY_CLASS, names.MIG_SLICE_CLASS})
 OUT = frozenset(
     {names.DRAINED_TRAIT, names.FAULTED_TRAIT, names.MISSING_TRAIT}
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Stock:
-    """What a provider has of one class, in Placement's units.
+class Stock(providers.Stock):
+    """The same, with all that there is, allocatable or not.
 
-    ``total`` is what there is at all, as far as it was read, ``capacity``
-    what may be allocated of it, ``used`` what is.
+    ``total`` is that, as far as it was read.
     """
 
     total: int
-    capacity: int
-    used: int = 0
-
-    @property
-    def left(self) -> int:
-        """Return the units not allocated, never below 0."""
-        return max(0, self.capacity - self.used)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +105,7 @@ class Types:
         self._models = {
             trait: gpu for gpu in known.gpus() for trait in _models(known, gpu)
         }
-        self.by_trait = {
-            _trait(one.name): one
-            for gpu in known.gpus()
-            for one in known.profiles_of(gpu.key)
-        }
+        self.by_trait = known.by_trait()
 
     def find(self, trait: str) -> catalogue.VgpuFacts | None:
         """Return the type that a trait names, None if it is not known.
@@ -170,26 +157,13 @@ class Types:
             if bool(one.instance) == provider.is_mig
         )
 
-    def charges(self, facts: catalogue.VgpuFacts) -> dict[str, int]:
-        """Return what one vGPU of a type takes of a card's counters."""
-        found = {
-            names.GPU_CLASS: 1,
-            names.GPU_MEMORY_CLASS: facts.framebuffer_mb,
-        }
-        gpu = self._known.gpu(facts.gpu)
-        if gpu is not None and facts.instance and facts.per_instance == 1:
-            for kind in gpu.kinds:
-                if kind.name == facts.instance:
-                    found[names.MIG_SLICE_CLASS] = kind.slices
-        return found
-
     def terms(self, facts: catalogue.VgpuFacts) -> Terms:
         """Return the terms of a type that the catalogue knows."""
         return Terms(
             name=facts.name,
             kind="MIG vGPU" if facts.instance else "vGPU",
-            charges=self.charges(facts),
-            required=frozenset({_trait(facts.name)}),
+            charges=self._known.charges(facts),
+            required=frozenset({facts.trait}),
             facts=facts,
         )
 
@@ -215,10 +189,6 @@ def _models(
     types = [one.name for one in known.profiles_of(gpu.key)]
     words = {gpu.key, profiles.model_name(types, gpu.key)}
     return frozenset(names.model_trait(_NVIDIA, word) for word in words)
-
-
-def _trait(name: str) -> str:
-    return profiles.profile_trait(name, _NVIDIA, gpu=True)
 
 
 def limit(provider: Provider, facts: catalogue.VgpuFacts | None) -> int | None:
@@ -260,12 +230,12 @@ def terms_of(
                 seen.add(trait)
                 yield _profile(trait, provider, types), not provider.is_out
         for facts in types.of_device(provider):
-            if _trait(facts.name) not in seen:
+            if facts.trait not in seen:
                 yield types.terms(facts), False
     if names.FPGA_CLASS in stock:
         yield from _regions(provider)
     for name in sorted(stock):
-        if name not in {*_PROFILE_CLASSES, names.FPGA_CLASS, *COUNTERS}:
+        if name not in {*_PROFILE_CLASSES, names.FPGA_CLASS, *names.MEASURES}:
             yield _whole(name, provider), not provider.is_out
 
 
@@ -278,7 +248,7 @@ def _profile(trait: str, provider: Provider, types: Types) -> Terms:
     charges, unknown = {own: 1}, set()
     if own == names.GPU_CLASS:
         guessed = guess(trait)
-        for counter in sorted(COUNTERS & provider.stock.keys()):
+        for counter in sorted(names.MEASURES & provider.stock.keys()):
             if counter in guessed:
                 charges[counter] = guessed[counter]
             else:
@@ -307,7 +277,7 @@ def guess(trait: str) -> dict[str, int]:
         return {names.GPU_MEMORY_CLASS: int(quota[1])}
     name = alias(trait).replace("_", "-")
     size, instance = profiles.named_size(name), profiles.named_instance(name)
-    if not size or not trait.startswith("CUSTOM_VGPU_NVIDIA_"):
+    if not size or not trait.startswith(NVIDIA_PREFIX):
         return {}
     found = {names.GPU_MEMORY_CLASS: size}
     if instance:

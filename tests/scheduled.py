@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from filters import cards, offered, request
+from filters import cards, fit, offered, request
 from nova_accel import catalogue, model, names, profiles
 from nova_accel.host import known
 
@@ -163,3 +163,12 @@ def taken_by(one: offered.Candidate) -> tuple[str, ...]:
         for suffix, (provider,) in sorted(one["mappings"].items())
         if suffix
     )
+
+
+def why_not(
+    wanted: request.AcceleratorRequest, one: offered.Candidate, view: fit.View
+) -> str:
+    """Return why a candidate is refused, nothing if it is not."""
+    fits, lacks = fit.fitting(wanted, [one], view)
+    assert bool(fits) != bool(lacks)
+    return "; ".join(lacks.values())

@@ -194,15 +194,6 @@ def test_a_word_that_is_not_allowed_ends_the_request(
         )
 
 
-def test_of_many_reasons_the_first_ones_are_told() -> None:
-    said = [f"card{n}" for n in range(30)]
-
-    found = accelerator_filter._joined([*said, *said]).split("; ")
-
-    assert found == [*said[:24], "and 6 more"]
-    assert accelerator_filter._joined(["a", "b", "a"]) == "a; b"
-
-
 def test_placement_down_beforehand_lets_nova_decide(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -116,9 +116,9 @@ def test_room_that_placement_refuses_points_at_the_units() -> None:
     assert "look at max_unit" in refusal.details[0]
 
 
-def test_no_host_is_named_to_the_server_s_owner_and_it_fits_the_fault(
-    
-) -> None:
+def test_no_host_is_named_to_the_server_s_owner_and_it_fits_the_fault() -> (
+    None
+):
     refusal = describe(card("u1", (4, 4), (32768, 32768), "CUSTOM_VGPU_X"))
 
     assert "host1" not in refusal.summary
@@ -132,3 +132,10 @@ def test_a_large_cloud_does_not_flood_the_log() -> None:
 
     assert len(refusal.details) == 21
     assert refusal.details[-1] == "and 80 more"
+
+
+def test_of_many_reasons_the_first_ones_are_told() -> None:
+    said = [f"card{n}" for n in range(30)]
+
+    assert explain.first([*said, *said], 24) == [*said[:24], "and 6 more"]
+    assert explain.first(["a", "b", "a"], 2) == ["a", "b"]

@@ -66,25 +66,24 @@ def test_a_shortage_names_the_provider_the_counts_and_the_taker() -> None:
         )
     )
 
-    verdict = fit.check(WANTED, candidate(p=1), facts)
-
-    assert verdict == fit.Verdict(
-        ok=False,
-        reason="labvm_accel_mtty: VGPU 0 left of 2, 1 needed"
-        " (taken by server s1 of the same request)",
+    assert scheduled.why_not(WANTED, candidate(p=1), facts) == (
+        "labvm_accel_mtty: VGPU 0 left of 2, 1 needed"
+        " (taken by server s1 of the same request)"
     )
 
 
 def test_facts_that_are_not_exact_never_refuse() -> None:
-    assert fit.check(WANTED, candidate(p=1), view(provider("p", 2, 2))).ok
+    facts = view(provider("p", 2, 2))
+
+    assert not scheduled.why_not(WANTED, candidate(p=1), facts)
 
 
 def test_a_total_below_what_is_used_leaves_nothing_not_less() -> None:
     facts = view(provider("p", 1, 3, exact=True))
 
-    verdict = fit.check(WANTED, candidate(p=1), facts)
+    found = scheduled.why_not(WANTED, candidate(p=1), facts)
 
-    assert "VGPU 0 left of 1" in verdict.reason
+    assert "VGPU 0 left of 1" in found
 
 
 def test_other_classes_of_the_server_are_not_ours_to_judge() -> None:
@@ -94,7 +93,7 @@ def test_other_classes_of_the_server_are_not_ours_to_judge() -> None:
         exact=True,
     )
 
-    assert fit.check(WANTED, candidate(p=1), view(root)).ok
+    assert not scheduled.why_not(WANTED, candidate(p=1), view(root))
 
 
 def test_the_fullest_device_comes_first_and_whole_ones_stay_free() -> None:
@@ -186,10 +185,9 @@ def test_health_refuses_where_it_was_read_just_now() -> None:
         ill = provider("p", 4, 0, traits=frozenset({trait}))
         sure = dataclasses.replace(ill, exact=True)
 
-        assert fit.check(WANTED, candidate(p=1), view(ill)).ok
-        assert fit.check(
-            WANTED, candidate(p=1), view(sure)
-        ) == fit.Verdict(ok=False, reason=f"p: {words}")
+        one = candidate(p=1)
+        assert not scheduled.why_not(WANTED, one, view(ill))
+        assert scheduled.why_not(WANTED, one, view(sure)) == f"p: {words}"
         assert fit.doubts(WANTED, [candidate(p=1)], view(ill)) == {"p"}
         # What was read just now needs no second look.
         assert not fit.doubts(WANTED, [candidate(p=1)], view(sure))
@@ -207,12 +205,10 @@ def test_a_type_without_a_place_is_a_doubt_and_then_a_refusal() -> None:
     full = scheduled.card("c", "L40S-16Q", "L40S-16Q")
     (one,) = scheduled.candidates(asks, "c")
 
-    assert fit.check(asks, one, view(full)).ok
+    assert not scheduled.why_not(asks, one, view(full))
     assert fit.doubts(asks, [one], view(full)) == {"c"}
-    verdict = fit.check(
-        asks, one, view(dataclasses.replace(full, exact=True))
-    )
-    assert verdict.reason == (
+    sure = dataclasses.replace(full, exact=True)
+    assert scheduled.why_not(asks, one, view(sure)) == (
         "host_accel_c: 1 L40S-16Q has no place beside"
         " 2 of 16384 MB (mixed sizes)"
     )

@@ -117,4 +117,4 @@ def test_only_accelerators_are_named() -> None:
             "a": {"resources": {"FPGA": 1}},
         }
     }
-    assert scores.named(FPGAS, [candidate]) == {"a"}
+    assert offered.named(FPGAS.classes, [candidate]) == ("a",)
