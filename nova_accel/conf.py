@@ -140,6 +140,16 @@ OPTIONS = [
         help="Port of the loopback interface at which the metrics are given"
         " to Prometheus. 0: none. Needs prometheus_client.",
     ),
+    cfg.IntOpt(
+        "live_migration_link",
+        default=0,
+        min=0,
+        help="How many MiB a second the network carries between hosts in a"
+        " live migration. From it and the framebuffer of a server's vGPUs"
+        " it is told beforehand whether [libvirt] live_migration_downtime"
+        " can be kept. [libvirt] live_migration_bandwidth counts if it is"
+        " less. 0, and no such bandwidth: nothing is told.",
+    ),
     cfg.StrOpt(
         "root",
         default="/",
@@ -252,6 +262,8 @@ class Settings:
     root: str
     bitstreams: BitstreamSettings = BitstreamSettings()
     sync: SyncSettings = SyncSettings()
+    #: In MiB/s, 0 where it is not known.
+    live_migration_link: int = 0
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
@@ -299,6 +311,7 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
             metrics_textfile=group.metrics_textfile,
             metrics_port=group.metrics_port,
         ),
+        live_migration_link=group.live_migration_link,
     )
 
 

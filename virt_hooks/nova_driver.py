@@ -17,7 +17,6 @@ from typing import Any
 import nova.conf
 from nova import context as nova_context
 from nova import exception
-from nova.virt.libvirt import driver
 
 from nova_accel import conf, errors, flavors, model, providers
 from virt_hooks import (
@@ -25,6 +24,7 @@ from virt_hooks import (
     node,
     nova_guest,
     nova_images,
+    nova_live,
     nova_records,
     nova_report,
     reconcile,
@@ -36,7 +36,7 @@ from virt_hooks import (
 LOG = logging.getLogger(__name__)
 
 
-class AccelLibvirtDriver(driver.LibvirtDriver):
+class AccelLibvirtDriver(nova_live.LiveMigration):
     """LibvirtDriver whose guests get the accelerators of their flavor."""
 
     def __init__(self, virtapi: Any, read_only: bool = False) -> None:

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the two hosts of a live migration tell each other."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import errors, migratable, model
+from virt_hooks import live_words
+
+texts = st.text(max_size=8)
+versions = st.lists(st.integers(0, 99), max_size=3).map(tuple)
+tolds = st.builds(
+    live_words.Told,
+    host=st.builds(
+        migratable.Host,
+        libvirt=versions,
+        qemu=versions,
+        kernel=texts,
+        drivers=st.dictionaries(texts, texts, max_size=3),
+        has_post_copy=st.booleans(),
+    ),
+    parts=st.lists(
+        st.builds(
+            migratable.Part,
+            technology=texts,
+            driver=texts,
+            profile=texts,
+            size=st.integers(0, 2**20),
+            device_api=texts,
+            handle=texts,
+        ),
+        max_size=3,
+    ).map(tuple),
+)
+
+
+@given(tolds)
+def test_what_is_told_is_what_was_said(told: live_words.Told) -> None:
+    assert live_words.parse_told(live_words.to_text(told)) == told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nvidia-222",
+        "[]",
+        "{}",
+        '{"form": 2, "host": {}, "parts": []}',
+        '{"form": 1, "host": {}, "parts": []}',
+        '{"form": 1, "parts": []}',
+    ],
+)
+def test_other_words_are_refused(text: str) -> None:
+    with pytest.raises(errors.MalformedError, match="one nova-accel"):
+        live_words.parse_told(text)
+
+
+def test_a_part_of_another_release_is_refused() -> None:
+    told = live_words.Told(
+        host=migratable.Host(),
+        parts=(
+            migratable.Part(technology="mdev", driver="mtty", profile="m"),
+        ),
+    )
+    words = json.loads(live_words.to_text(told))
+    words["parts"][0]["colour"] = "red"
+    with pytest.raises(errors.MalformedError):
+        live_words.parse_told(json.dumps(words))
+
+
+def claim(technology: str) -> model.Claim:
+    return model.Claim(
+        consumer="",
+        provider="",
+        device="0000:f3:00.0",
+        profile="P",
+        slot="",
+        parent="",
+        handle="0000:f3:00.1",
+        technology=technology,
+    )
+
+
+def device(technology: str) -> model.Device:
+    return model.Device(
+        address="0000:f3:00.0",
+        plugin="",
+        technology=technology,
+        vendor="",
+        model="",
+        resource_class="CUSTOM_X",
+        counters={},
+        slots=(),
+        driver="4xxx-pf",
+        profiles=(
+            model.Profile(
+                name="P",
+                trait="",
+                charges={"CUSTOM_GPU_MEMORY_MB": 256},
+                available=0,
+            ),
+        ),
+    )
+
+
+def part(technology: str, *devices: model.Device) -> migratable.Part:
+    (found,) = live_words.parts_of(
+        [claim(technology)],
+        model.HostState(devices=devices),
+        {"0000:f3:00.1": "qat-vfio-pci"}.__getitem__,
+    )
+    return found
+
+
+def test_a_vf_has_a_driver_of_its_own() -> None:
+    assert part("vf", device("vf")).driver == "qat_vfio_pci"
+    assert part("mdev", device("mdev")).driver == "4xxx_pf"
+
+
+def test_of_a_card_that_can_not_be_read_nothing_is_told() -> None:
+    found = part("mdev")
+    assert (found.driver, found.size) == ("", 0)
+
+
+def test_size_is_what_is_booked_where_the_type_tells_none() -> None:
+    assert part("mdev", device("mdev")).size == 256
+    card = device("mdev")
+    offer = live_words.offer_of(card, card.profiles[0])
+    assert (offer.size, offer.driver, offer.handle) == (256, "4xxx_pf", "")

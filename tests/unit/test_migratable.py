@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can move to another host while its guest runs, and why not."""
+
+import dataclasses
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import migratable
+from nova_accel.migratable import Host, Limits, Part
+
+HOST = Host(
+    libvirt=(10, 0, 0),
+    qemu=(8, 2, 2),
+    kernel="6.8.0-45-generic",
+    drivers={"nvidia": "570.133.10", "mtty": "", "qat_vfio_pci": ""},
+)
+VGPU = Part(
+    technology="mdev",
+    driver="nvidia",
+    profile="T4-4Q",
+    size=4096,
+    device_api="vfio-pci",
+    handle="8d1c9d53-4f5e-4c5e-9f0c-3a0f5d1e2b7a",
+)
+TYPED = Part(
+    technology="vendor-vfio",
+    driver="nvidia",
+    profile="L40S-8Q",
+    size=8192,
+    handle="0000:3d:00.4",
+)
+QAT = Part(
+    technology="vf",
+    driver="qat_vfio_pci",
+    profile="8086:4941",
+    handle="0000:f3:00.1",
+)
+MTTY = Part(
+    technology="mdev", driver="mtty", profile="mtty-2", handle="mtty-mdev"
+)
+NO_LIMIT = Limits(downtime=500)
+
+
+def leaving(
+    *parts: Part, host: Host = HOST, limits: Limits = NO_LIMIT
+) -> tuple[str, ...]:
+    return migratable.check_leaving(parts, host, limits)
+
+
+def arriving(
+    *parts: Part, there: Host = HOST, offers: tuple[Part, ...] | None = None
+) -> tuple[str, ...]:
+    shown = parts if offers is None else offers
+    return migratable.check_arriving(parts, HOST, shown, there)
+
+
+@pytest.mark.parametrize("part", [VGPU, TYPED, MTTY])
+def test_what_can_move_moves(part: Part) -> None:
+    assert leaving(part) == ()
+    assert arriving(part) == ()
+
+
+def test_no_devices_no_reasons() -> None:
+    assert leaving(host=Host(has_post_copy=True)) == ()
+    assert arriving(there=Host()) == ()
+
+
+@pytest.mark.parametrize(
+    ("part", "word"),
+    [
+        (
+            Part(
+                technology="passthrough",
+                driver="vfio_pci",
+                profile="TU102",
+                handle="0000:71:00.0",
+            ),
+            "whole function",
+        ),
+        (
+            Part(technology="fpga", driver="dfl_pci", profile="region"),
+            "FPGA region",
+        ),
+        (dataclasses.replace(QAT, driver="vfio_pci"), "vfio_pci"),
+        (dataclasses.replace(QAT, driver=""), "can't be told"),
+        (dataclasses.replace(MTTY, driver="vfio_ap"), "vfio_ap"),
+    ],
+)
+def test_what_can_never_move_says_so(part: Part, word: str) -> None:
+    (reason,) = leaving(part)
+    assert word in reason
+    assert "cold migration" in reason
+    # One of a server's devices is enough.
+    assert leaving(VGPU, part) == (reason,)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "word"),
+    [
+        (VGPU, {"libvirt": (8, 5, 9)}, "libvirt 8.5.9"),
+        (VGPU, {"qemu": (8, 0, 5)}, "QEMU 8.0.5"),
+        (VGPU, {"kernel": "5.17.3"}, "Linux 5.17"),
+        (TYPED, {"libvirt": (9, 10, 0)}, "libvirt 9.10.0"),
+        (TYPED, {"qemu": (8, 2, 1)}, "QEMU 8.2.1"),
+        (MTTY, {"kernel": "6.6.0"}, "Linux 6.6"),
+        (QAT, {"kernel": "6.9.12"}, "Linux 6.9"),
+    ],
+)
+def test_old_programs_on_either_end(
+    part: Part, change: dict[str, object], word: str
+) -> None:
+    newer = dataclasses.replace(HOST, kernel="6.18.1")
+    old = dataclasses.replace(newer, **change)  # type: ignore[arg-type]
+    assert leaving(part, host=newer) == ()
+    (reason,) = leaving(part, host=old)
+    assert word in reason and "this host" in reason
+    assert arriving(part, there=newer) == ()
+    (reason,) = arriving(part, there=old)
+    assert word in reason and "the destination" in reason
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"libvirt": ()}, "libvirt"),
+        ({"qemu": ()}, "QEMU"),
+        ({"kernel": ""}, "Linux"),
+        ({"kernel": "unreadable"}, "Linux"),
+    ],
+)
+def test_unknown_is_refused_where_it_matters(
+    change: dict[str, object], word: str
+) -> None:
+    host = dataclasses.replace(HOST, **change)  # type: ignore[arg-type]
+    (reason,) = leaving(VGPU, host=host)
+    assert f"version of {word}" in reason and "can't be told" in reason
+    (reason,) = arriving(VGPU, there=host)
+    assert f"version of {word}" in reason
+
+
+def test_post_copy_must_be_off_at_the_source() -> None:
+    on = dataclasses.replace(HOST, has_post_copy=True)
+    (reason,) = leaving(VGPU, TYPED, host=on)
+    assert "live_migration_permit_post_copy" in reason
+    assert arriving(VGPU, there=on) == ()
+
+
+def test_vendors_drivers_must_be_the_same() -> None:
+    other = dataclasses.replace(HOST, drivers={"nvidia": "550.90.05"})
+    (reason,) = arriving(VGPU, there=other)
+    assert "570.133.10 here and 550.90.05" in reason
+    silent = dataclasses.replace(HOST, drivers={"nvidia": ""})
+    (reason,) = arriving(VGPU, there=silent)
+    assert "on the destination can't be told" in reason
+    (reason,) = migratable.check_arriving([VGPU], silent, [VGPU], HOST)
+    assert "on this host can't be told" in reason
+    gone = dataclasses.replace(HOST, drivers={})
+    (reason,) = arriving(VGPU, there=gone)
+    assert "modprobe nvidia" in reason
+
+
+def test_the_kernels_own_drivers_see_for_themselves() -> None:
+    newer = dataclasses.replace(HOST, kernel="6.18.1")
+    found = migratable.check_arriving([MTTY], HOST, [MTTY], newer)
+    assert found == ()
+
+
+def test_the_destination_must_make_the_same() -> None:
+    eight = dataclasses.replace(VGPU, profile="T4-8Q")
+    (reason,) = arriving(VGPU, offers=(eight,))
+    assert "no card that makes T4-4Q as mdev" in reason
+    typed = dataclasses.replace(VGPU, technology="vendor-vfio")
+    assert len(arriving(VGPU, offers=(typed,))) == 1
+    assert len(arriving(VGPU, offers=())) == 1
+    other = dataclasses.replace(VGPU, device_api="vfio-ccw")
+    (reason,) = arriving(VGPU, offers=(other,))
+    assert "another device API (vfio-ccw, here vfio-pci)" in reason
+    assert arriving(VGPU, offers=(other, eight, VGPU)) == ()
+
+
+def test_reasons_are_told_once() -> None:
+    old = dataclasses.replace(HOST, qemu=(8, 0, 0))
+    assert len(leaving(VGPU, VGPU, host=old)) == 1
+
+
+# -- how long the guest stands still ---------------------------------------
+
+
+def test_downtime_of_a_framebuffer() -> None:
+    # 4 GiB at 10 Gbit/s, which are 1192 MiB/s.
+    assert migratable.estimate_downtime([VGPU], 1192) == 3437
+    assert migratable.estimate_downtime([VGPU], 0) is None
+    assert migratable.estimate_downtime([QAT], 1) == 0
+
+
+def test_too_long_is_refused_with_the_number_that_helps() -> None:
+    limits = Limits(downtime=3436, link=1192)
+    (reason,) = leaving(VGPU, limits=limits)
+    assert "4096 MiB" in reason and "3437 ms" in reason
+    enough = dataclasses.replace(limits, downtime=3437)
+    assert leaving(VGPU, limits=enough) == ()
+    unknown = dataclasses.replace(limits, link=0)
+    assert leaving(VGPU, limits=unknown) == ()
+
+
+@given(
+    st.lists(st.integers(0, 2**20), max_size=4),
+    st.integers(1, 10**5),
+    st.integers(1, 10**5),
+)
+def test_downtime_laws(sizes: list[int], link: int, more: int) -> None:
+    parts = [dataclasses.replace(VGPU, size=size) for size in sizes]
+    found = migratable.estimate_downtime(parts, link)
+    assert found is not None
+    # Enough, and not a millisecond more than enough.
+    assert found * link >= sum(sizes) * 1000
+    assert (found - 1) * link < sum(sizes) * 1000 or found == 0
+    faster = migratable.estimate_downtime(parts, link + more)
+    assert faster is not None and faster <= found
+
+
+# -- what takes the place of what -------------------------------------------
+
+kinds = st.sampled_from([VGPU, TYPED, QAT, MTTY])
+
+
+def named(parts: list[Part], host: str) -> list[Part]:
+    return [
+        dataclasses.replace(part, handle=f"{host}-{number}")
+        for number, part in enumerate(parts)
+    ]
+
+
+@given(st.lists(kinds, max_size=6), st.randoms(use_true_random=False))
+def test_all_find_their_like(parts: list[Part], random: Random) -> None:
+    before = named(parts, "old")
+    random.shuffle(parts)
+    after = named(parts, "new")
+    pairs = migratable.plan_pairs(before, after)
+    assert sorted(pairs) == sorted(p.handle for p in before)
+    assert sorted(pairs.values()) == sorted(p.handle for p in after)
+    profiles = {p.handle: p.profile for p in (*before, *after)}
+    for old, new in pairs.items():
+        assert profiles[old] == profiles[new]
+
+
+@given(st.lists(kinds, max_size=4), st.lists(kinds, max_size=4))
+def test_no_part_is_left_over(old: list[Part], new: list[Part]) -> None:
+    alike = sorted(p.profile for p in old) == sorted(p.profile for p in new)
+    pairs = migratable.plan_pairs(named(old, "old"), named(new, "new"))
+    assert bool(pairs) == (alike and bool(old))
+
+
+# -- laws -------------------------------------------------------------------
+
+versions = st.tuples(st.integers(5, 12), st.integers(0, 12), st.integers(0, 9))
+hosts = st.builds(
+    Host,
+    libvirt=versions | st.just(()),
+    qemu=versions | st.just(()),
+    kernel=st.builds("{}.{}.0".format, st.integers(5, 7), st.integers(0, 20))
+    | st.just(""),
+    drivers=st.dictionaries(
+        st.sampled_from(["nvidia", "mtty", "qat_vfio_pci"]),
+        st.sampled_from(["", "1", "2"]),
+    ),
+    has_post_copy=st.booleans(),
+)
+
+
+@given(st.lists(kinds, min_size=1, max_size=4), hosts)
+def test_company_never_helps(parts: list[Part], host: Host) -> None:
+    """A server is refused for each reason that one of its devices has."""
+    alone = {r for part in parts for r in leaving(part, host=host)}
+    assert alone == set(leaving(*parts, host=host))
+
+
+@given(kinds, hosts)
+def test_a_host_is_like_itself(part: Part, host: Host) -> None:
+    """What speaks against arriving where it is speaks of the host alone."""
+    reasons = migratable.check_arriving([part], host, [part], host)
+    assert not any("at the destination, and" in reason for reason in reasons)
+    assert not any("no card" in reason for reason in reasons)
