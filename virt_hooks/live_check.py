@@ -123,6 +123,7 @@ class Passage:
         root, state = self._accel.root, self._accel.host.state
         if root is None:
             raise errors.ClaimError(server.uuid, _NO_OTHER)
+        checks.check_booked(server.uuid, server.groups, server.slots, state)
         wanted = {slot.provider for slot in server.slots}
         for device in state.devices:
             if names.provider_uuid(root.uuid, device.address) in wanted:
@@ -145,8 +146,11 @@ class Passage:
     def make_room(self, server: Server, told: str) -> "Pairs":
         """Make what a server needs here, and return what replaces what.
 
+        The server is expected from now on, whatever comes of it: who asked
+        has to end that.
+
         :param told: what the source said.
-        :raises ClaimError: it can't be made; nothing is left of it.
+        :raises ClaimError: it can't be made, or is not what comes.
         :raises ActionError: the kernel refused.
         :raises MalformedError: the source speaks otherwise.
         """

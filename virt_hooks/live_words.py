@@ -83,7 +83,7 @@ def _part(
 ) -> migratable.Part:
     device = host.device(claim.device)
     profile = device.profile(claim.profile) if device else None
-    driver = device.driver if device else ""
+    driver = _holder(device, claim.type_id) if device else ""
     if claim.technology == "vf":
         driver = read_driver(claim.handle)
     return migratable.Part(
@@ -100,11 +100,23 @@ def offer_of(device: model.Device, profile: model.Profile) -> migratable.Part:
     """Return what a device could make of a profile, as it would arrive."""
     return migratable.Part(
         technology=device.technology,
-        driver=_module(device.driver),
+        driver=_module(_holder(device, *profile.handles.values())),
         profile=profile.name,
         size=_size(profile),
         device_api=profile.device_api,
     )
+
+
+def _holder(device: model.Device, *type_ids: str) -> str:
+    """Return the driver that makes a device's partitions.
+
+    A parent that stands on no bus has no driver; its mdev types are named
+    after the module all the same (drivers/vfio/mdev/mdev_sysfs.c,
+    ``dev_driver_string``: mtty-1).
+    """
+    if device.driver or device.technology != "mdev":
+        return device.driver or ""
+    return next(iter(type_ids), "").rpartition("-")[0]
 
 
 def _size(profile: model.Profile | None) -> int:
@@ -113,6 +125,6 @@ def _size(profile: model.Profile | None) -> int:
     return profile.size or profile.charges.get(names.GPU_MEMORY_CLASS, 0)
 
 
-def _module(driver: str | None) -> str:
+def _module(driver: str) -> str:
     """Return a driver as its module is called: never with a dash."""
-    return (driver or "").replace("-", "_")
+    return driver.replace("-", "_")

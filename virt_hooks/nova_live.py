@@ -237,7 +237,8 @@ class LiveMigration(driver.LibvirtDriver):
         if not expected:
             return
         host = nova.conf.CONF.host
-        context = nova_context.get_admin_context()
+        # One that is deleted meanwhile does not come either.
+        context = nova_context.get_admin_context(read_deleted="yes")
         for uuid in expected:
             if _is_on_its_way(context, uuid):
                 continue

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the two hosts of a live migration tell each other."""
 
+import dataclasses
 import json
 
 import pytest
@@ -131,3 +132,23 @@ def test_size_is_what_is_booked_where_the_type_tells_none() -> None:
     card = device("mdev")
     offer = live_words.offer_of(card, card.profiles[0])
     assert (offer.size, offer.driver, offer.handle) == (256, "4xxx_pf", "")
+
+
+def test_types_without_a_bus_are_named_after_their_driver() -> None:
+    """As the kernel's own mtty shows itself."""
+    card = dataclasses.replace(
+        device("mdev"),
+        driver=None,
+        profiles=(
+            dataclasses.replace(
+                device("mdev").profiles[0], handles={"mtty": "mtty-2"}
+            ),
+        ),
+    )
+    assert live_words.offer_of(card, card.profiles[0]).driver == "mtty"
+    (found,) = live_words.parts_of(
+        [dataclasses.replace(claim("mdev"), type_id="mtty-2")],
+        model.HostState(devices=(card,)),
+        str,
+    )
+    assert found.driver == "mtty"
