@@ -8,6 +8,7 @@ from nova import exception
 from nova.tests.functional.api import client
 
 from nova_accel import pci
+from nova_accel.host import drains
 from tests.functional.nova import base, moving
 from tests.functional.nova.test_failure import CREATE
 from tests.functional.nova.test_vfio import CARD, L40S, typed_group
@@ -284,6 +285,29 @@ class Refusals(moving.LiveBase):
             )
         )
         self.assert_refused(server, "does not run nova-accel")
+
+    def test_a_card_drained_meanwhile(self) -> None:
+        """Placement does not know yet; Nova's own claim is dropped."""
+        server = self.boot(SMALL, host="host1")
+        card = drains.Drains(self.state_dir("host2"))
+        card.put(base.T4, "a fan is loud")
+        self.computes["host2"].driver._accel.host.refresh()
+        self.assert_refused(server, "a fan is loud", "takes no new server")
+        self.run_periodics()
+        tracker = self.computes["host2"].manager.rt
+        self.assertEqual({}, self.assigned(tracker))
+        card.remove([base.T4])
+        self.run_periodics()
+        self._live_migrate(server)
+        self.assert_holds(server, base.T4, "host2")
+
+    def assigned(self, tracker: Any) -> dict[str, Any]:
+        """Return the slots that Nova's tracker takes for handed out."""
+        return {
+            rp: found
+            for rp, kinds in tracker.assigned_resources.items()
+            if (found := {k: v for k, v in kinds.items() if v})
+        }
 
     def test_too_slow_a_link(self) -> None:
         """T4-4Q at 1000 MiB/s; Nova's downtime is half a second."""
