@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 from xml.etree import ElementTree
 
@@ -207,6 +207,55 @@ def parse_hostdevs(text: str) -> HostdevUse:
             _address(a) for kind, a in addresses if kind == "pci"
         ),
     )
+
+
+def find_hostdevs(text: str, handles: Collection[str]) -> tuple[str, ...]:
+    """Return the hostdev elements of some devices in one domain's XML."""
+    root = ElementTree.fromstring(text)  # noqa: S314 - libvirtd's own words
+    found = (
+        (element, parse_hostdevs(_alone(element)))
+        for element in root.iterfind("./devices/hostdev")
+    )
+    return tuple(
+        ElementTree.tostring(element, encoding="unicode").strip()
+        for element, use in found
+        if any(use.holds(handle) for handle in handles)
+    )
+
+
+def are_in_one_slot(elements: Iterable[str]) -> bool:
+    """Return whether a guest sees two of some devices in one PCI slot.
+
+    It can't be asked to give those away (libvirt's qemu_hotplug.c, "cannot
+    hot unplug multifunction PCI device").
+    """
+    places = [
+        tuple(int(found.get(k) or "0", 0) for k in ("domain", "bus", "slot"))
+        for text in elements
+        for found in ElementTree.fromstring(text).iterfind(  # noqa: S314
+            "./address[@type='pci']"
+        )
+    ]
+    return len(set(places)) < len(places)
+
+
+@contextlib.contextmanager
+def answering(domain: str) -> Iterator[None]:
+    """Turn what libvirt refuses of a domain into an error of ours.
+
+    :raises DomainsError: it refused.
+    """
+    try:
+        yield
+    except libvirt.libvirtError as error:
+        raise errors.DomainsError(domain, f"libvirt says: {error}") from error
+
+
+def _alone(element: ElementTree.Element) -> str:
+    """Return a domain that has nothing but one device."""
+    root = ElementTree.Element("domain")
+    ElementTree.SubElement(root, "devices").append(element)
+    return ElementTree.tostring(root, encoding="unicode")
 
 
 def _address(attributes: dict[str, str]) -> str:

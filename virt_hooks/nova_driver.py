@@ -27,6 +27,7 @@ from virt_hooks import (
     nova_live,
     nova_records,
     nova_report,
+    nova_suspend,
     reconcile,
     recover,
     slots,
@@ -36,7 +37,9 @@ from virt_hooks import (
 LOG = logging.getLogger(__name__)
 
 
-class AccelLibvirtDriver(nova_live.LiveMigration):
+class AccelLibvirtDriver(
+    nova_live.LiveMigration, nova_suspend.SuspendingDriver
+):
     """LibvirtDriver whose guests get the accelerators of their flavor."""
 
     def __init__(self, virtapi: Any, read_only: bool = False) -> None:
@@ -188,6 +191,11 @@ class AccelLibvirtDriver(nova_live.LiveMigration):
                 self._bring(context, instance)
             return super()._hard_reboot(context, instance, *args, **kwargs)
 
+    def _bring_back(self, context: Any, instance: Any) -> None:
+        with nova_report.logged("can't fetch bitstreams"):
+            self._bring(context, instance)
+        self._ensure(context, instance)
+
     def finish_migration(
         self,
         context: Any,
@@ -234,6 +242,15 @@ class AccelLibvirtDriver(nova_live.LiveMigration):
         )
         self._release(instance, lambda: slots.left_behind(instance), had)
         return result
+
+    def _handles(self, instance: Any = None) -> frozenset[str]:
+        """Return what the guests, or one, have of ours in their XML."""
+        found = (
+            self._accel.claims()
+            if instance is None
+            else self._accel.claims_of(instance.uuid)
+        )
+        return frozenset(h for c in found for h in (c.handle, *c.members))
 
     def _adopt_node(self) -> None:
         for uuid, name in self.get_nodenames_by_uuid().items():

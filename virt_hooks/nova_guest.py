@@ -30,7 +30,7 @@ def add_claims(
     for xml in hostdev.plan_elements(
         found, guest.parse_guest(config.to_xml()), options, libvirt_version
     ):
-        config.add_device(_Element(xml))
+        config.add_device(Element(xml))
 
 
 def read_use(host: Any, instance: Any) -> connection.HostdevUse:
@@ -62,7 +62,7 @@ def is_holding(host: Any, instance: Any, claim: model.Claim) -> bool:
     return connection.parse_hostdevs(xml).holds(claim.handle)
 
 
-class _Element(vconfig.LibvirtConfigGuestDevice):
+class Element(vconfig.LibvirtConfigGuestDevice):
     """An element that is written already."""
 
     def __init__(self, xml: str) -> None:

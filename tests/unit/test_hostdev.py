@@ -139,6 +139,29 @@ def test_every_function_is_given_once_and_to_a_place_of_its_own(
         assert any(p[:3] == (bus, slot, 0) for p in places)
 
 
+def as_text(element: ElementTree.Element) -> str:
+    return ElementTree.tostring(element, encoding="unicode")
+
+
+def test_the_elements_of_some_devices_are_found_whole() -> None:
+    told = [as_text(element) for element in elements(CARD)]
+    domain = f"<domain><devices>{''.join(told)}</devices></domain>"
+    first, second, *_ = CARD.handle, *CARD.members
+    assert connection.find_hostdevs(domain, {second}) == (told[2],)
+    assert connection.find_hostdevs(domain, {first, second}) == (*told[1:3],)
+    assert connection.find_hostdevs(domain, {"0000:ff:00.0"}) == ()
+
+
+def test_functions_of_one_slot_are_known() -> None:
+    port, *told = map(as_text, elements(CARD))
+    assert connection.are_in_one_slot(told)
+    assert not connection.are_in_one_slot(told[:1])
+    assert not connection.are_in_one_slot([port, told[0]])
+    # libvirt chose a place for neither, as far as is known
+    bare = "<hostdev type='mdev'><source/></hostdev>"
+    assert not connection.are_in_one_slot([bare, bare])
+
+
 # -- places in the guest ---------------------------------------------------
 
 

@@ -5,9 +5,13 @@ A domain starts only if its host devices exist and nobody holds them, and
 holds them while it runs, as QEMU holds a VFIO group: removing an mdev
 under a running guest blocks. ``managed='yes'`` binds PCI functions to
 vfio-pci and gives them back; ``managed='no'`` wants one whose own driver
-is of VFIO.
+is of VFIO. A guest that runs has host devices of its own, beside those of
+its definition: some come and go while it runs, and a guest that has any
+can't be saved.
 """
 
+import contextlib
+import copy
 import errno
 import fcntl
 import os
@@ -18,6 +22,7 @@ from lxml import etree
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 _VFIO = "vfio-pci"
+_ACTIVE = (fakelibvirt.VIR_DOMAIN_RUNNING, fakelibvirt.VIR_DOMAIN_PAUSED)
 
 
 class Connection(fakelibvirt.Connection):
@@ -33,6 +38,8 @@ class Connection(fakelibvirt.Connection):
         old = self._vms.get(domain.name())
         if old is not None:
             domain.groups = old.groups  # the running guest goes on
+            domain.saved = old.saved
+            domain._has_saved_state = old._has_saved_state
         self._vms[domain.name()] = domain
         self._emit_lifecycle(
             domain, fakelibvirt.VIR_DOMAIN_EVENT_DEFINED, 0
@@ -50,26 +57,43 @@ class Connection(fakelibvirt.Connection):
 class Domain(fakelibvirt.Domain):
     """A domain that takes its host devices from the kernel."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.groups: list[int] = []
+    def __init__(self, connection: Any, xml: str, **kwargs: Any) -> None:
+        super().__init__(connection, xml, **kwargs)
+        #: File handles of the VFIO groups that the guest holds.
+        self.groups: dict[str, int] = {}
         #: As it was defined: the stand-in drops what it does not know.
         self.written = ""
+        self.kept = _elements(etree.fromstring(xml))
+        #: What the guest has while it runs, and what it was saved with.
+        self.live: list[Any] = []
+        self.saved: list[Any] | None = None
+        #: Whether the guest keeps what it is asked to give away.
+        self.is_stubborn = False
+
+    def isActive(self) -> int:
+        return int(self._state in _ACTIVE)
+
+    def XMLDesc(self, flags: int) -> str:
+        """Return the guest, or its definition, with all of its hostdevs."""
+        root = etree.fromstring(super().XMLDesc(flags))
+        devices = root.find("./devices")
+        for element in _elements(root):
+            devices.remove(element)
+        is_kept = flags & fakelibvirt.VIR_DOMAIN_XML_INACTIVE
+        shown = self.kept if is_kept or not self.isActive() else self.live
+        devices.extend(copy.deepcopy(shown))
+        return str(etree.tostring(root, encoding="unicode"))
 
     def createWithFlags(self, flags: int) -> None:
+        shown = self.kept if self.saved is None else self.saved
         try:
-            for device in _hostdevs(self):
-                device.prepare()
-            for group in {d.group() for d in _hostdevs(self)}:
-                self.groups.append(self._hold(group))
+            for element in shown:
+                self._take(element)
         except OSError as error:
             self._let_go()
-            raise fakelibvirt.make_libvirtError(
-                fakelibvirt.libvirtError,
-                f"host device of {self.name()}: {error}",
-                error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR,
-            ) from error
+            raise failed(f"host device of {self.name()}: {error}") from error
         super().createWithFlags(flags)
+        self.live, self.saved = list(shown), None
 
     def destroy(self) -> None:
         super().destroy()
@@ -78,6 +102,68 @@ class Domain(fakelibvirt.Domain):
     def shutdown(self) -> None:
         super().shutdown()
         self._let_go()
+
+    def managedSave(self, flags: int) -> None:
+        if self.live:
+            raise failed("cannot migrate a domain with <hostdev>")
+        super().managedSave(flags)
+        self._state = fakelibvirt.VIR_DOMAIN_SHUTOFF
+        self.saved = list(self.live)
+
+    def managedSaveRemove(self, flags: int = 0) -> None:
+        super().managedSaveRemove(flags)
+        self.saved = None
+
+    def attachDeviceFlags(self, xml: str, flags: int) -> None:
+        if not xml.startswith("<hostdev"):
+            super().attachDeviceFlags(xml, flags)
+            return
+        if flags != fakelibvirt.VIR_DOMAIN_AFFECT_LIVE or not self.isActive():
+            raise failed("only guests that run get host devices here")
+        element = etree.fromstring(xml)
+        try:
+            self._take(element)
+        except OSError as error:
+            raise failed(f"host device of {self.name()}: {error}") from error
+        self.live.append(element)
+
+    def detachDeviceFlags(self, xml: str, flags: int) -> None:
+        """Ask the guest to give a device away; it need not.
+
+        libvirt refuses where functions share a slot of the guest.
+        """
+        if not xml.startswith("<hostdev"):
+            super().detachDeviceFlags(xml, flags)
+            return
+        wanted = _source(etree.fromstring(xml))
+        found = [e for e in self.live if _source(e) == wanted]
+        if not found or not self.isActive():
+            raise failed("device not found", "DEVICE_MISSING")
+        slots = [_slot(e) for e in self.live]
+        if slots.count(_slot(found[0])) > 1 and _slot(found[0]):
+            raise failed("cannot hot unplug multifunction PCI device")
+        is_listening = self._state == fakelibvirt.VIR_DOMAIN_RUNNING
+        if is_listening and not self.is_stubborn:
+            self.live.remove(found[0])
+            self._give(found[0])
+
+    def _take(self, element: Any) -> None:
+        device = _device(self._connection.root, element)
+        device.prepare()
+        group = device.group()
+        if group not in self.groups:
+            self.groups[group] = self._hold(group)
+
+    def _give(self, element: Any) -> None:
+        device = _device(self._connection.root, element)
+        with contextlib.suppress(OSError):  # it may have left the host
+            group = device.group()
+            others = {
+                _device(self._connection.root, e).group() for e in self.live
+            }
+            if group in self.groups and group not in others:
+                os.close(self.groups.pop(group))
+        device.give_back()
 
     def _hold(self, group: str) -> int:
         node = self._connection.root / "dev" / "vfio" / group
@@ -91,9 +177,10 @@ class Domain(fakelibvirt.Domain):
 
     def _let_go(self) -> None:
         while self.groups:
-            os.close(self.groups.pop())
-        for device in _hostdevs(self):
-            device.give_back()
+            os.close(self.groups.popitem()[1])
+        for element in self.live or self.kept:
+            _device(self._connection.root, element).give_back()
+        self.live = []
 
 
 class _Mdev:
@@ -155,26 +242,44 @@ def store(path: Path, text: str) -> None:
         os.close(handle)
 
 
-def _hostdevs(domain: Domain) -> list[Any]:
-    root = domain._connection.root
-    found: list[Any] = []
-    for item in etree.fromstring(domain.XMLDesc(0)).findall(
-        "./devices/hostdev"
-    ):
-        address = item.find("./source/address").attrib
-        if item.get("type") == "mdev":
-            found.append(_Mdev(root, address["uuid"]))
-        else:
-            found.append(
-                _Function(
-                    root,
-                    "{:04x}:{:02x}:{:02x}.{:x}".format(
-                        *(
-                            int(address[part], 16)
-                            for part in ("domain", "bus", "slot", "function")
-                        )
-                    ),
-                    item.get("managed") == "yes",
-                )
-            )
+def _elements(root: Any) -> list[Any]:
+    found: list[Any] = root.findall("./devices/hostdev")
     return found
+
+
+def _source(element: Any) -> dict[str, Any]:
+    """Return where a device is on the host."""
+    found = element.find("./source/address").attrib
+    return {
+        name: text if name == "uuid" else int(text, 16)
+        for name, text in found.items()
+    }
+
+
+def _slot(element: Any) -> tuple[str, ...]:
+    """Return where the guest sees a device; nothing if libvirt chose."""
+    found = element.find("./address[@type='pci']")
+    if found is None:
+        return ()
+    return tuple(found.get(name) for name in ("domain", "bus", "slot"))
+
+
+def failed(what: str, code: str = "INTERNAL_ERROR") -> Exception:
+    error: Exception = fakelibvirt.make_libvirtError(
+        fakelibvirt.libvirtError,
+        what,
+        error_code=getattr(fakelibvirt, f"VIR_ERR_{code}"),
+    )
+    return error
+
+
+def _device(root: Path, element: Any) -> Any:
+    found = _source(element)
+    if element.get("type") == "mdev":
+        return _Mdev(root, found["uuid"])
+    parts = (found[k] for k in ("domain", "bus", "slot", "function"))
+    return _Function(
+        root,
+        "{:04x}:{:02x}:{:02x}.{:x}".format(*parts),
+        element.get("managed") == "yes",
+    )

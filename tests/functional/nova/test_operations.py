@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done to a server where it is, with each technology."""
+
+from tests.functional.nova import operations, technologies
+
+
+class InPlace(operations.OperationsTestBase):
+    """A server that stays on its host."""
+
+    __test__ = False
+
+    def test_in_place(self) -> None:
+        self.start_hosts("host1")
+        server = self.boot(self.technology.small(self))
+        held = self.slots(server)
+        for step in (
+            "reboot_soft reboot_hard stop snapshot start snapshot pause"
+            " unpause rescue unrescue rebuild suspend resume"
+            " shelve unshelve"
+        ).split():
+            getattr(self, step)(server)
+            self.assert_agreement(step, step in ("stop", "suspend", "shelve"))
+            self.assertEqual(held, self.slots(server), step)
+        self._delete_server(server)
+        self.assert_agreement("delete", is_passed=True)
+        self.assert_nothing_left()
+
+
+globals().update(technologies.matrix(InPlace))
