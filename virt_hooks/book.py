@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which server of this host holds which claims, as this process knows."""
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -101,6 +102,32 @@ class Book:
             known = self._known.pop(consumer, frozenset())
             if left := known - frozenset(map(_place, given)):
                 self._known[consumer] = left
+
+    def hand_over(
+        self, consumer: str, other: str, slots: Iterable[model.Slot]
+    ) -> None:
+        """Give one consumer's claims on some slots to another one.
+
+        A server that is resized where it is holds what it gets; what it
+        had is its migration's, as in Placement, until that ends.
+        """
+        given = frozenset(map(_place, slots))
+        with self._guard:
+            held = self._claims.get(consumer, ())
+            moved = tuple(
+                dataclasses.replace(claim, consumer=other)
+                for claim in held
+                if (claim.provider, claim.slot) in given
+            )
+            if not moved:
+                return
+            gone = {claim.handle for claim in moved}
+            self._set(
+                consumer, tuple(c for c in held if c.handle not in gone)
+            )
+            self._set(other, (*self._claims.get(other, ()), *moved))
+            self._made |= {claim.handle: claim for claim in moved}
+        self._written()
 
     def own(
         self, consumer: str, found: Iterable[model.Claim]

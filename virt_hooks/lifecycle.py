@@ -80,13 +80,13 @@ class Lifecycle:
         self._drivers = drivers
         self._rules = rules
         self._executor = executor
-        self._book = book.Book(self._tell)
+        self.book = book.Book(self._tell)
         self._cards = cards.Cards()
         self._unmaking = unmaking.Unmaking(
-            drivers, executor, self._book, host, self._programs
+            drivers, executor, self.book, host, self._programs
         )
         self._sweeper = sweep.Sweeper(
-            self._book, self._cards, self._unmaking.unmake
+            self.book, self._cards, self._unmaking.unmake
         )
         self._arranged: model.HostState | None = None
         self._arranger = (
@@ -139,11 +139,11 @@ class Lifecycle:
 
     def claims(self) -> tuple[model.Claim, ...]:
         """Return the claims of all servers of this host."""
-        return self._book.claims()
+        return self.book.claims()
 
     def claims_of(self, consumer: str) -> tuple[model.Claim, ...]:
         """Return the claims of one server."""
-        return self._book.claims_of(consumer)
+        return self.book.claims_of(consumer)
 
     def slots_of(self, consumer: str) -> tuple[model.Slot, ...]:
         """Return the slots that one server's claims stand for."""
@@ -187,7 +187,7 @@ class Lifecycle:
             before = self.claims_of(consumer)
             if booked:  # it comes: one that is here already keeps its own
                 self._check_open(consumer, root, slots, host)
-            self._book.evict(consumer, slots)
+            self.book.evict(consumer, slots)
             if self._unmaking.clear(consumer, root, slots, before):
                 host = self._look_at(root, slots)
             found = recover.unless_held(
@@ -197,14 +197,14 @@ class Lifecycle:
             found = self._programs.plan(
                 found, before, bitstreams, self.claims(), host
             )
-            self._book.write_down(consumer, found)
+            self.book.write_down(consumer, found)
             if all(c.state is model.ClaimState.MADE for c in found):
                 return found
             try:
                 self._executor.apply_all(self._prepare(found))
             except BaseException as error:
                 self._programs.note(error, self._read_anew)
-                self._book.write_down(consumer, before)
+                self.book.write_down(consumer, before)
                 is_late = getattr(error, "number", 0) == errno.ETIMEDOUT
                 self._unmaking.check(recover.but(found, before), is_late)
                 raise
@@ -212,7 +212,7 @@ class Lifecycle:
                 dataclasses.replace(claim, state=model.ClaimState.MADE)
                 for claim in found
             )
-            self._book.write_down(consumer, made)
+            self.book.write_down(consumer, made)
             self._programs.note_loaded(made)
             self._look_at(root, slots)
         return made
@@ -227,8 +227,8 @@ class Lifecycle:
         root, wanted = self._known_root(consumer), tuple(slots)
         with self._cards.hold(self._locks(wanted)):
             found = claims.find(consumer, wanted, root, self.host.state)
-            self._book.remember(consumer, wanted)
-            self._book.write_down(consumer, found)
+            self.book.remember(consumer, wanted)
+            self.book.write_down(consumer, found)
         return found
 
     def release(
@@ -255,10 +255,10 @@ class Lifecycle:
             held = self.claims_of(consumer)
             if not any(in_use(claim) for claim in held):
                 host = self._unmaking.await_drivers(held, host)
-            known = self._book.made()
+            known = self.book.made()
             found = tuple(
                 recover.as_made(claim, known)
-                for claim in self._book.own(
+                for claim in self.book.own(
                     consumer, claims.find(consumer, wanted, self.root, host)
                 )
                 if had.holds(claim.handle) or recover.is_ours(claim, known)
@@ -274,7 +274,7 @@ class Lifecycle:
                 )
                 return
             mine = had.functions | {claim.handle for claim in held}
-            self._book.forget(consumer, wanted)
+            self.book.forget(consumer, wanted)
             for claim in self._programs.blanked(
                 found, mine, host, self.claims()
             ):
@@ -349,7 +349,7 @@ class Lifecycle:
         wanted = {
             slot.provider
             for slot in slots
-            if not self._book.holds(consumer, slot.provider)
+            if not self.book.holds(consumer, slot.provider)
         }
         for device in host.devices:
             if recover.provider_of(root, device.address) in wanted:

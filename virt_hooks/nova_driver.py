@@ -25,6 +25,7 @@ from virt_hooks import (
     nova_guest,
     nova_images,
     nova_live,
+    nova_moves,
     nova_records,
     nova_report,
     nova_suspend,
@@ -38,7 +39,9 @@ LOG = logging.getLogger(__name__)
 
 
 class AccelLibvirtDriver(
-    nova_live.LiveMigration, nova_suspend.SuspendingDriver
+    nova_live.LiveMigration,
+    nova_moves.MovingDriver,
+    nova_suspend.SuspendingDriver,
 ):
     """LibvirtDriver whose guests get the accelerators of their flavor."""
 
@@ -178,7 +181,12 @@ class AccelLibvirtDriver(
 
     def _guest_add_mdevs(self, guest: Any, chosen_mdevs: Any) -> Any:
         """Leave out our mdevs, which Nova found in the old domain."""
-        ours = {claim.handle for claim in self._accel.claims()}
+        ours = self._handles() | {
+            handle
+            for device in self._accel.host.state.devices
+            if self._accel.root is not None
+            for handle in recover.our_handles(self._accel.root, device)
+        }
         stock = [uuid for uuid in chosen_mdevs or () if uuid not in ours]
         return super()._guest_add_mdevs(guest, stock)
 
@@ -196,23 +204,6 @@ class AccelLibvirtDriver(
             self._bring(context, instance)
         self._ensure(context, instance)
 
-    def finish_migration(
-        self,
-        context: Any,
-        migration: Any,
-        instance: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        """Fetch what the server's regions are to hold, as its user."""
-        with self._reporter.reschedule(context):
-            self._bring(context, instance)
-        result = super().finish_migration(
-            context, migration, instance, *args, **kwargs
-        )
-        self._reconciler.wake()
-        return result
-
     def _cleanup(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
@@ -227,21 +218,6 @@ class AccelLibvirtDriver(
             keep = keep or nova_records.is_rebuilt(instance)
             if not keep:
                 self._release(instance, lambda: self._held(instance, had), had)
-
-    def confirm_migration(
-        self,
-        context: Any,
-        migration: Any,
-        instance: Any,
-        network_info: Any,
-    ) -> Any:
-        """Unmake on the source what a moved server held there."""
-        had = self._read_domain(instance)
-        result = super().confirm_migration(
-            context, migration, instance, network_info
-        )
-        self._release(instance, lambda: slots.left_behind(instance), had)
-        return result
 
     def _handles(self, instance: Any = None) -> frozenset[str]:
         """Return what the guests, or one, have of ours in their XML."""
@@ -309,14 +285,16 @@ class AccelLibvirtDriver(
         instance: Any,
         read_slots: Callable[[], Iterable[model.Slot]],
         had: connection.HostdevUse,
+        consumer: str = "",
     ) -> None:
+        uuid = consumer or instance.uuid
         with nova_report.logged(
             "can't release accelerators of %s", instance.uuid
         ):
             given = slots.below(self._accel.root, read_slots())
-            self._at_start.forget(instance.uuid, given)
+            self._at_start.forget(uuid, given)
             self._accel.release(
-                instance.uuid,
+                uuid,
                 given,
                 lambda claim: nova_guest.is_holding(
                     self._host, instance, claim

@@ -8,7 +8,7 @@ from typing import Any
 import nova.conf
 from nova import context as nova_context
 from nova import objects
-from nova.compute import task_states
+from nova.compute import task_states, vm_states
 
 from nova_accel import model
 from virt_hooks import lifecycle, slots, wanted
@@ -32,10 +32,12 @@ class Records:
         self.slots.pop(uuid, None)
         self.images.pop(uuid, None)
 
-    def _add(self, instance: Any, given: Iterable[model.Slot]) -> None:
-        known = self.slots.get(instance.uuid, ())
-        self.slots[instance.uuid] = (*known, *given)
-        self.images[instance.uuid] = wanted.images_of(instance)
+    def _add(
+        self, instance: Any, given: Iterable[model.Slot], consumer: str = ""
+    ) -> None:
+        uuid = consumer or instance.uuid
+        self.slots[uuid] = (*self.slots.get(uuid, ()), *given)
+        self.images[uuid] = wanted.images_of(instance)
 
 
 class AtStart:
@@ -129,9 +131,13 @@ def _add_source(context: Any, migration: Any, found: Records) -> None:
         expected_attrs=["migration_context", "flavor"],
     )
     moved = instance.migration_context
-    if moved is None or instance.host == nova.conf.CONF.host:
+    if moved is None:
         return
-    found._add(instance, slots.of_resources(moved.old_resources))
+    if instance.host != nova.conf.CONF.host:
+        found._add(instance, slots.of_resources(moved.old_resources))
+    elif instance.vm_state == vm_states.RESIZED:
+        old = slots.of_migration(instance, migration)
+        found._add(instance, old, migration.uuid)
 
 
 def is_rebuilt(instance: Any) -> bool:

@@ -41,3 +41,15 @@ def left_behind(instance: Any) -> tuple[model.Slot, ...]:
         return ()
     kept = set(of_resources(moved.new_resources))
     return tuple(s for s in of_resources(moved.old_resources) if s not in kept)
+
+
+def of_migration(instance: Any, migration: Any) -> tuple[model.Slot, ...]:
+    """Return what a server had before it was resized where it is.
+
+    :param instance: a ``nova.objects.Instance``.
+    :param migration: its ``nova.objects.Migration``; nothing of one that
+        leads to another host.
+    """
+    if migration.source_compute != migration.dest_compute:
+        return ()
+    return left_behind(instance)

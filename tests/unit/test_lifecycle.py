@@ -222,7 +222,7 @@ def test_a_driver_s_own_failure_keeps_nothing_else(
     life.release(A, slots, stopped)
     assert set(kernel.mdevs()) == {kept.handle}
     life.ensure(B, groups[1:], slots[1:])
-    life._book.forget(B, slots[1:])
+    life.book.forget(B, slots[1:])
     life.tidy(IDLE)
     assert set(kernel.mdevs()) == {kept.handle}
     assert "a bug" in caplog.text

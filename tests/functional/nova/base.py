@@ -183,7 +183,7 @@ class AccelTestBase(base.ServersTestBase):
         return self.computes[name]
 
     def power_off_to_move(self) -> None:
-        """Let servers of host1 be moved: Nova itself copies disks by ssh."""
+        """Let servers be moved: Nova itself copies their disks by ssh."""
         self.useFixture(
             fixtures.MockPatch(
                 "nova.virt.libvirt.driver.LibvirtDriver"
@@ -196,7 +196,7 @@ class AccelTestBase(base.ServersTestBase):
     def _power_off(
         self, _context: Any, instance: Any, *_: Any, **__: Any
     ) -> str:
-        self.computes["host1"].driver.power_off(instance)
+        self.computes[instance.host].driver.power_off(instance)
         return "[]"
 
     def be_on(self, name: str) -> None:
@@ -204,9 +204,9 @@ class AccelTestBase(base.ServersTestBase):
         self.flags(host=name)
         self.flags(group="nova_accel", **self._places[name])
 
-    def force_down(self, is_down: bool) -> None:
+    def force_down(self, is_down: bool, name: str = "host1") -> None:
         """Have Nova take nova-compute for dead, or for alive again."""
-        (service,) = self.api.get_services(binary="nova-compute")
+        (service,) = self.api.get_services(binary="nova-compute", host=name)
         self.api.put_service(service["id"], {"forced_down": is_down})
 
     def _enter(self, manager: contextlib.AbstractContextManager[Any]) -> Any:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What users and operators do to a server, each as one step."""
 
+from pathlib import Path
 from typing import Any
 
 from tests.functional.nova import agreement, base, technologies
@@ -69,6 +70,9 @@ class OperationsTestBase(agreement.AgreementTestBase):
         self.act(server, "resume", "ACTIVE")
 
     def rescue(self, server: Any) -> None:
+        # Nova's harness makes no disks, so nothing made their directory.
+        place = Path(base.CONF.instances_path) / server["id"]
+        place.mkdir(exist_ok=True)
         self._rescue_server(server)
 
     def unrescue(self, server: Any) -> None:
@@ -83,3 +87,50 @@ class OperationsTestBase(agreement.AgreementTestBase):
 
     def unshelve(self, server: Any) -> None:
         self._unshelve_server(server)
+
+    # -- moves -------------------------------------------------------------
+
+    def flavor(self, specs: dict[str, str]) -> Any:
+        """Return the id of a flavor with these extra specs."""
+        return self._create_flavor(
+            extra_spec=specs, memory_mb=256, vcpu=1, disk=1, ephemeral=0
+        )
+
+    def host_of(self, server: Any) -> str:
+        return str(self.api.get_server(server["id"])["OS-EXT-SRV-ATTR:host"])
+
+    def migrate(self, server: Any) -> None:
+        self._migrate_server(server)
+
+    def resize(self, server: Any, specs: dict[str, str]) -> None:
+        body = {"resize": {"flavorRef": self.flavor(specs)}}
+        self.api.post_server_action(server["id"], body)
+        self._wait_for_state_change(server, "VERIFY_RESIZE")
+
+    def resize_to_other(self, server: Any) -> None:
+        self.resize(server, self.technology.other(self))
+
+    def reset_state(self, server: Any) -> None:
+        """Let an operator call a server failed."""
+        self.api.post_server_action(
+            server["id"], {"os-resetState": {"state": "error"}}
+        )
+
+    def confirm(self, server: Any) -> None:
+        self.be_on(self.source_of(server))
+        self._confirm_resize(server)
+
+    def revert(self, server: Any) -> None:
+        self.be_on(self.source_of(server))
+        self.api.post_server_action(server["id"], {"revertResize": None})
+        self._wait_for_state_change(server, "ACTIVE")
+
+    def source_of(self, server: Any) -> str:
+        """Return the host that a server has left last."""
+        path = f"/os-migrations?instance_uuid={server['id']}"
+        found = self.api.api_get(path).body["migrations"]
+        return str(max(found, key=lambda m: int(m["id"]))["source_compute"])
+
+    def offload(self, server: Any) -> None:
+        self.flags(shelved_offload_time=0)
+        self._shelve_server(server)
