@@ -8,9 +8,9 @@ sizes of the card with the same probability; they come at random (a Poisson
 process) and stay for an exponentially distributed time, so many that four
 fifths of all memory would be in use if none were refused. The first tenth
 of the requests fills the cards and is not counted. Printed is the share of
-the memory asked for, in percent, that was refused. The last column tells, for
-comparison, what would be refused if the memory of all cards were one card's,
-of any size at any place: if nothing ever stood in the way of anything.
+the memory asked for, in percent, that was refused. The last column is for
+comparison: all cards as one, in which nothing ever stands in the way, and a
+vGPU takes what it takes of a card full of its type alone, with mixed sizes.
 
 All that decides is the library's own code: the vendor driver describes the
 cards, ``packing`` chooses the place on the card and says what remains,
@@ -33,6 +33,8 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from typing import NamedTuple
 
 from filters import cards, fit, offered, request
 from nova_accel import (
@@ -59,8 +61,7 @@ _PLENTY = 1 << 16
 GPUS = {gpu.key: gpu for gpu in (vgpu_cards.L40S, vgpu_cards.A100)}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Way:
+class Way(NamedTuple):
     """A mode of the cards, and the flavors' policy."""
 
     title: str
@@ -69,16 +70,11 @@ class Way:
 
 
 WAYS = (
-    Way(title="equal+spread", is_mixed=False, packing=flavors.Packing.SPREAD),
-    Way(title="equal+pack", is_mixed=False, packing=flavors.Packing.PACK),
-    Way(title="mixed+pack", is_mixed=True, packing=flavors.Packing.PACK),
-    Way(
-        title="best_remaining",
-        is_mixed=True,
-        packing=flavors.Packing.BEST_REMAINING,
-    ),
+    Way("equal+spread", False, flavors.Packing.SPREAD),
+    Way("equal+pack", False, flavors.Packing.PACK),
+    Way("mixed+pack", True, flavors.Packing.PACK),
+    Way("best_remaining", True, flavors.Packing.BEST_REMAINING),
 )
-
 POOL = "one pool"
 TITLES = (*(way.title for way in WAYS), POOL)
 
@@ -94,10 +90,9 @@ def describe_card(gpu: vgpu_cards.Gpu, is_mixed: bool) -> model.Device:
         state = discovery.read(host, plugin.load(), rules)
     (device,) = state.devices
     # What the driver would say: as many as there is room for.
-    endless = (
-        dataclasses.replace(p, available=_PLENTY) for p in device.profiles
-    )
-    return dataclasses.replace(device, profiles=tuple(endless))
+    made = device.profiles
+    made = tuple(dataclasses.replace(p, available=_PLENTY) for p in made)
+    return dataclasses.replace(device, profiles=made)
 
 
 # A card's state: which profiles stand at which places.
@@ -168,6 +163,13 @@ class Kind:
             exact=True,
             held=charges,
         )
+
+    def share(self, profile: model.Profile) -> Fraction:
+        """Return what part of a card one of a profile takes."""
+        state: State = ()
+        while choice := self.choice(state, profile.name):
+            state = (*state, (profile.name, choice.start))
+        return Fraction(1, len(state))
 
     def charges(self, profile: str) -> Mapping[str, int]:
         """Return what one of a profile takes."""
@@ -302,21 +304,23 @@ class Host:
 
 
 class Pool:
-    """All the memory of so many cards, of which anybody takes anything."""
+    """All cards as one, without places: anybody takes of it what is left."""
 
-    def __init__(self, blank: model.Device) -> None:
-        self._left = blank.counters[names.GPU_MEMORY_CLASS] * CARDS
+    def __init__(self, kind: Kind) -> None:
+        self._left = Fraction(CARDS)
+        self._shares = {p.name: kind.share(p) for p in kind.blank.profiles}
 
     def take(self, one: Request) -> bool:
         """Return whether there was so much left."""
-        if one.profile.size > self._left:
+        share = self._shares[one.profile.name]
+        if share > self._left:
             return False
-        self._left -= one.profile.size
+        self._left -= share
         return True
 
     def leave(self, one: Request) -> None:
         """Give back what a server had."""
-        self._left += one.profile.size
+        self._left += self._shares[one.profile.name]
 
 
 def run(gpu: vgpu_cards.Gpu, way: Way | None, seed: int, count: int) -> float:
@@ -325,7 +329,7 @@ def run(gpu: vgpu_cards.Gpu, way: Way | None, seed: int, count: int) -> float:
     :param way: None for one pool of memory.
     """
     kind = Kind(gpu, way or WAYS[-1])
-    host = Host(kind, way) if way else Pool(kind.blank)
+    host = Host(kind, way) if way else Pool(kind)
     leaving: list[tuple[float, str, Request]] = []
     asked = refused = 0
     for number, one in enumerate(trace(kind.blank, seed, count)):
@@ -342,8 +346,8 @@ def run(gpu: vgpu_cards.Gpu, way: Way | None, seed: int, count: int) -> float:
 
 def _cell(job: tuple[str, str, int, int]) -> float:
     key, title, seed, count = job
-    way = next((way for way in WAYS if way.title == title), None)
-    return run(GPUS[key], way, seed, count)
+    ways = {way.title: way for way in WAYS}
+    return run(GPUS[key], ways.get(title), seed, count)
 
 
 def measure(
@@ -378,13 +382,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     keys = given.gpu or list(GPUS)
-    found = measure(
-        keys,
-        given.seeds,
-        given.requests,
-        given.workers,
-        lambda line: print(line, file=sys.stderr, flush=True),
-    )
+    tell = functools.partial(print, file=sys.stderr, flush=True)
+    found = measure(keys, given.seeds, given.requests, given.workers, tell)
     print("refused, % of the GB asked for".ljust(32), *TITLES, sep="  ")
     for key in keys:
         shares = [
