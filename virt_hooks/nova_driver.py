@@ -199,6 +199,12 @@ class AccelLibvirtDriver(
                 self._bring(context, instance)
             return super()._hard_reboot(context, instance, *args, **kwargs)
 
+    def unrescue(self, context: Any, instance: Any) -> None:
+        """Make what the guest had, if its host was restarted meanwhile."""
+        if instance.resources:
+            self._bring_back(context, instance)
+        super().unrescue(context, instance)
+
     def _bring_back(self, context: Any, instance: Any) -> None:
         with nova_report.logged("can't fetch bitstreams"):
             self._bring(context, instance)

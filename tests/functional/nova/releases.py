@@ -11,6 +11,12 @@ _NO_PATCHING = "OS_NOVA_DISABLE_EVENTLET_PATCHING"
 _FIRST_ON_THREADS = 34
 
 
+def is_on_threads() -> bool:
+    """Return whether this Nova's own tests pass on native threads."""
+    major = int(metadata.version("nova").partition(".")[0])
+    return major >= _FIRST_ON_THREADS
+
+
 def import_harness() -> None:
     """Import Nova's functional tests, which decides about threads.
 
@@ -18,8 +24,7 @@ def import_harness() -> None:
     before; the environment has the last word. Must come before whatever
     else imports eventlet.
     """
-    major = int(metadata.version("nova").partition(".")[0])
-    threads = "true" if major >= _FIRST_ON_THREADS else "false"
+    threads = "true" if is_on_threads() else "false"
     chosen = os.environ.setdefault(_NO_PATCHING, threads)
     importlib.import_module("nova.tests.functional")
     monkey_patch = importlib.import_module("nova.monkey_patch")

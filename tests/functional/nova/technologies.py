@@ -2,15 +2,18 @@
 """What can be given to a server, one row for each technology."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.functional.nova import base, test_fpga, test_vfio
+from tests.functional.nova import base, releases, test_fpga, test_vfio
 from tests.lab import fakehost
 
 Specs = Callable[[Any], dict[str, str]]
 _NOTHING: Mapping[str, Any] = {}
 _A = "_A"
+# Names of technologies, or "all": every matrix runs with these.
+_VARIABLE = "NOVA_ACCEL_TECHNOLOGIES"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,8 +112,12 @@ REGION = Technology(
 ALL = (MDEV, TYPED_VF, PLAIN_VF, WHOLE, REGION)
 
 
-def matrix(case: type) -> dict[str, type]:
-    """Return a test case for each technology, by names that tell both."""
+def matrix(case: type, *usual: Technology) -> dict[str, type]:
+    """Return a test case for each technology, by names that tell both.
+
+    :param usual: with which it runs unless more are asked for; an older
+        Nova, whose driver is called in the same way, runs with the first.
+    """
     return {
         name: type(
             name,
@@ -122,6 +129,16 @@ def matrix(case: type) -> dict[str, type]:
                 "technology": technology,
             },
         )
-        for technology in ALL
+        for technology in _chosen(usual)
         for name in [f"{case.__name__}_{technology.name}"]
     }
+
+
+def _chosen(usual: tuple[Technology, ...]) -> tuple[Technology, ...]:
+    asked = os.environ.get(_VARIABLE, "")
+    if asked == "all":
+        return ALL
+    if asked:
+        names = asked.split(",")
+        return tuple(one for one in ALL if one.name in names)
+    return usual if releases.is_on_threads() else usual[:1]

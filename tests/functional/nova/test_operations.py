@@ -26,4 +26,6 @@ class InPlace(operations.OperationsTestBase):
         self.assert_nothing_left()
 
 
-globals().update(technologies.matrix(InPlace))
+globals().update(
+    technologies.matrix(InPlace, *technologies.ALL)
+)

@@ -34,4 +34,6 @@ class Deleted(operations.OperationsTestBase):
         self.assert_agreement("the end")
 
 
-globals().update(technologies.matrix(Deleted))
+globals().update(
+    technologies.matrix(Deleted, technologies.MDEV, technologies.WHOLE)
+)

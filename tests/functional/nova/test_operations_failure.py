@@ -55,3 +55,19 @@ class Failures(operations.OperationsTestBase):
         self.assertEqual(1, len(self.hosts["host1"].mdevs()))
         self._delete_server(server)
         self.assert_nothing_left()
+
+    def test_a_host_that_was_restarted_while_a_server_is_rescued(
+        self,
+    ) -> None:
+        """The kernel has forgotten the mdev; the guest's own XML has not."""
+        self.start_hosts("host1")
+        server = self.boot(base.vgpu_group("_A", "4Q"))
+        (mdev,) = self.mdevs_of(server)
+        self.rescue(server)
+        self.hosts["host1"].reboot()
+        self.restart()
+        self.unrescue(server)
+        self.assertEqual({mdev}, set(self.hosts["host1"].mdevs()))
+        self.assertEqual([mdev], self.mdevs_of(server))
+        self._delete_server(server)
+        self.assert_nothing_left()

@@ -100,5 +100,9 @@ class SameHost(operations.OperationsTestBase):
         self.assert_nothing_left()
 
 
-for case in (Moves, Leaves, SameHost):
-    globals().update(technologies.matrix(case))
+for case, other in (
+    (Moves, technologies.TYPED_VF),
+    (Leaves, technologies.PLAIN_VF),
+    (SameHost, technologies.REGION),
+):
+    globals().update(technologies.matrix(case, technologies.MDEV, other))
