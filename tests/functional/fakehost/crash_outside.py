@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What outlives nova-compute: its database, libvirt's domains, guests.
+
+The service is a child of this one, and asks for each of them by a
+message. It tells of each step that it is about to take, and is told
+whether it is to go on or to die.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import os
+import pickle
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from nova_accel import model
+from tests.lab import fakehost
+from virt_hooks import connection
+
+_MOST = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What Nova's database has of a server on this host.
+
+    ``is_here`` is False while it is another host's, though this one has
+    claimed slots for it.
+    """
+
+    slots: tuple[model.Slot, ...]
+    state: str
+    is_here: bool = True
+
+
+@dataclasses.dataclass
+class Domain:
+    """A domain, and what its guest holds while it runs."""
+
+    technology: str
+    devices: tuple[str, ...]
+    groups: list[int] = dataclasses.field(default_factory=list)
+    is_running: bool = False
+
+
+class Link:
+    """The service's end: a call is a message and its answer."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        self._end.send(pickle.dumps((name, arguments)))
+        return pickle.loads(self._end.recv(_MOST))  # noqa: S301 - our own
+
+
+class Outside:
+    """Everything but the service. Its ``do_`` methods are what it asks."""
+
+    def __init__(self, kernel: fakehost.Controller) -> None:
+        self.kernel = kernel
+        self.records: dict[str, Record] = {}
+        self.domains: dict[str, Domain] = {}
+        #: What the last service told before its end.
+        self.steps: list[str] = []
+        #: Number of the step before which the service is to die.
+        self.kill_at: int | None = None
+        self._is_counting = False
+        #: What is called when the service shows its books.
+        self.judge: Callable[[str, Any, Any], None] = lambda *_: None
+
+    def run(self, work: Callable[[Link], None]) -> int:
+        """Let a service work; return the signal it died of, 0 for none."""
+        self.steps, self._is_counting = [], False
+        ours, theirs = socket.socketpair(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET
+        )
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST)
+        child = os.fork()
+        if not child:
+            ours.close()
+            self._be_service(work, theirs)
+        theirs.close()
+        with ours:
+            try:
+                while packet := ours.recv(_MOST):
+                    name, given = pickle.loads(packet)  # noqa: S301 - ours
+                    answer = getattr(self, f"do_{name}")(*given)
+                    ours.send(pickle.dumps(answer))
+            finally:
+                ours.close()
+                _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status) or not os.WEXITSTATUS(status), (
+            f"the service failed after {self.steps[-3:]}; see above"
+        )
+        return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+    def _be_service(
+        self, work: Callable[[Link], None], end: socket.socket
+    ) -> None:
+        code = 1
+        try:
+            for domain in self.domains.values():
+                for group in domain.groups:
+                    os.close(group)  # guests are not the service's children
+            work(Link(end))
+            code = 0
+        finally:
+            if code:
+                traceback.print_exc()
+                sys.stderr.flush()
+            os._exit(code)
+
+    # -- what the service asks ---------------------------------------------
+
+    def do_step(self, name: str) -> bool:
+        """Note a step, once asked to; return whether it may be taken."""
+        if not self._is_counting:
+            return True
+        number = sum(s.partition(" #")[0] == name for s in self.steps)
+        self.steps.append(f"{name} #{number + 1}" if number else name)
+        return len(self.steps) - 1 != self.kill_at
+
+    def do_count(self) -> None:
+        """Count steps from now on."""
+        self._is_counting = True
+
+    def do_judge(self, *books: Any) -> None:
+        self.judge(*books)
+
+    def do_records(self) -> dict[str, Record]:
+        return self.records
+
+    def do_save(self, server: str, record: Record | None) -> None:
+        if record is None:
+            self.records.pop(server, None)
+        else:
+            self.records[server] = record
+
+    def do_define(
+        self, server: str, technology: str, devices: tuple[str, ...]
+    ) -> None:
+        assert not self.do_is_running(server)
+        self.domains[server] = Domain(technology, devices)
+
+    def do_undefine(self, server: str) -> None:
+        if server in self.domains:
+            assert not self.domains[server].is_running
+            del self.domains[server]
+
+    def do_start(self, server: str) -> None:
+        domain = self.domains[server]
+        bus = "mdev" if domain.technology == "mdev" else "pci"
+        for device in domain.devices:
+            place = self.kernel.sys / f"bus/{bus}/devices" / device
+            group = (place / "iommu_group").resolve().name
+            node = os.open(self.kernel.root / "dev/vfio" / group, os.O_RDONLY)
+            domain.groups.append(node)
+            fcntl.flock(node, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        domain.is_running = True
+
+    def do_stop(self, server: str) -> None:
+        domain = self.domains.get(server)
+        if domain is not None:
+            domain.is_running = False
+            while domain.groups:
+                os.close(domain.groups.pop())
+
+    def do_is_running(self, server: str) -> bool:
+        return server in self.domains and self.domains[server].is_running
+
+    def do_use(
+        self, is_running: bool, server: str = ""
+    ) -> connection.HostdevUse:
+        """Return what domains have; with a server, what its own has."""
+        mdevs: set[str] = set()
+        functions: set[str] = set()
+        for name, domain in self.domains.items():
+            if is_running and not domain.is_running:
+                continue
+            if server in ("", name):
+                known = mdevs if domain.technology == "mdev" else functions
+                known.update(domain.devices)
+        return connection.HostdevUse(
+            mdevs=frozenset(mdevs), functions=frozenset(functions)
+        )

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-compute is killed between any two steps, and started again.
+
+Before each step of an operation the service gets SIGKILL; the kernel,
+libvirt's domains, the guests and Nova's database go on. The next service
+must find everything: nothing leaked, nothing lost, nothing held by two.
+
+``NOVA_ACCEL_KILLS`` is how often it is killed before each step.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nova_accel import model
+from nova_accel.host import privileged, published
+from tests.functional.fakehost import (
+    crash_judge,
+    crash_outside,
+    crash_service,
+)
+from tests.lab import fakehost
+
+pytestmark = pytest.mark.fakehost
+
+KILLS = int(os.environ.get("NOVA_ACCEL_KILLS", "1"))
+TECHNOLOGIES = (
+    crash_service.Technology(
+        name="mdev",
+        card=fakehost.NvidiaGpu(address="0000:3b:00.0", model="T4"),
+        trait="CUSTOM_VGPU_NVIDIA_T4_4Q",
+        kind="T4-4Q",
+        drivers="nvidia_mdev",
+    ),
+    crash_service.Technology(
+        name="typed VF",
+        card=fakehost.NvidiaGpu(
+            address="0000:3d:00.0",
+            model="L40S",
+            interface="vfio",
+            total_vfs=6,
+            enabled_vfs=6,
+        ),
+        trait="CUSTOM_VGPU_NVIDIA_L40S_8Q",
+        kind="L40S-8Q",
+        drivers="nvidia_vfio",
+    ),
+)
+#: A server that runs all the time, the one that an operation is about, one
+#: that comes after the crash, and one that gets the slot of the second.
+KEPT, SUBJECT, RIVAL, HEIR = (f"{n * 8}-0000-4000-8000-0" for n in "abcd")
+Work = Callable[[crash_service.Service, tuple[model.Slot, ...]], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """What is interrupted; ``is_there``: of a server that is here."""
+
+    name: str
+    work: Work
+    is_there: bool
+
+
+OPERATIONS = (
+    Operation("spawn", lambda s, slots: s.spawn(SUBJECT, *slots), False),
+    Operation("destroy", lambda s, slots: s.destroy(SUBJECT, slots), True),
+    Operation(
+        "migrate, source", lambda s, slots: s.leave(SUBJECT, slots), True
+    ),
+    Operation(
+        "migrate, target", lambda s, slots: s.arrive(SUBJECT, *slots), False
+    ),
+)
+
+
+class Trial:
+    """One card, and everything that is done to it."""
+
+    def __init__(
+        self,
+        kernel: fakehost.Controller,
+        place: Path,
+        technology: crash_service.Technology,
+    ) -> None:
+        self.outside = crash_outside.Outside(kernel)
+        self.technology = technology
+        self.place = place
+        self.judge = crash_judge.Judge(
+            self.outside,
+            technology,
+            published.Published(str(place / "state")),
+        )
+        self._rounds = 0
+        self._slots: list[model.Slot] = []
+        self.outside.judge = self._count_slots
+        self.serve(lambda service: service.show("empty"))
+        self.outside.judge = self.judge.look
+        self.serve(lambda service: service.spawn(KEPT, self._slots[0]))
+
+    def _count_slots(self, _stage: str, _claims: Any, node: Any) -> None:
+        self._slots = [
+            model.Slot(
+                provider=node.uuid, resource_class="VGPU", identifier=name
+            )
+            for name in sorted(node.slots["VGPU"])
+        ]
+
+    def serve(self, work: Callable[[crash_service.Service], None]) -> int:
+        """Start a service and let it work; return what it died of."""
+
+        def live(link: crash_outside.Link) -> None:
+            place, technology = self.place, self.technology
+            service = crash_service.Service(link, place, technology)
+            service.start()
+            service.look()
+            work(service)
+
+        return self.outside.run(live)
+
+    def interrupt(
+        self, operation: Operation, kill_at: int | None
+    ) -> list[str]:
+        """Have one operation end before a step, and the next service mend.
+
+        Returns the steps up to there; None for no end before the last.
+        """
+        self._rounds += 1
+        others = self._slots[1:]
+        subject = others[self._rounds % len(others)]
+        rival = others[(self._rounds + 1) % len(others)]
+        is_old = operation.is_there and self._rounds % 2
+        if is_old:  # than the service
+            self.serve(lambda service: service.spawn(SUBJECT, subject))
+
+        def work(service: crash_service.Service) -> None:
+            if operation.is_there and not is_old:
+                service.spawn(SUBJECT, subject)
+            service.tell_steps()
+            operation.work(service, (subject,))
+
+        self.outside.kill_at, self.judge.found = kill_at, []
+        died_of = self.serve(work)
+        steps = self.outside.steps
+        assert died_of == (0 if kill_at is None else signal.SIGKILL), steps
+        self.outside.kill_at = None
+        self.serve(lambda service: recover(service, subject, rival))
+        assert not self.outside.records.keys() - {KEPT}
+        assert not self.outside.domains.keys() - {KEPT}
+        return steps
+
+
+def recover(
+    service: crash_service.Service, slot: model.Slot, free: model.Slot
+) -> None:
+    """Go on after the crash, as Nova and its users would."""
+    record = service.ask("records").get(SUBJECT)
+    if record is not None and record.state == "deleting":
+        service.mend(SUBJECT, record)  # Nova's init_host does
+    service.look()
+    service.show("restarted")
+    service.spawn(RIVAL, free)
+    service.show("beside another")
+    record = service.ask("records").get(SUBJECT)
+    if record is not None:
+        service.mend(SUBJECT, record)
+    service.look()
+    service.show("mended")
+    service.spawn(HEIR, slot)
+    service.show("given on")
+    service.destroy(HEIR, (slot,))
+    service.destroy(RIVAL, (free,))
+    service.look()
+    service.show("end")
+
+
+@dataclasses.dataclass
+class Row:
+    """How often an operation was killed before a step, and what differed."""
+
+    operation: str
+    step: str
+    kills: int = 0
+    found: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+
+    def __str__(self) -> str:
+        counted = collections.Counter(fault for fault, _ in self.found)
+        counts = "".join(f"{counted[f]:>13}" for f in crash_judge.FAULTS)
+        return f"{self.operation:<17}{self.step:<33}{self.kills:>5}{counts}"
+
+
+def tell(technology: str, rows: list[Row]) -> None:
+    """Print the table, and what differed."""
+    heads = "".join(f"{fault:>13}" for fault in crash_judge.FAULTS)
+    print(f"\n{technology}: killed before each step, then restarted")
+    print(f"{'operation':<17}{'before':<33}{'kills':>5}{heads}")
+    for row in rows:
+        print(row)
+        for fault, what in row.found:
+            print(f"    {fault}: {what}")
+    print(f"{sum(row.kills for row in rows)} kills")
+
+
+@pytest.fixture(params=TECHNOLOGIES, ids=lambda technology: technology.name)
+def trial(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Trial]:
+    if reason := fakehost.missing():
+        pytest.skip(reason)
+    privileged.run_here()
+    spec = fakehost.HostSpec(cards=(request.param.card,))
+    with fakehost.simulated_sysfs(spec, tmp_path / "root") as kernel:
+        found = Trial(kernel, tmp_path, request.param)
+        yield found
+        found.outside.do_stop(KEPT)
+
+
+def test_killed_before_each_step(trial: Trial) -> None:
+    rows: list[Row] = []
+    try:
+        for operation in OPERATIONS:
+            steps = trial.interrupt(operation, None)
+            assert not trial.judge.found, trial.judge.found
+            assert steps[-1] == "return"
+            for number, step in enumerate(steps):
+                rows.append(Row(operation.name, step))
+                for _ in range(KILLS):
+                    told = trial.interrupt(operation, number)
+                    assert told == steps[: number + 1]
+                    rows[-1].kills += 1
+                    rows[-1].found += trial.judge.found
+    finally:
+        tell(trial.technology.name, rows)
+    assert KILLS
+    assert {row.kills for row in rows} == {KILLS}
+    assert not [found for row in rows for found in row.found]
+
+
+@pytest.mark.parametrize("trial", TECHNOLOGIES[1:], indirect=True)
+def test_the_judge_objects(trial: Trial) -> None:
+    """A judge that never objects would prove nothing."""
+    outside, judge = trial.outside, trial.judge
+
+    def objections() -> set[str]:
+        judge.found = []
+        trial.serve(lambda service: service.show("now"))
+        return {fault for fault, _ in judge.found}
+
+    assert objections() == set()
+    record = outside.records.pop(KEPT)
+    assert objections() == {"leaked", "lost", "miscounted"}
+    outside.records[KEPT] = record
+    outside.do_define(RIVAL, "vendor-vfio", outside.domains[KEPT].devices)
+    assert objections() == {"doubly held", "lost"}
+    outside.do_undefine(RIVAL)
+    outside.do_stop(KEPT)
+    assert objections() == {"lost"}
+    outside.do_start(KEPT)
+    assert objections() == set()
