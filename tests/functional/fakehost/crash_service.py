@@ -43,6 +43,11 @@ class Technology:
         return names.provider_uuid(ROOT.uuid, self.card.address)
 
     @property
+    def is_named(self) -> bool:
+        """Return whether a partition itself tells of which slot it is."""
+        return self.card.interface != "vfio"
+
+    @property
     def group(self) -> flavors.RequestGroup:
         return flavors.RequestGroup(
             suffix="_G",
@@ -52,9 +57,9 @@ class Technology:
 
     def handle(self, slot: model.Slot) -> str:
         """Return the id of the partition that stands for a slot."""
-        if self.card.interface == "vfio":
-            return slot.identifier
-        return names.mdev_uuid(slot.provider, slot.identifier)
+        if self.is_named:
+            return names.mdev_uuid(slot.provider, slot.identifier)
+        return slot.identifier
 
 
 class Service:
@@ -76,7 +81,7 @@ class Service:
         self.life = node.read_node(options, lambda: None)
 
     def start(self) -> None:
-        """Do what init_host does, and its first periodic pass."""
+        """Do what init_host does."""
         self.life.read_use = lambda: self.ask("use", False)
         self.life.read_running = lambda: self.ask("use", True)
         self.life.adopt(ROOT)
