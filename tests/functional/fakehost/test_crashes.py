@@ -208,19 +208,8 @@ class Row:
     def __str__(self) -> str:
         counted = collections.Counter(fault for fault, _ in self.found)
         counts = "".join(f"{counted[f]:>13}" for f in crash_judge.FAULTS)
-        return f"{self.operation:<17}{self.step:<33}{self.kills:>5}{counts}"
-
-
-def tell(technology: str, rows: list[Row]) -> None:
-    """Print the table, and what differed."""
-    heads = "".join(f"{fault:>13}" for fault in crash_judge.FAULTS)
-    print(f"\n{technology}: killed before each step, then restarted")
-    print(f"{'operation':<17}{'before':<33}{'kills':>5}{heads}")
-    for row in rows:
-        print(row)
-        for fault, what in row.found:
-            print(f"    {fault}: {what}")
-    print(f"{sum(row.kills for row in rows)} kills")
+        line = f"{self.operation:<17}{self.step:<33}{self.kills:>5}{counts}"
+        return "\n    ".join((line, *map(": ".join, self.found)))
 
 
 @pytest.fixture(params=TECHNOLOGIES, ids=lambda technology: technology.name)
@@ -237,22 +226,27 @@ def trial(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Trial]:
 
 def test_killed_before_each_step(trial: Trial) -> None:
     rows: list[Row] = []
-    try:
-        for operation in OPERATIONS:
-            if operation.is_forgotten and not trial.technology.is_named:
-                continue  # nobody can tell whose it is: it stays reserved
-            steps = trial.interrupt(operation, None)
-            assert not trial.judge.found, trial.judge.found
-            assert steps[-1] == "return"
-            for number, step in enumerate(steps):
-                rows.append(Row(operation.name, step))
+    heads = "".join(f"{fault:>13}" for fault in crash_judge.FAULTS)
+    print(f"\n{trial.technology.name}")
+    print(f"{'operation':<17}{'killed before':<33}{'kills':>5}{heads}")
+    for operation in OPERATIONS:
+        if operation.is_forgotten and not trial.technology.is_named:
+            continue  # nobody can tell whose it is: it stays reserved
+        steps = trial.interrupt(operation, None)
+        assert not trial.judge.found, trial.judge.found
+        assert steps[-1] == "return"
+        for number, step in enumerate(steps):
+            row = Row(operation.name, step)
+            rows.append(row)
+            try:
                 for _ in range(KILLS):
                     told = trial.interrupt(operation, number)
                     assert told == steps[: number + 1]
-                    rows[-1].kills += 1
-                    rows[-1].found += trial.judge.found
-    finally:
-        tell(trial.technology.name, rows)
+                    row.kills += 1
+                    row.found += trial.judge.found
+            finally:
+                print(row, flush=True)
+    print(f"{sum(row.kills for row in rows)} kills", flush=True)
     assert KILLS
     assert {row.kills for row in rows} == {KILLS}
     assert not [found for row in rows for found in row.found]

@@ -16,13 +16,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import fixtures
-from nova import objects
-from nova.compute import build_results, task_states, vm_states
-from nova.network import model as network_model
-from oslo_utils import uuidutils
+from nova.compute import build_results
 
-from tests.functional.nova import base
+from tests.functional.nova import builds
 from tests.lab import fakehost
 
 ROUNDS = int(os.environ.get("NOVA_ACCEL_RACES", "1"))
@@ -31,14 +27,6 @@ SERVERS, SLOTS = 64, 32
 CARDS = tuple(f"0000:{bus}:00.0" for bus in ("3a", "3b", "3c", "3d"))
 #: Seconds that a build or a delete may take beside all the others.
 PATIENCE_S = 300
-IMAGE = {
-    "id": base.IMAGE,
-    "name": "any",
-    "status": "active",
-    "container_format": "raw",
-    "disk_format": "raw",
-    "properties": {},
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,105 +94,15 @@ def at_once(work: Iterable[Callable[[], None]]) -> None:
     assert not failed, failed[:3]
 
 
-class Races(base.AccelTestBase):
+class Races(builds.Builds):
     def setUp(self) -> None:
         super().setUp()
         self.chance = random.Random(SEED)  # noqa: S311 - no secret
-        self.rescheduled: list[str] = []
-        self.booked: dict[str, dict[str, Any]] = {}
-
-    def be_ready(self, race: Race) -> None:
-        """Start a host, and stand in for what is around it."""
-        self.start_host(*race.cards)
-        self.manager = self.computes["host1"].manager
-        self.useFixture(
-            fixtures.MockPatchObject(
-                self.manager.reportclient,
-                "get_allocations_for_consumer",
-                lambda _context, uuid: self.booked[uuid],
-            )
-        )
-        self.useFixture(
-            fixtures.MockPatchObject(
-                self.manager.compute_task_api,
-                "build_instances",
-                lambda _context, instances, *_, **__: (
-                    self.rescheduled.extend(i.uuid for i in instances)
-                ),
-            )
-        )
-        flavor = self._create_flavor(
-            extra_spec=race.extra_specs,
-            memory_mb=256,
-            vcpu=1,
-            disk=1,
-            ephemeral=0,
-        )
-        self.flavor = objects.Flavor.get_by_flavor_id(self.context, flavor)
-
-    def record(self, race: Race, card: str) -> Any:
-        """Return a new server that the scheduler has sent to a card."""
-        instance = objects.Instance(
-            self.context,
-            uuid=uuidutils.generate_uuid(),
-            user_id="user",
-            project_id="project",
-            flavor=self.flavor,
-            instance_type_id=self.flavor.id,
-            memory_mb=256,
-            vcpus=1,
-            root_gb=1,
-            ephemeral_gb=0,
-            image_ref=base.IMAGE,
-            vm_state=vm_states.BUILDING,
-            task_state=task_states.SCHEDULING,
-            display_name="one",
-            hostname="one",
-            metadata={},
-            system_metadata={},
-            launched_on="",
-            info_cache=objects.InstanceInfoCache(
-                network_info=network_model.NetworkInfo()
-            ),
-            pci_requests=objects.InstancePCIRequests(requests=[]),
-        )
-        instance.create()
-        objects.InstanceAction.action_start(
-            self.context, instance.uuid, "create", want_result=False
-        )
-        self.booked[instance.uuid] = {
-            self.provider(card): {"resources": race.resources}
-        }
-        return instance
-
-    def build(self, instance: Any, results: dict[str, str]) -> None:
-        results[instance.uuid] = self.manager._do_build_and_run_instance(
-            self.context.elevated(),
-            instance,
-            IMAGE,
-            None,
-            {"retry": {"num_attempts": 1, "hosts": []}},
-            None,
-            [],
-            objects.NetworkRequestList(
-                objects=[objects.NetworkRequest(network_id="none")]
-            ),
-            [],
-            objects.BlockDeviceMappingList(objects=[]),
-            node="host1",
-        )
-
-    def delete(self, instance: Any) -> None:
-        self.manager._delete_instance(
-            self.context.elevated(),
-            instance,
-            objects.BlockDeviceMappingList(objects=[]),
-        )
 
     def round(self, race: Race) -> collections.Counter[str]:
         cards = [CARDS[n % len(CARDS)] for n in range(SERVERS)]
         self.chance.shuffle(cards)
-        instances = [self.record(race, card) for card in cards]
+        instances = [self.record(race.resources, card) for card in cards]
         results: dict[str, str] = {}
         self.rescheduled.clear()
         at_once(
@@ -224,14 +122,6 @@ class Races(base.AccelTestBase):
         self.assertEqual(frozenset(), self.made())
         self.assertEqual((), self.manager.driver._accel.claims())
         return collections.Counter(results.values())
-
-    def made(self) -> frozenset[str]:
-        """Return the partitions of all cards, as the kernel has them."""
-        return frozenset(
-            handle
-            for card in self.hosts["host1"].gpus().values()
-            for handle in card["vgpus"]
-        )
 
     def check(self, race: Race, running: list[Any]) -> None:
         """Check that each has one, and nobody else's."""
@@ -254,7 +144,7 @@ class Races(base.AccelTestBase):
         )
 
     def run_races(self, race: Race) -> None:
-        self.be_ready(race)
+        self.be_ready(race.extra_specs, *race.cards)
         for number in range(1, ROUNDS + 1):
             found = self.round(race)
             print(f"{race.trait}: round {number}: {dict(found)}", flush=True)
