@@ -64,6 +64,11 @@ class Passage:
         with self._guard:
             return frozenset(self._expected)
 
+    def expect(self, uuids: Iterable[str]) -> None:
+        """Expect servers that an earlier service has made room for."""
+        with self._guard:
+            self._expected.update(uuids)
+
     def end(self, uuid: str) -> None:
         """Expect a server no more: it is here, or is not coming."""
         with self._guard:

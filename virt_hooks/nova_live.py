@@ -13,6 +13,7 @@ from typing import Any
 import nova.conf
 from nova import context as nova_context
 from nova import exception, objects
+from nova.compute import task_states
 from nova.virt.libvirt import driver
 
 from nova_accel import conf, errors, flavors, migratable, moves
@@ -21,6 +22,7 @@ from virt_hooks import (
     live_check,
     live_facts,
     live_words,
+    nova_records,
     nova_report,
     reconcile,
     slots,
@@ -40,6 +42,7 @@ class LiveMigration(driver.LibvirtDriver):
     """
 
     _accel: lifecycle.Lifecycle
+    _at_start: nova_records.AtStart
     _reporter: nova_report.Reporter
     _reconciler: reconcile.Reconciler
 
@@ -210,44 +213,58 @@ class LiveMigration(driver.LibvirtDriver):
             with nova_report.logged(
                 "can't write down what %s brought", instance.uuid
             ):
-                if not self._accel.claims_of(instance.uuid):
-                    # This service was restarted meanwhile.
-                    server = self._server_to_come(context, instance, {})
-                    self._accel.recall(server.uuid, server.slots)
-            self._passage.end(instance.uuid)
-            self._reconciler.wake()
+                self._write_down_guest(context, instance)
 
     def rollback_live_migration_at_destination(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Unmake what was made for a server that stays where it is."""
+        was_to_come = instance.uuid in self._passage.expected()
+        was_to_come |= bool(self._accel.claims_of(instance.uuid))
         try:
             return super().rollback_live_migration_at_destination(
                 context, instance, *args, **kwargs
             )
         finally:
-            self._turn_away(instance)
-            self._tell_change(context)
+            if was_to_come:
+                self._turn_away(instance)
+                self._tell_change(context)
 
     # -- what it takes -----------------------------------------------------
 
     def _drop_overdue(self) -> None:
         """Turn away servers whose migration has ended elsewhere."""
+        self._passage.expect(self._at_start.take_arriving())
         expected = self._passage.expected()
         if not expected:
             return
-        host = nova.conf.CONF.host
         # One that is deleted meanwhile does not come either.
         context = nova_context.get_admin_context(read_deleted="yes")
         for uuid in expected:
-            if _is_on_its_way(context, uuid):
-                continue
-            instance = objects.Instance.get_by_uuid(context, uuid)
-            if instance.host == host:
-                self._passage.end(uuid)
-            else:
-                LOG.warning("server %s does not come any more", uuid)
-                self._turn_away(instance)
+            with nova_report.logged("can't tell whether %s comes", uuid):
+                self._drop_if_overdue(context, uuid)
+
+    def _drop_if_overdue(self, context: Any, uuid: str) -> None:
+        instance = objects.Instance.get_by_uuid(context, uuid)
+        if instance.host == nova.conf.CONF.host:
+            self._passage.end(uuid)
+        elif not _is_on_its_way(context, instance):
+            LOG.warning("server %s does not come any more", uuid)
+            self._turn_away(instance)
+
+    def _write_down_guest(self, context: Any, instance: Any) -> None:
+        """Take a guest that has come for one of this host's, if it is ours.
+
+        Its instance still tells what it had on its source.
+        """
+        if not _is_ours(instance):
+            return
+        if not self._accel.claims_of(instance.uuid):
+            # This service was restarted meanwhile.
+            server = self._server_to_come(context, instance, {})
+            self._accel.recall(server.uuid, server.slots)
+        self._passage.end(instance.uuid)
+        self._reconciler.wake()
 
     def _turn_away(self, instance: Any) -> None:
         """Give back what a server has here; a guest that runs keeps it."""
@@ -288,6 +305,10 @@ class LiveMigration(driver.LibvirtDriver):
         moved = objects.MigrationContext.get_by_instance_uuid(
             context, instance.uuid
         )
+        if moved is None:
+            raise errors.ClaimError(
+                instance.uuid, "Nova has claimed nothing for it here"
+            )
         return live_check.Server(
             uuid=instance.uuid,
             groups=_groups(instance),
@@ -342,10 +363,15 @@ def _limits(link: int) -> migratable.Limits:
     )
 
 
-def _is_on_its_way(context: Any, uuid: str) -> bool:
-    """Return whether a server is still being moved, to whatever host."""
+def _is_on_its_way(context: Any, instance: Any) -> bool:
+    """Return whether a server is still being moved, to whatever host.
+
+    A migration whose source has died in its middle is never ended by Nova.
+    """
+    if instance.task_state != task_states.MIGRATING:
+        return False
     found = objects.MigrationList.get_in_progress_by_instance(
-        context, uuid, "live-migration"
+        context, instance.uuid, "live-migration"
     )
     return bool(found)
 

@@ -34,6 +34,8 @@ class MovingDriver(driver.LibvirtDriver):
         """
         old = slots.of_migration(instance, migration)
         self._accel.book.hand_over(instance.uuid, migration.uuid, old)
+        if old:
+            self._at_start.forget(instance.uuid, ())
         with contextlib.ExitStack() as undo:
             # Nova gives up what it had booked for the migration.
             undo.callback(self._give_up, instance, migration, old)

@@ -26,6 +26,8 @@ class Records:
     def __init__(self) -> None:
         self.slots: dict[str, tuple[model.Slot, ...]] = {}
         self.images: dict[str, frozenset[str]] = {}
+        #: Servers whose guests are on their way to this host.
+        self.arriving: set[str] = set()
 
     def forget(self, uuid: str) -> None:
         """Forget a server that is gone."""
@@ -80,6 +82,13 @@ class AtStart:
             with self._guard:
                 self._waiting = {}
 
+    def take_arriving(self) -> frozenset[str]:
+        """Return, once, the servers that were on their way to this host."""
+        with self._guard:
+            found = frozenset(self._records.arriving)
+            self._records.arriving.clear()
+        return found
+
     def _still_waiting(self) -> dict[str, tuple[model.Slot, ...]]:
         with self._guard:
             return dict(self._waiting or {})
@@ -121,16 +130,13 @@ def read(nodes: Iterable[str]) -> Records:
         ):
             if migration.source_compute == host:
                 _add_source(context, migration, found)
+            elif migration.is_live_migration:
+                _add_arriving(context, migration, found)
     return found
 
 
 def _add_source(context: Any, migration: Any, found: Records) -> None:
-    instance = objects.Instance.get_by_uuid(
-        context,
-        migration.instance_uuid,
-        expected_attrs=["migration_context", "flavor"],
-    )
-    moved = instance.migration_context
+    instance, moved = _moved(context, migration)
     if moved is None:
         return
     if instance.host != nova.conf.CONF.host:
@@ -138,6 +144,30 @@ def _add_source(context: Any, migration: Any, found: Records) -> None:
     elif instance.vm_state == vm_states.RESIZED:
         old = slots.of_migration(instance, migration)
         found._add(instance, old, migration.uuid)
+
+
+def _add_arriving(context: Any, migration: Any, found: Records) -> None:
+    """Add what was claimed here for a guest that still runs elsewhere."""
+    instance, moved = _moved(context, migration)
+    if moved is None or instance.task_state != task_states.MIGRATING:
+        return
+    found._add(instance, slots.of_resources(moved.new_resources))
+    found.arriving.add(instance.uuid)
+
+
+def _moved(context: Any, migration: Any) -> tuple[Any, Any]:
+    """Return an instance, and its migration context if it is of this one.
+
+    An earlier migration that failed is listed for ever.
+    """
+    instance = objects.Instance.get_by_uuid(
+        context,
+        migration.instance_uuid,
+        expected_attrs=["migration_context", "flavor"],
+    )
+    moved = instance.migration_context
+    is_this = moved is not None and moved.migration_id == migration.id
+    return instance, moved if is_this else None
 
 
 def is_rebuilt(instance: Any) -> bool:

@@ -4,7 +4,8 @@
 from typing import Any
 
 import fixtures
-from nova import exception
+from nova import exception, objects
+from nova.compute import task_states
 from nova.tests.functional.api import client
 
 from nova_accel import pci
@@ -13,6 +14,7 @@ from tests.functional.nova import base, moving
 from tests.functional.nova.test_failure import CREATE
 from tests.functional.nova.test_vfio import CARD, L40S, typed_group
 from tests.lab import fakehost
+from virt_hooks import nova_records
 
 SMALL = base.vgpu_group("_A", "4Q")
 L40S_B = "0000:3e:00.0"
@@ -86,14 +88,72 @@ class LiveMdev(moving.LiveBase):
         self.assert_stayed()
 
     def test_restart_of_the_destination_meanwhile(self) -> None:
-        """Its book is written anew when the guest has come."""
-
-        def restart() -> None:
-            self.computes["host2"].driver._accel._book._claims.clear()
-
-        self.meanwhile = restart
+        """Nova's records tell it what it has made, and for whom."""
+        self.meanwhile = self.forget_and_recall
         self._live_migrate(self.server)
         self.assert_holds(self.server, base.T4, "host2")
+        self.assert_nothing_left("host1")
+
+    def test_restart_of_the_destination_and_a_failure(self) -> None:
+        self.meanwhile = self.forget_and_recall
+        self.arrives = False
+        self._live_migrate(self.server, "failed")
+        self.assert_stayed()
+
+    def forget_and_recall(self) -> None:
+        """Restart host2, as far as Nova's harness can in a migration."""
+        driver = self.computes["host2"].driver
+        book = driver._accel.book
+        for known in (book._claims, book._made, book._known):
+            known.clear()
+        driver._passage._expected.clear()
+        driver._at_start = nova_records.AtStart(driver._accel)
+        self.be_on("host2")
+        self.computes["host2"].manager.update_available_resource(self.context)
+        self.be_on("host1")
+        self.assertEqual({self.server["id"]}, driver._passage.expected())
+        (made,) = self.hosts["host2"].mdevs()
+        (claim,) = driver._accel.claims()
+        self.assertEqual(
+            (made, self.server["id"]), (claim.handle, claim.consumer)
+        )
+
+    def test_a_source_that_died_before_it_began(self) -> None:
+        """Nova never ends its migration, only the server's state."""
+        self.arrives = False
+        away = fixtures.MockPatch(
+            "nova.compute.rpcapi.ComputeAPI"
+            ".rollback_live_migration_at_destination",
+            side_effect=exception.NovaException,
+        )
+        with away:
+            self._live_migrate(self.server, "error", "ERROR")
+        instance = objects.Instance.get_by_uuid(
+            self.context, self.server["id"]
+        )
+        migration = objects.MigrationList.get_by_filters(
+            self.context, {"instance_uuid": instance.uuid}
+        )[0]
+        for task, left in ((task_states.MIGRATING, 1), (None, 0)):
+            instance.task_state, migration.status = task, "preparing"
+            instance.save()
+            migration.save()
+            driver = self.computes["host2"].driver
+            driver.get_available_resource("host2")
+            self.assertEqual(left, len(self.hosts["host2"].mdevs()), task)
+
+    def test_a_server_without_accelerators(self) -> None:
+        """Nobody says a word about it."""
+        for arrives, end in ((False, "failed"), (True, "completed")):
+            with self.subTest(arrives=arrives):
+                other = self.boot({}, host="host1")
+                self.arrives = arrives
+                told = len(self.stdlog.logger.output)
+                self._live_migrate(other, end)
+                self._delete_server(other)
+                said = self.stdlog.logger.output[told:]
+                self.assertNotIn("[virt_hooks", said)
+                self.assertNotIn("can't write down", said)
 
     def test_failure_on_the_way(self) -> None:
         self.arrives = False
