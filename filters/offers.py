@@ -77,20 +77,24 @@ class Offers:
         """Read what has changed; by one for all, where it is much."""
         few = max(_FEW, len(listed) // _OUT_OF)
         known = self._cache.compare(listed, named)
-        is_mine = len(known.changed) > few and self._bulk.acquire(
-            timeout=_PATIENCE_SECONDS
-        )
+        if len(known.changed) <= few:
+            changed = self._read_few(known.changed, listed, problems)
+            return known.facts | changed
+        is_first = self._bulk.acquire(blocking=False)
+        if not is_first:  # who reads now may read all of it
+            if self._bulk.acquire(timeout=_PATIENCE_SECONDS):
+                self._bulk.release()
+            known = self._cache.compare(listed, named)
         try:
-            if is_mine:  # whoever had it before may have read all
-                known = self._cache.compare(listed, named)
-            changed = known.changed
             return known.facts | (
-                self._read_few(changed, listed, problems)
-                if len(changed) <= few
-                else self._read_all(wanted, changed, listed, tree, problems)
+                self._read_few(known.changed, listed, problems)
+                if len(known.changed) <= few
+                else self._read_all(
+                    wanted, known.changed, listed, tree, problems
+                )
             )
         finally:
-            if is_mine:
+            if is_first:
                 self._bulk.release()
 
     def _read_few(

@@ -14,7 +14,7 @@ from tests.lab.cloud import settings
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("clean")]
 
 T4 = "0000_02_00_0"
-VGPU, MEMORY = "VGPU", "CUSTOM_GPU_MEMORY_MB"
+VGPU, MEMORY, FPGA = "VGPU", "CUSTOM_GPU_MEMORY_MB", "FPGA"
 #: A T4-4Q's framebuffer in MiB; a T4 holds four: more than any limit below
 #: lets through, so it is never the host that refuses.
 SIZE, FITTING = 4096, 4
@@ -196,3 +196,9 @@ def test_a_resize_needs_both_and_many_get_what_is_left(
     with pytest.raises(exceptions.ForbiddenException) as refused:
         lab.request("e2e-quota-none", flavor)
     assert over(VGPU, 0, 2, 1) in str(refused.value)
+
+    own.register({f"class:{FPGA}": 0})
+    region = lab.flavor("quota-fpga", resources_A__FPGA="1")
+    with pytest.raises(exceptions.ForbiddenException) as refused:
+        lab.request("e2e-quota-fpga", region)
+    assert over(FPGA, 0, 0, 1) in str(refused.value)

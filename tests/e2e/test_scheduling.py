@@ -5,6 +5,7 @@ Three simulated hosts stand beside the lab's own: four L40S, two T4, and
 one without devices. Flavors are written by our own command.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -44,14 +45,15 @@ def hosts(
     lab: Site, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Simulated]:
     found = Simulated(lab, tmp_path_factory.mktemp("hosts"))
-    lab.on_host(f"{_LIB}; lab_nvidia mdev")
-    lab.cloud.restart_compute()
-    found.start()
-    yield found
-    lab.clean()
-    found.stop()
-    lab.on_host(f"{_LIB}; lab_nvidia off")
-    lab.cloud.restart_compute()
+    with contextlib.ExitStack() as undo:
+        undo.callback(lab.cloud.restart_compute)
+        undo.callback(lab.on_host, f"{_LIB}; lab_nvidia off")
+        undo.callback(found.stop)
+        undo.callback(lab.clean)
+        lab.on_host(f"{_LIB}; lab_nvidia mdev")
+        lab.cloud.restart_compute()
+        found.start()
+        yield found
 
 
 def land(hosts: Simulated, flavor: Any, **more: Any) -> set[str]:
@@ -172,6 +174,13 @@ def test_cards_are_where_the_guest_is(
         for word in ("required", "preferred")
     )
 
+    anywhere = hosts.flavor(
+        *("--profile", "L40S-8Q", "--numa-policy", "none"),
+        *("--packing", "pack"),
+        ram=128,
+        **guest,
+    )
+    assert land(hosts, anywhere) == {A}
     near = hosts.lab.boot("e2e-near", must)
     assert land(hosts, must) | hosts.places(near) == {C, D}
     assert not guest or cells(hosts.lab, near) == {1}
@@ -238,22 +247,31 @@ def test_two_servers_of_three_units_on_two_cards_of_three(
 # -- health -----------------------------------------------------------------
 
 
-def test_a_drained_card_is_passed_over_and_named(hosts: Simulated) -> None:
+@pytest.mark.parametrize(
+    ("trait", "words"),
+    [
+        (names.DRAINED_TRAIT, "drained by its operator"),
+        (names.FAULTED_TRAIT, "at fault"),
+    ],
+)
+def test_an_ill_card_is_passed_over_and_named(
+    hosts: Simulated, trait: str, words: str
+) -> None:
     """Its profiles are still on offer: no pass has been made since."""
     for address in (CARDS, NEAR, FAR):
         take(hosts, L40S, address, "L40S-48Q")
     last = hosts.device(L40S, LAST)
     flavor = hosts.flavor("--profile", "L40S-8Q")
-    hosts.set_traits(last, {*last.traits, names.DRAINED_TRAIT})
+    hosts.set_traits(last, {*last.traits, trait})
     try:
         server, why = refuse(hosts, flavor)
-        assert why.startswith(f"{D}: drained by its operator")
+        assert why.startswith(f"{D}: {words}")
         assert "No valid host was found" in server.fault["message"]
         asked = ("explain", "--flavor", flavor.name, "--host", L40S)
         done = hosts.lab.command("nova-accel", *asked, "--json")
         assert done.returncode == 1, done.stderr
         table = hosts.lab.command("nova-accel", *asked).stdout
-        assert re.search(r"0000_93_00_0 +refused +drained", table), table
+        assert re.search(rf"0000_93_00_0 +refused +{words}", table), table
         assert json.loads(done.stdout)
     finally:
         hosts.set_traits(last, last.traits)

@@ -116,6 +116,37 @@ def test_a_bulk_read_that_hangs_holds_nobody_up_for_long(
         assert slow.result(10).facts == found
 
 
+def test_where_one_bulk_read_fails_the_others_read_side_by_side(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(offers, "_PATIENCE_SECONDS", 60)
+    book = told.Book(40)
+    others = threading.Barrier(2, timeout=10)
+    first, has_begun = threading.Lock(), threading.Event()
+
+    def get(path: str) -> Any:
+        if path.startswith(told.BULK):
+            if first.acquire(blocking=False):
+                has_begun.set()
+                time.sleep(0.1)  # enough for the others to come this far
+                raise facts.FactsError(path, "HTTP 503")
+            others.wait()  # in turns they would not get past it
+        return book.get(path)
+
+    reader = facts.Reader(get)
+    with futures.ThreadPoolExecutor(3) as threads:
+        asked = [threads.submit(told.ask, reader, book.providers)]
+        assert has_begun.wait(10)
+        asked += [
+            threads.submit(told.ask, reader, book.providers) for _ in range(2)
+        ]
+        looks = [one.result(20) for one in asked]
+
+    assert [bool(look.problems) for look in looks] == [True, False, False]
+    for look in looks[1:]:
+        assert look.facts.keys() == book.providers.keys()
+
+
 def test_of_one_host_only_its_tree_is_listed() -> None:
     book = told.Book(40)
 

@@ -12,6 +12,7 @@ import dataclasses
 import fcntl
 import os
 import pickle
+import signal
 import socket
 import sys
 import traceback
@@ -23,6 +24,8 @@ from tests.lab import fakehost
 from virt_hooks import connection
 
 _MOST = 1 << 20
+# Of a service that does not go on, in seconds.
+_PATIENCE_S = 120
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,12 +90,16 @@ class Outside:
             ours.close()
             self._be_service(work, theirs)
         theirs.close()
+        ours.settimeout(_PATIENCE_S)
         with ours:
             try:
                 while packet := ours.recv(_MOST):
                     name, given = pickle.loads(packet)  # noqa: S301 - ours
                     answer = getattr(self, f"do_{name}")(*given)
                     ours.send(pickle.dumps(answer))
+            except BaseException:
+                os.kill(child, signal.SIGKILL)
+                raise
             finally:
                 ours.close()
                 _, status = os.waitpid(child, 0)

@@ -115,9 +115,9 @@ class Service:
 
         life._executor._write = written
         for owner, method, name in (
-            (life._book, "write_down", "note claims"),
-            (life._book, "forget", "forget claims"),
-            (life._book, "unmade", "note what is unmade"),
+            (life.book, "write_down", "note claims"),
+            (life.book, "forget", "forget claims"),
+            (life.book, "unmade", "note what is unmade"),
             (life.published, "_replace", "publish the book"),
         ):
             setattr(owner, method, self._told(getattr(owner, method), name))

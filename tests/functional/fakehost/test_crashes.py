@@ -64,6 +64,8 @@ Work = Callable[[crash_service.Service, tuple[model.Slot, ...]], None]
 class Operation:
     """What is interrupted; ``is_there``: of a server that is here.
 
+    In turns one that came before the service was started, and after.
+
     ``is_forgotten``: it is deleted before the service is started again.
     """
 
@@ -96,11 +98,11 @@ class Trial:
 
     def __init__(
         self,
-        kernel: fakehost.Controller,
+        outside: crash_outside.Outside,
         place: Path,
         technology: crash_service.Technology,
     ) -> None:
-        self.outside = crash_outside.Outside(kernel)
+        self.outside = outside
         self.technology = technology
         self.place = place
         self.judge = crash_judge.Judge(
@@ -219,9 +221,12 @@ def trial(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Trial]:
     privileged.run_here()
     spec = fakehost.HostSpec(cards=(request.param.card,))
     with fakehost.simulated_sysfs(spec, tmp_path / "root") as kernel:
-        found = Trial(kernel, tmp_path, request.param)
-        yield found
-        found.outside.do_stop(KEPT)
+        outside = crash_outside.Outside(kernel)
+        try:
+            yield Trial(outside, tmp_path, request.param)
+        finally:
+            for name in list(outside.domains):
+                outside.do_stop(name)
 
 
 def test_killed_before_each_step(trial: Trial) -> None:

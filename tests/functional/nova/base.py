@@ -384,6 +384,8 @@ class AccelTestBase(base.ServersTestBase):
     def assert_nothing_left(self, host: str = "host1") -> None:
         """Check kernel, Placement and our own book for leftovers."""
         self.assertEqual({}, self.hosts[host].mdevs())
+        for gpu in self.hosts[host].gpus().values():
+            self.assertEqual({}, gpu["vgpus"])
         for uuid in self.providers(host):
             usages = self._get_provider_usages(uuid)
             self.assertEqual(0, sum(usages.values()), usages)

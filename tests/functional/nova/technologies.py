@@ -139,6 +139,6 @@ def _chosen(usual: tuple[Technology, ...]) -> tuple[Technology, ...]:
     if asked == "all":
         return ALL
     if asked:
-        names = asked.split(",")
-        return tuple(one for one in ALL if one.name in names)
+        known = {one.name: one for one in ALL}
+        return tuple(known[name] for name in asked.split(","))
     return usual if releases.is_on_threads() else usual[:1]

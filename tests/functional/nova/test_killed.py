@@ -26,7 +26,7 @@ class Killed(builds.Builds):
         """Return what lets the first caller of a function stand still."""
         real = getattr(owner, name)
         reached, ended = threading.Event(), threading.Event()
-        self.addCleanup(ended.set)
+        self.ended = ended
 
         def call(*arguments: Any) -> Any:
             is_first = not reached.is_set()
@@ -50,6 +50,9 @@ class Killed(builds.Builds):
         thread = threading.Thread(
             target=self.build, args=(instance, {}), daemon=True
         )
+        # Before Nova's database and the kernel are gone.
+        self.addCleanup(thread.join, PATIENCE_S)
+        self.addCleanup(self.ended.set)
         with patch:
             thread.start()
             assert reached.wait(PATIENCE_S)

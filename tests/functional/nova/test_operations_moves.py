@@ -37,6 +37,7 @@ class Moves(operations.OperationsTestBase):
             self.assert_agreement(f"{name}, {end}")
             self.assertEqual(host, self.host_of(server), name)
         self._delete_server(server)
+        self.assert_agreement("delete", is_passed=True)
         self.assert_nothing_left("host1")
         self.assert_nothing_left("host2")
 
@@ -68,6 +69,7 @@ class Leaves(operations.OperationsTestBase):
         self.assert_agreement("the dead host's return", is_passed=True)
         self.assert_nothing_left(dead)
         self._delete_server(server)
+        self.assert_agreement("delete", is_passed=True)
         self.assert_nothing_left(alive)
 
 
@@ -97,6 +99,7 @@ class SameHost(operations.OperationsTestBase):
             getattr(self, end)(server)
             self.assert_agreement(f"resize {name}, {end}")
         self._delete_server(server)
+        self.assert_agreement("delete", is_passed=True)
         self.assert_nothing_left()
 
 

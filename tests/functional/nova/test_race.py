@@ -13,6 +13,7 @@ import functools
 import os
 import random
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,8 +26,8 @@ ROUNDS = int(os.environ.get("NOVA_ACCEL_RACES", "1"))
 SEED = int(os.environ.get("NOVA_ACCEL_RACE_SEED", "20261122"))
 SERVERS, SLOTS = 64, 32
 CARDS = tuple(f"0000:{bus}:00.0" for bus in ("3a", "3b", "3c", "3d"))
-#: Seconds that a build or a delete may take beside all the others.
-PATIENCE_S = 300
+#: Seconds that all builds, or all deletes, may take.
+PATIENCE_S = 600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,18 +79,21 @@ def at_once(work: Iterable[Callable[[], None]]) -> None:
     failed: list[BaseException] = []
 
     def run(one: Callable[[], None]) -> None:
-        gate.wait(PATIENCE_S)
         try:
+            gate.wait(PATIENCE_S)
             one()
         except Exception as error:
             failed.append(error)
             raise
 
-    threads = [threading.Thread(target=run, args=(one,)) for one in todo]
+    threads = [
+        threading.Thread(target=run, args=(one,), daemon=True) for one in todo
+    ]
+    until = time.monotonic() + PATIENCE_S
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(max(0.0, until - time.monotonic()))
     assert not any(thread.is_alive() for thread in threads)
     assert not failed, failed[:3]
 
