@@ -9,12 +9,22 @@ from importlib import metadata
 # functional tests pass on native threads.
 _NO_PATCHING = "OS_NOVA_DISABLE_EVENTLET_PATCHING"
 _FIRST_ON_THREADS = 34
+# The first whose functional tests have disks to take live snapshots of.
+_FIRST_WITH_DISKS = 33
 
 
 def is_on_threads() -> bool:
     """Return whether this Nova's own tests pass on native threads."""
-    major = int(metadata.version("nova").partition(".")[0])
-    return major >= _FIRST_ON_THREADS
+    return _major() >= _FIRST_ON_THREADS
+
+
+def has_disks() -> bool:
+    """Return whether this Nova's tests can snapshot a guest that runs."""
+    return _major() >= _FIRST_WITH_DISKS
+
+
+def _major() -> int:
+    return int(metadata.version("nova").partition(".")[0])
 
 
 def import_harness() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers that can't be suspended, or not resumed, as they are."""
 
+import contextlib
 from typing import Any
 
 from nova.tests.functional.api import client
@@ -121,7 +122,9 @@ class Suspend(operations.OperationsTestBase):
         self.snapshot(server)
         self.assert_agreement("snapshot")
         self.pause(server)
-        self.snapshot(server)
+        # In the harness of an older Nova a cast is a call.
+        with contextlib.suppress(client.OpenStackApiException):
+            self.snapshot(server)
         self.assertIn("paused and can't give", self.stdlog.logger.output)
         self._wait_for_state_change(server, "PAUSED")
         self.assert_agreement("snapshot of a paused one")
