@@ -235,9 +235,9 @@ def test_a_function_and_an_mdev_in_one_flavor(lab: Site) -> None:
 @pytest.mark.parametrize(
     ("directive", "reason", "repair"),
     [
-        ("ERROR", "EIO", REBIND),
+        pytest.param("ERROR", "EIO", REBIND, marks=pytest.mark.long),
         ("SAME", "the region shows function", ""),
-        ("HANG", "ETIMEDOUT", REBIND),
+        pytest.param("HANG", "ETIMEDOUT", REBIND, marks=pytest.mark.long),
         ("VANISH", "ETIMEDOUT", REVIVE),
     ],
     ids=("error", "same", "hang", "vanish"),
@@ -297,9 +297,9 @@ def _of_others(lab: Site) -> Bitstream:
     ("make", "reason"),
     [
         (_wrong_interface, "is made for interface"),
-        (_wrong_hash, "sha512"),
+        pytest.param(_wrong_hash, "sha512", marks=pytest.mark.long),
         (_truncated, "Glance does not give it"),
-        (_of_others, "bitstream_images"),
+        pytest.param(_of_others, "bitstream_images", marks=pytest.mark.long),
     ],
     ids=("interface", "hash", "truncated", "owner"),
 )

@@ -4,10 +4,13 @@
 import os
 import uuid
 
+import pytest
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_accel import names
 from tests.functional.nova import base, libvirtd
+
+pytestmark = pytest.mark.each_release
 
 SMALL = base.vgpu_group("_A", "4Q")
 CREATE = f"class/mdev_bus/{base.T4}/mdev_supported_types/nvidia-232/create"

@@ -7,6 +7,7 @@ import uuid
 from typing import Any
 
 import fixtures
+import pytest
 from lxml import etree
 from nova import monkey_patch
 
@@ -151,6 +152,7 @@ class Fpga(base.AccelTestBase):
 
     # -- programmed --------------------------------------------------------
 
+    @pytest.mark.each_release
     def test_a_bitstream_is_loaded_at_spawn(self) -> None:
         self.start_fpga()
         server = self.boot(self.asks(ANY, self.image(RED)))

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """FPGA regions of servers that move between hosts."""
 
+import pytest
+
 from tests.functional.nova import base, test_fpga
 from tests.functional.nova.test_fpga import ANY, CARD, RED, REGION
+
+pytestmark = pytest.mark.each_release
 
 
 class Moves(base.AccelTestBase):

@@ -4,6 +4,7 @@
 from typing import Any
 
 import fixtures
+import pytest
 from nova import exception, objects
 from nova.compute import task_states
 from nova.tests.functional.api import client
@@ -20,6 +21,7 @@ SMALL = base.vgpu_group("_A", "4Q")
 L40S_B = "0000:3e:00.0"
 
 
+@pytest.mark.each_release
 class LiveMdev(moving.LiveBase):
     CARDS = (base.TWO_T4[0],)
 
@@ -184,6 +186,7 @@ class LiveMdev(moving.LiveBase):
         self.assertEqual({self.before}, set(self.hosts["host1"].mdevs()))
 
 
+@pytest.mark.each_release
 class LiveFunctions(moving.LiveBase):
     CARDS = (
         fakehost.NvidiaGpu(

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cold migration between two hosts of the harness."""
 
+import pytest
+
 from tests.functional.nova import base
+
+pytestmark = pytest.mark.each_release
 
 SMALL = base.vgpu_group("_A", "4Q")
 

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is done to a server where it is, with each technology."""
 
+import pytest
+
 from tests.functional.nova import operations, releases, technologies
+
+pytestmark = pytest.mark.each_release
 
 
 class InPlace(operations.OperationsTestBase):

@@ -4,10 +4,13 @@
 import contextlib
 from typing import Any
 
+import pytest
 from nova.tests.functional.api import client
 
 from nova_accel.host import drains
 from tests.functional.nova import base, operations, technologies
+
+pytestmark = pytest.mark.each_release
 
 EIGHT = "mdev_supported_types/nvidia-233/create"
 

@@ -3,7 +3,11 @@
 
 from typing import Any
 
+import pytest
+
 from tests.functional.nova import operations, technologies
+
+pytestmark = pytest.mark.each_release
 
 
 def _nothing(_: Any) -> dict[str, str]:

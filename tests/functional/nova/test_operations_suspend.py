@@ -4,6 +4,7 @@
 import contextlib
 from typing import Any
 
+import pytest
 from nova.tests.functional.api import client
 
 from tests.functional.nova import base, libvirtd, operations, technologies
@@ -15,6 +16,7 @@ BOTH = (
 )
 
 
+@pytest.mark.each_release
 class Suspend(operations.OperationsTestBase):
     technology = technologies.MDEV
 

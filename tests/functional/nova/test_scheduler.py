@@ -3,10 +3,13 @@
 
 from typing import Any
 
+import pytest
 from nova import objects
 
 from tests.functional.nova import base, scheduled
 from tests.lab import fakehost
+
+pytestmark = pytest.mark.each_release
 
 
 class Scheduler(scheduled.ScheduledTestBase):

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server's devices: booted, seen everywhere, deleted."""
 
+import pytest
+
 from nova_accel import names
 from tests.functional.nova import base, libvirtd
 from tests.lab import fakehost
+
+pytestmark = pytest.mark.each_release
 
 SMALL = base.vgpu_group("_A", "4Q")
 

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starting nova-compute: wrong settings, and being switched off."""
 
+import pytest
+
 from tests.functional.nova import base
+
+pytestmark = pytest.mark.each_release
 
 STOCK = "libvirt.LibvirtDriver"
 

@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 import fixtures
+import pytest
 
 from nova_accel import names
 from nova_accel.host import published
@@ -322,6 +323,7 @@ class InTheMiddle(syncing.SyncTestBase):
         self.assertEqual(16, len(slots))
 
 
+@pytest.mark.each_release
 class Thread(syncing.SyncTestBase):
     def test_it_runs_by_itself_and_ends_with_the_service(self) -> None:
         compute = self.start_host(base.TWO_T4[0], sync_interval=1)

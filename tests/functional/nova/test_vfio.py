@@ -5,6 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import pytest
 from lxml import etree
 
 from nova_accel import names
@@ -48,6 +49,7 @@ class Vfio(base.AccelTestBase):
         found = self.api.get_server(server["id"])
         return str(found.get("fault", {}).get("message", ""))
 
+    @pytest.mark.each_release
     def test_life(self) -> None:
         self.start_host(CARD)
         server = self.boot(typed_group("8Q"))
@@ -260,6 +262,7 @@ AMD = fakehost.PciCard(
 )
 
 
+@pytest.mark.each_release
 class GenericVfs(base.AccelTestBase):
     """Virtual functions that go to guests as they are."""
 
