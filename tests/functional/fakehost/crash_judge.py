@@ -4,23 +4,23 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nova_accel import model, providers
 from nova_accel.host import published
-from tests.functional.fakehost import crash_outside, crash_service
+from tests.functional.fakehost import crash_outside, crash_technologies
 
 #: What must never be.
 FAULTS = ("leaked", "lost", "doubly held", "miscounted")
 
 
 class Judge:
-    """Counts what differs on one card, and tells it in words."""
+    """Counts what differs on the cards, and tells it in words."""
 
     def __init__(
         self,
         outside: crash_outside.Outside,
-        technology: crash_service.Technology,
+        technology: crash_technologies.Technology,
         book: published.Published,
     ) -> None:
         self._outside = outside
@@ -32,7 +32,7 @@ class Judge:
         self,
         stage: str,
         claims: tuple[model.Claim, ...],
-        node: providers.ProviderNode,
+        nodes: Sequence[providers.ProviderNode],
     ) -> None:
         """Compare them at one moment, when no operation is under way."""
         made = self.made()
@@ -40,15 +40,14 @@ class Judge:
             *(("leaked", what) for what in self._leaked(made)),
             *(("lost", what) for what in self._lost(made, claims)),
             *(("doubly held", what) for what in self._doubly(claims)),
-            *(("miscounted", what) for what in self._miscounted(node, made)),
+            *(("miscounted", what) for what in self._miscounted(nodes)),
             *(("miscounted", what) for what in self._misprinted(claims)),
         ):
             self.found.append((fault, f"{stage}: {what}"))
 
     def made(self) -> frozenset[str]:
         """Return the partitions that the kernel has."""
-        gpu = self._outside.kernel.gpus()[self._technology.card.address]
-        return frozenset(gpu["vgpus"])
+        return self._technology.made(self._outside.kernel)
 
     def _owners(self) -> dict[str, str]:
         """Return the servers of this host by the partitions they may have."""
@@ -100,20 +99,9 @@ class Judge:
                     yield f"{handle} is in {number} {where}"
 
     def _miscounted(
-        self, node: providers.ProviderNode, made: frozenset[str]
+        self, nodes: Sequence[providers.ProviderNode]
     ) -> Iterator[str]:
-        """Compare what is offered with what the kernel would make."""
-        gpu = self._outside.kernel.gpus()[self._technology.card.address]
-        (left,) = (
-            number
-            for name, number in gpu["left"].items()
-            if name.endswith(f" {self._technology.kind}")
-        )
-        offered = node.inventories["VGPU"]
-        if offered.total - offered.reserved != left + len(made):
-            yield f"{offered}, but {len(made)} are made and {left} left"
-        if self._technology.trait not in node.traits and left:
-            yield f"{left} are left, but the profile is withheld"
+        return self._technology.miscounted(nodes, self._outside.kernel)
 
     def _misprinted(self, claims: tuple[model.Claim, ...]) -> Iterator[str]:
         told = self._book.read()

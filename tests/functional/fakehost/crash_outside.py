@@ -50,6 +50,11 @@ class Domain:
     groups: list[int] = dataclasses.field(default_factory=list)
     is_running: bool = False
 
+    @property
+    def is_managed(self) -> bool:
+        """Return whether libvirt gives its functions to vfio-pci."""
+        return self.technology == "fpga"
+
 
 class Link:
     """The service's end: a call is a message and its answer."""
@@ -80,9 +85,7 @@ class Outside:
     def run(self, work: Callable[[Link], None]) -> int:
         """Let a service work; return the signal it died of, 0 for none."""
         self.steps, self._is_counting = [], False
-        ours, theirs = socket.socketpair(
-            socket.AF_UNIX, socket.SOCK_SEQPACKET
-        )
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST)
         child = os.fork()
@@ -166,6 +169,8 @@ class Outside:
         bus = "mdev" if domain.technology == "mdev" else "pci"
         for device in domain.devices:
             place = self.kernel.sys / f"bus/{bus}/devices" / device
+            if domain.is_managed:
+                self._bind(device, "vfio-pci")
             group = (place / "iommu_group").resolve().name
             node = os.open(self.kernel.root / "dev/vfio" / group, os.O_RDONLY)
             domain.groups.append(node)
@@ -178,6 +183,18 @@ class Outside:
             domain.is_running = False
             while domain.groups:
                 os.close(domain.groups.pop())
+            if domain.is_managed:
+                for device in domain.devices:
+                    self._bind(device, "")
+
+    def _bind(self, function: str, override: str) -> None:
+        """Give a function to a driver; without one, to that of the host."""
+        bus = self.kernel.sys / "bus/pci"
+        place = bus / "devices" / function
+        (place / "driver_override").write_text(f"{override}\n")
+        if (place / "driver").exists():
+            (place / "driver/unbind").write_text(function)
+        (bus / "drivers_probe").write_text(function)
 
     def do_is_running(self, server: str) -> bool:
         return server in self.domains and self.domains[server].is_running

@@ -9,7 +9,6 @@ there if it is told to.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 from collections.abc import Callable
@@ -18,64 +17,33 @@ from typing import Any
 
 from oslo_config import cfg
 
-from nova_accel import conf, flavors, inventory, model, names
-from tests.functional.fakehost import crash_outside
-from tests.lab import fakehost
+from nova_accel import conf, inventory, model
+from tests.functional.fakehost import crash_outside, crash_technologies
 from tests.simulated import ROOT
 from virt_hooks import node
 
 Record = crash_outside.Record
 
 
-@dataclasses.dataclass(frozen=True)
-class Technology:
-    """A card, and the profile that each server here asks for."""
-
-    name: str
-    card: fakehost.NvidiaGpu
-    trait: str
-    #: The type's name in the kernel's books.
-    kind: str
-    drivers: str
-
-    @property
-    def provider(self) -> str:
-        return names.provider_uuid(ROOT.uuid, self.card.address)
-
-    @property
-    def is_named(self) -> bool:
-        """Return whether a partition itself tells of which slot it is."""
-        return self.card.interface != "vfio"
-
-    @property
-    def group(self) -> flavors.RequestGroup:
-        return flavors.RequestGroup(
-            suffix="_G",
-            resources={"VGPU": 1},
-            required=frozenset({self.trait}),
-        )
-
-    def handle(self, slot: model.Slot) -> str:
-        """Return the id of the partition that stands for a slot."""
-        if self.is_named:
-            return names.mdev_uuid(slot.provider, slot.identifier)
-        return slot.identifier
-
-
 class Service:
     """One nova-compute, from its start to its end."""
 
     def __init__(
-        self, link: crash_outside.Link, place: Path, technology: Technology
+        self,
+        link: crash_outside.Link,
+        place: Path,
+        technology: crash_technologies.Technology,
     ) -> None:
         self.ask = link.ask
         self.technology = technology
+        self._bitstreams = technology.bitstreams(place)
         options = cfg.ConfigOpts()
         conf.read_settings(options)
         for name, value in (
             ("root", str(place / "root")),
             ("state_dir", str(place / "state")),
             ("drivers", [technology.drivers]),
+            ("device_spec", technology.device_spec(place)),
         ):
             options.set_override(name, value, "nova_accel")
         self.life = node.read_node(options, lambda: None)
@@ -107,13 +75,8 @@ class Service:
         """Tell of each step from now on, those inside production too."""
         self.ask("count")
         life: Any = self.life
-        write = life._executor._write
-
-        def written(action: Any) -> Any:
-            self.step(f"write {type(action).__name__}")
-            return write(action)
-
-        life._executor._write = written
+        for owner in (life._executor, life._executor._loading):
+            owner._write = self._written(owner._write)
         for owner, method, name in (
             (life.book, "write_down", "note claims"),
             (life.book, "forget", "forget claims"),
@@ -121,6 +84,13 @@ class Service:
             (life.published, "_replace", "publish the book"),
         ):
             setattr(owner, method, self._told(getattr(owner, method), name))
+
+    def _written(self, write: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def call(action: Any) -> Any:
+            self.step(f"write {type(action).__name__}")
+            return write(action)
+
+        return call
 
     def _told(
         self, method: Callable[..., Any], name: str
@@ -150,7 +120,9 @@ class Service:
         self, server: str, slots: tuple[model.Slot, ...], booked: Any = None
     ) -> tuple[model.Claim, ...]:
         groups = (self.technology.group,)
-        return self.life.ensure(server, groups, slots, booked or {})
+        return self.life.ensure(
+            server, groups, slots, booked or {}, self._bitstreams
+        )
 
     def run_guest(self, server: str, slots: tuple[model.Slot, ...]) -> None:
         """Define and start a domain, as any operation that needs one."""
@@ -228,5 +200,5 @@ class Service:
         assert tree is not None
         self.ask(
             *("judge", stage, self.life.claims()),
-            tree.node(self.technology.provider),
+            [tree.node(uuid) for uuid in self.technology.uuids],
         )

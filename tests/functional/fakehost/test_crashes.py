@@ -26,34 +26,13 @@ from tests.functional.fakehost import (
     crash_judge,
     crash_outside,
     crash_service,
+    crash_technologies,
 )
 from tests.lab import fakehost
 
 pytestmark = pytest.mark.fakehost
 
 KILLS = int(os.environ.get("NOVA_ACCEL_KILLS", "1"))
-TECHNOLOGIES = (
-    crash_service.Technology(
-        name="mdev",
-        card=fakehost.NvidiaGpu(address="0000:3b:00.0", model="T4"),
-        trait="CUSTOM_VGPU_NVIDIA_T4_4Q",
-        kind="T4-4Q",
-        drivers="nvidia_mdev",
-    ),
-    crash_service.Technology(
-        name="typed VF",
-        card=fakehost.NvidiaGpu(
-            address="0000:3d:00.0",
-            model="L40S",
-            interface="vfio",
-            total_vfs=6,
-            enabled_vfs=6,
-        ),
-        trait="CUSTOM_VGPU_NVIDIA_L40S_8Q",
-        kind="L40S-8Q",
-        drivers="nvidia_vfio",
-    ),
-)
 #: A server that runs all the time, the one that an operation is about, one
 #: that comes after the crash, and one that gets the slot of the second.
 KEPT, SUBJECT, RIVAL, HEIR = (f"{n * 8}-0000-4000-8000-0" for n in "abcd")
@@ -100,7 +79,7 @@ class Trial:
         self,
         outside: crash_outside.Outside,
         place: Path,
-        technology: crash_service.Technology,
+        technology: crash_technologies.Technology,
     ) -> None:
         self.outside = outside
         self.technology = technology
@@ -117,13 +96,8 @@ class Trial:
         self.outside.judge = self.judge.look
         self.serve(lambda service: service.spawn(KEPT, self._slots[0]))
 
-    def _count_slots(self, _stage: str, _claims: Any, node: Any) -> None:
-        self._slots = [
-            model.Slot(
-                provider=node.uuid, resource_class="VGPU", identifier=name
-            )
-            for name in sorted(node.slots["VGPU"])
-        ]
+    def _count_slots(self, _stage: str, _claims: Any, nodes: Any) -> None:
+        self._slots = self.technology.slots(nodes)
 
     def serve(self, work: Callable[[crash_service.Service], None]) -> int:
         """Start a service and let it work; return what it died of."""
@@ -214,12 +188,14 @@ class Row:
         return "\n    ".join((line, *map(": ".join, self.found)))
 
 
-@pytest.fixture(params=TECHNOLOGIES, ids=lambda technology: technology.name)
+@pytest.fixture(
+    params=crash_technologies.ALL, ids=lambda technology: technology.name
+)
 def trial(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Trial]:
     if reason := fakehost.missing():
         pytest.skip(reason)
     privileged.run_here()
-    spec = fakehost.HostSpec(cards=(request.param.card,))
+    spec = fakehost.HostSpec(cards=request.param.cards)
     with fakehost.simulated_sysfs(spec, tmp_path / "root") as kernel:
         outside = crash_outside.Outside(kernel)
         try:
@@ -257,7 +233,7 @@ def test_killed_before_each_step(trial: Trial) -> None:
     assert not [found for row in rows for found in row.found]
 
 
-@pytest.mark.parametrize("trial", TECHNOLOGIES[1:], indirect=True)
+@pytest.mark.parametrize("trial", crash_technologies.ALL[1:2], indirect=True)
 def test_the_judge_objects(trial: Trial) -> None:
     """A judge that never objects would prove nothing."""
     outside, judge = trial.outside, trial.judge

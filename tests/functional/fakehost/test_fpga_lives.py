@@ -68,9 +68,7 @@ def ensure(
     life: lifecycle.Lifecycle, who: str, card: str, wanted: model.Bitstream
 ) -> model.Slot:
     slot = site.slot(life.host.state, card)
-    life.ensure(
-        who, (site.asks("img"),), (slot,), bitstreams={"img": wanted}
-    )
+    life.ensure(who, (site.asks("img"),), (slot,), bitstreams={"img": wanted})
     return slot
 
 
