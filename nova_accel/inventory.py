@@ -4,7 +4,7 @@
 import fnmatch
 from collections.abc import Collection, Iterable, Mapping
 
-from nova_accel import matching, model, names, policy, providers
+from nova_accel import matching, model, names, packing, policy, providers
 
 # What is told of a region, and gone from sight while a guest has the card.
 FPGA_TRAITS = (
@@ -29,7 +29,8 @@ def build_tree(
     are what the device can hold in its present state; ``reserved`` is what
     partitions take that no claim has booked, and all of a device that is
     at fault or drained; its profile traits are those that can be made now
-    and that policy offers.
+    and that policy offers. What is claimed and not made yet is reckoned as
+    if it were.
 
     :param claims: the claims of this host's servers; what they hold is
         booked in Placement already.
@@ -63,6 +64,7 @@ def _node(
     occupied: frozenset[str],
 ) -> providers.ProviderNode:
     rule = rules.of(device)
+    device = packing.hold(device, mine)
     reserved = (
         dict(device.counters)
         if device.fault or device.drain

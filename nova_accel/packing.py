@@ -8,7 +8,7 @@ counters, its slots and limits, and the geometry of its layout.
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from nova_accel import instances, layouts, model
+from nova_accel import instances, layouts, matching, model
 
 _Room = Callable[[model.Device, model.Profile], int]
 
@@ -84,6 +84,50 @@ def assume(
             for p in device.profiles
         ),
     )
+
+
+def hold(
+    device: model.Device, claims: Iterable[model.Claim]
+) -> model.Device:
+    """Return the device as it will be when what is claimed of it is made.
+
+    A server that is off may have lost its partitions to a reboot of the
+    host: the room that they need stays taken, so that it can be started.
+    They are where the claims say, under the claims' handles.
+
+    :param claims: the servers' claims; those of other devices, and those
+        that are made, take nothing.
+    """
+    existing = {partition.handle for partition in device.partitions}
+    missing = [
+        claim
+        for claim in claims
+        if claim.device == device.address
+        and claim.state is model.ClaimState.PLANNED
+        and device.technology not in matching.WHOLE
+        and claim.handle not in existing
+    ]
+    if not missing:
+        return device
+    for claim in missing:
+        device = assume(
+            device,
+            claim.profile,
+            Choice(start=claim.start, instance_start=claim.instance_start),
+        )
+    device = settle(device)
+    planned = [
+        dataclasses.replace(
+            partition,
+            handle=claim.handle,
+            parent=claim.parent or device.address,
+        )
+        for partition, claim in zip(
+            device.partitions[-len(missing) :], missing, strict=True
+        )
+    ]
+    kept = device.partitions[: -len(missing)]
+    return dataclasses.replace(device, partitions=(*kept, *planned))
 
 
 def without(
