@@ -322,6 +322,42 @@ class SetServices:
         return f"set services {self.services} of {self.function}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ResetFunction:
+    """Reset a function that nobody uses; done when it answers again.
+
+    There is nothing to undo: what it held is gone, which is the purpose.
+    """
+
+    function: str
+
+    def undo(self) -> None:
+        """Return None: what it held is gone."""
+
+    def __str__(self) -> str:
+        """Return the action in the words of the log."""
+        return f"reset {self.function}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunScrub:
+    """Run an operator's command for a function between two servers.
+
+    ``command`` is a path, see ``names.is_command``; the function's address
+    is its only argument. Done when it ended well and the function answers.
+    """
+
+    command: str
+    function: str
+
+    def undo(self) -> None:
+        """Return None: nobody knows what it did."""
+
+    def __str__(self) -> str:
+        """Return the action in the words of the log."""
+        return f"run {self.command} {self.function}"
+
+
 Action = (
     CreateMdev
     | RemoveMdev
@@ -337,4 +373,6 @@ Action = (
     | ProgramRegion
     | SetPort
     | SetServices
+    | ResetFunction
+    | RunScrub
 )

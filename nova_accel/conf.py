@@ -45,7 +45,8 @@ OPTIONS = [
         " (auto, vgpu, mig, vf, mdev, passthrough, off), max_slots,"
         " profiles (glob or list of globs), max_instances (object: how many"
         " at most, by profile name), sizes (equal, mixed), num_vfs,"
-        " mig_instances (static, dynamic), vgpu_params (name=value,...)."
+        " mig_instances (static, dynamic), vgpu_params (name=value,...),"
+        " services, blank, scrub (reset, none), scrub_command (path)."
         ' Example: device_spec = {"address": "0000:41:*", "use": "off"}',
     ),
     cfg.StrOpt(

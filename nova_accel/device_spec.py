@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from nova_accel import errors
+from nova_accel import errors, names
 
 OPTION = "[nova_accel] device_spec"
 KEYS = (
@@ -23,6 +23,8 @@ KEYS = (
     "vgpu_params",
     "services",
     "blank",
+    "scrub",
+    "scrub_command",
 )
 ANY = "*"
 # The parts of a PCI address, as Nova's [pci] device_spec names them.
@@ -45,6 +47,7 @@ Fields = Mapping[str, Any]
 
 # Keys that make no sense beside a use: each with the uses that take it.
 _GPU_USES = ("auto", "vgpu", "mig")
+_WHOLE_USES = ("auto", "vf", "passthrough")
 _TAKEN_BY: Mapping[str, tuple[str, ...]] = {
     "profiles": ("auto", "vgpu", "mig", "vf", "mdev"),
     "max_instances": ("auto", "vgpu", "mig", "vf", "mdev"),
@@ -54,6 +57,8 @@ _TAKEN_BY: Mapping[str, tuple[str, ...]] = {
     "vgpu_params": _GPU_USES,
     "services": ("auto", "vf"),
     "blank": ("auto", "fpga"),
+    "scrub": _WHOLE_USES,
+    "scrub_command": _WHOLE_USES,
 }
 
 
@@ -238,6 +243,18 @@ def path(line: str, fields: Fields, key: str) -> str:
         return value
     raise refusal(
         line, f'{key} must be an absolute path, as "/etc/nova/blank.gbs"'
+    )
+
+
+def command(line: str, fields: Fields, key: str) -> str:
+    """Return the path of a command, empty where there is none."""
+    value = fields.get(key, "")
+    if isinstance(value, str) and (not value or names.is_command(value)):
+        return value
+    raise refusal(
+        line,
+        f'{key} must be the absolute path of a command without arguments, as'
+        ' "/usr/local/sbin/wipe-nvme", of letters, digits and . _ + -',
     )
 
 

@@ -28,6 +28,8 @@ PIN_PREFIX = "CUSTOM_DEVICE_AT_"
 # Begins a trait that remembers an operator's own ``reserved``:
 # CUSTOM_ACCELERATOR_RESERVED_VGPU_2.
 RESERVED_PREFIX = "CUSTOM_ACCELERATOR_RESERVED_"
+# The path of a command, of plain names and without "." and "..".
+_COMMAND = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))[0-9A-Za-z._+-]+)+")
 GPU_CLASS = "VGPU"
 WHOLE_GPU_CLASS = "PGPU"
 GPU_MEMORY_CLASS = "CUSTOM_GPU_MEMORY_MB"
@@ -226,3 +228,8 @@ def region_address(card: str, number: int) -> str:
 def slot_names(count: int) -> tuple[str, ...]:
     """Return the identifiers of ``count`` slots made on one parent."""
     return tuple(f"slot-{n}" for n in range(count))
+
+
+def is_command(text: str) -> bool:
+    """Return whether a text is the absolute path of a command."""
+    return _COMMAND.fullmatch(text) is not None

@@ -13,6 +13,7 @@ EQUAL, MIXED = "equal", "mixed"
 # Technologies whose VFs are where a card's vGPUs are made, and no more.
 _CUT = ("mdev", "vendor-vfio")
 STATIC, DYNAMIC = "static", "dynamic"
+RESET, NONE = "reset", "none"
 
 
 class Use(enum.Enum):
@@ -51,7 +52,10 @@ class Rule:
     ``vgpu_params`` are written to each vGPU. ``services`` are what QAT
     devices are to give, empty for what they give now. ``blank`` is the
     path of the bitstream that is loaded into FPGA regions after each
-    server, empty to keep what is there. ``line`` is the text.
+    server, empty to keep what is there. ``scrub`` tells whether functions
+    are reset after each server, empty for those of which that disturbs no
+    driver of the host, ``scrub_command`` what is run after that, empty for
+    nothing. ``line`` is the text.
     """
 
     address: str = "*"
@@ -69,6 +73,8 @@ class Rule:
     vgpu_params: str = ""
     services: str = ""
     blank: str = ""
+    scrub: str = ""
+    scrub_command: str = ""
     line: str = ""
 
     def offers(self, profile: str) -> bool:
@@ -153,6 +159,8 @@ def _parse_rule(line: str, usual: Rule) -> Rule:
         vgpu_params=device_spec.params(line, fields, "vgpu_params"),
         services=device_spec.services(line, fields, "services"),
         blank=device_spec.path(line, fields, "blank"),
+        scrub=device_spec.choice(line, fields, "scrub", (RESET, NONE)) or "",
+        scrub_command=device_spec.command(line, fields, "scrub_command"),
         line=line,
     )
     _check_limits(rule)

@@ -9,7 +9,7 @@ fewer rights.
 import os
 import re
 
-from nova_accel import actions, errors, pci
+from nova_accel import actions, errors, names, pci
 
 # Directory names in sysfs: a PCI address, "mtty", "0.0.0052", a type id,
 # a driver; and NVIDIA's names of GPU instances ("1g.5gb+me").
@@ -118,6 +118,15 @@ def path(text: object) -> str:
     """Check that this is an absolute path."""
     if not isinstance(text, str) or "\0" in text or not os.path.isabs(text):
         raise errors.MalformedError("path", str(text), "an absolute path")
+    return text
+
+
+def command(text: object) -> str:
+    """Check the path of an operator's command."""
+    if not isinstance(text, str) or not names.is_command(text):
+        raise errors.MalformedError(
+            "command", str(text), "an absolute path of plain characters"
+        )
     return text
 
 

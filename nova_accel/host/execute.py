@@ -33,12 +33,15 @@ _TOOL_PAUSE_S = 2.0
 # These write more than one file: a refusal may come halfway.
 _LONG = (actions.SetVfCount, actions.BindDriver, actions.SetServices)
 
+# These may fail, and what they are about answers all the same.
+_SCRUBS = (actions.ResetFunction, actions.RunScrub)
+
 _Written = (
     readback.MdevAction
     | readback.VgpuAction
     | readback.GpuAction
+    | readback.FunctionAction
     | actions.SetVfCount
-    | actions.BindDriver
     | actions.SetPort
     | actions.SetServices
 )
@@ -137,7 +140,9 @@ class Executor:
         if not number:
             self._wait(action)
             return True
-        if not self._host.is_done(action, is_new=True):
+        if isinstance(action, _SCRUBS) or not self._host.is_done(
+            action, is_new=True
+        ):
             raise _failure(action, number)
         # The kernel was late, or somebody else was first.
         return number == errno.ETIMEDOUT or isinstance(action, _LONG)
@@ -152,7 +157,9 @@ class Executor:
                 if action.count > found and not action.tool:
                     break  # the driver has made its VFs by now
             time.sleep(_PAUSE_S)
-        raise _failure(action, 0, self._sight(action))
+        # What a function is like that has gone, the kernel says itself.
+        number = errno.ENODEV if isinstance(action, _SCRUBS) else 0
+        raise _failure(action, number, self._sight(action))
 
     def _sight(self, action: actions.Action) -> str:
         """Return what reading back shows, where that tells more."""
@@ -168,6 +175,8 @@ class Executor:
             case actions.SetServices(function=function):
                 state = "up" if self._host.is_up(function) else "not up"
                 return f"{self._host.services(function)!r}, and it is {state}"
+            case actions.ResetFunction() | actions.RunScrub():
+                return "its configuration space reads as ones, or not at all"
         return ""
 
     def _check(self, action: actions.Action) -> None:
@@ -199,6 +208,7 @@ class Executor:
             case (
                 actions.SetPort(card=function)
                 | actions.SetServices(function=function)
+                | actions.ResetFunction(function=function)
             ):
                 self._check_unused(action, function)
                 self._check_whole(action, function)
@@ -245,8 +255,12 @@ class Executor:
                 return self._write_mdev(action)
             case actions.SetVfCount():
                 return self._write_count(action)
-            case actions.BindDriver(function=function, driver=driver):
-                return privileged.bind_driver(self.root, function, driver)
+            case (
+                actions.BindDriver()
+                | actions.ResetFunction()
+                | actions.RunScrub()
+            ):
+                return _write_function(self.root, action)
             case actions.SetPort() | actions.SetServices():
                 return self._write_card(action)
             case (
@@ -311,6 +325,19 @@ class Executor:
                     raise _failure(action, errno.EIO, str(error)) from error
             time.sleep(_TOOL_PAUSE_S)
         return errno.EAGAIN
+
+
+def _write_function(root: str, action: readback.FunctionAction) -> int:
+    match action:
+        case actions.BindDriver(function=function, driver=driver):
+            return privileged.bind_driver(root, function, driver)
+        case actions.ResetFunction(function=function):
+            return privileged.reset_function(root, function)
+        case actions.RunScrub(command=command, function=function):
+            try:
+                return privileged.run_scrub(root, command, function)
+            except errors.ToolError as error:
+                raise _failure(action, errno.EIO, str(error)) from error
 
 
 def _write_vgpu(root: str, action: readback.VgpuAction) -> int:

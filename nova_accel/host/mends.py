@@ -30,6 +30,7 @@ _NO_NVML = (
     " make GPU instances by hand"
 )
 
+_SWITCH = "switch the card, or the host, off and on"
 _NO_MIG = "the GPU is not in MIG mode: nvidia-smi -i GPU -mig 1"
 # Refused by us, not by the kernel.
 NOT_OURS = (
@@ -201,6 +202,28 @@ _KINDS: Mapping[type[actions.Action], Mapping[int, str]] = {
         " device_spec",
         errno.ENOENT: "this device's driver has no choice of services:"
         " remove services from device_spec, or update the kernel",
+    },
+    actions.ResetFunction: {
+        errno.ENOENT: "the function can't be reset by itself: write scrub"
+        " none in its device_spec, or let a scrub_command see to it",
+        errno.ENOTTY: "none of its reset methods (reset_method) works: see"
+        f" the kernel's log (dmesg) on this host; {_SWITCH}",
+        errno.ENODEV: "the function does not answer after its reset: see"
+        f" the kernel's log (dmesg) on this host; {_SWITCH}",
+        errno.EBUSY: "a guest or the host has something of it: stop that",
+        errno.ETIMEDOUT: "the kernel is at it still after"
+        f" {privileged.RESET_S} s: see its log (dmesg); {_SWITCH}",
+    },
+    actions.RunScrub: {
+        errno.EACCES: "the command must be a file of root's that nobody"
+        " else may write, in directories that nobody else may, and no link",
+        errno.ENOENT: "there is no such command on this host",
+        errno.ENODEV: "the function does not answer after the command: see"
+        f" the kernel's log (dmesg) on this host; {_SWITCH}",
+        errno.ENOEXEC: "it is no program, or a script without #!",
+        errno.EIO: "the command failed, see what it said",
+        errno.ETIMEDOUT: "the command did not end in"
+        f" {privileged.SCRUB_S} s, and was killed",
     },
 }
 # Accepted, and reading back shows no change.

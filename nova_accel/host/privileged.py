@@ -19,6 +19,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from nova_accel import actions, model
 from nova_accel.host import checked, contents, ioctls, nvml, nvml_text, tools
+from nova_accel.host.kernel_files import read as _read
+from nova_accel.host.kernel_files import write as _write
 
 try:
     from nova import privsep
@@ -38,9 +40,12 @@ TOOL_S = 120
 _PROGRAM_S = actions.MOST_PROGRAM_S + 180
 # Where NVIDIA's host driver installs it, below the root.
 SRIOV_MANAGE = "usr/lib/nvidia/sriov-manage"
-# How much of a kernel file is read, in bytes.
-_PAGE = 4096
-
+# The kernel waits up to 60 s for a function to answer after a reset, and
+# may then try its next method (drivers/pci/pci.c,
+# PCIE_RESET_READY_POLL_MS, __pci_reset_function_locked()).
+RESET_S = 150
+# An operator's command may empty a disk.
+SCRUB_S = 300
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
 _SILENT = {
@@ -348,6 +353,30 @@ def bind_driver(root: str, function: str, driver: str) -> int:
     return _write(override, "\n")
 
 
+@_entrypoint(RESET_S)
+def reset_function(root: str, function: str) -> int:
+    """Reset a function by the first of its methods that works.
+
+    ENOENT is for one that can't be reset by itself, ENOTTY for one of
+    which no method works (Documentation/ABI/testing/sysfs-bus-pci).
+    """
+    return _write(os.path.join(_function(root, function), "reset"), "1")
+
+
+@_entrypoint(SCRUB_S + 2 * tools.BURIAL_S)
+def run_scrub(root: str, command: str, address: str) -> int:
+    """Run an operator's command for a function.
+
+    :returns: also EACCES for one that others than root may write, or
+        whose directories they may.
+    :raises ToolError: it failed; its output is in it.
+    """
+    program = os.path.join(root, checked.command(command).lstrip("/"))
+    words = [program, checked.address(address)]
+    refusal = tools.way_refusal(root, program) or tools.refusal(program)
+    return refusal or tools.run(words, SCRUB_S)
+
+
 def is_for_guests(driver: str) -> bool:
     """Return whether a driver holds functions for guests."""
     return "vfio" in driver or driver == "pci-stub"
@@ -365,29 +394,3 @@ def _vgpu(root: str, target: str) -> str:
 
 def _function(root: str, address: str) -> str:
     return os.path.join(root, "sys/bus/pci/devices", checked.address(address))
-
-
-def _read(path: str) -> tuple[int, str]:
-    """Return 0 and a kernel file's text, or the errno of the refusal."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        with open(descriptor, encoding="ascii", errors="replace") as opened:
-            return 0, opened.read(_PAGE).strip()
-    except OSError as error:
-        return error.errno or errno.EIO, ""
-
-
-def _write(path: str, text: str) -> int:
-    """Write to a kernel file; return 0, or the errno of the refusal."""
-    try:
-        # The files written are no links: one that is leads elsewhere.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError as error:
-        return error.errno or errno.EIO
-    try:
-        os.write(descriptor, text.encode("ascii"))
-    except OSError as error:
-        return error.errno or errno.EIO
-    finally:
-        os.close(descriptor)
-    return 0

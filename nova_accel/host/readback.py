@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from nova_accel import actions, errors, names
-from nova_accel.host import dfl, fs, nvml, privileged, xrt
+from nova_accel.host import dfl, fs, functions, nvml, privileged, xrt
 
 _FUNCTIONS = "/sys/bus/pci/devices"
 _MDEVS = "/sys/bus/mdev/devices"
@@ -31,6 +31,7 @@ GpuAction = (
     actions.CreateInstance | actions.DestroyInstance | actions.SetMixedSizes
 )
 CardAction = actions.ProgramRegion | actions.SetPort | actions.SetServices
+FunctionAction = actions.BindDriver | actions.ResetFunction | actions.RunScrub
 ReadGpus = Callable[[], Mapping[str, nvml.GpuFacts]]
 
 
@@ -54,11 +55,12 @@ class Readback:
                 return self._is_mdev_done(action)
             case actions.SetVfCount():
                 return self._is_count_done(action, is_new)
-            case actions.BindDriver(function=function, driver=driver):
-                override = self._function(function, "driver_override")
-                return self.driver(function) == driver and (
-                    bool(driver) or override in _NO_OVERRIDE
-                )
+            case (
+                actions.BindDriver()
+                | actions.ResetFunction()
+                | actions.RunScrub()
+            ):
+                return self._is_function_done(action, is_new)
             case (
                 actions.CreateInstance()
                 | actions.DestroyInstance()
@@ -73,6 +75,19 @@ class Readback:
                 return self._is_card_done(action, is_new)
             case _:
                 return self._is_vgpu_done(action)
+
+    def _is_function_done(self, action: FunctionAction, is_new: bool) -> bool:
+        """Return whether a function has its driver, or answers.
+
+        What scrubs one is never done before it was done.
+        """
+        function = action.function
+        if not isinstance(action, actions.BindDriver):
+            return is_new and functions.answers(self._root, function)
+        override = self._function(function, "driver_override")
+        return self.driver(function) == action.driver and (
+            bool(action.driver) or override in _NO_OVERRIDE
+        )
 
     def vgpu_type(self, function: str) -> str:
         """Return a VF's vGPU type, empty where it can't be read."""

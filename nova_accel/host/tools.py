@@ -76,8 +76,33 @@ def refusal(program: str) -> int:
         found = os.lstat(program)
     except OSError as error:
         return error.errno or errno.EIO
-    is_safe = found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
-    return 0 if is_safe and stat.S_ISREG(found.st_mode) else errno.EACCES
+    is_safe = _is_root_s(found) and stat.S_ISREG(found.st_mode)
+    return 0 if is_safe else errno.EACCES
+
+
+def way_refusal(root: str, program: str) -> int:
+    """Return 0 if only root may change the way to a program, or an errno.
+
+    EACCES is for a directory below ``root``, or that itself, which others
+    may write, or for a link among them.
+    """
+    place = os.path.dirname(program)
+    while len(place) >= len(root.rstrip("/") or "/"):
+        try:
+            found = os.lstat(place)
+        except OSError as error:
+            return error.errno or errno.EIO
+        is_safe = _is_root_s(found) and stat.S_ISDIR(found.st_mode)
+        if not is_safe:
+            return errno.EACCES
+        if place == "/":
+            break
+        place = os.path.dirname(place)
+    return 0
+
+
+def _is_root_s(found: os.stat_result) -> bool:
+    return found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
 
 
 def run(command: list[str], seconds: float) -> int:

@@ -143,6 +143,39 @@ cfg.CONF.set_override("helper_command", root, group="nova_sys_admin")
 load("good", "2" * 32)
 """
 
+# A function scrubbed between two servers: printed is whether its reset and
+# the command changed something, and how the same ends for another one.
+SCRUB = """
+import os, sys
+from oslo_config import cfg
+from oslo_privsep import priv_context
+from nova import privsep
+from nova_accel import actions, errors
+from nova_accel.host import execute, privileged
+
+root, helper = sys.argv[1:]
+cfg.CONF([], project="nova")
+cfg.CONF.set_override("helper_command", helper, group="nova_sys_admin")
+privsep.sys_admin_pctxt.start(priv_context.Method.ROOTWRAP)
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+on_host = execute.Executor(root)
+for function in ("0000:3d:00.0", "0000:3d:00.1"):
+    for action in (
+        actions.ResetFunction(function=function),
+        actions.RunScrub(command="/opt/wipe", function=function),
+    ):
+        try:
+            print(on_host.apply(action))
+        except errors.ActionError as error:
+            print(error.number, error.detail)
+try:
+    privileged.run_scrub(root, "/opt/../wipe", "0000:3d:00.0")
+except errors.MalformedError as error:
+    print(error.what, repr(error.text))
+"""
+
 # A host without the daemon: what it would be asked is not known, and said.
 WITHOUT = """
 import sys
@@ -265,6 +298,32 @@ class TestDaemon:
         assert lines[10] == f"no daemon: {errno.EACCES}"
         # what the tool got before is gone
         assert len(list((tmp_path / "run").iterdir())) == 1
+
+    def test_a_function_is_scrubbed(self, tmp_path: Path) -> None:
+        place = tmp_path / "sys/bus/pci/devices" / PF
+        place.mkdir(parents=True)
+        for name, mode, content in (
+            ("reset", 0o200, b""),
+            ("vendor", 0o444, b"0x10de\n"),
+            ("device", 0o444, b"0x26b9\n"),
+            ("config", 0o644, b"\xde\x10\xb9\x26" + bytes(60)),
+        ):
+            (place / name).write_bytes(content)
+            (place / name).chmod(mode)
+        command = tmp_path / "opt/wipe"
+        command.parent.mkdir()
+        command.write_text(
+            f'#!/bin/sh\n[ "$(id -u) $1" = "0 {PF}" ] && exit\necho no; exit 4'
+        )
+        command.chmod(0o700)
+        assert run(SCRUB, tmp_path) == [
+            "True",
+            "True",
+            f"{errno.ENOENT} ",
+            f"{errno.EIO} {command} 0000:3d:00.1 ended with 4: no",
+            "command '/opt/../wipe'",
+        ]
+        assert (place / "reset").read_text() == "1"
 
 
 PF, VF = "0000:3d:00.0", "0000:3d:00.4"

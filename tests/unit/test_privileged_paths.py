@@ -98,6 +98,12 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
         ),
         "nothing",
     ),
+    "reset": (privileged.reset_function, (addresses,), f"{FUNCTION}/reset"),
+    "scrub": (
+        privileged.run_scrub,
+        (files | st.sampled_from(["/bin/../x", "/a", "/a b"]), addresses),
+        "nothing",
+    ),
     "services": (
         privileged.set_services,
         (addresses, anything | st.just("sym;asym")),

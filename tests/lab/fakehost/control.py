@@ -170,6 +170,13 @@ class Control:
         with self._kernel.lock:
             self._settle(self._function(address).remove)
 
+    def do_die_at_reset(self, *, address: str, is_dying: bool) -> None:
+        """Let a function not come back from its next reset, or let it."""
+        with self._kernel.lock:
+            function = self._function(address)
+            function.is_dying = is_dying
+            function.is_silent = function.is_silent and is_dying
+
     def do_set_vfs(self, *, address: str, number: int) -> None:
         """Change the number of VFs behind the driver's back."""
         with self._kernel.lock:

@@ -181,6 +181,14 @@ class Controller:
         """Take a PCI function (and its VFs) out of the host."""
         self._call("unplug", address=address)
 
+    def die_at_reset(self, address: str, *, is_dying: bool = True) -> None:
+        """Let a function read as ones from its next reset on.
+
+        ``is_dying`` False is a card that was switched off and on: it
+        answers again, and comes back from resets.
+        """
+        self._call("die_at_reset", address=address, is_dying=is_dying)
+
     def plug(self) -> None:
         """Put cards that are gone in again, as they were."""
         self._call("plug")

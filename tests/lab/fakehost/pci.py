@@ -58,8 +58,14 @@ class PciFunction:
         self.driver: PciDriver | None = None
         self.override = ""
         self.sriov: SriovCapability | None = None
+        #: It does not come back from a reset; and it has not.
+        self.is_dying = self.is_silent = False
         #: It has fallen off the bus, and waits for its users.
         self.is_leaving = False
+
+    def reset(self) -> None:
+        """Reset it, as whoever writes to ``reset`` asks."""
+        self.is_silent = self.is_dying
 
     def announce(self, action: str) -> None:
         """Send a uevent of this function."""

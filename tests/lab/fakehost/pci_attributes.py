@@ -121,6 +121,11 @@ def _identity(function: PciFunction) -> dict[str, Attr]:
         virtual=function.physfn is not None,
         multifunction=function.multifunction,
     )
+
+    def show_config() -> bytes:
+        # A read that nobody answers ends as ones (PCIe 6.0, 2.3.2).
+        return b"\xff" * CONFIG_SIZE if function.is_silent else config
+
     return {
         "vendor": constant(f"0x{ids.vendor:04x}"),
         "device": constant(f"0x{ids.device:04x}"),
@@ -130,7 +135,7 @@ def _identity(function: PciFunction) -> dict[str, Attr]:
         "revision": constant(f"0x{ids.revision:02x}"),
         "modalias": constant(ids.modalias),
         # libvirt opens it for writing too; what it writes has no effect
-        "config": Attr(lambda: config, lambda _: None),
+        "config": Attr(show_config, lambda _: None),
     }
 
 
@@ -199,6 +204,7 @@ def _switches(function: PciFunction) -> dict[str, Attr]:
     def store_reset(data: bytes) -> None:
         if parse_unsigned(data) != 1:
             fail(errno.EINVAL)
+        function.reset()
 
     return {
         "driver_override": Attr(show_override, store_override),

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of the kernel, read and written once, their refusals as numbers.
+
+Only ``privileged`` calls what is here: it has built the paths.
+"""
+
+import errno
+import os
+
+# How much of a kernel file is read, in bytes.
+_PAGE = 4096
+
+
+def read(path: str) -> tuple[int, str]:
+    """Return 0 and a kernel file's text, or the errno of the refusal."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with open(descriptor, encoding="ascii", errors="replace") as opened:
+            return 0, opened.read(_PAGE).strip()
+    except OSError as error:
+        return error.errno or errno.EIO, ""
+
+
+def write(path: str, text: str) -> int:
+    """Write to a kernel file; return 0, or the errno of the refusal."""
+    try:
+        # The files written are no links: one that is leads elsewhere.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        return error.errno or errno.EIO
+    try:
+        os.write(descriptor, text.encode("ascii"))
+    except OSError as error:
+        return error.errno or errno.EIO
+    finally:
+        os.close(descriptor)
+    return 0

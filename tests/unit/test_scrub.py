@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done to functions between two servers, by rule alone."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import actions, errors, model, names, policy, scrub
+
+GPU, SOUND = "0000:71:00.0", "0000:71:00.1"
+COMMAND = "/usr/local/sbin/wipe"
+
+functions = st.lists(
+    st.builds(
+        scrub.Function,
+        address=st.integers(0, 0xFF).map(lambda n: f"0000:{n:02x}:00.0"),
+        driver=st.sampled_from(["", "nvme", "unknown"]),
+        is_resettable=st.booleans(),
+    ),
+    unique_by=lambda function: function.address,
+    max_size=4,
+)
+rules = st.builds(
+    policy.Rule,
+    scrub=st.sampled_from(["", policy.RESET, policy.NONE]),
+    scrub_command=st.sampled_from(["", COMMAND]),
+)
+
+
+def kinds(
+    found: tuple[actions.Action, ...], address: str
+) -> list[type[actions.Action]]:
+    return [
+        type(one)
+        for one in found
+        if getattr(one, "function", "") == address
+    ]
+
+
+# -- the plan ---------------------------------------------------------------
+
+
+@given(found=functions, rule=rules)
+def test_no_function_is_reset_under_a_driver_of_the_host(
+    found: list[scrub.Function], rule: policy.Rule
+) -> None:
+    drivers = {function.address: function.driver for function in found}
+    for action in scrub.plan(found, rule):
+        if isinstance(action, actions.BindDriver):
+            assert action.before == drivers[action.function]
+            drivers[action.function] = action.driver
+        elif isinstance(action, actions.ResetFunction):
+            assert drivers[action.function] == ""
+    # and each has back what it had
+    assert drivers == {one.address: one.driver for one in found}
+
+
+@given(found=functions, rule=rules)
+def test_who_is_reset(found: list[scrub.Function], rule: policy.Rule) -> None:
+    due = scrub.plan(found, rule)
+    for one in found:
+        is_reset = actions.ResetFunction in kinds(due, one.address)
+        is_free = one.is_resettable and not one.driver
+        assert is_reset is (
+            rule.scrub == policy.RESET or (not rule.scrub and is_free)
+        )
+
+
+@given(found=functions, rule=rules)
+def test_the_command_comes_last_and_once(
+    found: list[scrub.Function], rule: policy.Rule
+) -> None:
+    due = scrub.plan(found, rule)
+    commands = [one for one in due if isinstance(one, actions.RunScrub)]
+    if not rule.scrub_command or not found:
+        assert commands == []
+        return
+    assert commands == [due[-1]]
+    assert commands[0].function == found[0].address
+
+
+@pytest.mark.parametrize(
+    ("technology", "expected"),
+    [
+        ("passthrough", (GPU, SOUND)),
+        ("vf", (GPU, SOUND)),
+        ("fpga", ()),
+        ("mdev", ()),
+        ("vendor-vfio", ()),
+    ],
+)
+def test_whose_functions_are_scrubbed(
+    technology: str, expected: tuple[str, ...]
+) -> None:
+    claim = model.Claim(
+        consumer="a",
+        provider="p",
+        device=GPU,
+        profile="x",
+        slot=GPU,
+        parent=GPU,
+        handle=GPU,
+        technology=technology,
+        members=(SOUND,),
+    )
+    assert scrub.addresses(claim) == expected
+
+
+# -- the answer -------------------------------------------------------------
+
+
+@given(
+    rest=st.binary(min_size=12, max_size=12),
+    ids=st.binary(min_size=4, max_size=4),
+    identity=st.none() | st.binary(min_size=4, max_size=4),
+)
+def test_what_counts_for_an_answer(
+    rest: bytes, ids: bytes, identity: bytes | None
+) -> None:
+    header = ids + rest
+    is_silent = set(header) == {0xFF}
+    assert scrub.is_answer(header, ids) is not is_silent
+    # of a VF, whose own ids read as ones, the rest tells
+    assert scrub.is_answer(b"\xff" * 4 + rest, None) is (set(rest) != {0xFF})
+    assert not scrub.is_answer(b"\xff" * 16, identity)
+    if identity is not None and identity != ids:
+        assert not scrub.is_answer(header, identity)
+    for size in range(16):
+        assert not scrub.is_answer(header[:size], None)
+
+
+# -- the line ---------------------------------------------------------------
+
+
+def test_a_line_that_says_nothing_of_it() -> None:
+    (rule,) = policy.parse_policy(["{}"]).rules
+    assert (rule.scrub, rule.scrub_command) == ("", "")
+
+
+@pytest.mark.parametrize("use", ["auto", "vf", "passthrough"])
+@pytest.mark.parametrize("word", ["reset", "none"])
+def test_a_line_that_says_it(use: str, word: str) -> None:
+    line = (
+        f'{{"use": "{use}", "scrub": "{word}", "scrub_command": "{COMMAND}"}}'
+    )
+    (rule,) = policy.parse_policy([line]).rules
+    assert (rule.scrub, rule.scrub_command) == (word, COMMAND)
+
+
+@pytest.mark.parametrize("use", ["vgpu", "mig", "mdev", "fpga", "off"])
+@pytest.mark.parametrize(
+    "key", ['"scrub": "reset"', f'"scrub_command": "{COMMAND}"']
+)
+def test_partitions_and_regions_have_their_own_way(
+    use: str, key: str
+) -> None:
+    with pytest.raises(errors.ConfigurationError, match="means nothing"):
+        policy.parse_policy([f'{{"use": "{use}", {key}}}'])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '"scrub": "erase"',
+        '"scrub": ""',
+        '"scrub": true',
+        '"scrub_command": "wipe"',
+        '"scrub_command": "/usr/bin/wipe -a"',
+        '"scrub_command": "/usr/../bin/wipe"',
+        '"scrub_command": "/usr/bin/wipe/"',
+        '"scrub_command": "/usr/bin/w;ipe"',
+        '"scrub_command": ["/usr/bin/wipe"]',
+    ],
+)
+def test_what_no_line_may_say(value: str) -> None:
+    with pytest.raises(errors.ConfigurationError) as caught:
+        policy.parse_policy([f"{{{value}}}"])
+    assert value.partition('"')[2].partition('"')[0] in caught.value.mend
+
+
+@given(
+    path=st.text(st.sampled_from("/.ab-\n "), max_size=12)
+    | st.lists(st.sampled_from(["a", "b-c", "", ".", "..", ".a"])).map(
+        lambda parts: "/" + "/".join(parts)
+    )
+)
+def test_a_command_is_one_plain_path(path: str) -> None:
+    parts = path.split("/")[1:]
+    is_plain = path.startswith("/") and all(
+        part not in ("", ".", "..") and not {*part} & {"\n", " "}
+        for part in parts
+    )
+    assert names.is_command(path) is is_plain
