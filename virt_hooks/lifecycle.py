@@ -83,7 +83,7 @@ class Lifecycle:
         self.book = book.Book(self._tell)
         self._cards = cards.Cards()
         self._unmaking = unmaking.Unmaking(
-            drivers, executor, self.book, host, self._programs
+            drivers, executor, self.book, host, self._programs, rules
         )
         self._sweeper = sweep.Sweeper(
             self.book, self._cards, self._unmaking.unmake
@@ -238,10 +238,9 @@ class Lifecycle:
         in_use: Callable[[model.Claim], bool],
         had: connection.HostdevUse = _NOTHING,
     ) -> None:
-        """Unmake what a server's slots stand for, and verify it.
+        """Unmake or scrub what a server's slots stand for, and verify it.
 
-        A partition that can't be unmade stays reserved; the next tidying
-        tries again.
+        A partition that can't be unmade stays reserved; it is tried again.
 
         :param in_use: tells whether the server's guest still runs with
             what a claim stands for; then nothing is unmade.
@@ -274,6 +273,7 @@ class Lifecycle:
                 )
                 return
             mine = had.functions | {claim.handle for claim in held}
+            self._unmaking.scrub(recover.and_unseen(found, held, wanted))
             self.book.forget(consumer, wanted)
             for claim in self._programs.blanked(
                 found, mine, host, self.claims()

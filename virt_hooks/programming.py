@@ -115,7 +115,7 @@ class Programming:
         """
         if isinstance(error, errors.ProgrammingError):
             self._loaded.pop(error.region, None)
-            self._set_aside(error.region, str(error), read(error.region))
+            self.set_aside(error.region, str(error), read(error.region))
 
     def blanked(
         self,
@@ -169,7 +169,7 @@ class Programming:
             )
             regions.check_free((due,), self.uses(False).functions, holders)
         except (errors.BitstreamError, errors.ClaimError) as error:
-            self._set_aside(device.address, f"can't be blanked: {error}", host)
+            self.set_aside(device.address, f"can't be blanked: {error}", host)
             return kept
         self._loaded.pop(claim.device, None)
         return due
@@ -187,12 +187,16 @@ class Programming:
         if claim.region is None or claim.bitstream is None:
             return False
         self._loaded.pop(claim.device, None)
-        self._set_aside(claim.device, f"could not be blanked: {error}", host)
+        self.set_aside(claim.device, f"could not be blanked: {error}", host)
         return True
 
-    def _set_aside(
+    def set_aside(
         self, address: str, reason: str, host: model.HostState
     ) -> None:
+        """Note that a device must not be given away, or log it.
+
+        :param host: tells what the device's region holds, if it is one.
+        """
         device = host.device(address)
         region = device.region if device else None
         if self._faulted is None:

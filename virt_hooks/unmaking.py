@@ -11,6 +11,7 @@ from nova_accel import (
     matching,
     model,
     plugin,
+    policy,
     providers,
 )
 from nova_accel.host import execute
@@ -20,6 +21,7 @@ from virt_hooks import (
     connection,
     programming,
     recover,
+    scrubbing,
     snapshot,
 )
 
@@ -40,6 +42,7 @@ class Unmaking:
         notes: book.Book,
         host: snapshot.Snapshot,
         programs: programming.Programming,
+        rules: policy.Policy,
     ) -> None:
         """Use these; what is unmade is forgotten in ``notes``."""
         self._drivers = drivers
@@ -47,6 +50,7 @@ class Unmaking:
         self._book = notes
         self._host = host
         self._programs = programs
+        self._scrubbing = scrubbing.Scrubbing(executor, rules, host, programs)
 
     def clear(
         self,
@@ -102,6 +106,29 @@ class Unmaking:
         except Exception as error:  # a vendor's own code, or the daemon
             LOG.exception("%s stays", claim.handle)
             self._programs.note_kept(claim, error, self._host.state)
+
+    def scrub(self, found: Iterable[model.Claim]) -> None:
+        """Scrub functions that are given as they are.
+
+        A device of which one can't be scrubbed is set aside, and that is
+        known before this returns. It is for whoever still has the claims
+        in the book: nobody is offered the functions meanwhile.
+        """
+        for claim in found:
+            try:
+                self._scrubbing.scrub(claim)
+                continue
+            except errors.ActionError as error:
+                reason = str(error)
+            except Exception as error:  # the daemon, or libvirt
+                LOG.exception("%s can't be scrubbed", claim.handle)
+                reason = repr(error)
+            self._programs.set_aside(
+                claim.device,
+                f"could not be scrubbed after its last server: {reason}",
+                self._host.state,
+            )
+            self._host.refresh_cards({claim.device})
 
     def await_drivers(
         self, found: Iterable[model.Claim], host: model.HostState
