@@ -266,14 +266,12 @@ class Lifecycle:
                 use = self.read_use().without(had.mdevs | had.functions)
                 taken = [c for c in unknown if use.holds(c.handle)]
                 found = recover.but(found, taken)
-            if any(in_use(claim) for claim in found):
-                LOG.error(
-                    "server %s still runs: its accelerators are kept",
-                    consumer,
-                )
+            left = recover.and_unseen(found, held, wanted)
+            if any(in_use(claim) for claim in left):
+                LOG.error("server %s still runs: nothing is unmade", consumer)
                 return
             mine = had.functions | {claim.handle for claim in held}
-            self._unmaking.scrub(recover.and_unseen(found, held, wanted))
+            self._unmaking.scrub(left)
             self.book.forget(consumer, wanted)
             for claim in self._programs.blanked(
                 found, mine, host, self.claims()
@@ -331,6 +329,8 @@ class Lifecycle:
         self._sweep(use)
 
     def _sweep(self, use: connection.HostdevUse) -> None:
+        if not self._is_known:
+            self._unmaking.note_cut_off(self.claims())
         self._is_known = True
         self._tell()
         root = self.root

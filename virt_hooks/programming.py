@@ -204,6 +204,11 @@ class Programming:
             return
         self._faulted.put(address, reason, region.function if region else None)
 
+    @property
+    def faulted(self) -> quarantine.Quarantine | None:
+        """Return the notes on devices that failed, None without any."""
+        return self._faulted
+
 
 def _nothing(_: bool) -> connection.HostdevUse:
     return connection.HostdevUse()

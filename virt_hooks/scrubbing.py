@@ -44,11 +44,7 @@ class Scrubbing:
         )
         if not found:
             return
-        # The host may not be able to describe the device as it is now.
-        rule = self._rules.rule(
-            claim.device, *functions.ids(root, claim.device)
-        )
-        due = scrub.plan(found, rule)
+        due = scrub.plan(found, self._rule(claim))
         if due:
             self._check_free(claim, due)
         self._executor.apply_all(due)
@@ -60,6 +56,21 @@ class Scrubbing:
                     "it does not answer any more",
                 )
 
+    def _rule(self, claim: model.Claim) -> policy.Rule:
+        """Return the line for a claim's device, as it is now.
+
+        The host may not be able to describe it.
+        """
+        ids = functions.ids(self._executor.root, claim.device)
+        if not all(ids):
+            raise _refusal(
+                claim.device,
+                errno.ENODEV,
+                "its ids can't be read, so which device_spec line is its own"
+                " is not known",
+            )
+        return self._rules.rule(claim.device, *ids)
+
     def _check_free(
         self, claim: model.Claim, due: tuple[actions.Action, ...]
     ) -> None:
@@ -68,7 +79,11 @@ class Scrubbing:
         if taken:
             raise _refusal(taken[0], errno.EBUSY, "a guest runs with it")
         is_resolute = any(isinstance(action, _RESOLUTE) for action in due)
-        if is_resolute and self._host.state.device(claim.device) is None:
+        if not is_resolute:
+            return
+        # What the host found on it since, it was read before.
+        host = self._host.refresh_cards({claim.device})
+        if host.device(claim.device) is None:
             raise _refusal(
                 claim.device,
                 errno.EBUSY,

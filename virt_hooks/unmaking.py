@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping
 from nova_accel import (
     claims,
     errors,
+    faults,
     matching,
     model,
     plugin,
     policy,
     providers,
+    scrub,
 )
 from nova_accel.host import execute
 from virt_hooks import (
@@ -30,6 +32,7 @@ LOG = logging.getLogger(__name__)
 # Seconds that a host's driver gets to take back a function: dfl-pci needs
 # one of an emulated processor's.
 _BIND_S, _BIND_STEP_S = 5.0, 0.25
+_UNSCRUBBED = "could not be scrubbed after its last server"
 
 
 class Unmaking:
@@ -114,21 +117,50 @@ class Unmaking:
         known before this returns. It is for whoever still has the claims
         in the book: nobody is offered the functions meanwhile.
         """
-        for claim in found:
+        for claim in filter(scrub.addresses, found):
+            if self._programs.faulted is not None:
+                self._programs.faulted.begin(claim.slot, claim.device)
             try:
                 self._scrubbing.scrub(claim)
-                continue
             except errors.ActionError as error:
-                reason = str(error)
+                self._set_aside(claim.device, f"{_UNSCRUBBED}: {error}")
             except Exception as error:  # the daemon, or libvirt
                 LOG.exception("%s can't be scrubbed", claim.handle)
-                reason = repr(error)
-            self._programs.set_aside(
-                claim.device,
-                f"could not be scrubbed after its last server: {reason}",
-                self._host.state,
+                self._set_aside(claim.device, f"{_UNSCRUBBED}: {error!r}")
+            if self._programs.faulted is not None:
+                self._programs.faulted.end(claim.slot)
+
+    def note_cut_off(self, held: Iterable[model.Claim]) -> None:
+        """Set aside what a service was scrubbing when it ended.
+
+        For the start, and not of servers that still hold theirs: what took
+        it from them goes on, or is done again, and scrubs it then.
+
+        :param held: the claims of all servers of this host.
+        """
+        if self._programs.faulted is None:
+            return
+        slots = {claim.slot for claim in held}
+        try:
+            left = self._programs.faulted.begun()
+        except errors.UnreadableError as error:
+            LOG.error("what was being scrubbed is not known: %s", error)
+            return
+        for begun in left:
+            if begun.address in slots:
+                continue
+            device = faults.device_of(self._host.state, begun.address)
+            self._set_aside(
+                device.address if device else begun.device or begun.address,
+                f"the scrub of {begun.address} after its last server was cut"
+                f" off; it began {begun.when or 'some time ago'}",
             )
-            self._host.refresh_cards({claim.device})
+            self._programs.faulted.end(begun.address)
+
+    def _set_aside(self, address: str, reason: str) -> None:
+        """Set a device aside, and know that before this returns."""
+        self._programs.set_aside(address, reason, self._host.state)
+        self._host.refresh_cards({address})
 
     def await_drivers(
         self, found: Iterable[model.Claim], host: model.HostState

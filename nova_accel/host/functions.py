@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PCI functions between two servers, as the kernel shows them now."""
 
+import errno
 import os
 import struct
 
@@ -13,9 +14,8 @@ _FUNCTIONS = "/sys/bus/pci/devices"
 def read(root: str, address: str) -> scrub.Function | None:
     """Return a function, None for one that is not there.
 
-    A driver that can't be told is the host's.
-
-    :raises UnreadableError: whether it is there can't be told.
+    :raises UnreadableError: whether it is there, or who has it, can't be
+        told.
     """
     files = fs.Files(fs.Disk(root))
     place = f"{_FUNCTIONS}/{address}"
@@ -26,13 +26,27 @@ def read(root: str, address: str) -> scrub.Function | None:
     if "driver" in names:
         try:
             driver = files.link(f"{place}/driver")
-        except errors.UnreadableError:
-            driver = "unknown"
+        except errors.UnreadableError as error:
+            if error.number != errno.ENOENT:  # it has let go just now
+                raise
     return scrub.Function(
         address=address,
         driver="" if privileged.is_for_guests(driver) else driver,
-        is_resettable="reset" in names,
+        is_resettable="reset" in names and _has_method(files, place),
     )
+
+
+def _has_method(files: fs.Files, place: str) -> bool:
+    """Return whether a function has a method left to be reset by.
+
+    ``reset`` stays when somebody empties ``reset_method``, which switches
+    every method off (Documentation/ABI/testing/sysfs-bus-pci); kernels
+    before 5.15 have no such file.
+    """
+    try:
+        return bool(files.text(f"{place}/reset_method").strip())
+    except errors.UnreadableError:
+        return True
 
 
 def ids(root: str, address: str) -> tuple[str, str]:

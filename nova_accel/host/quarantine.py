@@ -5,15 +5,30 @@ What a server holds, Nova remembers. That a region must not be given to
 the next server, nobody else does.
 """
 
+import dataclasses
 import logging
 import os
 import threading
 from collections.abc import Iterable
 
-from nova_accel import faults, model
+from nova_accel import errors, faults, model
 from nova_accel.host import notes
 
 LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A function that is being scrubbed, since ``when``.
+
+    ``device`` is the address of what is set aside should that be cut off,
+    None if unknown.
+    """
+
+    address: str
+    reason: str = ""
+    when: str = ""
+    device: str | None = None
 
 
 class Quarantine:
@@ -24,9 +39,11 @@ class Quarantine:
     """
 
     def __init__(self, state_dir: str) -> None:
-        """Keep notes in ``faulted`` below a directory; none is made yet."""
+        """Keep notes in directories below this one; none is made yet."""
         self.place = os.path.join(state_dir, "faulted")
         self._notes = notes.Notes(self.place, model.Fault)
+        begun = os.path.join(state_dir, "scrubbing")
+        self._begun = notes.Notes(begun, Begun)
         self._unwritten: dict[str, model.Fault] = {}
         self._guard = threading.Lock()
 
@@ -79,3 +96,44 @@ class Quarantine:
                 if self._notes.remove(address):
                     healed.add(address)
         return frozenset(healed)
+
+    def begin(self, address: str, device: str) -> None:
+        """Note that a function of a device is being scrubbed.
+
+        The note outlives a service that ends meanwhile; ``end`` removes it.
+        """
+        begun = Begun(
+            address=address,
+            reason="it is being scrubbed",
+            when=notes.now(),
+            device=device,
+        )
+        with self._guard:
+            try:
+                self._begun.write(begun)
+            except OSError as error:
+                LOG.warning(
+                    "that %s is being scrubbed can't be written down (%s);"
+                    " mend [nova_accel] state_dir",
+                    address,
+                    error,
+                )
+
+    def end(self, address: str) -> None:
+        """Note that a function is being scrubbed no more."""
+        with self._guard:
+            try:
+                self._begun.remove(address)
+            except (OSError, errors.UnreadableError) as error:
+                LOG.error(
+                    "the note that %s is being scrubbed stays: %s",
+                    address,
+                    error,
+                )
+
+    def begun(self) -> tuple[Begun, ...]:
+        """Return what is being scrubbed, or was when a service ended.
+
+        :raises UnreadableError: the directory can't be listed.
+        """
+        return tuple(self._begun.read().values())

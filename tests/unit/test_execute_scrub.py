@@ -150,6 +150,33 @@ def test_a_driver_for_guests_is_none_of_the_host(
     )
 
 
+@pytest.mark.parametrize(
+    ("methods", "is_resettable"),
+    [("flr bus\n", True), ("\n", False), ("", False), (None, True)],
+)
+def test_who_can_be_reset(
+    tmp_path: Path, methods: str | None, is_resettable: bool
+) -> None:
+    """``reset`` stays where somebody has switched its methods off."""
+    place = tmp_path / "sys/bus/pci/devices" / CARD
+    place.mkdir(parents=True)
+    (place / "reset").touch()
+    if methods is not None:
+        (place / "reset_method").write_text(methods)
+    found = functions.read(str(tmp_path), CARD)
+    assert found == scrub.Function(
+        address=CARD, is_resettable=is_resettable
+    )
+
+
+def test_who_has_it_must_be_known(tmp_path: Path) -> None:
+    place = tmp_path / "sys/bus/pci/devices" / CARD
+    place.mkdir(parents=True)
+    (place / "driver").write_text("no link")
+    with pytest.raises(errors.UnreadableError):
+        functions.read(str(tmp_path), CARD)
+
+
 # -- the command ------------------------------------------------------------
 
 

@@ -122,6 +122,33 @@ def test_what_a_guest_runs_with_is_not_touched(
     assert "a guest runs with it" in fault(life, GPU)
 
 
+def test_a_server_that_still_runs_keeps_what_is_not_to_be_seen(
+    kernel: fakehost.Controller, state: Path
+) -> None:
+    life = started(kernel, state, '"scrub": "none"')
+    one = slot(life, GPU)
+    claim = give(life, one)
+    kernel.fail(f"bus/pci/devices/{GPU}/reset_method", "EIO", on="read")
+    life.host.refresh()
+    life.release(A, (one,), lambda _: True)
+    assert life.claims() == (claim,)
+    assert kernel.writes() == []
+
+
+def test_whose_line_is_not_known_is_not_offered(
+    kernel: fakehost.Controller, state: Path
+) -> None:
+    life = started(kernel, state, '"scrub": "none"')
+    one = slot(life, FLEX, FLEX_VF)
+    give(life, one)
+    kernel.fail(f"bus/pci/devices/{FLEX}/device", "EIO", on="read")
+    life.release(A, (one,), stopped)
+    kernel.heal()
+    life.host.refresh()
+    assert "device_spec" in fault(life, FLEX)
+    assert kernel.writes() == []
+
+
 def test_when_nobody_can_tell_it_is_not_touched(
     kernel: fakehost.Controller, state: Path
 ) -> None:

@@ -2,10 +2,16 @@
 """Functions scrubbed between two servers of a real Nova."""
 
 import dataclasses
+import threading
 from pathlib import Path
 from typing import Any
 
+import fixtures
+from nova import objects
+from nova.compute import task_states
+
 from nova_accel import cli, names
+from nova_accel.host import privileged
 from tests.functional.nova import base, test_vfio
 
 VF_CARD = dataclasses.replace(test_vfio.AMD, enabled_vfs=2)
@@ -100,3 +106,53 @@ class Scrub(base.AccelTestBase):
         self.assertEqual([], self.resets("host2"))
         found: list[Any] = self.functions_of(server, "host2")
         self.assertEqual([base.GPU, base.GPU_AUDIO], sorted(found))
+
+    def end_in_reset(self, server: Any) -> None:
+        """Let nova-compute end in the reset after a server.
+
+        Its thread stands still until the test is over.
+        """
+        reached, ended = threading.Event(), threading.Event()
+
+        def stand_still(*_: Any) -> int:
+            reached.set()
+            ended.wait(240)
+            raise SystemExit
+
+        patch = fixtures.MockPatchObject(
+            privileged, "reset_function", stand_still
+        )
+        instance = objects.Instance.get_by_uuid(
+            self.context,
+            server["id"],
+            expected_attrs=["flavor", "resources", "info_cache"],
+        )
+        instance.task_state = task_states.DELETING
+        instance.save()
+        # Not by the API: a service that stops waits for its calls.
+        thread = threading.Thread(
+            target=self.computes["host1"].manager._delete_instance,
+            args=(
+                self.context.elevated(),
+                instance,
+                objects.BlockDeviceMappingList(objects=[]),
+            ),
+            daemon=True,
+        )
+        self.addCleanup(thread.join, 60)
+        self.addCleanup(ended.set)
+        with patch:
+            thread.start()
+            assert reached.wait(120)
+
+    def test_the_service_ends_in_a_reset(self) -> None:
+        """Nova deletes the server again, and so it is reset."""
+        self.start_host(*base.GPU_CARDS)
+        server = self.boot(base.whole_gpu_group("_A"))
+        self.end_in_reset(server)
+        self.assertEqual([], self.resets())
+        self.restart()
+        self._wait_until_deleted(server)
+        self.assertEqual([base.GPU], self.resets())
+        self.assert_set_aside(base.GPU, False)
+        self.assert_nothing_left()
