@@ -37,7 +37,8 @@ def plan(
     group is matched to the slots of one device that has its profile. Of
     several matches, one that agrees with what Placement booked and is
     made already comes first, then the first for which there is room. The
-    same input gives the same claims, so a retry finds its own work.
+    same input gives the same claims, so a retry finds its own work. A
+    group that names its slot gets that one, and no other group does.
 
     :param consumer: uuid of the server.
     :param groups: the flavor's request groups.
@@ -51,7 +52,9 @@ def plan(
     groups, slots = tuple(groups), tuple(slots)
     devices = _devices(root, host)
     free = _by_provider(consumer, slots, devices)
-    wanted = tuple(matching.slot_groups(groups, free, devices))
+    pinned = tuple(_pinned(consumer, groups, free, devices))
+    open_groups = [group for group in groups if group.slot is None]
+    wanted = tuple(matching.slot_groups(open_groups, free, devices))
     short = ""
     ways = matching.match(wanted, free, devices, booked)
     first = next(ways, None)
@@ -59,7 +62,7 @@ def plan(
         return plan(consumer, groups, slots, root, host)
     ways = itertools.chain(() if first is None else (first,), ways)
     for matched in _made_first(consumer, ways, free, devices):
-        placed, lacking = _place(matched, host)
+        placed, lacking = _place((*matched, *pinned), host)
         if not lacking:
             return placed
         short = short or lacking
@@ -119,6 +122,32 @@ def _by_provider(
             )
         found.setdefault(slot.provider, set()).add(slot.identifier)
     return found
+
+
+def _pinned(
+    consumer: str,
+    groups: Iterable[flavors.RequestGroup],
+    free: dict[str, set[str]],
+    devices: Mapping[str, model.Device],
+) -> Iterator[model.Claim]:
+    """Yield the claims of groups that name their slots, which they take."""
+    for group in sorted(groups, key=lambda g: g.suffix):
+        if group.slot is None:
+            continue
+        provider, identifier = group.slot
+        device = devices.get(provider)
+        if device is None or identifier not in free.get(provider, ()):
+            raise errors.ClaimError(
+                consumer, f"{group} lost its slot {identifier} of {provider}"
+            )
+        if matching.profile_of(group, device) is None:
+            raise errors.ClaimError(
+                consumer, f"{device.address} can't make {group} any more"
+            )
+        free[provider].discard(identifier)
+        if not free[provider]:
+            del free[provider]
+        yield _claim(consumer, group, device, provider, identifier)
 
 
 def _made_first(

@@ -27,7 +27,8 @@ class RequestGroup:
 
     ``suffix`` is empty for the group without one, whose resources may come
     from several providers. ``bitstream`` is the id of the Glance image that
-    is to be loaded into its FPGA regions, empty for none.
+    is to be loaded into its FPGA regions, empty for none. ``slot`` are a
+    provider and an identifier of it, where nothing else may serve it.
     """
 
     suffix: str
@@ -35,6 +36,7 @@ class RequestGroup:
     required: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
     bitstream: str = ""
+    slot: tuple[str, str] | None = None
 
     def __str__(self) -> str:
         """Return the group in words: ``VGPU 1 with CUSTOM_VGPU_X``."""

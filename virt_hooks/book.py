@@ -151,6 +151,14 @@ class Book:
             self._claims.pop(consumer, None)
 
 
+def within(
+    held: Iterable[model.Claim], slots: Iterable[model.Slot]
+) -> tuple[model.Claim, ...]:
+    """Return the claims that stand for one of some slots."""
+    given = frozenset(map(_place, slots))
+    return tuple(c for c in held if (c.provider, c.slot) in given)
+
+
 def _without(
     held: Iterable[model.Claim], slots: Iterable[model.Slot]
 ) -> tuple[model.Claim, ...]:

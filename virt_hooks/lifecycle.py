@@ -251,7 +251,7 @@ class Lifecycle:
             return
         with self._cards.hold(self._locks(wanted)):
             host = self._look_at(self.root, wanted)
-            held = self.claims_of(consumer)
+            held = book.within(self.claims_of(consumer), wanted)
             if not any(in_use(claim) for claim in held):
                 host = self._unmaking.await_drivers(held, host)
             known = self.book.made()

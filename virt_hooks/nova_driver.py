@@ -22,12 +22,15 @@ from nova_accel import conf, errors, flavors, model, providers
 from virt_hooks import (
     connection,
     node,
+    nova_attach,
+    nova_bus,
     nova_guest,
     nova_images,
     nova_live,
     nova_moves,
     nova_records,
     nova_report,
+    nova_stay,
     nova_suspend,
     reconcile,
     recover,
@@ -39,6 +42,8 @@ LOG = logging.getLogger(__name__)
 
 
 class AccelLibvirtDriver(
+    nova_attach.AttachingDriver,
+    nova_stay.StayingDriver,
     nova_live.LiveMigration,
     nova_moves.MovingDriver,
     nova_suspend.SuspendingDriver,
@@ -63,6 +68,7 @@ class AccelLibvirtDriver(
             sys.exit(1)
         self._reporter = nova_report.Reporter(self._accel, virtapi)
         self._at_start = nova_records.AtStart(self._accel)
+        self._bus = nova_bus.Bus(self)
         self._rebooting: set[str] = set()
         self._guard, self._looking = threading.Lock(), threading.Lock()
         self._reconciler = reconcile.Reconciler(
@@ -88,9 +94,13 @@ class AccelLibvirtDriver(
             self._at_start.recall(self.get_available_nodes)
         with nova_report.logged("can't keep Placement in step"):
             self._reconciler.start()
+        with nova_report.logged("can't be asked over Nova's message bus"):
+            self._bus.start(host)
 
     def cleanup_host(self, host: str) -> None:
         """End our own threads with the service."""
+        with nova_report.logged("can't leave Nova's message bus"):
+            self._bus.stop()
         with nova_report.logged("can't end the passes over Placement"):
             self._reconciler.stop()
         super().cleanup_host(host)
@@ -135,6 +145,7 @@ class AccelLibvirtDriver(
         **kwargs: Any,
     ) -> Any:
         """Make the server's partitions first, then spawn its guest."""
+        self._leave_behind(instance)
         is_rebuilt = nova_records.is_rebuilt(instance)
         with self._reporter.reschedule(context, instance.uuid, is_rebuilt):
             self._bring(context, instance, is_new=not is_rebuilt)
@@ -161,12 +172,12 @@ class AccelLibvirtDriver(
         found = self._ensure(nova_context.get_admin_context(), instance)
         config = super()._get_guest_config(instance, *args, **kwargs)
         with self._reporter.reschedule():
-            nova_guest.add_claims(
-                config,
-                found,
-                flavors.parse_options(instance.flavor.extra_specs),
-                self._host.get_connection().getLibVersion(),
-            )
+            options = flavors.parse_options(instance.flavor.extra_specs)
+            version = self._host.get_connection().getLibVersion()
+            own, more = wanted.parted(instance, found)
+            nova_guest.add_claims(config, own, options, version)
+            # As they were given: a flavor says nothing of these.
+            nova_guest.add_claims(config, more, flavors.Options(), version)
         return config
 
     def _vgpu_allocations(self, allocations: Any) -> Any:
@@ -260,7 +271,6 @@ class AccelLibvirtDriver(
     def _ensure(
         self, context: Any, instance: Any, allocations: Any = None
     ) -> tuple[model.Claim, ...]:
-        groups = flavors.parse_groups(instance.flavor.extra_specs)
         booked = {
             uuid: record["resources"]
             for uuid, record in (allocations or {}).items()
@@ -270,7 +280,7 @@ class AccelLibvirtDriver(
             flavors.parse_options(instance.flavor.extra_specs)
             return self._accel.ensure(
                 instance.uuid,
-                groups,
+                wanted.groups_of(instance),
                 slots.below(
                     self._accel.root, slots.of_resources(instance.resources)
                 ),
@@ -331,7 +341,7 @@ class AccelLibvirtDriver(
                 found |= recover.slots_had(
                     self._accel.root,
                     self._accel.host.state,
-                    flavors.parse_groups(instance.flavor.extra_specs),
+                    wanted.all_groups_of(instance),
                     had,
                 )
         return tuple(found) or self._accel.slots_of(instance.uuid)

@@ -100,6 +100,19 @@ class AtStart:
             (self._waiting or {}).pop(uuid, None)
             self._records.forget(uuid)
 
+    def give_up(self, uuid: str, given: Iterable[model.Slot]) -> None:
+        """Forget some slots of a server that keeps its others."""
+        gone = {(slot.provider, slot.identifier) for slot in given}
+
+        def is_left(slot: model.Slot) -> bool:
+            return (slot.provider, slot.identifier) not in gone
+
+        with self._guard:
+            self.slots = frozenset(filter(is_left, self.slots))
+            for known in (self._waiting or {}, self._records.slots):
+                if uuid in known:
+                    known[uuid] = tuple(filter(is_left, known[uuid]))
+
     def _begin(self, records: Records) -> None:
         held = {
             uuid: slots.below(self._accel.root, given)

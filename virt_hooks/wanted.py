@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bitstreams that servers' flavors want on this host."""
+"""What servers want on this host: groups, and bitstreams of theirs."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from nova_accel import flavors, model
+from nova_accel import attached, flavors, model
 
 
 class Images(Protocol):
@@ -22,6 +22,59 @@ class Images(Protocol):
     def recall(self, images: Iterable[str]) -> Mapping[str, model.Bitstream]:
         """Return those that are here; nobody is asked."""
         ...
+
+
+def attachments_of(instance: Any) -> tuple[attached.Attachment, ...]:
+    """Return what was attached to a server, whatever has become of it.
+
+    :param instance: a ``nova.objects.Instance``.
+    :raises MalformedError: its record can't be read.
+    """
+    return attached.parse(instance.system_metadata)
+
+
+def served(instance: Any) -> tuple[attached.Attachment, ...]:
+    """Return what was attached to a server and has its slot still."""
+    held = {
+        (resource.provider_uuid, resource.identifier)
+        for resource in instance.resources or ()
+    }
+    return tuple(
+        each
+        for each in attachments_of(instance)
+        if (each.provider, each.slot) in held
+    )
+
+
+def groups_of(instance: Any) -> tuple[flavors.RequestGroup, ...]:
+    """Return the request groups of a server: its flavor's, and attached.
+
+    :raises MalformedError: its record can't be read.
+    """
+    return (
+        *flavors.parse_groups(instance.flavor.extra_specs),
+        *(each.group() for each in served(instance)),
+    )
+
+
+def all_groups_of(instance: Any) -> tuple[flavors.RequestGroup, ...]:
+    """Return the same, with what was attached and lost its slot."""
+    return (
+        *flavors.parse_groups(instance.flavor.extra_specs),
+        *(each.group() for each in attachments_of(instance)),
+    )
+
+
+def parted(
+    instance: Any, claims: Iterable[model.Claim]
+) -> tuple[tuple[model.Claim, ...], tuple[model.Claim, ...]]:
+    """Return a server's claims: its flavor's, and those attached."""
+    more = {(each.provider, each.slot) for each in served(instance)}
+    found = tuple(claims)
+    return (
+        tuple(c for c in found if (c.provider, c.slot) not in more),
+        tuple(c for c in found if (c.provider, c.slot) in more),
+    )
 
 
 def bring(

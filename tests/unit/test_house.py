@@ -36,6 +36,7 @@ SEAMS = {
     "virt_hooks/arrange.py": "a vendor's driver may raise anything",
     "virt_hooks/connection.py": "Nova's connection raises its own errors",
     "virt_hooks/lifecycle.py": "whatever fails, its work is taken back",
+    "virt_hooks/nova_booking.py": "Nova's client raises anything",
     "virt_hooks/nova_images.py": "Nova's image API raises any client's",
     "virt_hooks/nova_report.py": "ours must never end a Nova service",
     "virt_hooks/unmaking.py": "a vendor's driver may raise anything",

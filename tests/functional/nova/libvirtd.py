@@ -41,9 +41,7 @@ class Connection(fakelibvirt.Connection):
             domain.saved = old.saved
             domain._has_saved_state = old._has_saved_state
         self._vms[domain.name()] = domain
-        self._emit_lifecycle(
-            domain, fakelibvirt.VIR_DOMAIN_EVENT_DEFINED, 0
-        )
+        self._emit_lifecycle(domain, fakelibvirt.VIR_DOMAIN_EVENT_DEFINED, 0)
         return domain
 
     def listAllDomains(self, flags: int = 0) -> list[Any]:
@@ -115,17 +113,24 @@ class Domain(fakelibvirt.Domain):
         self.saved = None
 
     def attachDeviceFlags(self, xml: str, flags: int) -> None:
+        """Add a device to the guest, its definition, or both."""
         if not xml.startswith("<hostdev"):
             super().attachDeviceFlags(xml, flags)
             return
-        if flags != fakelibvirt.VIR_DOMAIN_AFFECT_LIVE or not self.isActive():
-            raise failed("only guests that run get host devices here")
         element = etree.fromstring(xml)
-        try:
-            self._take(element)
-        except OSError as error:
-            raise failed(f"host device of {self.name()}: {error}") from error
-        self.live.append(element)
+        self._check_flags(flags)
+        if flags & fakelibvirt.VIR_DOMAIN_AFFECT_CONFIG:
+            if _same(self.kept, element):
+                raise failed("device is already in the domain configuration")
+            self.kept.append(element)
+        if flags & fakelibvirt.VIR_DOMAIN_AFFECT_LIVE:
+            try:
+                self._take(element)
+            except OSError as error:
+                raise failed(
+                    f"host device of {self.name()}: {error}"
+                ) from error
+            self.live.append(element)
 
     def detachDeviceFlags(self, xml: str, flags: int) -> None:
         """Ask the guest to give a device away; it need not.
@@ -135,9 +140,19 @@ class Domain(fakelibvirt.Domain):
         if not xml.startswith("<hostdev"):
             super().detachDeviceFlags(xml, flags)
             return
-        wanted = _source(etree.fromstring(xml))
-        found = [e for e in self.live if _source(e) == wanted]
-        if not found or not self.isActive():
+        wanted = etree.fromstring(xml)
+        self._check_flags(flags)
+        if flags & fakelibvirt.VIR_DOMAIN_AFFECT_CONFIG:
+            found = _same(self.kept, wanted)
+            if not found:
+                raise failed("device not found", "DEVICE_MISSING")
+            self.kept.remove(found[0])
+        if flags & fakelibvirt.VIR_DOMAIN_AFFECT_LIVE:
+            self._detach_live(wanted)
+
+    def _detach_live(self, wanted: Any) -> None:
+        found = _same(self.live, wanted)
+        if not found:
             raise failed("device not found", "DEVICE_MISSING")
         slots = [_slot(e) for e in self.live]
         if slots.count(_slot(found[0])) > 1 and _slot(found[0]):
@@ -146,6 +161,16 @@ class Domain(fakelibvirt.Domain):
         if is_listening and not self.is_stubborn:
             self.live.remove(found[0])
             self._give(found[0])
+
+    def _check_flags(self, flags: int) -> None:
+        known = (
+            fakelibvirt.VIR_DOMAIN_AFFECT_CONFIG
+            | fakelibvirt.VIR_DOMAIN_AFFECT_LIVE
+        )
+        if not flags or flags & ~known:
+            raise failed("say whether the guest or its definition is meant")
+        if flags & fakelibvirt.VIR_DOMAIN_AFFECT_LIVE and not self.isActive():
+            raise failed("domain is not running", "OPERATION_INVALID")
 
     def _take(self, element: Any) -> None:
         device = _device(self._connection.root, element)
@@ -254,6 +279,11 @@ def _source(element: Any) -> dict[str, Any]:
         name: text if name == "uuid" else int(text, 16)
         for name, text in found.items()
     }
+
+
+def _same(elements: list[Any], wanted: Any) -> list[Any]:
+    """Return the elements of one device of the host."""
+    return [e for e in elements if _source(e) == _source(wanted)]
 
 
 def _slot(element: Any) -> tuple[str, ...]:

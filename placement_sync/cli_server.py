@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-accel server``: what a server has, and one profile more or less."""
+
+import argparse
+import json
+import uuid
+from typing import Any
+
+from nova_accel import errors, report
+from placement_sync import api, cli_options, nova_bus, nova_side, records
+
+_HEAD = ("NAME", "PROFILE", "DEVICE", "STATE", "HANDLE", "PROVIDER")
+_FLAVOR = "(flavor)"
+
+
+def add(subparsers: Any) -> None:
+    """Add the command to those of ``nova-accel``."""
+    parser = subparsers.add_parser(
+        "server",
+        help="show a server's accelerators, attach one, detach it",
+        allow_abbrev=False,
+    )
+    actions = parser.add_subparsers(
+        dest="action", metavar="ACTION", required=True
+    )
+    show = actions.add_parser(
+        "show",
+        help="what a server has, of its flavor and attached",
+        allow_abbrev=False,
+    )
+    _add_common(show)
+    attach = actions.add_parser(
+        "attach",
+        help="give a server one more profile",
+        description="Gives a server one more profile, while it runs or is"
+        " stopped. All of it or nothing.",
+        allow_abbrev=False,
+    )
+    _add_common(attach)
+    attach.add_argument(
+        "--profile",
+        metavar="PROFILE",
+        required=True,
+        help="its name, as `nova-accel profile list` shows it, or its trait",
+    )
+    detach = actions.add_parser(
+        "detach",
+        help="take from a server what was attached",
+        description="Takes from a server what was attached to it. A guest"
+        " that runs is asked to give it away, and may refuse.",
+        allow_abbrev=False,
+    )
+    _add_common(detach)
+    detach.add_argument(
+        "name",
+        metavar="NAME",
+        nargs="?",
+        default="",
+        help="its name, as attached-1, its profile, device or handle; may be"
+        " left out where one is attached",
+    )
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "server", metavar="SERVER", help="its uuid, or its name"
+    )
+    cli_options.add_credentials(parser)
+    cli_options.add_compute_endpoint(parser)
+    parser.add_argument(
+        "--host",
+        metavar="HOST",
+        help="name of the nova-compute that has the server; then Nova's API"
+        " is not asked, and SERVER is its uuid",
+    )
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """Return what was done, for people or as JSON.
+
+    :raises MalformedError: Nova has no such server.
+    :raises ServiceError: nova-compute refuses, or can't be asked.
+    """
+    host_given = arguments.host
+    arguments.host = None  # there it would name a provider
+    chosen = cli_options.choose(arguments)
+    if host_given:
+        server, host = _known(arguments.server), str(host_given)
+    else:
+        door, why = cli_options.open_compute(arguments, chosen)
+        if door is None:
+            raise errors.ConfigurationError(
+                "[nova]", "(nothing)", f"{why}; or name --host"
+            )
+        server, host = find_server(door, arguments.server)
+    words = {"server": server}
+    if arguments.action == "attach":
+        words["profile"] = arguments.profile
+    elif arguments.action == "detach":
+        words["name"] = arguments.name
+    told = nova_bus.Bus(chosen.files).ask(
+        host, arguments.action, arguments.action != "show", **words
+    )
+    if arguments.json:
+        return json.dumps(told, indent=2) + "\n"
+    return _TEXTS[arguments.action](server, told)
+
+
+def find_server(door: api.Door, wanted: str) -> tuple[str, str]:
+    """Return the uuid and the host of the server of that uuid, or name.
+
+    :raises MalformedError: there is none, or it is on no host.
+    :raises ServiceError: Nova can't be asked.
+    """
+    path = f"/servers/{records.quoted(wanted)}"
+    body = door.get(path).body if _is_uuid(wanted) else None
+    found = [body["server"]] if body is not None else []
+    if not found:
+        query = {"all_tenants": 1, "name": wanted}
+        found = [
+            each
+            for each in nova_side.pages(
+                door, "/servers/detail", "servers", query
+            )
+            if each["name"] == wanted
+        ]
+    if len(found) != 1:
+        raise errors.MalformedError(
+            "server of this cloud",
+            wanted,
+            "the uuid of one: several have that name"
+            if found
+            else "the uuid or the name of one that Nova has",
+        )
+    host = found[0].get("OS-EXT-SRV-ATTR:host")
+    if not host:
+        raise errors.MalformedError(
+            "server on a host",
+            wanted,
+            "one that is on a host: shelved ones are not; or credentials to"
+            " which Nova shows hosts",
+        )
+    return str(found[0]["id"]), str(host)
+
+
+def _known(text: str) -> str:
+    if not _is_uuid(text):
+        raise errors.MalformedError("server", text, "a uuid, with --host")
+    return str(uuid.UUID(text))
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _shown(server: str, told: Any) -> str:
+    task = f", {told['task']}" if told["task"] else ""
+    head = f"Server {server} on {told['host']}: {told['state']}{task}\n"
+    if not told["accelerators"]:
+        return f"{head}It has no accelerator.\n"
+    rows = [
+        (
+            each["name"] or _FLAVOR,
+            each["profile"],
+            each["device"],
+            each["state"],
+            each["handle"],
+            each["provider_name"],
+        )
+        for each in told["accelerators"]
+    ]
+    lines = report.columns([_HEAD, *rows])
+    return head + "".join(f"{line}\n" for line in lines)
+
+
+def _attached(server: str, told: Any) -> str:
+    return f"Server {server} has {told['name']} now, of {told['device']}.\n"
+
+
+def _detached(server: str, told: Any) -> str:
+    return f"Server {server} gave {told['name']} back ({told['profile']}).\n"
+
+
+_TEXTS = {"show": _shown, "attach": _attached, "detach": _detached}

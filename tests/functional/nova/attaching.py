@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of hot attach and detach share."""
+
+import contextlib
+import io
+import json
+from typing import Any
+
+from nova import context, objects
+
+from nova_accel import attached, cli
+from placement_sync import nova_bus
+from tests.functional.nova import operations
+from virt_hooks import wanted
+
+NAMES = ("NAME", "PROFILE", "DEVICE", "STATE")
+
+
+class AttachingTestBase(operations.OperationsTestBase):
+    """Servers that are given one more profile, over Nova's message bus."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(device_detach_timeout=1, group="libvirt")
+
+    def ask(self, server: Any, method: str, **words: Any) -> Any:
+        """Return what nova-compute answers on the bus."""
+        found = nova_bus.Bus(())
+        host = self.host_of(server)
+        return found.ask(host, method, False, server=server["id"], **words)
+
+    def attach(self, server: Any, profile: str) -> Any:
+        return self.ask(server, "attach", profile=profile)
+
+    def detach(self, server: Any, name: str = "") -> Any:
+        return self.ask(server, "detach", name=name)
+
+    def refused(self, server: Any, method: str, **words: Any) -> str:
+        """Return why nova-compute refuses."""
+        with self.assertRaises(nova_bus.RefusedError) as caught:
+            self.ask(server, method, **words)
+        return str(caught.exception)
+
+    def shown(self, server: Any) -> list[tuple[str, str, str]]:
+        """Return name, profile and state of what a server has."""
+        told = self.ask(server, "show")
+        return [
+            (each["name"], each["profile"], each["state"])
+            for each in told["accelerators"]
+        ]
+
+    def records(self, server: Any) -> tuple[attached.Attachment, ...]:
+        return wanted.attachments_of(self.instance(server))
+
+    def instance(self, server: Any) -> Any:
+        return objects.Instance.get_by_uuid(
+            context.get_admin_context(),
+            server["id"],
+            expected_attrs=["system_metadata", "resources", "flavor"],
+        )
+
+    def everything(self, server: Any) -> Any:
+        """Return all that a refusal must leave as it was."""
+        host = self.host_of(server)
+        instance = self.instance(server)
+        simulated = self.hosts[host]
+        mdevs = {
+            name: record["in_use"]
+            for name, record in simulated.mdevs().items()
+        }
+        return (
+            self.allocations(server),
+            self.slots(server),
+            sorted(
+                (c.handle, c.profile, c.state)
+                for c in self.computes[host].driver._accel.claims()
+            ),
+            mdevs,
+            sorted(k for k in instance.system_metadata if attached.KEY in k),
+            instance.task_state,
+            sorted(self.mdevs_of(server, host)),
+            sorted(self.functions_of(server, host)),
+            self.assigned(host),
+        )
+
+    def assigned(self, host: str) -> set[tuple[str, str]]:
+        """Return the slots that Nova's tracker has handed out."""
+        tracker = self.computes[host].manager.rt
+        return {
+            (provider, slot.identifier)
+            for provider, classes in tracker.assigned_resources.items()
+            for slots in classes.values()
+            for slot in slots
+        }
+
+    def run_command(self, *words: str, status: int = 0) -> str:
+        """Return what the command printed; its error if it is to fail."""
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            found = cli.main(["server", *words])
+        self.assertEqual(status, found, out.getvalue() + err.getvalue())
+        return err.getvalue() if status else out.getvalue()
+
+    def command_json(self, *words: str) -> Any:
+        return json.loads(self.run_command(*words, "--json"))

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-accel server``, over Nova's own API and message bus."""
+
+from typing import Any
+
+from nova import context
+from nova.tests.functional.api import client
+
+from nova_accel import bus
+from tests.functional.nova import attaching, base, technologies, test_fpga
+from virt_hooks import nova_bus
+
+PROFILE = "T4-4Q"
+FOUR = base.vgpu_group("_A", "4Q")
+
+
+class Command(attaching.AttachingTestBase):
+    technology = technologies.MDEV
+
+    def start_one(self) -> Any:
+        self.start_hosts("host1")
+        return self.boot(FOUR, name="painter")
+
+    def run_command(self, *words: str, status: int = 0) -> str:
+        door = ("--compute-endpoint", self.api_fixture.base_url)
+        where = () if "--host" in words else door
+        return super().run_command(*words, *where, status=status)
+
+    def test_attach_show_and_detach(self) -> None:
+        server = self.start_one()
+        told = self.run_command("attach", "painter", "--profile", PROFILE)
+        self.assertIn(f"{server['id']} has attached-1 now, of 0000:3", told)
+        shown = self.run_command("show", server["id"])
+        self.assertIn("on host1: active", shown)
+        self.assertRegex(shown, r"\(flavor\) +T4-4Q +0000:3\S+ +in the guest")
+        self.assertRegex(shown, r"attached-1 +T4-4Q +0000:3\S+ +in the guest")
+        found = self.command_json("show", server["id"], "--host", "host1")
+        own, more = found["accelerators"]
+        self.assertEqual(("", "attached-1"), (own["name"], more["name"]))
+        self.assertEqual(
+            self.compute_rp_uuids["host1"],
+            self._get_provider_root(more["provider"]),
+        )
+        told = self.run_command("detach", "painter", more["handle"])
+        self.assertIn("gave attached-1 back (T4-4Q)", told)
+        self.assert_agreement("detach", is_passed=True)
+        self.assertEqual(1, len(self.mdevs_of(server)))
+
+    def _get_provider_root(self, uuid: str) -> str:
+        path = f"/resource_providers/{uuid}"
+        answer = self.placement.get(path, version="1.14").body
+        return str(answer["root_provider_uuid"])
+
+    def test_what_can_not_be_asked(self) -> None:
+        server = self.start_one()
+        for words, status, reason in (
+            (("show", "sculptor"), 2, "'sculptor' is not a server"),
+            (("show", "painter", "--host", "host1"), 2, "a uuid, with --host"),
+            (("attach", "painter", "--profile", "X"), 1, "one of: "),
+            (("detach", "painter"), 1, "nothing is not attached"),
+            (("detach", "painter", PROFILE), 1, "belongs to its flavor"),
+        ):
+            told = self.run_command(*words, status=status)
+            self.assertIn(reason, told)
+        self.flags(rpc_response_timeout=1)
+        words = ("show", server["id"], "--host", "host9")
+        told = self.run_command(*words, status=1)
+        self.assertIn("no nova-compute answers", told)
+
+    def test_who_may_ask(self) -> None:
+        server = self.start_one()
+        endpoint = nova_bus.Endpoint(self.computes["host1"].driver)
+        user = context.RequestContext("joe", "films", roles=["member"])
+        for answer in (
+            endpoint.show(user, server["id"]),
+            endpoint.attach(user, server["id"], PROFILE),
+            endpoint.detach(user, server["id"], ""),
+        ):
+            self.assertIn("Policy doesn't allow", answer[bus.REFUSED])
+        chief = context.RequestContext("ann", "films", roles=["admin"])
+        self.assertIn(bus.TOLD, endpoint.show(chief, server["id"]))
+        self.assert_agreement("refusals")
+
+    def test_states_in_which_nothing_is_attached(self) -> None:
+        server = self.start_one()
+        for step, back, word in (
+            (self.pause, self.unpause, "paused"),
+            (self.suspend, self.resume, "suspended"),
+            (self.rescue, self.unrescue, "rescued"),
+        ):
+            step(server)
+            reason = self.refused(server, "attach", profile=PROFILE)
+            self.assertIn(f"it is {word}", reason)
+            back(server)
+        self.assert_agreement("refusals", is_passed=True)
+
+    def test_a_card_that_is_full(self) -> None:
+        """It says why, of each card."""
+        self.start_host(base.TWO_T4[0])
+        server = self.boot(base.vgpu_group("_A", "16Q"))
+        before = self.everything(server)
+        reason = self.refused(server, "attach", profile="T4-16Q")
+        self.assertIn("no device of host1 can give T4-16Q now", reason)
+        self.assertIn(f"{base.T4} has no place for T4-16Q", reason)
+        self.assertEqual(before, self.everything(server))
+        self.assert_agreement("a refusal", is_passed=True)
+
+    def test_a_server_that_has_none_of_its_flavor(self) -> None:
+        self.start_hosts("host1")
+        server = self.boot({})
+        self.attach(server, PROFILE)
+        self.attach(server, base.vgpu_trait("4Q"))
+        self.assert_agreement("two attachments", is_passed=True)
+        reason = self.refused(server, "detach", name="")
+        self.assertIn("name one of attached-1, attached-2", reason)
+        held = self.mdevs_of(server)
+        self.reboot_hard(server)
+        self.assertEqual(sorted(held), sorted(self.mdevs_of(server)))
+        self.detach(server, "attached-1")
+        self.assert_agreement("detach of the first", is_passed=True)
+        self.attach(server, PROFILE)
+        self.detach(server, "attached-2")
+        self.detach(server)
+        self.assert_agreement("detach of all", is_passed=True)
+        self.assert_nothing_left()
+
+    def test_profiles_of_one_card_keep_their_slots(self) -> None:
+        """One that differs from the flavor's stands on the same card."""
+        self.start_host(
+            technologies.TYPED_VF.cards[0],
+        )
+        server = self.boot(technologies.TYPED_VF.small(self))
+        held = self.functions_of(server)
+        self.attach(server, "L40S-8Q")
+        both = self.functions_of(server)
+        self.reboot_hard(server)
+        self.assertEqual(sorted(both), sorted(self.functions_of(server)))
+        self.restart()
+        self.run_periodics()
+        self.detach(server)
+        self.assertEqual(held, self.functions_of(server))
+        self.assert_agreement("detach", is_passed=True)
+
+    def test_a_region_is_refused(self) -> None:
+        region = technologies.REGION
+        self.start_host(*region.cards, **dict(region.settings))
+        server = self.boot({})
+        host = self.computes["host1"].driver._accel.host.state
+        name = host.devices[0].profiles[0].name
+        reason = self.refused(server, "attach", profile=name)
+        self.assertIn("an FPGA region is given with a flavor", reason)
+        self.assertEqual(2, len(self.hosts["host1"].fpgas()))
+        assert test_fpga.PAC.address in str(host.devices)
+
+
+class Moves(attaching.AttachingTestBase):
+    """What Nova can't carry is refused while the server is as it was."""
+
+    technology = technologies.MDEV
+
+    def test_moves_are_refused(self) -> None:
+        self.start_hosts("host1", "host2")
+        self.power_off_to_move()
+        server = self.boot(FOUR, host="host1")
+        self.attach(server, PROFILE)
+        before = self.everything(server)
+        self.flags(shelved_offload_time=0)
+        for body in (
+            {"migrate": None},
+            {"resize": {"flavorRef": self.flavor({})}},
+            {"shelve": None},
+            {"os-migrateLive": {"host": None, "block_migration": "auto"}},
+        ):
+            with self.subTest(body):
+                self.be_on("host1")
+                self.try_to(server, body)
+                self._wait_for_server_parameter(
+                    server,
+                    {"OS-EXT-STS:task_state": None, "status": "ACTIVE"},
+                )
+                self.assertIn("nova-accel server detach", self.told())
+                self.assertEqual(before, self.everything(server))
+                self.assert_agreement(f"refusal of {body}")
+        self.detach(server)
+        self.be_on("host1")
+        self.migrate(server)
+        self.assert_agreement("migrate")
+
+    def try_to(self, server: Any, body: Any) -> None:
+        try:
+            self.api.post_server_action(server["id"], body)
+        except client.OpenStackApiException as error:
+            self.assertIn(error.response.status_code, (400, 500))
+
+    def told(self) -> str:
+        found: str = self.stdlog.logger.output
+        return found
+
+    def test_evacuation_leaves_it_behind(self) -> None:
+        self.start_hosts("host1", "host2")
+        server = self.boot(FOUR, host="host1")
+        self.attach(server, PROFILE)
+        self.computes["host1"].stop()
+        self.force_down(True)
+        self.be_on("host2")
+        self._evacuate_server(server, expected_host="host2")
+        self.assertEqual((), self.records(server))
+        self.assertEqual(1, len(self.mdevs_of(server, "host2")))
+        self.assertIn("leaves behind what was attached", self.told())
+        self.assert_agreement("evacuate", False, "host2")
+        self.force_down(False)
+        self.be_on("host1")
+        self.restart("host1")
+        self.run_periodics()
+        self.assert_agreement("the return of the host", is_passed=True)

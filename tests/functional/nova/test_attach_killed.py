@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-compute ends between two steps of an attachment, and starts again.
+
+Whoever ends undoes nothing: what does is switched off here.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from nova_accel import attached, errors
+from tests.functional.nova import attaching, base, technologies
+from virt_hooks import (
+    lifecycle,
+    nova_attach,
+    nova_booking,
+    nova_mend,
+    nova_plug,
+    nova_unplug,
+)
+
+PROFILE = "T4-4Q"
+# What each step is, and whether the attachment is whole once it is done.
+COMING = (
+    (nova_attach.AttachingDriver, "_note", False),
+    (nova_booking.Booking, "allocate", False),
+    (nova_booking.Booking, "take_slot", False),
+    (lifecycle.Lifecycle, "ensure", False),
+    (nova_unplug, "plug", True),
+    (nova_plug, "add", True),
+)
+# And whether it is still there.
+GOING = (
+    (nova_attach.AttachingDriver, "_note", True),
+    (nova_plug, "release", False),
+    (nova_plug, "forget", False),
+    (lifecycle.Lifecycle, "release", False),
+    (nova_booking.Booking, "allocate", False),
+    (nova_booking.Booking, "give_slots", False),
+)
+
+
+class Killed(attaching.AttachingTestBase):
+    technology = technologies.MDEV
+
+    @contextlib.contextmanager
+    def ending(self, owner: Any, name: str) -> Iterator[None]:
+        """Let the service end once a step is done."""
+        real = getattr(owner, name)
+
+        def end(*arguments: Any, **words: Any) -> None:
+            real(*arguments, **words)
+            raise RuntimeError(f"the end after {name}")
+
+        def nothing(*_: Any) -> Any:
+            return contextlib.nullcontext()
+
+        taking_away = nova_mend.MendingDriver._take_away
+        with (
+            mock.patch.object(owner, name, end),
+            mock.patch.object(
+                nova_attach.AttachingDriver, "_undoing", nothing
+            ),
+            mock.patch.object(
+                nova_attach.AttachingDriver, "_staying", nothing
+            ),
+            mock.patch.object(nova_mend.MendingDriver, "_tell"),
+        ):
+            yield
+        assert nova_mend.MendingDriver._take_away is taking_away
+
+    def end_in(
+        self, server: Any, step: Any, method: str, **words: str
+    ) -> None:
+        """Let the service end in the middle, and start it again."""
+        with self.ending(step[0], step[1]):
+            with self.assertRaises(errors.ServiceError) as caught:
+                self.ask(server, method, **words)
+        self.assertIn(f"the end after {step[1]}", str(caught.exception))
+        self.assertIsNotNone(self.instance(server).task_state)
+        self.restart()
+        self.run_periodics()
+        self.assertIsNone(self.instance(server).task_state, step)
+        self.assert_agreement(f"the end after {step[1]}", is_passed=True)
+
+    def test_while_it_comes(self) -> None:
+        self.start_hosts("host1")
+        server = self.boot(base.vgpu_group("_A", "4Q"))
+        before = self.everything(server)
+        for step in COMING:
+            self.end_in(server, step, "attach", profile=PROFILE)
+            states = [each.state for each in self.records(server)]
+            whole = [attached.State.HERE] if step[2] else []
+            self.assertEqual(whole, states, step)
+            if whole:
+                self.detach(server)
+            self.assertEqual(before, self.everything(server), step)
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_while_it_goes(self) -> None:
+        self.start_hosts("host1")
+        server = self.boot(base.vgpu_group("_A", "4Q"))
+        before = self.everything(server)
+        for step in GOING:
+            self.attach(server, PROFILE)
+            with_it = self.everything(server)
+            self.end_in(server, step, "detach", name="")
+            if step[2]:
+                self.assertEqual(with_it, self.everything(server), step)
+                self.detach(server)
+            self.assertEqual(before, self.everything(server), step)
+        self._delete_server(server)
+        self.assert_nothing_left()

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One more profile for a server that is here already, and away again.
+
+What is to be done is written down in the server before it is begun, with
+a task state of ours: so whatever ends in the middle is mended.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import nova.conf
+from nova import exception, utils
+from nova.compute import vm_states
+
+from nova_accel import attachable, attached, errors, model
+from virt_hooks import (
+    nova_images,
+    nova_mend,
+    nova_plug,
+    nova_report,
+    nova_show,
+    slots,
+    wanted,
+)
+
+LOG = logging.getLogger(__name__)
+
+_USABLE = (vm_states.ACTIVE, vm_states.STOPPED)
+_CONFLICT = 409
+
+
+class AttachingDriver(nova_show.ShowingDriver):
+    """What AccelLibvirtDriver does when it is asked over the bus.
+
+    It is a part of it, not a driver by itself.
+    """
+
+    _images: nova_images.Images
+
+    def attach_accelerator(
+        self, context: Any, uuid: str, profile: str
+    ) -> dict[str, str]:
+        """Give a server one more profile; return its name and device.
+
+        All of it or nothing.
+
+        :param profile: its name, or its trait.
+        :raises AcceleratorError: it can't have it; nothing remains.
+        """
+
+        @utils.synchronized(uuid)
+        def attach() -> dict[str, str]:
+            instance = self._read_usable(context, uuid)
+            one = self._choose(context, instance, profile)
+            with self._undoing(context, uuid, one):
+                one = self._take(context, instance, one)
+                claim = self._make(context, instance, one)
+                nova_plug.add(self._host, instance, claim)
+                self._note(
+                    instance,
+                    one,
+                    attached.State.HERE,
+                    nova_mend.ATTACHING,
+                    None,
+                )
+            LOG.info("server %s got %s: %s", uuid, one.name, claim.handle)
+            return {"name": one.name, "device": claim.device}
+
+        try:
+            given: dict[str, str] = attach()
+            return given
+        finally:
+            self._tell(context)
+
+    def detach_accelerator(
+        self, context: Any, uuid: str, name: str
+    ) -> dict[str, str]:
+        """Take from a server what was attached; return what that was.
+
+        :param name: its name, profile, device or handle; may be empty
+            where only one is attached.
+        :raises AcceleratorError: it can't be taken: everything is as it
+            was, unless the reason says that the rest follows.
+        """
+
+        @utils.synchronized(uuid)
+        def detach() -> dict[str, str]:
+            instance = self._read_usable(context, uuid)
+            one = self._pick(instance, name)
+            handles = self._handles_in(uuid, one)
+            booked = self._booking.read(context, uuid).get(one.provider, {})
+            one = _besides(one, booked)
+            self._note(
+                instance, one, attached.State.GOING, None, nova_mend.DETACHING
+            )
+            with self._staying(instance, one, handles):
+                nova_plug.release(
+                    self._host,
+                    instance,
+                    handles,
+                    nova.conf.CONF.libvirt.device_detach_timeout,
+                )
+                nova_plug.forget(self._host, instance, handles)
+            self._finish(context, uuid, one)
+            LOG.info("server %s gave %s back", uuid, one.name)
+            return {"name": one.name, "profile": one.profile}
+
+        try:
+            taken: dict[str, str] = detach()
+            return taken
+        finally:
+            self._tell(context)
+
+    # -- the steps ---------------------------------------------------------
+
+    def _read_usable(self, context: Any, uuid: str) -> Any:
+        """Return a server that can be changed now.
+
+        :raises ClaimError: it can't.
+        """
+        instance = self._read_instance(context, uuid)
+        reason = ""
+        if not (self._reporter.is_registered and self._booking.is_ready):
+            reason = "nova-compute has just started; try again in a minute"
+        elif instance.task_state is not None:
+            reason = f"Nova is at work with it ({instance.task_state})"
+        elif instance.vm_state not in _USABLE:
+            reason = (
+                f"it is {instance.vm_state}, and must be active or stopped"
+            )
+        if reason:
+            raise errors.ClaimError(uuid, reason)
+        return instance
+
+    def _choose(
+        self, context: Any, instance: Any, profile: str
+    ) -> attached.Attachment:
+        """Write down what is to come, and allocate it, where there is room.
+
+        :raises AcceleratorError: there is none; nothing remains.
+        """
+        root, host = self._accel.root, self._accel.host.state
+        if root is None:
+            raise errors.ClaimError(instance.uuid, "this host has no name yet")
+        offers = attachable.find(profile, root, host)
+        open_ones: set[str] = set()
+        for group in {str(o.group()): o.group() for o in offers}.values():
+            open_ones |= self._booking.find_candidates(
+                context, root.uuid, group
+            )
+        booked = self._booking.read(context, instance.uuid)
+        known = wanted.attachments_of(instance)
+        before = None
+        for offer in attachable.rank(offers, open_ones, self._accel.claims()):
+            one = attached.Attachment(
+                number=attached.next_number(known),
+                profile=offer.profile.name,
+                resources=offer.resources,
+                required=offer.required,
+                provider=offer.provider,
+                besides=booked.get(offer.provider, {}),
+            )
+            self._note(instance, one, one.state, before, nova_mend.ATTACHING)
+            before = nova_mend.ATTACHING
+            if self._allocate(context, instance.uuid, one):
+                return one
+        if before is not None:
+            self._finish(context, instance.uuid, one)
+        reasons = "; ".join(attachable.explain(offers, open_ones))
+        raise errors.ClaimError(
+            instance.uuid,
+            f"no device of {self._here} can give {profile} now:"
+            f" {reasons or 'others were faster'}",
+        )
+
+    def _allocate(
+        self, context: Any, uuid: str, one: attached.Attachment
+    ) -> bool:
+        """Return whether Placement gave it; False where others had it.
+
+        :raises ServiceError: Placement can't be asked; nothing remains.
+        """
+        with self._undoing(context, uuid, one):
+            try:
+                self._booking.allocate(context, uuid, one.provider, one.total)
+            except errors.ServiceError as error:
+                if error.status != _CONFLICT:
+                    raise
+                LOG.info("%s; the next device is tried", error)
+                return False
+        return True
+
+    def _take(
+        self, context: Any, instance: Any, one: attached.Attachment
+    ) -> attached.Attachment:
+        """Claim a slot; return the attachment with it."""
+        found: list[attached.Attachment] = []
+
+        def write(slot: model.Slot) -> None:
+            found.append(attached.with_slot(one, slot.identifier))
+            nova_mend.write(instance, found[0])
+
+        self._booking.take_slot(instance, one.provider, one.resources, write)
+        return found[0]
+
+    def _make(
+        self, context: Any, instance: Any, one: attached.Attachment
+    ) -> model.Claim:
+        """Make the device, beside what the server has; return its claim."""
+        found = self._accel.ensure(
+            instance.uuid,
+            wanted.groups_of(instance),
+            slots.below(
+                self._accel.root, slots.of_resources(instance.resources)
+            ),
+            self._booking.read(context, instance.uuid),
+            wanted.recall(self._images, instance),
+        )
+        return next(claim for claim in found if nova_mend.is_of(claim, one))
+
+    def _note(
+        self,
+        instance: Any,
+        one: attached.Attachment,
+        state: attached.State,
+        before: str | None,
+        after: str | None,
+    ) -> None:
+        """Write down how far an attachment is, and the task state.
+
+        :param before: the task state that the server must have.
+        :raises ClaimError: Nova is at work with the server by now.
+        """
+        nova_mend.write(instance, attached.in_state(one, state))
+        instance.task_state = after
+        try:
+            instance.save(expected_task_state=[before])
+        except (
+            exception.UnexpectedTaskStateError,
+            exception.InstanceNotFound,
+        ) as error:
+            raise errors.ClaimError(
+                instance.uuid, f"Nova is at work with it: {error}"
+            ) from error
+
+    def _pick(self, instance: Any, name: str) -> attached.Attachment:
+        """Return the one attachment that somebody means.
+
+        :raises ClaimError: it is the flavor's, or nobody's, or several.
+        """
+        known = wanted.attachments_of(instance)
+        found = [
+            one
+            for one in known
+            if not name or name in self._words(instance.uuid, one)
+        ]
+        if len(found) == 1:
+            return found[0]
+        told = ", ".join(one.name for one in known) or "nothing"
+        if found:
+            reason = f"several are meant; name one of {told}"
+        elif name and any(
+            name in (c.profile, c.device, c.handle)
+            for c in self._accel.claims_of(instance.uuid)
+        ):
+            reason = (
+                f"{name} belongs to its flavor, and goes with a resize only;"
+                f" attached is {told}"
+            )
+        else:
+            reason = f"{name or 'nothing'} is not attached to it, but {told}"
+        raise errors.ClaimError(instance.uuid, reason)
+
+    def _words(self, uuid: str, one: attached.Attachment) -> frozenset[str]:
+        devices = {
+            word
+            for claim in self._accel.claims_of(uuid)
+            if nova_mend.is_of(claim, one)
+            for word in (claim.device, claim.handle)
+        }
+        return frozenset({one.name, one.profile, *one.required, *devices})
+
+    @contextlib.contextmanager
+    def _staying(
+        self, instance: Any, one: attached.Attachment, handles: Any
+    ) -> Iterator[None]:
+        """Leave a server what its guest, or libvirt, does not give away."""
+        try:
+            yield
+        except BaseException:
+            with nova_report.logged("can't put %s back", one.name):
+                nova_plug.restore(self._host, instance, handles)
+            self._note(
+                instance, one, attached.State.HERE, nova_mend.DETACHING, None
+            )
+            raise
+
+
+def _besides(
+    one: attached.Attachment, booked: dict[str, int]
+) -> attached.Attachment:
+    """Return an attachment with what the server has beside it by now."""
+    left = {n: a - one.resources.get(n, 0) for n, a in booked.items()}
+    return attached.beside(one, {n: a for n, a in left.items() if a > 0})
