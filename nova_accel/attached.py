@@ -68,7 +68,7 @@ class Attachment:
     def group(self) -> flavors.RequestGroup:
         """Return the request group that it is, served by its slot."""
         return flavors.RequestGroup(
-            suffix=f"_{self.name.upper()}",
+            suffix=f"_ATTACHED{self.number}",
             resources=self.resources,
             required=self.required,
             slot=(self.provider, self.slot),

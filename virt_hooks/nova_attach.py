@@ -68,11 +68,9 @@ class AttachingDriver(nova_show.ShowingDriver):
             LOG.info("server %s got %s: %s", uuid, one.name, claim.handle)
             return {"name": one.name, "device": claim.device}
 
-        try:
+        with self._looked_after(context, uuid):
             given: dict[str, str] = attach()
-            return given
-        finally:
-            self._tell(context)
+        return given
 
     def detach_accelerator(
         self, context: Any, uuid: str, name: str
@@ -107,11 +105,9 @@ class AttachingDriver(nova_show.ShowingDriver):
             LOG.info("server %s gave %s back", uuid, one.name)
             return {"name": one.name, "profile": one.profile}
 
-        try:
+        with self._looked_after(context, uuid):
             taken: dict[str, str] = detach()
-            return taken
-        finally:
-            self._tell(context)
+        return taken
 
     # -- the steps ---------------------------------------------------------
 

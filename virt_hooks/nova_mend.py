@@ -95,6 +95,17 @@ class MendingDriver(driver.LibvirtDriver):
     # -- what is left, taken away ------------------------------------------
 
     @contextlib.contextmanager
+    def _looked_after(self, context: Any, uuid: str) -> Iterator[None]:
+        """Have a later pass look at a server of which something failed."""
+        try:
+            yield
+        except BaseException:
+            self._unmended |= {uuid}
+            raise
+        finally:
+            self._tell(context)
+
+    @contextlib.contextmanager
     def _undoing(
         self, context: Any, uuid: str, one: attached.Attachment
     ) -> Iterator[None]:
@@ -124,7 +135,6 @@ class MendingDriver(driver.LibvirtDriver):
             LOG.error(
                 "%s of %s can't be undone yet: %s", one.name, uuid, error
             )
-            self._unmended |= {uuid}
             raise errors.ClaimError(
                 uuid,
                 f"{why or 'it is detached'}; what is left of {one.name} is"

@@ -60,6 +60,10 @@ class Life(attaching.AttachingTestBase):
             self.rescue,
             self.unrescue,
             self.rebuild,
+            self.pause,
+            self.unpause,
+            self.shelve,
+            self.unshelve,
         ):
             step(server)
             self.assert_agreement(step.__name__)

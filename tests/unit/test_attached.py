@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import attached, errors
+
+UUIDS = st.uuids().map(str)
+AMOUNTS = st.dictionaries(
+    st.sampled_from(["VGPU", "CUSTOM_GPU_MEMORY_MB", "PGPU"]),
+    st.integers(1, 1 << 20),
+    min_size=1,
+)
+WORDS = st.text(string.printable + "äß漢", max_size=300)
+
+
+@st.composite
+def attachments(draw: st.DrawFn) -> attached.Attachment:
+    return attached.Attachment(
+        number=draw(st.integers(1, 999)),
+        profile=draw(WORDS),
+        resources=draw(AMOUNTS),
+        required=draw(st.frozensets(WORDS, max_size=3)),
+        provider=draw(UUIDS),
+        slot=draw(WORDS),
+        state=draw(st.sampled_from(attached.State)),
+        besides=draw(AMOUNTS | st.just({})),
+    )
+
+
+MANY = st.lists(attachments(), max_size=5, unique_by=lambda one: one.number)
+OTHERS = st.dictionaries(
+    WORDS.filter(lambda key: not key.startswith(attached.KEY)),
+    WORDS,
+    max_size=4,
+)
+
+
+@given(MANY, OTHERS, MANY)
+def test_what_is_written_is_read(
+    before: list[attached.Attachment],
+    others: dict[str, str],
+    after: list[attached.Attachment],
+) -> None:
+    written = attached.write(attached.write(others, before), after)
+    found = attached.parse(written)
+    assert found == tuple(sorted(after, key=lambda one: one.number))
+    ours = {k: v for k, v in written.items() if k not in others}
+    assert {k: v for k, v in written.items() if k in others} == others
+    assert all(0 < len(text) <= attached.PIECE for text in ours.values())
+
+
+@given(MANY, OTHERS, attachments())
+def test_one_more_taken_away_leaves_nothing(
+    known: list[attached.Attachment],
+    others: dict[str, str],
+    one: attached.Attachment,
+) -> None:
+    """Whatever is written on the way: the end is as the beginning."""
+    before = attached.write(others, known)
+    number = attached.next_number(known)
+    assert number not in {each.number for each in known}
+    metadata = before
+    for state in attached.State:
+        change = attached.in_state(
+            attached.Attachment(
+                number=number,
+                profile=one.profile,
+                resources=one.resources,
+                required=one.required,
+                provider=one.provider,
+            ),
+            state,
+        )
+        metadata = attached.write(
+            metadata, attached.replaced(attached.parse(metadata), change)
+        )
+    assert change in attached.parse(metadata)
+    left = attached.without(attached.parse(metadata), change)
+    assert attached.write(metadata, left) == before
+
+
+@given(attachments())
+def test_total_is_what_is_beside_and_its_own(one: attached.Attachment) -> None:
+    for name, amount in one.total.items():
+        assert amount == one.besides.get(name, 0) + one.resources.get(name, 0)
+    alone = attached.beside(one, {})
+    assert dict(alone.total) == dict(one.resources)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        "1",
+        json.dumps({"version": 2, "attached": []}),
+        json.dumps({"version": 1}),
+        json.dumps({"version": 1, "attached": [{}]}),
+    ],
+)
+def test_what_a_newer_release_wrote_is_refused(text: str) -> None:
+    with pytest.raises(errors.MalformedError) as caught:
+        attached.parse({f"{attached.KEY}0": text})
+    assert "newer nova-accel" in str(caught.value)
+
+
+def test_keys_of_others_are_left_alone() -> None:
+    metadata = {f"{attached.KEY}name": "x", "image_min_ram": "0"}
+    assert attached.parse(metadata) == ()
+    assert attached.write(metadata, ()) == metadata
+
+
+def test_its_group_is_served_by_its_slot() -> None:
+    one = attached.Attachment(
+        number=2,
+        profile="T4-4Q",
+        resources={"VGPU": 1},
+        required=frozenset({"CUSTOM_X"}),
+        provider="p",
+        slot="slot-03",
+    )
+    group = one.group()
+    assert one.name == "attached-2"
+    assert group.slot == ("p", "slot-03")
+    assert group.suffix == "_ATTACHED2"
+    assert group.required == one.required
