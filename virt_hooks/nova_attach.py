@@ -283,15 +283,24 @@ class AttachingDriver(nova_show.ShowingDriver):
         self, instance: Any, one: attached.Attachment, handles: Any
     ) -> Iterator[None]:
         """Leave a server what its guest, or libvirt, does not give away."""
-        try:
-            yield
-        except BaseException:
-            with nova_report.logged("can't put %s back", one.name):
-                nova_plug.restore(self._host, instance, handles)
-            self._note(
-                instance, one, attached.State.HERE, nova_mend.DETACHING, None
+        with contextlib.ExitStack() as undo:
+            undo.callback(
+                self._note,
+                instance,
+                one,
+                attached.State.HERE,
+                nova_mend.DETACHING,
+                None,
             )
-            raise
+            undo.callback(self._restore, instance, one, handles)
+            yield
+            undo.pop_all()
+
+    def _restore(
+        self, instance: Any, one: attached.Attachment, handles: Any
+    ) -> None:
+        with nova_report.logged("can't put %s back", one.name):
+            nova_plug.restore(self._host, instance, handles)
 
 
 def _besides(

@@ -97,12 +97,13 @@ class MendingDriver(driver.LibvirtDriver):
     @contextlib.contextmanager
     def _looked_after(self, context: Any, uuid: str) -> Iterator[None]:
         """Have a later pass look at a server of which something failed."""
+        is_done = False
         try:
             yield
-        except BaseException:
-            self._unmended |= {uuid}
-            raise
+            is_done = True
         finally:
+            if not is_done:
+                self._unmended |= {uuid}
             self._tell(context)
 
     @contextlib.contextmanager
@@ -110,12 +111,16 @@ class MendingDriver(driver.LibvirtDriver):
         self, context: Any, uuid: str, one: attached.Attachment
     ) -> Iterator[None]:
         """Take everything back that was done for an attachment that fails."""
-        try:
+
+        def undo(_: Any, error: BaseException | None, __: Any) -> bool:
+            if error is not None:
+                LOG.error("server %s gets no %s: %s", uuid, one.name, error)
+                self._finish(context, uuid, one, error)
+            return False
+
+        with contextlib.ExitStack() as stack:
+            stack.push(undo)
             yield
-        except BaseException as error:
-            LOG.error("%s is not attached to %s: %s", one.name, uuid, error)
-            self._finish(context, uuid, one, error)
-            raise
 
     def _finish(
         self,

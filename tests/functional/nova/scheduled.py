@@ -51,12 +51,14 @@ class AskedTestBase(ScheduledTestBase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(
-            fixtures.MonkeyPatch(
-                "nova.api.auth.NovaKeystoneContext._create_context",
-                _as_admin,
-            )
-        )
+        self.useFixture(without_keystone())
+
+
+def without_keystone() -> fixtures.Fixture:
+    """Return what lets a command ask Nova's API as its admin."""
+    return fixtures.MonkeyPatch(
+        "nova.api.auth.NovaKeystoneContext._create_context", _as_admin
+    )
 
 
 def _as_admin(env: Mapping[str, Any], **kwargs: Any) -> Any:
