@@ -26,8 +26,10 @@ from virt_hooks import (
     nova_bus,
     nova_guest,
     nova_images,
+    nova_left,
     nova_live,
     nova_moves,
+    nova_rebuilt,
     nova_records,
     nova_report,
     nova_stay,
@@ -69,6 +71,10 @@ class AccelLibvirtDriver(
         self._reporter = nova_report.Reporter(self._accel, virtapi)
         self._at_start = nova_records.AtStart(self._accel)
         self._bus = nova_bus.Bus(self)
+        self._rebuilt = nova_rebuilt.Rebuilt(self._reporter)
+        self._left = nova_left.Left(
+            self._accel, self._reporter.is_booked, self._release_left
+        )
         self._rebooting: set[str] = set()
         self._guard, self._looking = threading.Lock(), threading.Lock()
         self._reconciler = reconcile.Reconciler(
@@ -147,23 +153,24 @@ class AccelLibvirtDriver(
         """Make the server's partitions first, then spawn its guest."""
         self._leave_behind(instance)
         is_rebuilt = nova_records.is_rebuilt(instance)
-        with self._reporter.reschedule(context, instance.uuid, is_rebuilt):
-            self._bring(context, instance, is_new=not is_rebuilt)
-        if self._ensure(context, instance, allocations):
-            # At once: until Placement knows what the card has become, the
-            # scheduler goes on sending what it can't make any more.
-            self._reporter.publish(context)
-            self._reconciler.wake()
-        return super().spawn(
-            context,
-            instance,
-            image_meta,
-            injected_files,
-            admin_password,
-            allocations,
-            *args,
-            **kwargs,
-        )
+        with self._rebuilt.watching(instance, allocations):
+            with self._reporter.reschedule(context, instance.uuid, is_rebuilt):
+                self._bring(context, instance, is_new=not is_rebuilt)
+            if self._ensure(context, instance, allocations):
+                # At once: until Placement knows what the card has become,
+                # the scheduler goes on sending what it can't make any more.
+                self._reporter.publish(context)
+                self._reconciler.wake()
+            return super().spawn(
+                context,
+                instance,
+                image_meta,
+                injected_files,
+                admin_password,
+                allocations,
+                *args,
+                **kwargs,
+            )
 
     def _get_guest_config(
         self, instance: Any, *args: Any, **kwargs: Any
@@ -206,6 +213,8 @@ class AccelLibvirtDriver(
     ) -> Any:
         """Keep the partitions while the domain is torn down and remade."""
         with self._keeping(instance.uuid):
+            with nova_report.logged("can't book %s again", instance.uuid):
+                self._rebuilt.look()
             with nova_report.logged("can't fetch bitstreams"):
                 self._bring(context, instance)
             return super()._hard_reboot(context, instance, *args, **kwargs)
@@ -265,6 +274,10 @@ class AccelLibvirtDriver(
         with self._looking:
             self._accel.host.refresh_changed()
             self._at_start.recall(self.get_available_nodes)
+            self._left.note(self._at_start.take_leaving())
+            with nova_report.logged("can't look after servers that failed"):
+                self._rebuilt.look()
+                self._left.look()
             self._accel.tidy_now()
             self._accel.arrange(is_again)
 

@@ -11,7 +11,7 @@ from typing import Any
 from nova.virt.libvirt import driver
 
 from nova_accel import model
-from virt_hooks import connection, nova_report, slots
+from virt_hooks import connection, nova_left, nova_report, slots
 
 
 class MovingDriver(driver.LibvirtDriver):
@@ -19,6 +19,17 @@ class MovingDriver(driver.LibvirtDriver):
 
     The rest of it is the class that has it as a base.
     """
+
+    _left: nova_left.Left
+
+    def migrate_disk_and_power_off(
+        self, context: Any, instance: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Watch what becomes of a server that leaves; it may come back."""
+        self._left.note({instance.uuid})
+        return super().migrate_disk_and_power_off(
+            context, instance, *args, **kwargs
+        )
 
     def finish_migration(
         self,
@@ -92,6 +103,12 @@ class MovingDriver(driver.LibvirtDriver):
             self._accel.book.hand_over(instance.uuid, migration.uuid, old)
             self._give_up(instance, migration, old)
         return result
+
+    def _release_left(
+        self, instance: Any, old: tuple[model.Slot, ...]
+    ) -> None:
+        """Release what a server had that is elsewhere for good."""
+        self._release(instance, lambda: old, self._read_domain(instance))
 
     def _give_up(
         self, instance: Any, migration: Any, old: tuple[model.Slot, ...]

@@ -28,6 +28,8 @@ class Records:
         self.images: dict[str, frozenset[str]] = {}
         #: Servers whose guests are on their way to this host.
         self.arriving: set[str] = set()
+        #: Servers that are elsewhere, and may come back.
+        self.leaving: set[str] = set()
 
     def forget(self, uuid: str) -> None:
         """Forget a server that is gone."""
@@ -87,6 +89,13 @@ class AtStart:
         with self._guard:
             found = frozenset(self._records.arriving)
             self._records.arriving.clear()
+        return found
+
+    def take_leaving(self) -> frozenset[str]:
+        """Return, once, the servers that had been on their way from here."""
+        with self._guard:
+            found = frozenset(self._records.leaving)
+            self._records.leaving.clear()
         return found
 
     def _still_waiting(self) -> dict[str, tuple[model.Slot, ...]]:
@@ -154,6 +163,7 @@ def _add_source(context: Any, migration: Any, found: Records) -> None:
         return
     if instance.host != nova.conf.CONF.host:
         found._add(instance, slots.of_resources(moved.old_resources))
+        found.leaving.add(instance.uuid)
     elif instance.vm_state == vm_states.RESIZED:
         old = slots.of_migration(instance, migration)
         found._add(instance, old, migration.uuid)

@@ -3,7 +3,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import os_traits
@@ -30,6 +30,8 @@ _ATTEMPTS = 4
 # Placement takes a provider with its parent, and returns it
 # (api-ref, Create resource provider).
 _MICROVERSION = "1.20"
+# As Nova's scheduler books (client/report.py, SAME_SUBTREE_VERSION).
+_BOOKED_AS = "1.36"
 _OK, _CONFLICT = 200, 409
 
 
@@ -239,6 +241,36 @@ class Reporter:
         self._free = tree.free_to_go(
             provider_tree, desired, self._accel.host.state, is_allocated
         )
+
+    def is_booked(self, consumer: str) -> bool:
+        """Return whether Placement has allocations of a consumer.
+
+        :raises nova.exception.ConsumerAllocationRetrievalFailed: it does
+            not say.
+        """
+        found = self._virtapi.reportclient.get_allocs_for_consumer(
+            nova_context.get_admin_context(), consumer
+        )
+        return bool(found["allocations"])
+
+    def book(self, instance: Any, booked: Mapping[str, Any]) -> None:
+        """Have Placement allocate to a server that has nothing.
+
+        :param booked: resources by the uuid of their provider, as in
+            Placement's allocation candidates.
+        :raises nova.exception.AllocationUpdateFailed: it was refused.
+        """
+        if not self._virtapi.reportclient.claim_resources(
+            nova_context.get_admin_context(),
+            instance.uuid,
+            {"allocations": dict(booked)},
+            instance.project_id,
+            instance.user_id,
+            _BOOKED_AS,
+        ):
+            raise exception.AllocationUpdateFailed(
+                consumer_uuid=instance.uuid, error="something of it is taken"
+            )
 
     @contextlib.contextmanager
     def reschedule(

@@ -74,6 +74,27 @@ class AgreementTestBase(base.AccelTestBase):
             for record in self._get_provider_inventory(uuid).values():
                 self.assertEqual(0, record["reserved"], told)
 
+    def assert_no_more(self, where: str, *hosts: str) -> None:
+        """Check that nothing is held, or made, that is not booked.
+
+        For servers that failed: what is booked for them need not be made.
+        """
+        for host in hosts or self.hosts:
+            told = f"{where}, on {host}"
+            here, away = self._nova(host)
+            both = here | away
+            self.assertEqual(
+                {who: self._counted(held) for who, held in both.items()},
+                self._placement(host),
+                f"Nova and Placement, {told}",
+            )
+            claims = self.computes[host].driver._accel.claims()
+            held = {(claim.provider, claim.slot) for claim in claims}
+            booked = {place for places in both.values() for place in places}
+            self.assertEqual(set(), held - booked, f"not booked, {told}")
+            made = {c.handle for c in claims if c.technology == "mdev"}
+            self.assertEqual(set(), self.hosts[host].mdevs().keys() - made)
+
     # -- what each of them says --------------------------------------------
 
     def _nova(self, host: str) -> tuple[Held, Held]:

@@ -220,13 +220,15 @@ class AccelTestBase(base.ServersTestBase):
 
     def run_periodics(self) -> None:
         """Run the periodic pass of every nova-compute."""
+        own = CONF.host
         for name, compute in self.computes.items():
-            self.flags(group="nova_accel", **self._places[name])
+            self.be_on(name)
             with mock.patch(
                 "nova.virt.node.get_local_node_uuid",
                 return_value=str(getattr(uuids, f"node_{name}")),
             ):
                 compute.manager.update_available_resource(self.context)
+        self.flags(host=own)
 
     # -- waiting: Nova's 5 s are short on a busy machine -------------------
 

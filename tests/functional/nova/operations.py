@@ -69,10 +69,13 @@ class OperationsTestBase(agreement.AgreementTestBase):
     def resume(self, server: Any) -> None:
         self.act(server, "resume", "ACTIVE")
 
-    def rescue(self, server: Any) -> None:
+    def make_place(self, server: Any) -> None:
         # Nova's harness makes no disks, so nothing made their directory.
         place = Path(base.CONF.instances_path) / server["id"]
         place.mkdir(exist_ok=True)
+
+    def rescue(self, server: Any) -> None:
+        self.make_place(server)
         self._rescue_server(server)
 
     def unrescue(self, server: Any) -> None:

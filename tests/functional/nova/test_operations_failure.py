@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves that fail in their middle."""
 
-import contextlib
 from typing import Any
 
 import pytest
-from nova.tests.functional.api import client
 
 from nova_accel.host import drains
 from tests.functional.nova import base, operations, technologies
@@ -17,15 +15,17 @@ EIGHT = "mdev_supported_types/nvidia-233/create"
 
 class Failures(operations.OperationsTestBase):
     technology = technologies.MDEV
+    # As they are: where they are calls, as in Nova's harness, a failure at
+    # one end of a move fails the other end too.
+    CAST_AS_CALL = False
 
     def setUp(self) -> None:
         super().setUp()
         self.power_off_to_move()
 
     def tried(self, server: Any, body: dict[str, Any]) -> None:
-        """Ask for a move that fails; in the harness a cast is a call."""
-        with contextlib.suppress(client.OpenStackApiException):
-            self.api.post_server_action(server["id"], body)
+        """Ask for a move that fails."""
+        self.api.post_server_action(server["id"], body)
         self._wait_for_state_change(server, "ERROR")
 
     def test_a_move_to_a_card_that_was_just_drained(self) -> None:
@@ -39,7 +39,10 @@ class Failures(operations.OperationsTestBase):
         self.assertEqual({}, self.hosts["host2"].mdevs())
 
     def test_a_resize_in_place_of_which_the_new_part_fails(self) -> None:
-        """Nova gives up what it had; a hard reboot tries the new part."""
+        """Nova gives up what it had; a hard reboot makes the new part.
+
+        It is made as the old flavor wants it, which Nova takes back.
+        """
         self.flags(allow_resize_to_same_host=True)
         self.start_hosts("host1")
         server = self.boot(base.vgpu_group("_A", "4Q"))
@@ -51,11 +54,7 @@ class Failures(operations.OperationsTestBase):
         self.assertEqual({}, self.hosts["host1"].mdevs())
         self.hosts["host1"].heal()
         self._reboot_server(server, hard=True)
-        # Nova itself remembers the old slot with the new allocation.
-        self.assertEqual(
-            set(self.mdevs_of(server)), set(self.hosts["host1"].mdevs())
-        )
-        self.assertEqual(1, len(self.hosts["host1"].mdevs()))
+        self.assert_agreement("hard reboot", is_passed=True)
         self._delete_server(server)
         self.assert_nothing_left()
 

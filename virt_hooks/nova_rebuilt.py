@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers of this host whose rebuilding failed, and what is booked for them.
+
+Nova takes each of them for evacuated, and gives up its allocations on the
+host that it is on (nova/compute/manager.py, rebuild_instance); the server
+stays there, with its slots, and a hard reboot brings it back. So it is
+booked again.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import nova.conf
+from nova import context as nova_context
+from nova import exception, objects
+
+from virt_hooks import nova_records, nova_report
+
+LOG = logging.getLogger(__name__)
+
+
+class Rebuilt:
+    """What was booked for those that failed. Thread-safe; not stored."""
+
+    def __init__(self, reporter: nova_report.Reporter) -> None:
+        """Book through this one."""
+        self._reporter = reporter
+        self._booked: dict[str, Mapping[str, Any]] = {}
+        self._guard = threading.Lock()
+
+    @contextlib.contextmanager
+    def watching(self, instance: Any, allocations: Any) -> Iterator[None]:
+        """Note what is booked for a server, if its rebuilding fails."""
+        with contextlib.ExitStack() as failed:
+            if nova_records.is_rebuilt(instance) and allocations:
+                failed.callback(self._note, instance.uuid, allocations)
+            yield
+            failed.pop_all()
+
+    def _note(self, uuid: str, allocations: Mapping[str, Any]) -> None:
+        with self._guard:
+            self._booked[uuid] = {
+                provider: {"resources": record["resources"]}
+                for provider, record in allocations.items()
+            }
+
+    def look(self) -> None:
+        """Book again what Nova has given up, once it has.
+
+        :raises nova.exception.NovaException: Nova's database, or Placement,
+            can't be asked.
+        """
+        with self._guard:
+            noted = dict(self._booked)
+        for uuid, booked in noted.items():
+            instance = _read(uuid)
+            if instance is not None and nova_records.is_rebuilt(instance):
+                continue
+            is_here = (
+                instance is not None
+                and instance.host == nova.conf.CONF.host
+                and instance.resources
+            )
+            if is_here and not self._reporter.is_booked(uuid):
+                self._reporter.book(instance, booked)
+                LOG.warning("server %s is booked again where it is", uuid)
+            with self._guard:
+                self._booked.pop(uuid, None)
+
+
+def _read(uuid: str) -> Any:
+    """Return an instance, None of one that is deleted."""
+    try:
+        return objects.Instance.get_by_uuid(
+            nova_context.get_admin_context(),
+            uuid,
+            expected_attrs=["resources"],
+        )
+    except exception.InstanceNotFound:
+        return None
