@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from nova_accel import model
+from nova_accel import model, packing
 
 LOG = logging.getLogger(__name__)
 
@@ -39,13 +39,24 @@ class Book:
         with self._guard:
             return self._claims.get(consumer, ())
 
-    def remember(self, consumer: str, slots: Iterable[model.Slot]) -> None:
-        """Remember slots of which Nova says that a server has them.
+    def recall(
+        self,
+        consumer: str,
+        slots: Iterable[model.Slot],
+        found: Iterable[model.Claim],
+        expected: tuple[model.Claim, ...],
+    ) -> None:
+        """Write down a server of which Nova says that it has some slots.
 
-        Whatever stands in them now: a reboot may have taken it.
+        :param found: the claims whose partitions exist: they are ours.
+        :param expected: those together with what a reboot has unmade; what
+            stands there by and by is not ours.
         """
         with self._guard:
             self._known[consumer] = frozenset(map(_place, slots))
+            self._set(consumer, expected)
+            self._made |= {claim.handle: claim for claim in found}
+        self._written()
 
     def holds(self, consumer: str, provider: str) -> bool:
         """Return whether a server has anything of a device."""
@@ -71,6 +82,14 @@ class Book:
             self._set(consumer, held)
             self._made |= {claim.handle: claim for claim in held}
         self._written()
+
+    def beside(self, consumer: str, host: model.HostState) -> model.HostState:
+        """Return the host as it will be once all others' claims are made."""
+        others = [c for c in self.claims() if c.consumer != consumer]
+        return dataclasses.replace(
+            host,
+            devices=tuple(packing.hold(d, others) for d in host.devices),
+        )
 
     def unmade(self, handles: Iterable[str]) -> None:
         """Forget partitions that exist no more."""
@@ -149,6 +168,23 @@ class Book:
             self._claims[consumer] = held
         else:
             self._claims.pop(consumer, None)
+
+
+def only_made(held: Iterable[model.Claim]) -> tuple[model.Claim, ...]:
+    """Return the claims whose partitions are made."""
+    return tuple(c for c in held if c.state is model.ClaimState.MADE)
+
+
+def slots_of(held: Iterable[model.Claim]) -> tuple[model.Slot, ...]:
+    """Return the slots that claims stand for, without their classes."""
+    return tuple(
+        model.Slot(
+            provider=claim.provider,
+            resource_class="",
+            identifier=claim.slot,
+        )
+        for claim in held
+    )
 
 
 def within(

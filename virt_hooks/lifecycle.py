@@ -70,8 +70,7 @@ class Lifecycle:
         self.read_running = self.read_use
         #: Where others can see what this host's servers hold.
         self.published: published.Published | None = None
-        self._telling = threading.Lock()
-        self._is_known = False
+        self._telling, self._is_known = threading.Lock(), False
         self._programs = programs or programming.Programming()
         self._programs.uses = self._uses
         self._use, self._using = _NOTHING, threading.Lock()
@@ -147,14 +146,7 @@ class Lifecycle:
 
     def slots_of(self, consumer: str) -> tuple[model.Slot, ...]:
         """Return the slots that one server's claims stand for."""
-        return tuple(
-            model.Slot(
-                provider=claim.provider,
-                resource_class="",
-                identifier=claim.slot,
-            )
-            for claim in self.claims_of(consumer)
-        )
+        return book.slots_of(self.claims_of(consumer))
 
     def ensure(
         self,
@@ -184,15 +176,17 @@ class Lifecycle:
         root = self._known_root(consumer)
         with self._cards.hold(self._locks(slots)):
             host = self._look_at(root, slots)
-            before = self.claims_of(consumer)
+            known = self.claims_of(consumer)
+            before = book.only_made(known)
             if booked:  # it comes: one that is here already keeps its own
                 self._check_open(consumer, root, slots, host)
             self.book.evict(consumer, slots)
             if self._unmaking.clear(consumer, root, slots, before):
                 host = self._look_at(root, slots)
+            left = self.book.beside(consumer, host)
             found = recover.unless_held(
                 before,
-                claims.plan(consumer, groups, slots, root, host, booked),
+                claims.plan(consumer, groups, slots, root, left, booked),
             )
             found = self._programs.plan(
                 found, before, bitstreams, self.claims(), host
@@ -204,7 +198,7 @@ class Lifecycle:
                 self._executor.apply_all(self._prepare(found))
             except BaseException as error:
                 self._programs.note(error, self._read_anew)
-                self.book.write_down(consumer, before)
+                self.book.write_down(consumer, known)
                 is_late = getattr(error, "number", 0) == errno.ETIMEDOUT
                 self._unmaking.check(recover.but(found, before), is_late)
                 raise
@@ -218,18 +212,27 @@ class Lifecycle:
         return made
 
     def recall(
-        self, consumer: str, slots: Iterable[model.Slot]
+        self,
+        consumer: str,
+        slots: Iterable[model.Slot],
+        groups: tuple[flavors.RequestGroup, ...] = (),
     ) -> tuple[model.Claim, ...]:
         """Write down what a server already holds, and return it.
 
-        For the start of the service: nothing is made.
+        For the start of the service: nothing is made. What a reboot has
+        unmade keeps its room, where the server's groups tell how much.
         """
         root, wanted = self._known_root(consumer), tuple(slots)
         with self._cards.hold(self._locks(wanted)):
-            found = claims.find(consumer, wanted, root, self.host.state)
-            self.book.remember(consumer, wanted)
-            self.book.write_down(consumer, found)
-        return found
+            host = self.host.state
+            found = more = claims.find(consumer, wanted, root, host)
+            if groups and len(found) < len(wanted):
+                left = self.book.beside(consumer, host)
+                more = recover.expected(
+                    consumer, found, groups, wanted, root, left
+                )
+            self.book.recall(consumer, wanted, found, more)
+        return more
 
     def release(
         self,
@@ -346,13 +349,10 @@ class Lifecycle:
         slots: Iterable[model.Slot],
         host: model.HostState,
     ) -> None:
-        wanted = {
-            slot.provider
-            for slot in slots
-            if not self.book.holds(consumer, slot.provider)
-        }
+        wanted = {slot.provider for slot in slots}
         for device in host.devices:
-            if recover.provider_of(root, device.address) in wanted:
+            provider = recover.provider_of(root, device.address)
+            if provider in wanted and not self.book.holds(consumer, provider):
                 checks.check_open(consumer, device)
 
     def _prepare(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Nova's database tells of this host's servers."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,8 +11,8 @@ from nova import context as nova_context
 from nova import objects
 from nova.compute import task_states, vm_states
 
-from nova_accel import model
-from virt_hooks import lifecycle, slots, wanted
+from nova_accel import errors, flavors, model
+from virt_hooks import book, lifecycle, slots, wanted
 
 _REBUILDING = (
     task_states.REBUILDING,
@@ -25,6 +26,7 @@ class Records:
 
     def __init__(self) -> None:
         self.slots: dict[str, tuple[model.Slot, ...]] = {}
+        self.groups: dict[str, tuple[flavors.RequestGroup, ...]] = {}
         self.images: dict[str, frozenset[str]] = {}
         #: Servers whose guests are on their way to this host.
         self.arriving: set[str] = set()
@@ -33,14 +35,20 @@ class Records:
 
     def forget(self, uuid: str) -> None:
         """Forget a server that is gone."""
-        self.slots.pop(uuid, None)
-        self.images.pop(uuid, None)
+        for known in (self.slots, self.groups, self.images):
+            known.pop(uuid, None)
 
     def _add(
-        self, instance: Any, given: Iterable[model.Slot], consumer: str = ""
+        self,
+        instance: Any,
+        given: Iterable[model.Slot],
+        consumer: str = "",
+        is_old: bool = False,
     ) -> None:
+        """Add a server; ``is_old``: with what it had before a resize."""
         uuid = consumer or instance.uuid
         self.slots[uuid] = (*self.slots.get(uuid, ()), *given)
+        self.groups[uuid] = _groups_of(instance, is_old)
         self.images[uuid] = wanted.images_of(instance)
 
 
@@ -78,8 +86,9 @@ class AtStart:
         host = self._accel.host.state
         for uuid in self._still_waiting():
             given = self._still_waiting().get(uuid, ())
-            if len(self._accel.claims_of(uuid)) < len(given):
-                self._accel.recall(uuid, given)
+            made = book.only_made(self._accel.claims_of(uuid))
+            if len(made) < len(given):
+                self._accel.recall(uuid, given, self._groups_of(uuid))
         if host.complete and not host.unknown:
             with self._guard:
                 self._waiting = {}
@@ -97,6 +106,10 @@ class AtStart:
             found = frozenset(self._records.leaving)
             self._records.leaving.clear()
         return found
+
+    def _groups_of(self, uuid: str) -> tuple[flavors.RequestGroup, ...]:
+        with self._guard:
+            return self._records.groups.get(uuid, ())
 
     def _still_waiting(self) -> dict[str, tuple[model.Slot, ...]]:
         with self._guard:
@@ -162,11 +175,12 @@ def _add_source(context: Any, migration: Any, found: Records) -> None:
     if moved is None:
         return
     if instance.host != nova.conf.CONF.host:
-        found._add(instance, slots.of_resources(moved.old_resources))
+        old = slots.of_resources(moved.old_resources)
+        found._add(instance, old, is_old=True)
         found.leaving.add(instance.uuid)
     elif instance.vm_state == vm_states.RESIZED:
         old = slots.of_migration(instance, migration)
-        found._add(instance, old, migration.uuid)
+        found._add(instance, old, migration.uuid, is_old=True)
 
 
 def _add_arriving(context: Any, migration: Any, found: Records) -> None:
@@ -176,6 +190,17 @@ def _add_arriving(context: Any, migration: Any, found: Records) -> None:
         return
     found._add(instance, slots.of_resources(moved.new_resources))
     found.arriving.add(instance.uuid)
+
+
+def _groups_of(
+    instance: Any, is_old: bool
+) -> tuple[flavors.RequestGroup, ...]:
+    """Return what a server asks for, or did before a resize; () if unknown."""
+    with contextlib.suppress(errors.MalformedError):
+        if is_old and instance.old_flavor:
+            return flavors.parse_groups(instance.old_flavor.extra_specs)
+        return wanted.groups_of(instance)
+    return ()
 
 
 def _moved(context: Any, migration: Any) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ import types
 from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import claims as found_claims
-from nova_accel import flavors, model, names, providers
+from nova_accel import errors, flavors, model, names, providers
 from virt_hooks import connection
 
 # Partitions that carry no id of our choosing: the next one on the same
@@ -162,6 +162,26 @@ def unless_held(
         else dataclasses.replace(claim, state=model.ClaimState.PLANNED)
         for claim in found
     )
+
+
+def expected(
+    consumer: str,
+    found: tuple[model.Claim, ...],
+    groups: Iterable[flavors.RequestGroup],
+    slots: Iterable[model.Slot],
+    root: providers.ProviderRoot,
+    host: model.HostState,
+) -> tuple[model.Claim, ...]:
+    """Return what a server will need when it is started again.
+
+    :param found: the claims of what it has still; they are returned where
+        the host has no room for more, or can't be read.
+    :param host: as it will be with what others need.
+    """
+    try:
+        return found_claims.plan(consumer, groups, slots, root, host)
+    except errors.ClaimError:
+        return found
 
 
 def but(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accelerators of many servers, side by side and over restarts."""
 
+import dataclasses
 import itertools
 import logging
 import threading
@@ -11,6 +12,7 @@ from nova_accel import actions, errors, model, names, policy
 from nova_accel.host import execute
 from tests.lab import fakehost
 from tests.simulated import (
+    EIGHT_Q,
     FOUR_Q,
     GPU,
     IDLE,
@@ -158,6 +160,59 @@ def test_a_reboot_of_the_host_makes_the_same_anew(
     assert again.recall(A, (slot(),)) == ()
     assert again.ensure(A, (asks(FOUR_Q),), (slot(),)) == (held,)
     assert set(kernel.mdevs()) == {held.handle}
+
+
+def test_after_a_reboot_the_room_of_what_is_off_stays_taken(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    """The card would take one of another size, and then not what is off."""
+    (held,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
+    before = node(life)
+    kernel.reboot()
+    again = started(kernel)
+    (claim,) = again.recall(A, (slot(),), (asks(FOUR_Q),))
+    assert claim == dataclasses.replace(held, state=model.ClaimState.PLANNED)
+    assert kernel.mdevs() == {}
+    assert node(again) == before
+    again.tidy(IDLE)
+    assert again.claims() == (claim,)
+
+    eight = asks(EIGHT_Q)
+    with pytest.raises(errors.ClaimError):
+        again.ensure(B, (eight,), (slot(1),))
+    assert again.claims() == (claim,)
+    again.ensure(B, (asks(FOUR_Q),), (slot(1),))
+    assert again.ensure(A, (asks(FOUR_Q),), (slot(),)) == (held,)
+    assert len(kernel.mdevs()) == 2
+    again.release(A, (slot(),), stopped)
+    again.release(B, (slot(1),), stopped)
+    assert kernel.mdevs() == {}
+    again.ensure(B, (eight,), (slot(1),))
+
+
+def test_a_server_that_is_off_and_deleted_leaves_its_room(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    life.ensure(A, (asks(FOUR_Q),), (slot(),))
+    kernel.reboot()
+    again = started(kernel)
+    again.recall(A, (slot(),), (asks(FOUR_Q),))
+    again.release(A, (slot(),), stopped)
+    assert again.claims() == ()
+    assert EIGHT_Q in node(again).traits
+
+
+def test_room_that_is_not_there_is_not_kept(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    """Somebody else was faster: the server can't be started, and is told."""
+    life.ensure(A, (asks(FOUR_Q),), (slot(),))
+    kernel.reboot()
+    started(kernel).ensure(B, (asks(EIGHT_Q),), (slot(1),))
+    again = started(kernel)
+    assert again.recall(A, (slot(),), (asks(FOUR_Q),)) == ()
+    with pytest.raises(errors.ClaimError):
+        again.ensure(A, (asks(FOUR_Q),), (slot(),))
 
 
 def test_only_provable_orphans_are_tidied_away(

@@ -57,7 +57,8 @@ class Service:
         self.life.host.refresh()
         for server, record in self.ask("records").items():
             if record.is_here:
-                self.life.recall(server, record.slots)
+                groups = (self.technology.group,)
+                self.life.recall(server, record.slots, groups)
 
     def look(self) -> None:
         """Run a periodic pass."""

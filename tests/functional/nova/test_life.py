@@ -100,14 +100,22 @@ class Life(base.AccelTestBase):
         self.assertEqual((16, 0), self.amounts(base.T4)["VGPU"])
 
     def test_host_reboot(self) -> None:
-        """The kernel forgets the mdev; the server's start makes it anew."""
+        """The kernel forgets the mdev; the server's start makes it anew.
+
+        Until then nobody gets the card for another size.
+        """
         self.start_host(base.TWO_T4[0])
         server = self.boot(SMALL)
         (mdev,) = self.mdevs_of(server)
         self._stop_server(server)
+        self.run_periodics()
+        before = self.providers()
         self.hosts["host1"].reboot()
         self.assertEqual({}, self.hosts["host1"].mdevs())
         self.restart()
+        self.run_periodics()
+        self.assertEqual(before, self.providers())
+        self.boot(base.vgpu_group("_A", "8Q"), expected_state="ERROR")
         self._start_server(server)
         self.assertEqual({mdev}, set(self.hosts["host1"].mdevs()))
         self.assertEqual([mdev], self.mdevs_of(server))
