@@ -147,9 +147,14 @@ def in_state(one: Attachment, state: State) -> Attachment:
     return dataclasses.replace(one, state=state)
 
 
-def beside(one: Attachment, besides: Mapping[str, int]) -> Attachment:
-    """Return an attachment with what else the server has of its provider."""
-    return dataclasses.replace(one, besides=dict(besides))
+def among(one: Attachment, booked: Mapping[str, int]) -> Attachment:
+    """Return an attachment with what the server has beside it by now.
+
+    :param booked: what it has of the provider in Placement, with this.
+    """
+    left = {name: n - one.resources.get(name, 0) for name, n in booked.items()}
+    besides = {name: amount for name, amount in left.items() if amount > 0}
+    return dataclasses.replace(one, besides=besides)
 
 
 def next_number(attachments: Iterable[Attachment]) -> int:

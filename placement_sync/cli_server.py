@@ -2,12 +2,14 @@
 """``nova-accel server``: what a server has, and one profile more or less."""
 
 import argparse
+import importlib
 import json
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
-from nova_accel import errors, report
-from placement_sync import api, cli_options, nova_bus, nova_side, records
+from nova_accel import errors, plugin, report
+from placement_sync import api, cli_options, nova_side, records
 
 _HEAD = ("NAME", "PROFILE", "DEVICE", "STATE", "HANDLE", "PROVIDER")
 _FLAVOR = "(flavor)"
@@ -98,12 +100,26 @@ def run(arguments: argparse.Namespace) -> str:
         words["profile"] = arguments.profile
     elif arguments.action == "detach":
         words["name"] = arguments.name
-    told = nova_bus.Bus(chosen.files).ask(
+    told = _bus(chosen.files).ask(
         host, arguments.action, arguments.action != "show", **words
     )
     if arguments.json:
         return json.dumps(told, indent=2) + "\n"
     return _TEXTS[arguments.action](server, told)
+
+
+def _bus(files: Sequence[str]) -> Any:
+    """Return Nova's message bus; Nova is loaded for who asks it only.
+
+    :raises CommandError: Nova is not installed here.
+    """
+    try:
+        found = importlib.import_module("placement_sync.nova_bus")
+    except ImportError as error:
+        raise plugin.CommandError(
+            "server", f"it needs Nova in this Python environment: {error}"
+        ) from error
+    return found.Bus(files)
 
 
 def find_server(door: api.Door, wanted: str) -> tuple[str, str]:

@@ -89,7 +89,7 @@ class AttachingDriver(nova_show.ShowingDriver):
             one = self._pick(instance, name)
             handles = self._handles_in(uuid, one)
             booked = self._booking.read(context, uuid).get(one.provider, {})
-            one = _besides(one, booked)
+            one = attached.among(one, booked)
             self._note(
                 instance, one, attached.State.GOING, None, nova_mend.DETACHING
             )
@@ -301,11 +301,3 @@ class AttachingDriver(nova_show.ShowingDriver):
     ) -> None:
         with nova_report.logged("can't put %s back", one.name):
             nova_plug.restore(self._host, instance, handles)
-
-
-def _besides(
-    one: attached.Attachment, booked: dict[str, int]
-) -> attached.Attachment:
-    """Return an attachment with what the server has beside it by now."""
-    left = {n: a - one.resources.get(n, 0) for n, a in booked.items()}
-    return attached.beside(one, {n: a for n, a in left.items() if a > 0})

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+import dataclasses
 import json
+import random
 import string
 
 import pytest
@@ -84,11 +86,25 @@ def test_one_more_taken_away_leaves_nothing(
 
 
 @given(attachments())
-def test_total_is_what_is_beside_and_its_own(one: attached.Attachment) -> None:
+def test_what_is_beside_it_is_what_stays(one: attached.Attachment) -> None:
+    """Allocated and given up, the server has what it had before."""
     for name, amount in one.total.items():
         assert amount == one.besides.get(name, 0) + one.resources.get(name, 0)
-    alone = attached.beside(one, {})
-    assert dict(alone.total) == dict(one.resources)
+    assert attached.among(one, one.total).besides == one.besides
+
+
+@given(st.lists(attachments(), min_size=2, max_size=5), st.randoms())
+def test_in_whatever_order_they_come_and_go(
+    many: list[attached.Attachment], rng: random.Random
+) -> None:
+    """Those of one provider leave each other's alone."""
+    held: dict[str, int] = dict(many[0].besides)
+    before = dict(held)
+    for one in many:
+        held = dict(dataclasses.replace(one, besides=held).total)
+    for one in rng.sample(many, len(many)):
+        held = dict(attached.among(one, held).besides)
+    assert held == before
 
 
 @pytest.mark.parametrize(
