@@ -115,8 +115,9 @@ ALL = (MDEV, TYPED_VF, PLAIN_VF, WHOLE, REGION)
 def matrix(case: type, *usual: Technology) -> dict[str, type]:
     """Return a test case for each technology, by names that tell both.
 
-    :param usual: with which it runs unless more are asked for; an older
-        Nova, whose driver is called in the same way, runs with the first.
+    :param usual: with which it runs unless more are asked for; a Nova under
+        eventlet, whose driver is called in the same way, runs with the
+        first.
     """
     return {
         name: type(

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's own test cases, made to start our driver."""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import fixtures
+import nova.conf
+from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.libvirt import base
+
+# Before Nova's fixtures forbid the import of the real libvirt.
+import virt_hooks.connection  # noqa: F401
+from nova_accel import conf, config_source
+from tests.functional.nova_own import chosen
+
+_CONF = nova.conf.CONF
+_STOCK = "libvirt.LibvirtDriver"
+_OURS = "accel.AccelLibvirtDriver"
+_ASKED = os.environ.get("NOVA_ACCEL_NOVA_OWN", "").split(",")
+# What the names of our providers have after their host's.
+_MARK = "_accel_"
+_fake_list = fakelibvirt.Connection.listAllDomains
+
+
+class Switched(base.ServersTestBase):
+    """Mixed into a test case of Nova's: its computes run our driver."""
+
+    #: Root of a host with cards of ours; the same for all.
+    root = Path("/nonexistent")
+
+    def setUp(self) -> None:
+        self._state = self.useFixture(fixtures.TempDir()).path
+        super().setUp()
+
+    def _clear_attrs(self) -> None:
+        # pytest sets the test method on the object and deletes it later;
+        # Nova deletes every attribute to save memory.
+        method = self.__dict__.get(self._testMethodName)
+        super()._clear_attrs()
+        if method is not None:
+            self.__dict__[self._testMethodName] = method
+
+    def _setup_services(self) -> None:
+        # Nova looks for it below its site-packages, wheels put it here.
+        self.flags(
+            api_paste_config=f"{sys.prefix}/etc/nova/api-paste.ini",
+            group="wsgi",
+        )
+        super()._setup_services()
+
+    def flags(self, **options: Any) -> None:
+        """Set options; where Nova's tests name their driver, set ours."""
+        if options.get("compute_driver") == _STOCK and not is_stock():
+            self._switch_on()
+            options["compute_driver"] = _OURS
+        super().flags(**options)
+
+    def _switch_on(self) -> None:
+        found = set(map(id, sys.meta_path))
+        config_source.install_finder()
+        for finder in sys.meta_path:
+            if id(finder) not in found:
+                self.addCleanup(sys.meta_path.remove, finder)
+        for name, stand_in in (
+            ("virt_hooks.connection.libvirt", fakelibvirt),
+            (
+                "nova.tests.fixtures.libvirt.Connection.listAllDomains",
+                _list_domains,
+            ),
+        ):
+            self.useFixture(fixtures.MonkeyPatch(name, stand_in))
+        conf.read_settings(_CONF)
+        super().flags(group="nova_accel", root=str(self.root), sync_interval=0)
+
+    def _get_all_rps_in_a_tree(self, in_tree_rp_uuid: str) -> list[Any]:
+        """Return Nova's providers: its tests count them."""
+        return [
+            record
+            for record in super()._get_all_rps_in_a_tree(in_tree_rp_uuid)
+            if _MARK not in record["name"]
+        ]
+
+    def start_service(
+        self, name: str, host: str | None = None, **kwargs: Any
+    ) -> Any:
+        """Start a service; each host has files of its own."""
+        if name == "compute" and _CONF.compute_driver == _OURS:
+            state_dir = f"{self._state}/{host}"
+            super().flags(group="nova_accel", state_dir=state_dir)
+        return super().start_service(name, host=host, **kwargs)
+
+
+def _list_domains(connection: Any, flags: int = 0) -> list[Any]:
+    """Return the domains; flags of 0 mean all, as in libvirt."""
+    if flags == 0:
+        return list(connection._vms.values())
+    found: list[Any] = _fake_list(connection, flags)
+    return found
+
+
+def is_stock() -> bool:
+    """Return whether Nova's own driver is started, to compare."""
+    return "stock" in _ASKED
+
+
+def cases() -> dict[str, type]:
+    """Return Nova's test cases, switched, by name; some, or all."""
+    found: dict[str, type] = {}
+    for name, usual in chosen.USUAL.items():
+        known = _cases_of(name)
+        if "all" not in _ASKED:
+            known = {label: known[label] for label in usual}
+        for label, case in known.items():
+            wanted = _tests_of(case) if "all" in _ASKED else {*usual[label]}
+            assert wanted <= _tests_of(case), wanted
+            wanted -= _excluded(f"{name}.{label}")
+            unwanted = dict.fromkeys(_tests_of(case) - wanted)
+            whole = f"{name}_{label}"
+            found[whole] = type(
+                whole,
+                (Switched, case),
+                {"__module__": __name__, **unwanted},
+            )
+    return found
+
+
+def _excluded(case: str) -> set[str]:
+    """Return what a test case has that is not for our driver."""
+    if is_stock():
+        return set()
+    return {
+        name.rpartition(".")[2]
+        for name in chosen.EXCLUDED
+        if name.rpartition(".")[0] == case
+    }
+
+
+def _cases_of(name: str) -> dict[str, type]:
+    """Return the test cases of a module of Nova's that start computes."""
+    module = importlib.import_module(f"nova.tests.functional.libvirt.{name}")
+    return {
+        label: case
+        for label, case in vars(module).items()
+        if isinstance(case, type)
+        and issubclass(case, base.ServersTestBase)
+        and case.__module__ == module.__name__
+        and _tests_of(case)
+    }
+
+
+def _tests_of(case: type) -> set[str]:
+    return {name for name in dir(case) if name.startswith("test_")}

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's own functional tests hold with our driver, too."""
+
+from typing import Any
+
+import pytest
+from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.libvirt import test_vgpu
+
+from tests.functional.nova_own import switched
+from virt_hooks import nova_driver
+
+globals().update(switched.cases())
+
+
+@pytest.mark.skipif(switched.is_stock(), reason="our driver is off")
+class Beside(switched.Switched, test_vgpu.VGPUTestBase):
+    def test_cards_of_ours_are_there(self) -> None:
+        """What passes here passes beside providers of ours."""
+        self.flags(
+            enabled_mdev_types=fakelibvirt.NVIDIA_11_VGPU_TYPE,
+            group="devices",
+        )
+        compute: Any = self.start_compute_with_vgpu("host1")
+        self.assertIsInstance(compute.driver, nova_driver.AccelLibvirtDriver)
+        found = [record["name"] for record in self._get_all_providers()]
+        self.assertIn("host1_accel_0000_65_00_0", found)
+        self.assertIn("host1_pci_0000_81_01_0", found)
