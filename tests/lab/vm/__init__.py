@@ -18,6 +18,7 @@ from tests.lab.vm.serve import (
     shared_dir,
     start,
     stop,
+    switch_off,
     virt_type,
 )
 
@@ -61,5 +62,6 @@ __all__ = [
     "shared_dir",
     "start",
     "stop",
+    "switch_off",
     "virt_type",
 ]

@@ -8,10 +8,11 @@ import re
 
 from tests.lab.vm import errors
 
-#: first of two consecutive TCP ports on 127.0.0.1; the environment variable
+#: first TCP port on 127.0.0.1, two for each machine; the environment variable
 #: lets two labs run side by side
 PORT_VARIABLE = "NOVA_ACCEL_LAB_PORT"
 DEFAULT_PORT = 16599
+_PORTS = 2
 
 #: paths travel on the kernel's command line and in QEMU options, where white
 #: space and commas separate
@@ -22,18 +23,18 @@ GUEST_FILES = pathlib.Path(__file__).resolve().parent / "guest"
 STANDIN_SOURCES = pathlib.Path(__file__).resolve().parent.parent / "standins"
 
 
-def port_base() -> int:
-    """Return the first port: libvirt, then the command channel."""
+def port_base(number: int = 0) -> int:
+    """Return a machine's first port: libvirt, then the command channel."""
     text = os.environ.get(PORT_VARIABLE, str(DEFAULT_PORT))
     if not text.isdecimal() or not 1024 <= int(text) <= 65000:
         msg = f"{PORT_VARIABLE}={text}: give a port from 1024 to 65000"
         raise errors.LabVmError(msg)
-    return int(text)
+    return int(text) + _PORTS * number
 
 
-def libvirt_uri() -> str:
-    """Return the URI of the served machine's libvirtd."""
-    return f"qemu+tcp://127.0.0.1:{port_base()}/system"
+def libvirt_uri(number: int = 0) -> str:
+    """Return the URI of a served machine's libvirtd."""
+    return f"qemu+tcp://127.0.0.1:{port_base(number)}/system"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,8 @@ class Layout:
 
     #: everything below is made by us and may be deleted when nothing runs
     root: pathlib.Path
+    #: which of the machines that are served from what is prepared there
+    number: int = 0
 
     @property
     def debs(self) -> pathlib.Path:
@@ -101,7 +104,17 @@ class Layout:
     @property
     def serve(self) -> pathlib.Path:
         """State of the served machine; /run/lab inside."""
-        return self.root / "serve"
+        return self._own("serve")
+
+    @property
+    def disk(self) -> pathlib.Path:
+        """What a machine keeps when it is switched off."""
+        return self.serve / "disk"
+
+    @property
+    def capabilities(self) -> pathlib.Path:
+        """What libvirt has learned of QEMU inside."""
+        return self.serve / "capabilities"
 
     @property
     def jobs(self) -> pathlib.Path:
@@ -111,12 +124,15 @@ class Layout:
     @property
     def sysfs(self) -> pathlib.Path:
         """Mount point of the served machine's /sys."""
-        return self.root / "sys"
+        return self._own("sys")
 
     @property
     def dev(self) -> pathlib.Path:
         """Mount point of our /dev with the served machine's FPGAs in it."""
-        return self.root / "dev"
+        return self._own("dev")
+
+    def _own(self, name: str) -> pathlib.Path:
+        return self.root / (f"{name}-{self.number}" if self.number else name)
 
     def release(self) -> str:
         """Return the prepared kernel's release.
@@ -142,6 +158,6 @@ def check_path(path: pathlib.Path) -> pathlib.Path:
     return absolute
 
 
-def layout_of(lab: pathlib.Path) -> Layout:
-    """Return the layout of the VM under ``lab`` (the .lab directory)."""
-    return Layout(root=check_path(lab) / "vm")
+def layout_of(lab: pathlib.Path, number: int = 0) -> Layout:
+    """Return the layout of a VM under ``lab`` (the .lab directory)."""
+    return Layout(root=check_path(lab) / "vm", number=number)

@@ -16,8 +16,9 @@ QEMU = "qemu-system-x86_64"
 #: guest memory; shared, because virtiofsd maps it
 MEMORY_MIB = 3072
 
-#: host identity as libvirt inside reads it (SMBIOS): always the same
-HOST_UUID = "6c61622d-766d-4e6f-8661-2d616363656c"
+#: host identity as libvirt inside reads it (SMBIOS): always the same, but
+#: for its last byte, to which the machine's number is added
+HOST_UUID = "6c61622d-766d-4e6f-8661-2d6163636500"
 MAC = "52:54:00:6c:61:62"
 
 #: QEMU 7.2's own virtiofsd (Debian 12)
@@ -27,6 +28,11 @@ VIRTIOFSD = pathlib.Path("/usr/lib/qemu/virtiofsd")
 _BLACKLIST = (
     "ahci,libata,nouveau,drm,lpc_ich,i2c_i801,intel_agp,button,pcspkr,psmouse"
 )
+
+
+def host_name(number: int = 0) -> str:
+    """Return the name that a machine has inside."""
+    return f"labvm{number + 1}" if number else "labvm"
 
 
 def has_kvm() -> bool:
@@ -69,6 +75,7 @@ class Machine:
     place: layout.Layout
     run_dir: pathlib.Path
     with_topology: bool = True
+    memory_mib: int = MEMORY_MIB
     #: a directory that is read-write inside at the same path
     share: pathlib.Path | None = None
     #: TCP ports: on the host's loopback -> in the machine
@@ -131,14 +138,15 @@ class Machine:
             # one processor is faster than two under TCG; "max" has SVM
             tcg = "tcg,thread=multi,tb-size=512"
             cpu = ["-accel", tcg, "-cpu", "max", "-smp", "1"]
-        size = f"{MEMORY_MIB}M"
+        size = f"{self.memory_mib}M"
+        uuid = f"{HOST_UUID[:-2]}{self.place.number:02x}"
         return [
             *("-machine", machine),
             *cpu,
             *("-m", size),
             "-object",
             f"memory-backend-memfd,id=ram,size={size},share=on",
-            *("-uuid", HOST_UUID),
+            *("-uuid", uuid),
         ]
 
     def _kernel(self) -> list[str]:
@@ -149,6 +157,7 @@ class Machine:
             "modules": str(self.place.kernel / "lib/modules" / release),
             "root": str(self.place.root),
             "kvm": "yes" if has_kvm() else "no",
+            "host": host_name(self.place.number),
             **({"share": str(self.share)} if self.share else {}),
             **self.options,
         }

@@ -4,6 +4,9 @@
 Services that run natively on this machine reach its libvirtd over TCP, its
 /sys and its FPGAs' devices through FUSE mounts, and its shell through a
 command channel; all on 127.0.0.1.
+
+Number 0 is the machine with all the devices. The others are further hosts
+beside it, small ones, whose only devices are mtty's.
 """
 
 import contextlib
@@ -27,6 +30,11 @@ SERVED_MODULES = (
     "nvme",
     "mtty",
 )
+
+#: loaded in a further machine
+_FURTHER_MODULES = ("vfio", "vfio_iommu_type1", "mdev", "mtty")
+#: what libvirtd and a few guests of 64 MiB take there
+_FURTHER_MIB = 1024
 
 #: $0 becomes /sys, $1 lies over /usr/lib, $2 becomes /dev with what is
 #: mounted below that; the rest is the command
@@ -52,14 +60,14 @@ _VOLATILE = (
 )
 
 
-def _ports() -> dict[int, int]:
-    base = layout.port_base()
+def _ports(number: int) -> dict[int, int]:
+    base = layout.port_base(number)
     return {base: 16509, base + 1: 7001}
 
 
-def is_up(lab: pathlib.Path) -> bool:
-    """Return whether the served machine runs and its /sys is mounted."""
-    place = layout.layout_of(lab)
+def is_up(lab: pathlib.Path, number: int = 0) -> bool:
+    """Return whether a served machine runs and its /sys is mounted."""
+    place = layout.layout_of(lab, number)
     records = processes.load(place.serve / _RECORDS)
     return (
         {"qemu", "remotefs", "remotedev"} <= records.keys()
@@ -70,41 +78,67 @@ def is_up(lab: pathlib.Path) -> bool:
 
 
 def start(
-    lab: pathlib.Path, *, share: pathlib.Path, timeout_s: float = 300
+    lab: pathlib.Path,
+    *,
+    share: pathlib.Path,
+    number: int = 0,
+    is_disk_kept: bool = False,
+    timeout_s: float = 300,
 ) -> None:
-    """Boot the served machine and mount its /sys; nothing if it is up.
+    """Boot a served machine and mount its /sys; nothing if it is up.
 
-    ``share`` is created and is read-write inside at the same path. Raises
-    BootError, with the reason, when it is not ready in ``timeout_s``.
+    ``share`` is created and is read-write inside at the same path. With
+    ``is_disk_kept`` libvirt inside has the domains that it had when the
+    machine was switched off. Raises BootError, with the reason, when it is
+    not ready in ``timeout_s``.
     """
-    if is_up(lab):
+    if is_up(lab, number):
         return
-    stop(lab)
+    stop(lab, number)
     say = progress.Progress()
-    place = layout.layout_of(lab)
+    place = layout.layout_of(lab, number)
     shared = layout.check_path(share)
     shared.mkdir(parents=True, exist_ok=True)
-    place.serve.mkdir(parents=True, exist_ok=True)
+    if place.disk.exists() and not is_disk_kept:
+        shutil.rmtree(place.disk)
+    place.disk.mkdir(parents=True, exist_ok=True)
     for name in _VOLATILE:
         (place.serve / name).unlink(missing_ok=True)
     (place.serve / _SHARE).write_text(f"{shared}\n")
     shutil.copy(layout.GUEST_FILES / "serve", place.serve / "job")
-    boot = machine.Machine(
-        place=place,
-        run_dir=place.serve,
-        share=shared,
-        forwards=_ports(),
-        ports=remotefs.PORTS,
-        options={"load": ",".join(SERVED_MODULES)},
-    )
+    _learn(lab, place)
     try:
-        _boot(boot, timeout_s)
+        _boot(_machine(place, shared), timeout_s)
         say.say("lab VM ready: libvirtd, devices")
         _mount_sysfs(place)
     except BaseException:
-        stop(lab)
+        stop(lab, number)
         raise
     say.say(f"its /sys is mounted on {place.sysfs}")
+
+
+def _machine(
+    place: layout.Layout, shared: pathlib.Path
+) -> machine.Machine:
+    is_first = place.number == 0
+    modules = SERVED_MODULES if is_first else _FURTHER_MODULES
+    return machine.Machine(
+        place=place,
+        run_dir=place.serve,
+        with_topology=is_first,
+        memory_mib=machine.MEMORY_MIB if is_first else _FURTHER_MIB,
+        share=shared,
+        forwards=_ports(place.number),
+        ports=remotefs.PORTS,
+        options={"load": ",".join(modules)},
+    )
+
+
+def _learn(lab: pathlib.Path, place: layout.Layout) -> None:
+    """Spare libvirt in a further machine to probe the same QEMU again."""
+    known = layout.layout_of(lab).capabilities
+    if known.exists() and not place.capabilities.exists():
+        shutil.copytree(known, place.capabilities)
 
 
 def _boot(boot: machine.Machine, timeout_s: float) -> None:
@@ -144,9 +178,21 @@ def _mount_sysfs(place: layout.Layout) -> None:
     remotefs.await_mount(place, clients.values())
 
 
-def stop(lab: pathlib.Path) -> None:
+def switch_off(lab: pathlib.Path, number: int = 0) -> None:
+    """Take the power from a served machine: nothing in it can end.
+
+    Its disk is there for :func:`start`.
+    """
+    place = layout.layout_of(lab, number)
+    records = processes.load(place.serve / _RECORDS)
+    if "qemu" in records:
+        records["qemu"].terminate(grace_s=3)
+    stop(lab, number)
+
+
+def stop(lab: pathlib.Path, number: int = 0) -> None:
     """End what :func:`start` began; nothing when nothing runs."""
-    place = layout.layout_of(lab)
+    place = layout.layout_of(lab, number)
     records = processes.load(place.serve / _RECORDS)
     remotefs.unmount(place)
     for name in {"remotefs", "remotedev"} & records.keys():
@@ -172,14 +218,14 @@ def _await_end(place: layout.Layout, qemu: processes.ProcessRecord) -> None:
         time.sleep(0.05)
 
 
-def exec_prefix(lab: pathlib.Path) -> list[str]:
+def exec_prefix(lab: pathlib.Path, number: int = 0) -> list[str]:
     """Return what to put before a command so that /sys is the machine's.
 
     The command gets a private mount namespace, in which /usr/lib has the
     vendor's tools and /dev the machine's FPGAs too. libudev is told not to
     insist that /sys is a sysfs.
     """
-    place = layout.layout_of(lab)
+    place = layout.layout_of(lab, number)
     return [
         "env",
         "SYSTEMD_DEVICE_VERIFY_SYSFS=0",
@@ -202,22 +248,25 @@ def shared_dir(lab: pathlib.Path) -> pathlib.Path:
     return pathlib.Path((place.serve / _SHARE).read_text().strip())
 
 
-def virt_type(lab: pathlib.Path) -> str:
+def virt_type(lab: pathlib.Path, number: int = 0) -> str:
     """Return the libvirt domain type that works inside: kvm or qemu."""
-    place = layout.layout_of(lab)
+    place = layout.layout_of(lab, number)
     return (place.serve / "virt-type").read_text().strip()
 
 
 def guest_exec(
-    lab: pathlib.Path, argv: Sequence[str], timeout_s: float = 60
+    lab: pathlib.Path,
+    argv: Sequence[str],
+    timeout_s: float = 60,
+    number: int = 0,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command inside the served machine, as root.
+    """Run a command inside a served machine, as root.
 
     Returns its exit status and output; the status is 124 when the machine
     stopped it after ``timeout_s``. Raises NotRunningError when the machine
     is not up.
     """
-    place = layout.layout_of(lab)
+    place = layout.layout_of(lab, number)
     records = processes.load(place.serve / _RECORDS)
     if "qemu" not in records or not records["qemu"].is_alive():
         msg = "the lab VM is not up: start it first"
@@ -233,7 +282,9 @@ def _command(
     with tempfile.TemporaryDirectory(dir=calls) as name:
         call = pathlib.Path(name)
         (call / "run").write_text(f"exec {shlex.join(argv)}\n")
-        status = _call_channel(f"{call.name} {timeout_s:g}\n", timeout_s)
+        base = layout.port_base(place.number)
+        request = f"{call.name} {timeout_s:g}\n"
+        status = _call_channel(base + 1, request, timeout_s)
         return subprocess.CompletedProcess(
             list(argv),
             status,
@@ -242,8 +293,8 @@ def _command(
         )
 
 
-def _call_channel(request: str, timeout_s: float) -> int:
-    address = ("127.0.0.1", layout.port_base() + 1)
+def _call_channel(port: int, request: str, timeout_s: float) -> int:
+    address = ("127.0.0.1", port)
     # the machine keeps the time; we only guard against its death
     with socket.create_connection(address, timeout_s + 10) as channel:
         channel.sendall(request.encode())

@@ -156,9 +156,14 @@ lab_udev() {
 # lab_libvirtd [ADDRESS]: libvirtd; with ADDRESS also on TCP port 16509 there
 lab_libvirtd() {
     mkdir -p /run/libvirt /run/lab/capabilities /var/lib/libvirt/qemu
-    rm -rf /etc/libvirt/qemu/*.xml /etc/libvirt/qemu/autostart \
-        /etc/libvirt/qemu/networks/autostart /etc/libvirt/secrets \
-        /etc/libvirt/storage /var/lib/libvirt/qemu/* /run/libvirtd.pid
+    rm -rf /etc/libvirt/secrets /etc/libvirt/storage \
+        /var/lib/libvirt/qemu/* /run/libvirtd.pid
+    # what a host has on its disk: the domains, and the memory of those that
+    # were saved
+    for lab_kept in /etc/libvirt/qemu /var/lib/libvirt/qemu/save; do
+        mkdir -p "$lab_kept" "/run/lab/disk$lab_kept" &&
+            mount --bind "/run/lab/disk$lab_kept" "$lab_kept" || return 1
+    done
     # probing QEMU takes seconds: keep the result between two boots
     lab_cache=/var/cache/libvirt/qemu/capabilities
     rm -rf "$lab_cache" && mkdir -p "$lab_cache"
