@@ -15,6 +15,10 @@ from tests.lab.cloud.processes import run
 
 #: A server's limit under software emulation on busy cores.
 SERVER_SECONDS = 480.0
+#: Of Nova's API, before evacuated servers were left stopped.
+_ACTIONS = "2.94"
+#: How often in a row a server is seen in a wrong state with nothing to do.
+_STILL = 20
 _MICROVERSION = {"OpenStack-API-Version": "placement 1.39"}
 
 
@@ -120,13 +124,40 @@ class Site:
 
         :param more: what else Nova's API is told.
         """
+        wanted = {"image_id": self._image, "networks": "none", **more}
         return self.api.compute.create_server(
-            name=name,
-            flavor_id=flavor.id,
-            image_id=self._image,
-            networks="none",
-            **more,
+            name=name, flavor_id=flavor.id, **wanted
         )
+
+    def act(self, server: Any, action: str, **arguments: Any) -> None:
+        """Ask Nova for a server's action, by its name in Nova's API."""
+        answer = self.api.compute.post(
+            f"/servers/{server.id}/action",
+            json={action: arguments or None},
+            microversion=_ACTIONS,
+        )
+        assert answer.status_code < 300, answer.text
+
+    def reach(self, server: Any, *states: str) -> Any:
+        """Wait until a server is in one of these states, and return it.
+
+        One that settles in another has not done what it was asked for.
+        """
+        seen: list[str] = []
+
+        def settled() -> Any:
+            now = self.api.compute.get_server(server.id)
+            if now.task_state is not None:
+                seen.clear()
+                return None
+            seen.append(now.status)
+            # Nova writes a task's end and its state one after the other.
+            is_there = now.status in states
+            return now if is_there or len(seen) > _STILL else None
+
+        now = wait_for(settled, f"{server.name} to be {states}")
+        assert now.status in states, f"{states}: {fault(now)}"
+        return now
 
     def settle(self, server: Any) -> Any:
         """Wait until a server is ACTIVE or in ERROR; return it."""
@@ -169,6 +200,12 @@ class Site:
     def allocations(self, server: Any) -> dict[str, dict[str, int]]:
         """Return what placement booked for a server, by provider."""
         found = self._placement(f"/allocations/{server.id}")["allocations"]
+        return {uuid: item["resources"] for uuid, item in found.items()}
+
+    def consumers(self, provider: str) -> dict[str, dict[str, int]]:
+        """Return what placement booked of a provider, by consumer."""
+        path = f"/resource_providers/{provider}/allocations"
+        found = self._placement(path)["allocations"]
         return {uuid: item["resources"] for uuid, item in found.items()}
 
     def domain(self, server: Any) -> str:

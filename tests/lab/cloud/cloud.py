@@ -4,7 +4,7 @@
 import concurrent.futures
 import dataclasses
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.lab.cloud import backends, settings
@@ -21,6 +21,8 @@ from tests.lab.cloud.snapshots import Snapshots
 IMAGE = "tiny"
 FLAVOR = "nano"
 
+#: The name of nova-compute's process, of its log and its nova.conf.
+COMPUTE = "nova-compute"
 #: nova-compute logs this after its first report to placement, just before
 #: it listens (nova.service.Service.start).
 COMPUTE_READY = "Join ServiceGroup membership for this service compute"
@@ -81,8 +83,8 @@ class Cloud:
 
         An overlay is a further configuration file whose values win.
         """
-        self.processes.stop("nova-compute")
-        self._start_compute(self._compute_host(), overlay)
+        self.processes.stop(COMPUTE)
+        self.start_compute(COMPUTE, self.prefix, overlay)
 
     def restart_control(self, overlay: Path | None = None) -> None:
         """End nova-conductor and nova-api and start them again.
@@ -176,7 +178,7 @@ class Cloud:
         yield Step(
             "nova-compute",
             ("nova-conductor", "hardware", "keystone", "placement"),
-            lambda: self._start_compute(self._compute_host(), None),
+            lambda: self.start_compute(COMPUTE, self.prefix),
         )
         yield Step(
             "cell mapping",
@@ -238,25 +240,24 @@ class Cloud:
         probe = self.processes.says(name, ready, seen)
         self.processes.wait(name, probe, process)
 
-    def _start_compute(
-        self, host: settings.ComputeHost, overlay: Path | None
+    def start_compute(
+        self, name: str, prefix: Sequence[str], overlay: Path | None = None
     ) -> None:
-        """Start nova-compute where the hardware's /sys is its /sys."""
-        files = [self.layout.etc / "nova-compute.conf"]
+        """Start a nova-compute where its hardware's /sys is /sys.
+
+        :param name: of the process, its log and its configuration.
+        :param prefix: what makes that /sys its own.
+        """
+        files = [self.layout.etc / f"{name}.conf"]
         if overlay is not None:
             files.append(overlay)
-        log = self.processes.log("nova-compute")
+        log = self.processes.log(name)
         seen = log.stat().st_size if log.exists() else 0
-        process = self.processes.spawn(
-            "nova-compute",
-            [
-                *host.prefix,
-                self.layout.program("nova-compute"),
-                *(f"--config-file={path}" for path in files),
-            ],
-        )
-        ready = self.processes.says("nova-compute", COMPUTE_READY, seen)
-        self.processes.wait("nova-compute", ready, process)
+        program = self.layout.program(COMPUTE)
+        argv = [*prefix, program, *(f"--config-file={f}" for f in files)]
+        process = self.processes.spawn(name, argv)
+        ready = self.processes.says(name, COMPUTE_READY, seen)
+        self.processes.wait(name, ready, process)
 
     def _prepare(self, *argv: str) -> None:
         program = str(self.layout.inside / "lab_prepare.py")

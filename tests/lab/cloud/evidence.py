@@ -5,6 +5,7 @@ Nothing here asks nova or placement: mdevs come from the compute host's
 kernel, claims from nova's database, reasons from the services' logs.
 """
 
+import dataclasses
 import json
 import re
 import sqlite3
@@ -25,6 +26,12 @@ _CLAIMS = """
     JOIN instance_extra e ON e.instance_uuid = i.uuid
     WHERE i.deleted = 0 AND i.host IS NOT NULL AND e.resources IS NOT NULL
 """
+_HELD = """
+    SELECT i.uuid, i.host, i.vm_state, e.resources, e.migration_context
+    FROM instances i JOIN instance_extra e ON e.instance_uuid = i.uuid
+    WHERE i.deleted = 0
+"""
+_MOVE = "SELECT uuid, source_compute FROM migrations WHERE id = ?"
 
 
 def mdevs(layout: Layout) -> set[str]:
@@ -49,6 +56,38 @@ def _identifiers(text: str) -> Iterator[str]:
     listed = json.loads(text)["nova_object.data"]["objects"]
     for item in listed:
         yield str(item["nova_object.data"]["identifier"])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """What nova's database says that a consumer holds."""
+
+    host: str
+    #: a server, or the migration of one that has been moved and may go back
+    consumer: str
+    server: str
+    #: providers, and the slots of them
+    slots: frozenset[tuple[str, str]]
+
+
+def held(layout: Layout) -> Iterator[Held]:
+    """Yield what each server holds, and what each waits to go back to."""
+    path = layout.databases / "nova_cell1.sqlite"
+    for uuid, host, state, resources, moved in _rows(path, _HELD):
+        if host is not None:
+            yield Held(host, uuid, uuid, _slots(json.loads(resources or "{}")))
+        if state == "resized" and moved is not None:
+            context = json.loads(moved)["nova_object.data"]
+            number = int(context["migration_id"])
+            ((move, source),) = _rows(path, _MOVE, number)
+            old = _slots(context.get("old_resources") or {})
+            yield Held(source, move, uuid, old)
+
+
+def _slots(record: Any) -> frozenset[tuple[str, str]]:
+    listed = record.get("nova_object.data", {}).get("objects", ())
+    values = (item["nova_object.data"] for item in listed)
+    return frozenset((v["provider_uuid"], v["identifier"]) for v in values)
 
 
 def log_lines(log: Path, pattern: str, offset: int = 0) -> list[str]:
@@ -99,9 +138,9 @@ def _column(path: Path, query: str) -> set[str]:
     return {str(value) for (value,) in _rows(path, query)}
 
 
-def _rows(path: Path, query: str) -> list[tuple[Any, ...]]:
+def _rows(path: Path, query: str, *values: int) -> list[tuple[Any, ...]]:
     database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     try:
-        return database.execute(query).fetchall()
+        return database.execute(query, values).fetchall()
     finally:
         database.close()

@@ -16,6 +16,8 @@ from tests.lab.vm.prepare import prepare
 
 #: The entry script writes what source the installed wheel was made of.
 _WHEEL_STAMP = "wheel.stamp"
+#: The VM, and the second one that tests may have left.
+_HOSTS = 2
 
 
 def up(layout: Layout, options: Options) -> None:
@@ -52,7 +54,8 @@ def down(layout: Layout) -> None:
     """End everything that the lab started; LabError if something stays."""
     clouds.Cloud(layout).end()
     try:
-        serve.stop(layout.lab)
+        for number in range(_HOSTS):
+            serve.stop(layout.lab, number)
     except errors.LabVmError as error:
         raise LabError(f"the VM could not be ended: {error}") from error
     remove_state(layout)

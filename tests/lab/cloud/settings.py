@@ -115,6 +115,28 @@ def simulated_compute(
     return render(ini)
 
 
+def host_name(number: int) -> str:
+    """Return the name in Nova of a compute host that runs guests."""
+    return f"{HOST}-{number + 1}" if number else HOST
+
+
+def further_compute(
+    layout: Layout, options: Options, host: ComputeHost, number: int
+) -> str:
+    """Return the configuration of a further host that runs guests.
+
+    It has the lab's own instances directory.
+    """
+    name, state = host_name(number), layout.state / host_name(number)
+    ini = _nova_compute(layout, options, host, f"nova-compute-{number + 1}")
+    (state / "locks").mkdir(parents=True, exist_ok=True)
+    ini["DEFAULT"] |= {"host": name, "state_path": str(state)}
+    ini["oslo_concurrency"] = {"lock_path": str(state / "locks")}
+    if "nova_accel" in ini:
+        ini["nova_accel"]["state_dir"] = str(state / "accel")
+    return render(ini)
+
+
 def write_settings(
     layout: Layout, options: Options, host: ComputeHost
 ) -> None:
@@ -228,6 +250,10 @@ def _nova_common(layout: Layout) -> Ini:
             "heal_instance_info_cache_interval": "-1",
             # Blank guests do not answer a request to shut down.
             "shutdown_timeout": "0",
+            # There may be one host only.
+            "allow_resize_to_same_host": "true",
+            # Offloading is asked for.
+            "shelved_offload_time": "-1",
         },
         "oslo_concurrency": {"lock_path": str(layout.state / "locks")},
         "oslo_messaging_rabbit": {"rabbit_quorum_queue": "false"},
@@ -276,7 +302,12 @@ def _nova_control(layout: Layout, options: Options) -> Ini:
     return ini
 
 
-def _nova_compute(layout: Layout, options: Options, host: ComputeHost) -> Ini:
+def _nova_compute(
+    layout: Layout,
+    options: Options,
+    host: ComputeHost,
+    name: str = "nova-compute",
+) -> Ini:
     """Return nova-compute's file: no database is named in it."""
     ini = _nova_common(layout)
     own = ini["DEFAULT"]
@@ -307,9 +338,11 @@ def _nova_compute(layout: Layout, options: Options, host: ComputeHost) -> Ini:
         "cpu_mode": "none",
         "connection_uri": host.libvirt_uri,
         "images_type": "qcow2",
+        # Guests whose processor is emulated twice take their time.
+        "device_detach_timeout": "60",
     }
     helper = layout.program("privsep-helper")
-    conf = layout.etc / "nova-compute.conf"
+    conf = layout.etc / f"{name}.conf"
     ini["nova_sys_admin"] = {
         "helper_command": f"{helper} --config-file {conf}"
     }

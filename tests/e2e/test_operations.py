@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server with an mdev through its life, on two hosts with real kernels.
+
+After each step Nova, Placement, both hosts' libvirt and both kernels say
+the same.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e import agreement
+from tests.e2e.second_host import MTTY_1, MTTY_2, TwoHosts
+from tests.e2e.site import Site, wait_for
+from tests.lab.cloud.hosts import Host
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("clean")]
+
+_LOG = "nova-compute-2"
+_SOFTLY = "Instance soft rebooted successfully"
+
+
+@pytest.fixture(scope="module")
+def two(lab: Site) -> Iterator[TwoHosts]:
+    both = TwoHosts(lab)
+    both.start()
+    yield both
+    lab.clean()
+    both.stop()
+
+
+class Life:
+    """One server, and what is done to it."""
+
+    def __init__(self, two: TwoHosts, server: Any) -> None:
+        self.two, self.lab, self.server = two, two.lab, server
+
+    def do(self, action: str, state: str, **arguments: Any) -> None:
+        """Ask for an action and wait for the state that it leads to."""
+        self.lab.act(self.server, action, **arguments)
+        self.server = self.lab.reach(self.server, state)
+
+    def resize(self, flavor: Any, host: Host) -> None:
+        """Resize to a flavor; the server's host is to be this one then."""
+        two = self.two
+        other = two.second if host == two.first else two.first
+        with two.without(other):
+            self.do("resize", "VERIFY_RESIZE", flavorRef=flavor.id)
+        assert two.host_of(self.server) == host.name
+
+    def await_guest(self) -> None:
+        """Wait until the guest is up: it says so on its serial port."""
+        place = self.lab.layout.instances / str(self.server.id)
+        said = place / "console.log"
+        wait_for(lambda: "U" in said.read_text(), "the guest")
+
+    def confirm(self) -> None:
+        self.do("confirmResize", "ACTIVE")
+
+
+def test_what_is_done_to_a_server_where_it_is(
+    lab: Site, two: TwoHosts
+) -> None:
+    image, flavor = two.image(), two.flavor(MTTY_2)
+    life = Life(two, two.boot("e2e-life", two.second, flavor, image))
+    two.check("booted", second=MTTY_2)
+    (mdev,) = agreement.domains(two.second)[life.server.id]
+
+    offset = lab.log_offset(_LOG)
+    life.await_guest()  # or it does not see the power button
+    life.do("reboot", "ACTIVE", type="SOFT")
+    two.check("rebooted softly", second=MTTY_2)
+    assert lab.logged(_LOG, _SOFTLY, offset)
+    for action, state in (
+        ("suspend", "SUSPENDED"),  # the guest gives its mdev away
+        ("resume", "ACTIVE"),
+        ("pause", "PAUSED"),
+        ("unpause", "ACTIVE"),
+        ("os-stop", "SHUTOFF"),
+        ("os-start", "ACTIVE"),  # a hard reboot
+        ("rescue", "RESCUE"),
+        ("unrescue", "ACTIVE"),
+        ("shelve", "SHELVED"),
+        ("unshelve", "ACTIVE"),
+    ):
+        life.do(action, state)
+        two.check(action, second=MTTY_2)
+        is_on = state in ("ACTIVE", "RESCUE", "PAUSED")
+        assert bool(agreement.running(two.second)) == is_on, action
+    life.do("createImage", "ACTIVE", name="e2e-picture")
+    two.check("createImage", second=MTTY_2)
+    life.do("rebuild", "ACTIVE", imageRef=image)
+    two.check("rebuild", second=MTTY_2)
+    assert agreement.domains(two.second) == {life.server.id: {mdev}}
+
+    life.do("shelve", "SHELVED")
+    life.do("shelveOffload", "SHELVED_OFFLOADED")
+    two.check("offloaded")
+    assert lab.allocations(life.server) == {}
+    life.do("unshelve", "ACTIVE", host=two.second.name)
+    two.check("unshelved", second=MTTY_2)
+
+
+def test_a_server_moves_between_two_hosts(lab: Site, two: TwoHosts) -> None:
+    image = two.image()
+    small, large, plain = map(two.flavor, (MTTY_1, MTTY_2, ""))
+    first, second = two.first, two.second
+    life = Life(two, two.boot("e2e-mover", first, large, image))
+    two.check("booted", first=MTTY_2)
+
+    life.do("migrate", "VERIFY_RESIZE", host=second.name)
+    assert two.host_of(life.server) == second.name
+    two.check("migrated", first=MTTY_2, second=MTTY_2)
+    life.do("revertResize", "ACTIVE")
+    two.check("reverted", first=MTTY_2)
+
+    life.resize(small, second)
+    two.check("resized, elsewhere", first=MTTY_2, second=MTTY_1)
+    life.confirm()
+    two.check("and confirmed", second=MTTY_1)
+    life.resize(large, second)
+    two.check("resized where it is", second=f"{MTTY_1} {MTTY_2}")
+    life.confirm()
+    two.check("and confirmed", second=MTTY_2)
+    life.resize(plain, first)
+    two.check("resized to nothing", second=MTTY_2)
+    life.confirm()
+    two.check("and confirmed")
+    life.resize(large, second)
+    two.check("resized from nothing", second=MTTY_2)
+    life.confirm()
+    two.check("and confirmed", second=MTTY_2)
+
+    _lose(life, second, first)
+    second.switch_on()
+    assert agreement.domains(second).keys() == {life.server.id}
+    second.start_compute()
+    two.set_dead(second, False)
+    wait_for(lambda: not agreement.domains(second), "the leftover to go")
+    two.check("the dead host is back", first=MTTY_2)
+
+
+def _lose(life: Life, dead: Host, other: Host) -> None:
+    """Let a server's host die, and evacuate the server to another one."""
+    two = life.two
+    dead.stop_compute()
+    dead.switch_off()
+    two.set_dead(dead, True)
+    life.do("evacuate", "ACTIVE", host=other.name)
+    assert two.host_of(life.server) == other.name
+    alone = agreement.Agreement(two.lab, (other,))
+    (mdevs,) = alone.check("evacuated").values()
+    assert [*mdevs.values()] == [MTTY_2]

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compute hosts that run guests: a VM each, and its nova-compute.
+
+Both nova-compute run on this machine, and the VMs share one instances
+directory: to Nova the hosts have a common file system, as over NFS.
+"""
+
+import dataclasses
+from pathlib import Path
+
+from tests.lab.cloud import settings
+from tests.lab.cloud.cloud import COMPUTE, Cloud
+from tests.lab.cloud.options import Options, read_options
+from tests.lab.cloud.processes import LabError
+from tests.lab.vm import errors, layout, machine, serve
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Host:
+    """One of them: the lab's own is number 0."""
+
+    cloud: Cloud
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Return the host's name in Nova."""
+        return settings.host_name(self.number)
+
+    @property
+    def node(self) -> str:
+        """Return the name of its resource provider."""
+        return machine.host_name(self.number)
+
+    @property
+    def libvirt_uri(self) -> str:
+        """Return the URI of its libvirt."""
+        return layout.libvirt_uri(self.number)
+
+    def start(self) -> None:
+        """Bring a further host up, from nothing, and make it Nova's.
+
+        :raises LabError: it does not come up.
+        """
+        self.switch_on(is_disk_kept=False)
+        place = self.cloud.layout
+        reached = settings.ComputeHost(
+            libvirt_uri=self.libvirt_uri,
+            virt_type=serve.virt_type(place.lab, self.number),
+        )
+        options = read_options(place) or Options()
+        text = settings.further_compute(place, options, reached, self.number)
+        (place.etc / f"{self._process}.conf").write_text(text)
+        self.start_compute()
+        self.cloud.map_hosts()
+
+    def stop(self) -> None:
+        """End a further host; what Nova knows of it stays."""
+        self.stop_compute()
+        serve.stop(self.cloud.layout.lab, self.number)
+
+    def start_compute(self, overlay: Path | None = None) -> None:
+        """Start its nova-compute, anew if it runs; return when it is ready.
+
+        :param overlay: a further configuration file whose values win.
+        """
+        self.stop_compute()
+        prefix = serve.exec_prefix(self.cloud.layout.lab, self.number)
+        self.cloud.start_compute(self._process, prefix, overlay)
+
+    def stop_compute(self) -> None:
+        """End its nova-compute."""
+        self.cloud.processes.stop(self._process)
+
+    def switch_off(self) -> None:
+        """Take the power from it; its nova-compute must be ended before."""
+        serve.switch_off(self.cloud.layout.lab, self.number)
+
+    def switch_on(self, is_disk_kept: bool = True) -> None:
+        """Boot it, with the domains that it had unless the disk is new.
+
+        :raises LabError: it does not come up.
+        """
+        place = self.cloud.layout
+        try:
+            serve.start(
+                place.lab,
+                share=place.instances,
+                number=self.number,
+                is_disk_kept=is_disk_kept,
+            )
+        except errors.LabVmError as error:
+            raise LabError(f"{self.node}: {error}") from error
+
+    def run(self, script: str, *arguments: str) -> str:
+        """Run a shell script on its kernel; return the output.
+
+        :raises LabError: it fails.
+        """
+        argv = ["sh", "-c", script, "sh", *arguments]
+        lab = self.cloud.layout.lab
+        done = serve.guest_exec(lab, argv, number=self.number)
+        if done.returncode:
+            raise LabError(f"{self.node}: {script}: {done.stderr}")
+        return str(done.stdout)
+
+    def mdevs(self) -> dict[str, str]:
+        """Return the types of its kernel's mdevs, by their uuids."""
+        place = layout.layout_of(self.cloud.layout.lab, self.number)
+        bus = place.sysfs / "bus/mdev/devices"
+        return {
+            path.name: (path / "mdev_type").readlink().name
+            for path in bus.iterdir()
+        }
+
+    @property
+    def _process(self) -> str:
+        return f"{COMPUTE}-{self.number + 1}" if self.number else COMPUTE
