@@ -3,8 +3,12 @@
 
 from typing import Any
 
+import pytest
+
 from nova_accel import attached
 from tests.functional.nova import attaching, technologies, test_vfio
+
+pytestmark = pytest.mark.each_release
 
 MORE = {
     "mdev": "T4-4Q",
