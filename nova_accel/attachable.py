@@ -26,7 +26,7 @@ class Offer:
     @property
     def resources(self) -> Mapping[str, int]:
         """Return what one of it takes of the device, as a flavor says."""
-        return dict(self.profile.charges)
+        return {n: a for n, a in self.profile.charges.items() if a > 0}
 
     @property
     def required(self) -> frozenset[str]:

@@ -8,7 +8,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nova_accel import (
-    attachable,
     claims,
     errors,
     flavors,
@@ -126,16 +125,3 @@ def test_a_slot_that_it_lost_is_named(
     with pytest.raises(errors.ClaimError) as caught:
         plan(lost)
     assert "lost its slot" in str(caught.value)
-
-
-def test_a_profile_is_meant_by_name_or_trait() -> None:
-    profile = model.Profile(
-        name="T4-4Q",
-        trait="CUSTOM_VGPU_NVIDIA_T4_4Q",
-        charges={"VGPU": 1},
-        available=1,
-    )
-    for word in ("T4-4Q", "t4-4q", "CUSTOM_VGPU_NVIDIA_T4_4Q", "nvidia t4 4q"):
-        assert attachable.is_named(word, profile), word
-    for word in ("", "4Q8", "T4-8Q", "CUSTOM_VGPU_NVIDIA_T4_4"):
-        assert not attachable.is_named(word, profile), word
