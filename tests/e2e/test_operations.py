@@ -5,6 +5,7 @@ After each step Nova, Placement, both hosts' libvirt and both kernels say
 the same.
 """
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -139,6 +140,57 @@ def test_a_server_moves_between_two_hosts(lab: Site, two: TwoHosts) -> None:
     two.set_dead(second, False)
     wait_for(lambda: not agreement.domains(second), "the leftover to go")
     two.check("the dead host is back", first=MTTY_2)
+
+
+def test_one_more_is_attached_and_detached(lab: Site, two: TwoHosts) -> None:
+    """Seen by a guest that runs; it answers when it is to give it away."""
+    image, flavor = two.image(), two.flavor(MTTY_2)
+    life = Life(two, two.boot("e2e-attach", two.second, flavor, image))
+    life.await_guest()
+    both = f"{MTTY_1} {MTTY_2}"
+
+    def ask(action: str, *words: str) -> str:
+        conf = lab.layout.etc / "nova.conf"
+        return lab.commanded(
+            *("nova-accel", "server", action, life.server.id, *words),
+            f"--config-file={conf}",
+        )
+
+    ask("attach", "--profile", MTTY_1)
+    two.check("attached to a guest that runs", second=both)
+    assert agreement.running(two.second) == {life.server.id}
+    told = json.loads(ask("show", "--json"))["accelerators"]
+    assert [(one["name"], one["state"]) for one in told] == [
+        ("", "in the guest"),
+        ("attached-1", "in the guest"),
+    ]
+    refused = lab.command(
+        *("nova-accel", "server", "attach", life.server.id),
+        *("--profile", MTTY_1),
+        f"--config-file={lab.layout.etc / 'nova.conf'}",
+    )
+    assert refused.returncode == 1
+    assert MTTY_1 in refused.stderr
+    two.check("refused: all are taken", second=both)
+
+    life.do("reboot", "ACTIVE", type="HARD")
+    two.check("rebooted hard", second=both)
+    two.second.stop_compute()
+    two.second.start_compute()
+    two.check("restarted", second=both)
+    life.await_guest()
+    ask("detach", "attached-1")
+    two.check("detached from a guest that runs", second=MTTY_2)
+    assert agreement.running(two.second) == {life.server.id}
+
+    life.do("os-stop", "SHUTOFF")
+    ask("attach", "--profile", MTTY_1)
+    two.check("attached to a server that is off", second=both)
+    life.do("os-start", "ACTIVE")
+    two.check("and started", second=both)
+    lab.delete(life.server)
+    lab.wait_gone(life.server)
+    two.check("deleted")
 
 
 def _lose(life: Life, dead: Host, other: Host) -> None:
