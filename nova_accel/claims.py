@@ -376,9 +376,12 @@ def _place(
                 f"{claim.device} can make no more {claim.profile} beside"
                 " what runs on it now; another server was faster"
             )
+        begins = choice.instance_start
+        if begins is None:
+            begins = packing.held_start(device, claim.profile)
         devices[claim.device] = packing.assume(device, claim.profile, choice)
         found[n] = dataclasses.replace(
-            claim, start=choice.start, instance_start=choice.instance_start
+            claim, start=choice.start, instance_start=begins
         )
     return tuple(found), ""
 

@@ -109,6 +109,8 @@ def hold(
     ]
     if not missing:
         return device
+    # Who brings a GPU instance comes before those that share it.
+    missing.sort(key=lambda claim: claim.instance_start is None)
     for claim in missing:
         device = assume(
             device,
@@ -128,6 +130,28 @@ def hold(
     ]
     kept = device.partitions[: -len(missing)]
     return dataclasses.replace(device, partitions=(*kept, *planned))
+
+
+def held_start(device: model.Device, profile_name: str) -> int | None:
+    """Return where the GPU instance for the next of a profile must be made.
+
+    It is held for a claim that is not made: whoever comes first makes it.
+    None where it exists, or a new one is to be chosen.
+    """
+    profile = device.profile(profile_name)
+    if profile is None or device.geometry.layout is not model.Layout.MIG:
+        return None
+    home = instances.home(device, profile)
+    return next(
+        (
+            instance.span.start
+            for instance in device.geometry.instances
+            if instance.handle == home
+            and instance.span is not None
+            and home == _planned(instance.span.start)
+        ),
+        None,
+    )
 
 
 def without(
@@ -304,13 +328,18 @@ def _with_instance(
         return device
     made = model.Instance(
         kind=kind.name,
-        handle=f"planned-{start}",
+        handle=_planned(start),
         span=model.Span(start=start, size=kind.size),
     )
     geometry = dataclasses.replace(
         device.geometry, instances=(*device.geometry.instances, made)
     )
     return dataclasses.replace(device, geometry=geometry)
+
+
+def _planned(start: int) -> str:
+    """Return the handle of a GPU instance that is not made yet."""
+    return f"planned-{start}"
 
 
 def _without_empty(

@@ -34,6 +34,8 @@ _TEXTS = (
     "handle",
     "technology",
 )
+#: Where what is not made yet is to stand: a number, or null.
+_PLACES = ("start", "instance_start")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +127,7 @@ def _content(
         "format": FORMAT,
         "root": {"name": root.name, "uuid": root.uuid},
         "claims": [
-            {name: getattr(claim, name) for name in _TEXTS}
+            {name: getattr(claim, name) for name in (*_TEXTS, *_PLACES)}
             | {"state": claim.state.value}
             for claim in sorted(claims, key=lambda c: (c.consumer, c.slot))
         ],
@@ -155,7 +157,17 @@ def _parse(found: Mapping[str, Any]) -> Book:
 
 def _claim(record: Mapping[str, Any]) -> model.Claim:
     texts: dict[str, Any] = {name: _text(record, name) for name in _TEXTS}
-    return model.Claim(state=model.ClaimState(record["state"]), **texts)
+    places: dict[str, Any] = {name: _place(record, name) for name in _PLACES}
+    return model.Claim(
+        state=model.ClaimState(record["state"]), **texts, **places
+    )
+
+
+def _place(record: Mapping[str, Any], name: str) -> int | None:
+    found = record.get(name)  # a file of before has none
+    if found is not None and not isinstance(found, int):
+        raise TypeError(f"{name} is not a number: {found!r}")
+    return found
 
 
 def _text(record: Mapping[str, Any], name: str) -> str:

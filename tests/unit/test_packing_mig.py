@@ -98,9 +98,7 @@ def test_compute_slices_run_out_before_memory_does() -> None:
 def test_nothing_new_beside_what_is_not_known(device: model.Device) -> None:
     left = packing.remaining(device)
     existing = {i.kind for i in device.geometry.instances}
-    standing = {
-        p.name for p in device.profiles if p.instance in existing
-    }
+    standing = {p.name for p in device.profiles if p.instance in existing}
     assert {n for n, count in left.items() if count} == standing
 
 
@@ -228,3 +226,61 @@ def test_a_large_card_is_settled_in_no_time() -> None:
         assert choice is not None
         settled = packing.assume(settled, "A100-1-5C", choice)
     assert time.monotonic() - started < 2
+
+
+HALVES = shapes.card(
+    model.Geometry(
+        layout=model.Layout.MIG,
+        region=8,
+        kinds=(KINDS[2],),
+        is_dynamic=True,
+    ),
+    dataclasses.replace(
+        shapes.profile("A100-3-10C", 16, size=5120, instance="3g.20gb"),
+        per_instance=2,
+    ),
+    slots=16,
+    counters={names.MIG_SLICE_CLASS: 6},
+)
+
+
+def claimed(handle: str, instance_start: int | None) -> model.Claim:
+    return model.Claim(
+        consumer=handle,
+        provider="card",
+        device=HALVES.address,
+        profile="A100-3-10C",
+        slot=handle,
+        parent=HALVES.address,
+        handle=handle,
+        technology=HALVES.technology,
+        plugin=HALVES.plugin,
+        instance="3g.20gb",
+        instance_start=instance_start,
+        owns_instance=True,
+    )
+
+
+def test_an_instance_that_is_held_is_made_by_who_comes_first() -> None:
+    """Two servers that are off share one; either may be started first."""
+    device = packing.hold(HALVES, [claimed("one", 0)])
+    assert packing.choose(device, "A100-3-10C") == packing.Choice()
+    assert packing.held_start(device, "A100-3-10C") == 0
+    there = with_instances(HALVES, instance("3g.20gb", "gi-1", 0))
+    assert packing.held_start(there, "A100-3-10C") is None
+    assert packing.held_start(HALVES, "A100-3-10C") is None
+
+
+def test_held_in_any_order_is_the_same() -> None:
+    brings, shares = claimed("one", 0), claimed("two", None)
+    found = [
+        packing.hold(HALVES, claims)
+        for claims in ((brings, shares), (shares, brings))
+    ]
+    for device in found:
+        assert [p.instance for p in device.partitions] == ["planned-0"] * 2
+        assert packing.remaining(device) == {"A100-3-10C": 2}
+        assert packing.choose(device, "A100-3-10C") == packing.Choice(
+            instance_start=4
+        )
+    assert found[0].geometry == found[1].geometry

@@ -42,7 +42,12 @@ def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
     place = tmp_path / "accel" / "state"
     book = published.Published(str(place))
     assert not book.read().is_known
-    claims = (claim("slot-0"), claim("slot-1", state=model.ClaimState.PLANNED))
+    planned = {"state": model.ClaimState.PLANNED, "start": 8}
+    claims = (
+        claim("slot-0"),
+        claim("slot-1", **planned),
+        claim("slot-2", **planned, instance_start=0),
+    )
     book.write(ROOT, claims, {"0000:71:00.0"})
     assert published.Published(str(place)).read() == published.Book(
         root=ROOT,
@@ -114,6 +119,7 @@ GOOD = {
         json.dumps(GOOD | {"claims": ["text"]}),
         json.dumps(GOOD | {"claims": [{"consumer": "x"}]}),
         json.dumps(GOOD).replace("made", "unmade"),
+        json.dumps(GOOD).replace('"made"', '"made", "start": "8"'),
         json.dumps(GOOD | {"occupied": None}),
         "\0\xff",
         "[" * 100_000,
