@@ -16,8 +16,10 @@ import pytest
 from tests.e2e.vm_site import Domain, inside, pci_hostdev, remote, wait_for
 from tests.lab.vm import topology
 
+# The lab's own: what it stands on, not what is tested with it.
 pytestmark = [
     pytest.mark.lab,
+    pytest.mark.long,
     pytest.mark.skipif(
         os.geteuid() != 0, reason="the lab VM shares files as root"
     ),

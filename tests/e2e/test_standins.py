@@ -21,8 +21,10 @@ from tests.e2e.vm_site import (
 )
 from tests.lab.vm import topology
 
+# The lab's own: what it stands on, not what is tested with it.
 pytestmark = [
     pytest.mark.lab,
+    pytest.mark.long,
     pytest.mark.skipif(
         os.geteuid() != 0, reason="the lab VM shares files as root"
     ),

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
+
 from tests.functional.nova import base, releases, test_fpga, test_vfio
 from tests.lab import fakehost
 
@@ -112,12 +114,15 @@ REGION = Technology(
 ALL = (MDEV, TYPED_VF, PLAIN_VF, WHOLE, REGION)
 
 
-def matrix(case: type, *usual: Technology) -> dict[str, type]:
+def matrix(
+    case: type, *usual: Technology, also: tuple[Technology, ...] = ()
+) -> dict[str, type]:
     """Return a test case for each technology, by names that tell both.
 
     :param usual: with which it runs unless more are asked for; a Nova under
         eventlet, whose driver is called in the same way, runs with the
         first.
+    :param also: those that are marked "long".
     """
     return {
         name: type(
@@ -128,9 +133,10 @@ def matrix(case: type, *usual: Technology) -> dict[str, type]:
                 "__module__": case.__module__,
                 "__test__": True,
                 "technology": technology,
+                "pytestmark": [pytest.mark.long] * (technology in also),
             },
         )
-        for technology in _chosen(usual)
+        for technology in _chosen((*usual, *also))
         for name in [f"{case.__name__}_{technology.name}"]
     }
 

@@ -104,7 +104,6 @@ globals().update(
         Life,
         technologies.MDEV,
         technologies.TYPED_VF,
-        technologies.PLAIN_VF,
-        technologies.WHOLE,
+        also=(technologies.PLAIN_VF, technologies.WHOLE),
     )
 )

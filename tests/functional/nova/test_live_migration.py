@@ -21,7 +21,6 @@ SMALL = base.vgpu_group("_A", "4Q")
 L40S_B = "0000:3e:00.0"
 
 
-@pytest.mark.each_release
 class LiveMdev(moving.LiveBase):
     CARDS = (base.TWO_T4[0],)
 
@@ -44,6 +43,7 @@ class LiveMdev(moving.LiveBase):
         self.assertEqual(1, len(self.hosts["host2"].mdevs()))
         self._delete_server(other)
 
+    @pytest.mark.each_release
     def test_there(self) -> None:
         self._live_migrate(self.server)
         (after,) = self.mdevs_of(self.server, "host2")
@@ -157,12 +157,14 @@ class LiveMdev(moving.LiveBase):
                 self.assertNotIn("[virt_hooks", said)
                 self.assertNotIn("can't write down", said)
 
+    @pytest.mark.each_release
     def test_failure_on_the_way(self) -> None:
         self.arrives = False
         self._live_migrate(self.server, "failed")
         self.assertEqual(1, len(self.written))
         self.assert_stayed()
 
+    @pytest.mark.each_release
     def test_the_destination_can_not_make_it(self) -> None:
         self.hosts["host2"].fail(CREATE, "EIO")
         self._live_migrate(self.server, "failed")
@@ -186,7 +188,6 @@ class LiveMdev(moving.LiveBase):
         self.assertEqual({self.before}, set(self.hosts["host1"].mdevs()))
 
 
-@pytest.mark.each_release
 class LiveFunctions(moving.LiveBase):
     CARDS = (
         fakehost.NvidiaGpu(
@@ -215,6 +216,7 @@ class LiveFunctions(moving.LiveBase):
             ]
         }
 
+    @pytest.mark.each_release
     def test_each_in_the_others_place(self) -> None:
         """The addresses are the same on both hosts, the profiles not."""
         both = typed_group("8Q") | typed_group("4Q", "_B")

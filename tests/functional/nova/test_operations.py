@@ -32,5 +32,11 @@ class InPlace(operations.OperationsTestBase):
 
 
 globals().update(
-    technologies.matrix(InPlace, *technologies.ALL)
+    technologies.matrix(
+        InPlace,
+        technologies.MDEV,
+        technologies.TYPED_VF,
+        technologies.REGION,
+        also=(technologies.PLAIN_VF, technologies.WHOLE),
+    )
 )

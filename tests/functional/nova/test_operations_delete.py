@@ -35,5 +35,5 @@ class Deleted(operations.OperationsTestBase):
 
 
 globals().update(
-    technologies.matrix(Deleted, technologies.MDEV, technologies.WHOLE)
+    technologies.matrix(Deleted, technologies.MDEV, also=(technologies.WHOLE,))
 )
