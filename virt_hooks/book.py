@@ -48,13 +48,18 @@ class Book:
     ) -> None:
         """Write down a server of which Nova says that it has some slots.
 
+        What it holds in other slots it keeps.
+
         :param found: the claims whose partitions exist: they are ours.
         :param expected: those together with what a reboot has unmade; what
             stands there by and by is not ours.
         """
+        given = tuple(slots)
         with self._guard:
-            self._known[consumer] = frozenset(map(_place, slots))
-            self._set(consumer, expected)
+            known = self._known.get(consumer, frozenset())
+            self._known[consumer] = known | set(map(_place, given))
+            kept = _without(self._claims.get(consumer, ()), given)
+            self._set(consumer, (*kept, *expected))
             self._made |= {claim.handle: claim for claim in found}
         self._written()
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What must hold before a server's partitions are made."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from nova_accel import errors, flavors, model, names
-from virt_hooks import connection
+from nova_accel import errors, flavors, model, names, providers
+from virt_hooks import connection, recover
 
 # What a compute node itself gives (nova/virt/libvirt/driver.py,
 # update_provider_tree): a group of these only is no accelerator's.
@@ -64,6 +64,25 @@ def check_open(consumer: str, device: model.Device) -> None:
         raise errors.ClaimError(
             consumer, f"{device.address} {reason}; it takes no new server"
         )
+
+
+def check_all_open(
+    consumer: str,
+    root: providers.ProviderRoot,
+    slots: Iterable[model.Slot],
+    host: model.HostState,
+    holds: Callable[[str, str], bool],
+) -> None:
+    """Check that the devices of some slots may take a server.
+
+    :param holds: whether a consumer has anything of a provider: such a
+        server keeps its own.
+    :raises ClaimError: see ``check_open``.
+    """
+    for device in recover.devices_of(root, host, slots):
+        provider = recover.provider_of(root, device.address)
+        if not holds(consumer, provider):
+            check_open(consumer, device)
 
 
 def explain_left(claim: model.Claim, use: connection.HostdevUse) -> str:

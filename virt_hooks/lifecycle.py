@@ -179,7 +179,9 @@ class Lifecycle:
             known = self.claims_of(consumer)
             before = book.only_made(known)
             if booked:  # it comes: one that is here already keeps its own
-                self._check_open(consumer, root, slots, host)
+                checks.check_all_open(
+                    consumer, root, slots, host, self.book.holds
+                )
             self.book.evict(consumer, slots)
             if self._unmaking.clear(consumer, root, slots, before):
                 host = self._look_at(root, slots)
@@ -216,14 +218,23 @@ class Lifecycle:
         consumer: str,
         slots: Iterable[model.Slot],
         groups: tuple[flavors.RequestGroup, ...] = (),
+        still: Callable[[], Iterable[model.Slot]] | None = None,
     ) -> tuple[model.Claim, ...]:
         """Write down what a server already holds, and return it.
 
         For the start of the service: nothing is made. What a reboot has
         unmade keeps its room, where the server's groups tell how much.
+        What else the server holds stays, and what is known to be made.
+
+        :param still: which of the slots are the server's once the cards
+            are held; somebody may have had them for a while.
         """
         root, wanted = self._known_root(consumer), tuple(slots)
         with self._cards.hold(self._locks(wanted)):
+            wanted = wanted if still is None else tuple(still())
+            known = book.within(self.claims_of(consumer), wanted)
+            if len(book.only_made(known)) == len(wanted):
+                return known
             host = self.host.state
             found = more = claims.find(consumer, wanted, root, host)
             if groups and len(found) < len(wanted):
@@ -254,7 +265,9 @@ class Lifecycle:
             return
         with self._cards.hold(self._locks(wanted)):
             host = self._look_at(self.root, wanted)
-            held = book.within(self.claims_of(consumer), wanted)
+            held = self.book.own(
+                consumer, book.within(self.claims_of(consumer), wanted)
+            )
             if not any(in_use(claim) for claim in held):
                 host = self._unmaking.await_drivers(held, host)
             known = self.book.made()
@@ -342,19 +355,6 @@ class Lifecycle:
             if found:
                 self._unmaking.check(found)
 
-    def _check_open(
-        self,
-        consumer: str,
-        root: providers.ProviderRoot,
-        slots: Iterable[model.Slot],
-        host: model.HostState,
-    ) -> None:
-        wanted = {slot.provider for slot in slots}
-        for device in host.devices:
-            provider = recover.provider_of(root, device.address)
-            if provider in wanted and not self.book.holds(consumer, provider):
-                checks.check_open(consumer, device)
-
     def _prepare(
         self, found: Iterable[model.Claim]
     ) -> Iterator[actions.Action]:
@@ -363,27 +363,25 @@ class Lifecycle:
                 yield from self._drivers[claim.plugin].plan_prepare(claim)
 
     def _look_at(
-        self, root: providers.ProviderRoot, slots: Iterable[model.Slot]
+        self, root: providers.ProviderRoot, slots: tuple[model.Slot, ...]
     ) -> model.HostState:
         """Read the cards that some slots are of; all, if one is new."""
         wanted = {slot.provider for slot in slots}
         addresses = {
             device.address
-            for device in self.host.state.devices
-            if recover.provider_of(root, device.address) in wanted
+            for device in recover.devices_of(root, self.host.state, slots)
         }
         if len(addresses) < len(wanted):
             return self.host.refresh()
         return self.host.refresh_cards(addresses)
 
-    def _locks(self, slots: Iterable[model.Slot]) -> frozenset[str]:
+    def _locks(self, slots: tuple[model.Slot, ...]) -> frozenset[str]:
         """Return the locks for some slots: their cards', whole and parts."""
-        wanted = frozenset(slot.provider for slot in slots)
-        return wanted | {
+        host = self.host.state
+        return frozenset(slot.provider for slot in slots) | {
             recover.provider_of(self.root, device.parent)
-            for device in self.host.state.devices
+            for device in recover.devices_of(self.root, host, slots)
             if device.parent
-            and recover.provider_of(self.root, device.address) in wanted
         }
 
     def _uses(self, is_running: bool) -> connection.HostdevUse:

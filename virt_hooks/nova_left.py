@@ -17,7 +17,7 @@ from nova import objects
 from nova.compute import vm_states
 
 from nova_accel import model
-from virt_hooks import lifecycle
+from virt_hooks import lifecycle, nova_report
 
 LOG = logging.getLogger(__name__)
 
@@ -52,15 +52,16 @@ class Left:
     def look(self) -> None:
         """Give back what is booked for nobody any more.
 
-        :raises nova.exception.NovaException: Nova's database, or Placement,
-            can't be asked.
+        One of which that fails is looked at again with the next pass, and
+        the others are looked at all the same.
         """
         with self._guard:
             noted = sorted(self._uuids)
         for uuid in noted:
-            if self._is_settled(uuid):
-                with self._guard:
-                    self._uuids.discard(uuid)
+            with nova_report.logged("can't look after server %s", uuid):
+                if self._is_settled(uuid):
+                    with self._guard:
+                        self._uuids.discard(uuid)
 
     def _is_settled(self, uuid: str) -> bool:
         """Return whether a server is back, or has nothing here any more."""

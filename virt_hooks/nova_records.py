@@ -2,6 +2,7 @@
 """What Nova's database tells of this host's servers."""
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -21,6 +22,9 @@ _REBUILDING = (
 )
 
 
+_Places = frozenset[tuple[str, str]]
+
+
 class Records:
     """Slots and images by server, as they were when they were read."""
 
@@ -37,6 +41,17 @@ class Records:
         """Forget a server that is gone."""
         for known in (self.slots, self.groups, self.images):
             known.pop(uuid, None)
+
+    def drop_given_on(self) -> None:
+        """Drop what servers that are elsewhere had, and others have now.
+
+        A move that failed is listed for ever; Nova may have handed the
+        slots to somebody else long ago.
+        """
+        stay = [u for u in self.slots if u not in self.leaving]
+        given = _places(s for uuid in stay for s in self.slots[uuid])
+        for uuid in self.leaving:
+            self.slots[uuid] = _but(self.slots[uuid], given)
 
     def _add(
         self,
@@ -85,10 +100,15 @@ class AtStart:
             self._begin(read(nodes()))
         host = self._accel.host.state
         for uuid in self._still_waiting():
-            given = self._still_waiting().get(uuid, ())
-            made = book.only_made(self._accel.claims_of(uuid))
-            if len(made) < len(given):
-                self._accel.recall(uuid, given, self._groups_of(uuid))
+            given = self._slots_of(uuid)
+            held = book.within(self._accel.claims_of(uuid), given)
+            if len(book.only_made(held)) < len(given):
+                self._accel.recall(
+                    uuid,
+                    given,
+                    self._groups_of(uuid),
+                    functools.partial(self._slots_of, uuid),
+                )
         if host.complete and not host.unknown:
             with self._guard:
                 self._waiting = {}
@@ -115,25 +135,35 @@ class AtStart:
         with self._guard:
             return dict(self._waiting or {})
 
+    def _slots_of(self, uuid: str) -> tuple[model.Slot, ...]:
+        """Return a server's slots that are still to be written down."""
+        return self._still_waiting().get(uuid, ())
+
     def forget(self, uuid: str, given: Iterable[model.Slot]) -> None:
         """Forget a server that holds its slots no more."""
         with self._guard:
-            self.slots -= frozenset(given)
+            self._forget_slots(uuid, _places(given))
             (self._waiting or {}).pop(uuid, None)
             self._records.forget(uuid)
 
     def give_up(self, uuid: str, given: Iterable[model.Slot]) -> None:
         """Forget some slots of a server that keeps its others."""
-        gone = {(slot.provider, slot.identifier) for slot in given}
-
-        def is_left(slot: model.Slot) -> bool:
-            return (slot.provider, slot.identifier) not in gone
-
+        gone = _places(given)
         with self._guard:
-            self.slots = frozenset(filter(is_left, self.slots))
+            self._forget_slots(uuid, gone)
             for known in (self._waiting or {}, self._records.slots):
                 if uuid in known:
-                    known[uuid] = tuple(filter(is_left, known[uuid]))
+                    known[uuid] = _but(known[uuid], gone)
+
+    def _forget_slots(self, uuid: str, gone: _Places) -> None:
+        """Forget slots of one server that no other one has by now."""
+        others = _places(
+            slot
+            for other, given in self._records.slots.items()
+            if other != uuid
+            for slot in given
+        )
+        self.slots = frozenset(_but(self.slots, gone - others))
 
     def _begin(self, records: Records) -> None:
         held = {
@@ -167,6 +197,7 @@ def read(nodes: Iterable[str]) -> Records:
                 _add_source(context, migration, found)
             elif migration.is_live_migration:
                 _add_arriving(context, migration, found)
+    found.drop_given_on()
     return found
 
 
@@ -216,6 +247,18 @@ def _moved(context: Any, migration: Any) -> tuple[Any, Any]:
     moved = instance.migration_context
     is_this = moved is not None and moved.migration_id == migration.id
     return instance, moved if is_this else None
+
+
+def _places(given: Iterable[model.Slot]) -> _Places:
+    """Return what slots are in any resource class."""
+    return frozenset((slot.provider, slot.identifier) for slot in given)
+
+
+def _but(
+    given: Iterable[model.Slot], gone: _Places
+) -> tuple[model.Slot, ...]:
+    """Return the slots that are in none of some places."""
+    return tuple(s for s in given if (s.provider, s.identifier) not in gone)
 
 
 def is_rebuilt(instance: Any) -> bool:

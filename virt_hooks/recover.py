@@ -24,6 +24,20 @@ def provider_of(root: providers.ProviderRoot | None, address: str) -> str:
     return names.provider_uuid(root.uuid, address)
 
 
+def devices_of(
+    root: providers.ProviderRoot | None,
+    host: model.HostState,
+    slots: Iterable[model.Slot],
+) -> tuple[model.Device, ...]:
+    """Return the devices that some slots are of."""
+    wanted = {slot.provider for slot in slots}
+    return tuple(
+        device
+        for device in host.devices
+        if provider_of(root, device.address) in wanted
+    )
+
+
 def find_orphans(
     root: providers.ProviderRoot,
     host: model.HostState,

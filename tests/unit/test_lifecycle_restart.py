@@ -151,6 +151,55 @@ def test_a_restart_loses_nothing(
     assert kernel.mdevs() == {}
 
 
+def test_what_came_since_stays_when_a_server_is_recalled(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    """It holds another slot by now, and a detach is none of the others'."""
+    both = (slot(0), slot(1))
+    first, more = life.ensure(A, (asks(FOUR_Q, 2),), both)
+    again = started(kernel)
+    again.book.write_down(A, (more,))
+    assert again.recall(A, (slot(0),)) == (first,)
+    assert sorted(again.claims(), key=str) == sorted((first, more), key=str)
+    again.tidy(IDLE)
+    assert set(kernel.mdevs()) == {first.handle, more.handle}
+    again.release(A, both, stopped)
+    assert kernel.mdevs() == {}
+
+
+def test_a_recall_that_waits_goes_by_what_holds_then(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    """The server gave a slot back while somebody had the card."""
+    both, groups = (slot(0), slot(1)), (asks(FOUR_Q, 2),)
+    held = life.ensure(A, groups, both)
+    again = started(kernel)
+    left = list(both)
+    waits = threading.Thread(
+        target=again.recall, args=(A, both, groups, lambda: tuple(left))
+    )
+    with again._cards.hold([slot().provider]):
+        waits.start()
+        waits.join(0.3)
+        assert waits.is_alive()
+        left.pop()
+    waits.join(10)
+    assert not waits.is_alive()
+    assert again.claims() == held[:1]
+
+
+def test_what_was_made_meanwhile_is_not_recalled(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    """Its own claim says more than what the kernel shows of it."""
+    (claim,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
+    again = started(kernel)
+    told = dataclasses.replace(claim, image="of the server")
+    again.book.write_down(A, (told,))
+    assert again.recall(A, (slot(),)) == (told,)
+    assert again.claims() == (told,)
+
+
 def test_a_reboot_of_the_host_makes_the_same_anew(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
