@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import nova.conf
+from nova import context as nova_context
 from nova import exception, utils
 from nova.compute import vm_states
 
@@ -227,14 +228,21 @@ class AttachingDriver(nova_show.ShowingDriver):
         """Write down how far an attachment is, and the task state.
 
         :param before: the task state that the server must have.
-        :raises ClaimError: Nova is at work with the server by now.
+        :raises ClaimError: Nova is at work with the server by now, or was
+            since it was read.
         """
-        nova_mend.write(instance, attached.in_state(one, state))
-        instance.task_state = after
+        expected = {"expected_task_state": [before]}
         try:
-            instance.save(expected_task_state=[before])
+            if before is None:  # a whole move may lie between, unseen
+                self._read_instance(
+                    nova_context.get_admin_context(), instance.uuid
+                )
+                expected["expected_vm_state"] = [instance.vm_state]
+            nova_mend.write(instance, attached.in_state(one, state))
+            instance.task_state = after
+            instance.save(**expected)
         except (
-            exception.UnexpectedTaskStateError,
+            exception.InstanceUpdateConflict,
             exception.InstanceNotFound,
         ) as error:
             raise errors.ClaimError(

@@ -2,6 +2,7 @@
 """Our endpoint on Nova's message bus, and who may use it."""
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -20,6 +21,8 @@ LOG = logging.getLogger(__name__)
 _RULE = "nova_accel:server:{}"
 _DEFAULT = "is_admin:True or role:admin"
 _ACTIONS = ("show", "attach", "detach")
+# A rule can be registered once, and several may ask for the first time.
+_registering = threading.Lock()
 
 
 class Driver(Protocol):
@@ -122,10 +125,13 @@ def _authorize(context: Any, action: str) -> None:
 
     :raises nova.exception.PolicyNotAuthorized: no.
     """
-    policy.init()
-    enforcer = policy._ENFORCER
-    for each in _ACTIONS:
-        name = _RULE.format(each)
-        if name not in enforcer.registered_rules:
-            enforcer.register_default(oslo_policy.RuleDefault(name, _DEFAULT))
+    with _registering:
+        policy.init()
+        enforcer = policy._ENFORCER
+        for each in _ACTIONS:
+            name = _RULE.format(each)
+            if name not in enforcer.registered_rules:
+                enforcer.register_default(
+                    oslo_policy.RuleDefault(name, _DEFAULT)
+                )
     policy.authorize(context, _RULE.format(action), target={})

@@ -151,7 +151,6 @@ class AccelLibvirtDriver(
         **kwargs: Any,
     ) -> Any:
         """Make the server's partitions first, then spawn its guest."""
-        self._leave_behind(instance)
         is_rebuilt = nova_records.is_rebuilt(instance)
         with self._rebuilt.watching(instance, allocations):
             with self._reporter.reschedule(context, instance.uuid, is_rebuilt):
@@ -161,7 +160,7 @@ class AccelLibvirtDriver(
                 # the scheduler goes on sending what it can't make any more.
                 self._reporter.publish(context)
                 self._reconciler.wake()
-            return super().spawn(
+            result = super().spawn(
                 context,
                 instance,
                 image_meta,
@@ -171,6 +170,8 @@ class AccelLibvirtDriver(
                 *args,
                 **kwargs,
             )
+        self._leave_behind(instance)
+        return result
 
     def _get_guest_config(
         self, instance: Any, *args: Any, **kwargs: Any
@@ -349,7 +350,9 @@ class AccelLibvirtDriver(
                     self._accel.root, slots.of_resources(instance.resources)
                 )
             }
-        with contextlib.suppress(exception.NovaException):
+        with contextlib.suppress(
+            exception.NovaException, errors.AcceleratorError
+        ):
             if had.functions and self._accel.root is not None:
                 found |= recover.slots_had(
                     self._accel.root,

@@ -152,14 +152,20 @@ class MendingDriver(driver.LibvirtDriver):
         for one in wanted.attachments_of(instance):
             if one.number == number:
                 self._take_out(instance, one)
-                self._booking.allocate(
-                    context, uuid, one.provider, one.besides
-                )
+                # The slot first: whom Placement gives the place is sure
+                # to find one. What is left is known by the record.
                 self._booking.give_slots(
                     instance,
                     _slots(one),
-                    functools.partial(write, instance, one, True),
+                    functools.partial(
+                        write, instance, attached.with_slot(one, "")
+                    ),
                 )
+                self._booking.allocate(
+                    context, uuid, one.provider, one.besides
+                )
+                write(instance, one, is_gone=True)
+                instance.save()
         self._let_be(instance)
 
     def _take_out(self, instance: Any, one: attached.Attachment) -> None:
@@ -279,11 +285,21 @@ class MendingDriver(driver.LibvirtDriver):
 def write(
     instance: Any, one: attached.Attachment, is_gone: bool = False
 ) -> None:
-    """Write an attachment into a server, or out of it; nothing is saved."""
-    known = wanted.attachments_of(instance)
+    """Write an attachment into a server, or out of it; nothing is saved.
+
+    It has the rest of its system metadata as that is by now: Nova saves
+    all of it, and its API may have written there since the server was read.
+
+    :raises nova.exception.InstanceNotFound: it is gone.
+    """
+    now = objects.Instance.get_by_uuid(
+        nova_context.get_admin_context(),
+        instance.uuid,
+        expected_attrs=["system_metadata"],
+    )
     change = attached.without if is_gone else attached.replaced
     instance.system_metadata = attached.write(
-        instance.system_metadata, change(known, one)
+        now.system_metadata, change(wanted.attachments_of(now), one)
     )
 
 

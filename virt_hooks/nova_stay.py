@@ -10,11 +10,11 @@ from typing import Any
 
 import nova.conf
 from nova import exception
-from nova.compute import task_states
+from nova.compute import task_states, vm_states
 from nova.virt.libvirt import driver
 
-from nova_accel import attached
-from virt_hooks import wanted
+from nova_accel import attached, errors
+from virt_hooks import nova_records, wanted
 
 LOG = logging.getLogger(__name__)
 
@@ -66,9 +66,13 @@ class StayingDriver(driver.LibvirtDriver):
     def _leave_behind(self, instance: Any) -> None:
         """Forget what was attached on a host that is lost, and say so.
 
-        For a server that is evacuated: it starts with what its flavor
-        gives.
+        For a server that is evacuated: it runs with what its flavor gives.
+        Nova saves it when its spawn is done, and not before: while it
+        lasts, the server has what its destination has claimed, and must
+        not be saved (nova/objects/instance.py, mutated_migration_context).
         """
+        if nova_records.is_rebuilt(instance):
+            return
         known = wanted.attachments_of(instance)
         kept = wanted.served(instance)
         if known == kept:
@@ -82,7 +86,6 @@ class StayingDriver(driver.LibvirtDriver):
         instance.system_metadata = attached.write(
             instance.system_metadata, kept
         )
-        instance.save()
 
 
 def _check_live(instance: Any) -> None:
@@ -102,13 +105,16 @@ def _is_leaving(task_state: str | None) -> bool:
 
 def _refusal(instance: Any, what: str) -> str:
     """Return why a server can't be moved, empty if it can."""
-    known = ", ".join(
-        f"{one.name} ({one.profile})"
-        for one in wanted.attachments_of(instance)
-    )
+    try:
+        attachments = wanted.attachments_of(instance)
+    except errors.MalformedError as error:
+        return f"server {instance.uuid} can't {what}: {error}"
+    known = ", ".join(f"{one.name} ({one.profile})" for one in attachments)
     if not known:
         return ""
+    shelved = instance.vm_state == vm_states.SHELVED
     return (
         f"server {instance.uuid} can't {what} while {known} is attached to"
-        f" it; run `nova-accel server detach {instance.uuid}` first"
+        f" it; {'unshelve it, then ' if shelved else ''}run"
+        f" `nova-accel server detach {instance.uuid}` first"
     )

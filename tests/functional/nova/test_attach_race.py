@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several at once that want what one can have."""
 
+import functools
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
+
+from nova import policy
 
 from placement_sync import nova_bus
 from tests.functional.nova import attaching, base, technologies
+from virt_hooks import nova_booking
 
 PROFILE = "T4-4Q"
 
@@ -57,3 +64,86 @@ class Race(attaching.AttachingTestBase):
         names = [name for name, _, _ in self.shown(server)]
         self.assertEqual(["attached-1", "attached-2"], names)
         self.assert_agreement("twice", is_passed=True)
+
+    def test_first_questions_at_once(self) -> None:
+        """The rules of who may ask are made known once."""
+        self.start_hosts("host1")
+        server = self.boot({})
+        policy.reset()
+        policy.init()
+        enforcer = policy._ENFORCER
+        stock = enforcer.register_default
+
+        def register(rule: Any) -> None:
+            time.sleep(0.1)
+            stock(rule)
+
+        with mock.patch.object(enforcer, "register_default", register):
+            self.assertEqual([], self.all_at_once(server, server))
+
+    # -- what Nova does meanwhile ------------------------------------------
+
+    def once(self, name: str, then: Callable[[], Any]) -> Any:
+        """Do something when a step of the booking is done the first time."""
+        stock = getattr(nova_booking.Booking, name)
+        todo = [then]
+
+        def step(*arguments: Any, **words: Any) -> Any:
+            found = stock(*arguments, **words)
+            if todo:
+                todo.pop()()
+            return found
+
+        return mock.patch.object(nova_booking.Booking, name, step)
+
+    def test_a_place_that_is_given_back_has_its_slot(self) -> None:
+        """Who gets it from Placement finds the tracker's slot free."""
+        self.start_hosts("host1")
+        server = self.boot(base.vgpu_group("_A", "4Q"))
+        before = self.assigned("host1")
+        self.attach(server, PROFILE)
+        seen: list[set[tuple[str, str]]] = []
+
+        def look() -> None:
+            seen.append(self.assigned("host1"))
+
+        with self.once("allocate", look):
+            self.detach(server)
+        self.assertEqual([before], seen)
+        self.assert_agreement("detach", is_passed=True)
+
+    def test_a_word_that_is_written_meanwhile(self) -> None:
+        """What Nova's API writes of a server is not lost."""
+        self.start_hosts("host1")
+        server = self.boot({})
+
+        def say(word: str) -> None:
+            instance = self.instance(server)
+            instance.system_metadata[word] = "said"
+            instance.save()
+
+        for name in ("find_candidates", "allocate"):
+            with self.once(name, functools.partial(say, f"in_{name}")):
+                self.attach(server, PROFILE)
+        with self.once("allocate", lambda: say("in_detach")):
+            self.detach(server, "attached-1")
+        known = self.instance(server).system_metadata
+        for word in ("in_find_candidates", "in_allocate", "in_detach"):
+            self.assertIn(word, known)
+        self.assertEqual(1, len(self.records(server)))
+
+    def test_a_server_that_was_stopped_meanwhile(self) -> None:
+        """Nova is not at work with it any more, but was."""
+        self.start_hosts("host1")
+        server = self.boot({})
+        before = self.everything(server)
+
+        def stop() -> None:
+            instance = self.instance(server)
+            instance.vm_state = "stopped"
+            instance.save()
+
+        with self.once("find_candidates", stop):
+            reason = self.refused(server, "attach", profile=PROFILE)
+        self.assertIn("Nova is at work with it", reason)
+        self.assertEqual(before, self.everything(server))
