@@ -352,6 +352,7 @@ def _place(
     """
     found = list(claims)
     devices: dict[str, model.Device] = {}
+    begun: set[tuple[str, int | None]] = set()
     open_ones = [
         n for n, c in enumerate(claims) if c.state is model.ClaimState.PLANNED
     ]
@@ -378,7 +379,8 @@ def _place(
             )
         begins = choice.instance_start
         if begins is None:
-            begins = packing.held_start(device, claim.profile)
+            begins = packing.held_start(device, claim.profile, begun)
+        begun.add((claim.device, begins))
         devices[claim.device] = packing.assume(device, claim.profile, choice)
         found[n] = dataclasses.replace(
             claim, start=choice.start, instance_start=begins

@@ -132,11 +132,18 @@ def hold(
     return dataclasses.replace(device, partitions=(*kept, *planned))
 
 
-def held_start(device: model.Device, profile_name: str) -> int | None:
+def held_start(
+    device: model.Device,
+    profile_name: str,
+    begun: Collection[tuple[str, int | None]] = (),
+) -> int | None:
     """Return where the GPU instance for the next of a profile must be made.
 
     It is held for a claim that is not made: whoever comes first makes it.
     None where it exists, or a new one is to be chosen.
+
+    :param begun: addresses and starts of those that are made already for
+        other claims of the same server.
     """
     profile = device.profile(profile_name)
     if profile is None or device.geometry.layout is not model.Layout.MIG:
@@ -149,6 +156,7 @@ def held_start(device: model.Device, profile_name: str) -> int | None:
             if instance.handle == home
             and instance.span is not None
             and home == _planned(instance.span.start)
+            and (device.address, instance.span.start) not in begun
         ),
         None,
     )

@@ -152,7 +152,10 @@ class AccelLibvirtDriver(
     ) -> Any:
         """Make the server's partitions first, then spawn its guest."""
         is_rebuilt = nova_records.is_rebuilt(instance)
-        with self._rebuilt.watching(instance, allocations):
+        with (
+            self._rebuilt.watching(instance, allocations),
+            nova_rebuilt.as_it_is_here(instance),
+        ):
             with self._reporter.reschedule(context, instance.uuid, is_rebuilt):
                 self._bring(context, instance, is_new=not is_rebuilt)
             if self._ensure(context, instance, allocations):

@@ -71,6 +71,38 @@ class Rebuilt:
                 self._booked.pop(uuid, None)
 
 
+@contextlib.contextmanager
+def as_it_is_here(instance: Any) -> Iterator[None]:
+    """Let a server that is rebuilt in place have what it has on this host.
+
+    A cold migration that failed leaves its context. Nova lends a server
+    that is rebuilt what it would have had on the other host
+    (nova/compute/manager.py, _rebuild_default_impl), and writes that down
+    for good once it is (resource_tracker.py, finish_evacuation) where the
+    context is still there.
+
+    :raises nova.exception.NovaException: Nova's database can't be asked.
+    """
+    if not nova_records.is_rebuilt(instance) or not _has_left(instance):
+        yield
+        return
+    with instance.mutated_migration_context(revert=True):
+        yield
+    instance.drop_migration_context()
+
+
+def _has_left(instance: Any) -> bool:
+    """Return whether a server's last move, which failed, was from here."""
+    moved = instance.migration_context
+    if moved is None:
+        return False
+    migration = objects.Migration.get_by_id(
+        nova_context.get_admin_context(), moved.migration_id
+    )
+    here = nova.conf.CONF.host
+    return bool(migration.source_compute == here != migration.dest_compute)
+
+
 def _read(uuid: str) -> Any:
     """Return an instance, None of one that is deleted."""
     try:

@@ -2,6 +2,10 @@
 """Moves and rebuilds that fail, of servers to which something is attached."""
 
 from typing import Any
+from unittest import mock
+
+from nova import exception
+from nova.virt.libvirt import driver
 
 from nova_accel import attached
 from tests.functional.nova import (
@@ -74,6 +78,41 @@ class FailingMoves(
         self.detach(server)
         self.assert_agreement("detach", is_passed=True)
         self.deleted(server)
+
+    def test_rebuild_after_a_migration_that_was_refused(self) -> None:
+        server = self.start_one()
+        self.attach(server, PROFILE)
+        held = sorted(self.mdevs_of(server))
+        self.be_on("host1")
+        told = self.refused_by_nova(server, {"migrate": None})
+        self.assertIn("nova-accel server detach", told)
+        self.rebuild(server)
+        self.assertEqual(held, sorted(self.mdevs_of(server)))
+        self.assertEqual(1, len(self.records(server)))
+        self.assert_agreement("rebuild", is_passed=True)
+        self.reboot_hard(server)
+        self.detach(server)
+        self.assert_agreement("detach", is_passed=True)
+
+    def test_rebuild_after_a_migration_that_failed(self) -> None:
+        """With nothing attached: it has what it holds where it is."""
+        server = self.start_one()
+        held = self.mdevs_of(server)
+
+        def fail(*_: Any, **__: Any) -> None:
+            raise exception.InstanceFaultRollback(
+                exception.ResizeError(reason="no place for the disk")
+            )
+
+        self.be_on("host1")
+        with mock.patch.object(
+            driver.LibvirtDriver, "migrate_disk_and_power_off", fail
+        ):
+            told = self.refused_by_nova(server, {"migrate": None})
+        self.assertIn("no place for the disk", told)
+        self.rebuild(server)
+        self.assertEqual(held, self.mdevs_of(server))
+        self.assert_agreement("rebuild", is_passed=True)
 
     def test_a_record_that_can_not_be_read(self) -> None:
         """The server stays, and runs on; a delete gives all back."""
