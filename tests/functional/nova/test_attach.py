@@ -8,8 +8,6 @@ import pytest
 from nova_accel import attached
 from tests.functional.nova import attaching, technologies, test_vfio
 
-pytestmark = pytest.mark.each_release
-
 MORE = {
     "mdev": "T4-4Q",
     "typed_vf": "L40S-8Q",
@@ -39,6 +37,7 @@ class Life(attaching.AttachingTestBase):
     def handles(self, server: Any) -> list[str]:
         return sorted(self.mdevs_of(server) + self.functions_of(server))
 
+    @pytest.mark.each_release
     def test_everything_in_its_life(self) -> None:
         server = self.start_one()
         before = self.everything(server)

@@ -10,8 +10,6 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova_accel import names
 from tests.functional.nova import base, libvirtd
 
-pytestmark = pytest.mark.each_release
-
 SMALL = base.vgpu_group("_A", "4Q")
 CREATE = f"class/mdev_bus/{base.T4}/mdev_supported_types/nvidia-232/create"
 
@@ -50,6 +48,7 @@ class Failures(base.AccelTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.each_release
     def test_next_host_is_tried(self) -> None:
         self.start_host(base.TWO_T4[0], name="host1")
         self.start_host(base.TWO_T4[0], name="host2")
@@ -120,6 +119,7 @@ class Failures(base.AccelTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.each_release
     def test_guest_that_does_not_start(self) -> None:
         self.start_host(base.TWO_T4[0])
         before = self.profiles(base.T4)

@@ -8,8 +8,6 @@ import pytest
 from nova_accel.host import drains
 from tests.functional.nova import base, operations, technologies
 
-pytestmark = pytest.mark.each_release
-
 EIGHT = "mdev_supported_types/nvidia-233/create"
 
 
@@ -38,6 +36,7 @@ class Failures(operations.OperationsTestBase):
         self.assertIn("is drained: a loud fan", self.reason(server))
         self.assertEqual({}, self.hosts["host2"].mdevs())
 
+    @pytest.mark.each_release
     def test_a_resize_in_place_of_which_the_new_part_fails(self) -> None:
         """Nova gives up what it had; a hard reboot makes the new part.
 

@@ -16,7 +16,6 @@ BOTH = (
 )
 
 
-@pytest.mark.each_release
 class Suspend(operations.OperationsTestBase):
     technology = technologies.MDEV
 
@@ -38,6 +37,7 @@ class Suspend(operations.OperationsTestBase):
         self.assert_agreement(f"{word}, which is refused", is_passed=True)
         return self.reason(server)
 
+    @pytest.mark.each_release
     def test_functions_in_one_slot_of_the_guest(self) -> None:
         server = self.start(*base.GPU_CARDS)
         reason = self.refused(server, "suspend", "ACTIVE")
@@ -45,6 +45,7 @@ class Suspend(operations.OperationsTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.each_release
     def test_a_guest_that_does_not_let_go(self) -> None:
         """What it has given away already it gets back."""
         server = self.start(technologies.WHOLE.cards[0])

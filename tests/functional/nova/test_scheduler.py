@@ -9,8 +9,6 @@ from nova import objects
 from tests.functional.nova import base, scheduled
 from tests.lab import fakehost
 
-pytestmark = pytest.mark.each_release
-
 
 class Scheduler(scheduled.ScheduledTestBase):
     more_filters = ("NUMATopologyFilter",)
@@ -99,6 +97,7 @@ class Scheduler(scheduled.ScheduledTestBase):
         self.boot(must, expected_state="ERROR")
         self.assert_nothing_left()
 
+    @pytest.mark.each_release
     def test_servers_of_one_request_on_two_hosts(self) -> None:
         self.start_host(*base.TWO_T4)
         self.start_host(*base.TWO_T4, name="host2")

@@ -7,12 +7,11 @@ from nova_accel import names
 from tests.functional.nova import base, libvirtd
 from tests.lab import fakehost
 
-pytestmark = pytest.mark.each_release
-
 SMALL = base.vgpu_group("_A", "4Q")
 
 
 class Servers(base.AccelTestBase):
+    @pytest.mark.each_release
     def test_boot_and_delete(self) -> None:
         self.start_host(*base.TWO_T4)
         before = self.providers()
@@ -98,6 +97,7 @@ class Servers(base.AccelTestBase):
         self.boot(SMALL)
         self.assertNotIn(base.vgpu_trait("2Q"), seen[0])
 
+    @pytest.mark.each_release
     def test_two_profiles_on_two_cards_and_a_whole_one(self) -> None:
         self.start_host(*base.TWO_T4, *base.GPU_CARDS)
         self.assertEqual({"PGPU": (1, 0)}, self.amounts(base.GPU))
@@ -193,6 +193,7 @@ class Servers(base.AccelTestBase):
         self.assert_nothing_left()
         self.assertEqual(stripped(before), stripped(self.providers()))
 
+    @pytest.mark.each_release
     def test_server_without_accelerators(self) -> None:
         """Nor is a host's own trait, however it is named, taken for ours."""
         self.start_host(base.TWO_T4[0])

@@ -5,12 +5,11 @@ import pytest
 
 from tests.functional.nova import base
 
-pytestmark = pytest.mark.each_release
-
 STOCK = "libvirt.LibvirtDriver"
 
 
 class Start(base.AccelTestBase):
+    @pytest.mark.each_release
     def test_unknown_driver(self) -> None:
         stop = self.assertRaises(
             SystemExit, self.start_host, base.TWO_T4[0], drivers=["mdve"]
@@ -53,6 +52,7 @@ class Start(base.AccelTestBase):
         self.assertEqual({self.provider(base.T4)}, set(self.providers()))
         self.assertEqual((3, 0), self.amounts(base.T4)["VGPU"])
 
+    @pytest.mark.each_release
     def test_not_named_means_stock(self) -> None:
         """And a host without accelerators looks as a stock one does."""
         self.flags(compute_driver=STOCK)

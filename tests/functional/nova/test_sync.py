@@ -323,8 +323,8 @@ class InTheMiddle(syncing.SyncTestBase):
         self.assertEqual(16, len(slots))
 
 
-@pytest.mark.each_release
 class Thread(syncing.SyncTestBase):
+    @pytest.mark.each_release
     def test_it_runs_by_itself_and_ends_with_the_service(self) -> None:
         compute = self.start_host(base.TWO_T4[0], sync_interval=1)
         before = self.calm()
