@@ -30,7 +30,7 @@ from tests.lab import fakehost
 pytestmark = pytest.mark.fakehost
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-REQUESTS = int(os.environ.get("AGREEMENT_REQUESTS", "1000"))
+REQUESTS = int(os.environ.get("AGREEMENT_REQUESTS", "600"))
 SEED = int(os.environ.get("AGREEMENT_SEED", "20261121"))
 WORKERS = int(os.environ.get("AGREEMENT_WORKERS", "2"))
 

@@ -37,7 +37,7 @@ from tests.lab.fakehost import fpga
 pytestmark = pytest.mark.fakehost
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-SEQUENCES = int(os.environ.get("FPGA_SEQUENCES", "800"))
+SEQUENCES = int(os.environ.get("FPGA_SEQUENCES", "400"))
 SEED = int(os.environ.get("FPGA_SEED", "20261121"))
 WORKERS = int(os.environ.get("FPGA_WORKERS", "2"))
 #: Sequences from which on every kind of step is among them.

@@ -81,6 +81,7 @@ class Life(attaching.AttachingTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_host_reboot_while_stopped_and_delete(self) -> None:
         server = self.start_one()
         self.stop(server)

@@ -3,6 +3,7 @@
 
 from typing import Any
 
+import pytest
 from nova import context
 from nova.tests.functional.api import client
 
@@ -90,6 +91,7 @@ class Command(attaching.AttachingTestBase):
         self.assertIn(bus.TOLD, endpoint.show(chief, server["id"]))
         self.assert_agreement("refusals")
 
+    @pytest.mark.long
     def test_states_in_which_nothing_is_attached(self) -> None:
         server = self.start_one()
         for step, back, word in (
@@ -114,6 +116,7 @@ class Command(attaching.AttachingTestBase):
         self.assertEqual(before, self.everything(server))
         self.assert_agreement("a refusal", is_passed=True)
 
+    @pytest.mark.long
     def test_a_server_that_has_none_of_its_flavor(self) -> None:
         self.start_hosts("host1")
         server = self.boot({})
@@ -150,6 +153,7 @@ class Command(attaching.AttachingTestBase):
         self.assertEqual(held, self.functions_of(server))
         self.assert_agreement("detach", is_passed=True)
 
+    @pytest.mark.long
     def test_a_region_is_refused(self) -> None:
         region = technologies.REGION
         self.start_host(*region.cards, **dict(region.settings))

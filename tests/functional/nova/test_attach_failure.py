@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import pytest
 from nova.scheduler.client import report
 
 from nova_accel.host import privileged
@@ -74,6 +75,7 @@ class Attaching(FailingTestBase):
             "no database",
         )
 
+    @pytest.mark.long
     def test_nova_has_no_slot(self) -> None:
         self.refused_with(
             mock.patch(
@@ -85,6 +87,7 @@ class Attaching(FailingTestBase):
             "claimed no slot",
         )
 
+    @pytest.mark.long
     def test_the_device_is_not_made(self) -> None:
         self.refused_with(
             mock.patch.object(privileged, "create_mdev", lambda *_: errno.EIO),
@@ -92,6 +95,7 @@ class Attaching(FailingTestBase):
             "EIO",
         )
 
+    @pytest.mark.long
     def test_the_definition_is_not_changed(self) -> None:
         self.refused_with(
             self.refusing("attachDeviceFlags", 2),
@@ -106,6 +110,7 @@ class Attaching(FailingTestBase):
             "libvirt says",
         )
 
+    @pytest.mark.long
     def test_it_is_not_there_when_read_back(self) -> None:
         self.refused_with(
             mock.patch.object(nova_plug, "holds", lambda *_: False),
@@ -161,6 +166,7 @@ class Detaching(FailingTestBase):
         self.detach(server)
         self.assert_agreement("detach after all", is_passed=True)
 
+    @pytest.mark.long
     def test_a_definition_that_is_not_changed(self) -> None:
         server = self.start_attached()
         before = self.everything(server)

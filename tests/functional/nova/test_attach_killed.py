@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import pytest
+
 from nova_accel import attached
 from tests.functional.nova import attaching, base, technologies
 from virt_hooks import (
@@ -99,6 +101,7 @@ class Killed(attaching.AttachingTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_while_it_goes(self) -> None:
         self.start_hosts("host1")
         server = self.boot(base.vgpu_group("_A", "4Q"))

@@ -4,6 +4,7 @@
 from typing import Any
 from unittest import mock
 
+import pytest
 from nova import exception
 from nova.virt.libvirt import driver
 
@@ -114,6 +115,7 @@ class FailingMoves(
         self.assertEqual(held, self.mdevs_of(server))
         self.assert_agreement("rebuild", is_passed=True)
 
+    @pytest.mark.long
     def test_a_record_that_can_not_be_read(self) -> None:
         """The server stays, and runs on; a delete gives all back."""
         server = self.start_one()
@@ -123,6 +125,7 @@ class FailingMoves(
         self.assertIn("a newer nova-accel may have written it", told)
         self.deleted(server)
 
+    @pytest.mark.long
     def test_offloading_of_one_that_is_shelved(self) -> None:
         """It can't be detached as it is: the reason says what comes first."""
         server = self.start_one()
@@ -142,6 +145,7 @@ class TypedFunctions(attaching.AttachingTestBase):
 
     technology = technologies.TYPED_VF
 
+    @pytest.mark.long
     def test_delete_with_a_record_that_can_not_be_read(self) -> None:
         self.start_hosts("host1")
         server = self.boot(self.technology.small(self))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import pytest
 from nova import policy
 
 from placement_sync import nova_bus
@@ -56,6 +57,7 @@ class Race(attaching.AttachingTestBase):
             self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_the_same_server_twice(self) -> None:
         """One after the other, by the lock that Nova itself uses."""
         self.start_hosts("host1")
@@ -65,6 +67,7 @@ class Race(attaching.AttachingTestBase):
         self.assertEqual(["attached-1", "attached-2"], names)
         self.assert_agreement("twice", is_passed=True)
 
+    @pytest.mark.long
     def test_first_questions_at_once(self) -> None:
         """The rules of who may ask are made known once."""
         self.start_hosts("host1")
@@ -96,6 +99,7 @@ class Race(attaching.AttachingTestBase):
 
         return mock.patch.object(nova_booking.Booking, name, step)
 
+    @pytest.mark.long
     def test_a_place_that_is_given_back_has_its_slot(self) -> None:
         """Who gets it from Placement finds the tracker's slot free."""
         self.start_hosts("host1")
@@ -132,6 +136,7 @@ class Race(attaching.AttachingTestBase):
             self.assertIn(word, known)
         self.assertEqual(1, len(self.records(server)))
 
+    @pytest.mark.long
     def test_a_server_that_was_stopped_meanwhile(self) -> None:
         """Nova is not at work with it any more, but was."""
         self.start_hosts("host1")

@@ -4,6 +4,7 @@
 import contextlib
 from typing import Any
 
+import pytest
 from nova.tests.functional.api import client
 
 from nova_accel import names
@@ -65,6 +66,7 @@ class Drained(base.AccelTestBase):
         self.assertNotIn(names.DRAINED_TRAIT, self.traits(card))
         self.assertEqual(card, self.card_of(self.boot(SMALL)))
 
+    @pytest.mark.long
     def test_whoever_was_on_its_way_is_sent_elsewhere(self) -> None:
         """Placement learns of it at once, not with the next pass."""
         self.start_host(base.TWO_T4[0])
@@ -78,6 +80,7 @@ class Drained(base.AccelTestBase):
         self.run_periodics()
         self.assertEqual(base.T4, self.card_of(self.boot(SMALL)))
 
+    @pytest.mark.long
     def test_after_a_reboot_its_server_is_built_anew(self) -> None:
         self.start_host(base.TWO_T4[0])
         server = self.boot(SMALL)

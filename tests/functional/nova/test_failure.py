@@ -71,6 +71,7 @@ class Failures(base.AccelTestBase):
         self.assert_nothing_left("host1")
         self.assert_nothing_left("host2")
 
+    @pytest.mark.long
     def test_second_device_of_a_server_fails(self) -> None:
         """The first one is taken back."""
         self.start_host(*base.TWO_T4)
@@ -167,6 +168,7 @@ class Failures(base.AccelTestBase):
             16384, self.amounts(base.T4)["CUSTOM_GPU_MEMORY_MB"][0]
         )
 
+    @pytest.mark.long
     def test_foreign_mdevs_stay_and_orphans_go(self) -> None:
         self.start_host(base.TWO_T4[0])
         sysfs = self.hosts["host1"].sys

@@ -6,6 +6,8 @@ import io
 import json
 from typing import Any
 
+import pytest
+
 from nova_accel import cli, names
 from tests.functional.nova import base, scheduled
 
@@ -110,6 +112,7 @@ class FlavorCommand(scheduled.AskedTestBase):
         self.assertIn("numa_policy: preferred (default)", text)
         self.assertIn("room now: 7 servers at most", text)
 
+    @pytest.mark.long
     def test_several_and_then_none(self) -> None:
         self.start_host(*base.TWO_T4)
         flavor = self.add_flavor()
@@ -125,6 +128,7 @@ class FlavorCommand(scheduled.AskedTestBase):
         self.run_command("flavor", "set", FLAVOR, "--clear")
         self.assertEqual({}, self.specs(flavor))
 
+    @pytest.mark.long
     def test_a_pinned_server_lands_there(self) -> None:
         self.start_host(*base.TWO_T4, name=NODES[0])
         self.start_host(*base.TWO_T4, name=NODES[1])
@@ -150,6 +154,7 @@ class FlavorCommand(scheduled.AskedTestBase):
         text = self.run_command("flavor", "show", FLAVOR)
         self.assertIn("device: only host1_accel_0000_3b_00_0", text)
 
+    @pytest.mark.long
     def test_a_pin_that_another_flavor_wants_stays(self) -> None:
         self.start_host(*base.TWO_T4)
         for name in (FLAVOR, "gpu.two"):
@@ -199,6 +204,7 @@ class FlavorCommand(scheduled.AskedTestBase):
             "flavor", "set", "nix", "--profile", "T4-4Q", status=2
         )
 
+    @pytest.mark.long
     def test_series_are_not_mixed_unless_forced(self) -> None:
         self.start_host(*base.TWO_T4)
         flavor = self.add_flavor()
@@ -214,6 +220,7 @@ class FlavorCommand(scheduled.AskedTestBase):
         self.assertIn("resources_CUDA1:VGPU", self.specs(flavor))
         self.assertIn("one series", self.shown()["reason"])
 
+    @pytest.mark.long
     def test_profiles_are_counted_down(self) -> None:
         self.start_host(*base.TWO_T4)
         flavor = self.add_flavor()

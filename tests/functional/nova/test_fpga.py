@@ -124,6 +124,7 @@ class Fpga(base.AccelTestBase):
 
     # -- what there is -----------------------------------------------------
 
+    @pytest.mark.long
     def test_card_and_region(self) -> None:
         self.start_fpga()
         found = self.providers()
@@ -138,6 +139,7 @@ class Fpga(base.AccelTestBase):
             found[region]["traits"],
         )
 
+    @pytest.mark.long
     def test_a_function_that_is_there(self) -> None:
         self.start_fpga()
         server = self.boot(self.asks(names.function_trait(NLB0)))
@@ -170,6 +172,7 @@ class Fpga(base.AccelTestBase):
         self.assertEqual({"FPGA": (1, 0)}, self.amounts(REGION))
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_a_hard_reboot_loads_nothing(self) -> None:
         self.start_fpga()
         server = self.boot(self.asks(ANY, self.image(RED)))
@@ -177,6 +180,7 @@ class Fpga(base.AccelTestBase):
         self.assertEqual([CARD], self.functions_of(server))
         self.assertEqual(1, len(self.hosts["host1"].programmings()))
 
+    @pytest.mark.long
     def test_a_restart_of_the_service_changes_nothing(self) -> None:
         self.start_fpga()
         server = self.boot(self.asks(ANY, self.image(RED)))
@@ -197,6 +201,7 @@ class Fpga(base.AccelTestBase):
         self.assertEqual(BLUE, self.held())
         self.assertEqual({names.function_trait(BLUE)}, self.functions())
 
+    @pytest.mark.long
     def test_a_rebuild_keeps_the_region(self) -> None:
         self._start_blanking()
         server = self.boot(self.asks(names.function_trait(NLB0)))
@@ -216,6 +221,7 @@ class Fpga(base.AccelTestBase):
 
     # -- raced for ---------------------------------------------------------
 
+    @pytest.mark.long
     def test_two_servers_for_one_region(self) -> None:
         """One gets it; the other goes to the next host."""
         for name in ("host1", "host2"):
@@ -321,6 +327,7 @@ class Fpga(base.AccelTestBase):
         self.assertEqual(BLUE, self.held(name))
         self._delete_server(again)
 
+    @pytest.mark.long
     def test_a_fault_outlives_a_restart(self) -> None:
         self.start_fpga()
         self.refused(self.asks(ANY, self.image(RED, "ERROR")))
@@ -328,6 +335,7 @@ class Fpga(base.AccelTestBase):
         self.run_periodics()
         self.assert_faulted()
 
+    @pytest.mark.long
     def test_after_a_failure_the_next_host_is_tried(self) -> None:
         """As the bitstream is what fails, the next one fails as well."""
         for name in ("host1", "host2"):
@@ -336,6 +344,7 @@ class Fpga(base.AccelTestBase):
         self.assert_faulted("host1")
         self.assert_faulted("host2")
 
+    @pytest.mark.long
     def test_a_card_that_vanishes_halfway(self) -> None:
         self.start_fpga()
         self.refused(self.asks(ANY, self.image(RED, "VANISH")))
@@ -346,6 +355,7 @@ class Fpga(base.AccelTestBase):
 
     # -- together ----------------------------------------------------------
 
+    @pytest.mark.long
     def test_a_region_and_a_vgpu_in_one_flavor(self) -> None:
         self.start_fpga(PAC, base.TWO_T4[0])
         server = self.boot(
@@ -356,6 +366,7 @@ class Fpga(base.AccelTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_the_guest_s_xml_is_libvirt_s(self) -> None:
         self.start_fpga()
         server = self.boot(self.asks(names.function_trait(NLB0)))

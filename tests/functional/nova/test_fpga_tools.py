@@ -4,6 +4,8 @@
 import uuid
 from typing import Any
 
+import pytest
+
 from nova_accel import names
 from tests.functional.nova import base, test_fpga
 from tests.functional.nova.test_fpga import BLUE, CARD, RED, REGION
@@ -58,6 +60,7 @@ class Fpgaconf(_Tools):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_each_way_to_fail_sets_the_region_aside(self) -> None:
         """A non-zero exit, a success that was none, a hang."""
         for directive in test_fpga.WAYS_TO_FAIL:
@@ -73,6 +76,7 @@ class Fpgaconf(_Tools):
                 self.assertEqual(1, self.runs(name))
                 self.assert_faulted(name)
 
+    @pytest.mark.long
     def test_a_card_that_vanishes_halfway(self) -> None:
         self.start(INTEL, "fpgaconf")
         self.refused(self.asks(self.ANY, self.gbs(RED, "VANISH")))
@@ -81,6 +85,7 @@ class Fpgaconf(_Tools):
         usages = self.usages(REGION) if self.providers() else {}
         self.assertEqual({}, usages)
 
+    @pytest.mark.long
     def test_a_tool_that_is_missing_touches_nothing(self) -> None:
         self.states = {}
         test_fpga.Fpga.start_fpga(self, INTEL)
@@ -104,6 +109,7 @@ class XrtSmi(_Tools):
             accelerator_interface_id=str(uuid.UUID(alveo_card.INTERFACE)),
         )
 
+    @pytest.mark.long
     def test_an_xclbin_is_loaded(self) -> None:
         self.start(ALVEO, "xrt-smi")
         server = self.boot(self.asks(self.ANY, self.xclbin(RED)))
@@ -119,6 +125,7 @@ class XrtSmi(_Tools):
         self._delete_server(again)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_each_way_to_fail_sets_the_region_aside(self) -> None:
         for directive in test_fpga.WAYS_TO_FAIL:
             with self.subTest(directive):

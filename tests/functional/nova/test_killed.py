@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import fixtures
+import pytest
 from nova import objects
 from nova.compute import build_results, vm_states
 
@@ -112,6 +113,7 @@ class Killed(builds.Builds):
             base.TWO_T4[0],
         )
 
+    @pytest.mark.long
     def test_typed_vf(self) -> None:
         self.look(
             {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192},

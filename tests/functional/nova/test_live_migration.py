@@ -80,6 +80,7 @@ class LiveMdev(moving.LiveBase):
         for host in ("host1", "host2"):
             self.assertEqual(1, self.usages(base.T4, host)["VGPU"])
 
+    @pytest.mark.long
     def test_and_back(self) -> None:
         self._live_migrate(self.server)
         self.goes_to = "host1"
@@ -89,6 +90,7 @@ class LiveMdev(moving.LiveBase):
         self.assertEqual([self.before], self.mdevs_of(self.server))
         self.assert_stayed()
 
+    @pytest.mark.long
     def test_restart_of_the_destination_meanwhile(self) -> None:
         """Nova's records tell it what it has made, and for whom."""
         self.meanwhile = self.forget_and_recall
@@ -120,6 +122,7 @@ class LiveMdev(moving.LiveBase):
             (made, self.server["id"]), (claim.handle, claim.consumer)
         )
 
+    @pytest.mark.long
     def test_a_source_that_died_before_it_began(self) -> None:
         """Nova never ends its migration, only the server's state."""
         self.arrives = False
@@ -172,6 +175,7 @@ class LiveMdev(moving.LiveBase):
         self.assertEqual([], self.written)
         self.assert_stayed()
 
+    @pytest.mark.long
     def test_nobody_tells_the_destination(self) -> None:
         """It finds out that the server does not come."""
         self.arrives = False
@@ -256,6 +260,7 @@ class LiveFunctions(moving.LiveBase):
 class LiveChain(moving.LiveBase):
     CARDS = (CARD,)
 
+    @pytest.mark.long
     def test_one_steps_into_the_others_place(self) -> None:
         """Two VFs whose new addresses are partly their old ones."""
         first = str(pci.parse_address(L40S)).replace("00.0", "00.4")
@@ -307,21 +312,25 @@ class Refusals(moving.LiveBase):
         server = self.boot(base.whole_gpu_group("_A"), host="host1")
         self.assert_refused(server, f"{base.GPU} ", "whole function")
 
+    @pytest.mark.long
     def test_one_of_two_is_enough(self) -> None:
         both = SMALL | base.whole_gpu_group("_B") | {"group_policy": "none"}
         server = self.boot(both, host="host1")
         self.assert_refused(server, f"{base.GPU} ", "whole function")
 
+    @pytest.mark.long
     def test_post_copy(self) -> None:
         server = self.boot(SMALL, host="host1")
         self.flags(live_migration_permit_post_copy=True, group="libvirt")
         self.assert_refused(server, "live_migration_permit_post_copy")
 
+    @pytest.mark.long
     def test_an_old_kernel(self) -> None:
         server = self.boot(SMALL, host="host1")
         self.kernel("5.15.0-91-generic")
         self.assert_refused(server, "Linux 5.15", "needs 5.18")
 
+    @pytest.mark.long
     def test_old_programs_there(self) -> None:
         server = self.boot(SMALL, host="host1")
         self.flags(
@@ -331,6 +340,7 @@ class Refusals(moving.LiveBase):
         there.fakeLibVersion = 8_005_000
         self.assert_refused(server, "the destination has libvirt 8.5.0")
 
+    @pytest.mark.long
     def test_a_driver_whose_version_can_not_be_told(self) -> None:
         server = self.boot(SMALL, host="host1")
         self.hosts["host2"].fail("module/nvidia/version", "EIO", on="read")
@@ -338,6 +348,7 @@ class Refusals(moving.LiveBase):
             server, "version of the driver nvidia on the destination"
         )
 
+    @pytest.mark.long
     def test_a_destination_without_us(self) -> None:
         server = self.boot(SMALL, host="host1")
         driver = self.computes["host2"].driver
@@ -374,6 +385,7 @@ class Refusals(moving.LiveBase):
             if (found := {k: v for k, v in kinds.items() if v})
         }
 
+    @pytest.mark.long
     def test_too_slow_a_link(self) -> None:
         """T4-4Q at 1000 MiB/s; Nova's downtime is half a second."""
         self.computes["host1"].driver._link = 1000

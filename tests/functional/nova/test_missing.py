@@ -4,6 +4,7 @@
 from typing import Any
 
 import fixtures
+import pytest
 from nova.tests.functional.api import client
 
 from nova_accel import names
@@ -80,6 +81,7 @@ class Missing(base.AccelTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_deleted_while_its_card_is_missing(self) -> None:
         self.start_host(base.TWO_T4[0])
         server = self.boot(SMALL)
@@ -154,6 +156,7 @@ class Missing(base.AccelTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_type_that_vanishes_while_it_is_read(self) -> None:
         self.read_all()
         self.start_host(base.TWO_T4[0])

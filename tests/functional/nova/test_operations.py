@@ -36,7 +36,10 @@ globals().update(
         InPlace,
         technologies.MDEV,
         technologies.TYPED_VF,
-        technologies.REGION,
-        also=(technologies.PLAIN_VF, technologies.WHOLE),
+        also=(
+            technologies.PLAIN_VF,
+            technologies.WHOLE,
+            technologies.REGION,
+        ),
     )
 )

@@ -8,6 +8,8 @@ the failure at one end of a move fails the other end too.
 
 from typing import Any
 
+import pytest
+
 from tests.functional.nova import base, libvirtd, operations, technologies
 
 _CREATE = "mdev_supported_types/nvidia-232/create"
@@ -137,6 +139,7 @@ class MiddleInPlace(Failing):
         self.tried(server, "rebuild", body={"imageRef": base.IMAGE})
         self.deleted(server)
 
+    @pytest.mark.long
     def test_unshelve(self) -> None:
         server = self.booted()
         self.offload(server)
@@ -153,6 +156,7 @@ class MiddleInPlace(Failing):
 class MiddleOfMoves(Failing):
     """A server that goes to another host."""
 
+    @pytest.mark.long
     def test_migrate_to_a_host_that_is_not_asked_again(self) -> None:
         """The source is restarted before it has looked."""
         server = self.booted("host1", "host2")
@@ -230,5 +234,7 @@ class LeftBehind(Failing):
 
 
 globals().update(
-    technologies.matrix(LeftBehind, technologies.MDEV, technologies.WHOLE)
+    technologies.matrix(
+        LeftBehind, technologies.MDEV, also=(technologies.WHOLE,)
+    )
 )

@@ -112,4 +112,6 @@ for case, other in (
     (Leaves, technologies.PLAIN_VF),
     (SameHost, technologies.REGION),
 ):
-    globals().update(technologies.matrix(case, technologies.MDEV, other))
+    globals().update(
+        technologies.matrix(case, technologies.MDEV, also=(other,))
+    )

@@ -64,6 +64,7 @@ class Suspend(operations.OperationsTestBase):
         self.assertIn(f"its guest did not give {card} away in 1 s", reason)
         self.assertEqual(2, len(domain.live))
 
+    @pytest.mark.long
     def test_a_guest_that_can_not_be_saved(self) -> None:
         server = self.start(technologies.WHOLE.cards[0])
 
@@ -76,6 +77,7 @@ class Suspend(operations.OperationsTestBase):
         reason = self.refused(server, "suspend", "ACTIVE")
         self.assertIn("no space left", reason)
 
+    @pytest.mark.long
     def test_a_guest_that_gets_its_card_no_more(self) -> None:
         server = self.start(technologies.WHOLE.cards[0])
         self.suspend(server)

@@ -6,6 +6,7 @@ Keystone is a stand-in of Nova's own tests here; the lab has the real one.
 
 from typing import Any
 
+import pytest
 from nova.tests import fixtures as nova_fixtures
 from nova.tests.functional.api import client
 
@@ -61,6 +62,7 @@ class Quota(base.AccelTestBase):
         self.boot(SMALL)
         self.assertIn(wanted, self.refusal(SMALL))
 
+    @pytest.mark.long
     def test_framebuffer_is_counted_in_mib(self) -> None:
         name = "class:CUSTOM_GPU_MEMORY_MB"
         self.register(name, 3 * MIB)
@@ -75,6 +77,7 @@ class Quota(base.AccelTestBase):
             self.over(name, 3 * MIB, 3 * MIB, MIB), self.refusal(SMALL)
         )
 
+    @pytest.mark.long
     def test_what_nobody_registered(self) -> None:
         self.start_host(base.TWO_T4[0])
         self.boot(SMALL)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
 from nova.compute import build_results
 
 from tests.functional.nova import builds
@@ -165,5 +166,6 @@ class Races(builds.Builds):
     def test_mdevs(self) -> None:
         self.run_races(MDEVS)
 
+    @pytest.mark.long
     def test_typed_vfs(self) -> None:
         self.run_races(TYPED_VFS)

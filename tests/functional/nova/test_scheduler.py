@@ -81,6 +81,7 @@ class Scheduler(scheduled.ScheduledTestBase):
             self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_a_guest_away_from_the_only_card_is_refused(self) -> None:
         self.start_host(
             fakehost.NvidiaGpu(address=base.T4, model="T4", numa_node=1)

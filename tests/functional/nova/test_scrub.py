@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import fixtures
+import pytest
 from nova import objects
 from nova.compute import task_states
 
@@ -76,6 +77,7 @@ class Scrub(base.AccelTestBase):
         self._delete_server(server)
         self.assert_set_aside(base.GPU, False)
 
+    @pytest.mark.long
     def test_a_vf_is_reset_below_another_server(self) -> None:
         self.start_host(VF_CARD)
         (trait,) = self.profiles(VF_CARD.address)
@@ -92,6 +94,7 @@ class Scrub(base.AccelTestBase):
         self._delete_server(second)
         self.assert_set_aside(VF_CARD.address, True)
 
+    @pytest.mark.long
     def test_the_source_of_a_move_is_reset_when_it_is_left(self) -> None:
         self.power_off_to_move()
         for name in ("host1", "host2"):

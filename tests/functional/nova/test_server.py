@@ -81,6 +81,7 @@ class Servers(base.AccelTestBase):
         self._delete_server(other)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_traits_change_before_the_guest_starts(self) -> None:
         """A spawn may take minutes; the next one is scheduled meanwhile."""
         self.start_host(base.TWO_T4[0])
@@ -145,6 +146,7 @@ class Servers(base.AccelTestBase):
             "snd_hda_intel", functions[base.GPU_AUDIO]["driver"]
         )
 
+    @pytest.mark.long
     def test_group_without_suffix(self) -> None:
         """Nova reads resources:VGPU itself when it reboots a server."""
         self.start_host(base.TWO_T4[0])

@@ -122,6 +122,7 @@ class Sync(syncing.SyncTestBase):
         self.assert_nothing_left()
         self.assert_in_step()
 
+    @pytest.mark.long
     def test_what_an_operator_has_set_survives_both_writers(self) -> None:
         self.start_host(base.TWO_T4[0])
         self.pass_by()
@@ -163,6 +164,7 @@ class Sync(syncing.SyncTestBase):
         check()
         self.assert_in_step()
 
+    @pytest.mark.long
     def test_a_drained_card_keeps_its_server_and_takes_no_other(self) -> None:
         self.start_host(base.TWO_T4[0])
         server = self.boot(SMALL)
@@ -199,6 +201,7 @@ class Sync(syncing.SyncTestBase):
         self.assert_nothing_left()
         self.assert_in_step()
 
+    @pytest.mark.long
     def test_a_card_that_is_offered_can_be_claimed(self) -> None:
         """Nova hands out slots from its last pass; ours is newer."""
         self.start_host(base.TWO_T4[0])
@@ -233,6 +236,7 @@ class Sync(syncing.SyncTestBase):
         self._delete_server(server)
         self.assertEqual((), book.read().claims)
 
+    @pytest.mark.long
     def test_a_card_that_is_gone_for_others_too(self) -> None:
         """Somebody else has deleted what Nova still remembers."""
         self.start_host(*base.TWO_T4)
@@ -246,6 +250,7 @@ class Sync(syncing.SyncTestBase):
         self.assertEqual({self.provider(base.T4)}, set(self.providers()))
         self.assert_in_step()
 
+    @pytest.mark.long
     def test_nova_finds_a_card_gone_that_the_pass_has_removed(self) -> None:
         self.start_host(*base.TWO_T4)
         self.pass_by()
@@ -258,6 +263,7 @@ class Sync(syncing.SyncTestBase):
         self.assertEqual({self.provider(base.T4)}, set(self.providers()))
         self.assert_in_step()
 
+    @pytest.mark.long
     def test_a_provider_that_somebody_else_has_made(self) -> None:
         """Nova reads all anew in the middle of its pass, then writes."""
         self.start_host(*base.TWO_T4)
@@ -306,6 +312,7 @@ class InTheMiddle(syncing.SyncTestBase):
         self.assertEqual({self.provider(base.T4)}, set(self.providers()))
         self.assert_in_step()
 
+    @pytest.mark.long
     def test_a_card_comes_while_nova_takes_its_tree_over(self) -> None:
         self.start_host(base.TWO_T4[0])
         self.hosts["host1"].unplug(base.T4)
@@ -344,6 +351,7 @@ class Thread(syncing.SyncTestBase):
         found = heartbeat.read(self.state_dir())
         return (found[0].succeeded or 0.0) if found else 0.0
 
+    @pytest.mark.long
     def test_claims_and_releases_wake_it(self) -> None:
         self.start_host(base.TWO_T4[0], sync_interval=3600)
         self.until(lambda: self.assertTrue(self.beaten()))

@@ -97,6 +97,7 @@ class Vfio(base.AccelTestBase):
         self.assertEqual({}, self.types())
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_restart_while_the_card_can_not_be_read(self) -> None:
         """What its servers hold is written down as soon as it can be."""
         self.start_host(CARD)
@@ -120,6 +121,7 @@ class Vfio(base.AccelTestBase):
         self.assertEqual({}, self.types())
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_delete_while_the_service_is_down(self) -> None:
         """Nova deletes such a server locally; its domain tells what it had."""
         compute = self.start_host(CARD)
@@ -141,6 +143,7 @@ class Vfio(base.AccelTestBase):
         self.assertEqual((4, 0), self.amounts(L40S)["VGPU"])
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_another_size_is_refused(self) -> None:
         self.start_host(CARD)
         first = self.boot(typed_group("8Q"))
@@ -160,6 +163,7 @@ class Vfio(base.AccelTestBase):
         self._delete_server(grown)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_a_lost_race_is_refused_with_the_reason(self) -> None:
         """The card got another size after Placement had said yes."""
         self.start_host(CARD)
@@ -176,6 +180,7 @@ class Vfio(base.AccelTestBase):
         self.assertEqual((4, 1), self.amounts(L40S)["VGPU"])
         self._delete_server(refused)
 
+    @pytest.mark.long
     def test_a_display_needs_a_newer_libvirt(self) -> None:
         self.start_host(CARD)
         wants = typed_group("8Q") | {"accelerator:display": "on"}
@@ -196,6 +201,7 @@ class Vfio(base.AccelTestBase):
         self._delete_server(refused)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_options_of_an_mdev(self) -> None:
         self.start_host(base.TWO_T4[0])
         server = self.boot(
