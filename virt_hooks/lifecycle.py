@@ -282,7 +282,8 @@ class Lifecycle:
                 use = self.read_use().without(had.mdevs | had.functions)
                 taken = [c for c in unknown if use.holds(c.handle)]
                 found = recover.but(found, taken)
-            left = recover.and_unseen(found, held, wanted)
+            # The host's driver may use by now what the guest gave back.
+            left = found + recover.but(held, found)
             if any(in_use(claim) for claim in left):
                 LOG.error("server %s still runs: nothing is unmade", consumer)
                 return

@@ -204,20 +204,3 @@ def but(
     """Return the claims whose partitions were not held before."""
     held = {claim.handle for claim in before}
     return tuple(claim for claim in found if claim.handle not in held)
-
-
-def and_unseen(
-    found: tuple[model.Claim, ...],
-    held: Iterable[model.Claim],
-    given: Iterable[model.Slot],
-) -> tuple[model.Claim, ...]:
-    """Return the claims found, and those held in slots of unseen devices.
-
-    The host's driver may have begun to use what a guest gave back.
-    """
-    slots = {(slot.provider, slot.identifier) for slot in given}
-    return found + tuple(
-        claim
-        for claim in but(held, found)
-        if (claim.provider, claim.slot) in slots
-    )
