@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What several unit tests share."""
 
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,13 +27,17 @@ def own_rights() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def mounted(
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[fakehost.Controller]:
-    """Return a simulated host that serves all tests of a module."""
+    """Return a simulated host that serves all tests of a module.
+
+    It is the module's ``SPEC``, where it has one.
+    """
     if reason := fakehost.missing():
         pytest.skip(reason)
     root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(simulated.SPEC, root) as controller:
+    spec = getattr(request.module, "SPEC", simulated.SPEC)
+    with fakehost.simulated_sysfs(spec, root) as controller:
         yield controller
 
 
@@ -50,3 +55,9 @@ def kernel(
 def life(kernel: fakehost.Controller) -> lifecycle.Lifecycle:
     """Return what a nova-compute that has just started holds."""
     return simulated.started(kernel)
+
+
+@pytest.fixture
+def state(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Return where a service has its notes; it is not made yet."""
+    return tmp_path / "state"

@@ -29,23 +29,8 @@ from tests.simulated_scrub import (
 from virt_hooks import connection, lifecycle
 
 pytestmark = pytest.mark.usefixtures("own_rights")
+SPEC = simulated_scrub.SPEC
 NOTHING = connection.HostdevUse()
-
-
-@pytest.fixture(scope="module")
-def mounted(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[fakehost.Controller]:
-    if reason := fakehost.missing():
-        pytest.skip(reason)
-    root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(simulated_scrub.SPEC, root) as controller:
-        yield controller
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
 
 
 @pytest.fixture

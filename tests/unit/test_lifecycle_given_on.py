@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A slot that a server had once, and that somebody else has by now."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,18 +23,8 @@ from tests.simulated_scrub import (
 from virt_hooks import connection
 
 pytestmark = pytest.mark.usefixtures("own_rights")
+SPEC = simulated_scrub.SPEC
 PLACES = [(GPU, GPU, {GPU, SOUND}), (FLEX, FLEX_VF, {FLEX_VF})]
-
-
-@pytest.fixture(scope="module")
-def mounted(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[fakehost.Controller]:
-    if reason := fakehost.missing():
-        pytest.skip(reason)
-    root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(simulated_scrub.SPEC, root) as controller:
-        yield controller
 
 
 @pytest.mark.parametrize(("card", "function", "functions"), PLACES)

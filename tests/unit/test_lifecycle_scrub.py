@@ -3,7 +3,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,22 +25,7 @@ from tests.simulated_scrub import (
 )
 
 pytestmark = pytest.mark.usefixtures("own_rights")
-
-
-@pytest.fixture(scope="module")
-def mounted(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[fakehost.Controller]:
-    if reason := fakehost.missing():
-        pytest.skip(reason)
-    root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(simulated_scrub.SPEC, root) as controller:
-        yield controller
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
+SPEC = simulated_scrub.SPEC
 
 
 def test_each_function_of_a_card_is_reset(

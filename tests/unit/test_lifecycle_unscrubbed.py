@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that can't be scrubbed are nobody's until somebody says so."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,22 +27,7 @@ from tests.simulated_scrub import (
 from virt_hooks import connection
 
 pytestmark = pytest.mark.usefixtures("own_rights")
-
-
-@pytest.fixture(scope="module")
-def mounted(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[fakehost.Controller]:
-    if reason := fakehost.missing():
-        pytest.skip(reason)
-    root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(simulated_scrub.SPEC, root) as controller:
-        yield controller
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
+SPEC = simulated_scrub.SPEC
 
 
 @pytest.mark.parametrize("is_dead", [True, False])
