@@ -1,31 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What outlives nova-compute: its database, libvirt's domains, guests.
-
-The service is a child of this one, and asks for each of them by a
-message. It tells of each step that it is about to take, and is told
-whether it is to go on or to die.
-"""
+"""What outlives nova-compute: its database, libvirt's domains, guests."""
 
 from __future__ import annotations
 
 import dataclasses
 import fcntl
 import os
-import pickle
-import signal
-import socket
-import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 from nova_accel import model
+from tests import mortal
 from tests.lab import fakehost
 from virt_hooks import connection
-
-_MOST = 1 << 20
-# Of a service that does not go on, in seconds.
-_PATIENCE_S = 120
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,90 +43,24 @@ class Domain:
         return self.technology == "fpga"
 
 
-class Link:
-    """The service's end: a call is a message and its answer."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
-
-    def ask(self, name: str, *arguments: Any) -> Any:
-        self._end.send(pickle.dumps((name, arguments)))
-        return pickle.loads(self._end.recv(_MOST))  # noqa: S301 - our own
-
-
-class Outside:
+class Outside(mortal.World):
     """Everything but the service. Its ``do_`` methods are what it asks."""
 
     def __init__(self, kernel: fakehost.Controller) -> None:
+        super().__init__()
         self.kernel = kernel
         self.records: dict[str, Record] = {}
         self.domains: dict[str, Domain] = {}
-        #: What the last service told before its end.
-        self.steps: list[str] = []
-        #: Number of the step before which the service is to die.
-        self.kill_at: int | None = None
-        self._is_counting = False
         #: What is called when the service shows its books.
         self.judge: Callable[[str, Any, Any], None] = lambda *_: None
 
-    def run(self, work: Callable[[Link], None]) -> int:
-        """Let a service work; return the signal it died of, 0 for none."""
-        self.steps, self._is_counting = [], False
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for end in (ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST)
-        child = os.fork()
-        if not child:
-            ours.close()
-            self._be_service(work, theirs)
-        theirs.close()
-        ours.settimeout(_PATIENCE_S)
-        with ours:
-            try:
-                while packet := ours.recv(_MOST):
-                    name, given = pickle.loads(packet)  # noqa: S301 - ours
-                    answer = getattr(self, f"do_{name}")(*given)
-                    ours.send(pickle.dumps(answer))
-            except BaseException:
-                os.kill(child, signal.SIGKILL)
-                raise
-            finally:
-                ours.close()
-                _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status) or not os.WEXITSTATUS(status), (
-            f"the service failed after {self.steps[-3:]}; see above"
-        )
-        return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-
-    def _be_service(
-        self, work: Callable[[Link], None], end: socket.socket
-    ) -> None:
-        code = 1
-        try:
-            for domain in self.domains.values():
-                for group in domain.groups:
-                    os.close(group)  # guests are not the service's children
-            work(Link(end))
-            code = 0
-        finally:
-            if code:
-                traceback.print_exc()
-                sys.stderr.flush()
-            os._exit(code)
+    def leave(self) -> None:
+        """Close what the guests hold: they are not the service's."""
+        for domain in self.domains.values():
+            for group in domain.groups:
+                os.close(group)
 
     # -- what the service asks ---------------------------------------------
-
-    def do_step(self, name: str) -> bool:
-        """Note a step, once asked to; return whether it may be taken."""
-        if not self._is_counting:
-            return True
-        number = sum(s.partition(" #")[0] == name for s in self.steps)
-        self.steps.append(f"{name} #{number + 1}" if number else name)
-        return len(self.steps) - 1 != self.kill_at
-
-    def do_count(self) -> None:
-        """Count steps from now on."""
-        self._is_counting = True
 
     def do_judge(self, *books: Any) -> None:
         self.judge(*books)

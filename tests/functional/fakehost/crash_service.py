@@ -9,15 +9,14 @@ there if it is told to.
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable
+import functools
 from pathlib import Path
 from typing import Any
 
 from oslo_config import cfg
 
 from nova_accel import conf, inventory, model
+from tests import mortal
 from tests.functional.fakehost import crash_outside, crash_technologies
 from tests.simulated import ROOT
 from virt_hooks import node
@@ -30,11 +29,11 @@ class Service:
 
     def __init__(
         self,
-        link: crash_outside.Link,
+        link: mortal.Link,
         place: Path,
         technology: crash_technologies.Technology,
     ) -> None:
-        self.ask = link.ask
+        self.ask, self.step = link.ask, link.step
         self.technology = technology
         self._bitstreams = technology.bitstreams(place)
         options = cfg.ConfigOpts()
@@ -47,6 +46,7 @@ class Service:
         ):
             options.set_override(name, value, "nova_accel")
         self.life = node.read_node(options, lambda: None)
+        self.tell_steps = functools.partial(link.tell_steps, self.life)
 
     def start(self) -> None:
         """Do what init_host does."""
@@ -67,40 +67,6 @@ class Service:
         self.life.arrange()
 
     # -- the steps ---------------------------------------------------------
-
-    def step(self, name: str) -> None:
-        if not self.ask("step", name):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def tell_steps(self) -> None:
-        """Tell of each step from now on, those inside production too."""
-        self.ask("count")
-        life: Any = self.life
-        for owner in (life._executor, life._executor._loading):
-            owner._write = self._written(owner._write)
-        for owner, method, name in (
-            (life.book, "write_down", "note claims"),
-            (life.book, "forget", "forget claims"),
-            (life.book, "unmade", "note what is unmade"),
-            (life.published, "_replace", "publish the book"),
-        ):
-            setattr(owner, method, self._told(getattr(owner, method), name))
-
-    def _written(self, write: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def call(action: Any) -> Any:
-            self.step(f"write {type(action).__name__}")
-            return write(action)
-
-        return call
-
-    def _told(
-        self, method: Callable[..., Any], name: str
-    ) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            self.step(name)
-            return method(*arguments)
-
-        return call
 
     def save(self, server: str, record: Record | None) -> None:
         state = "gone" if record is None else record.state

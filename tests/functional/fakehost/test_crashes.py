@@ -22,6 +22,7 @@ import pytest
 
 from nova_accel import model
 from nova_accel.host import privileged, published
+from tests import mortal
 from tests.functional.fakehost import (
     crash_judge,
     crash_outside,
@@ -102,7 +103,7 @@ class Trial:
     def serve(self, work: Callable[[crash_service.Service], None]) -> int:
         """Start a service and let it work; return what it died of."""
 
-        def live(link: crash_outside.Link) -> None:
+        def live(link: mortal.Link) -> None:
             place, technology = self.place, self.technology
             service = crash_service.Service(link, place, technology)
             service.start()

@@ -10,9 +10,11 @@ from nova import context, objects
 
 from nova_accel import attached, cli
 from placement_sync import nova_bus
-from tests.functional.nova import operations
+from tests.functional.nova import operations, technologies, test_vfio
 from virt_hooks import wanted
 
+# What fits once more on a host of a technology, by that one's name.
+_MORE = {"mdev": "T4-4Q", "typed_vf": "L40S-8Q", "whole": "10de:1e07"}
 NAMES = ("NAME", "PROFILE", "DEVICE", "STATE")
 
 
@@ -22,6 +24,13 @@ class AttachingTestBase(operations.OperationsTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.flags(device_detach_timeout=1, group="libvirt")
+
+    def profile(self) -> str:
+        """Return what a server of the host's technology may have more."""
+        if self.technology is technologies.PLAIN_VF:
+            (trait,) = self.profiles(test_vfio.S7150)
+            return trait
+        return _MORE[self.technology.name]
 
     def ask(self, server: Any, method: str, **words: Any) -> Any:
         """Return what nova-compute answers on the bus."""

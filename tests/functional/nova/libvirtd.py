@@ -200,9 +200,13 @@ class Domain(fakelibvirt.Domain):
             raise
         return handle
 
-    def _let_go(self) -> None:
+    def close_groups(self) -> None:
+        """Close what the guest holds of the kernel, in this process."""
         while self.groups:
             os.close(self.groups.popitem()[1])
+
+    def _let_go(self) -> None:
+        self.close_groups()
         for element in self.live or self.kept:
             _device(self._connection.root, element).give_back()
         self.live = []

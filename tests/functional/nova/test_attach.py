@@ -6,27 +6,13 @@ from typing import Any
 import pytest
 
 from nova_accel import attached
-from tests.functional.nova import attaching, technologies, test_vfio
-
-MORE = {
-    "mdev": "T4-4Q",
-    "typed_vf": "L40S-8Q",
-    "plain_vf": "",
-    "whole": "10de:1e07",
-}
+from tests.functional.nova import attaching, technologies
 
 
 class Life(attaching.AttachingTestBase):
     """A server that is given one more of what it has, and gives it back."""
 
     __test__ = False
-
-    def profile(self) -> str:
-        name = MORE[self.technology.name]
-        if name:
-            return name
-        (trait,) = self.profiles(test_vfio.S7150)
-        return trait
 
     def start_one(self) -> Any:
         self.start_hosts("host1")
