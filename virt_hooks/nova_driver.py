@@ -19,6 +19,7 @@ from nova import context as nova_context
 from nova import exception
 
 from nova_accel import conf, errors, flavors, model, providers
+from nova_accel.host import bookings
 from virt_hooks import (
     connection,
     node,
@@ -62,16 +63,17 @@ class AccelLibvirtDriver(
             self._accel = node.read_node(
                 nova.conf.CONF, self._host.get_connection
             )
-            self._images = nova_images.Images(
-                conf.read_settings(nova.conf.CONF).bitstreams
-            )
+            kept = conf.read_settings(nova.conf.CONF).bitstreams
+            self._images = nova_images.Images(kept)
         except errors.ConfigurationError as error:
             LOG.error("nova-accel can't start: %s", error)
             sys.exit(1)
         self._reporter = nova_report.Reporter(self._accel, virtapi)
         self._at_start = nova_records.AtStart(self._accel)
         self._bus = nova_bus.Bus(self)
-        self._rebuilt = nova_rebuilt.Rebuilt(self._reporter)
+        self._rebuilt = nova_rebuilt.Rebuilt(
+            self._reporter, bookings.Bookings(kept.state_dir)
+        )
         self._left = nova_left.Left(
             self._accel, self._reporter.is_booked, self._release_left
         )
@@ -217,7 +219,7 @@ class AccelLibvirtDriver(
     ) -> Any:
         """Keep the partitions while the domain is torn down and remade."""
         with self._keeping(instance.uuid):
-            with nova_report.logged("can't book %s again", instance.uuid):
+            with nova_report.logged("can't book what Nova gave up"):
                 self._rebuilt.look()
             with nova_report.logged("can't fetch bitstreams"):
                 self._bring(context, instance)

@@ -10,65 +10,73 @@ booked again.
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import nova.conf
 from nova import context as nova_context
 from nova import exception, objects
 
+from nova_accel.host import bookings
 from virt_hooks import nova_records, nova_report
 
 LOG = logging.getLogger(__name__)
 
 
 class Rebuilt:
-    """What was booked for those that failed. Thread-safe; not stored."""
+    """What was booked for those that failed, until it is booked again."""
 
-    def __init__(self, reporter: nova_report.Reporter) -> None:
-        """Book through this one."""
+    def __init__(
+        self, reporter: nova_report.Reporter, booked: bookings.Bookings
+    ) -> None:
+        """Book through this one, what is noted there."""
         self._reporter = reporter
-        self._booked: dict[str, Mapping[str, Any]] = {}
-        self._guard = threading.Lock()
+        self._booked = booked
+        # A pass and a reboot would book the same twice.
+        self._looking = threading.Lock()
 
     @contextlib.contextmanager
     def watching(self, instance: Any, allocations: Any) -> Iterator[None]:
         """Note what is booked for a server, if its rebuilding fails."""
         with contextlib.ExitStack() as failed:
             if nova_records.is_rebuilt(instance) and allocations:
-                failed.callback(self._note, instance.uuid, allocations)
+                amounts = {
+                    provider: record["resources"]
+                    for provider, record in allocations.items()
+                }
+                failed.callback(self._booked.put, instance.uuid, amounts)
             yield
             failed.pop_all()
-
-    def _note(self, uuid: str, allocations: Mapping[str, Any]) -> None:
-        with self._guard:
-            self._booked[uuid] = {
-                provider: {"resources": record["resources"]}
-                for provider, record in allocations.items()
-            }
 
     def look(self) -> None:
         """Book again what Nova has given up, once it has.
 
+        One of which that fails is tried again with the next pass, and the
+        others are looked at all the same.
+        """
+        with self._looking:
+            for uuid, amounts in self._booked.read().items():
+                with nova_report.logged("can't book server %s again", uuid):
+                    if self._is_settled(uuid, amounts):
+                        self._booked.remove(uuid)
+
+    def _is_settled(self, uuid: str, amounts: bookings.Amounts) -> bool:
+        """Return whether a server has what it is to have, or needs none.
+
         :raises nova.exception.NovaException: Nova's database, or Placement,
             can't be asked.
         """
-        with self._guard:
-            noted = dict(self._booked)
-        for uuid, booked in noted.items():
-            instance = _read(uuid)
-            if instance is not None and nova_records.is_rebuilt(instance):
-                continue
-            is_here = (
-                instance is not None
-                and instance.host == nova.conf.CONF.host
-                and instance.resources
+        instance = _read(uuid)
+        if instance is None or instance.host != nova.conf.CONF.host:
+            return True
+        if nova_records.is_rebuilt(instance):
+            return False  # Nova has not given it up yet
+        if instance.resources and not self._reporter.is_booked(uuid):
+            self._reporter.book(
+                instance, {p: {"resources": a} for p, a in amounts.items()}
             )
-            if is_here and not self._reporter.is_booked(uuid):
-                self._reporter.book(instance, booked)
-                LOG.warning("server %s is booked again where it is", uuid)
-            with self._guard:
-                self._booked.pop(uuid, None)
+            LOG.warning("server %s is booked again where it is", uuid)
+        return True
 
 
 @contextlib.contextmanager

@@ -139,6 +139,24 @@ class MiddleInPlace(Failing):
         self.tried(server, "rebuild", body={"imageRef": base.IMAGE})
         self.deleted(server)
 
+    def test_restart_after_a_rebuild(self) -> None:
+        """nova-compute ends before it has booked again."""
+        server = self.booted()
+        booked = self.allocations(server)
+        self.no_guest("host1")
+        self.api.post_server_action(
+            server["id"], {"rebuild": {"imageRef": base.IMAGE}}
+        )
+        self._wait_for_server_parameter(
+            server, {"status": "ERROR", "OS-EXT-STS:task_state": None}
+        )
+        self.until(lambda: self.assertEqual({}, self.allocations(server)))
+        self.restart()
+        self.run_periodics()
+        self.assertEqual(booked, self.allocations(server))
+        self.brought_back(server)
+        self.deleted(server)
+
     @pytest.mark.long
     def test_unshelve(self) -> None:
         server = self.booted()

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is booked for servers: written down, read, and forgotten."""
+
+import os
+import pathlib
+import tempfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel.host import bookings
+
+SERVER, OTHER = (f"{n * 8}-0000-4000-8000-000000000000" for n in "ab")
+BOOKED = {"a provider": {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096}}
+
+
+@pytest.fixture
+def kept(tmp_path: pathlib.Path) -> bookings.Bookings:
+    return bookings.Bookings(str(tmp_path / "state"))
+
+
+def again(kept: bookings.Bookings) -> bookings.Bookings:
+    """Return what the next service has."""
+    return bookings.Bookings(os.path.dirname(kept.place))
+
+
+def test_it_outlives_the_service(kept: bookings.Bookings) -> None:
+    kept.put(SERVER, BOOKED)
+    kept.put(OTHER, {})
+    assert kept.read() == again(kept).read() == {SERVER: BOOKED, OTHER: {}}
+
+
+def test_nothing_is_booked_at_first(kept: bookings.Bookings) -> None:
+    assert kept.read() == {}
+    kept.remove(SERVER)
+    assert not os.path.exists(kept.place)
+
+
+def test_what_is_booked_again_is_forgotten(kept: bookings.Bookings) -> None:
+    kept.put(SERVER, BOOKED)
+    kept.put(OTHER, BOOKED)
+    again(kept).read()
+    kept.remove(SERVER)
+    assert kept.read() == again(kept).read() == {OTHER: BOOKED}
+
+
+AMOUNTS = st.dictionaries(
+    st.uuids().map(str),
+    st.dictionaries(
+        st.sampled_from(("VGPU", "PGPU", "CUSTOM_X")), st.integers(1)
+    ),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from((SERVER, OTHER)), AMOUNTS)))
+def test_the_last_word_counts(
+    said: list[tuple[str, dict[str, dict[str, int]]]],
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        kept = bookings.Bookings(place)
+        for server, amounts in said:
+            kept.put(server, amounts)
+        assert kept.read() == again(kept).read() == dict(said)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"amounts": null}', "[" * 100_000, '"x"']
+)
+def test_a_note_that_is_broken_is_told_and_left(
+    kept: bookings.Bookings, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept.put(SERVER, BOOKED)
+    (path,) = pathlib.Path(kept.place).iterdir()
+    kept.put(OTHER, BOOKED)
+    path.write_text(text)
+    assert again(kept).read() == {OTHER: BOOKED}
+    assert SERVER in caplog.text
+    assert path.exists()
+
+
+@pytest.mark.parametrize(
+    "amounts", ['"x"', "[]", '{"p": 1}', '{"p": {"c": []}}']
+)
+def test_amounts_that_are_broken(
+    kept: bookings.Bookings, amounts: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept.put(SERVER, BOOKED)
+    (path,) = pathlib.Path(kept.place).iterdir()
+    written = path.read_text()
+    found = written.index('"amounts": ') + len('"amounts": ')
+    quoted = amounts.replace('"', '\\"')
+    path.write_text(f'{written[:found]}"{quoted}"\n}}')
+    assert again(kept).read() == {}
+    assert SERVER in caplog.text
+
+
+def test_what_can_not_be_written_counts_until_the_end(
+    kept: bookings.Bookings, caplog: pytest.LogCaptureFixture
+) -> None:
+    pathlib.Path(kept.place).parent.write_text("a file")
+    kept.put(SERVER, BOOKED)
+    assert "forgotten when this service ends" in caplog.text
+    assert kept.read() == {SERVER: BOOKED}
+    kept.remove(SERVER)
+    assert kept.read() == {}
+
+
+def test_a_place_that_can_not_be_listed(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "booked").write_text("a file")
+    assert bookings.Bookings(str(tmp_path)).read() == {}
+    assert "is not known" in caplog.text
