@@ -2,9 +2,10 @@
 """Which devices of a host can give one more profile, the best one first."""
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel import (
+    bitstreams,
     errors,
     flavors,
     matching,
@@ -17,11 +18,15 @@ from nova_accel import (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A profile that a device has; ``provider`` is the device's uuid."""
+    """A profile that a device has; ``provider`` is the device's uuid.
+
+    ``bitstream`` is what is to be loaded into its region, None for none.
+    """
 
     device: model.Device
     profile: model.Profile
     provider: str
+    bitstream: model.Bitstream | None = None
 
     @property
     def resources(self) -> Mapping[str, int]:
@@ -31,7 +36,11 @@ class Offer:
     @property
     def required(self) -> frozenset[str]:
         """Return the traits that a flavor would require for it."""
-        return frozenset({self.profile.trait})
+        found = {self.profile.trait}
+        if self.bitstream is not None:
+            found.add(names.PROGRAMMABLE_TRAIT)
+            found.add(names.interface_trait(self.bitstream.interface))
+        return frozenset(found)
 
     def group(self) -> flavors.RequestGroup:
         """Return the request group that a flavor would have for it."""
@@ -41,12 +50,18 @@ class Offer:
 
 
 def find(
-    wanted: str, root: providers.ProviderRoot, host: model.HostState
+    wanted: str,
+    root: providers.ProviderRoot,
+    host: model.HostState,
+    is_loaded: bool = False,
 ) -> tuple[Offer, ...]:
     """Return every device that has a profile of that name or trait.
 
+    An FPGA region is also meant by its interface.
+
+    :param is_loaded: whether a bitstream is named.
     :raises MalformedError: no device of the host has it, or it is one of
-        an FPGA region, whose bitstream belongs to a flavor.
+        an FPGA region and no bitstream is named, or of none and one is.
     """
     known = [
         Offer(
@@ -57,13 +72,20 @@ def find(
         for device in host.devices
         for profile in device.profiles
     ]
-    found = tuple(o for o in known if is_named(wanted, o.profile))
-    if any(offer.device.region is not None for offer in found):
+    found = tuple(
+        offer
+        for offer in known
+        if is_named(wanted, offer.profile)
+        or _is_interface(wanted, offer.device.region)
+    )
+    if any((o.device.region is not None) != is_loaded for o in found):
         raise errors.MalformedError(
             "profile that can be attached",
             wanted,
-            "one without a bitstream: an FPGA region is given with a flavor"
-            " that names what it is to hold",
+            "one of an FPGA region, beside a bitstream"
+            if is_loaded
+            else "one with a bitstream: the image of what the FPGA region is"
+            " to hold",
         )
     if not found:
         offered = sorted({o.profile.name for o in known})
@@ -73,6 +95,24 @@ def find(
             f"one of: {', '.join(offered) or '(nothing)'}",
         )
     return found
+
+
+def loaded(
+    offers: Iterable[Offer], bitstream: model.Bitstream
+) -> tuple[Offer, ...]:
+    """Return offers of regions into which a bitstream is to be loaded."""
+    return tuple(dataclasses.replace(o, bitstream=bitstream) for o in offers)
+
+
+def _is_interface(wanted: str, region: model.Region | None) -> bool:
+    """Return whether somebody means a region: by an interface it has."""
+    if region is None:
+        return False
+    return any(
+        wanted == names.interface_trait(interface)
+        or names.fpga_id(wanted) == names.fpga_id(interface)
+        for interface in region.interfaces
+    )
 
 
 def is_named(wanted: str, profile: model.Profile) -> bool:
@@ -116,6 +156,12 @@ def objection(offer: Offer) -> str:
         return f"{device.address} is drained: {device.drain}"
     if device.fault:
         return f"{device.address} is set aside: {device.fault}"
+    if device.region is not None and offer.bitstream is not None:
+        reason = bitstreams.objection(
+            offer.bitstream, device.region, device.vendor_id
+        )
+        if reason:
+            return f"{device.address}: {reason}"
     if packing.choose(device, name) is None:
         return f"{device.address} has no place for {name} now"
     return ""

@@ -40,7 +40,9 @@ class Attachment:
     ``number`` tells those of one server apart. ``resources`` are the
     amounts by class that it takes of ``provider``, a uuid, and ``required``
     the traits of that. ``slot`` is empty until Nova has claimed one.
-    ``besides`` is what else the server has of the provider in Placement.
+    ``besides`` is what else the server has of the provider in Placement,
+    ``bitstream`` the id of the image that its FPGA region is to hold, empty
+    for none.
     """
 
     number: int
@@ -51,6 +53,7 @@ class Attachment:
     slot: str = ""
     state: State = State.COMING
     besides: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    bitstream: str = ""
 
     @property
     def name(self) -> str:
@@ -71,6 +74,7 @@ class Attachment:
             suffix=f"_ATTACHED{self.number}",
             resources=self.resources,
             required=self.required,
+            bitstream=self.bitstream,
             slot=(self.provider, self.slot),
         )
 
@@ -181,6 +185,7 @@ def _told(each: Attachment) -> dict[str, Any]:
         "slot": each.slot,
         "state": each.state.value,
         "besides": dict(each.besides),
+        "bitstream": each.bitstream,
     }
 
 
@@ -194,6 +199,7 @@ def _read(told: Any) -> Attachment:
         slot=str(told["slot"]),
         state=State(told["state"]),
         besides=_amounts(told["besides"]),
+        bitstream=str(told["bitstream"]),
     )
 
 

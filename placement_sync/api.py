@@ -18,7 +18,7 @@ from openstack import config, connection, proxy
 from openstack import exceptions as sdk
 
 from nova_accel import errors
-from placement_sync import replies
+from placement_sync import failures, replies
 
 # Seconds. Linux sends a SYN again after 1, 2 and 4 of them: 10 allow for
 # three lost ones. A minute for an answer is what the load balancers before
@@ -61,6 +61,20 @@ PLACEMENT = Service(name="placement", group="placement", microversion="1.39")
 # the servers' uuids and owners (2.80), flavors' extra specs checked when
 # they are written (2.86); from 2.88 hypervisors say less.
 COMPUTE = Service(name="compute", group="nova", microversion="2.86")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who asks, as Keystone says; ids, and the names of roles.
+
+    ``catalog`` is Keystone's catalogue of services, as it gives it.
+    """
+
+    token: str = dataclasses.field(repr=False)
+    user: str
+    project: str
+    roles: tuple[str, ...]
+    catalog: tuple[Mapping[str, Any], ...] = dataclasses.field(repr=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,6 +137,27 @@ class Door:
         """Delete what is there."""
         return self._ask("DELETE", path, None)
 
+    def identity(self) -> Identity | None:
+        """Return who asks; None where Keystone is not asked.
+
+        :raises ServiceError: Keystone refuses, or can't be asked.
+        """
+        try:
+            session = self._open().session
+            auth: Any = session.auth
+            if not hasattr(auth, "get_access"):
+                return None
+            found = auth.get_access(session)
+        except failures.REFUSED as error:
+            raise failures.build_error("POST", "/auth", error) from None
+        return Identity(
+            token=found.auth_token,
+            user=found.user_id or "",
+            project=found.project_id or "",
+            roles=tuple(found.role_names),
+            catalog=tuple(found.service_catalog.catalog),
+        )
+
     def _ask(
         self, method: str, path: str, body: Any, microversion: str = ""
     ) -> Answer:
@@ -142,9 +177,9 @@ class Door:
                 timeout=self.timeout,
                 skip_cache=True,
             )
-        except _REFUSED as error:
+        except failures.REFUSED as error:
             # What it was raised from may hold credentials.
-            raise _failure(method, path, error) from None
+            raise failures.build_error(method, path, error) from None
         content = replies.decode(response.text)
         said = response.headers.get("Content-Length")
         replies.check(
@@ -319,82 +354,4 @@ def _from_session(
         lambda: connection.Connection(session=found, **options),
         service,
         (min(CONNECT_SECONDS, seconds), seconds),
-    )
-
-
-# The first class that fits: what the operator can do, and whether waiting
-# is no use.
-_FAILURES: tuple[tuple[type[Exception], str, bool], ...] = (
-    (ksa.ConnectTimeout, "it does not answer; see whether it is busy", False),
-    (
-        ksa.SSLError,
-        "its certificate is not trusted; name its CA in cafile of nova.conf,"
-        " or in cacert of clouds.yaml",
-        True,
-    ),
-    (
-        ksa.ConnectionError,
-        "it can't be reached; see whether it runs, and is at this address",
-        False,
-    ),
-    (
-        ksa.Unauthorized,
-        "Keystone refuses the credentials; see username, password and"
-        " project_name, and their domains",
-        True,
-    ),
-    (
-        ksa.HttpError,
-        "Keystone does not give a token; see its log",
-        False,
-    ),
-    (
-        ksa.CatalogException,
-        "Keystone's catalogue has no such service for this region and these"
-        " interfaces; see region_name and valid_interfaces, or write its"
-        " endpoint_override",
-        True,
-    ),
-    (
-        sdk.ServiceDisabledException,
-        "there is no endpoint of it; see region_name and valid_interfaces,"
-        " or write its endpoint_override",
-        True,
-    ),
-    (
-        ksa.DiscoveryFailure,
-        "what answers is not Keystone, or it has just started; see auth_url",
-        False,
-    ),
-    (
-        ksa.AuthPluginException,
-        "the credentials are not complete; see auth_type and its options",
-        True,
-    ),
-    (ValueError, "its URL, token or timeout can't be used; mend it", True),
-    (OSError, "see certfile, keyfile and cafile of nova.conf", True),
-)
-# The last two are of settings that nobody looks at before a request.
-_REFUSED = (ksa.ClientException, sdk.SDKException, ValueError, OSError)
-
-
-def _failure(
-    method: str, path: str, error: Exception
-) -> errors.ServiceError:
-    """Return our error for what keystoneauth or openstacksdk raised."""
-    mend, is_lasting = next(
-        (
-            (mend, is_lasting)
-            for kind, mend, is_lasting in _FAILURES
-            if isinstance(error, kind)
-        ),
-        ("see its log", False),
-    )
-    status = error.http_status if isinstance(error, ksa.HttpError) else None
-    return errors.ServiceError(
-        method,
-        path,
-        status or None,
-        f"{replies.tidy(str(error))}; {mend}",
-        is_lasting=is_lasting,
     )

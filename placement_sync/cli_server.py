@@ -5,7 +5,6 @@ import argparse
 import importlib
 import json
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 from nova_accel import errors, plugin, report
@@ -44,6 +43,13 @@ def add(subparsers: Any) -> None:
         metavar="PROFILE",
         required=True,
         help="its name, as `nova-accel profile list` shows it, or its trait",
+    )
+    attach.add_argument(
+        "--bitstream",
+        metavar="IMAGE",
+        default="",
+        help="uuid of the Glance image that an FPGA region is to hold; it is"
+        " read in the name of whoever asks, so not with --host",
     )
     detach = actions.add_parser(
         "detach",
@@ -86,6 +92,7 @@ def run(arguments: argparse.Namespace) -> str:
     host_given = arguments.host
     arguments.host = None  # there it would name a provider
     chosen = cli_options.choose(arguments)
+    identity: api.Identity | None = None
     if host_given:
         server, host = _known(arguments.server), str(host_given)
     else:
@@ -95,31 +102,53 @@ def run(arguments: argparse.Namespace) -> str:
                 "[nova]", "(nothing)", f"{why}; or name --host"
             )
         server, host = find_server(door, arguments.server)
-    words = {"server": server}
-    if arguments.action == "attach":
-        words["profile"] = arguments.profile
-    elif arguments.action == "detach":
-        words["name"] = arguments.name
-    told = _bus(chosen.files).ask(
-        host, arguments.action, arguments.action != "show", **words
+        identity = door.identity()
+    nova_bus = _load_bus()
+    is_own = arguments.os_cloud is None and bool(chosen.files)
+    told = nova_bus.Bus(chosen.files).ask(
+        host,
+        arguments.action,
+        arguments.action != "show",
+        nova_bus.Asker(identity, is_own) if identity else None,
+        server=server,
+        **_words(arguments, bool(host_given)),
     )
     if arguments.json:
         return json.dumps(told, indent=2) + "\n"
     return _TEXTS[arguments.action](server, told)
 
 
-def _bus(files: Sequence[str]) -> Any:
-    """Return Nova's message bus; Nova is loaded for who asks it only.
+def _words(arguments: argparse.Namespace, is_alone: bool) -> dict[str, str]:
+    """Return what an action is told beside the server.
+
+    :param is_alone: whether Keystone was not asked who asks.
+    :raises MalformedError: then no bitstream can be had.
+    """
+    if arguments.action == "show":
+        return {}
+    if arguments.action == "detach":
+        return {"name": arguments.name}
+    if arguments.bitstream and is_alone:
+        raise errors.MalformedError(
+            "option beside --bitstream",
+            "--host",
+            "left away: Glance is asked in the name of whoever asks, with"
+            " --os-cloud or the credentials of nova.conf",
+        )
+    return {"profile": arguments.profile, "bitstream": arguments.bitstream}
+
+
+def _load_bus() -> Any:
+    """Return what asks over Nova's message bus; Nova is loaded only for it.
 
     :raises CommandError: Nova is not installed here.
     """
     try:
-        found = importlib.import_module("placement_sync.nova_bus")
+        return importlib.import_module("placement_sync.nova_bus")
     except ImportError as error:
         raise plugin.CommandError(
             "server", f"it needs Nova in this Python environment: {error}"
         ) from error
-    return found.Bus(files)
 
 
 def find_server(door: api.Door, wanted: str) -> tuple[str, str]:

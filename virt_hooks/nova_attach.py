@@ -41,20 +41,22 @@ class AttachingDriver(nova_show.ShowingDriver):
     _images: nova_images.Images
 
     def attach_accelerator(
-        self, context: Any, uuid: str, profile: str
+        self, context: Any, uuid: str, profile: str, bitstream: str = ""
     ) -> dict[str, str]:
         """Give a server one more profile; return its name and device.
 
         All of it or nothing.
 
         :param profile: its name, or its trait.
+        :param bitstream: id of the image that an FPGA region is to hold;
+            Glance is asked with the context.
         :raises AcceleratorError: it can't have it; nothing remains.
         """
 
         @utils.synchronized(uuid)
         def attach() -> dict[str, str]:
             instance = self._read_usable(context, uuid)
-            one = self._choose(context, instance, profile)
+            one = self._choose(context, instance, profile, bitstream)
             with self._undoing(context, uuid, one):
                 one = self._take(context, instance, one)
                 claim = self._make(context, instance, one)
@@ -110,6 +112,11 @@ class AttachingDriver(nova_show.ShowingDriver):
             taken: dict[str, str] = detach()
         return taken
 
+    def _images_needed(self) -> set[str]:
+        """Return the images that servers of this host need here."""
+        held = {claim.image for claim in self._accel.claims()} - {""}
+        return held | self._at_start.images()
+
     # -- the steps ---------------------------------------------------------
 
     def _read_usable(self, context: Any, uuid: str) -> Any:
@@ -132,18 +139,27 @@ class AttachingDriver(nova_show.ShowingDriver):
         return instance
 
     def _choose(
-        self, context: Any, instance: Any, profile: str
+        self, context: Any, instance: Any, profile: str, bitstream: str
     ) -> attached.Attachment:
         """Write down what is to come, and allocate it, where there is room.
+
+        A bitstream is brought before anything is written down: what can't
+        be had, or may not be loaded, is refused with nothing to undo.
 
         :raises AcceleratorError: there is none; nothing remains.
         """
         root, host = self._accel.root, self._accel.host.state
         if root is None:
             raise errors.ClaimError(instance.uuid, "this host has no name yet")
-        offers = attachable.find(profile, root, host)
+        offers = attachable.find(profile, root, host, bool(bitstream))
+        if bitstream:
+            found = self._images.fetch(
+                context, {bitstream}, self._images_needed()
+            )
+            offers = attachable.loaded(offers, found[bitstream])
         open_ones: set[str] = set()
-        for group in {str(o.group()): o.group() for o in offers}.values():
+        asked = [o.group() for o in offers if not attachable.objection(o)]
+        for group in {str(group): group for group in asked}.values():
             open_ones |= self._booking.find_candidates(
                 context, root.uuid, group
             )
@@ -158,6 +174,7 @@ class AttachingDriver(nova_show.ShowingDriver):
                 required=offer.required,
                 provider=offer.provider,
                 besides=booked.get(offer.provider, {}),
+                bitstream=bitstream,
             )
             self._note(instance, one, one.state, before, nova_mend.ATTACHING)
             before = nova_mend.ATTACHING

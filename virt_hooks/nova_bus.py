@@ -28,7 +28,9 @@ _registering = threading.Lock()
 class Driver(Protocol):
     """What the endpoint asks."""
 
-    def attach_accelerator(self, context: Any, uuid: str, profile: str) -> Any:
+    def attach_accelerator(
+        self, context: Any, uuid: str, profile: str, bitstream: str = ""
+    ) -> Any:
         """Give a server one more profile."""
 
     def detach_accelerator(self, context: Any, uuid: str, name: str) -> Any:
@@ -63,13 +65,18 @@ class Endpoint:
         )
 
     def attach(
-        self, context: Any, server: str, profile: str
+        self, context: Any, server: str, profile: str, bitstream: str = ""
     ) -> dict[str, Any]:
-        """Give a server one more profile; return its name and device."""
+        """Give a server one more profile; return its name and device.
+
+        :param bitstream: the image that an FPGA region is to hold.
+        """
         return _answer(
             context,
             "attach",
-            lambda: self._driver.attach_accelerator(context, server, profile),
+            lambda: self._driver.attach_accelerator(
+                context, server, profile, bitstream
+            ),
         )
 
     def detach(self, context: Any, server: str, name: str) -> dict[str, Any]:

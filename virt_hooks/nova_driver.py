@@ -311,8 +311,7 @@ class AccelLibvirtDriver(
         self, context: Any, instance: Any, is_new: bool = False
     ) -> None:
         """Bring a server's bitstreams; those of the others stay here."""
-        keep = {claim.image for claim in self._accel.claims()} - {""}
-        keep |= self._at_start.images()
+        keep = self._images_needed()
         wanted.bring(self._images, context, instance, is_new, keep)
 
     def _release(

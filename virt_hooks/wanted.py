@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What servers want on this host: groups, and bitstreams of theirs."""
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from nova_accel import attached, flavors, model
+from nova_accel import attached, errors, flavors, model
 
 
 class Images(Protocol):
@@ -84,7 +85,7 @@ def bring(
     is_new: bool = False,
     keep: Iterable[str] = (),
 ) -> None:
-    """Bring the bitstreams of a server's flavor to this host.
+    """Bring the bitstreams of a server to this host.
 
     :param context: Nova's, of the request: Glance is asked as its user.
     :param is_new: ask Glance also about what is here already.
@@ -99,11 +100,17 @@ def bring(
 
 
 def recall(images: Images, instance: Any) -> Mapping[str, model.Bitstream]:
-    """Return the bitstreams of a server's flavor that are on this host."""
+    """Return the bitstreams of a server that are on this host."""
     return images.recall(images_of(instance))
 
 
 def images_of(instance: Any) -> frozenset[str]:
-    """Return the ids of the images that a server's flavor names."""
+    """Return the ids of the images that a server's bitstreams are.
+
+    Those that its flavor names, and those of what was attached to it.
+    """
     groups = flavors.parse_groups(instance.flavor.extra_specs)
+    # Who needs more than the images is told that a record can't be read.
+    with contextlib.suppress(errors.MalformedError):
+        groups = all_groups_of(instance)
     return frozenset(group.bitstream for group in groups if group.bitstream)

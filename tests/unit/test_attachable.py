@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nova_accel import attachable, errors, model, names, packing
-from tests import strategies
+from tests import fpga, strategies
 
 ROOT = strategies.ROOT
 
@@ -71,3 +71,48 @@ def test_a_profile_is_meant_by_name_or_trait() -> None:
         assert attachable.is_named(word, profile), word
     for word in ("", "4Q8", "T4-8Q", "CUSTOM_VGPU_NVIDIA_T4_4"):
         assert not attachable.is_named(word, profile), word
+
+
+def test_a_region_is_meant_by_its_interface_and_given_with_a_bitstream() -> (
+    None
+):
+    host = fpga.host(fpga.region())
+    loaded = fpga.bitstream()
+    for word in (
+        fpga.INTERFACE,
+        fpga.INTERFACE.upper(),
+        names.interface_trait(fpga.INTERFACE),
+        "region",
+        names.REGION_TRAIT,
+    ):
+        with pytest.raises(errors.MalformedError) as caught:
+            attachable.find(word, ROOT, host)
+        assert "one with a bitstream" in str(caught.value)
+        offers = attachable.find(word, ROOT, host, is_loaded=True)
+        (offer,) = attachable.loaded(offers, loaded)
+        assert offer.required == {
+            names.REGION_TRAIT,
+            names.PROGRAMMABLE_TRAIT,
+            names.interface_trait(fpga.INTERFACE),
+        }
+        assert attachable.rank([offer], {offer.provider}) == (offer,)
+        assert offer.group().resources == {names.FPGA_CLASS: 1}
+
+
+def test_a_region_that_does_not_take_the_bitstream() -> None:
+    offers = attachable.find(
+        "region", ROOT, fpga.host(fpga.region()), is_loaded=True
+    )
+    other = fpga.bitstream(interface="ab" * 16)
+    (offer,) = attachable.loaded(offers, other)
+    assert attachable.rank([offer], {offer.provider}) == ()
+    (reason,) = attachable.explain([offer], {offer.provider})
+    assert f"made for interface {other.interface}" in reason
+
+
+def test_a_bitstream_is_for_regions() -> None:
+    host = model.HostState(devices=(strategies.card("0000:3b:00.0", 4),))
+    (profile, *_) = host.devices[0].profiles
+    with pytest.raises(errors.MalformedError) as caught:
+        attachable.find(profile.name, ROOT, host, is_loaded=True)
+    assert "one of an FPGA region" in str(caught.value)

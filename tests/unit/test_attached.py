@@ -30,6 +30,7 @@ def attachments(draw: st.DrawFn) -> attached.Attachment:
         slot=draw(WORDS),
         state=draw(st.sampled_from(attached.State)),
         besides=draw(AMOUNTS | st.just({})),
+        bitstream=draw(UUIDS | st.just("")),
     )
 
 

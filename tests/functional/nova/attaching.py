@@ -10,11 +10,21 @@ from nova import context, objects
 
 from nova_accel import attached, cli
 from placement_sync import nova_bus
-from tests.functional.nova import operations, technologies, test_vfio
+from tests.functional.nova import (
+    operations,
+    technologies,
+    test_fpga,
+    test_vfio,
+)
 from virt_hooks import wanted
 
 # What fits once more on a host of a technology, by that one's name.
-_MORE = {"mdev": "T4-4Q", "typed_vf": "L40S-8Q", "whole": "10de:1e07"}
+_MORE = {
+    "mdev": "T4-4Q",
+    "typed_vf": "L40S-8Q",
+    "whole": "10de:1e07",
+    "region": test_fpga.ANY,
+}
 NAMES = ("NAME", "PROFILE", "DEVICE", "STATE")
 
 
@@ -39,7 +49,13 @@ class AttachingTestBase(operations.OperationsTestBase):
         return found.ask(host, method, False, server=server["id"], **words)
 
     def attach(self, server: Any, profile: str) -> Any:
-        return self.ask(server, "attach", profile=profile)
+        return self.ask(server, "attach", **self.attachment(profile))
+
+    def attachment(self, profile: str) -> dict[str, str]:
+        """Return what is asked for: a region is to hold something, too."""
+        is_region = profile == test_fpga.ANY
+        image = self.image_of(test_fpga.BLUE) if is_region else ""
+        return {"profile": profile, "bitstream": image}
 
     def detach(self, server: Any, name: str = "") -> Any:
         return self.ask(server, "detach", name=name)

@@ -90,6 +90,10 @@ globals().update(
         Life,
         technologies.MDEV,
         technologies.TYPED_VF,
-        also=(technologies.PLAIN_VF, technologies.WHOLE),
+        also=(
+            technologies.PLAIN_VF,
+            technologies.WHOLE,
+            technologies.REGION,
+        ),
     )
 )

@@ -13,6 +13,7 @@ from tests.functional.nova import (
     base,
     scheduled,
     technologies,
+    test_fpga,
 )
 from virt_hooks import nova_bus
 
@@ -154,15 +155,38 @@ class Command(attaching.AttachingTestBase):
         self.assert_agreement("detach", is_passed=True)
 
     @pytest.mark.long
-    def test_a_region_is_refused(self) -> None:
+    def test_a_region_and_what_it_is_to_hold(self) -> None:
         region = technologies.REGION
-        self.start_host(*region.cards, **dict(region.settings))
-        server = self.boot({})
-        host = self.computes["host1"].driver._accel.host.state
-        (profile, *_) = (p for d in host.devices for p in d.profiles)
-        reason = self.refused(server, "attach", profile=profile.name)
-        self.assertIn("an FPGA region is given with a flavor", reason)
-        self.assert_agreement("a refusal")
+        self.start_host(
+            *region.cards, base.TWO_T4[0], **dict(region.settings)
+        )
+        server = self.boot({}, name="painter")
+        before = self.everything(server)
+        good = self.image_of(test_fpga.BLUE)
+        other = self.image(test_fpga.RED, accelerator_interface_id="ab" * 16)
+        strange = self.image(test_fpga.RED, owner="a stranger")
+        for profile, bitstream, reason in (
+            ("region", "", "one with a bitstream"),
+            (PROFILE, good, "one of an FPGA region"),
+            (test_fpga.ANY, other, "made for interface abab"),
+            (test_fpga.ANY, strange, "a stranger"),
+            (test_fpga.ANY, server["id"], "share the image"),
+        ):
+            with self.subTest(reason):
+                words = {"profile": profile, "bitstream": bitstream}
+                told = self.refused(server, "attach", **words)
+                self.assertIn(reason, told)
+                self.assertEqual(before, self.everything(server))
+        asked = ("--profile", test_fpga.INTERFACE, "--bitstream", good)
+        told = self.run_command("attach", "painter", *asked)
+        self.assertRegex(told, "has attached-1 now, of .*region-0")
+        alone = ("attach", server["id"], *asked, "--host", "host1")
+        told = self.run_command(*alone, status=2)
+        self.assertIn("in the name of whoever asks", told)
+        self.assert_agreement("one region", is_passed=True)
+        self.detach(server)
+        self.assertEqual(before, self.everything(server))
+        self.assert_agreement("none", is_passed=True)
 
 
 class Moves(attaching.AttachingTestBase):

@@ -50,6 +50,10 @@ class Crashes(attaching.AttachingTestBase):
         super().setUp()
         self.start_hosts("host1")
         self.server = self.boot(self.technology.small(self))
+        # A region keeps what it is given: so each time begins alike.
+        self.attach(self.server, self.profile())
+        self.detach(self.server)
+        self.run_periodics()
         self.without = self.everything(self.server)
 
     @property
@@ -64,12 +68,14 @@ class Crashes(attaching.AttachingTestBase):
 
         Returns the steps up to there; None for no end before the last.
         """
-        given = self.profile() if method == "attach_accelerator" else ""
+        given = {"name": ""}
+        if method == "attach_accelerator":
+            given = self.attachment(self.profile())
         world = mortals.World(self.computes["host1"])
         world.kill_at = kill_at
 
         def work(driver: Any) -> None:
-            getattr(driver, method)(self.context, self.server["id"], given)
+            getattr(driver, method)(self.context, self.server["id"], **given)
 
         died_of = world.kill(work)
         wanted = 0 if kill_at is None else signal.SIGKILL
@@ -140,6 +146,7 @@ globals().update(
             technologies.TYPED_VF,
             technologies.PLAIN_VF,
             technologies.WHOLE,
+            technologies.REGION,
         ),
     )
 )

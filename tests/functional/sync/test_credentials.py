@@ -367,3 +367,29 @@ def test_no_secret_in_the_log(
     assert "GET" in caplog.text
     for secret in (identity.PASSWORD, *keystone.given):
         assert secret not in caplog.text
+
+
+# -- who asks ---------------------------------------------------------------
+
+
+def test_who_asks(clouds: Path, keystone: identity.Identity) -> None:
+    found = api.from_cloud("here").identity()
+    assert found is not None
+    assert (found.user, found.project, found.roles) == ("u", "p", ("admin",))
+    assert found.token == keystone.given[-1]
+    assert [service["type"] for service in found.catalog] == ["placement"]
+    assert found.token not in repr(found)
+
+
+def test_nobody_asks_without_keystone(placement: servers.Server) -> None:
+    assert api.from_endpoint(placement.url).identity() is None
+
+
+def test_keystone_that_refuses(
+    clouds: Path, keystone: identity.Identity
+) -> None:
+    keystone.answers["/v3/auth/tokens"] = 503
+    with pytest.raises(errors.ServiceError) as caught:
+        api.from_cloud("here").identity()
+    assert "does not give a token" in str(caught.value)
+    assert identity.PASSWORD not in str(caught.value)

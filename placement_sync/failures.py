@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keystoneauth and openstacksdk raise, in words for the operator."""
+
+from keystoneauth1 import exceptions as ksa
+from openstack import exceptions as sdk
+
+from nova_accel import errors
+from placement_sync import replies
+
+# The first class that fits: what the operator can do, and whether waiting
+# is no use.
+_FAILURES: tuple[tuple[type[Exception], str, bool], ...] = (
+    (ksa.ConnectTimeout, "it does not answer; see whether it is busy", False),
+    (
+        ksa.SSLError,
+        "its certificate is not trusted; name its CA in cafile of nova.conf,"
+        " or in cacert of clouds.yaml",
+        True,
+    ),
+    (
+        ksa.ConnectionError,
+        "it can't be reached; see whether it runs, and is at this address",
+        False,
+    ),
+    (
+        ksa.Unauthorized,
+        "Keystone refuses the credentials; see username, password and"
+        " project_name, and their domains",
+        True,
+    ),
+    (
+        ksa.HttpError,
+        "Keystone does not give a token; see its log",
+        False,
+    ),
+    (
+        ksa.CatalogException,
+        "Keystone's catalogue has no such service for this region and these"
+        " interfaces; see region_name and valid_interfaces, or write its"
+        " endpoint_override",
+        True,
+    ),
+    (
+        sdk.ServiceDisabledException,
+        "there is no endpoint of it; see region_name and valid_interfaces,"
+        " or write its endpoint_override",
+        True,
+    ),
+    (
+        ksa.DiscoveryFailure,
+        "what answers is not Keystone, or it has just started; see auth_url",
+        False,
+    ),
+    (
+        ksa.AuthPluginException,
+        "the credentials are not complete; see auth_type and its options",
+        True,
+    ),
+    (ValueError, "its URL, token or timeout can't be used; mend it", True),
+    (OSError, "see certfile, keyfile and cafile of nova.conf", True),
+)
+# The last two are of settings that nobody looks at before a request.
+REFUSED = (ksa.ClientException, sdk.SDKException, ValueError, OSError)
+
+
+def build_error(
+    method: str, path: str, error: Exception
+) -> errors.ServiceError:
+    """Return our error for what keystoneauth or openstacksdk raised."""
+    mend, is_lasting = next(
+        (
+            (mend, is_lasting)
+            for kind, mend, is_lasting in _FAILURES
+            if isinstance(error, kind)
+        ),
+        ("see its log", False),
+    )
+    status = error.http_status if isinstance(error, ksa.HttpError) else None
+    return errors.ServiceError(
+        method,
+        path,
+        status or None,
+        f"{replies.tidy(str(error))}; {mend}",
+        is_lasting=is_lasting,
+    )
