@@ -199,7 +199,7 @@ def _read(told: Any) -> Attachment:
         slot=str(told["slot"]),
         state=State(told["state"]),
         besides=_amounts(told["besides"]),
-        bitstream=str(told["bitstream"]),
+        bitstream=str(told.get("bitstream", "")),
     )
 
 

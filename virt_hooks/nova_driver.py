@@ -84,6 +84,7 @@ class AccelLibvirtDriver(
             self._accel,
             lambda: self._look(is_again=False),
             self._reporter,
+            self._mend_at_start,
         )
 
     def init_host(self, host: str) -> None:

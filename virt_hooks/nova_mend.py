@@ -9,6 +9,7 @@ pass finds both.
 import contextlib
 import functools
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,6 +56,8 @@ class MendingDriver(driver.LibvirtDriver):
         #: Servers that were left in the middle, once that was asked.
         self._unmended: set[str] = set()
         self._is_unmended_known = False
+        self._is_mended_once = False
+        self._mending = threading.Lock()
         super().init_host(host)
 
     def get_available_resource(self, nodename: str) -> Any:
@@ -97,14 +100,19 @@ class MendingDriver(driver.LibvirtDriver):
     @contextlib.contextmanager
     def _looked_after(self, context: Any, uuid: str) -> Iterator[None]:
         """Have a later pass look at a server of which something failed."""
-        is_done = False
         try:
-            yield
-            is_done = True
+            with self._noted(uuid):
+                yield
         finally:
-            if not is_done:
-                self._unmended |= {uuid}
             self._tell(context)
+
+    @contextlib.contextmanager
+    def _noted(self, uuid: str) -> Iterator[None]:
+        """Note a server of which something fails."""
+        with contextlib.ExitStack() as failed:
+            failed.callback(self._unmended.add, uuid)
+            yield
+            failed.pop_all()
 
     @contextlib.contextmanager
     def _undoing(
@@ -212,26 +220,48 @@ class MendingDriver(driver.LibvirtDriver):
     def _mend(self) -> None:
         """Bring to an end what was left in the middle, by whomever."""
         context = nova_context.get_admin_context()
-        if not self._is_unmended_known:
-            self._unmended |= {
-                instance.uuid
-                for instance in objects.InstanceList.get_by_host(
-                    context, self._here, expected_attrs=[]
-                )
-                if instance.task_state in _OURS
-            }
-            self._is_unmended_known = True
-        if not self._unmended or not self._booking.is_ready:
+        with self._mending:
+            self._find_unmended(context)
+            if not self._booking.is_ready:
+                return
+            self._is_mended_once = True
+            due = sorted(self._unmended)
+            for uuid in due:
+                with nova_report.logged("can't mend what %s was given", uuid):
+                    self._mend_one(context, uuid)
+            if due:
+                self._tell(context)
+
+    def _mend_at_start(self) -> None:
+        """Mend what the last service left, as soon as that can be done.
+
+        What fails is the periodic task's from then on: it may want a guest
+        to answer.
+        """
+        if not self._is_mended_once:
+            with nova_report.logged("can't mend what was attached"):
+                self._mend()
+
+    def _find_unmended(self, context: Any) -> None:
+        """Learn once what the last service left."""
+        if self._is_unmended_known:
             return
-        for uuid in sorted(self._unmended):
-            with nova_report.logged("can't mend what %s was given", uuid):
-                self._mend_one(context, uuid)
-                self._unmended.discard(uuid)
-        self._tell(context)
+        self._unmended |= {
+            instance.uuid
+            for instance in objects.InstanceList.get_by_host(
+                context, self._here, expected_attrs=[]
+            )
+            if instance.task_state in _OURS
+        }
+        self._is_unmended_known = True
 
     def _mend_one(self, context: Any, uuid: str) -> None:
         """Mend one server, unless it is gone, or elsewhere."""
-        with contextlib.suppress(exception.InstanceNotFound):
+        self._unmended.discard(uuid)
+        with (
+            self._noted(uuid),
+            contextlib.suppress(exception.InstanceNotFound),
+        ):
             if objects.Instance.get_by_uuid(context, uuid).host != self._here:
                 return
 

@@ -38,16 +38,19 @@ class Reconciler:
         accel: lifecycle.Lifecycle,
         look: Callable[[], None],
         reporter: nova_report.Reporter,
+        settle: Callable[[], None],
     ) -> None:
         """Start nothing yet.
 
         :param options: the service's ``oslo_config.cfg.ConfigOpts``.
         :param look: brings the last reading of the host up to date.
+        :param settle: ends what wants Nova's tracker as well.
         """
         self._options = options
         self._accel = accel
         self._look = look
         self._reporter = reporter
+        self._settle = settle
         self._settings = conf.read_settings(options)
         self._metrics: metrics.Metrics | None = None
         self._heartbeat = heartbeat.Heartbeat(
@@ -109,6 +112,7 @@ class Reconciler:
             self._tell(result)
             self._look_again(host)
             beat.beat(result, host, desired, self._accel.claims())
+        self._settle()
         return result
 
     def _look_again(self, host: model.HostState) -> None:

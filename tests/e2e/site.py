@@ -3,6 +3,7 @@
 
 import dataclasses
 import os
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -252,6 +253,16 @@ class Site:
     def command(self, program: str, *arguments: str) -> Any:
         """Run a program where there is no compute host; return its end."""
         return run([self.layout.program(program), *arguments], self._env)
+
+    def begin(self, program: str, *arguments: str) -> Any:
+        """Start such a program, and return its process at once."""
+        return subprocess.Popen(  # noqa: S603 - argv is ours
+            [self.layout.program(program), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=self._env,
+        )
 
     def commanded(self, program: str, *arguments: str) -> str:
         """Run a program that must succeed; return what it says."""

@@ -5,7 +5,10 @@ After each step Nova, Placement, both hosts' libvirt and both kernels say
 the same.
 """
 
+import contextlib
 import json
+import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +22,9 @@ from tests.lab.cloud.hosts import Host
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("clean")]
 
 _LOG = "nova-compute-2"
+#: How often nova-compute is killed in an attach, and in a detach; within so
+#: many seconds of what it begins with.
+_KILLS, _MOST_S, _SEED = 3, 1.0, 20261122
 _SOFTLY = "Instance soft rebooted successfully"
 
 
@@ -191,6 +197,64 @@ def test_one_more_is_attached_and_detached(lab: Site, two: TwoHosts) -> None:
     lab.delete(life.server)
     lab.wait_gone(life.server)
     two.check("deleted")
+
+
+@pytest.mark.long
+def test_nova_compute_is_killed_meanwhile(lab: Site, two: TwoHosts) -> None:
+    """At some moment of an attach, or of a detach; the guest runs on."""
+    image, flavor = two.image(), two.flavor(MTTY_2)
+    life = Life(two, two.boot("e2e-killed", two.second, flavor, image))
+    life.await_guest()
+    both = f"{MTTY_1} {MTTY_2}"
+    chance, is_attached = random.Random(_SEED), False  # noqa: S311
+    kills = {"attach": 0, "detach": 0}
+    while min(kills.values()) < _KILLS:
+        action = "detach" if is_attached else "attach"
+        words = ("attached-1",) if is_attached else ("--profile", MTTY_1)
+        with _asked(life, action, *words) as asked:
+            if _is_begun(life, asked):
+                time.sleep(chance.uniform(0, _MOST_S))
+                kills[action] += 1
+            two.second.kill_compute()
+        two.second.start_compute()
+        wait_for(lambda: _task(life) is None, f"the {action} to be mended")
+        is_attached = len(agreement.domains(two.second)[life.server.id]) == 2
+        told = f"killed in {action} {kills[action]} ({is_attached=})"
+        print(told, flush=True)
+        two.check(told, second=both if is_attached else MTTY_2)
+        assert agreement.running(two.second) == {life.server.id}
+    lab.delete(life.server)
+    lab.wait_gone(life.server)
+    two.check("deleted")
+
+
+@contextlib.contextmanager
+def _asked(life: Life, action: str, *words: str) -> Iterator[Any]:
+    """Ask nova-compute for something, and wait no longer at the end."""
+    conf = life.lab.layout.etc / "nova.conf"
+    process = life.lab.begin(
+        *("nova-accel", "server", action, life.server.id, *words),
+        f"--config-file={conf}",
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _is_begun(life: Life, asked: Any) -> bool:
+    """Wait until nova-compute is at work; return whether that was seen."""
+    while asked.poll() is None:
+        if _task(life) is not None:
+            return True
+    return False
+
+
+def _task(life: Life) -> str | None:
+    found = life.lab.api.compute.get_server(life.server.id)
+    task: str | None = found.task_state
+    return task
 
 
 def _lose(life: Life, dead: Host, other: Host) -> None:

@@ -74,7 +74,7 @@ class AttachingTestBase(operations.OperationsTestBase):
             for each in told["accelerators"]
         ]
 
-    def records(self, server: Any) -> tuple[attached.Attachment, ...]:
+    def attachments(self, server: Any) -> tuple[attached.Attachment, ...]:
         return wanted.attachments_of(self.instance(server))
 
     def instance(self, server: Any) -> Any:

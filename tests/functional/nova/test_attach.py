@@ -29,7 +29,7 @@ class Life(attaching.AttachingTestBase):
         before = self.everything(server)
         self.attach(server, self.profile())
         self.assert_agreement("attach", is_passed=True)
-        (record,) = self.records(server)
+        (record,) = self.attachments(server)
         self.assertIs(attached.State.HERE, record.state)
         held = self.handles(server)
         self.assertEqual(2, len(held))

@@ -247,7 +247,7 @@ class Moves(attaching.AttachingTestBase):
         self.force_down(True)
         self.be_on("host2")
         self._evacuate_server(server, expected_host="host2")
-        self.assertEqual((), self.records(server))
+        self.assertEqual((), self.attachments(server))
         self.assertEqual(1, len(self.mdevs_of(server, "host2")))
         self.assertIn("leaves behind what was attached", self.told())
         self.assert_agreement("evacuate", False, "host2")

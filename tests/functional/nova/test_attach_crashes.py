@@ -20,9 +20,13 @@ from tests.functional.nova import (
     attaching,
     mortals,
     releases,
+    syncing,
     technologies,
 )
 
+_on_threads = pytest.mark.skipif(
+    not releases.is_on_threads(), reason="a child has no greenlets' hub"
+)
 KILLS = int(os.environ.get("NOVA_ACCEL_KILLS", "1"))
 
 
@@ -38,13 +42,8 @@ class Row:
         return f"{self.operation:<10}{self.step:<66}{self.kills:>5}"
 
 
-@pytest.mark.skipif(
-    not releases.is_on_threads(), reason="a child has no greenlets' hub"
-)
-class Crashes(attaching.AttachingTestBase):
-    """Attachments, whose nova-compute dies."""
-
-    __test__ = False
+class Dying(attaching.AttachingTestBase):
+    """A server whose nova-compute dies, and starts again."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -59,7 +58,7 @@ class Crashes(attaching.AttachingTestBase):
     @property
     def is_attached(self) -> bool:
         """Return whether the server has it; what it has is whole."""
-        states = [one.state for one in self.records(self.server)]
+        states = [one.state for one in self.attachments(self.server)]
         self.assertIn(states, ([], [attached.State.HERE]))
         return bool(states)
 
@@ -81,11 +80,15 @@ class Crashes(attaching.AttachingTestBase):
         wanted = 0 if kill_at is None else signal.SIGKILL
         self.assertEqual(wanted, died_of, world.steps)
         self.restart()
-        self.run_periodics()
+        self.mend()
         told = f"killed before {world.steps[-1]}"
         self.assertIsNone(self.instance(self.server).task_state, told)
         self.assert_agreement(told, is_passed=True)
         return world.steps
+
+    def mend(self) -> None:
+        """Let the service do what it does by and by."""
+        self.run_periodics()
 
     def attached_now(self) -> Any:
         """Return all that is, once the server has one more."""
@@ -98,6 +101,22 @@ class Crashes(attaching.AttachingTestBase):
         if self.is_attached:
             self.detach(self.server)
         self.assertEqual(self.without, self.everything(self.server), told)
+
+    def all_steps(self, name: str) -> list[str]:
+        """Return the steps of an operation that nobody ends."""
+        if name == "detach":
+            self.attached_now()
+        found = self.interrupt(f"{name}_accelerator", None)
+        self.assertEqual(name == "attach", self.is_attached)
+        self.detach_again("the end")
+        return found
+
+
+@_on_threads
+class Crashes(Dying):
+    """Attachments, whose nova-compute dies."""
+
+    __test__ = False
 
     def run_operation(self, name: str) -> None:
         is_coming = name == "attach"
@@ -122,20 +141,32 @@ class Crashes(attaching.AttachingTestBase):
             print(row, flush=True)
         self.assertEqual({KILLS}, {row.kills for row in rows})
 
-    def all_steps(self, name: str) -> list[str]:
-        """Return the steps of an operation that nobody ends."""
-        if name == "detach":
-            self.attached_now()
-        found = self.interrupt(f"{name}_accelerator", None)
-        self.assertEqual(name == "attach", self.is_attached)
-        self.detach_again("the end")
-        return found
-
     def test_attach(self) -> None:
         self.run_operation("attach")
 
     def test_detach(self) -> None:
         self.run_operation("detach")
+
+
+@_on_threads
+class AtStart(Dying, syncing.SyncTestBase):
+    """A service whose own passes mend, as soon as Nova's tracker is ready."""
+
+    technology = technologies.MDEV
+
+    def mend(self) -> None:
+        is_left = self.instance(self.server).task_state is not None
+        self.assertEqual(is_left, self.is_left)
+        self.pass_by()
+
+    def test_the_first_pass(self) -> None:
+        self.is_left = False
+        steps = self.all_steps("attach")
+        self.is_left = True
+        self.interrupt("attach_accelerator", steps.index("note claims"))
+        self.assertFalse(self.is_attached)
+        self.interrupt("attach_accelerator", len(steps) - 2)
+        self.assertTrue(self.is_attached)
 
 
 globals().update(

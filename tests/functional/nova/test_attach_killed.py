@@ -94,7 +94,7 @@ class Killed(attaching.AttachingTestBase):
         before = self.everything(server)
         for step in COMING:
             self.end_in(server, step, "attach", profile=PROFILE)
-            states = [each.state for each in self.records(server)]
+            states = [each.state for each in self.attachments(server)]
             whole = [attached.State.HERE] if step[2] else []
             self.assertEqual(whole, states, step)
             if whole:

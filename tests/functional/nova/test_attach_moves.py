@@ -68,7 +68,7 @@ class FailingMoves(
         self._wait_for_server_parameter(
             server, {"status": "ERROR", "OS-EXT-STS:task_state": None}
         )
-        self.assertEqual(1, len(self.records(server)))
+        self.assertEqual(1, len(self.attachments(server)))
         self.assert_nothing_left("host2")
         self.mend()
         self.be_on("host1")
@@ -89,7 +89,7 @@ class FailingMoves(
         self.assertIn("nova-accel server detach", told)
         self.rebuild(server)
         self.assertEqual(held, sorted(self.mdevs_of(server)))
-        self.assertEqual(1, len(self.records(server)))
+        self.assertEqual(1, len(self.attachments(server)))
         self.assert_agreement("rebuild", is_passed=True)
         self.reboot_hard(server)
         self.detach(server)

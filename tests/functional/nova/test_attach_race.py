@@ -134,7 +134,7 @@ class Race(attaching.AttachingTestBase):
         known = self.instance(server).system_metadata
         for word in ("in_find_candidates", "in_allocate", "in_detach"):
             self.assertIn(word, known)
-        self.assertEqual(1, len(self.records(server)))
+        self.assertEqual(1, len(self.attachments(server)))
 
     @pytest.mark.long
     def test_a_server_that_was_stopped_meanwhile(self) -> None:

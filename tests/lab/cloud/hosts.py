@@ -6,6 +6,8 @@ directory: to Nova the hosts have a common file system, as over NFS.
 """
 
 import dataclasses
+import os
+import signal
 from pathlib import Path
 
 from tests.lab.cloud import settings
@@ -71,6 +73,13 @@ class Host:
     def stop_compute(self) -> None:
         """End its nova-compute."""
         self.cloud.processes.stop(self._process)
+
+    def kill_compute(self) -> None:
+        """End its nova-compute in the middle of whatever it does."""
+        found = self.cloud.processes.pid(self._process)
+        if found is None:
+            raise LabError(f"{self._process} does not run")
+        os.killpg(found, signal.SIGKILL)
 
     def switch_off(self) -> None:
         """Take the power from it; its nova-compute must be ended before."""
