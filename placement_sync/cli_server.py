@@ -48,8 +48,8 @@ def add(subparsers: Any) -> None:
         "--bitstream",
         metavar="IMAGE",
         default="",
-        help="uuid of the Glance image that an FPGA region is to hold; it is"
-        " read in the name of whoever asks, so not with --host",
+        help="uuid of the Glance image that an FPGA region is to hold; Glance"
+        " is asked in the name of whoever asks, so not with --host",
     )
     detach = actions.add_parser(
         "detach",
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> str:
         arguments.action != "show",
         nova_bus.Asker(identity, is_own) if identity else None,
         server=server,
-        **_words(arguments, bool(host_given)),
+        **_words(arguments, identity is None),
     )
     if arguments.json:
         return json.dumps(told, indent=2) + "\n"
@@ -130,12 +130,14 @@ def _words(arguments: argparse.Namespace, is_alone: bool) -> dict[str, str]:
         return {"name": arguments.name}
     if arguments.bitstream and is_alone:
         raise errors.MalformedError(
-            "option beside --bitstream",
-            "--host",
-            "left away: Glance is asked in the name of whoever asks, with"
-            " --os-cloud or the credentials of nova.conf",
+            "bitstream that can be had",
+            arguments.bitstream,
+            "one beside credentials of Keystone's, by --os-cloud or"
+            " nova.conf, and without --host: Glance is asked in the name of"
+            " whoever asks",
         )
-    return {"profile": arguments.profile, "bitstream": arguments.bitstream}
+    loaded = {"bitstream": arguments.bitstream} if arguments.bitstream else {}
+    return {"profile": arguments.profile} | loaded
 
 
 def _load_bus() -> Any:

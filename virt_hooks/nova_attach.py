@@ -6,6 +6,7 @@ a task state of ours: so whatever ends in the middle is mended.
 """
 
 import contextlib
+import functools
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,7 @@ from nova import context as nova_context
 from nova import exception, utils
 from nova.compute import vm_states
 
-from nova_accel import attachable, attached, errors, model
+from nova_accel import attachable, attached, errors, model, providers
 from virt_hooks import (
     nova_images,
     nova_mend,
@@ -148,15 +149,10 @@ class AttachingDriver(nova_show.ShowingDriver):
 
         :raises AcceleratorError: there is none; nothing remains.
         """
-        root, host = self._accel.root, self._accel.host.state
+        root = self._accel.root
         if root is None:
             raise errors.ClaimError(instance.uuid, "this host has no name yet")
-        offers = attachable.find(profile, root, host, bool(bitstream))
-        if bitstream:
-            found = self._images.fetch(
-                context, {bitstream}, self._images_needed()
-            )
-            offers = attachable.loaded(offers, found[bitstream])
+        offers = self._find_offers(context, root, profile, bitstream)
         open_ones: set[str] = set()
         asked = [o.group() for o in offers if not attachable.objection(o)]
         for group in {str(group): group for group in asked}.values():
@@ -188,6 +184,23 @@ class AttachingDriver(nova_show.ShowingDriver):
             f"no device of {self._here} can give {profile} now:"
             f" {reasons or 'others were faster'}",
         )
+
+    def _find_offers(
+        self,
+        context: Any,
+        root: providers.ProviderRoot,
+        profile: str,
+        bitstream: str,
+    ) -> tuple[attachable.Offer, ...]:
+        """Return what can be tried, with the bitstream if one is named."""
+        find = functools.partial(attachable.find, profile, root)
+        offers = find(self._accel.host.state, bool(bitstream))
+        if not bitstream:
+            return offers
+        found = self._images.fetch(context, {bitstream}, self._images_needed())
+        # The host may have changed while it came.
+        offers = find(self._accel.host.state, bool(bitstream))
+        return attachable.loaded(offers, found[bitstream])
 
     def _allocate(
         self, context: Any, uuid: str, one: attached.Attachment

@@ -37,8 +37,9 @@ _NO_ANSWER = (
     exception.KeystoneConnectionFailed,
 )
 _SHARE = (
-    "correct accelerator:fpga_bitstream in the flavor, or share the image"
-    " with the server's project (`openstack image set --shared`, `openstack"
+    "correct the id that the flavor (accelerator:fpga_bitstream), or whoever"
+    " attaches it, has named, or share the image with the project that asks"
+    " (`openstack image set --shared`, `openstack"
     " image add project`, or --public)"
 )
 _SIGN = (
@@ -256,7 +257,7 @@ def _id(image: str) -> str:
         image,
         "this is no id of a Glance image; write its UUID, as `openstack"
         " image list` shows it, into the flavor's"
-        " accelerator:fpga_bitstream",
+        " accelerator:fpga_bitstream, or behind --bitstream",
     )
 
 

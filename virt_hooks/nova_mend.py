@@ -151,7 +151,7 @@ class MendingDriver(driver.LibvirtDriver):
             raise errors.ClaimError(
                 uuid,
                 f"{why or 'it is detached'}; what is left of {one.name} is"
-                f" given back with nova-compute's next pass: {error}",
+                f" given back with Nova's next periodic task: {error}",
             ) from error
 
     def _take_away(self, context: Any, uuid: str, number: int) -> None:
@@ -219,18 +219,24 @@ class MendingDriver(driver.LibvirtDriver):
 
     def _mend(self) -> None:
         """Bring to an end what was left in the middle, by whomever."""
-        context = nova_context.get_admin_context()
-        with self._mending:
-            self._find_unmended(context)
-            if not self._booking.is_ready:
-                return
-            self._is_mended_once = True
-            due = sorted(self._unmended)
-            for uuid in due:
-                with nova_report.logged("can't mend what %s was given", uuid):
-                    self._mend_one(context, uuid)
-            if due:
-                self._tell(context)
+        if not self._mending.acquire(blocking=False):
+            return  # somebody is at it
+        try:
+            self._mend_all(nova_context.get_admin_context())
+        finally:
+            self._mending.release()
+
+    def _mend_all(self, context: Any) -> None:
+        self._find_unmended(context)
+        if not self._booking.is_ready:
+            return
+        self._is_mended_once = True
+        due = sorted(self._unmended)
+        for uuid in due:
+            with nova_report.logged("can't mend what %s was given", uuid):
+                self._mend_one(context, uuid)
+        if due:
+            self._tell(context)
 
     def _mend_at_start(self) -> None:
         """Mend what the last service left, as soon as that can be done.

@@ -107,10 +107,11 @@ def recall(images: Images, instance: Any) -> Mapping[str, model.Bitstream]:
 def images_of(instance: Any) -> frozenset[str]:
     """Return the ids of the images that a server's bitstreams are.
 
-    Those that its flavor names, and those of what was attached to it.
+    Those that its flavor names, and those of what was attached to it and
+    has its slot still: an evacuation leaves the others behind.
     """
     groups = flavors.parse_groups(instance.flavor.extra_specs)
     # Who needs more than the images is told that a record can't be read.
     with contextlib.suppress(errors.MalformedError):
-        groups = all_groups_of(instance)
+        groups = groups_of(instance)
     return frozenset(group.bitstream for group in groups if group.bitstream)

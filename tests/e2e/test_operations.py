@@ -6,6 +6,7 @@ the same.
 """
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -27,6 +28,9 @@ _LOG = "nova-compute-2"
 #: many seconds of what it begins with.
 _KILLS = int(os.environ.get("NOVA_ACCEL_KILLS", "3"))
 _MOST_S, _SEED = 1.0, 20261122
+_ATTACH = ("attach", "--profile", MTTY_1)
+_DETACH = ("detach", "attached-1")
+_PATIENCE_S = 60
 _SOFTLY = "Instance soft rebooted successfully"
 
 
@@ -208,22 +212,28 @@ def test_nova_compute_is_killed_meanwhile(lab: Site, two: TwoHosts) -> None:
     life = Life(two, two.boot("e2e-killed", two.second, flavor, image))
     life.await_guest()
     both = f"{MTTY_1} {MTTY_2}"
-    chance, is_attached = random.Random(_SEED), False  # noqa: S311
-    kills = {"attach": 0, "detach": 0}
-    while min(kills.values()) < _KILLS:
-        action = "detach" if is_attached else "attach"
-        words = ("attached-1",) if is_attached else ("--profile", MTTY_1)
+    chance = random.Random(_SEED)  # noqa: S311 - no secret
+
+    def is_attached() -> bool:
+        return len(agreement.domains(two.second)[life.server.id]) == 2
+
+    kills = 0
+    while kills < 2 * _KILLS:
+        asks, back = (_DETACH, _ATTACH) if kills % 2 else (_ATTACH, _DETACH)
+        action, *words = asks
+        if is_attached() == (action == "attach"):
+            wait_for(functools.partial(_is_done, life, *back), "the other way")
         with _asked(life, action, *words) as asked:
-            if _is_begun(life, asked):
-                time.sleep(chance.uniform(0, _MOST_S))
-                kills[action] += 1
+            if not _is_begun(life, asked):
+                continue  # it has just started, or was done unseen
+            time.sleep(chance.uniform(0, _MOST_S))
             two.second.kill_compute()
+        kills += 1
         two.second.start_compute()
-        wait_for(lambda: _task(life) is None, f"the {action} to be mended")
-        is_attached = len(agreement.domains(two.second)[life.server.id]) == 2
-        told = f"killed in {action} {kills[action]} ({is_attached=})"
+        wait_for(lambda: _task(life) is None, "what is to be mended")
+        told = f"killed in {action}, {kills}: {is_attached()=}"
         print(told, flush=True)
-        two.check(told, second=both if is_attached else MTTY_2)
+        two.check(told, second=both if is_attached() else MTTY_2)
         assert agreement.running(two.second) == {life.server.id}
     lab.delete(life.server)
     lab.wait_gone(life.server)
@@ -243,6 +253,12 @@ def _asked(life: Life, action: str, *words: str) -> Iterator[Any]:
     finally:
         process.kill()
         process.wait()
+
+
+def _is_done(life: Life, action: str, *words: str) -> bool:
+    """Have it done to the end; a service that has just started refuses."""
+    with _asked(life, action, *words) as asked:
+        return bool(asked.wait(_PATIENCE_S) == 0)
 
 
 def _is_begun(life: Life, asked: Any) -> bool:

@@ -178,11 +178,16 @@ class Command(attaching.AttachingTestBase):
                 self.assertIn(reason, told)
                 self.assertEqual(before, self.everything(server))
         asked = ("--profile", test_fpga.INTERFACE, "--bitstream", good)
-        told = self.run_command("attach", "painter", *asked)
-        self.assertRegex(told, "has attached-1 now, of .*region-0")
-        alone = ("attach", server["id"], *asked, "--host", "host1")
-        told = self.run_command(*alone, status=2)
-        self.assertIn("in the name of whoever asks", told)
+        for more in ((), ("--host", "host1")):
+            told = self.run_command(
+                "attach", server["id"], *asked, *more, status=2
+            )
+            self.assertIn("in the name of whoever asks", told)
+        self.assertEqual(before, self.everything(server))
+        words = {"profile": test_fpga.INTERFACE, "bitstream": good}
+        told = self.ask(server, "attach", **words)
+        self.assertEqual("attached-1", told["name"])
+        self.assertRegex(told["device"], "region-0$")
         self.assert_agreement("one region", is_passed=True)
         self.detach(server)
         self.assertEqual(before, self.everything(server))
@@ -250,6 +255,30 @@ class Moves(attaching.AttachingTestBase):
         self.assertEqual((), self.attachments(server))
         self.assertEqual(1, len(self.mdevs_of(server, "host2")))
         self.assertIn("leaves behind what was attached", self.told())
+        self.assert_agreement("evacuate", False, "host2")
+        self.be_on("host1")
+        self.restart("host1")
+        self.force_down(False)
+        self.assert_agreement("the return of the host", is_passed=True)
+
+
+class RegionMoves(attaching.AttachingTestBase):
+    """What was attached wants an image; that stays behind with it."""
+
+    technology = technologies.REGION
+
+    def test_evacuation_does_not_want_its_image(self) -> None:
+        self.start_hosts("host1", "host2")
+        server = self.boot({}, host="host1")
+        image = self.image_of(test_fpga.BLUE)
+        words = {"profile": "region", "bitstream": image}
+        self.ask(server, "attach", **words)
+        self.glance.delete(None, image)
+        self.computes["host1"].stop()
+        self.force_down(True)
+        self.be_on("host2")
+        self._evacuate_server(server, expected_host="host2")
+        self.assertEqual((), self.attachments(server))
         self.assert_agreement("evacuate", False, "host2")
         self.be_on("host1")
         self.restart("host1")
