@@ -185,7 +185,7 @@ class Detaching(FailingTestBase):
 
         with mock.patch.object(report.SchedulerReportClient, "put", refuse):
             reason = self.refused(server, "detach", name="")
-            self.assertIn("next pass", reason)
+            self.assertIn("next periodic task", reason)
             busy = self.refused(server, "detach", name="")
         self.assertIn("Nova is at work with it", busy)
         self.run_periodics()
