@@ -56,7 +56,6 @@ class MendingDriver(driver.LibvirtDriver):
         #: Servers that were left in the middle, once that was asked.
         self._unmended: set[str] = set()
         self._is_unmended_known = False
-        self._is_mended_once = False
         self._mending = threading.Lock()
         super().init_host(host)
 
@@ -227,10 +226,9 @@ class MendingDriver(driver.LibvirtDriver):
             self._mending.release()
 
     def _mend_all(self, context: Any) -> None:
-        self._find_unmended(context)
         if not self._booking.is_ready:
             return
-        self._is_mended_once = True
+        self._find_unmended(context)
         due = sorted(self._unmended)
         for uuid in due:
             with nova_report.logged("can't mend what %s was given", uuid):
@@ -244,7 +242,7 @@ class MendingDriver(driver.LibvirtDriver):
         What fails is the periodic task's from then on: it may want a guest
         to answer.
         """
-        if not self._is_mended_once:
+        if not self._is_unmended_known:
             with nova_report.logged("can't mend what was attached"):
                 self._mend()
 
