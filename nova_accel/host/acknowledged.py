@@ -43,6 +43,7 @@ class Acknowledged:
         self._notes = notes.Notes(self.place, health.Acknowledgment)
         self._guard = threading.Lock()
         self._last: Mapping[str, int] = {}
+        self._error = ""  # that of the last read
         # Outdated ones that could not be removed.
         self._void: dict[str, health.Acknowledgment] = {}
 
@@ -55,10 +56,15 @@ class Acknowledged:
         try:
             found = self._notes.read()
         except errors.UnreadableError as error:
-            LOG.warning("%s; what is acknowledged stays as it was", error)
             with self._guard:
+                if str(error) != self._error:
+                    LOG.warning(
+                        "%s; what is acknowledged stays as it was", error
+                    )
+                self._error = str(error)
                 return self._last
         with self._guard:
+            self._error = ""
             self._last = {
                 address: note.count
                 for address, note in found.items()

@@ -21,7 +21,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from nova_accel import bitstreams, errors, model
+from nova_accel import bitstreams, errors, model, strict_json
 from nova_accel.host import content_store, half_file
 
 _NOTE = ".json"
@@ -78,7 +78,7 @@ class Cache:
         try:
             with open(self._note(image), "rb") as file:
                 found = _parse_note(file.read(_MOST_NOTE))
-        except (OSError, ValueError, TypeError, RecursionError):
+        except (OSError, ValueError, TypeError):
             return None
         return found if found.id == image else None
 
@@ -179,7 +179,8 @@ class Cache:
                 " key blank in nova.conf [nova_accel] device_spec, or raise"
                 " bitstream_cache_mb",
             )
-        found = bitstreams.describe_file(path, file.read(self._limit))
+        # read() allocates what it is asked for before it reads.
+        found = bitstreams.describe_file(path, file.read(status.st_size))
         if _version(file.fileno()) == version:
             self._files[path] = (version, found)
         return found
@@ -275,18 +276,20 @@ def _bitstream(
 
 def _check_content(image: str, wanted: bitstreams.Wanted, path: str) -> None:
     """Check what a file says of itself, if it says anything."""
-    with half_file.disk(image, path), open(path, "rb") as file:
+    # A buffer would make one more copy of the content.
+    with half_file.disk(image, path), open(path, "rb", buffering=0) as file:
         head = file.read(bitstreams.HEAD)
         if bitstreams.describes_itself(head):
-            bitstreams.check_content(image, wanted, head + file.read())
+            file.seek(0)
+            bitstreams.check_content(image, wanted, file.read())
 
 
 def _parse_note(text: bytes) -> bitstreams.ImageFacts:
     """Return what a note says.
 
-    :raises ValueError: it is damaged; or TypeError, RecursionError.
+    :raises ValueError: it is damaged; or TypeError.
     """
-    facts = bitstreams.ImageFacts(**json.loads(text))
+    facts = bitstreams.ImageFacts(**strict_json.loads(text))
     for field in dataclasses.fields(facts):
         value = getattr(facts, field.name)
         if not isinstance(value, _NOTE_TYPES.get(field.name, str)):

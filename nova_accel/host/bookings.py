@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Mapping
 
-from nova_accel import errors
+from nova_accel import errors, strict_json
 from nova_accel.host import notes
 
 LOG = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Bookings:
                 if amounts is not None:
                     found.setdefault(note.address, amounts)
         except errors.UnreadableError as error:
-            LOG.error("what is booked for servers is not known: %s", error)
+            LOG.warning("what is booked for servers is not known: %s", error)
         return found
 
     def put(self, server: str, amounts: Amounts) -> None:
@@ -94,7 +94,9 @@ class Bookings:
         try:
             return {
                 str(provider): {str(n): int(a) for n, a in amounts.items()}
-                for provider, amounts in json.loads(note.amounts or "").items()
+                for provider, amounts in strict_json.loads(
+                    note.amounts or ""
+                ).items()
             }
         except (AttributeError, TypeError, ValueError) as error:
             LOG.error(

@@ -31,6 +31,17 @@ _SERVICES = re.compile(r"[a-z]{1,16}(;[a-z]{1,16}){0,7}")
 _MOST = 0xFFFF
 
 
+def root(text: object, own: str) -> None:
+    """Check that the caller means the root that this process works below."""
+    if text != own:
+        raise errors.MalformedError(
+            "root of Nova's privileged daemon",
+            str(text),
+            f"{own}, [nova_accel] root of the configuration files that the"
+            " daemon was started with (helper_command)",
+        )
+
+
 def part(text: object, what: str) -> str:
     """Check one name of a path; ``what`` is the kind of it, for people."""
     if ".." in str(text):

@@ -13,6 +13,7 @@ from nova_accel.host.records import Directory, Image, Link, Record
 
 __all__ = [
     "LIMIT",
+    "PCI_IDS",
     "TOP",
     "VGPU_CONFIG",
     "Directory",
@@ -31,16 +32,19 @@ __all__ = [
 # fs/sysfs/file.c, 64 KiB on some architectures). Whatever is larger is no
 # attribute.
 LIMIT = 64 * 1024
-# Nothing outside this directory is ever looked at, but for one file.
+# Nothing outside this directory is read, except for the files below.
 TOP = "/sys"
 # NVIDIA's table of vGPU types, where its host driver installs it: 700 kB
 # in release 535, and it grows with each.
 VGPU_CONFIG = "/usr/share/nvidia/vgpu/vgpuConfig.xml"
-_LIMITS = {VGPU_CONFIG: 4 * 1024 * 1024}
+# Names of PCI devices: 1.6 MB in 2026, by package hwdata or pci.ids.
+PCI_IDS = ("/usr/share/hwdata/pci.ids", "/usr/share/misc/pci.ids")
+_LIMITS = dict.fromkeys((VGPU_CONFIG, *PCI_IDS), 4 * 1024 * 1024)
 _ON_THE_WAY = frozenset(
-    VGPU_CONFIG[:end]
-    for end in range(1, len(VGPU_CONFIG))
-    if VGPU_CONFIG[end] == "/"
+    path[:end]
+    for path in _LIMITS
+    for end in range(1, len(path))
+    if path[end] == "/"
 )
 # A function's configuration space begins with its vendor and device ids
 # (PCI Local Bus Specification, 6.1). No more of it is ever read.
@@ -68,7 +72,8 @@ def is_allowed(path: str) -> bool:
     """Return whether a path, free of links, may be looked at."""
     return (
         path.startswith(f"{TOP}/")
-        or path in (TOP, VGPU_CONFIG)
+        or path == TOP
+        or path in _LIMITS
         or path in _ON_THE_WAY
     )
 
@@ -143,7 +148,7 @@ class Files:
 
     Links are followed as chroot would: neither an absolute target nor any
     number of ``..`` leads out of the root; and what leads out of ``/sys``
-    does not exist (ENOENT). The one exception is VGPU_CONFIG.
+    does not exist (ENOENT), except for VGPU_CONFIG and PCI_IDS.
     """
 
     def __init__(self, source: Source) -> None:
@@ -198,7 +203,7 @@ class Files:
         :raises UnreadableError: with the errno of the failed read.
         """
         place = self.resolve(path)
-        if place in _ON_THE_WAY:  # for one file, not for its neighbours
+        if place in _ON_THE_WAY:  # not for the neighbours of a file
             raise errors.UnreadableError(path, errno.ENOENT)
         if place not in self._names:
             try:

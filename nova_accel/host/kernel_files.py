@@ -35,3 +35,13 @@ def write(path: str, text: str) -> int:
     finally:
         os.close(descriptor)
     return 0
+
+
+def read_bytes(path: str) -> tuple[int, bytes]:
+    """Return 0 and a kernel file's bytes, or the errno of the refusal."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with open(descriptor, "rb", buffering=0) as opened:
+            return 0, opened.read(_PAGE) or b""
+    except OSError as error:
+        return error.errno or errno.EIO, b""

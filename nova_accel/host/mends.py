@@ -127,8 +127,8 @@ _KINDS: Mapping[type[actions.Action], Mapping[int, str]] = {
         " unbind what is bound to a VFIO driver first",
         errno.ERANGE: "the function has fewer VFs (sriov_totalvfs): lower"
         " num_vfs in device_spec",
-        errno.EACCES: f"/{privileged.SRIOV_MANAGE} must be a file of root's"
-        " that nobody else may write; " + _RIGHTS,
+        errno.EACCES: f"/{privileged.SRIOV_MANAGE} and its directories must"
+        " be root's and writable by no other user, and no links; " + _RIGHTS,
         errno.EINVAL: "the function's driver refuses that number of VFs:"
         " mend num_vfs in device_spec",
         errno.ENOSPC: "the bus has no numbers or memory left for VFs: see"
@@ -168,8 +168,8 @@ _KINDS: Mapping[type[actions.Action], Mapping[int, str]] = {
         errno.EFBIG: "the bitstream is larger than any FPGA's",
         errno.ELOOP: "the bitstream's path is a link: name the file itself",
         errno.EISDIR: "the bitstream's path is a directory",
-        errno.EACCES: "the vendor's tool must be a file of root's that"
-        " nobody else may write, and no link; " + _RIGHTS,
+        errno.EACCES: "the vendor's tool and its directories must be root's"
+        " and writable by no other user, and no links; " + _RIGHTS,
         errno.ENOENT: "the bitstream's file, the card's device in /dev or"
         " the vendor's tool (/usr/bin/fpgaconf, /opt/xilinx/xrt/bin/xrt-smi)"
         " is missing",

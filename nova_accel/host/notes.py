@@ -7,18 +7,16 @@ import datetime
 import json
 import os
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from nova_accel import errors
-from nova_accel.host import whole_file
+from nova_accel import errors, strict_json
+from nova_accel.host import directories, whole_file
 
 _SUFFIX = ".json"
 _TEXTS = ("address", "reason", "when")
 # Whoever writes a note, as root or not: the service reads it.
 _FILE_MODE = 0o644
-_PLACE_MODE = 0o755
-_ROOT = 0
 # Far more than anybody writes as a reason.
 _MOST = 64 * 1024
 
@@ -60,10 +58,11 @@ class Notes(Generic[N]):
         :raises UnreadableError: the directory can't be listed.
         """
         found = {}
-        for name in self._names():
-            note = self._read(name)
-            if note is not None:
-                found[note.address] = note
+        with self._listed() as (place, names):
+            for name in names:
+                note = self._read(place, name)
+                if note is not None:
+                    found[note.address] = note
         return found
 
     def write(self, note: N) -> None:
@@ -71,12 +70,12 @@ class Notes(Generic[N]):
 
         :raises OSError: it can't be written.
         """
-        make_place(self.place)
         whole_file.replace(
             os.path.join(self.place, name_of(note.address)),
             json.dumps(dataclasses.asdict(note), indent=2).encode(),
             _FILE_MODE,
             is_lasting=True,
+            is_made=True,
         )
 
     def remove(self, address: str) -> bool:
@@ -88,36 +87,45 @@ class Notes(Generic[N]):
         :raises UnreadableError: the directory can't be listed.
         """
         is_found = False
-        for name in self._names():
-            if address_of(name) == address:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(self.place, name))
-                    is_found = True
-        if is_found:
-            whole_file.sync(self.place)
+        with self._listed() as (place, names):
+            for name in names:
+                if address_of(name) == address:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=place)
+                        is_found = True
+            if is_found:
+                whole_file.sync(place)
         return is_found
 
-    def _names(self) -> list[str]:
-        try:
-            names = sorted(os.listdir(self.place))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise errors.UnreadableError(
-                self.place, error.errno or 0
-            ) from error
-        return [name for name in names if name.endswith(_SUFFIX)]
+    @contextlib.contextmanager
+    def _listed(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the descriptor of the directory, and the notes' files.
 
-    def _read(self, name: str) -> N | None:
+        There are none in a directory that does not exist.
+
+        :raises UnreadableError: the directory can't be listed.
+        """
+        with contextlib.ExitStack() as stack:
+            place, names = -1, []
+            try:
+                place = stack.enter_context(directories.opened(self.place))
+                names = sorted(os.listdir(place))
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise errors.UnreadableError(
+                    self.place, error.errno or 0
+                ) from error
+            yield place, [name for name in names if name.endswith(_SUFFIX)]
+
+    def _read(self, place: int, name: str) -> N | None:
         path, address = os.path.join(self.place, name), address_of(name)
         try:
-            return self._parse(address, json.loads(_text(path)))
+            text = directories.read_file(name, place, _MOST).decode()
+            return self._parse(address, strict_json.loads(text))
         except FileNotFoundError:
             return None  # removed since it was listed
-        except (
-            *(OSError, ValueError, LookupError, TypeError),
-            RecursionError,  # brackets in brackets, without end
-        ) as error:
+        except (OSError, ValueError, LookupError, TypeError) as error:
             return self._make(
                 address=address,
                 reason=f"why, {path} does not tell any more ({error})",
@@ -134,18 +142,29 @@ class Notes(Generic[N]):
         return self._make(**found | {"reason": line_of(found["reason"])})
 
 
-def _text(path: str) -> str:
-    """Return the text of a note; what is no file does not keep us.
+class Watch:
+    """Tells when notes were written or removed.
 
-    :raises OSError: it can't be read.
-    :raises ValueError: it is too long, or no text.
+    A directory's own time of change is enough: each note is replaced by a
+    rename. A note that a person edits in place is not noticed.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-    with open(os.open(path, flags), "rb") as file:
-        content = file.read(_MOST + 1)
-    if len(content) > _MOST:
-        raise ValueError(f"it is longer than {_MOST} bytes")
-    return content.decode()
+
+    def __init__(self, place: str) -> None:
+        """Compare a directory, which may not exist yet, from now on."""
+        self._place = place
+        self._seen = self._read()
+
+    def has_changed(self) -> bool:
+        """Return whether a note was written or removed since the last call."""
+        seen, self._seen = self._seen, self._read()
+        return seen != self._seen
+
+    def _read(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._place)
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
 
 
 def line_of(text: str) -> str:
@@ -170,25 +189,3 @@ def name_of(address: str) -> str:
 def address_of(name: str) -> str:
     """Return the address of the device that a file's note is on."""
     return urllib.parse.unquote(name.removesuffix(_SUFFIX))
-
-
-def make_place(place: str) -> None:
-    """Make a directory, and those above it, for whom they will serve.
-
-    What root makes goes to the owner of what it is made in: the service
-    writes there too.
-
-    :raises OSError: it can't be made.
-    """
-    if os.path.isdir(place):
-        return
-    above = os.path.dirname(os.path.abspath(place))
-    make_place(above)
-    try:
-        os.mkdir(place, _PLACE_MODE)
-    except FileExistsError:
-        return  # somebody else was faster, or it is a file: that is told
-    os.chmod(place, _PLACE_MODE)  # whatever the caller's umask is
-    if os.geteuid() == _ROOT:
-        owner = os.stat(above)
-        os.chown(place, owner.st_uid, owner.st_gid, follow_symlinks=False)

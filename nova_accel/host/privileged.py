@@ -9,17 +9,25 @@ from a process with fewer rights. Each returns 0 or the errno of the
 refusal, ETIMEDOUT when there was no answer in time, and raises
 MalformedError for an argument of the wrong form. What came of a change,
 the caller reads for itself.
+
+``root`` is the caller's, and must be the daemon's own, which the daemon
+reads from its configuration files: a caller can't lead it to a tree of the
+caller's making. Only a process that has the rights itself (``run_here``)
+works below any root.
 """
 
 import errno
 import functools
+import inspect
 import os
+import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from nova_accel import actions, model
+from nova_accel import actions, conf, model, pci
 from nova_accel.host import checked, contents, ioctls, nvml, nvml_text, tools
 from nova_accel.host.kernel_files import read as _read
+from nova_accel.host.kernel_files import read_bytes as _read_bytes
 from nova_accel.host.kernel_files import write as _write
 
 try:
@@ -46,6 +54,8 @@ SRIOV_MANAGE = "usr/lib/nvidia/sriov-manage"
 RESET_S = 150
 # An operator's command may empty a disk.
 SCRUB_S = 300
+#: Set in a process that changes the host with its own rights.
+_own_rights = threading.Event()
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
 _SILENT = {
@@ -58,7 +68,7 @@ _SILENT = {
 def _entrypoint(
     seconds: float = TIMEOUT_S, late: Any = errno.ETIMEDOUT
 ) -> Callable[[Callable[_Arguments, _Answer]], Callable[_Arguments, _Answer]]:
-    """Let Nova's daemon carry out a function.
+    """Let Nova's daemon carry out a function, below its own root only.
 
     :param seconds: how long at most; ``late`` is the answer afterwards.
     """
@@ -66,6 +76,7 @@ def _entrypoint(
     def wrap(
         function: Callable[_Arguments, _Answer],
     ) -> Callable[_Arguments, _Answer]:
+        function = _confined(function)
         if privsep is None:
             return function
         entry = privsep.sys_admin_pctxt.entrypoint_with_timeout(seconds)(
@@ -88,11 +99,37 @@ def _entrypoint(
     return wrap
 
 
+def _confined(
+    function: Callable[_Arguments, _Answer],
+) -> Callable[_Arguments, _Answer]:
+    """Refuse any root but this process's own, if a function takes one."""
+    signature = inspect.signature(function)
+    if "root" not in signature.parameters:
+        return function
+
+    @functools.wraps(function)
+    def call(
+        *arguments: _Arguments.args, **named: _Arguments.kwargs
+    ) -> _Answer:
+        if not _own_rights.is_set():
+            given = signature.bind(*arguments, **named).arguments["root"]
+            checked.root(given, _read_own_root())
+        return function(*arguments, **named)
+
+    return call
+
+
+@functools.cache
+def _read_own_root() -> str:
+    return conf.read_own_root()
+
+
 def run_here() -> None:
     """Make every change in this process from now on, without a daemon.
 
     For commands and tests that have the rights themselves.
     """
+    _own_rights.set()
     if privsep is not None:
         privsep.sys_admin_pctxt.set_client_mode(False)
 
@@ -137,6 +174,19 @@ def read_vgpu(root: str, target: str, name: str) -> tuple[int, str]:
     """Return errno and text of a vGPU's file that only root may read."""
     setting = checked.setting(name)
     return _read(os.path.join(_vgpu(root, target), setting))
+
+
+@_entrypoint(late=(errno.ETIMEDOUT, ""))
+def read_serial(root: str, function: str) -> tuple[int, str]:
+    """Return errno and the serial number of a function, empty for none.
+
+    Users may read the first 64 bytes of configuration space only
+    (drivers/pci/pci-sysfs.c, pci_read_config).
+    """
+    number, config = _read_bytes(
+        os.path.join(_function(root, function), "config")
+    )
+    return number, pci.parse_serial(config)
 
 
 @_entrypoint()
@@ -235,13 +285,14 @@ def set_vf_count(root: str, function: str, count: int, is_probed: bool) -> int:
 def manage_vfs(root: str, function: str, is_enabled: bool) -> int:
     """Enable all of a PF's VFs, or none, with NVIDIA's sriov-manage.
 
-    :returns: also EACCES for a tool that others than root may write.
+    :returns: also EACCES for a tool that others than root may write, or
+        whose directories they may.
     :raises ToolError: the tool failed; its output is in it.
     """
     program = os.path.join(root, SRIOV_MANAGE)
     switch = "-e" if is_enabled else "-d"
     command = [program, switch, checked.address(function)]
-    return tools.refusal(program) or tools.run(command, TOOL_S)
+    return tools.refusal(root, program) or tools.run(command, TOOL_S)
 
 
 @_entrypoint(_PROGRAM_S)
@@ -276,16 +327,18 @@ def run_fpga_tool(
 
     :param address: of the function that the tool wants to be told.
     :returns: as program_port; also EACCES for a tool that others than
-        root may write, and the errno with which it can't be started.
+        root may write, or whose directories they may, and the errno with
+        which it can't be started.
     :raises ToolError: the tool failed; its output is in it.
     """
     command = tools.command(root, tool, checked.address(address))
     file, digest = checked.path(path), checked.sha512(sha512)
     limit = checked.seconds(seconds)
-    if number := tools.refusal(command[0]):
-        return number
     try:
         content = contents.read(file, digest)
+        # To read it takes seconds: the tool is checked when it is run.
+        if number := tools.refusal(root, command[0]):
+            return number
         with contents.private_copy(root, content) as copy:
             return tools.run([*command, copy], limit)
     except OSError as error:
@@ -373,8 +426,7 @@ def run_scrub(root: str, command: str, address: str) -> int:
     """
     program = os.path.join(root, checked.command(command).lstrip("/"))
     words = [program, checked.address(address)]
-    refusal = tools.way_refusal(root, program) or tools.refusal(program)
-    return refusal or tools.run(words, SCRUB_S)
+    return tools.refusal(root, program) or tools.run(words, SCRUB_S)
 
 
 def is_for_guests(driver: str) -> bool:

@@ -15,14 +15,16 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nova_accel import model, providers
-from nova_accel.host import notes, whole_file
+from nova_accel import model, providers, strict_json
+from nova_accel.host import directories, whole_file
 
 LOG = logging.getLogger(__name__)
 
 FORMAT = 1
 _NAME = "book.json"
 _MODE = 0o644
+# Half a kilobyte for each claim.
+_MAX_BYTES = 64 << 20
 #: What of a claim a provider tree and an audit need; all of it is text.
 _TEXTS = (
     "consumer",
@@ -46,7 +48,7 @@ class Book:
     the addresses of functions that its guests have. Where ``is_known`` is
     False nothing of that can be told; ``reason`` says why. Of a claim
     there is only what the file has: its servers, device, profile, place,
-    handle and state.
+    handle, state, and whether it is allocated.
     """
 
     root: providers.ProviderRoot | None = None
@@ -91,20 +93,16 @@ class Published:
     def read(self) -> Book:
         """Return what the file says; one that is not there is unknown."""
         try:
-            with open(self.path, encoding="utf-8") as file:
-                return _parse(json.load(file))
+            text = directories.read_path(self.path, _MAX_BYTES).decode()
+            return _parse(strict_json.loads(text))
         except FileNotFoundError:
             return Book(reason=f"there is no {self.path}")
-        except (
-            *(OSError, ValueError, LookupError, TypeError),
-            RecursionError,  # brackets in brackets, without end
-        ) as error:
+        except (OSError, ValueError, LookupError, TypeError) as error:
             return Book(reason=f"{self.path} can't be used: {error}")
 
     def _replace(self, content: Mapping[str, object]) -> None:
-        notes.make_place(os.path.dirname(os.path.abspath(self.path)))
         text = json.dumps(content, indent=1)
-        whole_file.replace(self.path, text.encode(), _MODE)
+        whole_file.replace(self.path, text.encode(), _MODE, is_made=True)
 
     def _tell(self, error: OSError) -> None:
         if not self._is_told:
@@ -128,7 +126,10 @@ def _content(
         "root": {"name": root.name, "uuid": root.uuid},
         "claims": [
             {name: getattr(claim, name) for name in (*_TEXTS, *_PLACES)}
-            | {"state": claim.state.value}
+            | {
+                "state": claim.state.value,
+                "is_allocated": claim.is_allocated,
+            }
             for claim in sorted(claims, key=lambda c: (c.consumer, c.slot))
         ],
         "occupied": sorted(occupied),
@@ -159,7 +160,11 @@ def _claim(record: Mapping[str, Any]) -> model.Claim:
     texts: dict[str, Any] = {name: _text(record, name) for name in _TEXTS}
     places: dict[str, Any] = {name: _place(record, name) for name in _PLACES}
     return model.Claim(
-        state=model.ClaimState(record["state"]), **texts, **places
+        state=model.ClaimState(record["state"]),
+        # Files of older versions do not have it.
+        is_allocated=record.get("is_allocated") is not False,
+        **texts,
+        **places,
     )
 
 

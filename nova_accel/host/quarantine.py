@@ -9,7 +9,7 @@ import dataclasses
 import logging
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from nova_accel import errors, faults, model
 from nova_accel.host import notes
@@ -31,6 +31,23 @@ class Begun:
     device: str | None = None
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Unreleased:
+    """A function that a server got, and that was not seen clean since.
+
+    ``address`` is the function's, ``device`` that of its device,
+    ``profile`` what was made of it and ``consumer`` the uuid of its
+    server; None where unknown.
+    """
+
+    address: str
+    reason: str = ""
+    when: str = ""
+    device: str | None = None
+    profile: str | None = None
+    consumer: str | None = None
+
+
 class Quarantine:
     """The faults of one host's devices. Thread-safe.
 
@@ -44,6 +61,8 @@ class Quarantine:
         self._notes = notes.Notes(self.place, model.Fault)
         begun = os.path.join(state_dir, "scrubbing")
         self._begun = notes.Notes(begun, Begun)
+        unreleased = os.path.join(state_dir, "unreleased")
+        self._unreleased = notes.Notes(unreleased, Unreleased)
         self._unwritten: dict[str, model.Fault] = {}
         self._guard = threading.Lock()
 
@@ -137,3 +156,47 @@ class Quarantine:
         :raises UnreadableError: the directory can't be listed.
         """
         return tuple(self._begun.read().values())
+
+    def note_assigned(self, claim: model.Claim) -> None:
+        """Note that a function is a server's, until it was seen clean.
+
+        The note outlives the service and a reboot of the host.
+
+        :raises OSError: the note can't be written.
+        """
+        with self._guard:
+            self._unreleased.write(
+                Unreleased(
+                    address=claim.slot,
+                    reason="a server has it",
+                    when=notes.now(),
+                    device=claim.device,
+                    profile=claim.profile,
+                    consumer=claim.consumer,
+                )
+            )
+
+    def note_clean(self, address: str) -> None:
+        """Remove the note on a function that was seen clean.
+
+        A note that can't be removed has the function scrubbed once more.
+        """
+        with self._guard:
+            try:
+                self._unreleased.remove(address)
+            except (OSError, errors.UnreadableError) as error:
+                LOG.error(
+                    "the note that %s must be scrubbed stays: %s",
+                    address,
+                    error,
+                )
+
+    def unreleased(self) -> Mapping[str, Unreleased]:
+        """Return the functions not seen clean since a server got them.
+
+        A note that can't be read counts too.
+
+        :returns: notes by the function's address.
+        :raises UnreadableError: the directory can't be listed.
+        """
+        return self._unreleased.read()

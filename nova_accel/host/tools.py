@@ -10,7 +10,7 @@ import os
 import signal
 import stat
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from nova_accel import errors
 
@@ -66,39 +66,37 @@ def command(root: str, tool: str, address: str) -> list[str]:
     return [found, *arguments(address)]
 
 
-def refusal(program: str) -> int:
+def refusal(root: str, program: str) -> int:
     """Return 0 for a program that may be run as root, or an errno.
 
-    EACCES is for one that is not root's alone, or a link: whoever names
-    the root could lead that to any other program.
+    EACCES is for a program, or one of its directories up to ``root``, that
+    is not root's, that others may write, or that is a link. With none of
+    these only root can exchange the program before it is run. It is
+    run by its path: vendors' tools are scripts that look for their parts
+    beside themselves.
     """
     try:
-        found = os.lstat(program)
+        if not _is_root_s(status := os.lstat(program)):
+            return errno.EACCES
+        if not stat.S_ISREG(status.st_mode):
+            return errno.EACCES
+        for place in _directories(root, program):
+            status = os.lstat(place)
+            if not (_is_root_s(status) and stat.S_ISDIR(status.st_mode)):
+                return errno.EACCES
     except OSError as error:
         return error.errno or errno.EIO
-    is_safe = _is_root_s(found) and stat.S_ISREG(found.st_mode)
-    return 0 if is_safe else errno.EACCES
-
-
-def way_refusal(root: str, program: str) -> int:
-    """Return 0 if only root may change the way to a program, or an errno.
-
-    EACCES is for a directory below ``root``, or that itself, which others
-    may write, or for a link among them.
-    """
-    place = os.path.dirname(program)
-    while len(place) >= len(root.rstrip("/") or "/"):
-        try:
-            found = os.lstat(place)
-        except OSError as error:
-            return error.errno or errno.EIO
-        is_safe = _is_root_s(found) and stat.S_ISDIR(found.st_mode)
-        if not is_safe:
-            return errno.EACCES
-        if place == "/":
-            break
-        place = os.path.dirname(place)
     return 0
+
+
+def _directories(root: str, program: str) -> Iterator[str]:
+    """Yield the directories of a program, up to and with the root."""
+    top = root.rstrip("/") or "/"
+    place = os.path.dirname(program)
+    while place not in (top, "/"):
+        yield place
+        place = os.path.dirname(place)
+    yield top
 
 
 def _is_root_s(found: os.stat_result) -> bool:

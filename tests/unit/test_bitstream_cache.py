@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import stat
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -298,7 +299,37 @@ class TestDamage:
         assert again is None or again.sha512 == found.sha512
 
 
+def test_a_content_is_in_memory_once_while_it_is_checked(
+    tmp_path: Path,
+) -> None:
+    content = files.gbs(payload=bytes(4 * files.MIB))
+    cache = bitstream_cache.Cache(str(tmp_path), 1 << 30)
+    one = facts(A, content)
+    chunks = (content[n : n + KIB] for n in range(0, len(content), KIB))
+    tracemalloc.start()
+    try:
+        cache.put(one, wanted(one), chunks)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * len(content)
+
+
 class TestOwnFile:
+    def test_a_small_file_takes_little_memory_whatever_the_limit(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "blank.gbs"
+        path.write_bytes(files.gbs())
+        cache = bitstream_cache.Cache(str(tmp_path), 1 << 30)
+        tracemalloc.start()
+        try:
+            cache.read_file(str(path))
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < files.MIB
+
     def test_it_is_read_anew_when_it_changed(
         self, cache: bitstream_cache.Cache, tmp_path: Path
     ) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is booked for servers: written down, read, and forgotten."""
 
+import json
 import os
 import pathlib
 import tempfile
@@ -64,8 +65,28 @@ def test_the_last_word_counts(
         assert kept.read() == again(kept).read() == dict(said)
 
 
+def with_amounts(text: str) -> str:
+    """Return a note on a server that is whole but for its amounts."""
+    note = {"address": SERVER, "reason": "", "when": "", "amounts": text}
+    return json.dumps(note)
+
+
 @pytest.mark.parametrize(
-    "text", ["", "{}", '{"amounts": null}', "[" * 100_000, '"x"']
+    "text",
+    [
+        "",
+        "{}",
+        '{"amounts": null}',
+        "[" * 100_000,
+        '"x"',
+        '{"address": Infinity}',
+        with_amounts('{"a provider": {"VGPU": Infinity}}'),
+        with_amounts('{"a provider": {"VGPU": 1e999}}'),
+        with_amounts('{"a provider": {"VGPU": NaN}}'),
+        with_amounts('{"a provider": ' + "[" * 10_000),
+        with_amounts(f'{{"a provider": {{"VGPU": {"9" * 5_000}}}}}'),
+    ],
+    ids=lambda text: text[:70],
 )
 def test_a_note_that_is_broken_is_told_and_left(
     kept: bookings.Bookings, text: str, caplog: pytest.LogCaptureFixture

@@ -151,6 +151,15 @@ def test_a_fault_that_is_noted_and_seen_is_told_once_more() -> None:
     assert device.fault == "it failed; it is ill"
 
 
+def test_a_fault_that_is_noted_and_read_has_its_reason_once() -> None:
+    fault = model.Fault(address=fpga.CARD, reason="2 fatal errors")
+    noted = {fpga.CARD: fault}
+    host, _ = faults.mark(faults.ill_marks(fpga.host(), noted), noted)
+    device = host.device(fpga.CARD)
+    assert device is not None
+    assert device.fault == "2 fatal errors"
+
+
 def node(
     host: model.HostState, address: str = fpga.REGION
 ) -> providers.ProviderNode:
@@ -174,6 +183,16 @@ def test_a_drained_device_keeps_its_counters_and_offers_nothing() -> None:
     assert after.slots == before.slots
     assert names.REGION_TRAIT in before.traits - after.traits
     assert {names.DRAINED_TRAIT} == after.traits - before.traits
+
+
+def test_a_device_with_unknown_marks_is_reserved_and_not_drained() -> None:
+    host = faults.unknown_marks(fpga.host(), "/state/drained: EACCES", True)
+    after = node(host)
+    record = after.inventories[names.FPGA_CLASS]
+    assert (record.total, record.reserved) == (1, 1)
+    assert names.UNKNOWN_TRAIT in after.traits
+    assert not after.traits & {names.DRAINED_TRAIT, names.FAULTED_TRAIT}
+    assert names.REGION_TRAIT not in after.traits
 
 
 @st.composite

@@ -4,8 +4,11 @@
 import json
 import os
 import pathlib
+import stat
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,6 +43,130 @@ def strict() -> Iterator[None]:
 
 
 # -- written down -----------------------------------------------------------
+
+
+class Swap:
+    """Replaces a directory as soon as this process changes its mode."""
+
+    def __init__(self) -> None:
+        self.act: Callable[[], object] | None = None
+        sys.addaudithook(self)  # there is no way to remove it
+
+    def __call__(self, event: str, _: tuple[object, ...]) -> None:
+        if event in ("os.chmod", "os.chown") and self.act:
+            act, self.act = self.act, None
+            act()
+
+
+@pytest.fixture(scope="module")
+def swap() -> Swap:
+    return Swap()
+
+
+def test_a_link_put_there_meanwhile_changes_no_other_file(
+    tmp_path: pathlib.Path, swap: Swap
+) -> None:
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    place = tmp_path / "state"
+
+    def exchange() -> None:
+        place.rmdir()
+        place.symlink_to(secret)
+
+    swap.act = exchange
+    with pytest.raises(OSError):
+        drains.Drains(str(place)).put(GPU, "x")
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+def test_a_link_to_another_file_is_not_read(tmp_path: pathlib.Path) -> None:
+    secret = tmp_path / "secret"
+    fields = {"address": GPU, "reason": "secret", "when": "today"}
+    secret.write_text(json.dumps(fields))
+    drained = drains.Drains(str(tmp_path))
+    drained.put(GPU, "x")
+    (note,) = pathlib.Path(drained.place).iterdir()
+    note.unlink()
+    note.symlink_to(secret)
+    assert "symbolic links" in drained.read()[GPU].reason
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is at risk")
+def test_root_follows_links_in_its_own_directories_only(
+    tmp_path: pathlib.Path,
+) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    for name, owner in (("root", 0), ("service", SOMEBODY)):
+        place = tmp_path / name
+        place.mkdir()
+        (place / "state").symlink_to(target)
+        os.chown(place, owner, owner)
+    drains.Drains(str(tmp_path / "root/state")).put(GPU, "x")
+    assert drains.Drains(str(target)).read().keys() == {GPU}
+    other = drains.Drains(str(tmp_path / "service/state"))
+    for change in (
+        lambda: other.put("mtty", "x"),
+        lambda: other.remove([GPU]),
+    ):
+        with pytest.raises(
+            (OSError, errors.UnreadableError), match="symbolic links"
+        ) as caught:
+            change()
+        assert other.place in str(caught.value)
+    assert drains.Drains(str(target)).read().keys() == {GPU}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is at risk")
+def test_no_directory_of_root_is_given_away(
+    tmp_path: pathlib.Path,
+) -> None:
+    """A directory that took the new one's name keeps its owner."""
+    secret = tmp_path / "secret"
+    secret.mkdir(0o700)
+    (secret / "key").touch()
+    os.chown(tmp_path, SOMEBODY, SOMEBODY)
+    real = os.mkdir
+
+    def exchange(name: str, *arguments: Any, **named: Any) -> None:
+        real(name, *arguments, **named)
+        if name == "state":
+            secret.rename(tmp_path / name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "mkdir", exchange)
+        drains.Drains(str(tmp_path / "state")).put(GPU, "x")
+    status = (tmp_path / "state").stat()
+    assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o700)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root changes owners")
+def test_a_directory_whose_maker_was_killed_gets_its_owner(
+    tmp_path: pathlib.Path,
+) -> None:
+    os.chown(tmp_path, SOMEBODY, SOMEBODY)
+    real = os.fchown
+    killed = False
+
+    def kill(*arguments: int) -> None:
+        nonlocal killed
+        if not killed:
+            killed = True
+            raise KeyboardInterrupt
+        real(*arguments)
+
+    drained = drains.Drains(str(tmp_path / "state"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fchown", kill)
+        with pytest.raises(KeyboardInterrupt):
+            drained.put(GPU, "x")
+        assert (tmp_path / "state").stat().st_uid == 0
+        drained.put(GPU, "x")
+    for place in (tmp_path / "state", pathlib.Path(drained.place)):
+        status = place.stat()
+        assert status.st_uid == status.st_gid == SOMEBODY
+        assert stat.S_IMODE(status.st_mode) == 0o755
 
 
 def test_a_drain_outlives_the_service(drained: drains.Drains) -> None:
@@ -199,9 +326,10 @@ def test_a_note_can_be_printed_whatever_it_holds(
 
 
 def test_nothing_half_is_left_behind(drained: drains.Drains) -> None:
+    drained.put("mtty", "x")
     with pytest.raises(UnicodeEncodeError):
         drained.put("\udcff", "x")
-    assert os.listdir(drained.place) == []
+    assert os.listdir(drained.place) == ["mtty.json"]
 
 
 def test_writers_side_by_side_lose_nothing(drained: drains.Drains) -> None:
@@ -289,12 +417,18 @@ def test_where_drains_cannot_be_read_they_stay(
     before = one.read()
     os.rename(drained.place, tmp_path / "kept")
     pathlib.Path(drained.place).write_text("no directory")
-    assert one.read() == before
-    assert "devices stay as they were marked" in caplog.text
+    after = one.read_changed()
+    assert after is not None
+    assert after.devices == before.devices
+    reason = look.reasons(after, "[nova_accel] state_dir")
+    assert f"{drained.place}: ENOTDIR" in reason
+    assert "last marks" in reason
+    assert one.read_changed() is None
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("kind", [drains.Drains, quarantine.Quarantine])
-def test_notes_that_could_never_be_read_close_all(
+def test_unreadable_marks_are_unknown_and_not_drained(
     tmp_path: pathlib.Path,
     kind: type[drains.Drains] | type[quarantine.Quarantine],
 ) -> None:
@@ -312,14 +446,17 @@ def test_notes_that_could_never_be_read_close_all(
         drained=notes_on.get(drains.Drains),  # type: ignore[arg-type]
     )
     before = one.read()
-    assert drains_by(before).keys() == {d.address for d in before.devices}
-    assert "can't be read" in look.reasons(before, "notes")
-    assert not any(d.fault for d in before.devices)
+    assert before.devices
+    assert not any(d.fault or d.drain for d in before.devices)
+    for device in before.devices:
+        assert f"{place}: ENOTDIR" in device.marks_unknown
+    reason = look.reasons(before, "[nova_accel] state_dir")
+    assert f"{place}: ENOTDIR" in reason
     place.unlink()
     after = one.read_changed()
     assert after is not None
-    assert drains_by(after) == {}
-    assert look.reasons(after, "notes") == ""
+    assert not any(d.marks_unknown for d in after.devices)
+    assert look.reasons(after, "[nova_accel] state_dir") == ""
 
 
 # -- the command ------------------------------------------------------------

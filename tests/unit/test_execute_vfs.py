@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """VF counts on a simulated kernel, and on plain directories."""
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -251,7 +252,7 @@ def test_a_tool_that_others_may_write_is_not_run(
     script(tmp_path, f"touch {tmp_path}/ran").chmod(mode)
     error = failure(tmp_path, tool(32))
     assert error.number == errno.EACCES
-    assert "nobody else may write" in error.mend
+    assert "writable by no other user" in error.mend
     assert not (tmp_path / "ran").exists()
 
 
@@ -260,14 +261,23 @@ def test_a_tool_that_hangs_is_ended_with_its_children(
 ) -> None:
     monkeypatch.setattr(privileged, "TOOL_S", 0.3)
     physical(tmp_path, GPU)
-    script(tmp_path, f"(sleep 2; touch {tmp_path}/late) & sleep 60")
-    start = time.monotonic()
+    word = f"600.{os.getpid()}"
+    script(tmp_path, f"sleep {word} & sleep {word}")
     error = failure(tmp_path, tool(32))
     assert error.number == errno.ETIMEDOUT
     assert "not made in time" in error.mend
-    assert time.monotonic() - start < 1.5
-    time.sleep(2)
-    assert not (tmp_path / "late").exists()
+    for _ in range(6000):
+        if not any(word in line for line in command_lines()):
+            return
+        time.sleep(0.01)
+    pytest.fail("a child of the tool still runs")
+
+
+def command_lines() -> Iterator[str]:
+    """Yield the command lines of all processes."""
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            yield place.read_bytes().decode(errors="replace")
 
 
 # -- drivers that do as they like ------------------------------------------
@@ -352,9 +362,8 @@ def test_links_to_vfs_are_waited_for(tmp_path: Path) -> None:
     place = physical(tmp_path)
     late = threading.Timer(0.3, Driver(place, 3).make)
     late.start()
-    start = time.monotonic()
     assert executor(tmp_path).apply(vfs(3))
-    assert time.monotonic() - start > 0.2
+    assert len(list(place.glob("virtfn*"))) == 3
     late.join()
 
 

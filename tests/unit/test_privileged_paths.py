@@ -2,9 +2,11 @@
 """Whatever arrives, a privileged function opens files in its place only."""
 
 import errno
+import inspect
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,6 +153,30 @@ def test_nothing_else_is_opened(
         assert os.path.normpath(path) == path
         below = os.path.relpath(path, tmp_path)
         assert re.fullmatch(allowed, below), below
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("is_named", [False, True])
+def test_the_daemon_works_below_its_own_root_only(
+    tmp_path: Path,
+    watch: Watch,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    is_named: bool,
+) -> None:
+    function, strategies_of_call, _ = CALLS[call]
+    monkeypatch.setattr(privileged, "_own_rights", threading.Event())
+    names_of = list(inspect.signature(function).parameters)
+    values = [str(tmp_path), *[0] * len(strategies_of_call)]
+    named = dict(zip(names_of, values, strict=True)) if is_named else {}
+    watch.seen.clear()
+    watch.on = True
+    try:
+        with pytest.raises(errors.MalformedError, match="privileged daemon"):
+            function(*(() if is_named else values), **named)
+    finally:
+        watch.on = False
+    assert watch.seen == []
 
 
 def function(root: Path, *files: str) -> Path:

@@ -154,6 +154,43 @@ def test_a_tool_that_others_may_write_is_not_run(
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("tool", ["fpgaconf", "sriov-manage"])
+@pytest.mark.parametrize("place", ["", "usr", "usr/bin"])
+def test_a_tool_in_a_directory_that_others_may_write_is_not_run(
+    tmp_path: Path, file: Path, tool: str, place: str
+) -> None:
+    """They could exchange it between the check and the start."""
+    path = privileged.SRIOV_MANAGE if tool == "sriov-manage" else None
+    place = place.replace("bin", "lib" if path else "bin")
+    script(
+        tmp_path, f"touch {tmp_path}/ran", path or "usr/bin/fpgaconf"
+    )
+    (tmp_path / place).chmod(0o777)
+    if path:
+        assert (
+            privileged.manage_vfs(str(tmp_path), CARD, True) == errno.EACCES
+        )
+    else:
+        assert run(tmp_path, file) == errno.EACCES
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_tool_exchanged_while_its_bitstream_is_read_is_not_run(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = script(tmp_path, "exit 0")
+    read = contents.read
+
+    def exchange(path: str, sha512: str) -> bytes:
+        tool.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+        tool.chmod(0o777)
+        return read(path, sha512)
+
+    monkeypatch.setattr(contents, "read", exchange)
+    assert run(tmp_path, file) == errno.EACCES
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_link_is_no_tool(tmp_path: Path, file: Path) -> None:
     """Below another root it would lead to any of this host's programs."""
     path = tmp_path / "usr/bin/fpgaconf"

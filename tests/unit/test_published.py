@@ -47,6 +47,7 @@ def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
         claim("slot-0"),
         claim("slot-1", **planned),
         claim("slot-2", **planned, instance_start=0),
+        claim("slot-3", is_allocated=False),
     )
     book.write(ROOT, claims, {"0000:71:00.0"})
     assert published.Published(str(place)).read() == published.Book(

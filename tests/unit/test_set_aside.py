@@ -166,6 +166,7 @@ def heal(notes: quarantine.Quarantine, *arguments: str) -> int:
 def test_the_operator_heals_what_is_in_order_again(
     notes: quarantine.Quarantine, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    os.mkdir(os.path.dirname(notes.place))
     assert heal(notes) == 0
     assert "Nothing is set aside" in capsys.readouterr().out
     notes.put(fpga.REGION, "it failed", None)
@@ -183,6 +184,45 @@ def test_who_is_not_set_aside_cannot_be_healed(
     assert heal(notes, fpga.CARD) == 2
     assert fpga.REGION in capsys.readouterr().err
     assert notes.read().keys() == {fpga.REGION}
+
+
+def test_heal_refuses_a_state_dir_that_is_missing(
+    notes: quarantine.Quarantine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert heal(notes) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    missing = os.path.dirname(notes.place)
+    assert f"'{missing}' is not a --state-dir" in said.err
+    assert cli.main(["heal", "--state-dir", "accel"]) == 2
+    said = capsys.readouterr()
+    assert "'accel' is not a --state-dir; expected an absolute" in said.err
+
+
+def test_heal_names_the_file_of_a_state_dir_that_is_missing(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "compute.conf"
+    path.write_text(f"[nova_accel]\nstate_dir = {tmp_path}/missing\n")
+    assert cli.main(["heal", "--config-file", str(path)]) == 2
+    said = capsys.readouterr().err
+    option = f"{path} [nova_accel] state_dir = {tmp_path}/missing"
+    assert said.startswith(f"nova-accel: {option}: is no directory")
+
+
+def test_heal_reads_the_nova_conf_of_this_machine(
+    notes: quarantine.Quarantine,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "nova.conf"
+    state_dir = os.path.dirname(notes.place)
+    path.write_text(f"[nova_accel]\nstate_dir = {state_dir}\n")
+    monkeypatch.setattr("nova_accel.conf.CONFIG_FILES", (str(path), "/none"))
+    notes.put(fpga.REGION, "it failed", None)
+    assert cli.main(["heal"]) == 0
+    assert f"{fpga.REGION}  since 2" in capsys.readouterr().out
 
 
 def test_a_note_is_json_for_people(notes: quarantine.Quarantine) -> None:

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two nova-computes of one host, and the lock file between them."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from nova_accel.host import service_lock
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Another service: it says so once it has the lock, and waits to be killed.
+OTHER = """
+import sys, time
+from nova_accel.host import service_lock
+lock = service_lock.ServiceLock(sys.argv[1])
+print(lock.acquire(), flush=True)
+time.sleep(60)
+"""
+
+
+def start_other(state: pathlib.Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(  # noqa: S603 - this interpreter
+        [sys.executable, "-c", OTHER, str(state)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def other(tmp_path: pathlib.Path) -> Iterator[subprocess.Popen[str]]:
+    with start_other(tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True\n"
+        yield process
+        process.kill()
+
+
+def test_one_service_has_the_lock(
+    tmp_path: pathlib.Path,
+    other: subprocess.Popen[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lock = service_lock.ServiceLock(str(tmp_path))
+    assert not lock.acquire()
+    assert not lock.acquire()
+    (line,) = caplog.messages
+    assert f"still runs (process {other.pid}," in line
+    assert "not removed until it has ended" in line
+    other.send_signal(signal.SIGKILL)
+    other.wait()
+    assert lock.acquire()
+    assert lock.acquire()
+    assert "no other nova-compute runs" in caplog.messages[-1]
+
+
+def test_the_older_service_sees_its_successor(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock = service_lock.ServiceLock(str(tmp_path))
+    assert lock.acquire()
+    with start_other(tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "False\n"
+        assert not lock.acquire()
+        assert not lock.acquire()
+        process.kill()
+    (line,) = caplog.messages
+    assert "has started" in line
+    assert lock.acquire()
+
+
+def test_the_successor_is_alone_once_the_older_service_has_ended(
+    tmp_path: pathlib.Path, other: subprocess.Popen[str]
+) -> None:
+    lock = service_lock.ServiceLock(str(tmp_path))
+    assert not lock.acquire()
+    other.kill()
+    other.wait()
+    assert lock.acquire()
+
+
+def test_a_service_that_starts_again_in_its_process_is_alone(
+    tmp_path: pathlib.Path,
+) -> None:
+    assert service_lock.ServiceLock(str(tmp_path / "state")).acquire()
+    assert service_lock.ServiceLock(str(tmp_path / "state")).acquire()
+
+
+def test_a_file_that_can_not_be_locked_stops_nobody(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.mkdir(tmp_path / "nova-compute.lock")
+    lock = service_lock.ServiceLock(str(tmp_path))
+    assert lock.acquire()
+    assert lock.acquire()
+    (line,) = caplog.messages
+    assert lock.path in line
+    assert "make [nova_accel] state_dir writable" in line

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The check of state_dir at the start of nova-compute."""
+
+import os
+import pathlib
+
+import pytest
+
+from nova_accel import errors
+from nova_accel.host import state_dir
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("file", os.strerror(20)),
+        ("file/accel", os.strerror(20)),
+        ("/proc/accel", os.strerror(2)),
+        ("/proc/missing/accel", os.strerror(2)),
+    ],
+)
+def test_an_unusable_state_dir_is_an_error_with_path_and_reason(
+    tmp_path: pathlib.Path, place: str, reason: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    path = str(tmp_path / place)
+    with pytest.raises(errors.ConfigurationError) as caught:
+        state_dir.check(path)
+    assert f"[nova_accel] state_dir = {path}: " in str(caught.value)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["drained", "unreleased", "serials"])
+def test_an_unreadable_directory_of_notes_is_an_error(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    (tmp_path / name).write_text("")
+    with pytest.raises(errors.ConfigurationError) as caught:
+        state_dir.check(str(tmp_path))
+    assert f"({name}: {os.strerror(20)})" in str(caught.value)
+
+
+def test_a_missing_state_dir_is_created_and_left_empty(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = tmp_path / "nova/accel"
+    state_dir.check(str(path))
+    assert list(path.iterdir()) == []

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON that is none: each reader says so by an error of its own."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import (
+    attached,
+    catalogue,
+    device_spec,
+    errors,
+    strict_json,
+)
+from virt_hooks import live_words
+
+NOT_JSON = ("Infinity", "-Infinity", "NaN", "1e999", "-1e999", "[" * 10_000)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(VALUES)
+def test_json_is_decoded(value: Any) -> None:
+    assert strict_json.loads(json.dumps(value)) == value
+
+
+@pytest.mark.parametrize("text", NOT_JSON, ids=lambda text: text[:9])
+def test_what_is_no_json_is_refused(text: str) -> None:
+    for whole in (text, f'{{"number": {text}}}'):
+        with pytest.raises(ValueError):
+            strict_json.loads(whole)
+        with pytest.raises(ValueError):
+            strict_json.loads(whole.encode())
+
+
+def read_attached(number: str) -> None:
+    text = (
+        f'{{"attached":[{{"number":{number},"profile":"","resources":{{}},'
+        '"required":[],"provider":"","slot":"","state":"here","besides":{}}'
+        '],"version":1}'
+    )
+    attached.parse({f"{attached.KEY}0": text})
+
+
+def read_told(number: str) -> None:
+    live_words.parse_told(
+        f'{{"form": 1, "host": {{"libvirt": [{number}], "qemu": [1],'
+        ' "kernel": "", "drivers": {}, "has_post_copy": false}, "parts": []}'
+    )
+
+
+def read_catalogue(number: str) -> None:
+    catalogue.parse(
+        f'{{"format": {catalogue.FORMAT}, "gpus": [{{"key": "x",'
+        ' "product": "x", "pci_ids": [], "architecture": "",'
+        f' "compute_capability": "", "memory_mb": {number}}}]}}'
+    )
+
+
+def read_device_spec(number: str) -> None:
+    device_spec.parse_fields(f'{{"max_slots": {number}}}')
+
+
+@pytest.mark.parametrize("number", NOT_JSON, ids=lambda text: text[:9])
+@pytest.mark.parametrize(
+    "read", [read_attached, read_told, read_catalogue, read_device_spec]
+)
+def test_each_reader_raises_an_error_of_its_own(
+    read: Callable[[str], None], number: str
+) -> None:
+    read("1")
+    with pytest.raises(errors.AcceleratorError):
+        read(number)
