@@ -4,6 +4,10 @@
 # A topic of our own beside Nova's: a queue for each host, as Nova's has.
 TOPIC = "nova-accel"
 NAMESPACE = "nova_accel"
-VERSION = "1.0"
+# 1.1 adds ``deadline`` to each method: the time, in ISO 8601 with its offset
+# from UTC, until which nova-compute may begin with the request. Callers of
+# 1.0 send none.
+VERSION = "1.1"
+VERSION_WITHOUT_DEADLINE = "1.0"
 # What an answer has: what was asked for, or why it is refused.
 TOLD, REFUSED = "told", "refused"

@@ -8,12 +8,11 @@ change between driver releases. ``nova_accel.host.known`` loads the file
 that comes with the library; this module only reads its text.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nova_accel import errors, model, names, profiles
+from nova_accel import errors, model, names, profiles, strict_json
 
 FORMAT = 1
 # The driver's own stop for time-sliced vGPUs of one GPU, however many VFs
@@ -64,11 +63,13 @@ class GpuFacts:
     framebuffer in MiB, enough for all that fits at once: where NVIDIA
     rounds up the sizes of types, that is a little more than there is.
     ``region`` is the length that mixed spans divide (0: not known or
-    none), ``mig_region`` and ``mig_slices`` are the memory and compute
-    slices under MIG (0: no MIG). ``has_sriov`` tells
+    none), ``mig_region`` is the length of the region that GPU instances
+    divide, in the unit of NVML's placements, and ``mig_slices`` the
+    compute slices under MIG (0: no MIG). ``has_sriov`` tells
     whether vGPUs sit on VFs, ``has_mixed`` whether sizes may be mixed.
     ``compute_capability`` is CUDA's (``8.6``); ``traits`` are standard
-    traits that are true of the card.
+    traits that are true of the card. ``is_complete`` is False for a GPU of
+    which only the fields up to ``compute_capability`` are known.
     """
 
     key: str
@@ -85,6 +86,17 @@ class GpuFacts:
     mig_region: int = 0
     mig_slices: int = 0
     traits: frozenset[str] = frozenset()
+    is_complete: bool = True
+
+    @property
+    def can_mix(self) -> bool:
+        """Return whether sizes may be mixed, as far as is known."""
+        return self.has_mixed or not self.is_complete
+
+    @property
+    def can_mig(self) -> bool:
+        """Return whether the GPU has a MIG mode, as far as is known."""
+        return self.is_mig_capable or not self.is_complete
 
 
 class Catalogue:
@@ -193,7 +205,7 @@ def parse(text: str) -> Catalogue:
     :raises MalformedError: the text is no catalogue of this format.
     """
     try:
-        content = json.loads(text)
+        content = strict_json.loads(text)
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}")
         rows = content["gpus"]
@@ -228,6 +240,7 @@ def _gpu(row: Mapping[str, Any]) -> GpuFacts:
         mig_region=int(row.get("mig", {}).get("memory_slices", 0)),
         mig_slices=int(row.get("mig", {}).get("compute_slices", 0)),
         traits=frozenset(row.get("traits", ())),
+        is_complete=bool(row.get("complete", True)),
     )
 
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The values of a device_spec line, each checked with its mend."""
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from nova_accel import errors, names
+from nova_accel import errors, names, strict_json
 
 OPTION = "[nova_accel] device_spec"
 KEYS = (
@@ -74,7 +73,7 @@ def parse_fields(line: str) -> Fields:
         key that is not known.
     """
     try:
-        pairs = json.loads(line, object_pairs_hook=_Pairs)
+        pairs = strict_json.loads(line, object_pairs_hook=_Pairs)
     except ValueError as error:
         raise refusal(line, f"write one JSON object a line ({error})") from (
             error

@@ -4,7 +4,15 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 
-from nova_accel import errors, locality, model, pci, plugin, policy
+from nova_accel import (
+    errors,
+    known_kinds,
+    locality,
+    model,
+    pci,
+    plugin,
+    policy,
+)
 from nova_accel.host import links, nvml, sysfs
 
 LOG = logging.getLogger(__name__)
@@ -45,7 +53,7 @@ def read(
                 continue
             taken |= _parts(found)
             devices[found.address] = found
-    problems += host.problems()
+    problems += _unreadable(host, rules, devices.values())
     problems += nvml.problems(host.gpus)
     if complete:
         problems += _adrift(host, devices.values())
@@ -66,6 +74,41 @@ def read(
         unknown=host.unknown() - devices.keys(),
         complete=complete,
     )
+
+
+def _unreadable(
+    host: sysfs.HostReader,
+    rules: policy.Policy,
+    devices: Iterable[model.Device],
+) -> Iterator[model.Problem]:
+    """Yield what can't be read, except of functions of no interest.
+
+    Those are neither accelerators, nor a part of one, nor does policy name
+    them. A function whose class or ids can't be read may be anything.
+    """
+    parts = {part for device in devices for part in _parts(device)}
+    for problem in host.problems():
+        where = sysfs.subject(problem)
+        function = _function(host, where)
+        if (
+            function is None
+            or where in parts
+            or not function.class_code
+            or known_kinds.is_candidate(function)
+            or rules.rule(
+                where, function.vendor, function.product
+            ).is_specific
+        ):
+            yield problem
+
+
+def _function(host: sysfs.HostReader, name: str) -> pci.PciFunction | None:
+    """Return the legible PCI function of that name that makes no mdevs."""
+    try:
+        parents = {parent.name for parent in host.mdev_parents()}
+        return None if name in parents else host.function(name)
+    except errors.UnreadableError:
+        return None  # each driver that needs them has listed the problem
 
 
 def _idle_lines(

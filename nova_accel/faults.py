@@ -74,23 +74,30 @@ def drain_marks(host: model.HostState, drains: Drains) -> model.HostState:
     return _with(host, devices, told)
 
 
-def closed(host: model.HostState) -> model.HostState:
-    """Return a host of which no device takes a new server.
+def unknown_marks(
+    host: model.HostState, reason: str, is_first: bool
+) -> model.HostState:
+    """Return a host with the problem of unreadable fault and drain marks.
 
-    For one whose notes can't be read: which of its devices are set aside
-    or drained is not known, and not knowing is no offer.
+    :param reason: what can't be read, and why.
+    :param is_first: the marks were never read: then each device may be at
+        fault or drained, and takes no new server. Otherwise the last marks
+        apply, and devices stay as they are.
     """
-    reason = "what is said of it can't be read"
-    devices = tuple(
-        dataclasses.replace(d, drain=d.drain or reason) for d in host.devices
+    effect = "the last marks of its devices apply"
+    devices = host.devices
+    if is_first:
+        effect = "no device takes a new server"
+        devices = tuple(
+            dataclasses.replace(device, marks_unknown=reason)
+            for device in devices
+        )
+    problem = model.Problem(
+        where="[nova_accel] state_dir",
+        reason=f"{reason}, so {effect}; let the user of this process read"
+        " and write this directory",
     )
-    told = model.Problem(
-        where="notes",
-        reason="which devices are set aside or drained can't be read, so none"
-        " takes a new server; let this service's user read [nova_accel]"
-        " state_dir",
-    )
-    return _with(host, devices, (told,))
+    return _with(host, devices, (problem,))
 
 
 def device_of(host: model.HostState, address: str) -> model.Device | None:
@@ -177,7 +184,7 @@ def _notice(address: str, drain: model.Drain) -> model.Problem:
 def _marked(device: model.Device, fault: model.Fault | None) -> model.Device:
     if fault is None:
         return device
-    reason = "; ".join(filter(None, (fault.reason, device.fault)))
+    reason = _joined(filter(None, (fault.reason, device.fault)))
     return dataclasses.replace(device, fault=reason)
 
 

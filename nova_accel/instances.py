@@ -75,6 +75,8 @@ def start(device: model.Device, profile: model.Profile) -> int | None:
         bench,
         slices=bench.slices - kind.slices,
         made={**bench.made, kind.name: bench.made.get(kind.name, 0) + 1},
+        has_media_engines=bench.has_media_engines
+        and not kind.has_media_engines,
     )
     return spans.best(
         bench.openings(kind),
@@ -241,6 +243,7 @@ class _Bench:
     taken: int
     slices: int
     made: Mapping[str, int]
+    has_media_engines: bool = True
 
     @classmethod
     def read(cls, device: model.Device) -> "_Bench | None":
@@ -254,12 +257,14 @@ class _Bench:
             return None
         slices = device.counters.get(names.MIG_SLICE_CLASS, _PLENTY)
         placed = []
+        has_media_engines = True
         for instance in geometry.instances:
             kind = geometry.kind(instance.kind)
             if kind is None or instance.span is None:
                 return None
             placed.append(instance.span)
             slices -= kind.slices
+            has_media_engines &= not kind.has_media_engines
         if any(_home_of(device, p) is None for p in device.partitions):
             for name in {k.name for k in geometry.kinds}:
                 found = _Kind.read(device, name)
@@ -270,6 +275,7 @@ class _Bench:
             taken=spans.mask(placed),
             slices=slices,
             made=collections.Counter(i.kind for i in geometry.instances),
+            has_media_engines=has_media_engines,
         )
 
     def openings(self, kind: model.InstanceKind) -> tuple[int, ...]:
@@ -277,6 +283,8 @@ class _Bench:
 
     def allowed(self, kind: model.InstanceKind) -> int:
         """Return how many more slices and the kind's limit allow."""
+        if kind.has_media_engines and not self.has_media_engines:
+            return 0
         by_slices = self.slices // kind.slices if kind.slices else _PLENTY
         if kind.limit is None:
             return max(0, by_slices)

@@ -4,7 +4,15 @@
 import fnmatch
 from collections.abc import Collection, Iterable, Mapping
 
-from nova_accel import matching, model, names, packing, policy, providers
+from nova_accel import (
+    matching,
+    model,
+    names,
+    occupancy,
+    packing,
+    policy,
+    providers,
+)
 
 # What is told of a region, and gone from sight while a guest has the card.
 FPGA_TRAITS = (
@@ -29,11 +37,14 @@ def build_tree(
     are what the device can hold in its present state; ``reserved`` is what
     partitions take that no claim has booked, and all of a device that is
     at fault or drained; its profile traits are those that can be made now
-    and that policy offers. What is claimed and not made yet is reckoned as
+    and that policy offers. Other traits say where its partitions are. What
+    is claimed and not made yet is reckoned as
     if it were.
 
     :param claims: the claims of this host's servers; what they hold is
-        booked in Placement already.
+        booked in Placement already, unless they are not allocated: then
+        it is reserved, as Placement would sell it again. Slots of claims
+        that Nova does not back are not handed out.
     :param owner_traits: the traits that mark a provider as ours.
     :param occupied: addresses of functions that guests have; one that is
         given away as it is, and that a guest has unbooked, is reserved.
@@ -67,7 +78,7 @@ def _node(
     device = packing.hold(device, mine)
     reserved = (
         dict(device.counters)
-        if device.fault or device.drain
+        if device.is_closed
         else unbooked(device, mine, occupied)
     )
     inventories = {
@@ -88,8 +99,11 @@ def _node(
         | owner_traits
         | makeable(device, rule, mine)
         | _labels(device)
-        | _layout(device),
-        slots=_slots(device, inventories, mine, occupied),
+        | _layout(device)
+        | occupancy.build_traits(
+            device, {c.handle for c in mine if c.is_allocated}
+        ),
+        slots=_slots(root, device, inventories, mine, occupied),
         unread=_unread(device, mine, occupied),
     )
 
@@ -101,6 +115,8 @@ def _labels(device: model.Device) -> frozenset[str]:
         labels.add(names.FAULTED_TRAIT)
     if device.drain:
         labels.add(names.DRAINED_TRAIT)
+    if device.marks_unknown:
+        labels.add(names.UNKNOWN_TRAIT)
     return frozenset(labels)
 
 
@@ -144,7 +160,7 @@ def makeable(
     made = {p.handle: p.profile for p in device.partitions}
     claimed = {c.handle: c.profile for c in claims}
     existing = list((claimed | made).values())
-    if device.fault or device.drain:
+    if device.is_closed:
         return frozenset()
     if rule.max_slots is not None and len(existing) >= rule.max_slots:
         return frozenset()
@@ -166,19 +182,22 @@ def unbooked(
     claims: Iterable[model.Claim],
     occupied: frozenset[str] = frozenset(),
 ) -> Mapping[str, int]:
-    """Return what is taken without a claim, by resource class.
+    """Return what is taken without an allocation, by resource class.
 
     That is what others' partitions charge and, where functions are given
-    away as they are, what those charge that guests have.
+    away as they are, what those charge that guests have; and what is
+    claimed without an allocation.
 
     :param occupied: addresses of functions that guests have.
     """
-    booked = {claim.handle for claim in claims}
+    claims = tuple(claims)
+    booked = {claim.handle for claim in claims if claim.is_allocated}
+    occupied |= {claim.slot for claim in claims if not claim.is_allocated}
     taken: dict[str, int] = {}
     foreign = [p for p in device.partitions if p.handle not in booked]
     for name in [p.profile for p in foreign] + [
         _profile_at(device, slot)
-        for slot in _given_away(device, occupied)
+        for slot in given_away(device, occupied)
         if slot not in booked | {p.handle for p in foreign}
     ]:
         profile = device.profile(name)
@@ -188,7 +207,7 @@ def unbooked(
     return taken
 
 
-def _given_away(
+def given_away(
     device: model.Device, occupied: frozenset[str]
 ) -> tuple[str, ...]:
     """Return the slots that are functions, and that guests have as such.
@@ -226,33 +245,41 @@ def _inventory(
 
 
 def _slots(
+    root: providers.ProviderRoot,
     device: model.Device,
     inventories: Mapping[str, providers.Inventory],
-    claims: Iterable[model.Claim],
+    claims: Collection[model.Claim],
     occupied: frozenset[str],
 ) -> dict[str, frozenset[str]]:
     """Return every identifier that Nova may hand out, or has.
 
     Placement counts how many may be handed out; the identifiers only have
-    to suffice, and one that a claim holds must not vanish. A function that
-    carries somebody else's partition can't be handed out, nor one that a
-    guest has without a claim.
+    to suffice, and one that a claim holds must not vanish. A slot whose
+    partition exists without a claim can't be handed out, nor a function
+    that a guest has without a claim.
     """
-    held = tuple(claims)
+    held = tuple(claim for claim in claims if claim.is_backed)
+    occupied |= {claim.slot for claim in claims if not claim.is_backed}
     if device.resource_class not in inventories and not held:
         return {}
     booked = {claim.handle for claim in held}
     foreign = {
-        partition.parent
+        taken
         for partition in device.partitions
         if partition.handle not in booked
+        for taken in (partition.parent, partition.handle)
     }
+    provider = names.provider_uuid(root.uuid, device.address)
     return {
         device.resource_class: (
-            frozenset(device.slots)
-            - foreign
+            frozenset(
+                slot
+                for slot in device.slots
+                if slot not in foreign
+                and matching.handle_of(device, provider, slot) not in foreign
+            )
             - occupied
-            - frozenset(_given_away(device, occupied))
+            - frozenset(given_away(device, occupied))
         )
         | {claim.slot for claim in held}
     }

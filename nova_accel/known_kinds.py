@@ -111,6 +111,25 @@ _KINDS = (
     ),
 )
 
+# PCI base classes of accelerators: display controllers, processing
+# accelerators, co-processors (PCI Code and ID Assignment Specification).
+_CANDIDATES = (0x03, 0x12, 0x0B)
+# Display controllers that only show a console: emulated by a hypervisor,
+# or of a server's management controller. Of these vendors all are such:
+# Cirrus Logic, Matrox, QEMU and Bochs, Silicon Motion, Microsoft, VMware,
+# XGI, ASPEED, Parallels, Red Hat (virtio-gpu and QXL), XenSource and
+# VirtualBox (pci.ids).
+_CONSOLE_VENDORS = frozenset(
+    {
+        *("1013", "102b", "1234", "126f", "1414", "15ad", "18ca"),
+        *("1a03", "1ab8", "1af4", "1b36", "5853", "80ee"),
+    }
+)
+# ATI's Rage XL (drivers/video/fbdev/aty/atyfb_base.c, PCI_CHIP_MACH64GR),
+# AMD's ES1000 (drivers/gpu/drm/radeon/radeon.h, ASIC_IS_RN50) and the
+# display of HiSilicon's iBMC (drivers/gpu/drm/hisilicon/hibmc).
+_CONSOLES = frozenset({"1002:4752", "1002:515e", "1002:5969", "19e5:1711"})
+
 # What the kernel's vfio-pci takes only with disable_denylist=1, because a
 # guest could harm the host with it (drivers/vfio/pci/vfio_pci.c,
 # vfio_pci_dev_in_denylist; the last two since Linux 6.9).
@@ -206,6 +225,29 @@ def find(function: pci.PciFunction) -> Kind | None:
             or (kind.class_code and kind.class_code == function.class_code)
         ),
         None,
+    )
+
+
+def is_console(function: pci.PciFunction) -> bool:
+    """Return whether a display is no GPU: it only shows a console."""
+    return function.is_display and (
+        function.vendor in _CONSOLE_VENDORS
+        or f"{function.vendor}:{function.product}" in _CONSOLES
+    )
+
+
+def is_candidate(function: pci.PciFunction) -> bool:
+    """Return whether a function is an accelerator, as far as is known.
+
+    Console displays are none, nor are devices that most servers have for
+    themselves (NVMe).
+    """
+    kind = find(function)
+    return not is_console(function) and (
+        function.base_class in _CANDIDATES
+        or is_qat(function)
+        or function.driver in FPGA_DRIVERS
+        or (kind is not None and not kind.is_common)
     )
 
 

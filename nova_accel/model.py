@@ -7,6 +7,10 @@ from collections.abc import Mapping
 
 # A server's allocations: amounts by provider uuid and resource class.
 Booked = Mapping[str, Mapping[str, int]]
+# The profile of a partition that can't be read.
+UNKNOWN = "unknown"
+# A claim's consumer, provider and slot.
+ClaimKey = tuple[str, str, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,16 @@ class InstanceKind:
     slices: int
     starts: tuple[int, ...]
     limit: int | None = None
+
+    @property
+    def has_media_engines(self) -> bool:
+        """Return whether an instance takes the GPU's media engines.
+
+        A GPU has one JPEG and one OFA engine, so of all kinds named
+        ``+me`` together there is one instance at most (NVIDIA's MIG user
+        guide, supported profiles of A30 and A100).
+        """
+        return "+me" in self.name
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +150,8 @@ class Partition:
     False only when it is known that nothing holds the partition. ``start``
     is where it begins under a MIXED layout, ``instance`` the handle of the
     GPU instance it stands in; each None where it is not known.
-    ``is_nameless`` is True where only its type's number can be told:
-    ``profile`` is made up of that then, and no flavor can name it.
+    ``is_nameless`` is True where the name of its type is not known:
+    ``profile`` is made up of the type's number then, or is UNKNOWN.
     """
 
     profile: str
@@ -243,7 +257,9 @@ class Device:
     ``parent`` is the address of the device that this one is a part of,
     as a region of its card; ``region`` is set on such parts. ``fault``
     tells why nothing of it may be used now, empty for a healthy device;
-    ``drain`` why its operator gives it to no more servers.
+    ``drain`` why its operator gives it to no more servers;
+    ``marks_unknown`` why its fault and drain marks can't be read, empty
+    where they are known. Each of the three keeps it from new servers.
     ``unread`` are prefixes of traits of which nothing can be told now:
     those that were told before stay.
     A device without counters is described, and not offered.
@@ -272,7 +288,13 @@ class Device:
     region: Region | None = None
     fault: str = ""
     drain: str = ""
+    marks_unknown: str = ""
     unread: tuple[str, ...] = ()
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether the device takes no new server."""
+        return bool(self.fault or self.drain or self.marks_unknown)
 
     def profile(self, name: str) -> Profile | None:
         """Return the profile of that name, or None."""
@@ -333,6 +355,8 @@ class Claim:
     to find there; ``image`` names the Glance image that the flavor wants
     in it, ``bitstream`` what is to be loaded, None for nothing;
     ``is_forced`` also where its function is there: as another build.
+    ``is_allocated`` is False where Placement has no allocation for it,
+    ``is_backed`` where Nova has no server and no migration for it either.
     """
 
     consumer: str
@@ -359,3 +383,10 @@ class Claim:
     bitstream: Bitstream | None = None
     is_forced: bool = False
     state: ClaimState = ClaimState.PLANNED
+    is_allocated: bool = True
+    is_backed: bool = True
+
+    @property
+    def key(self) -> ClaimKey:
+        """Return what identifies the claim while its consumer holds it."""
+        return self.consumer, self.provider, self.slot

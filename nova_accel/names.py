@@ -15,9 +15,11 @@ NOVA_OWNER_TRAIT = "OWNER_NOVA"
 MISSING_TRAIT = "CUSTOM_ACCELERATOR_MISSING"
 FAULTED_TRAIT = "CUSTOM_ACCELERATOR_FAULTED"
 DRAINED_TRAIT = "CUSTOM_ACCELERATOR_DRAINED"
+UNKNOWN_TRAIT = "CUSTOM_ACCELERATOR_UNKNOWN"
 # Where a card stands, and how its partitions share it: what a scheduler
 # that never saw the host goes by.
 NUMA_PREFIX = "CUSTOM_ACCELERATOR_NUMA_"
+DEVICE_PREFIX = "CUSTOM_ACCELERATOR_DEVICE_"
 PCIE_PREFIX = "CUSTOM_ACCELERATOR_PCIE_"
 NVLINK_PREFIX = "CUSTOM_ACCELERATOR_NVLINK_"
 MODEL_PREFIX = "CUSTOM_ACCELERATOR_MODEL_"
@@ -87,6 +89,12 @@ _VENDORS = {
 def vendor_name(vendor_id: str) -> str:
     """Return the vendor's short name, or the id where none is known."""
     return _VENDORS.get(vendor_id, vendor_id)
+
+
+def vendor_id(name: str) -> str:
+    """Return the PCI vendor id of a vendor's name, as a trait spells it."""
+    plain = name.lower()
+    return next((i for i, n in _VENDORS.items() if n == plain), plain)
 
 
 def custom(*parts: str) -> str:

@@ -50,6 +50,17 @@ def choose(device: model.Device, profile_name: str) -> Choice | None:
     return Choice()
 
 
+def size_order(
+    device: model.Device, profile: model.Profile
+) -> tuple[int, int, int]:
+    """Return the key by which the profiles of one server are placed.
+
+    The largest come first, which leaves the least unused.
+    """
+    kind = device.geometry.kind(profile.instance)
+    return -(kind.size if kind else 0), -profile.span, -profile.size
+
+
 def assume(
     device: model.Device, profile_name: str, choice: Choice
 ) -> model.Device:
@@ -329,10 +340,18 @@ def _free_slots(device: model.Device) -> int:
 def _with_instance(
     device: model.Device, profile_name: str, choice: Choice
 ) -> model.Device:
-    """Return the device with the GPU instance that a choice asks for."""
+    """Return the device with the GPU instance that a choice asks for.
+
+    Claims that share an instance each name its start: it is made once.
+    """
     profile, start = device.profile(profile_name), choice.instance_start
     kind = device.geometry.kind(profile.instance) if profile else None
     if kind is None or start is None:
+        return device
+    if any(
+        i.handle == _planned(start) and i.kind == kind.name
+        for i in device.geometry.instances
+    ):
         return device
     made = model.Instance(
         kind=kind.name,

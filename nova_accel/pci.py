@@ -18,6 +18,8 @@ _LAST_SLOT = 0x1F
 # Base classes (PCI Code and ID Assignment Specification).
 _DISPLAY = 0x03
 _BRIDGE = 0x06
+# Where extended capabilities begin, and which one has the serial number.
+_EXTENDED, _SERIAL_NUMBER, _SERIAL_SIZE = 0x100, 0x0003, 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True, kw_only=True)
@@ -111,3 +113,24 @@ class PciFunction:
         """
         driver = self.driver or ""
         return driver == "pci-stub" or "vfio" in driver
+
+
+def parse_serial(config: bytes) -> str:
+    """Return the Device Serial Number in configuration space, as lspci does.
+
+    Empty where there is none (PCIe 6.0, 7.9.3), where all of its bytes are
+    equal, as zeros or the ones of a device that does not answer, or where
+    the extended space was not read.
+
+    :param config: configuration space from its beginning.
+    """
+    place, seen = _EXTENDED, set[int]()
+    while _EXTENDED <= place <= len(config) - 4 and place not in seen:
+        seen.add(place)
+        header = int.from_bytes(config[place : place + 4], "little")
+        if header & 0xFFFF == _SERIAL_NUMBER:
+            number = config[place + 4 : place + 12]
+            is_one = len(number) == _SERIAL_SIZE and len(set(number)) > 1
+            return number[::-1].hex("-") if is_one else ""
+        place = header >> 20
+    return ""

@@ -81,6 +81,11 @@ class Rule:
         """Return whether a profile of that name is offered."""
         return any(fnmatch.fnmatchcase(profile, p) for p in self.profiles)
 
+    @property
+    def is_specific(self) -> bool:
+        """Return whether the line names devices by address or ids."""
+        return (self.address, self.vendor_id, self.product_id) != ("*",) * 3
+
     def matches(self, address: str, vendor_id: str, product_id: str) -> bool:
         """Return whether the line speaks of that device."""
         return (

@@ -3,7 +3,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from nova_accel import names
 
@@ -14,6 +14,31 @@ _BRAND = re.compile(r"^(?:GRID|NVIDIA)\s+", re.IGNORECASE)
 _FIELD = re.compile(r"(\w+)\s*=\s*([^,\n]+)")
 # "low_gm_size: 64MB", one field a line (i915 GVT-g's description file)
 _LINE = re.compile(r"^(\w+):\s*(.+)$", re.MULTILINE)
+# Traits of functions that are given whole, and of VFs that a GPU or another
+# device is shared by: their profiles are named by vendor and product.
+_PCI = re.compile(
+    r"(?:CUSTOM_)?(?:(?:GPU|ACCELERATOR)_)?PCI"
+    r"_([0-9A-F]{4})_([0-9A-F]{4})"
+)
+_VF = re.compile(
+    r"(?:CUSTOM_)?(?:(?:GPU|ACCELERATOR)_)?VF"
+    r"_([0-9A-Z]+)_([0-9A-F]{4})(?:_(\d+M))?"
+)
+_DEVICE = re.compile(
+    rf"{names.DEVICE_PREFIX}([0-9A-F]{{4}})_([0-9A-F]{{4}})"
+)
+_MDEV = re.compile(r"(?:CUSTOM_)?MDEV_(\w+)")
+_GVTG = re.compile(r"(?:CUSTOM_)?(?:VGPU_INTEL_)?I915_GVTG_V(\d+)_(\d+)")
+_NVIDIA_TYPE = re.compile(r"(?:CUSTOM_)?VGPU_NVIDIA_(\w+)")
+# "_4Q" behind the model in a trait, as _SHAPE in a name.
+_SHAPE_IN_TRAIT = re.compile(r"(?:_\d)?_\d+[A-Z]+\d*$")
+# What a type without a name goes by: "type-9999", "nvidia-222".
+_NUMBERED = re.compile(r"(?:TYPE|NVIDIA)_\d+")
+# Of the traits that name profiles, the part before a profile's own name.
+_HEADS = re.compile(
+    r"CUSTOM_(?:VGPU_[^_]+_|VGPU_|MDEV_|GPU_|FPGA_FUNCTION_|FPGA_INTERFACE_)"
+)
+_REGION = "region"
 # "-4Q", "-2B4" behind the model, "-1-5C", "-1-5CME" when backed by MIG
 _SHAPE = re.compile(r"(?:-\d)?-\d+[A-Z]+\d*$")
 _MEBIBYTES = re.compile(r"(\d+)\s*MB?")
@@ -122,6 +147,80 @@ def profile_trait(name: str, vendor_id: str, *, gpu: bool) -> str:
     if gpu:
         return names.custom("VGPU", names.vendor_name(vendor_id), name)
     return names.custom("MDEV", name)
+
+
+def strip_head(trait: str) -> str:
+    """Return the part of a profile's trait that is the profile's own."""
+    return _HEADS.sub("", trait, count=1)
+
+
+def name_of(trait: str) -> str:
+    """Return the name of the profile that a trait stands for.
+
+    It is the name that drivers give, as their vendors spell it; where upper
+    case hides the spelling, the trait's own letters.
+
+    :param trait: without ``CUSTOM_``, or without all that is common to
+        traits of its kind, it means the same.
+    """
+    for pattern, spell in _NAMES:
+        found = pattern.fullmatch(trait)
+        if found:
+            return spell(found)
+    return strip_head(trait)
+
+
+def whole_name(trait: str, is_vf: bool) -> str:
+    """Return the name of a whole function, or a VF of it.
+
+    :param trait: begins with ``names.DEVICE_PREFIX``.
+    """
+    found = _DEVICE.fullmatch(trait)
+    if found is None:
+        return strip_head(trait)
+    return f"{found[1]}:{found[2]}".lower() + ("-VF" if is_vf else "")
+
+
+def is_spelling(text: str, name: str) -> bool:
+    """Return whether a text means the profile of that name.
+
+    The brand, upper and lower case and punctuation make no difference, and
+    the profile's trait is as good as its name.
+    """
+    plain = text.strip()
+    meant = {_slug(strip_brand(plain)), _slug(name_of(plain.upper()))}
+    return bool(_slug(plain)) and _slug(name) in meant
+
+
+def _slug(text: str) -> str:
+    return names.custom(text).removeprefix(names.CUSTOM)
+
+
+def _vf_name(found: re.Match[str]) -> str:
+    device = f"{names.vendor_id(found[1])}:{found[2].lower()}-VF"
+    return f"{device}-{found[3]}" if found[3] else device
+
+
+def _nvidia_name(found: re.Match[str]) -> str:
+    """Return ``A40-8Q`` of A40_8Q: only the shape has dashes."""
+    if _NUMBERED.fullmatch(found[1]):
+        return found[1].lower().replace("_", "-")
+    shape = _SHAPE_IN_TRAIT.search(found[1])
+    at = shape.start() if shape else len(found[1])
+    model, tail = found[1][:at], found[1][at:]
+    return model.replace("_", " ") + tail.replace("_", "-")
+
+
+# Type ids of mdevs are the driver's name, a dash and the type's
+# (Documentation/driver-api/vfio-mediated-device.rst).
+_NAMES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
+    (_PCI, lambda found: f"{found[1]}:{found[2]}".lower()),
+    (_VF, _vf_name),
+    (_MDEV, lambda found: "-".join(found[1].lower().rsplit("_", 1))),
+    (_GVTG, lambda found: f"i915-GVTg_V{found[1]}_{found[2]}"),
+    (_NVIDIA_TYPE, _nvidia_name),
+    (re.compile(r"(?:CUSTOM_)?FPGA_REGION"), lambda _: _REGION),
+)
 
 
 def model_name(profile_names: list[str], fallback: str) -> str:

@@ -1,22 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host and its provider tree, for people and for programs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import collections
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nova_accel import known_kinds, model, names, pci, providers
+from nova_accel import model, names, providers, unoffered
 
-# PCI classes whose devices an operator expects to see mentioned: display,
-# processing accelerator, co-processor.
-_EXPECTED = (0x03, 0x12, 0x0B)
 _WITH_BITSTREAM = " accelerator:fpga_bitstream=IMAGE_ID"
 NOTHING = "No accelerator that can be offered was found on this host."
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What is known of a host beside its devices.
+
+    ``claims`` are those of its servers. ``is_registered`` is whether
+    Placement has the tree's providers under the tree's uuids.
+    """
+
+    claims: tuple[model.Claim, ...] = ()
+    is_registered: bool = False
+
+
 def as_dict(
-    state: model.HostState, tree: providers.ProviderTree
+    state: model.HostState,
+    tree: providers.ProviderTree,
+    use: Use,
+    rest: Iterable[unoffered.Unoffered] = (),
 ) -> dict[str, Any]:
-    """Return the report for programs; its keys are a stable interface."""
+    """Return the report for programs; its keys are a stable interface.
+
+    :param rest: the host's accelerators that no device includes.
+    """
+    used = _count_used(state, tree, use)
     return {
         "devices": [_device_dict(device) for device in state.devices],
         "providers": [
@@ -29,12 +47,31 @@ def as_dict(
                 },
                 "traits": sorted(node.traits),
             }
+            | ({"uuid": node.uuid} if use.is_registered else {})
+            | ({"used": used[node.uuid]} if node.uuid in used else {})
             for node in tree.nodes
         ],
+        "not_offered": [function.as_dict() for function in rest],
         "problems": [
             {"where": p.where, "reason": p.reason} for p in state.problems
         ],
     }
+
+
+def _count_used(
+    state: model.HostState, tree: providers.ProviderTree, use: Use
+) -> dict[str, dict[str, int]]:
+    """Return how much is claimed, by provider uuid and resource class."""
+    used: dict[str, collections.Counter[str]] = {}
+    for claim in use.claims:
+        device = state.device(claim.device)
+        if device is None:
+            continue
+        profile = device.profile(claim.profile)
+        charges = profile.charges if profile else {device.resource_class: 1}
+        uuid = names.provider_uuid(tree.root.uuid, device.address)
+        used.setdefault(uuid, collections.Counter()).update(charges)
+    return {uuid: dict(counts) for uuid, counts in used.items()}
 
 
 def _parent_name(
@@ -52,6 +89,8 @@ def _device_dict(device: model.Device) -> dict[str, Any]:
         found["fault"] = device.fault
     if device.drain:
         found["drain"] = device.drain
+    if device.marks_unknown:
+        found["marks_unknown"] = device.marks_unknown
     if device.region is not None:
         found["region"] = {
             "number": device.region.number,
@@ -86,23 +125,30 @@ def _common_dict(device: model.Device) -> dict[str, Any]:
 def as_text(
     state: model.HostState,
     tree: providers.ProviderTree,
-    functions: Iterable[pci.PciFunction] = (),
+    use: Use,
+    rest: Iterable[unoffered.Unoffered] = (),
 ) -> str:
     """Return the report for people.
 
-    :param functions: all PCI functions of the host; accelerators among
-        them that no device speaks for are listed as not offered.
+    :param rest: the host's accelerators that no device includes; those
+        whose reason is a problem are listed as problems only.
     """
     lines = list(_headline(state, tree.root.name))
     for device in state.devices:
         lines += ["", *_device_lines(device)]
     if state.devices:
         lines += ["", f"Resource providers below {tree.root.name}"]
+        used = _count_used(state, tree, use)
         for node in tree.nodes:
-            lines += _provider_lines(node)
+            uuid = f"  {node.uuid}" if use.is_registered else ""
+            lines.append(f"  {node.name}{uuid}")
+            lines += _provider_lines(node, used.get(node.uuid, {}))
         lines += ["", "Flavor properties that ask for one of each profile"]
         lines += _flavor_lines(state.devices)
-    lines += _section("Not offered", _unoffered(state, functions))
+    lines += _section(
+        "Not offered",
+        (function.as_text() for function in rest if not function.is_problem),
+    )
     lines += _section(
         "Problems", (f"{p.where}: {p.reason}" for p in state.problems)
     )
@@ -176,6 +222,8 @@ def _closed_lines(device: model.Device) -> Iterator[str]:
         yield f"  set aside: {device.fault}"
     if device.drain:
         yield f"  drained: {device.drain}"
+    if device.marks_unknown:
+        yield f"  marks unknown: {device.marks_unknown}"
 
 
 def _region_lines(
@@ -204,10 +252,14 @@ def columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
-def _provider_lines(node: providers.ProviderNode) -> Iterator[str]:
-    yield f"  {node.name}  {node.uuid}"
+def _provider_lines(
+    node: providers.ProviderNode, used: Mapping[str, int]
+) -> Iterator[str]:
     for name, record in sorted(node.inventories.items()):
-        yield f"    {name}: total {record.total}, reserved {record.reserved}"
+        amounts = f"total {record.total}, reserved {record.reserved}"
+        if name in used:
+            amounts += f", used {used[name]}"
+        yield f"    {name}: {amounts}"
     for trait in sorted(node.traits):
         yield f"    {trait}"
 
@@ -253,53 +305,3 @@ def _region_flavors(devices: Iterable[model.Device]) -> set[str]:
                     for one in region.interfaces
                 }
     return found
-
-
-def _unoffered(
-    state: model.HostState, functions: Iterable[pci.PciFunction]
-) -> Iterator[str]:
-    offered = {p.where for p in state.problems}
-    for device in state.devices:
-        offered |= {device.address, *device.members}
-    for function in functions:
-        if (
-            _is_expected(function)
-            and function.physfn is None
-            and str(function.address) not in offered
-        ):
-            yield _why(function)
-
-
-def _is_expected(function: pci.PciFunction) -> bool:
-    kind = known_kinds.find(function)
-    return (
-        function.base_class in _EXPECTED
-        or function.is_vfio_bound
-        or (kind is not None and not kind.is_common)
-    )
-
-
-def _why(function: pci.PciFunction) -> str:
-    return (
-        f"{function.address}  {function.vendor}:{function.product}"
-        f"  class {function.class_code:06x}: {', '.join(_facts(function))}"
-    )
-
-
-def _facts(function: pci.PciFunction) -> Iterator[str]:
-    """Yield what tells why nothing offers a function by itself."""
-    yield f"bound to {function.driver or 'no driver'}"
-    if function.num_vfs:
-        yield f"{_count(function.num_vfs, 'virtual function')} enabled"
-    if function.boot_vga:
-        yield "the host's boot display"
-    elif known_kinds.find_qat(function) and function.total_vfs:
-        if not function.num_vfs:
-            yield "offered as VFs if a device_spec line sets num_vfs"
-    elif known_kinds.find(function):
-        if function.driver and not function.num_vfs:
-            yield "offered whole if a device_spec line says use passthrough"
-    elif not function.is_display:
-        yield "of a kind that is offered only if a device_spec line names it"
-    elif function.driver and not function.num_vfs:
-        yield "offered whole if a device_spec line says use passthrough"

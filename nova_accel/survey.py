@@ -71,12 +71,14 @@ class Kept(Protocol[Note_co]):
 class _Noted:
     """What is written down on a host's devices, beside what they show.
 
-    None for notes that could never be read so far.
+    None for notes that could never be read so far. ``error`` is why notes
+    can't be read now, empty if they can.
     """
 
     faulted: faults.Faults | None = None
     drained: faults.Drains | None = None
     seen_to: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    error: str = ""
 
 
 class Survey:
@@ -211,18 +213,23 @@ class Survey:
             with contextlib.suppress(OSError, errors.UnreadableError):
                 self._faulted.heal(healed)
                 LOG.info("healed: %s", ", ".join(sorted(healed)))
-        if noted.faulted is None or noted.drained is None:
-            return faults.closed(marked)
-        return faults.drain_marks(marked, noted.drained)
+        is_first = noted.faulted is None or noted.drained is None
+        marked = faults.drain_marks(marked, noted.drained or {})
+        if noted.error:
+            marked = faults.unknown_marks(marked, noted.error, is_first)
+        return marked
 
     def _read_notes(self) -> _Noted:
         """Return the notes; the last ones known if they can't be read."""
         with self._guard:
             last = self._noted
+        faulted, faulted_error = _or_last(self._faulted, last.faulted)
+        drained, drained_error = _or_last(self._drained, last.drained)
         return _Noted(
-            faulted=_or_last(self._faulted, last.faulted),
-            drained=_or_last(self._drained, last.drained),
+            faulted=faulted,
+            drained=drained,
             seen_to=self.seen_to.read() if self.seen_to else {},
+            error=faulted_error or drained_error,
         )
 
     def _has_silent_change(self, seen: Mapping[str, str | int]) -> bool:
@@ -232,15 +239,14 @@ class Survey:
 
 def _or_last(
     kept: Kept[Note_co] | None, last: Mapping[str, Note_co] | None
-) -> Mapping[str, Note_co] | None:
-    """Return what is kept; the last that was known if it can't be read."""
+) -> tuple[Mapping[str, Note_co] | None, str]:
+    """Return notes and no error, or the last notes and the error."""
     if kept is None:
-        return {}
+        return {}, ""
     try:
-        return kept.read()
+        return kept.read(), ""
     except errors.UnreadableError as error:
-        LOG.warning("%s; devices stay as they were marked", error)
-        return last
+        return last, str(error)
 
 
 def merge(

@@ -14,6 +14,7 @@ Specification 0.4, chapter 5).
 """
 
 import dataclasses
+import itertools
 import re
 import struct
 from collections.abc import Iterator
@@ -26,11 +27,12 @@ MAGIC = b"xclbin2\0"
 _HEAD = struct.Struct("<304xQ20xH2x16s64s16s16xI4x")
 # struct axlf_section_header: kind, offset and size; a name between.
 _SECTION = struct.Struct("<I20xQQ")
-# XCLBIN_MAX_NUM_SECTION.
-_MAX_SECTIONS = 0x10000
-# enum axlf_section_kind.
+# XRT itself allows 0x10000 (XCLBIN_MAX_NUM_SECTION); its tools write at
+# most a few dozen.
+_MAX_SECTIONS = 1024
 # A device tree of some kilobytes; each of its nodes is looked at.
 _MOST_METADATA = 1 << 20
+# enum axlf_section_kind.
 BITSTREAM, PARTIAL_PDI, PARTITION_METADATA = 0, 19, 20
 # enum XCLBIN_MODE: of a flat platform, whose accelerator the driver takes
 # for loaded without loading it, and of simulators.
@@ -41,6 +43,8 @@ _REFUSED = {
     6: "hardware emulation",
 }
 
+_PLATFORM = re.compile(r"[A-Za-z0-9_.:-]*")
+
 _FDT_MAGIC = 0xD00DFEED
 # Magic, size, and where structure and strings begin.
 _FDT_HEAD = struct.Struct(">4I24x")
@@ -50,6 +54,8 @@ _BEGIN, _END_NODE, _PROP, _NOP, _END = 1, 2, 3, 4, 9
 _INTERFACES = b"interfaces"
 _INTERFACE = b"interface_uuid"
 _DEEPEST = 64
+# Names of nodes and properties; the specification allows 31 bytes.
+_MAX_NAME = 255
 _ID = re.compile(r"[0-9a-f]{32}")
 _WHAT = "xclbin"
 
@@ -88,7 +94,8 @@ def shell_name(text: str) -> str:
 def parse(content: bytes) -> Header:
     """Return what an xclbin says of itself.
 
-    What follows its own length (a signature) is not looked at.
+    What follows its own length (a signature) is not looked at. The
+    content is not copied, whatever its header says.
 
     :raises MalformedError: this is no whole xclbin that can be loaded
         into a card.
@@ -100,7 +107,7 @@ def parse(content: bytes) -> Header:
     length, mode, interface, platform, uuid, count = _HEAD.unpack_from(content)
     if not _HEAD.size <= length <= len(content):
         raise _wrong(f"{length} bytes as it says, got {len(content)}")
-    sections = _read_sections(content[:length], count)
+    sections = _read_sections(memoryview(content)[:length], count)
     if mode in _REFUSED:
         raise _wrong(f"one for cards, got one for {_REFUSED[mode]}")
     if not any(uuid):
@@ -111,7 +118,7 @@ def parse(content: bytes) -> Header:
     metadata = sections.get(PARTITION_METADATA)
     if metadata is not None and len(metadata) > _MOST_METADATA:
         raise _wrong(f"partition metadata of at most {_MOST_METADATA} bytes")
-    interfaces = () if metadata is None else _read_interfaces(metadata)
+    interfaces = () if metadata is None else _read_interfaces(bytes(metadata))
     if not interfaces and any(interface):
         interfaces = (interface.hex(),)
     return Header(
@@ -127,21 +134,26 @@ def _wrong(expected: str) -> errors.MalformedError:
 
 
 def _platform(field: bytes) -> str:
-    try:
-        return shell_name(field.partition(b"\0")[0].decode("ascii"))
-    except UnicodeDecodeError:
-        raise _wrong("a platform's name in ASCII") from None
+    # It is printed, in a command that can be pasted, too.
+    name = field.partition(b"\0")[0].decode("ascii", "replace")
+    if not _PLATFORM.fullmatch(name):
+        raise _wrong("a platform's name of letters, digits and _ . : -")
+    return shell_name(name)
 
 
-def _read_sections(content: bytes, count: int) -> dict[int, bytes]:
+def _read_sections(content: memoryview, count: int) -> dict[int, memoryview]:
     """Return sections by their kind; of several the first one counts.
 
-    :raises MalformedError: a section is not inside the file.
+    :raises MalformedError: there are too many sections, one of them is
+        not inside the file, or two of them overlap.
     """
+    if count > _MAX_SECTIONS:
+        raise _wrong(f"at most {_MAX_SECTIONS} sections, got {count}")
     end = _HEAD.size + count * _SECTION.size
-    if count > _MAX_SECTIONS or end > len(content):
+    if end > len(content):
         raise _wrong(f"a table of {count} sections, which has no room")
-    found: dict[int, bytes] = {}
+    sections: dict[int, memoryview] = {}
+    spans: list[tuple[int, int]] = []
     for number in range(count):
         kind, start, size = _SECTION.unpack_from(
             content, _HEAD.size + number * _SECTION.size
@@ -150,8 +162,17 @@ def _read_sections(content: bytes, count: int) -> dict[int, bytes]:
             continue  # is not present
         if start < end or start + size > len(content):
             raise _wrong(f"section {number} inside it, got {size} at {start}")
-        found.setdefault(kind, content[start : start + size])
-    return found
+        sections.setdefault(kind, content[start : start + size])
+        if size:
+            spans.append((start, size))
+    spans.sort()
+    for (start, size), (following, _) in itertools.pairwise(spans):
+        if start + size > following:
+            raise _wrong(
+                f"sections that do not overlap, got {size} bytes at {start}"
+                f" and the next one at {following}"
+            )
+    return sections
 
 
 # -- the flattened devicetree ---------------------------------------------
@@ -226,9 +247,9 @@ def _unpacked(form: struct.Struct, blob: bytes, place: int) -> tuple[int, ...]:
 
 
 def _text(blob: bytes, place: int) -> bytes:
-    end = blob.find(b"\0", place)
+    end = blob.find(b"\0", place, place + _MAX_NAME + 1)
     if end < 0:
-        raise _tree("names with an end")
+        raise _tree(f"names with an end, of at most {_MAX_NAME} bytes")
     return blob[place:end]
 
 

@@ -15,6 +15,7 @@ NVML API reference). Without it ``kinds`` and ``instances`` are empty,
 ``unread`` names them and a problem tells the reason.
 """
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -204,7 +205,11 @@ def _read_gpu(index: int) -> tuple[GpuFacts, list[str]]:
         memory_mb=ask("memory", lambda: _memory_mb(handle), None),
         is_mig=is_mig,
         is_mixed=is_mixed,
-        types=ask("types", lambda: _types(handle, infos, *state), ()),
+        types=ask(
+            "types",
+            lambda: _types(handle, infos, *state, is_mixed=bool(is_mixed)),
+            (),
+        ),
         kinds=kinds,
         instances=instances,
         unread=frozenset(missing) & {"types", "kinds", "instances"},
@@ -235,14 +240,19 @@ _types_seen: dict[tuple[object, ...], tuple[VgpuType, ...]] = {}
 
 
 def _types(
-    gpu: Any, infos: Mapping[str, Any], *state: object
+    gpu: Any, infos: Mapping[str, Any], *state: object, is_mixed: bool
 ) -> tuple[VgpuType, ...]:
-    """Return the types of a GPU, asked once for each state of it."""
+    """Return the types of a GPU, asked once for each state of it.
+
+    :param is_mixed: whether to ask for places, too; a part of the state.
+    """
     numbers = tuple(map(int, call("nvmlDeviceGetSupportedVgpus", gpu)))
     found = _types_seen.get((*state, numbers))
     if found is None:
         kinds = {int(info.id): (name, info) for name, info in infos.items()}
         found = tuple(_type(gpu, number, kinds) for number in numbers)
+        if is_mixed:
+            found = tuple(_placed(gpu, one) for one in found)
         _types_seen[(*state, numbers)] = found
     return found
 
@@ -263,6 +273,17 @@ def _type(
         instance=kind,
         per_instance=_per_instance(number, limit, info) if kind else 1,
     )
+
+
+def _placed(gpu: Any, one: VgpuType) -> VgpuType:
+    """Return a type with its places, as it is where NVML has none."""
+    try:
+        span, starts = nvml_calls.vgpu_placements(gpu, int(one.type_id))
+    except Refusal:
+        return one
+    if one.instance or not span:
+        return one
+    return dataclasses.replace(one, span=span, starts=starts)
 
 
 def _profile_of(number: int) -> int:

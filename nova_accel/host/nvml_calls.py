@@ -46,6 +46,7 @@ _NOT_SUPPORTED = 3
 _NO_PERMISSION = 4
 _TIMEOUT = 10
 _FUNCTION_NOT_FOUND = 13
+_VERSION_MISMATCH = 25
 # Not errors but answers: this GPU, or this driver, has no such thing.
 _NO_SUCH_THING = frozenset({2, _NOT_SUPPORTED, 6, _FUNCTION_NOT_FOUND})
 # What is wrong is the GPU itself: GPU_IS_LOST, RESET_REQUIRED.
@@ -215,6 +216,26 @@ def placements(handle: Any, info: Any) -> list[Any]:
     places = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
     call(name, handle, info.id, places, ctypes.byref(count))
     return list(places)[: count.value]
+
+
+def vgpu_placements(handle: Any, number: int) -> tuple[int, tuple[int, ...]]:
+    """Return a time-sliced vGPU type's length and starts in mixed-size mode.
+
+    Drivers that do not know the second version of the call answer the
+    first one for the mode they are in.
+
+    :param number: of the type.
+    :raises Refusal: the GPU or the driver has no placements.
+    """
+    name = "nvmlDeviceGetVgpuTypeSupportedPlacements"
+    try:
+        found = call(name, handle, number, 0, 2)
+    except Refusal as refusal:
+        if refusal.code != _VERSION_MISMATCH:
+            raise
+        found = call(name, handle, number, 0, 1)
+    starts = found.placementIds[: found.count]
+    return int(found.placementSize), tuple(sorted(map(int, starts)))
 
 
 def placement(start: int, size: int) -> Any:

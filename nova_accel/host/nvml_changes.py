@@ -14,7 +14,8 @@ from nova_accel import errors, pci
 from nova_accel.host import nvml_calls
 from nova_accel.host.nvml_calls import Refusal, call
 
-# The most memory slices of any GPU is 8; far above it no start can be.
+# Places on GPUs end at 8 (A100, H100) or 12 (RTX PRO 6000): far above
+# these no instance can start.
 _MAX_START = 63
 
 

@@ -14,7 +14,9 @@ class VgpuType:
 
     ``type_id`` is the decimal number, ``framebuffer_mb`` in MiB,
     ``max_instances`` for the whole GPU. ``instance`` names the kind of GPU
-    instance it stands in, empty for time-sliced types.
+    instance it stands in, empty for time-sliced types. ``span`` is its
+    length in the GPU's region and ``starts`` are its places there, read in
+    mixed-size mode only.
     """
 
     name: str
@@ -23,6 +25,8 @@ class VgpuType:
     max_instances: int
     instance: str = ""
     per_instance: int = 1
+    span: int = 0
+    starts: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

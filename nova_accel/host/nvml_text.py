@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVML's facts as plain values: for archives, and between processes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nova_accel import errors, locality, model, pci
@@ -60,6 +60,7 @@ def _gpu(one: nvml.GpuFacts) -> dict[str, Any]:
             ]
             for t in one.types
         ],
+        "placements": [[t.span, list(t.starts)] for t in one.types],
         "kinds": [
             [k.name, k.size, k.slices, list(k.starts), k.limit]
             for k in one.kinds
@@ -86,19 +87,7 @@ def _parse_gpu(row: Mapping[str, Any]) -> nvml.GpuFacts:
         memory_mb=_number(row["memory_mb"]),
         is_mig=_truth(row["is_mig"]),
         is_mixed=_truth(row["is_mixed"]),
-        types=tuple(
-            nvml.VgpuType(
-                name=str(name),
-                type_id=str(type_id),
-                framebuffer_mb=int(framebuffer_mb),
-                max_instances=int(most),
-                instance=str(instance),
-                per_instance=int(shared),
-            )
-            for name, type_id, framebuffer_mb, most, instance, shared in row[
-                "types"
-            ]
-        ),
+        types=tuple(_parse_types(row)),
         kinds=tuple(
             model.InstanceKind(
                 name=str(name),
@@ -119,6 +108,24 @@ def _parse_gpu(row: Mapping[str, Any]) -> nvml.GpuFacts:
         recovery=_number(row.get("recovery")),
         links=_links(row.get("links")),
     )
+
+
+def _parse_types(row: Mapping[str, Any]) -> Iterator[nvml.VgpuType]:
+    rows = row["types"]
+    # Archives of older releases have no placements.
+    places = row.get("placements", [(0, ())] * len(rows))
+    for fields, (span, starts) in zip(rows, places, strict=True):
+        name, type_id, framebuffer_mb, most, instance, shared = fields
+        yield nvml.VgpuType(
+            name=str(name),
+            type_id=str(type_id),
+            framebuffer_mb=int(framebuffer_mb),
+            max_instances=int(most),
+            instance=str(instance),
+            per_instance=int(shared),
+            span=int(span),
+            starts=tuple(int(start) for start in starts),
+        )
 
 
 def _links(row: Mapping[str, Any] | None) -> locality.Links | None:

@@ -9,7 +9,7 @@ import errno
 import re
 from collections.abc import Collection, Iterator
 
-from nova_accel import errors, pci
+from nova_accel import errors, known_kinds, pci
 from nova_accel.host import sysfs
 
 # The kernel's own port driver does not claim the group
@@ -19,8 +19,6 @@ _PORT_DRIVER = "pcieport"
 # the class alone that could be a NIC, a DPU or an FPGA of another vendor.
 _ACCELERATOR = 0x12
 _AMD = "1002"
-# Displays of a server's management controller (ASPEED, Matrox G200).
-_MANAGEMENT = ("1a03", "102b")
 # What the reader calls a driver that is bound and can't be told.
 UNKNOWN = "unknown"
 _FRAMEBUFFER = re.compile(r"fb\d+")
@@ -35,7 +33,7 @@ NO_GROUP = (
 def is_gpu(function: pci.PciFunction) -> bool:
     """Return whether a function is a GPU, by its class and vendor."""
     if function.is_display:
-        return function.vendor not in _MANAGEMENT
+        return not known_kinds.is_console(function)
     return function.vendor == _AMD and function.base_class == _ACCELERATOR
 
 

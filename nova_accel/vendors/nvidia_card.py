@@ -19,8 +19,6 @@ VENDOR_ID = "10de"
 MAX_TIME_SLICED = catalogue.MAX_TIME_SLICED
 # The host driver's kernel module.
 MODULE = "nvidia"
-# The profile of a partition whose type can't be read.
-UNKNOWN = "unknown"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,10 +57,20 @@ class Card:
         return {
             offer.name: (
                 offer,
-                nvidia_types.gather(offer, told.get(offer.name)),
+                nvidia_types.gather(
+                    offer, told.get(offer.name), has_places=self.has_places
+                ),
             )
             for offer in sorted(self.offers, key=lambda o: o.name)
         }
+
+    @property
+    def has_places(self) -> bool:
+        """Return whether NVML has the places of mixed-size mode.
+
+        Those of the catalogue are not used then, not even for other types.
+        """
+        return any(one.starts for one in self.told.types)
 
     @functools.cached_property
     def model_facts(self) -> catalogue.GpuFacts | None:
@@ -101,7 +109,7 @@ class Card:
     def can_mig(self) -> bool:
         """Return whether the card has a MIG mode, as far as known."""
         facts = self.model_facts
-        return facts is None or facts.is_mig_capable
+        return facts is None or facts.can_mig
 
     @property
     def is_mixed(self) -> bool:
@@ -116,7 +124,7 @@ class Card:
     def can_mix(self) -> bool:
         """Return whether the card has a mixed-size mode, as far as known."""
         facts = self.model_facts
-        return self.on_vfs and (facts is None or facts.has_mixed)
+        return self.on_vfs and (facts is None or facts.can_mix)
 
     @property
     def is_dynamic(self) -> bool:
@@ -216,11 +224,11 @@ def _counters(card: Card) -> dict[str, int]:
     if memory:
         counters[names.GPU_MEMORY_CLASS] = memory
     if card.is_mig:
-        # The largest kind takes them all: 7g on most cards, 4g on some.
-        most = max((kind.slices for kind in card.kinds), default=7)
-        counters[names.MIG_SLICE_CLASS] = (
-            facts.mig_slices if facts and facts.mig_slices else most
-        )
+        # The largest kind takes all slices: 7g on most cards, 4g on some.
+        # NVML may list only smaller kinds, so the catalogue counts too.
+        listed = [facts.mig_slices] if facts and facts.mig_slices else []
+        listed += [kind.slices for kind in card.kinds]
+        counters[names.MIG_SLICE_CLASS] = max(listed, default=7)
     return counters
 
 
@@ -311,14 +319,12 @@ def _geometry(
 ) -> model.Geometry:
     facts = card.model_facts
     if card.is_mig:
+        # The unit of a place is the driver's: memory slices on A100, thirds
+        # of them on RTX PRO 6000. So the region follows from the kinds.
         ends = (max(k.starts, default=0) + k.size for k in card.kinds)
         return model.Geometry(
             layout=model.Layout.MIG,
-            region=(
-                facts.mig_region
-                if facts and facts.mig_region
-                else max(ends, default=0)
-            ),
+            region=max(ends, default=0),
             limit=len(card.slots),
             kinds=card.kinds,
             instances=instances,
@@ -328,9 +334,14 @@ def _geometry(
     most = max(MAX_TIME_SLICED, *said, 0)
     limit = min(len(card.slots), most) if card.on_vfs else None
     if card.is_mixed:
+        region = facts.region if facts else 0
+        if card.has_places:
+            region = max(
+                one.starts[-1] + one.span
+                for one in card.told.types
+                if one.starts
+            )
         return model.Geometry(
-            layout=model.Layout.MIXED,
-            region=facts.region if facts else 0,
-            limit=limit,
+            layout=model.Layout.MIXED, region=region, limit=limit
         )
     return model.Geometry(layout=model.Layout.EQUAL, limit=limit)

@@ -223,7 +223,7 @@ class _View:
         for mdev in self.mdevs:
             yield model.Partition(
                 profile=labels.get(mdev.type_id, mdev.type_id)
-                or nvidia_card.UNKNOWN,
+                or model.UNKNOWN,
                 parent=mdev.parent,
                 handle=mdev.uuid,
                 is_nameless=bool(mdev.type_id) and mdev.type_id not in labels,

@@ -79,7 +79,7 @@ def arrange(
         rule.is_mixed is None
         or told.is_mixed is None
         or told.is_mig
-        or (facts is not None and not facts.has_mixed)
+        or (facts is not None and not facts.can_mix)
     ):
         return
     if rule.is_mixed != (told.is_mixed and not wants_vfs):

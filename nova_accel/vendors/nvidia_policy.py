@@ -70,7 +70,7 @@ def _type_problems(card: nvidia_card.Card) -> Iterator[model.Problem]:
                 " VGPU only; install nvidia-ml-py, so that the driver can",
             )
     for partition in card.partitions:
-        if partition.profile not in (nvidia_card.UNKNOWN, *card.types):
+        if partition.profile not in (model.UNKNOWN, *card.types):
             yield model.Problem(
                 where=f"{card.address} {partition.handle}",
                 reason=f"its type {partition.profile!r} has no name that"

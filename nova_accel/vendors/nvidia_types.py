@@ -57,12 +57,27 @@ class Facts:
 Types = Mapping[str, tuple[Offer, Facts]]
 
 
-def gather(offer: Offer, told: nvml.VgpuType | None) -> Facts:
+def gather(
+    offer: Offer, told: nvml.VgpuType | None, *, has_places: bool = False
+) -> Facts:
     """Return the facts of a type, the nearest source first.
 
     :param told: what NVML says of it.
+    :param has_places: whether NVML has places of the card's types, so that
+        those of the catalogue do not count.
     """
     listed = _listed(offer.name)
+    span, limit_mixed = 0, None
+    starts: tuple[int, ...] = ()
+    if has_places:
+        if told is not None and told.starts:
+            span, starts = told.span, told.starts
+            limit_mixed = min(
+                catalogue.fit(starts, span), catalogue.MAX_TIME_SLICED
+            )
+    elif listed is not None:
+        span, starts = listed.span, listed.starts_mixed
+        limit_mixed = listed.limit_mixed
     return Facts(
         size=_first(
             offer.said.memory_mb,
@@ -78,9 +93,9 @@ def gather(offer: Offer, told: nvml.VgpuType | None) -> Facts:
             offer.written.max_instances,
             listed.limit if listed else None,
         ),
-        limit_mixed=listed.limit_mixed if listed else None,
-        span=listed.span if listed else 0,
-        starts=listed.starts_mixed if listed else (),
+        limit_mixed=limit_mixed,
+        span=span,
+        starts=starts,
         instance=_instance(offer.name, told, listed),
         per_instance=_per_instance(told, listed),
     )

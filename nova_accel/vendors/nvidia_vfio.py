@@ -164,7 +164,8 @@ def _lack(card: nvidia_vfs.Card, rule: policy.Rule) -> str:
     """Return what a card lacks for vGPUs, empty if it needs to make none."""
     function = card.function
     facts = nvidia_card.model_of(function, ())
-    if facts is None and not function.total_vfs:
+    is_known = facts is not None and facts.is_complete
+    if not is_known and not function.total_vfs:
         return ""  # the host computes with it
     if not function.total_vfs or function.num_vfs:
         where = "its VFs have" if function.num_vfs else "it has"
@@ -292,7 +293,7 @@ def _partitions(
         if vf.is_free:
             continue
         name = type_names.get(vf.current or "")
-        number = nvidia_card.UNKNOWN
+        number = model.UNKNOWN
         if vf.current is not None:
             number = f"type-{vf.current}"
         yield model.Partition(
@@ -301,5 +302,5 @@ def _partitions(
             handle=vf.address,
             start=vf.start,
             instance=vf.instance,
-            is_nameless=vf.current is not None and name is None,
+            is_nameless=name is None,
         )

@@ -126,12 +126,7 @@ def _is_wanted(function: pci.PciFunction, rules: policy.Policy) -> bool:
     """Return whether policy, or the default, would offer a function."""
     rule = rules.rule(str(function.address), function.vendor, function.product)
     if rule.use is policy.Use.PASSTHROUGH:
-        pointed = (rule.address, rule.vendor_id, rule.product_id) != (
-            "*",
-            "*",
-            "*",
-        )
-        return pointed or group.is_gpu(function)
+        return rule.is_specific or group.is_gpu(function)
     return (
         rule.use is policy.Use.AUTO
         and _is_known(function)

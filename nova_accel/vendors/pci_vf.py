@@ -68,7 +68,7 @@ def _wanted(
 ) -> Iterator[tuple[pci.PciFunction, policy.Rule]]:
     """Yield the PFs, or what should be one, whose VFs policy offers."""
     for function, rule in vf_card.wanted(host, rules, _is_ours):
-        is_named = rule.use is policy.Use.VF and _is_pointed(rule)
+        is_named = rule.use is policy.Use.VF and rule.is_specific
         if is_named or (_is_nvme(function) and function.total_vfs):
             yield function, rule
 
@@ -85,10 +85,6 @@ def _is_ours(function: pci.PciFunction) -> bool:
 
 def _is_nvme(function: pci.PciFunction) -> bool:
     return known_kinds.find(function) is known_kinds.NVME
-
-
-def _is_pointed(rule: policy.Rule) -> bool:
-    return (rule.address, rule.vendor_id, rule.product_id) != ("*",) * 3
 
 
 def _has_driver(function: pci.PciFunction) -> bool:

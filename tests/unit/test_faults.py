@@ -58,7 +58,7 @@ def test_a_broken_host_is_reported_and_captured_whole(
         state = discovery.read(host, look.DRIVERS, allowed)
         assert not [p for p in state.problems if "wrote" in p.reason]
         tree = inventory.build_tree(strategies.ROOT, state, allowed)
-        assert report.as_text(state, tree)
+        assert report.as_text(state, tree, report.Use())
         for node in tree.nodes:
             for record in node.inventories.values():
                 assert 0 <= record.reserved <= record.total

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -41,7 +42,8 @@ def test_a_zero_behind_the_metadata_is_none_of_it() -> None:
         (gbs.MAGIC + struct.pack("<I", 0xFFFFFFFF) + bytes(99), "at most"),
         (files.gbs(b"{"), "JSON"),
         (files.gbs(b"\xff\xfe"), "JSON"),
-        (files.gbs(b"[" * 100_000), "JSON"),
+        (files.gbs(b"[" * 16_000), "JSON"),
+        (files.gbs(b"[" * 100_000), "at most"),
         (files.gbs(b"9" * 10_000), "JSON"),
         (files.gbs([]), "object"),
         (files.gbs({"afu-image": 1}), "afu-image"),
@@ -124,3 +126,16 @@ def test_damage_is_told_or_harmless(place: int, patch: bytes) -> None:
     except errors.MalformedError:
         return
     assert len(found.interface) == 32
+
+
+def test_hostile_metadata_is_refused_in_little_memory() -> None:
+    content = files.gbs(b"[" + b"[]," * 300_000 + b"[]]")
+    tracemalloc.start()
+    try:
+        with pytest.raises(errors.MalformedError, match="at most"):
+            gbs.parse(content)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # The caller has the content itself: once more is twice.
+    assert peak < len(content)

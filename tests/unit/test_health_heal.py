@@ -100,7 +100,7 @@ def test_an_outdated_note_that_stays_is_left_aside(
     seen_to.put({CARD: 2})
     put(root, CARD, {"aer_dev_fatal": errors_of(1)})
 
-    def refuse(path: object) -> None:
+    def refuse(path: object, **_: object) -> None:
         raise PermissionError(13, "it is root's", path)
 
     monkeypatch.setattr(os, "unlink", refuse)
@@ -237,6 +237,7 @@ def test_a_captured_host_is_as_ill(
 
 
 def command(root: pathlib.Path, state_dir: pathlib.Path, *words: str) -> int:
+    state_dir.mkdir(exist_ok=True)  # as nova-compute does
     conf = state_dir.parent / "nova.conf"
     conf.write_text(
         f"[nova_accel]\nroot = {root}\nstate_dir = {state_dir}\n"

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import inventory, model, names, packing, policy, providers
+from nova_accel import (
+    inventory,
+    matching,
+    model,
+    names,
+    packing,
+    policy,
+    providers,
+)
 from placement_sync import calls, diff
 from tests import shapes, strategies
 
@@ -99,6 +107,13 @@ def test_what_a_claim_holds_is_not_reserved_again(
     tree = inventory.build_tree(strategies.ROOT, host, NO_RULES, claims)
     for node in tree.nodes:
         assert all(r.reserved == 0 for r in node.inventories.values())
+    lost = [dataclasses.replace(claim, is_allocated=False) for claim in claims]
+    found, unclaimed = (
+        inventory.build_tree(strategies.ROOT, host, NO_RULES, given)
+        for given in (lost, ())
+    )
+    for node, other in zip(found.nodes, unclaimed.nodes, strict=True):
+        assert node.inventories == other.inventories
 
 
 # -- functions that are slots ----------------------------------------------
@@ -143,6 +158,25 @@ def claim(device: model.Device, number: int, profile: str) -> model.Claim:
         handle=slot,
         technology=device.technology,
     )
+
+
+@pytest.mark.parametrize("state", list(model.ClaimState))
+@pytest.mark.parametrize("technology", sorted(matching.WHOLE))
+def test_what_is_claimed_and_not_allocated_is_reserved(
+    technology: str, state: model.ClaimState
+) -> None:
+    """Whether or not a guest runs with it, and only once."""
+    device = vfs(technology)
+    held = [
+        dataclasses.replace(claim(device, n, "vf"), state=state)
+        for n in range(2)
+    ]
+    held[1] = dataclasses.replace(held[1], is_allocated=False)
+    for occupied in (frozenset[str](), frozenset({held[1].slot})):
+        found = node(device, claims=tuple(held), occupied=occupied)
+        record = found.inventories[device.resource_class]
+        assert (record.total, record.reserved) == (4, 1)
+        assert held[1].slot in found.slots[device.resource_class]
 
 
 def test_a_vf_that_a_guest_has_unbooked_is_reserved_and_kept_back() -> None:

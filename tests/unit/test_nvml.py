@@ -213,6 +213,19 @@ def test_what_nvml_says_agrees_with_the_catalogue(
         assert kind == mine[kind.name]
 
 
+def test_places_of_types_are_read_in_mixed_mode(
+    cards: fakehost.Controller,
+) -> None:
+    assert nvml.set_mixed(L40S, True) == 0
+    types = nvml.read_gpus()[L40S].types
+    assert types
+    for one in types:
+        facts = known.load().find(one.name)
+        # L40S-3B is not in the catalogue.
+        if facts is not None:
+            assert (one.span, one.starts) == (facts.span, facts.starts_mixed)
+
+
 def instances(address: str) -> list[tuple[str, int]]:
     return sorted(
         (one.kind, one.span.start)

@@ -65,6 +65,32 @@ def test_an_empty_card_in_mig_mode() -> None:
     assert packing.capacity(DYNAMIC) == 7
 
 
+def test_a_card_makes_one_instance_with_media_engines() -> None:
+    kinds = (
+        model.InstanceKind(name="1g.6gb", size=1, slices=1, starts=(0, 1)),
+        model.InstanceKind(
+            name="1g.6gb+me", size=1, slices=1, starts=(0, 1), limit=1
+        ),
+        model.InstanceKind(
+            name="2g.12gb+me", size=2, slices=2, starts=(0, 2), limit=1
+        ),
+    )
+    profiles = (
+        shapes.profile(kind.name, 16, size=6144, instance=kind.name)
+        for kind in kinds
+    )
+    geometry = model.Geometry(
+        layout=model.Layout.MIG, region=4, kinds=kinds, is_dynamic=True
+    )
+    card = shapes.card(
+        geometry, *profiles, counters={names.MIG_SLICE_CLASS: 4}
+    )
+
+    left = packing.remaining(card, ["1g.6gb+me"])
+
+    assert left == {"1g.6gb": 1, "1g.6gb+me": 0, "2g.12gb+me": 0}
+
+
 def test_a_small_instance_goes_where_the_large_one_stays_possible() -> None:
     choice = packing.choose(DYNAMIC, "A100-3-20C")
     assert choice == packing.Choice(instance_start=4)
@@ -284,3 +310,36 @@ def test_held_in_any_order_is_the_same() -> None:
             instance_start=4
         )
     assert found[0].geometry == found[1].geometry
+
+
+def test_claims_that_share_an_instance_hold_one() -> None:
+    kind = model.InstanceKind(name="2g.48gb", size=2, slices=2, starts=(0, 2))
+    card = shapes.card(
+        model.Geometry(
+            layout=model.Layout.MIG, region=4, kinds=(kind,), is_dynamic=True
+        ),
+        shapes.profile("P", size=16384, instance=kind.name, per_instance=3),
+        counters={names.MIG_SLICE_CLASS: 4},
+    )
+    claims = [
+        model.Claim(
+            consumer=f"server-{number}",
+            provider="p",
+            device=card.address,
+            profile="P",
+            slot=slot,
+            parent=slot,
+            handle=slot,
+            technology=card.technology,
+            plugin=card.plugin,
+            # Whichever server starts first makes the instance.
+            instance_start=0,
+            state=model.ClaimState.PLANNED,
+        )
+        for number, slot in enumerate(card.slots[:2])
+    ]
+
+    held = packing.hold(card, claims)
+
+    assert [i.span.start for i in held.geometry.instances if i.span] == [0]
+    assert packing.remaining(held) == {"P": 4}

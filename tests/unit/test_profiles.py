@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
+import pathlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import profiles
+from nova_accel import names, profiles
+from nova_accel.host import known
+from placement_sync import wares
+from tests.hosts import look
+
+TYPES = wares.Types(known.load())
 
 NVIDIA_SAYS = (
     "num_heads=4, frl_config=60, framebuffer=1024M,"
@@ -91,6 +98,53 @@ def test_nvidias_names_tell_size_and_instance(
 ) -> None:
     assert profiles.named_size(name) == size
     assert profiles.named_instance(name) == instance
+
+
+# Labels of which a trait tells the letters only: made up for tests, with no
+# size in them.
+PECULIAR = {"Peculiar"}
+
+
+@pytest.mark.parametrize("host", look.NAMES)
+def test_a_trait_tells_the_name_that_drivers_give(
+    host: str, tmp_path: pathlib.Path
+) -> None:
+    for device in look.read(look.make(host, tmp_path / "host")).devices:
+        for one in device.profiles:
+            name = profiles.name_of(one.trait)
+            if one.name in PECULIAR:
+                name = name.capitalize()
+            known = TYPES.find(one.trait)
+            assert one.name == (known.name if known else name)
+
+
+@pytest.mark.parametrize("host", look.NAMES)
+def test_every_spelling_means_the_profile(
+    host: str, tmp_path: pathlib.Path
+) -> None:
+    devices = look.read(look.make(host, tmp_path / "host")).devices
+    every = {one.name: one for device in devices for one in device.profiles}
+    for name, one in every.items():
+        bare = one.trait.removeprefix(names.CUSTOM)
+        for text in (
+            *(name, name.lower(), name.upper(), f"GRID {name}"),
+            *(f"nvidia  {name}", one.trait, one.trait.lower(), bare),
+            *(bare.lower(), profiles.strip_head(one.trait)),
+        ):
+            meant = {n for n in every if profiles.is_spelling(text, n)}
+            assert meant == {name}, text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "4Q", "4Q8", "T4-8Q", "CUSTOM_VGPU_NVIDIA_T4_4", "GRID"]
+)
+def test_less_than_its_name_is_no_spelling(text: str) -> None:
+    assert not profiles.is_spelling(text, "T4-4Q")
+
+
+@given(st.text())
+def test_any_text_may_be_a_spelling(text: str) -> None:
+    assert not profiles.is_spelling(text, "A100-1-5CME") or "5" in text
 
 
 def test_series_of_one_size_are_found() -> None:

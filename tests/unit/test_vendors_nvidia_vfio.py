@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's cards whose VFs are typed, without mdevs."""
 
+import dataclasses
 import errno
 import json
 import pathlib
@@ -321,6 +322,74 @@ def test_the_same_card_without_mig_shares_in_time(
     assert not any(p.instance for p in card.profiles)
 
 
+# `nvidia-smi mig -lgipp` of an RTX PRO 6000 Blackwell Server Edition.
+BLACKWELL_KINDS = tuple(
+    model.InstanceKind(
+        name=name, size=size, slices=slices, starts=starts, limit=len(starts)
+    )
+    for name, slices, size, starts in (
+        ("1g.24gb", 1, 3, (0, 3, 6, 9)),
+        ("2g.48gb", 2, 6, (0, 6)),
+        ("4g.96gb", 4, 12, (0,)),
+    )
+)
+
+
+def empty_blackwell(
+    root: pathlib.Path, told: nvml.GpuFacts
+) -> model.Device:
+    """Read the card in MIG mode without vGPUs and instances."""
+    description = json.loads(json.dumps(build.load("rtxpro6000-vendor-vfio")))
+    (card,) = (f for f in description["functions"] if f["address"] == MIG)
+    card["vfs"]["vgpus"] = {"creatable": []}
+    state = look.read(
+        build.build(description, root),
+        [f'{{"address": "{MIG}", "mig_instances": "dynamic"}}'],
+        gpus=[told],
+    )
+    return look.device(state, MIG)
+
+
+def blackwell_types() -> tuple[nvml.VgpuType, ...]:
+    return tuple(
+        nvml.VgpuType(
+            name=f"NVIDIA {STEM}-{shape}Q",
+            type_id=str(1600 + number),
+            framebuffer_mb=int(shape.partition("-")[2]) * 1024,
+            max_instances=limit,
+            instance=kind,
+        )
+        for number, (shape, limit, kind) in enumerate(
+            (
+                ("1-24", 4, "1g.24gb"),
+                ("2-48", 2, "2g.48gb"),
+                ("4-96", 1, "4g.96gb"),
+            )
+        )
+    )
+
+
+def test_places_of_instances_are_in_the_units_of_nvml(
+    tmp_path: pathlib.Path,
+) -> None:
+    told = nvml.GpuFacts(
+        address=MIG,
+        is_mig=True,
+        types=blackwell_types(),
+        kinds=BLACKWELL_KINDS,
+    )
+    card = empty_blackwell(tmp_path, told)
+    remaining = packing.remaining(card)
+    shapes = ("1-24Q", "2-48Q", "4-96Q")
+    assert [remaining[f"{STEM}-{shape}"] for shape in shapes] == [4, 2, 1]
+    name = f"{STEM}-2-48Q"
+    first = packing.choose(card, name)
+    assert first is not None
+    choice = packing.choose(packing.assume(card, name, first), name)
+    assert choice is not None
+    assert {first.instance_start, choice.instance_start} == {0, 6}
+
+
 def test_places_are_known_in_mixed_mode(tmp_path: pathlib.Path) -> None:
     root = look.make("l40s-vendor-vfio", tmp_path)
     told = nvml.GpuFacts(address=USED, is_mig=False, is_mixed=True)
@@ -330,6 +399,47 @@ def test_places_are_known_in_mixed_mode(tmp_path: pathlib.Path) -> None:
     choice = packing.choose(card, "L40S-24Q")
     assert choice is not None
     assert choice.start == 24
+
+
+def test_places_of_nvml_come_before_those_of_the_catalogue(
+    tmp_path: pathlib.Path,
+) -> None:
+    """The catalogue has 16 places of an H200X-7C, NVIDIA publishes 20."""
+    description = {
+        "functions": [
+            {
+                "address": EMPTY,
+                "id": "10de:2335",
+                "class": "030200",
+                "driver": "nvidia",
+                "group": 1,
+                "vfs": {
+                    "total": 32,
+                    "count": 32,
+                    "offset": 4,
+                    "driver": "nvidia",
+                    "first_group": 10,
+                    "vgpus": {"creatable": [[1, "NVIDIA H200X-7C"]]},
+                },
+            }
+        ]
+    }
+    root = build.build(description, tmp_path)
+    silent = nvml.GpuFacts(address=EMPTY, is_mig=False, is_mixed=True)
+    card = look.device(look.read(root, gpus=[silent]), EMPTY)
+    assert look.profile(card, "H200X-7C").available == 16
+    told = nvml.VgpuType(
+        name="NVIDIA H200X-7C",
+        type_id="1",
+        framebuffer_mb=7168,
+        max_instances=20,
+        span=7,
+        starts=tuple(range(0, 140, 7)),
+    )
+    telling = dataclasses.replace(silent, types=(told,))
+    card = look.device(look.read(root, gpus=[telling]), EMPTY)
+    assert card.geometry.region == 140
+    assert look.profile(card, "H200X-7C").available == 20
 
 
 # -- plans ----------------------------------------------------------------

@@ -66,8 +66,6 @@ def test_a_free_gpu_is_offered(
         {"driver": "amdgpu", "id": "1002:73a1"},
         {"driver": "i915", "id": "8086:56c0"},
         {"boot_vga": 1},
-        # The display of a management controller is no GPU.
-        {"id": "1a03:2000"},
         {"vfs": {"total": 4, "count": 2, "offset": 1}},
         {"class": "020000"},
         {"class": "120000"},
@@ -79,6 +77,33 @@ def test_by_default_the_rest_is_left_alone(
     state = card(tmp_path, gpu(**facts))
     assert state.devices == ()
     assert state.problems == ()
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        "1002:4752",  # Rage XL
+        "1002:515e",  # ES1000, of management controllers
+        "102b:0538",  # Matrox G200eH3
+        "19e5:1711",  # HiSilicon iBMC
+        "1a03:2000",  # ASPEED
+        "1013:00b8",  # QEMU's Cirrus
+        "1234:1111",  # QEMU and Bochs
+        "1414:5353",  # Hyper-V
+        "15ad:0405",  # VMware SVGA II
+        "1af4:1050",  # virtio-gpu
+        "1b36:0100",  # QXL
+        "80ee:beef",  # VirtualBox
+    ],
+)
+@pytest.mark.parametrize("code", ["030000", "038000"])
+@pytest.mark.parametrize("rule", [None, {"use": "passthrough"}])
+def test_a_display_that_shows_a_console_is_no_gpu(
+    tmp_path: pathlib.Path, ids: str, code: str, rule: object
+) -> None:
+    state = card(tmp_path, gpu(id=ids, **{"class": code}), rule=rule)
+    assert state.devices == ()
+    assert GPU not in {problem.where for problem in state.problems}
 
 
 def test_passthrough_on_request_takes_a_bound_gpu(

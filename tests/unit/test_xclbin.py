@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import struct
+import time
+import tracemalloc
 from collections.abc import Mapping, Sequence
 
 import hypothesis
@@ -154,7 +156,7 @@ def patched(offset: int, form: str, value: int) -> bytes:
         (make()[:-1], "got"),
         (patched(304, "<Q", 455), "455 bytes"),
         (patched(304, "<Q", 1 << 63), "bytes as it says"),
-        (patched(448, "<I", 0x10001), "table"),
+        (patched(448, "<I", 0x10001), "sections"),
         (patched(448, "<I", 100), "table"),
         (patched(456 + 24, "<Q", 0), "section 0"),
         (patched(456 + 24, "<Q", 1 << 62), "section 0"),
@@ -163,7 +165,9 @@ def patched(offset: int, form: str, value: int) -> bytes:
         (make(mode=0), "flat"),
         (make(mode=4), "emulation"),
         (make([]), "section with a bitstream"),
-        (make(platform=b"\xff\xfe"), "ASCII"),
+        (make(platform=b"\xff\xfe"), "letters, digits"),
+        (make(platform=b"u250\n\x1b[2Jforged"), "letters, digits"),
+        (make(platform=b"u250;reboot"), "letters, digits"),
         (make([(20, b"short"), (0, b"b")]), "a header"),
         (make([(20, bytes(64)), (0, b"b")]), "d00dfeed"),
         (make([(20, interfaces("nonsense")), (0, b"b")]), "nonsense"),
@@ -246,3 +250,57 @@ def test_anything_may_be_in_metadata(tail: bytes) -> None:
             xclbin.parse(make([(20, blob), (0, b"b")]))
         except errors.MalformedError:
             continue
+
+
+def hostile(kinds: int, size: int) -> bytes:
+    """Return an xclbin whose sections of many kinds are the same bytes."""
+    whole = make([(kind, b"") for kind in range(kinds)])
+    content = bytearray(whole + bytes(size))
+    struct.pack_into("<Q", content, 304, len(content))
+    for number in range(kinds):
+        place = 456 + 40 * number + 24
+        struct.pack_into("<QQ", content, place, len(whole), size)
+    return bytes(content)
+
+
+def long_names() -> bytes:
+    """Return partition metadata whose properties share one name of 0.5 MB."""
+    blob = bytearray(struct.pack(">III", 3, 0, 0) * 40_000)
+    head = struct.pack(
+        ">10I", 0xD00DFEED, 1 << 20, 40, 40 + len(blob), 40, 17, 16, 0, 0, 0
+    )
+    name = b"n" * ((1 << 20) - len(head) - len(blob) - 1) + b"\0"
+    return head + bytes(blob) + name
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (hostile(512, 4 << 20), "sections that do not overlap"),
+        (hostile(2000, 1 << 20), "at most 1024 sections"),
+        (
+            make([(20, long_names()), (0, bytes(1 << 20))]),
+            "of at most 255 bytes",
+        ),
+    ],
+    ids=["overlap", "number", "names"],
+)
+def test_a_hostile_xclbin_is_refused_soon_and_in_little_memory(
+    content: bytes, word: str
+) -> None:
+    tracemalloc.start()
+    begin = time.process_time()
+    try:
+        with pytest.raises(errors.MalformedError, match=word):
+            xclbin.parse(content)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - begin < 1
+    # The caller has the content itself: once more is twice.
+    assert peak < len(content)
+
+
+def test_sections_may_touch_and_be_empty() -> None:
+    content = make([(7, b""), (20, interfaces(ONE)), (8, b""), (0, b"bits")])
+    assert xclbin.parse(content).interfaces == (ONE,)
