@@ -12,8 +12,11 @@ from nova_accel import (
     model,
     names,
     packing,
+    profiles,
     providers,
 )
+
+_MDEV = "mdev"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,8 @@ def find(
 ) -> tuple[Offer, ...]:
     """Return every device that has a profile of that name or trait.
 
-    An FPGA region is also meant by its interface.
+    Any spelling will do, a type id of this host too. An FPGA region is also
+    meant by its interface.
 
     :param is_loaded: whether a bitstream is named.
     :raises MalformedError: no device of the host has it, or it is one of
@@ -75,9 +79,10 @@ def find(
     found = tuple(
         offer
         for offer in known
-        if is_named(wanted, offer.profile)
+        if profiles.is_spelling(wanted, offer.profile.name)
+        or wanted == offer.profile.trait
         or _is_interface(wanted, offer.device.region)
-    )
+    ) or _of_word(wanted, known)
     if any((o.device.region is not None) != is_loaded for o in found):
         raise errors.MalformedError(
             "profile that can be attached",
@@ -115,16 +120,23 @@ def _is_interface(wanted: str, region: model.Region | None) -> bool:
     )
 
 
-def is_named(wanted: str, profile: model.Profile) -> bool:
-    """Return whether somebody means a profile: by name, or by trait."""
-    if not wanted:
-        return False
-    spelled = names.custom(wanted)
-    return (
-        wanted in (profile.name, profile.trait)
-        or spelled == names.custom(profile.name)
-        or profile.trait.endswith(spelled.removeprefix(names.CUSTOM[:-1]))
+def _of_word(wanted: str, known: Collection[Offer]) -> tuple[Offer, ...]:
+    """Return offers by an mdev type id of this host, or by resource class.
+
+    Neither is a profile's name: they count where only one profile is meant.
+    """
+    found = tuple(
+        offer
+        for offer in known
+        if wanted in (offer.device.resource_class, *_type_ids(offer))
     )
+    return found if len({o.profile.name for o in found}) == 1 else ()
+
+
+def _type_ids(offer: Offer) -> Collection[str]:
+    if offer.device.technology != _MDEV:
+        return ()
+    return offer.profile.handles.values()
 
 
 def rank(
@@ -156,6 +168,8 @@ def objection(offer: Offer) -> str:
         return f"{device.address} is drained: {device.drain}"
     if device.fault:
         return f"{device.address} is set aside: {device.fault}"
+    if device.marks_unknown:
+        return f"{device.address}: {device.marks_unknown}"
     if device.region is not None and offer.bitstream is not None:
         reason = bitstreams.objection(
             offer.bitstream, device.region, device.vendor_id

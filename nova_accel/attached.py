@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nova_accel import errors, flavors
+from nova_accel import errors, flavors, strict_json
 
 # A value of the table instance_system_metadata has 255 characters
 # (nova/db/main/models.py, InstanceSystemMetadata).
@@ -92,7 +92,7 @@ def parse(metadata: Mapping[str, str]) -> tuple[Attachment, ...]:
     if not text:
         return ()
     try:
-        told = json.loads(text)
+        told = strict_json.loads(text)
         if told["version"] == VERSION:
             return tuple(map(_read, told["attached"]))
     except (AttributeError, KeyError, TypeError, ValueError):

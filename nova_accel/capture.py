@@ -8,12 +8,14 @@ which tell whether a card still answers. It is a gzipped tar with the tree
 below ``sys/``, NVIDIA's table of vGPU types
 (``usr/share/nvidia/vgpu/vgpuConfig.xml``) if that was asked for, and
 ``meta.json``, which also tells what could not be read and with which
-errno. Archives are read in memory; nothing of them is ever unpacked on
-disk.
+errno, and has the names that the host's pci.ids gives its functions, by
+vendor and device id (``models``). Archives are read in memory; nothing of
+them is ever unpacked on disk.
 """
 
 import datetime
 import errno
+import gzip
 import importlib.metadata
 import io
 import json
@@ -23,17 +25,23 @@ import posixpath
 import tarfile
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any, cast
 
-from nova_accel import errors
-from nova_accel.host import fs, nvml, nvml_text, sysfs
+from nova_accel import errors, strict_json
+from nova_accel.host import fs, nvml, nvml_text, pci_ids, sysfs
 
 FORMAT = 1
 _META = "meta.json"
 # A host with eight GPUs of 32 VFs and 24 types each is some 70 000 files
-# and 10 MiB; whatever is far above is no capture.
+# and 10 MiB; whatever is far above is no capture. The bytes are those of
+# the decompressed stream: headers count, too.
 _MAX_FILES = 2_000_000
 _MAX_BYTES = 512 * 1024 * 1024
+# All headers of one member: a path and a link's target of PATH_MAX bytes
+# each, as pax records.
+_MAX_HEADERS = 32 * 1024
+# Decoded JSON takes up to 25 times as much memory as its text.
+_MAX_META = 16 * 1024 * 1024
 
 Meta = Mapping[str, Any]
 
@@ -103,9 +111,17 @@ def load(path: str) -> tuple[fs.Image, Meta]:
     :raises ArchiveError: this is no archive that ``save`` wrote.
     """
     try:
-        with tarfile.open(path, "r:gz") as archive:
-            contents = _read_members(path, archive)
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        with gzip.open(path, "rb") as file:
+            contents = _read_members(path, _BoundedReader(path, file))
+    except (
+        tarfile.TarError,
+        EOFError,
+        zlib.error,
+        OSError,
+        # Malformed records of pax and of sparse files.
+        ValueError,
+        OverflowError,
+    ) as error:
         raise errors.ArchiveError(
             path, f"is no archive of `nova-accel capture`: {error}"
         ) from error
@@ -190,15 +206,73 @@ def _add_file(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     archive.addfile(info, io.BytesIO(content))
 
 
-def _read_members(path: str, archive: tarfile.TarFile) -> dict[str, fs.Record]:
+class _BoundedReader:
+    """Forward-only view of a decompressed stream, with limits on reads.
+
+    ``tarfile`` reads a header of any size at once, and keeps it. Here it
+    can read only what the last call of ``allow`` permits.
+    """
+
+    def __init__(self, path: str, file: gzip.GzipFile) -> None:
+        self._path = path
+        self._file = file
+        self._position = 0
+        self._allowed = 0
+
+    def allow(self, size: int) -> None:
+        """Permit reads of this many bytes in all until the next call."""
+        self._allowed = size
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes, fewer at the end of the stream.
+
+        :raises ArchiveError: they exceed a limit.
+        """
+        self._allowed -= size
+        if self._allowed < 0 or self._position + size > _MAX_BYTES:
+            raise _oversized(self._path)
+        content = self._file.read(size)
+        self._position += len(content)
+        return content
+
+    def tell(self) -> int:
+        """Return the position in the decompressed stream."""
+        return self._position
+
+    def seek(self, position: int) -> None:
+        """Skip the bytes before a position.
+
+        :raises ArchiveError: they exceed a limit.
+        :raises ReadError: the position was passed already.
+        """
+        if position < self._position:
+            raise tarfile.ReadError("a member begins inside another one")
+        self.read(position - self._position)
+
+
+def _read_members(path: str, stream: _BoundedReader) -> dict[str, fs.Record]:
     contents: dict[str, fs.Record] = {}
-    size = 0
-    for member in archive:
-        size += member.size
-        if len(contents) >= _MAX_FILES or size > _MAX_BYTES:
-            raise errors.ArchiveError(path, "is too large to be a capture")
-        contents[_checked(path, member)] = _record(path, archive, member)
+    stream.allow(_MAX_HEADERS)
+    # TarFile asks for a whole file object, and uses these three methods.
+    with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r:") as archive:
+        while (member := archive.next()) is not None:
+            # TarFile keeps them all, as typeshed does not say.
+            archive.members.clear()  # type: ignore[attr-defined]
+            # Captures have no headers for all members; many would add up.
+            if len(contents) >= _MAX_FILES or archive.pax_headers:
+                raise _oversized(path)
+            place = _checked(path, member)
+            most = _MAX_META if place == f"/{_META}" else fs.limit(place)
+            if member.size > most:
+                raise _oversized(path)
+            stream.allow(member.size)
+            contents[place] = _record(path, archive, member)
+            stream.allow(_MAX_HEADERS)
     return contents
+
+
+def _oversized(path: str) -> errors.ArchiveError:
+    return errors.ArchiveError(path, "is too large to be a capture")
 
 
 def _checked(path: str, member: tarfile.TarInfo) -> str:
@@ -234,7 +308,7 @@ def _record(
 
 def _parse_meta(path: str, text: fs.Record) -> dict[str, Any]:
     try:
-        meta = json.loads(text) if isinstance(text, str) else None
+        meta = strict_json.loads(text) if isinstance(text, str) else None
     except ValueError:
         meta = None
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
@@ -249,4 +323,9 @@ def _parse_meta(path: str, text: fs.Record) -> dict[str, Any]:
         for place, name in failed.items()
     ):
         raise errors.ArchiveError(path, f"has malformed errors in {_META}")
+    models = meta.setdefault("models", {})
+    if not isinstance(models, dict) or not all(
+        map(pci_ids.is_name, models.values())
+    ):
+        raise errors.ArchiveError(path, f"has malformed models in {_META}")
     return meta

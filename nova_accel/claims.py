@@ -4,7 +4,7 @@
 import dataclasses
 import itertools
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nova_accel import (
     errors,
@@ -18,8 +18,8 @@ from nova_accel import (
 )
 
 # How many ways to serve a server are compared with each other. More need
-# seven different groups that seven cards could serve each: those are
-# taken as they come.
+# seven different groups that seven cards could serve each: the others are
+# left aside.
 MAX_WAYS = 1000
 
 
@@ -55,19 +55,33 @@ def plan(
     pinned = tuple(_pinned(consumer, groups, free, devices))
     open_groups = [group for group in groups if group.slot is None]
     wanted = tuple(matching.slot_groups(open_groups, free, devices))
-    short = ""
-    ways = matching.match(wanted, free, devices, booked)
-    first = next(ways, None)
-    if first is None and booked:
+    is_matched = next(matching.match(wanted, free, devices, booked), None)
+    if booked and is_matched is None:
         return plan(consumer, groups, slots, root, host)
-    ways = itertools.chain(() if first is None else (first,), ways)
-    for matched in _made_first(consumer, ways, free, devices):
+    lacks: list[str] = []
+
+    def has_room(provider: str, served: Sequence[matching.Wanted]) -> bool:
+        device = devices[provider]
+        chosen = [(group, device, provider, n) for group, _, n in served]
+        claims = (
+            *_deal(consumer, chosen, free),
+            *(claim for claim in pinned if claim.provider == provider),
+        )
+        _, lacking = _place(claims, host)
+        lacks.extend([lacking] if lacking else ())
+        return not lacking
+
+    ways = matching.match(wanted, free, devices, booked, has_room)
+    matched = _choose_way(consumer, ways, free)
+    if matched is not None:
         placed, lacking = _place((*matched, *pinned), host)
         if not lacking:
             return placed
-        short = short or lacking
+        lacks.append(lacking)
     raise errors.ClaimError(
-        consumer, short or matching.mismatch(wanted, free, devices)
+        consumer,
+        lacks[0] if lacks else matching.mismatch(wanted, free, devices),
+        public=f"no room on its host for {'; '.join(map(str, groups))}",
     )
 
 
@@ -150,61 +164,42 @@ def _pinned(
         yield _claim(consumer, group, device, provider, identifier)
 
 
-def _made_first(
+def _choose_way(
     consumer: str,
     ways: Iterator[list[matching.Choice]],
     free: Mapping[str, set[str]],
-    devices: Mapping[str, model.Device],
-) -> Iterator[tuple[model.Claim, ...]]:
-    """Yield the claims of each way, those with most of them made first.
+) -> tuple[model.Claim, ...] | None:
+    """Return the claims of the way with most of them made, None of none.
 
     Of equals, the providers' uuids decide: making a way's claims changes
     nothing in its place, so it is found again.
     """
 
-    def key(
-        way: tuple[list[matching.Choice], tuple[model.Claim, ...]],
-    ) -> tuple[int, list[str]]:
-        matched, claims = way
+    def key(claims: tuple[model.Claim, ...]) -> tuple[int, list[str]]:
         made = sum(c.state is model.ClaimState.MADE for c in claims)
-        return -made, [provider for _, _, provider, _ in matched]
+        return -made, [claim.provider for claim in claims]
 
-    def dealt(
-        matched: list[matching.Choice],
-    ) -> tuple[list[matching.Choice], tuple[model.Claim, ...]]:
-        return matched, tuple(_deal(consumer, matched, free, devices))
-
-    compared = [dealt(m) for m in itertools.islice(ways, MAX_WAYS)]
-    for _, claims in sorted(compared, key=key):
-        yield claims
-    for matched in ways:
-        yield dealt(matched)[1]
+    return min(
+        (
+            tuple(_deal(consumer, way, free))
+            for way in itertools.islice(ways, MAX_WAYS)
+        ),
+        key=key,
+        default=None,
+    )
 
 
 def _deal(
     consumer: str,
     matched: Iterable[matching.Choice],
     free: Mapping[str, set[str]],
-    devices: Mapping[str, model.Device],
 ) -> Iterator[model.Claim]:
-    """Yield the claims of a match, slots dealt in their own order.
-
-    Of groups that ask for the same, the provider's uuid decides which
-    comes first: a guest finds its devices in the same order every time.
-    """
+    """Yield the claims of a match, slots dealt in their own order."""
     rest = {provider: sorted(slots) for provider, slots in free.items()}
-    for _, alike in itertools.groupby(matched, key=_asked):
-        for group, device, provider, count in sorted(
-            alike, key=lambda choice: choice[2]
-        ):
-            for identifier in rest[provider][:count]:
-                yield _claim(consumer, group, device, provider, identifier)
-            del rest[provider][:count]
-
-
-def _asked(choice: matching.Choice) -> tuple[frozenset[str], str, int]:
-    group, device, _, count = choice
-    return group.required, device.resource_class, count
+    for group, device, provider, count in matched:
+        for identifier in rest[provider][:count]:
+            yield _claim(consumer, group, device, provider, identifier)
+        del rest[provider][:count]
 
 
 def _claim(
@@ -261,6 +256,45 @@ def _may_be(partition: model.Partition, profile: model.Profile) -> bool:
     flavor: whoever asks sees to it that the partition is the server's.
     """
     return partition.is_nameless and partition.parent not in profile.handles
+
+
+def find_unallocated(
+    held: Iterable[model.Claim],
+    classes: Mapping[str, str],
+    allocated: Mapping[str, Mapping[str, Mapping[str, int]]],
+) -> frozenset[model.ClaimKey]:
+    """Return the claims that no allocation stands for.
+
+    What consumers have allocated beyond their claims counts for claims of
+    others: a server that is moved has its allocation under the uuid of
+    the migration.
+
+    :param classes: by provider the class in which its slots are counted.
+    :param allocated: amounts by provider, consumer and class; providers
+        that are not in it are not known.
+    """
+    keys_by_provider: dict[str, dict[str, list[model.ClaimKey]]] = {}
+    for claim in held:
+        if claim.provider in allocated.keys() & classes.keys():
+            of_provider = keys_by_provider.setdefault(claim.provider, {})
+            of_provider.setdefault(claim.consumer, []).append(claim.key)
+    missing: set[model.ClaimKey] = set()
+    for provider, by_consumer in keys_by_provider.items():
+        amounts = {
+            consumer: resources.get(classes[provider], 0)
+            for consumer, resources in allocated[provider].items()
+        }
+        lacking = [
+            key
+            for consumer, keys in sorted(by_consumer.items())
+            for key in sorted(keys)[amounts.get(consumer, 0) :]
+        ]
+        spare = sum(
+            max(0, amount - len(by_consumer.get(consumer, ())))
+            for consumer, amount in amounts.items()
+        )
+        missing |= set(lacking[spare:])
+    return frozenset(missing)
 
 
 def of_partition(
@@ -394,7 +428,4 @@ def _order(
     """Return by what claims are sorted: large ones first."""
     device = devices[claim.device]
     profile = device.profile(claim.profile)
-    if profile is None:
-        return 0, 0, 0
-    kind = device.geometry.kind(profile.instance)
-    return -(kind.size if kind else 0), -profile.span, -profile.size
+    return packing.size_order(device, profile) if profile else (0, 0, 0)

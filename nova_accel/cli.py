@@ -12,32 +12,39 @@ import os
 import platform
 import sys
 import uuid
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from nova_accel import (
     capture,
     conf,
+    console,
     discovery,
     errors,
     faults,
     inventory,
+    known_kinds,
     model,
     pci,
     plugin,
     policy,
     providers,
     report,
+    unoffered,
 )
 from nova_accel.host import (
     acknowledged,
     drains,
     fs,
     health_facts,
+    known,
     nvml,
+    pci_ids,
+    published,
     quarantine,
     sysfs,
 )
+from nova_accel.host import state_dir as state_dirs
 
 # Exit statuses; argparse ends with the second one itself.
 _UNDONE = 1
@@ -169,7 +176,7 @@ def _add_own(commands: Any) -> None:
     heal.add_argument(
         "--state-dir",
         metavar="DIR",
-        help="[nova_accel] state_dir of nova-compute",
+        help="directory of nova-compute, instead of [nova_accel] state_dir",
     )
     _add_config(heal)
 
@@ -180,8 +187,9 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="nova.conf whose [nova_accel] options to follow; may be"
-        " repeated. Without it: the defaults",
+        help="nova.conf with [nova_accel]; may be repeated. Without it:"
+        f" those of {' and '.join(conf.CONFIG_FILES)} that exist; none with"
+        " --root",
     )
 
 
@@ -194,24 +202,43 @@ def _add_root(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def open_host(root: str) -> tuple[sysfs.HostReader, capture.Meta]:
+def open_host(
+    root: str, settings: conf.Settings | None = None
+) -> tuple[sysfs.HostReader, capture.Meta]:
     """Return a reader for a directory or an archive, and what is known.
 
+    :param settings: see ``open_source``.
     :raises ArchiveError: it is neither.
+    :raises ConfigurationError: it is neither, and of the settings.
     """
-    source, read_gpus, meta = open_source(root)
+    source, read_gpus, meta = open_source(root, settings)
     return sysfs.HostReader(source=source, gpus=read_gpus()), meta
 
 
 def open_source(
-    root: str,
+    root: str, settings: conf.Settings | None = None
 ) -> tuple[fs.Source, Callable[[], nvml.Gpus], capture.Meta]:
     """Return the files of a directory or an archive, and what is known.
 
     The second is what tells of its GPUs, in the words of NVML.
 
+    :param settings: those that ``root`` may be of: then an error names
+        the option and its file.
     :raises ArchiveError: it is neither.
+    :raises ConfigurationError: it is neither, and of the settings.
     """
+    try:
+        return _open_source(root)
+    except errors.ArchiveError as error:
+        if settings is None or root != settings.root:
+            raise
+        raise settings.refusal("root", root, error.reason) from error
+
+
+def _open_source(
+    root: str,
+) -> tuple[fs.Source, Callable[[], nvml.Gpus], capture.Meta]:
+    """See ``open_source``."""
     if os.path.isdir(root + fs.TOP):
         # NVML speaks of this machine, whatever a tree from elsewhere shows.
         is_here = os.path.realpath(root) == "/"
@@ -243,11 +270,18 @@ def _chosen(given: str | None, default: str) -> str:
     return default if given is None else given
 
 
-def _drivers(wanted: Sequence[str]) -> dict[str, plugin.Driver]:
-    drivers = dict(plugin.load(wanted))
+def load_drivers(settings: conf.Settings) -> dict[str, plugin.Driver]:
+    """Return the vendor drivers of ``drivers``, by name.
+
+    :raises ConfigurationError: one can't be loaded, or there is none.
+    """
+    try:
+        drivers = dict(plugin.load(settings.drivers))
+    except errors.ConfigurationError as error:
+        raise settings.refusal("drivers", error.value, error.mend) from error
     if not drivers:
-        raise errors.ConfigurationError(
-            "[nova_accel] drivers",
+        raise settings.refusal(
+            "drivers",
             "(empty)",
             "no vendor driver is installed; install nova-accel with pip so"
             " that its entry points are known",
@@ -255,48 +289,93 @@ def _drivers(wanted: Sequence[str]) -> dict[str, plugin.Driver]:
     return drivers
 
 
-def _settings(arguments: argparse.Namespace) -> conf.Settings:
-    if arguments.config_file:
-        return conf.read_files(arguments.config_file)
-    return conf.Settings(drivers=(), rules=policy.Policy(), root="/")
+def _settings(
+    arguments: argparse.Namespace, is_foreign: bool = False
+) -> conf.Settings:
+    """Return the settings of the named files, or of this machine's.
+
+    :param is_foreign: another host is read; no file of this machine is.
+    """
+    return conf.read_files(_config_files(arguments, is_foreign))
+
+
+def _config_files(
+    arguments: argparse.Namespace, is_foreign: bool = False
+) -> Sequence[str]:
+    """Return the files to read, see ``_settings``."""
+    files: Sequence[str] = arguments.config_file
+    return files or (() if is_foreign else conf.default_files())
 
 
 def _inspect(arguments: argparse.Namespace) -> str:
-    settings = _settings(arguments)
-    host, meta = open_host(_chosen(arguments.root, settings.root))
-    state = discovery.read(host, _drivers(settings.drivers), settings.rules)
+    is_own = arguments.root is None  # state_dir is of the same host
+    settings = _settings(arguments, is_foreign=not is_own)
+    host, meta = open_host(_chosen(arguments.root, settings.root), settings)
+    state = discovery.read(host, load_drivers(settings), settings.rules)
+    state = dataclasses.replace(
+        state, problems=(*settings.problems, *state.problems)
+    )
     state_dir = settings.bitstreams.state_dir
     seen_to = acknowledged.Acknowledged(state_dir)
-    is_own = arguments.root is None  # its notes are of the same host
     ill = health_facts.find(host, state.devices, seen_to if is_own else None)
     if is_own:
-        state = _marked(faults.ill_marks(state, ill), state_dir)
+        is_configured = bool(_config_files(arguments))
+        state = _marked(faults.ill_marks(state, ill), settings, is_configured)
     elif ill:
         state, _ = faults.mark(faults.ill_marks(state, ill), {})
+    book = published.Book()
+    if is_own:
+        book = published.Published(state_dir).read()
+    if book.root is None or arguments.host not in (None, book.root.name):
+        book = published.Book()
     name = arguments.host or meta.get("hostname") or platform.node()
     if not name.isprintable():
         raise errors.MalformedError("host name", name, "printable text")
-    root = providers.ProviderRoot(
+    root = book.root or providers.ProviderRoot(
         name=name, uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
     )
-    tree = inventory.build_tree(root, state, settings.rules)
+    tree = inventory.build_tree(
+        root, state, settings.rules, book.claims, occupied=book.occupied
+    )
+    use = report.Use(claims=book.claims, is_registered=book.is_known)
+    functions = _functions(host)
+    names = _names(functions, _list_models(host, functions, meta))
+    rest = unoffered.find(
+        state,
+        functions,
+        settings.rules,
+        (*host.problems(), *nvml.problems(host.gpus)),
+        names,
+    )
+    state = _named(state, names)
     if arguments.json:
-        return json.dumps(report.as_dict(state, tree), indent=2) + "\n"
-    return report.as_text(state, tree, _functions(host))
+        found = report.as_dict(state, tree, use, rest)
+        return json.dumps(found, indent=2) + "\n"
+    return report.as_text(state, tree, use, rest)
 
 
-def _marked(state: model.HostState, state_dir: str) -> model.HostState:
-    """Return a host with what is set aside and what is drained."""
+def _marked(
+    state: model.HostState, settings: conf.Settings, is_configured: bool
+) -> model.HostState:
+    """Return a host with what is set aside and what is drained.
+
+    :param is_configured: whether a nova.conf was read; without one this
+        need not be a compute host, and a missing directory is no problem.
+    """
+    state_dir = settings.bitstreams.state_dir
     try:
         known = quarantine.Quarantine(state_dir).read()
         drained = drains.Drains(state_dir).read()
     except errors.UnreadableError as error:
-        problem = model.Problem(
-            where=error.path,
-            reason="what is set aside, or drained, can't be told; run this as"
-            " root, or as the user of nova-compute",
+        return faults.unknown_marks(state, str(error), is_first=True)
+    mend = state_dirs.describe_missing(state_dir) if is_configured else ""
+    if mend:
+        missing = settings.refusal("state_dir", state_dir, mend)
+        where = f"{missing.file} {missing.option} = {missing.value}"
+        problem = model.Problem(where=where, reason=mend)
+        state = dataclasses.replace(
+            state, problems=(*state.problems, problem)
         )
-        return dataclasses.replace(state, problems=(*state.problems, problem))
     return faults.drain_marks(faults.mark(state, known)[0], drained)
 
 
@@ -308,14 +387,70 @@ def _functions(host: sysfs.HostReader) -> tuple[pci.PciFunction, ...]:
         return ()  # each driver that needs them has listed it as a problem
 
 
+def _list_models(
+    host: sysfs.HostReader,
+    functions: Iterable[pci.PciFunction],
+    meta: capture.Meta,
+) -> Mapping[str, str]:
+    """Return the names of an archive, or of the host's pci.ids, by ids."""
+    ids = {f"{one.vendor}:{one.product}" for one in functions}
+    models: Mapping[str, str] = meta.get("models", {})
+    # Files of its own: the whole pci.ids does not go into an archive.
+    return models or pci_ids.read(fs.Files(host.files.source), ids)
+
+
+def _names(
+    functions: Iterable[pci.PciFunction], models: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the names of functions' models, by address, where known.
+
+    :param models: names by vendor and device id.
+    """
+    found = {}
+    for one in functions:
+        facts = known.load().of_card(
+            (),
+            one.vendor,
+            one.product,
+            one.subsystem_vendor,
+            one.subsystem_product,
+        )
+        found[str(one.address)] = (
+            facts.product if facts else known_kinds.find_model(one)
+        ) or models.get(f"{one.vendor}:{one.product}", "")
+    return found
+
+
+def _named(
+    state: model.HostState, names: Mapping[str, str]
+) -> model.HostState:
+    """Return the host with names for models that only have ids.
+
+    Only the report names them: traits stay those of the ids.
+    """
+    return dataclasses.replace(
+        state,
+        devices=tuple(
+            dataclasses.replace(
+                device, model=names.get(device.address) or device.model
+            )
+            if device.model == f"{device.vendor_id}:{device.product_id}"
+            else device
+            for device in state.devices
+        ),
+    )
+
+
 def _capture(arguments: argparse.Namespace) -> str:
     host, meta = open_host(_chosen(arguments.root, "/"))
-    state = discovery.read(host, _drivers(()), policy.Policy())
+    every = conf.Settings(drivers=(), rules=policy.Policy(), root="/")
+    state = discovery.read(host, load_drivers(every), every.rules)
     health_facts.find(host, state.devices)  # what it reads is captured, too
     name = meta.get("hostname") or "host"
     day = str(meta.get("date", ""))[:10]
     path = arguments.output or f"nova-accel-{name}-{day}.tar.gz"
-    count = capture.save(host, path, meta)
+    models = _list_models(host, _functions(host), meta)
+    count = capture.save(host, path, {**meta, "models": models})
     return (
         f"{path}: {count} paths,"
         f" {len(state.devices)} devices, {len(state.problems)} problems.\n"
@@ -324,12 +459,16 @@ def _capture(arguments: argparse.Namespace) -> str:
 
 
 def _heal(arguments: argparse.Namespace) -> str:
+    if arguments.state_dir is not None:
+        state_dirs.check_named("--state-dir", arguments.state_dir)
     settings = _settings(arguments)
     state_dir = arguments.state_dir or settings.bitstreams.state_dir
+    if mend := state_dirs.describe_missing(state_dir):
+        raise settings.refusal("state_dir", state_dir, mend)
     notes = quarantine.Quarantine(state_dir)
     seen_to = acknowledged.Acknowledged(state_dir)
-    host, _ = open_host(settings.root)
-    state = discovery.read(host, _drivers(settings.drivers), settings.rules)
+    host, _ = open_host(settings.root, settings)
+    state = discovery.read(host, load_drivers(settings), settings.rules)
     ill = health_facts.find(host, state.devices, seen_to)
     known = notes.read()
     if not arguments.address:
@@ -384,4 +523,4 @@ _COMMANDS: dict[str, Run] = {
 }
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(console.nova_accel())

@@ -2,13 +2,17 @@
 """The options of the ``[nova_accel]`` group."""
 
 import dataclasses
+import difflib
+import glob
 import os
-from collections.abc import Sequence
+import re
+import types
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from oslo_config import cfg
 
-from nova_accel import actions, errors, policy
+from nova_accel import actions, errors, model, policy
 
 GROUP = cfg.OptGroup(
     "nova_accel",
@@ -20,6 +24,11 @@ GROUP = cfg.OptGroup(
 # (nova/virt/libvirt/driver.py, _uri).
 _WHOSE = "system"
 LIBVIRT_URI = f"qemu:///{_WHOSE}"
+# Where a distribution's packages and nova-compute have their settings.
+CONFIG_FILES = ("/etc/nova/nova.conf", "/etc/nova/nova-compute.conf")
+# Sections at least so similar to the group's name are taken for it,
+# misspelt: [nova-accel] and [nova_acel] are, [nova] and [accel] are not.
+_LIKENESS = 0.8
 _KEEP = "keep"
 _MIB = 1 << 20
 
@@ -97,8 +106,11 @@ OPTIONS = [
         " (bitstreams/), notes on devices that failed (faulted/), on those"
         " that were drained (drained/) and on errors that somebody has seen"
         " to (acknowledged/), which outlive a restart,"
-        " what its servers hold (book.json), and how the last pass went"
-        " (status/). It is made if it is missing.",
+        " functions that were not seen clean since a server had them"
+        " (unreleased/), serial numbers of whole functions (serials/),"
+        " what its servers hold (book.json), how the last pass went"
+        " (status/), and the locks of the service (nova-compute.lock and"
+        " nova-compute.next). It is made if it is missing.",
     ),
     cfg.IntOpt(
         "bitstream_cache_mb",
@@ -256,7 +268,12 @@ class SyncSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The options, parsed and checked."""
+    """The options, parsed and checked.
+
+    ``problems`` are sections and options that were not read because they
+    are misspelt; ``files`` is the file of each option that is written in
+    one, or the environment variable that precedes it.
+    """
 
     drivers: tuple[str, ...]
     rules: policy.Policy
@@ -265,6 +282,19 @@ class Settings:
     sync: SyncSettings = SyncSettings()
     #: In MiB/s, 0 where it is not known.
     live_migration_link: int = 0
+    problems: tuple[model.Problem, ...] = ()
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def refusal(
+        self, option: str, value: str, mend: str
+    ) -> errors.ConfigurationError:
+        """Return the error of a value, with the file that has the option.
+
+        :param mend: what is wrong with the value, and what to write.
+        """
+        place = self.files.get(option, "default of")
+        name = f"[{GROUP.name}] {option}"
+        return errors.ConfigurationError(name, value, mend, place)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
@@ -276,10 +306,9 @@ def read_weigher_settings(conf: cfg.ConfigOpts) -> WeigherSettings:
     """Return what nova-scheduler's configuration says of the weigher.
 
     :param conf: parsed. The options are made known in it.
+    :raises ConfigurationError: a value can't be used.
     """
-    conf.register_group(GROUP)
-    conf.register_opts(SCHEDULER_OPTIONS, group=GROUP)
-    group = conf.nova_accel
+    group = _read_group(conf, SCHEDULER_OPTIONS)
     return WeigherSettings(
         free=group.accelerator_free_weight_multiplier,
         function=group.accelerator_function_weight_multiplier,
@@ -291,14 +320,27 @@ def read_weigher_settings(conf: cfg.ConfigOpts) -> WeigherSettings:
 def read_settings(conf: cfg.ConfigOpts) -> Settings:
     """Return this library's settings from a parsed configuration.
 
-    :raises ConfigurationError: a device_spec line is malformed.
+    :raises ConfigurationError: a value can't be used.
     """
-    conf.register_group(GROUP)
-    conf.register_opts(OPTIONS, group=GROUP)
-    group = conf.nova_accel
+    group = _read_group(conf, OPTIONS)
+    if not os.path.isabs(group.state_dir):
+        raise _refusal(
+            conf,
+            "state_dir",
+            group.state_dir,
+            "write an absolute path, as /var/lib/nova/accel",
+        )
+    if not os.path.isabs(group.root):
+        raise _refusal(
+            conf, "root", group.root, "write an absolute path, as /"
+        )
+    try:
+        rules = policy.parse_policy(group.device_spec, _usual(group))
+    except errors.ConfigurationError as error:
+        raise _refusal(conf, "device_spec", error.value, error.mend) from error
     return Settings(
         drivers=tuple(group.drivers),
-        rules=policy.parse_policy(group.device_spec, _usual(group)),
+        rules=rules,
         root=group.root,
         bitstreams=BitstreamSettings(
             images=frozenset(group.bitstream_images),
@@ -313,16 +355,167 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
             metrics_port=group.metrics_port,
         ),
         live_migration_link=group.live_migration_link,
+        problems=tuple(_find_misspelt(conf)),
+        files=_find_files(conf),
     )
 
 
-def _usual(group: Any) -> policy.Rule:
+def _read_group(
+    conf: cfg.ConfigOpts, options: Sequence[cfg.Opt]
+) -> types.SimpleNamespace:
+    """Return the values of some options of the group.
+
+    :raises ConfigurationError: a value is of the wrong type.
+    """
+    conf.register_group(GROUP)
+    conf.register_opts(options, group=GROUP)
+    values = {}
+    for option in options:
+        try:
+            values[option.dest] = conf.nova_accel[option.dest]
+        except cfg.Error as error:
+            expected = _describe_type(option) or str(error)
+            raise _refusal(conf, option.dest, None, expected) from error
+    return types.SimpleNamespace(**values)
+
+
+def _describe_type(option: cfg.Opt) -> str:
+    """Return what to write as a value, empty if any text will do."""
+    choices = getattr(option.type, "choices", None)
+    if choices:
+        return f"write one of {', '.join(choices)}"
+    if not isinstance(option, cfg.IntOpt | cfg.FloatOpt):
+        return ""
+    noun = "a whole number" if isinstance(option, cfg.IntOpt) else "a number"
+    least = getattr(option.type, "min", None)
+    most = getattr(option.type, "max", None)
+    if most is not None:
+        return f"write {noun} from {least} to {most}"
+    return f"write {noun}" + ("" if least is None else f", {least} or more")
+
+
+def _refusal(
+    conf: cfg.ConfigOpts, option: str, value: str | None, mend: str
+) -> errors.ConfigurationError:
+    """Return the error of a value, with the place where it is written.
+
+    :param value: None for the value that applies, the last one written.
+    """
+    place, found = "nova.conf", ""
+    for path, sections in _read_sections(conf):
+        for section, keys in sections.items():
+            if section.lower() != GROUP.name:
+                continue
+            for text in keys.get(option, ()):
+                if value is None or text == value:
+                    place, found = path, text
+    # The environment goes before files (oslo.config, use_env).
+    variable = _variable(option)
+    if variable in os.environ:
+        place, found = f"environment {variable}", os.environ[variable]
+    return errors.ConfigurationError(
+        f"[{GROUP.name}] {option}",
+        found if value is None else value,
+        mend,
+        place,
+    )
+
+
+def _variable(option: str) -> str:
+    """Return the environment variable of an option."""
+    return f"OS_{GROUP.name}__{option}".upper()
+
+
+def _find_files(conf: cfg.ConfigOpts) -> dict[str, str]:
+    """Return the last file that has each option of the group."""
+    files: dict[str, str] = {}
+    for path, sections in _read_sections(conf):
+        for section, keys in sections.items():
+            if section.lower() == GROUP.name:
+                files |= dict.fromkeys(keys, path)
+    for variable, option in ((_variable(o.dest), o.dest) for o in OPTIONS):
+        if variable in os.environ:
+            files[option] = f"environment {variable}"
+    return files
+
+
+def _read_sections(
+    conf: cfg.ConfigOpts,
+) -> Iterator[tuple[str, Mapping[str, Mapping[str, Sequence[str]]]]]:
+    """Yield each configuration file and its sections as they are written.
+
+    A configuration that was not read from files has none.
+    """
+    # Attributes of a configuration that was parsed.
+    paths = list(getattr(conf, "config_file", None) or ())
+    for place in conf.config_dirs or getattr(conf, "config_dir", None) or ():
+        pattern = os.path.join(os.path.expanduser(place), "*.conf")
+        paths += sorted(glob.glob(pattern))
+    for path in paths:
+        sections: dict[str, dict[str, Any]] = {}
+        try:
+            cfg.ConfigParser(path, sections).parse()
+        except (OSError, UnicodeDecodeError, cfg.ParseError):
+            continue  # oslo.config itself refuses what the service reads
+        yield path, sections
+
+
+def _find_misspelt(conf: cfg.ConfigOpts) -> Iterator[model.Problem]:
+    """Yield a problem for each unknown option of the group.
+
+    And for each section whose name is nearly that of the group.
+    """
+    names = [option.name for option in (*OPTIONS, *SCHEDULER_OPTIONS)]
+    for path, sections in _read_sections(conf):
+        for section, keys in sections.items():
+            if section.lower() == GROUP.name:
+                yield from (
+                    _misspelt(f"{path} [{section}] {key}", "option", nearest)
+                    for key in sorted(keys.keys() - {*names})
+                    for nearest in [difflib.get_close_matches(key, names, 1)]
+                )
+            elif _is_like_group(section):
+                yield _misspelt(
+                    f"{path} [{section}]", "section", [f"[{GROUP.name}]"]
+                )
+
+
+def _is_like_group(section: str) -> bool:
+    name, letters = (
+        re.sub("[^a-z]", "", text.lower()) for text in (GROUP.name, section)
+    )
+    matcher = difflib.SequenceMatcher(None, name, letters)
+    return letters.startswith(name) or matcher.ratio() >= _LIKENESS
+
+
+def _misspelt(
+    where: str, noun: str, nearest: Sequence[str]
+) -> model.Problem:
+    hint = f"did you mean {nearest[0]}?" if nearest else "remove it"
+    return model.Problem(
+        where=where,
+        reason=f"is ignored: nova-accel has no such {noun}; {hint}",
+    )
+
+
+def _usual(group: types.SimpleNamespace) -> policy.Rule:
     """Return what counts for devices of which no line speaks."""
     sizes = group.vgpu_sizes
     return policy.Rule(
         is_mixed=None if sizes == _KEEP else sizes == policy.MIXED,
         is_dynamic=group.mig_instances == policy.DYNAMIC,
     )
+
+
+def read_own_root() -> str:
+    """Return ``root`` of the configuration that this process was started with.
+
+    Nova's privileged daemon reads the files of its command line, which a
+    caller of its functions has no influence on.
+    """
+    cfg.CONF.register_group(GROUP)
+    cfg.CONF.register_opts(OPTIONS, group=GROUP)
+    return str(cfg.CONF.nova_accel.root)
 
 
 def read_files(paths: Sequence[str]) -> Settings:
@@ -345,11 +538,48 @@ def parse_files(paths: Sequence[str]) -> tuple[cfg.ConfigOpts, Settings]:
     conf = cfg.ConfigOpts()
     try:
         conf([], default_config_files=list(paths), default_config_dirs=[])
-        return conf, read_settings(conf)
-    except cfg.Error as error:
-        raise errors.ConfigurationError(
-            "files", ", ".join(paths), str(error)
-        ) from error
+    except (cfg.Error, OSError, UnicodeDecodeError) as error:
+        raise _unreadable(paths, error) from error
+    return conf, read_settings(conf)
+
+
+def _unreadable(
+    paths: Sequence[str], error: Exception
+) -> errors.ConfigurationError:
+    """Return the error of configuration files that can't be parsed."""
+    mend = str(error)
+    if isinstance(error, OSError):
+        paths = (str(error.filename),)
+        mend = f"can't be read ({error.strerror})"
+    elif isinstance(error, UnicodeDecodeError):
+        paths = [path for path in paths if not _is_text(path)]
+        mend = "is not UTF-8; convert it, or remove the odd characters"
+    elif isinstance(error, cfg.ConfigFilesNotFoundError):
+        paths, mend = tuple(error.config_files), "does not exist"
+    elif isinstance(error, cfg.ConfigFilesPermissionDeniedError):
+        paths = tuple(error.config_files)
+        mend = "can't be read by this user; run this as root, or as nova"
+    elif isinstance(error, cfg.ConfigFileParseError):
+        paths = (error.config_file,)
+        mend = str(error.msg).replace(f"at {error.config_file}:", "line ")
+    return errors.ConfigurationError(
+        "file", ", ".join(paths), mend, "configuration"
+    )
+
+
+def _is_text(path: str) -> bool:
+    """Return whether a file can be decoded as oslo.config does it."""
+    try:
+        with open(path) as file:
+            file.read()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def default_files() -> tuple[str, ...]:
+    """Return those of CONFIG_FILES that exist."""
+    return tuple(path for path in CONFIG_FILES if os.path.exists(path))
 
 
 def libvirt_uri(conf: cfg.ConfigOpts | None) -> str:

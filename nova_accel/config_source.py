@@ -24,6 +24,7 @@ importing this module changes nothing.
 """
 
 import importlib.util
+import logging
 import sys
 from collections.abc import Sequence
 from importlib import abc, machinery
@@ -32,6 +33,13 @@ from types import ModuleType
 from typing import Any
 
 from oslo_config import cfg, sources
+
+LOG = logging.getLogger(__name__)
+
+# The logger of oslo.config, whose errors precede the service's own log, and
+# the logger of Nova's loader of compute drivers, which has one.
+_OSLO_CONFIG, _LOADER = "oslo_config.cfg", "nova.virt.driver"
+_NOT_LOADED = "could not load configuration from"
 
 SHIM = "nova.virt.accel"
 COMPUTE_DRIVER = "accel.AccelLibvirtDriver"
@@ -85,8 +93,64 @@ class Source(sources.ConfigurationSource):
         return sources._NoValue, None
 
 
+class DeferredLog(logging.Filter):
+    """Repeats messages about this source in nova-compute's log.
+
+    oslo.config opens sources before a service has a log. The messages are
+    logged with the first record of Nova's loader of compute drivers, so
+    only in nova-compute. A filter, not a handler: a handler would keep
+    oslo.config's own record from standard error.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._errors: list[str] = []
+        self._opened: list[cfg.ConfigOpts] = []
+
+    def install(self) -> None:
+        """See the records of both loggers; once, however often called."""
+        for name in (_OSLO_CONFIG, _LOADER):
+            logging.getLogger(name).addFilter(self)
+
+    def note_opened(self, conf: cfg.ConfigOpts) -> None:
+        """Remember a configuration that named this source."""
+        self._opened.append(conf)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep an error about the source, or log the messages so far."""
+        if record.name == _LOADER:
+            self._log()
+        elif str(record.msg).startswith(_NOT_LOADED):
+            group = record.args[0] if isinstance(record.args, tuple) else ""
+            message = record.getMessage()
+            if "accel" in str(group) and message not in self._errors:
+                self._errors.append(message)
+        return True
+
+    def _log(self) -> None:
+        messages, self._errors = self._errors, []
+        opened, self._opened = self._opened, []
+        for message in messages:
+            LOG.error("%s; accelerators are not offered", message)
+        drivers = {getattr(conf, "compute_driver", None) for conf in opened}
+        for driver in drivers - {None, COMPUTE_DRIVER}:
+            LOG.warning(
+                "[DEFAULT] compute_driver = %s precedes config_source:"
+                " accelerators are not offered; remove this line, or"
+                " config_source",
+                driver,
+            )
+
+
+_DEFERRED_LOG = DeferredLog()
+
+
 class Driver(sources.ConfigurationSourceDriver):
     """The entry point ``nova_accel`` of ``oslo.config.driver``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        _DEFERRED_LOG.install()
 
     def list_options_for_discovery(self) -> list[Any]:
         """Return no options: naming the source is all there is to set."""
@@ -97,4 +161,5 @@ class Driver(sources.ConfigurationSourceDriver):
     ) -> sources.ConfigurationSource:
         """Return the source, with ``nova.virt.accel`` importable."""
         install_finder()
+        _DEFERRED_LOG.note_opened(conf)
         return Source()

@@ -22,8 +22,16 @@ class AcceleratorError(Exception):
         self._message = message
 
     def __str__(self) -> str:
-        """Return the message."""
+        """Return the message, for the operator."""
         return self._message
+
+    @property
+    def public(self) -> str:
+        """Return the message for the owner of a server.
+
+        It names no host, no device, and nothing of other servers.
+        """
+        return "the host can't provide the accelerators of the server"
 
 
 class ConfigurationError(AcceleratorError):
@@ -44,6 +52,7 @@ class ConfigurationError(AcceleratorError):
         self.option = option
         self.value = value
         self.mend = mend
+        self.file = file
 
 
 class UnreadableError(AcceleratorError):
@@ -91,14 +100,26 @@ class ClaimError(AcceleratorError):
 
     :param consumer: uuid of the server.
     :param reason: what is missing, and where.
+    :param public: the same for the owner of the server, empty for a text
+        that gives no reason.
     """
 
-    def __init__(self, consumer: str, reason: str) -> None:
+    def __init__(self, consumer: str, reason: str, public: str = "") -> None:
         super().__init__(
-            f"accelerators of server {consumer}: {reason}", consumer, reason
+            f"accelerators of server {consumer}: {reason}",
+            consumer,
+            reason,
+            public,
         )
         self.consumer = consumer
         self.reason = reason
+        self._public = public
+
+    @property
+    def public(self) -> str:
+        """Return the message for the owner of the server."""
+        public = self._public or "they are not available on its host"
+        return f"accelerators of server {self.consumer}: {public}"
 
 
 class ActionError(AcceleratorError):
@@ -169,6 +190,16 @@ class BitstreamError(AcceleratorError):
         self.image = image
         self.reason = reason
         self.is_local = is_local
+
+    @property
+    def public(self) -> str:
+        """Return the message for the owner of a server.
+
+        What is wrong with the image itself, its user has to know.
+        """
+        if self.is_local:
+            return f"bitstream {self.image}: the host can't provide it now"
+        return str(self)
 
 
 class ToolError(AcceleratorError):

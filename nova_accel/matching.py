@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which devices serve which groups of a flavor."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from nova_accel import flavors, model, names, regions
 
 Wanted = tuple[flavors.RequestGroup, str, int]
 Choice = tuple[flavors.RequestGroup, model.Device, str, int]
+HasRoom = Callable[[str, Sequence[Wanted]], bool]
 
 # Technologies that give functions away as they are: nothing is cut, so a
 # function that a server holds shows no partition.
@@ -40,38 +42,124 @@ def match(
     free: Mapping[str, set[str]],
     devices: Mapping[str, model.Device],
     booked: model.Booked,
+    has_room: HasRoom = lambda provider, groups: True,
 ) -> Iterator[list[Choice]]:
     """Yield the ways to serve every group and to use up every slot.
 
-    A server has a handful of groups: plain backtracking serves. Groups
-    that ask for the same are not tried in each other's place.
-    """
-    left = {provider: len(slots) for provider, slots in free.items()}
-    fitting = [
-        [
-            provider
-            for provider in _candidates(group, name, free, devices)
-            if _is_covered(group, devices[provider], booked.get(provider))
-        ]
-        for group, name, _ in wanted
-    ]
+    Neighbours that ask for the same are not tried in each other's place;
+    of their providers the uuids decide the order. What was searched in
+    vain is not searched again, so failing takes no more steps than there
+    are sets of groups.
 
-    def search(index: int, before: int) -> Iterator[list[Choice]]:
-        if index == len(wanted):
-            if not any(left.values()):
+    :param has_room: returns whether a device can make what all of its
+        slots stand for, by provider and groups in order.
+    """
+    search = _Search(wanted, free, devices, booked, has_room)
+    for way in search.run(0, 0):
+        yield [
+            (group, devices[provider], provider, count)
+            for (group, _, count), provider in zip(
+                wanted, _in_order(way, search.kinds), strict=True
+            )
+        ]
+
+
+class _Search:
+    """Backtracking over the providers that may serve each group.
+
+    ``kinds`` has a number for each group, one for those that ask for the
+    same. ``served`` are the numbers of the groups on each provider so far,
+    ``left`` its slots that are not used yet, ``unspent`` what is booked
+    beyond: it pays for all groups on a device together.
+    """
+
+    def __init__(
+        self,
+        wanted: Sequence[Wanted],
+        free: Mapping[str, set[str]],
+        devices: Mapping[str, model.Device],
+        booked: model.Booked,
+        has_room: HasRoom,
+    ) -> None:
+        self.wanted = wanted
+        self.devices = devices
+        self.has_room = has_room
+        self.fitting = [
+            _candidates(group, name, free, devices)
+            for group, name, _ in wanted
+        ]
+        self.kinds = _number_alike(wanted, self.fitting, devices)
+        self.left = {provider: len(slots) for provider, slots in free.items()}
+        self.unspent = {p: dict(amounts) for p, amounts in booked.items()}
+        self.served: dict[str, tuple[int, ...]] = dict.fromkeys(free, ())
+        self.rooms: dict[tuple[str, tuple[int, ...]], bool] = {}
+        self.failed: set[tuple[object, ...]] = set()
+
+    def run(self, index: int, before: int) -> Iterator[list[str]]:
+        """Yield the providers of the groups from one on, in each way.
+
+        :param before: the place, among the providers that fit, of the one
+            that serves the group before.
+        """
+        if index == len(self.wanted):
+            if not any(self.left.values()):
                 yield []
             return
-        group, _, count = wanted[index]
-        first = before if _is_repeated(wanted, index) else 0
-        for place, provider in enumerate(fitting[index]):
-            if place < first or left[provider] < count:
+        is_repeated = index and self.kinds[index] == self.kinds[index - 1]
+        first = before if is_repeated else 0
+        state = self._state(index, first)
+        if state in self.failed:
+            return
+        is_found = False
+        for place in range(first, len(self.fitting[index])):
+            provider = self.fitting[index][place]
+            if not self._can_take(index, provider):
                 continue
-            left[provider] -= count
-            for rest in search(index + 1, place):
-                yield [(group, devices[provider], provider, count), *rest]
-            left[provider] += count
+            self.served[provider] += (index,)
+            self._take(index, provider, 1)
+            if self._has_room(provider):
+                for rest in self.run(index + 1, place):
+                    is_found = True
+                    yield [provider, *rest]
+            self._take(index, provider, -1)
+            self.served[provider] = self.served[provider][:-1]
+        if not is_found:
+            self.failed.add(state)
 
-    yield from search(0, 0)
+    def _state(self, index: int, first: int) -> tuple[object, ...]:
+        """Return all that the ways from a group on depend on.
+
+        Used up devices make no difference.
+        """
+        return index, first, *(
+            self._kinds_on(provider) if slots else None
+            for provider, slots in self.left.items()
+        )
+
+    def _kinds_on(self, provider: str) -> tuple[int, ...]:
+        return tuple(self.kinds[index] for index in self.served[provider])
+
+    def _can_take(self, index: int, provider: str) -> bool:
+        group, _, count = self.wanted[index]
+        return self.left[provider] >= count and _is_covered(
+            group, self.devices[provider], self.unspent.get(provider)
+        )
+
+    def _take(self, index: int, provider: str, times: int) -> None:
+        group, _, count = self.wanted[index]
+        self.left[provider] -= times * count
+        funds = self.unspent.get(provider)
+        _spend(group, self.devices[provider], funds, times)
+
+    def _has_room(self, provider: str) -> bool:
+        """Return whether a device has room, once its slots are used up."""
+        if self.left[provider]:
+            return True
+        key = provider, self._kinds_on(provider)
+        if key not in self.rooms:
+            groups = [self.wanted[index] for index in self.served[provider]]
+            self.rooms[key] = self.has_room(provider, groups)
+        return self.rooms[key]
 
 
 def mismatch(
@@ -185,9 +273,55 @@ def _is_covered(
     )
 
 
-def _is_repeated(wanted: Sequence[Wanted], index: int) -> bool:
-    """Return whether a group asks for what the one before it does."""
-    if not index:
-        return False
-    (group, *asked), (other, *other_asked) = wanted[index], wanted[index - 1]
-    return asked == other_asked and group.required == other.required
+def _spend(
+    group: flavors.RequestGroup,
+    device: model.Device,
+    funds: dict[str, int] | None,
+    times: int,
+) -> None:
+    """Take from what is booked on a device what a group costs."""
+    for name, amount in group.resources.items():
+        if funds is not None and name in device.counters:
+            funds[name] = funds.get(name, 0) - times * amount
+
+
+def _number_alike(
+    wanted: Sequence[Wanted],
+    fitting: Sequence[Sequence[str]],
+    devices: Mapping[str, model.Device],
+) -> list[int]:
+    """Return a number for each group, one for those that ask for the same.
+
+    They get the same profile of each device, so the same claims.
+    """
+    numbers: dict[object, int] = {}
+    return [
+        numbers.setdefault(
+            (
+                name,
+                count,
+                tuple(sorted(group.resources.items())),
+                group.bitstream,
+                regions.wanted_functions(group),
+                tuple(
+                    (provider, profile.name)
+                    for provider in providers
+                    if (profile := profile_of(group, devices[provider]))
+                ),
+            ),
+            len(numbers),
+        )
+        for (group, name, count), providers in zip(
+            wanted, fitting, strict=True
+        )
+    ]
+
+
+def _in_order(way: Sequence[str], kinds: Sequence[int]) -> Iterator[str]:
+    """Yield the providers of a way, those of alike neighbours sorted.
+
+    A guest finds its devices in the same order every time.
+    """
+    pairs = zip(kinds, way, strict=True)
+    for _, alike in itertools.groupby(pairs, key=lambda pair: pair[0]):
+        yield from sorted(provider for _, provider in alike)

@@ -100,8 +100,8 @@ def compare_kinds(
 def _words(kind: model.InstanceKind) -> str:
     starts = ",".join(map(str, kind.starts))
     return (
-        f"{kind.limit} of {kind.slices} slices, {kind.size} of memory at"
-        f" {starts}"
+        f"{kind.limit} of {kind.slices} slices, placements"
+        f" {{{starts}}}:{kind.size}"
     )
 
 

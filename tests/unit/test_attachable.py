@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
+import pathlib
 
 import pytest
 from hypothesis import assume, given
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 
 from nova_accel import attachable, errors, model, names, packing
 from tests import fpga, strategies
+from tests.hosts import look
 
 ROOT = strategies.ROOT
 
@@ -43,6 +45,10 @@ def test_what_is_drained_or_at_fault_is_left_out(
             dataclasses.replace(devices[0], drain="", fault="it fell"),
             "it fell",
         ),
+        (
+            dataclasses.replace(devices[0], marks_unknown="no permission"),
+            "no permission",
+        ),
     ):
         offer = attachable.Offer(
             device=device,
@@ -58,19 +64,6 @@ def test_a_profile_that_no_device_has() -> None:
     with pytest.raises(errors.MalformedError) as caught:
         attachable.find("T4-4Q", ROOT, model.HostState(devices=()))
     assert "one of: (nothing)" in str(caught.value)
-
-
-def test_a_profile_is_meant_by_name_or_trait() -> None:
-    profile = model.Profile(
-        name="T4-4Q",
-        trait="CUSTOM_VGPU_NVIDIA_T4_4Q",
-        charges={"VGPU": 1},
-        available=1,
-    )
-    for word in ("T4-4Q", "t4-4q", "CUSTOM_VGPU_NVIDIA_T4_4Q", "nvidia t4 4q"):
-        assert attachable.is_named(word, profile), word
-    for word in ("", "4Q8", "T4-8Q", "CUSTOM_VGPU_NVIDIA_T4_4"):
-        assert not attachable.is_named(word, profile), word
 
 
 def test_a_region_is_meant_by_its_interface_and_given_with_a_bitstream() -> (
@@ -116,3 +109,24 @@ def test_a_bitstream_is_for_regions() -> None:
     with pytest.raises(errors.MalformedError) as caught:
         attachable.find(profile.name, ROOT, host, is_loaded=True)
     assert "one of an FPGA region" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["T4-4Q", "t4-4q", "GRID T4-4Q", "CUSTOM_VGPU_NVIDIA_T4_4Q", "nvidia-232"],
+)
+def test_a_profile_of_the_host_has_many_spellings(
+    text: str, tmp_path: pathlib.Path
+) -> None:
+    host = look.read(look.make("t4-mdev", tmp_path / "host"))
+    found = attachable.find(text, ROOT, host)
+    assert {offer.profile.name for offer in found} == {"T4-4Q"}
+
+
+def test_a_class_means_its_only_profile(tmp_path: pathlib.Path) -> None:
+    host = look.read(look.make("qat", tmp_path / "host"))
+    with pytest.raises(errors.MalformedError):
+        attachable.find("CUSTOM_QAT_VF", ROOT, host)
+    host = look.read(look.make("nvme", tmp_path / "other"))
+    (offer, *_) = attachable.find("CUSTOM_NVME_VF", ROOT, host)
+    assert offer.profile.name == "144d:a824-VF"

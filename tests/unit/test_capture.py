@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 import errno
+import gzip
 import io
 import json
 import pathlib
 import shutil
 import tarfile
+import tempfile
+import tracemalloc
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nova_accel import capture, cli, discovery, errors, model, policy
 from nova_accel.host import nvml, sysfs
@@ -201,6 +206,9 @@ def archive_of(path: pathlib.Path, *members: tuple[str, str]) -> str:
         (("meta.json", '{"format": 1, "errors": {"/sys/a": "EVIL"}}'),),
         (("meta.json", '{"format": 1, "errors": {"/sys/a": []}}'),),
         (("meta.json", '{"format": 1, "errors": {"/etc/a": "EIO"}}'),),
+        (("meta.json", '{"format": 1, "models": []}'),),
+        (("meta.json", '{"format": 1, "models": {"1002:74a1": 7}}'),),
+        (("meta.json", '{"format": 1, "models": {"1002:74a1": "\\n"}}'),),
         (("meta.json", GOOD_META), ("../escape", "x")),
         (("meta.json", GOOD_META), ("sys/../../escape", "x")),
         (("meta.json", GOOD_META), ("/etc/passwd", "x")),
@@ -257,3 +265,128 @@ def test_links_in_an_archive_lead_nowhere_else(
         with pytest.raises(errors.UnreadableError) as caught:
             host.attribute("0000:01:00.0", name)
         assert caught.value.number == errno.ENOENT
+
+
+MIB = 1 << 20
+PLACE = "sys/bus/pci/devices"
+
+
+def member(name: str, **records: str) -> bytes:
+    """Return the headers of an empty file, with these records of pax."""
+    info = tarfile.TarInfo(name)
+    info.pax_headers = records
+    return info.tobuf(tarfile.PAX_FORMAT)
+
+
+def global_headers(count: int) -> bytes:
+    return b"".join(
+        tarfile.TarInfo.create_pax_global_header({f"k{n}": "v" * 20_000})
+        + member(f"{PLACE}/{n}")
+        for n in range(count)
+    )
+
+
+def old_sparse(size: int) -> bytes:
+    """Return a file of GNU's old sparse format that claims this size."""
+    info = tarfile.TarInfo(f"{PLACE}/a")
+    info.type = tarfile.GNUTYPE_SPARSE
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[386:410] = b"%011o\0" % 0 + b"%011o\0" % 0
+    header[483:495] = b"%011o\0" % size
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header)
+
+
+HOSTILE = {
+    "long name": tarfile.TarInfo("sys/" + "a" * 32 * MIB).tobuf(
+        tarfile.GNU_FORMAT
+    ),
+    "pax record": member("sys/a", comment="a" * 32 * MIB),
+    "global headers": global_headers(800),
+    "sparse of pax": member(
+        f"{PLACE}/a", **{"GNU.sparse.size": str(64 * MIB)}
+    ),
+    "sparse of GNU": old_sparse(64 * MIB),
+    "no header ends": member("sys/a", comment="a")[:1024] * 20_000,
+    "a large file": member(f"{PLACE}/a", size=str(64 * MIB))
+    + bytes(64 * MIB),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_archive_is_refused_in_little_memory(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    path = tmp_path / "odd.tar.gz"
+    meta = tarfile.TarInfo("meta.json")
+    meta.size = len(GOOD_META)
+    with gzip.open(path, "wb", 1) as file:
+        file.write(meta.tobuf() + GOOD_META.encode().ljust(512, b"\0"))
+        file.write(HOSTILE[name] + bytes(1024))
+    tracemalloc.start()
+    try:
+        with pytest.raises(errors.ArchiveError, match="too large"):
+            capture.load(str(path))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * MIB
+
+
+def test_a_pax_record_longer_than_any_file_is_malformed(
+    tmp_path: pathlib.Path,
+) -> None:
+    path, record = tmp_path / "odd.tar.gz", b"9" * 20 + b" path=x\n"
+    header = tarfile.TarInfo("x")
+    header.type, header.size = tarfile.XHDTYPE, len(record)
+    with gzip.open(path, "wb") as file:
+        file.write(header.tobuf() + record.ljust(512, b"\0") + bytes(1024))
+    with pytest.raises(errors.ArchiveError, match="is no archive"):
+        capture.load(str(path))
+
+
+def test_headers_count_in_the_size_of_an_archive(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = archive_of(
+        tmp_path / "odd.tar.gz",
+        ("meta.json", GOOD_META),
+        *((f"{PLACE}/{n}", "") for n in range(40)),
+    )
+    assert capture.load(path)
+    monkeypatch.setattr(capture, "_MAX_BYTES", 40 * 512)
+    with pytest.raises(errors.ArchiveError, match="too large"):
+        capture.load(path)
+
+
+@given(st.binary(max_size=3000))
+@settings(max_examples=200)
+def test_anything_may_be_in_an_archive(content: bytes) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(gzip.compress(content, 1))
+        file.flush()
+        with pytest.raises(errors.ArchiveError):
+            capture.load(file.name)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 511), st.binary(min_size=1, max_size=12)),
+        max_size=3,
+    ),
+)
+@settings(max_examples=200)
+def test_damaged_headers_are_refused(
+    damage: list[tuple[int, bytes]],
+) -> None:
+    content = bytearray(member("sys/a", path="sys/b", size="0")[:1536])
+    for place, data in damage:
+        content[place : place + len(data)] = data
+    content[148:156] = b" " * 8
+    content[148:156] = b"%06o\0 " % sum(content[:512])
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(gzip.compress(bytes(content) + bytes(1024), 1))
+        file.flush()
+        with pytest.raises(errors.ArchiveError):
+            capture.load(file.name)

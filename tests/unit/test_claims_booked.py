@@ -5,6 +5,8 @@ import dataclasses
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nova_accel import claims, model, names
 from tests import strategies
@@ -65,8 +67,113 @@ def charge(claim: model.Claim, address: str) -> int:
     return profile.charges[MEMORY]
 
 
+@pytest.mark.parametrize("both", [A, B])
+def test_what_was_booked_on_a_card_pays_for_all_groups_together(
+    both: str,
+) -> None:
+    host = model.HostState(
+        devices=tuple(
+            dataclasses.replace(
+                device,
+                profiles=tuple(
+                    dataclasses.replace(p, available=2)
+                    for p in device.profiles
+                ),
+            )
+            for device in HOST.devices
+        )
+    )
+    small, large = GROUPS
+    groups = (small, large, dataclasses.replace(large, suffix="_M"))
+    slots = [
+        slot
+        for device in host.devices
+        for slot in strategies.slots_of(device)[: 1 + (device.address == both)]
+    ]
+    sizes = {A: 8192, B: 8192} | {both: 4096 + 8192}
+    allocated = {
+        names.provider_uuid(ROOT.uuid, address): {
+            "VGPU": 1 + (address == both),
+            MEMORY: size,
+        }
+        for address, size in sizes.items()
+    }
+
+    found = claims.plan(CONSUMER, groups, slots, ROOT, host, allocated)
+
+    made = dict.fromkeys(sizes, 0)
+    for claim in found:
+        made[claim.device] += charge(claim, claim.device)
+    assert made == sizes
+
+
 def test_a_flavor_edited_since_is_still_served() -> None:
     """What was booked agrees with no match: it decides nothing."""
     small = booked({A: 1, B: 1})
     found = claims.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST, small)
     assert found == claims.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST)
+
+
+# -- claims without an allocation -----------------------------------------
+
+CLASSES = {"card": "VGPU"}
+SERVERS = ("server-1", "server-2", "server-3")
+
+
+def held(*consumers: str) -> list[model.Claim]:
+    """Return one claim for each consumer, each in a slot of its own."""
+    return [
+        model.Claim(
+            consumer=consumer,
+            provider="card",
+            device="0000:3b:00.0",
+            profile="P",
+            slot=f"slot-{number}",
+            parent="0000:3b:00.0",
+            handle=f"handle-{number}",
+            technology="mdev",
+        )
+        for number, consumer in enumerate(consumers)
+    ]
+
+
+def missing(
+    allocated: dict[str, int], *consumers: str
+) -> list[tuple[str, str]]:
+    found = claims.find_unallocated(
+        held(*consumers),
+        CLASSES,
+        {"card": {c: {"VGPU": n} for c, n in allocated.items()}},
+    )
+    return sorted((consumer, slot) for consumer, _, slot in found)
+
+
+def test_a_claim_without_an_allocation_is_found() -> None:
+    assert missing({"server-1": 1}, *SERVERS[:2]) == [("server-2", "slot-1")]
+    one, two = "server-1", "server-1"
+    assert missing({"server-1": 1}, one, two) == [("server-1", "slot-1")]
+    assert missing({"server-1": 2}, one, two) == []
+
+
+def test_an_allocation_of_a_migration_stands_for_its_server() -> None:
+    """Which server a consumer without claims belongs to is not known."""
+    assert missing({"migration": 1}, "server-1") == []
+    assert missing({"migration": 1}, *SERVERS[:2]) == [
+        ("server-2", "slot-1")
+    ]
+
+
+def test_a_provider_that_could_not_be_asked_is_left_out() -> None:
+    assert claims.find_unallocated(held("server-1"), CLASSES, {}) == set()
+
+
+@given(st.lists(st.sampled_from(SERVERS)), st.data())
+def test_no_more_is_reserved_than_is_not_allocated(
+    consumers: list[str], data: st.DataObject
+) -> None:
+    amounts = st.dictionaries(
+        st.sampled_from((*SERVERS, "migration")), st.integers(0, 4)
+    )
+    allocated = data.draw(amounts)
+    gap = len(consumers) - sum(allocated.values())
+    assert len(missing(allocated, *consumers)) == max(0, gap)

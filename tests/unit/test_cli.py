@@ -13,14 +13,17 @@ import os
 import pathlib
 import subprocess
 import sys
+import uuid
 from typing import Any
 
 import pytest
 
-from nova_accel import cli, report
+from nova_accel import cli, model, names, providers, report
+from nova_accel.host import published
 from tests.hosts import look
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+NODE = providers.ProviderRoot(name="node7", uuid=str(uuid.UUID(int=0x7777)))
 UPDATE = "NOVA_ACCEL_UPDATE_GOLDEN"
 Output = pytest.CaptureFixture[str]
 
@@ -66,7 +69,12 @@ def test_the_json_has_the_keys_that_other_tools_read(
     found: dict[str, Any] = json.loads(
         run(capsys, "inspect", "--json", "--root", str(root))
     )
-    assert found.keys() == {"devices", "providers", "problems"}
+    assert found.keys() == {
+        "devices",
+        "providers",
+        "not_offered",
+        "problems",
+    }
     for device in found["devices"]:
         optional = {"vendor_id", "product_id", "parent", "region"}
         assert device.keys() - optional - {"fault", "drain"} == {
@@ -105,9 +113,8 @@ def test_a_host_without_accelerators_gets_a_sentence(
     root = look.make("nothing", tmp_path)
     text = run(capsys, "inspect", "--root", str(root))
     assert text.startswith(report.NOTHING + "\n")
-    # What an operator may have expected is named, with the reason.
-    assert "0000:03:00.0  1a03:2000" in text
-    assert "boot display" in text
+    # The display of a management controller is no accelerator.
+    assert "1a03:2000" not in text
 
 
 def test_this_machine_can_be_inspected(capsys: Output) -> None:
@@ -129,6 +136,93 @@ def test_a_policy_is_followed(tmp_path: pathlib.Path, capsys: Output) -> None:
     assert [d["address"] for d in found["devices"]] == ["0000:af:00.0"]
     (provider,) = found["providers"]
     assert provider["inventories"]["VGPU"]["total"] == 2
+
+
+@pytest.fixture
+def compute(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Return the nova.conf of a T4 host whose nova-compute has run."""
+    root = look.make("t4-mdev", tmp_path / "host")
+    path, state_dir = tmp_path / "nova.conf", tmp_path / "state"
+    path.write_text(
+        "[nova-accel]\n[nova_accel]\ndevce_spec = {}\n"
+        f"root = {root}\nstate_dir = {state_dir}\n"
+    )
+    mdev = "0f0e6f0a-0000-4000-8000-000000000000"
+    claim = model.Claim(
+        consumer=str(uuid.UUID(int=7)),
+        provider=names.provider_uuid(NODE.uuid, "0000:af:00.0"),
+        device="0000:af:00.0",
+        profile="T4-4Q",
+        slot=mdev,
+        parent="0000:af:00.0",
+        handle=mdev,
+        technology="mdev",
+        state=model.ClaimState.MADE,
+    )
+    published.Published(str(state_dir)).write(NODE, [claim], [])
+    return path
+
+
+def test_inspect_prints_the_uuids_of_placement_and_what_is_used(
+    compute: pathlib.Path, capsys: Output
+) -> None:
+    arguments = ["inspect", "--config-file", str(compute)]
+    lines = run(capsys, *arguments).splitlines()
+    card = names.provider_uuid(NODE.uuid, "0000:af:00.0")
+    place = lines.index(f"  node7_accel_0000_af_00_0  {card}")
+    assert lines[place + 1 : place + 3] == [
+        "    CUSTOM_GPU_MEMORY_MB: total 16384, reserved 8192, used 4096",
+        "    VGPU: total 4, reserved 2, used 1",
+    ]
+    found = json.loads(run(capsys, *arguments, "--json"))
+    (provider,) = (p for p in found["providers"] if "used" in p)
+    assert provider["uuid"] == card
+    assert provider["used"] == {"CUSTOM_GPU_MEMORY_MB": 4096, "VGPU": 1}
+
+
+@pytest.mark.parametrize("host", ["node8", None])
+def test_inspect_prints_no_uuid_that_placement_does_not_have(
+    compute: pathlib.Path, capsys: Output, host: str | None
+) -> None:
+    arguments = ["inspect", "--config-file", str(compute)]
+    if host:
+        arguments += ["--host", host]
+    else:
+        (compute.parent / "state/book.json").unlink()
+    lines = run(capsys, *arguments).splitlines()
+    assert [line for line in lines if line.endswith("_accel_0000_af_00_0")]
+    assert "used" not in "\n".join(lines)
+
+
+def test_inspect_reads_the_nova_conf_of_this_machine(
+    compute: pathlib.Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nova_accel.conf.CONFIG_FILES", (str(compute),))
+    text = run(capsys, "inspect")
+    assert f"{compute} [nova-accel]: is ignored" in text
+    assert "[nova_accel] devce_spec: is ignored" in text
+    assert "did you mean device_spec?" in text
+    root = str(compute.parent / "host")
+    assert "devce_spec" not in run(capsys, "inspect", "--root", root)
+
+
+def test_inspect_lists_a_missing_state_dir_of_a_nova_conf(
+    compute: pathlib.Path,
+    capsys: Output,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state_dir, root = compute.parent / "state", str(compute.parent / "host")
+    line = (
+        f"{compute} [nova_accel] state_dir = {state_dir}: is no directory, so"
+        " devices that are set aside or drained are not known"
+    )
+    arguments = ["inspect", "--config-file", str(compute)]
+    assert line not in run(capsys, *arguments)
+    state_dir.rename(compute.parent / "renamed")
+    assert line in run(capsys, *arguments)
+    assert "is no directory" not in run(capsys, "inspect", "--root", root)
+    monkeypatch.setattr("nova_accel.conf.CONFIG_FILES", ())
+    assert "is no directory" not in run(capsys, "inspect")
 
 
 @pytest.mark.parametrize("name", look.NAMES)
@@ -194,6 +288,9 @@ def test_a_host_name_of_two_lines_is_refused(
         ('device_spec = {"use": "gpu"}', "use must be one of"),
         ("device_spec = {", "one JSON object a line"),
         ("drivers = mdev, nosuch", "nosuch"),
+        ("drivers = nosuch", "{conf} [nova_accel] drivers = nosuch: "),
+        ("root = host", "{conf} [nova_accel] root = host: write an absolute"),
+        ("root = /proc/x", "{conf} [nova_accel] root = /proc/x: does not"),
         ("this is no line", "nova.conf"),
     ],
 )
@@ -202,14 +299,43 @@ def test_a_bad_nova_conf_is_refused(
 ) -> None:
     conf = tmp_path / "nova.conf"
     conf.write_text(f"[nova_accel]\n{line}\n")
-    assert word in refused(capsys, "inspect", "--config-file", str(conf))
+    said = refused(capsys, "inspect", "--config-file", str(conf))
+    assert word.format(conf=conf) in said
 
 
 def test_a_missing_nova_conf_is_refused(
     tmp_path: pathlib.Path, capsys: Output
 ) -> None:
     path = str(tmp_path / "nova.conf")
-    assert path in refused(capsys, "inspect", "--config-file", path)
+    assert refused(capsys, "inspect", "--config-file", path) == (
+        f"nova-accel: configuration file = {path}: does not exist\n"
+    )
+
+
+def test_a_nova_conf_that_is_no_ini_file_is_named_once(
+    tmp_path: pathlib.Path, capsys: Output
+) -> None:
+    path = tmp_path / "nova.conf"
+    path.write_text("[DEFAULT]\nno assignment\n")
+    said = refused(capsys, "inspect", "--config-file", str(path))
+    assert said.startswith(f"nova-accel: configuration file = {path}: line 2,")
+    assert said.count(str(path)) == 1
+
+
+def test_a_nova_conf_that_is_no_text_is_refused(
+    tmp_path: pathlib.Path, capsys: Output
+) -> None:
+    good, odd = tmp_path / "good.conf", tmp_path / "odd.conf"
+    good.write_text("[DEFAULT]\n")
+    odd.write_bytes(b"[DEFAULT]\n# Caf\xe9\n")
+    files = ["--config-file", str(good), "--config-file", str(odd)]
+    said = refused(capsys, "inspect", *files)
+    assert said.startswith(f"nova-accel: configuration file = {odd}: is not")
+    said = refused(capsys, "inspect", "--config-file", str(tmp_path))
+    assert said == (
+        f"nova-accel: configuration file = {tmp_path}: can't be read"
+        " (Is a directory)\n"
+    )
 
 
 def test_an_existing_archive_is_kept(

@@ -5,6 +5,7 @@ import pathlib
 import re
 
 import pytest
+from oslo_config import cfg
 
 from nova_accel import conf, errors, policy
 
@@ -46,6 +47,9 @@ def test_plain_options_are_for_all_devices(tmp_path: pathlib.Path) -> None:
         ("sync_interval = often", "sync_interval"),
         ('device_spec = {"use": "gpu"}', "use must be one of"),
         ("device_spec = 0000:41:00.0", "one JSON object a line"),
+        ("state_dir = accel", "write an absolute path"),
+        ("state_dir = ~/accel", "write an absolute path"),
+        ("state_dir = ", "write an absolute path"),
     ],
 )
 def test_a_bad_value_stops_with_the_option_named(
@@ -76,8 +80,8 @@ def test_how_placement_is_kept_true(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("line", "mend"),
     [
-        ("sync_interval = -1", "greater than or equal to 0"),
-        ("metrics_port = 65536", "less than or equal to 65535"),
+        ("sync_interval = -1", "write a whole number, 0 or more"),
+        ("metrics_port = 65536", "write a whole number from 0 to 65535"),
     ],
 )
 def test_a_number_out_of_range_stops_too(
@@ -87,6 +91,78 @@ def test_a_number_out_of_range_stops_too(
         read(tmp_path, line)
     assert line.partition(" ")[0] in str(caught.value)
     assert mend in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("sync_interval = often", "write a whole number, 0 or more"),
+        ("vgpu_sizes = both", "write one of keep, equal, mixed"),
+        ("state_dir = accel", "write an absolute path, as"),
+        ('device_spec = {"use": "gpu"}', "use must be one of"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_file(
+    tmp_path: pathlib.Path, line: str, expected: str
+) -> None:
+    first, second = tmp_path / "first.conf", tmp_path / "second.conf"
+    first.write_text("[nova_accel]\nsync_interval = 5\n")
+    second.write_text(f"[NOVA_ACCEL]\n{line}\n")
+    with pytest.raises(errors.ConfigurationError) as caught:
+        conf.read_files([str(first), str(second)])
+    message = str(caught.value)
+    assert message.startswith(f"{second} [nova_accel] {line}: {expected}")
+    assert message.count("not valid") == 0
+
+
+def test_a_bad_value_of_the_environment_is_refused_with_its_variable(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OS_NOVA_ACCEL__SYNC_INTERVAL", "often")
+    with pytest.raises(errors.ConfigurationError) as caught:
+        read(tmp_path, "sync_interval = 5")
+    assert str(caught.value).startswith(
+        "environment OS_NOVA_ACCEL__SYNC_INTERVAL"
+        " [nova_accel] sync_interval = often: write a whole number"
+    )
+
+
+def test_misspelt_options_and_sections_are_problems(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = tmp_path / "nova.conf"
+    path.write_text(
+        "[accel]\ndriver = nova_accel\n[nova]\nx = 1\n[neutron]\nx = 1\n"
+        "[nova-accel]\nsync_interval = 5\n[novaaccel]\n[nova_acel]\n"
+        "[nova_accel]\ndevce_spec = {}\nstate-dir = /x\nzzz = 1\n"
+        "sync_interval = 6\naccelerator_free_weight_multiplier = 1\n"
+    )
+    found = {
+        problem.where.removeprefix(f"{path} "): problem.reason
+        for problem in conf.read_files([str(path)]).problems
+    }
+    hints = {
+        where: reason.partition("; ")[2] for where, reason in found.items()
+    }
+    assert hints == {
+        "[nova-accel]": "did you mean [nova_accel]?",
+        "[novaaccel]": "did you mean [nova_accel]?",
+        "[nova_acel]": "did you mean [nova_accel]?",
+        "[nova_accel] devce_spec": "did you mean device_spec?",
+        "[nova_accel] state-dir": "did you mean state_dir?",
+        "[nova_accel] zzz": "remove it",
+    }
+
+
+def test_files_of_a_configuration_directory_are_checked_too(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "accel.conf").write_text("[nova_accel]\ndrivrs = mdev\n")
+    parsed = cfg.ConfigOpts()
+    parsed(["--config-dir", str(tmp_path)], default_config_files=[])
+    (problem,) = conf.read_settings(parsed).problems
+    assert problem.where == f"{tmp_path}/accel.conf [nova_accel] drivrs"
+    assert "did you mean drivers?" in problem.reason
 
 
 def test_what_the_documentation_writes_is_read() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The config source, opened by oslo.config itself, as services do it."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -24,6 +25,7 @@ driver = nova_accel
 @pytest.fixture(autouse=True)
 def _meta_path() -> Iterator[None]:
     before = list(sys.meta_path)
+    load_driver("log what earlier tests have deferred")
     yield
     sys.meta_path[:] = before
 
@@ -76,6 +78,62 @@ def test_opened_twice_is_opened_once(tmp_path: Path) -> None:
 def test_not_named_means_nothing_happens(tmp_path: Path) -> None:
     assert parse(tmp_path, "[DEFAULT]\n").compute_driver is None
     assert finders() == []
+
+
+def load_driver(message: str) -> None:
+    """Log as Nova's loader of compute drivers does, once the log is open."""
+    logging.getLogger("nova.virt.driver").error(message)
+
+
+@pytest.mark.parametrize(
+    ("section", "reason"),
+    [
+        ("[accel]\ndriver = nova_acel", "found 'nova_acel'"),
+        ("[acel]\ndriver = nova_accel", "no 'driver' is set"),
+    ],
+)
+def test_the_reason_of_a_misspelt_driver_is_in_the_service_s_log(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    section: str,
+    reason: str,
+) -> None:
+    parse(tmp_path, f"[DEFAULT]\nconfig_source = accel\n{section}\n")
+    parse(tmp_path, f"[DEFAULT]\nconfig_source = accel\n{section}\n")
+    caplog.clear()
+    for _ in range(2):
+        load_driver("Compute driver option required, but not specified")
+    first, second, third = caplog.records
+    assert first.name == "nova_accel.config_source"
+    assert first.levelname == "ERROR"
+    assert reason in first.getMessage()
+    assert second.name == third.name == "nova.virt.driver"
+
+
+def test_another_compute_driver_than_ours_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        parse(
+            tmp_path,
+            NAMED.replace(
+                "[DEFAULT]", "[DEFAULT]\ncompute_driver = fake.FakeDriver"
+            ),
+        )
+    for _ in range(2):
+        load_driver("Loading compute driver 'fake.FakeDriver'")
+    ours = [r for r in caplog.records if r.name.startswith("nova_accel")]
+    assert [r.levelname for r in ours] == ["WARNING"]
+    assert "compute_driver = fake.FakeDriver" in ours[0].getMessage()
+
+
+def test_our_compute_driver_is_no_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parse(tmp_path, NAMED)
+    load_driver("Loading compute driver 'accel.AccelLibvirtDriver'")
+    names = {record.name for record in caplog.records}
+    assert "nova_accel.config_source" not in names
 
 
 def test_another_source_does_not_switch_it_on(tmp_path: Path) -> None:

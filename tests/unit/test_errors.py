@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import errno
 import pickle
+import re
 
 import pytest
 
@@ -11,6 +12,7 @@ ALL = [
     errors.UnreadableError("/sys/x", errno.EIO),
     errors.MalformedError("uuid", "x", "a lower-case uuid"),
     errors.ClaimError("c", "no room"),
+    errors.ClaimError("c", "0 of 8 left on 3", public="no room for VGPU 1"),
     errors.ActionError("create", errno.ENOSPC, "free one"),
     errors.ActionError("create", 0, "see dmesg"),
     errors.ActionError("type", errno.EBUSY, "clear it", "it holds 5"),
@@ -41,6 +43,30 @@ def test_an_error_survives_the_way_from_another_process(
         assert type(again) is type(error)
         assert str(again) == str(error)
         assert vars(again) == vars(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.ClaimError("c", "49152 of 147456 left on 0000:3b:00.0"),
+        errors.ClaimError("c", "0000:3b:00.0 is full", public="no room"),
+        errors.ActionError("create mdev on 0000:3b:00.0", errno.EIO, "see 1"),
+        errors.UnreadableError("/sys/bus/pci", errno.EIO),
+        errors.ToolError("/opt/wipe 0000:3b:00.0", 1, "no such card"),
+        errors.ServiceError("GET", "/traits", 500, "http://10.0.0.1 failed"),
+        errors.BitstreamError("i", "no room in /var/lib/nova", is_local=True),
+    ],
+    ids=str,
+)
+def test_the_owner_of_a_server_reads_nothing_of_the_host(
+    error: errors.AcceleratorError,
+) -> None:
+    assert not re.search(r"[0-9/]", error.public)
+
+
+def test_the_owner_of_a_server_reads_what_is_wrong_with_its_image() -> None:
+    error = errors.BitstreamError("image", "is cut off")
+    assert error.public == str(error)
 
 
 def test_every_error_is_in_the_list() -> None:

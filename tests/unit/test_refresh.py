@@ -152,8 +152,8 @@ def test_geometry_that_differs_is_told() -> None:
     unused = dataclasses.replace(two, name="2g.10gb+me.all")
     (told,) = refresh.compare_kinds(gpu, [other, unused])
     assert told.name == "A100 2g.10gb"
-    assert "at 0,4 on the host" in told.text
-    assert "at 0,2,4 here" in told.text
+    assert "{0,4}:2 on the host" in told.text
+    assert "{0,2,4}:2 here" in told.text
 
 
 # -- the command ----------------------------------------------------------
