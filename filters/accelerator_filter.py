@@ -138,17 +138,29 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         held = accelerator_images.shared().by_group(spec._context, wanted)
         wanted = dataclasses.replace(wanted, preferred=held)
         memory = self._memories.recall(spec, wanted)
+        for host in hosts:
+            # What does not suit one server may suit the next one, which
+            # may run on other NUMA cells.
+            host.allocation_candidates = [
+                *host.allocation_candidates,
+                *memory.pruned.pop(host.uuid, ()),
+            ]
         found = [host.allocation_candidates for host in hosts]
         look = self._reader.look_twice(
             memory, _server(spec), found, self._cards
         )
         for problem in look.problems:
             LOG.warning("AcceleratorFilter knows less: %s", problem)
-        return [
+        kept = [
             host
             for host in hosts
             if self._keep(host, spec, memory, look)
         ]
+        if not look.again:
+            memory.passed[_server(spec)] = [
+                one for host in kept for one in host.allocation_candidates
+            ]
+        return kept
 
     def host_passes(self, host_state: Any, spec: Any) -> bool:
         """Return whether one host passes; see filter_all."""
@@ -172,6 +184,10 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
                 cells=_cells(host, spec, memory.wanted),
             ),
         )
+        kept = {id(one) for one in fits}
+        memory.pruned[host.uuid] = [
+            one for one in host.allocation_candidates if id(one) not in kept
+        ]
         host.allocation_candidates = fits
         every = memory.lacks.setdefault(host.uuid, {})
         every.update(lacks)

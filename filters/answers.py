@@ -151,6 +151,7 @@ def fetch_provider(
         traits=traits,
         generation=before,
         exact=before == after,
+        read_at=None,
     )
     return holding(found, held)
 

@@ -30,6 +30,24 @@ def is_possible(device: model.Device, needed: Needed) -> bool:
     return not needed or _RULES[device.geometry.layout](device, needed)
 
 
+def has_engines(device: model.Device, needed: Needed) -> bool:
+    """Return whether one GPU instance has all media engines needed.
+
+    False is certain, True is not: see ``is_possible``.
+
+    :param needed: profiles that stand on the card, or will, for certain.
+    """
+    kinds = {k.name: k for k in device.geometry.kinds}
+    shares = [
+        (count, max(1, profile.per_instance))
+        for profile in device.profiles
+        for count in (needed.get(profile.name, 0),)
+        for kind in (kinds.get(profile.instance),)
+        if count and kind is not None and kind.has_media_engines
+    ]
+    return sum(math.ceil(count / share) for count, share in shares) <= 1
+
+
 def footprint(kind: model.InstanceKind) -> model.InstanceKind:
     """Return a kind less its name: some differ in nothing that counts.
 

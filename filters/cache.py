@@ -4,7 +4,8 @@
 import collections
 import dataclasses
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 from filters import offered
 from nova_accel import names
@@ -12,6 +13,10 @@ from nova_accel import names
 # Providers that are remembered: those of 6,000 hosts with eight cards
 # each, about 1 KB a provider.
 MOST = 50_000
+# Seconds after which facts are read again whatever the generation: one
+# call for the whole cloud. It bounds how long a provider that was deleted
+# and created again is taken for the former one.
+FRESH_SECONDS = 600.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +40,21 @@ class Cache:
     several threads; one that comes late may put older facts in place of
     newer ones, whose generation then tells that they are old.
 
+    An entry expires FRESH_SECONDS after it was read: Placement counts the
+    generations of a provider that was deleted and created again from 0.
+
     :param most: how many providers are remembered; the one that was not
         asked for longest goes first.
+    :param clock: a monotonic clock, in seconds.
     """
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(
+        self,
+        most: int = MOST,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._most = most
+        self._clock = clock
         self._lock = threading.Lock()
         self._entries: collections.OrderedDict[
             str, offered.ProviderFacts
@@ -62,6 +76,16 @@ class Cache:
         with self._lock:
             return {u: self._entries[u] for u in uuids if u in self._entries}
 
+    def recall_fresh(
+        self, uuids: Iterable[str]
+    ) -> dict[str, offered.ProviderFacts]:
+        """Return what is remembered of providers and has not expired."""
+        return {
+            uuid: entry
+            for uuid, entry in self.recall(uuids).items()
+            if not self._is_expired(entry)
+        }
+
     def compare(
         self, listed: offered.Facts, wanted: Iterable[str]
     ) -> Known:
@@ -81,11 +105,7 @@ class Cache:
                 if entry is not None:
                     self._entries.move_to_end(uuid)
                     facts[uuid] = entry
-                if (
-                    entry is None
-                    or now is None
-                    or entry.generation != now.generation
-                ):
+                if entry is None or now is None or self._is_old(entry, now):
                     changed.append(uuid)
         return Known(facts=facts, changed=tuple(changed))
 
@@ -107,6 +127,17 @@ class Cache:
             for uuid in uuids:
                 self._put_aside(uuid)
 
+    def _is_old(
+        self, entry: offered.ProviderFacts, listed: offered.ProviderFacts
+    ) -> bool:
+        """Return whether a provider changed, or was read too long ago."""
+        return entry.identity != listed.identity or self._is_expired(entry)
+
+    def _is_expired(self, entry: offered.ProviderFacts) -> bool:
+        now = self._clock()
+        read_at = now if entry.read_at is None else entry.read_at
+        return now - read_at >= FRESH_SECONDS
+
     def _keep(self, one: offered.ProviderFacts) -> None:
         self._others.pop(one.uuid, None)
         self._entries[one.uuid] = dataclasses.replace(
@@ -114,6 +145,8 @@ class Cache:
             traits=self._alike.setdefault(one.traits, one.traits),
             exact=False,
             taken_by=(),
+            shares=(),
+            read_at=self._clock() if one.read_at is None else one.read_at,
         )
         self._entries.move_to_end(one.uuid)
         while len(self._entries) > self._most:

@@ -2,17 +2,28 @@
 """What a card can still make, told from Placement alone.
 
 A scheduler never sees the card. What consumers hold of it tells the sizes
-of its partitions, the catalogue how such sizes share a card; their places
-nobody tells. So what is refused here fits in no arrangement at all, and
-what is expected to remain is reckoned in the tightest one.
+of its partitions, the catalogue how such sizes share a card, and the
+card's traits where they are (nova_accel.occupancy). Where these add up to
+what is allocated, what will fit is computed as the host does it. Otherwise
+a profile is refused only if it fits in no arrangement at all, and what is
+expected to remain is reckoned in the tightest one.
 """
 
+import collections
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from filters import arrangements, offered
-from nova_accel import catalogue, flavors, model, names, packing
+from nova_accel import (
+    catalogue,
+    flavors,
+    model,
+    names,
+    occupancy,
+    packing,
+)
 
 # What no device can make, a number that bounds nothing.
 _PLENTY = 1 << 16
@@ -21,7 +32,7 @@ _ADDRESS = "card"
 # How many fewer of each size could be made afterwards: pairs of size in
 # MiB and number, the largest size first. Less is better.
 Loss = tuple[tuple[int, int], ...]
-# Names of vGPU types, and how many of each.
+# Names of vGPU types, and how many of each, in the order of the groups.
 More = tuple[tuple[str, int], ...]
 # What a card has of each resource class.
 Capacity = tuple[tuple[str, int], ...]
@@ -35,8 +46,10 @@ class Shape:
     of each class, ``held`` how many partitions of which size in MiB and
     compute slices there are, ``sizes`` those of which the host said it
     could make one when it last looked. ``is_told`` is False where one
-    consumer has several, maybe not of one size. Equal shapes are equal
-    cards.
+    consumer has several, maybe not of one size. ``occupied`` is where
+    these are, None where that is not known; ``waiting`` are earlier servers
+    of the request, whose partitions the host will make next, in order;
+    ``held`` includes them. Equal shapes are equal cards.
     """
 
     gpu: str
@@ -45,6 +58,8 @@ class Shape:
     held: tuple[tuple[int, int, int], ...]
     sizes: frozenset[int] = frozenset()
     is_told: bool = True
+    occupied: occupancy.Occupancy | None = None
+    waiting: tuple[More, ...] = ()
 
 
 class Cards:
@@ -61,6 +76,11 @@ class Cards:
         self._left = functools.lru_cache(maxsize=16384)(self._remaining)
         self._stood = functools.lru_cache(maxsize=16384)(self._stand)
         self._room = functools.lru_cache(maxsize=16384)(self._has_room)
+        self._fits = functools.lru_cache(maxsize=16384)(self._has_place)
+        self._placed = functools.lru_cache(maxsize=16384)(self._place)
+        self._occupied = functools.lru_cache(maxsize=16384)(
+            occupancy.parse_traits
+        )
         self._sizes = functools.lru_cache(maxsize=4096)(self._told_sizes)
 
     def wanted(
@@ -75,31 +95,136 @@ class Cards:
         return found[0] if len(found) == 1 else None
 
     def shape(
-        self, facts: offered.ProviderFacts, gpu: str
+        self,
+        facts: offered.ProviderFacts,
+        gpu: str,
+        siblings: Sequence[More] = (),
     ) -> Shape | None:
         """Return a provider as a card of a model.
 
         None where its layout is not told, or what stands on it can't be.
 
         :param gpu: the catalogue's key of the model.
+        :param siblings: what earlier servers of the request have of it.
         """
         layout = _layout(facts.traits)
+        occupied = self.occupied(facts, siblings)
+        if occupied is not None:
+            facts = self._with_places(facts, siblings, occupied)
         held = _held(facts, layout)
         if layout is None or held is None:
             return None
         return Shape(
             gpu=gpu,
             layout=layout,
-            capacity=tuple(
-                sorted((n, s.capacity) for n, s in facts.stock.items())
-            ),
+            capacity=self._capacity(facts, occupied),
             held=held,
-            is_told=layout is model.Layout.EQUAL
+            is_told=occupied is not None
+            or layout is model.Layout.EQUAL
             or all(
                 each.get(names.GPU_CLASS, 0) <= 1 for each in facts.held or ()
             ),
             sizes=self._sizes(facts.traits),
+            occupied=occupied,
+            waiting=tuple(siblings),
         )
+
+    def _capacity(
+        self,
+        facts: offered.ProviderFacts,
+        occupied: occupancy.Occupancy | None,
+    ) -> Capacity:
+        """Return what a card has, with what its reserved places take."""
+        found = collections.Counter(
+            {name: stock.capacity for name, stock in facts.stock.items()}
+        )
+        for place in occupied.reserved if occupied else ():
+            kind = self._by_trait[place.trait]
+            charges = self._charges(kind.name, place.count)
+            found.update({n: charges[n] for n in charges.keys() & found})
+        return tuple(sorted(found.items()))
+
+    def _with_places(
+        self,
+        facts: offered.ProviderFacts,
+        siblings: Sequence[More],
+        occupied: occupancy.Occupancy,
+    ) -> offered.ProviderFacts:
+        """Return a provider with what its places charge, and siblings."""
+        return dataclasses.replace(
+            facts,
+            held=(
+                *(
+                    self._charges(self._by_trait[p.trait].name, p.count)
+                    for p in occupied.places
+                ),
+                *(
+                    self._charges(*one)
+                    for one in itertools.chain.from_iterable(siblings)
+                ),
+            ),
+        )
+
+    def occupied(
+        self,
+        facts: offered.ProviderFacts,
+        siblings: Sequence[More] = (),
+    ) -> occupancy.Occupancy | None:
+        """Return where a card's partitions are, if its traits tell all.
+
+        They do if they add up to what is allocated, together with what the
+        siblings have: Nova starts the servers of a request only after all
+        of them are scheduled, so their host has not reported them.
+        """
+        if _layout(facts.traits) not in _PLACED_LAYOUTS:
+            return None
+        found = self._occupied(facts.traits)
+        held = (name for each in facts.held or () for name in each)
+        places = (*found.places, *found.reserved)
+        if not all(p.trait in self._by_trait for p in places) or not (
+            facts.stock.keys() >= set(held)
+        ):
+            return None
+        total: collections.Counter[str] = collections.Counter()
+        for place in found.places:
+            kind = self._by_trait[place.trait]
+            total.update(self._charges(kind.name, place.count))
+        for one in itertools.chain.from_iterable(siblings):
+            total.update(self._charges(*one))
+        used = {name: s.used for name, s in facts.stock.items() if s.used}
+        is_all = {n: total[n] for n in facts.stock if total[n]} == used
+        return found if is_all else None
+
+    def is_occupancy_known(
+        self, facts: offered.ProviderFacts, siblings: Sequence[More] = ()
+    ) -> bool:
+        """Return whether a card's traits tell all that is on it."""
+        return self.occupied(facts, siblings) is not None
+
+    def siblings(
+        self,
+        groups: Iterable[flavors.RequestGroup],
+        shares: Iterable[Iterable[str]],
+    ) -> tuple[More, ...]:
+        """Return the vGPU types that earlier servers have of a card.
+
+        :param shares: the suffixes of the groups that each of them has.
+        """
+        by_suffix = {group.suffix: group for group in groups}
+        return tuple(
+            tuple(
+                (kind.name, group.resources.get(names.GPU_CLASS, 0))
+                for group in map(by_suffix.get, sorted(suffixes))
+                if group and (kind := self.wanted(group))
+            )
+            for suffixes in shares
+        )
+
+    def _charges(self, name: str, count: int) -> dict[str, int]:
+        """Return what so many vGPUs of a type take of a card."""
+        kind = self._known.find(name)
+        found = self._known.charges(kind) if kind else {}
+        return {name: count * amount for name, amount in found.items()}
 
     def _told_sizes(self, traits: frozenset[str]) -> frozenset[int]:
         return frozenset(
@@ -109,19 +234,91 @@ class Cards:
         )
 
     def has_room(self, shape: Shape, more: More) -> bool:
-        """Return whether so many more may fit, in some arrangement.
+        """Return whether so many more may fit.
 
-        False is certain. True is not: their places are not known.
+        False is certain. True is too where all places on the card are
+        known; elsewhere there is some arrangement in which they fit.
         """
+        if shape.occupied is not None:
+            return self._fits(shape, more)
         return not shape.is_told or self._room(shape, more)
+
+    def _has_place(self, shape: Shape, more: More) -> bool:
+        """Return whether the host will find places for so many more."""
+        device = self._placed(_without_sizes(shape))
+        if device is None:
+            return self._room(shape, more)
+        try:
+            return self._fill(device, more) is not None
+        except _UnknownProfileError:
+            return True
+
+    def _place(self, shape: Shape) -> model.Device | None:
+        """Return a card with its partitions in their places.
+
+        None if these contradict the catalogue.
+        """
+        if shape.occupied is None:
+            return None
+        blank = self._device(shape.gpu, shape.layout, shape.capacity)
+        device = occupancy.restore(
+            blank,
+            shape.occupied,
+            {
+                place.trait: profile
+                for place in (
+                    *shape.occupied.places,
+                    *shape.occupied.reserved,
+                )
+                if (profile := _alike(blank, self._by_trait[place.trait]))
+            },
+        )
+        try:
+            for more in shape.waiting:
+                if device is not None:
+                    device = self._fill(device, more)
+        except _UnknownProfileError:
+            return None
+        return device
+
+    def _fill(
+        self, device: model.Device, more: More
+    ) -> model.Device | None:
+        """Return a card after a server's claim, None if that fails.
+
+        The order is that of ``claims.plan``: the largest are placed first.
+        """
+        profiles: list[model.Profile] = []
+        for profile, count in self._requested(device, more):
+            if profile is None:
+                raise _UnknownProfileError
+            profiles += [profile] * count
+        for profile in sorted(
+            profiles, key=lambda p: packing.size_order(device, p)
+        ):
+            choice = packing.choose(device, profile.name)
+            if choice is None:
+                return None
+            device = packing.assume(device, profile.name, choice)
+        return device
 
     def _has_room(self, shape: Shape, more: More) -> bool:
         device = self._device(shape.gpu, shape.layout, shape.capacity)
-        needed: dict[str, int] = {}
-        for profile, count in self._all(device, shape, more):
+        needed: collections.Counter[str] = collections.Counter()
+        for profile, count in self._requested(device, more):
             if profile is None:
                 return True
-            needed[profile.name] = needed.get(profile.name, 0) + count
+            needed[profile.name] += count
+        named = needed.copy()
+        for one in shape.waiting:
+            for profile, count in self._requested(device, one):
+                named[profile.name if profile else ""] += count
+        if not arrangements.has_engines(device, named):
+            return False
+        for profile, count in self._held(device, shape):
+            if profile is None:
+                return True
+            needed[profile.name] += count
         return arrangements.is_possible(device, needed)
 
     def loss(self, shape: Shape, more: More) -> Loss | None:
@@ -149,12 +346,17 @@ class Cards:
             if before.get(size, 0) > (after or {}).get(size, 0)
         )
 
-    def _all(
-        self, device: model.Device, shape: Shape, more: More
+    def _held(
+        self, device: model.Device, shape: Shape
     ) -> Iterator[tuple[model.Profile | None, int]]:
-        """Yield what is to stand on a card, None for what nobody knows."""
+        """Yield the profiles on a card, None for one that is unknown."""
         for size, slices, count in shape.held:
             yield _sized(device, size, slices), count
+
+    def _requested(
+        self, device: model.Device, more: More
+    ) -> Iterator[tuple[model.Profile | None, int]]:
+        """Yield the profiles asked for, None for one that is unknown."""
         for name, count in more:
             wanted = self._known.find(name)
             yield _alike(device, wanted) if wanted else None, count
@@ -164,30 +366,36 @@ class Cards:
     ) -> Mapping[int, int] | None:
         """Return how many more of each size fit beside all that is there.
 
-        None where that does not fit in its tightest arrangement: then it
-        stands otherwise, and nothing is known.
+        None where that does not fit, or not in its tightest arrangement
+        where places are not known.
         """
+        device: model.Device | None = self._placed(_without_sizes(shape))
+        if device is not None:
+            try:
+                device = self._fill(device, more)
+            except _UnknownProfileError:
+                return None
+        else:
+            device = self._tightest(shape, more)
+        return _by_size(device) if device is not None else None
+
+    def _tightest(self, shape: Shape, more: More) -> model.Device | None:
+        """Return a card with all these in their tightest arrangement."""
         blank = self._device(shape.gpu, shape.layout, shape.capacity)
         standing: list[model.Profile] = []
-        for profile, count in self._all(blank, shape, more):
+        for profile, count in itertools.chain(
+            self._held(blank, shape), self._requested(blank, more)
+        ):
             if profile is None:
                 return None
             standing += [profile] * count
         standing.sort(key=lambda p: (-p.size, p.name))
-        device = self._stood(
+        return self._stood(
             shape.gpu,
             shape.layout,
             shape.capacity,
             tuple(profile.name for profile in standing),
         )
-        if device is None:
-            return None
-        found: dict[int, int] = {}
-        left = packing.remaining(device)
-        for profile in device.profiles:
-            most = max(found.get(profile.size, 0), left[profile.name])
-            found[profile.size] = most
-        return found
 
     def _stand(
         self,
@@ -243,6 +451,25 @@ class Cards:
         )
 
 
+class _UnknownProfileError(Exception):
+    """The catalogue has no such profile for this card."""
+
+
+def _without_sizes(shape: Shape) -> Shape:
+    """Return a shape less what its places do not depend on."""
+    return dataclasses.replace(shape, held=(), sizes=frozenset())
+
+
+def _by_size(device: model.Device) -> dict[int, int]:
+    """Return how many more of each size a card can make, each alone."""
+    found: dict[int, int] = {}
+    left = packing.remaining(device)
+    for profile in device.profiles:
+        most = max(found.get(profile.size, 0), left[profile.name])
+        found[profile.size] = most
+    return found
+
+
 def described(shape: Shape) -> str:
     """Return what stands on a card, in words."""
     return (
@@ -296,6 +523,7 @@ def _profile(
     )
 
 
+_PLACED_LAYOUTS = frozenset({model.Layout.MIXED, model.Layout.MIG})
 _LAYOUTS = {names.layout_trait(one.value): one for one in model.Layout}
 
 

@@ -15,9 +15,10 @@ _MAX_LINES = 20
 class Refusal:
     """Why a group has no candidate anywhere.
 
-    ``summary`` is for the server's owner: no name of a host is in it, and
-    it is short (Nova keeps 255 characters of a fault). ``details`` are for
-    the operator, one line per device.
+    ``summary`` is for the server's owner: it says what was asked, without
+    hosts and without numbers of what the cloud has, and it is short (Nova
+    keeps 255 characters of a fault). ``details`` are for the operator: how
+    much is left in all, then one line per device.
     """
 
     group: flavors.RequestGroup
@@ -99,10 +100,12 @@ def describe(
         f"{p.label}: {lacking(group, p.traits, p.stock) or roomy}"
         for p in named
     ]
+    suited = [p for p in named if not _traits_lacking(group, p.traits)]
+    counts = [_counts(group, suited or named)] if named else []
     return Refusal(
         group=group,
-        summary=_summary(group, named),
-        details=tuple(first(lines, _MAX_LINES)),
+        summary=_summary(group, named, suited),
+        details=(*counts, *first(lines, _MAX_LINES)),
     )
 
 
@@ -144,23 +147,23 @@ def _traits_lacking(
 
 
 def _summary(
-    group: flavors.RequestGroup, providers: Sequence[offered.ProviderFacts]
+    group: flavors.RequestGroup,
+    providers: Sequence[offered.ProviderFacts],
+    suited: Sequence[offered.ProviderFacts],
 ) -> str:
+    """Return why no provider serves a group, for the server's owner.
+
+    :param suited: the providers that have its traits.
+    """
     classes = ", ".join(group.resources)
     if not providers:
         return f"no accelerator offers {classes}"
-    suited = [p for p in providers if not _traits_lacking(group, p.traits)]
     if not suited:
         traits = sorted(group.required) + [
             f"not {trait}" for trait in sorted(group.forbidden)
         ]
-        return (
-            f"no accelerator offers {classes} with {', '.join(traits)} now"
-            f" ({_counts(group, providers)})"
-        )
-    return (
-        f"no accelerator has room for {group} ({_counts(group, suited)})"
-    )
+        return f"no accelerator offers {classes} with {', '.join(traits)} now"
+    return f"no accelerator has room for {group}"
 
 
 def _counts(

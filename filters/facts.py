@@ -40,8 +40,9 @@ __all__ = [
     "fetch_provider",
 ]
 
-# Providers that one confirmation reads anew: the cards of four hosts.
-_MOST_CONFIRMED = 32
+# Providers that one confirmation reads one by one, in three calls each.
+# More are read in three calls for all.
+_FEW_CONFIRMED = 1
 # Classes of which a card may have enough left and yet no place.
 _SHAPED = names.MEASURES | {names.GPU_CLASS}
 Hosts = Sequence[Sequence[offered.Candidate]]
@@ -53,9 +54,12 @@ class Memory:
 
     ``seen`` are the servers for which hosts were filtered already, in
     order, ``read`` those of which is known what they hold; ``taken`` tells
-    which of them hold which provider; ``offers`` is what is known of the
-    candidates' providers, None until it was asked for. ``lacks`` is why
-    each host, by uuid, lost candidates: they stay away for later servers.
+    which of them hold which provider, ``shares`` the suffixes of the groups
+    that each has of it; ``offers`` is what is known of the candidates'
+    providers, None until it was asked for, and ``exact`` what was read
+    after the latest of these servers took its share. ``passed`` are the
+    candidates that each server was left with, ``pruned`` those that each
+    host, by uuid, lost, and ``lacks`` is why.
     """
 
     wanted: request.AcceleratorRequest
@@ -64,7 +68,19 @@ class Memory:
     taken: dict[str, tuple[str, ...]] = dataclasses.field(
         default_factory=dict
     )
+    shares: dict[str, tuple[tuple[str, ...], ...]] = dataclasses.field(
+        default_factory=dict
+    )
     offers: dict[str, offered.ProviderFacts] | None = None
+    exact: dict[str, offered.ProviderFacts] = dataclasses.field(
+        default_factory=dict
+    )
+    passed: dict[str, list[offered.Candidate]] = dataclasses.field(
+        default_factory=dict
+    )
+    pruned: dict[str, list[offered.Candidate]] = dataclasses.field(
+        default_factory=dict
+    )
     lacks: dict[str, dict[tuple[str, str], str]] = dataclasses.field(
         default_factory=dict
     )
@@ -137,7 +153,13 @@ class Reader:
         self._cache = Cache() if cache is None else cache
         self._offers = Offers(get, self._cache)
 
-    def look(self, memory: Memory, server: str, hosts: Hosts) -> Look:
+    def look(
+        self,
+        memory: Memory,
+        server: str,
+        hosts: Hosts,
+        known: cards.Cards | None = None,
+    ) -> Look:
         """Return what is known of the hosts' candidates for a server.
 
         With all remembered that is one call per request, whatever the
@@ -147,6 +169,8 @@ class Reader:
         names them: these are exact.
 
         :param hosts: the allocation candidates of each host.
+        :param known: says which cards' traits tell what is on them; of
+            these the consumers are not read.
         """
         siblings = tuple(memory.seen)
         if server not in memory.seen:
@@ -162,14 +186,16 @@ class Reader:
         ):
             is_one = sum(map(bool, hosts)) == 1
             memory.offers = self._offers.read(
-                memory.wanted, wanted, wanted[0] if is_one else "", problems
+                memory.wanted,
+                wanted,
+                wanted[0] if is_one else "",
+                problems,
+                known.is_occupancy_known if known else _never,
             )
         self._remember(memory, siblings, problems)
-        found = dict(memory.offers or {})
-        taken = [uuid for uuid in wanted if uuid in memory.taken]
-        found.update(self._exact(memory, taken, problems))
+        self._read_taken(memory, wanted, problems, known)
         return Look(
-            facts=found,
+            facts={**(memory.offers or {}), **memory.exact},
             again=server in siblings,
             problems=tuple(problems),
         )
@@ -181,7 +207,7 @@ class Reader:
 
         :param known: reckons with what cards hold.
         """
-        look = self.look(memory, server, hosts)
+        look = self.look(memory, server, hosts, known)
         doubtful = fit.doubts(
             memory.wanted,
             itertools.chain.from_iterable(hosts),
@@ -189,29 +215,93 @@ class Reader:
         )
         if not doubtful:
             return look
-        again = self.confirm(memory, doubtful)
+        again = self.confirm(memory, doubtful, known)
         return dataclasses.replace(
             look,
             facts={**look.facts, **again.facts},
             problems=(*look.problems, *again.problems),
         )
 
-    def confirm(self, memory: Memory, uuids: Iterable[str]) -> Look:
+    def confirm(
+        self,
+        memory: Memory,
+        uuids: Iterable[str],
+        known: cards.Cards | None = None,
+    ) -> Look:
         """Return some providers as they are at this moment.
 
-        Those that changed while they were read are not exact, and of more
-        than a few dozen the rest is not read: unconfirmed, what they lack
-        may not refuse. Later looks of the request know what was read.
+        However many there are, that is a bounded number of calls: three
+        for one provider, three for all and one each for some dozens of them
+        whose places their traits do not tell. Those that changed while
+        they were read, and what could not be read, are not exact and do
+        not refuse. Later looks of the request know what was read.
         """
         problems: Problems = []
-        chosen = list(dict.fromkeys(uuids))[:_MOST_CONFIRMED]
-        found = self._exact(memory, chosen, problems)
-        if memory.offers is not None:
-            memory.offers.update(
-                (uuid, dataclasses.replace(one, exact=False))
-                for uuid, one in found.items()
-            )
+        chosen = list(dict.fromkeys(uuids))
+        found = (
+            self._exact(memory, chosen, problems)
+            if len(chosen) <= _FEW_CONFIRMED
+            else self._confirm_many(memory, chosen, problems, known)
+        )
+        memory.exact.update(found)
         return Look(facts=found, problems=tuple(problems))
+
+    def _confirm_many(
+        self,
+        memory: Memory,
+        uuids: Sequence[str],
+        problems: Problems,
+        known: cards.Cards | None,
+        tree: str = "",
+    ) -> dict[str, offered.ProviderFacts]:
+        def is_placed(facts: offered.ProviderFacts) -> bool:
+            return known is not None and known.is_occupancy_known(
+                facts,
+                known.siblings(
+                    memory.wanted.groups, memory.shares.get(facts.uuid, ())
+                ),
+            )
+
+        found = self._offers.confirm(
+            memory.wanted, uuids, problems, is_placed, tree
+        )
+        return {
+            uuid: dataclasses.replace(
+                one,
+                taken_by=memory.taken.get(uuid, ()),
+                shares=memory.shares.get(uuid, ()),
+            )
+            for uuid, one in found.items()
+        }
+
+    def _read_taken(
+        self,
+        memory: Memory,
+        named: Iterable[str],
+        problems: Problems,
+        known: cards.Cards | None,
+    ) -> None:
+        """Read the providers that servers took from since they were read.
+
+        The bulk read leaves out a host that is full now.
+        """
+        changed: dict[str, list[str]] = {}
+        for uuid in named:
+            if uuid in memory.taken and (
+                uuid not in memory.exact
+                or memory.exact[uuid].taken_by != memory.taken[uuid]
+            ):
+                memory.exact.pop(uuid, None)
+                root = self._cached(memory, uuid).root
+                changed.setdefault(root, []).append(uuid)
+        for root, uuids in changed.items():
+            if len(uuids) > _FEW_CONFIRMED:
+                tree = uuids[0] if root else ""
+                memory.exact |= self._confirm_many(
+                    memory, uuids, problems, known, tree
+                )
+            rest = [uuid for uuid in uuids if uuid not in memory.exact]
+            memory.exact |= self._exact(memory, rest, problems)
 
     def _exact(
         self, memory: Memory, uuids: Iterable[str], problems: Problems
@@ -221,6 +311,7 @@ class Reader:
             return dataclasses.replace(
                 fetch_provider(self._get, who),
                 taken_by=memory.taken.get(uuid, ()),
+                shares=memory.shares.get(uuid, ()),
             )
 
         found = dict(each(uuids, fetch, problems))
@@ -231,15 +322,22 @@ class Reader:
         self, memory: Memory, uuid: str, problems: Problems
     ) -> offered.ProviderFacts:
         """Return whose facts are to be read, by uuid alone if need be."""
-        known = (memory.offers or {}).get(uuid)
-        known = known or self._cache.recall([uuid]).get(uuid)
-        if known is not None and known.name:
-            return known
+        cached = self._cached(memory, uuid)
+        if cached.name:
+            return cached
         try:
             return fetch_who(self._get, uuid)
         except FactsError as error:
             problems.append(error)
         return offered.ProviderFacts(uuid=uuid, stock={})
+
+    def _cached(self, memory: Memory, uuid: str) -> offered.ProviderFacts:
+        """Return what was read of a provider before, or its uuid alone."""
+        return (
+            (memory.offers or {}).get(uuid)
+            or self._cache.recall([uuid]).get(uuid)
+            or offered.ProviderFacts(uuid=uuid, stock={})
+        )
 
     def _remember(
         self, memory: Memory, siblings: Iterable[str], problems: Problems
@@ -251,8 +349,42 @@ class Reader:
         for sibling, taken in each(unread, fetch, problems):
             if taken:
                 memory.read.add(sibling)
+            suffixes = _suffixes(memory, sibling, taken)
             for uuid, resources in taken.items():
                 if memory.wanted.classes.intersection(resources):
                     before = memory.taken.get(uuid, ())
                     memory.taken[uuid] = (*before, sibling)
+                    shares = memory.shares.get(uuid, ())
+                    memory.shares[uuid] = (*shares, suffixes.get(uuid, ()))
+
+
+def _never(facts: offered.ProviderFacts) -> bool:
+    return False
+
+
+def _suffixes(
+    memory: Memory, server: str, taken: Mapping[str, Mapping[str, int]]
+) -> dict[str, tuple[str, ...]]:
+    """Return the suffixes of the groups that a server has of each provider.
+
+    Nova claims the first candidate of a host; allocations name no groups,
+    so that candidate is looked up by what it allocates.
+    """
+    claimed = next(
+        (
+            one
+            for one in memory.passed.get(server, ())
+            if {
+                uuid: part["resources"]
+                for uuid, part in one["allocations"].items()
+            }
+            == taken
+        ),
+        None,
+    )
+    found: dict[str, tuple[str, ...]] = {}
+    for suffix, providers in (claimed or {}).get("mappings", {}).items():
+        for uuid in providers:
+            found[uuid] = (*found.get(uuid, ()), suffix)
+    return found
 

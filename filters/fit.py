@@ -3,6 +3,7 @@
 
 import collections
 import dataclasses
+import enum
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -22,6 +23,7 @@ ILL = {
     names.DRAINED_TRAIT: "drained by its operator",
     names.FAULTED_TRAIT: "at fault",
     names.MISSING_TRAIT: "missing on its host",
+    names.UNKNOWN_TRAIT: "its host can't read its fault and drain marks",
 }
 
 
@@ -87,7 +89,9 @@ def order(
     Devices where the guest will run come first, and those that hold what
     it wants; then the flavor's packing decides. Equals go by how full
     they are, and then by the providers' uuids. Candidates on providers of
-    which nothing is known keep their order, at the end.
+    which nothing is known keep their order, behind these. Candidates whose
+    claim will probably fail come last: a card was read as full, at fault
+    or without a place, and the reading is not exact.
     """
     return _ordered(list(_choices(request, candidates, view)))
 
@@ -162,21 +166,27 @@ class _Choice:
     @functools.cached_property
     def cuts(self) -> list[_Cut]:
         """Return what vGPU types are cut from which known card."""
-        found: dict[tuple[str, str], dict[str, int]] = {}
-        for group in self.request.groups:
+        found: dict[tuple[str, str], list[tuple[str, int]]] = {}
+        for group in sorted(self.request.groups, key=lambda g: g.suffix):
             kind = self.view.cards.wanted(group)
             providers = self.mappings.get(group.suffix, ())
             count = group.resources.get(names.GPU_CLASS, 0)
             if kind is None or len(providers) != 1 or not count:
                 continue
-            more = found.setdefault((providers[0], kind.gpu), {})
-            more[kind.name] = more.get(kind.name, 0) + count
+            more = found.setdefault((providers[0], kind.gpu), [])
+            more.append((kind.name, count))
         facts = self.view.facts
         return [
             _Cut(
                 facts=facts[uuid],
-                shape=self.view.cards.shape(facts[uuid], gpu),
-                more=tuple(sorted(types.items())),
+                shape=self.view.cards.shape(
+                    facts[uuid],
+                    gpu,
+                    self.view.cards.siblings(
+                        self.request.groups, facts[uuid].shares
+                    ),
+                ),
+                more=tuple(types),
             )
             for (uuid, gpu), types in found.items()
             if uuid in facts
@@ -204,14 +214,14 @@ def _lacks(choice: _Choice) -> Lacks:
     }
 
 
-def _shortage(choice: _Choice) -> Lacks:
+def _shortage(choice: _Choice, is_exact: bool = True) -> Lacks:
     return {
         (facts.uuid, name): (
             f"{facts.label}: {name} {stock.left} left of"
             f" {stock.capacity}, {amount} needed{_blame(facts)}"
         )
         for facts, needed in choice.taken
-        if facts.exact
+        if facts.exact is is_exact
         for name, amount in needed.items()
         if (stock := facts.stock.get(name)) and amount > stock.left
     }
@@ -239,7 +249,12 @@ def _crowding(choice: _Choice, is_exact: bool = True) -> Lacks:
         if cut.shape is None or cut.facts.exact is not is_exact:
             continue
         if not choice.view.cards.has_room(cut.shape, cut.more):
-            names_of = ", ".join(f"{n} {name}" for name, n in cut.more)
+            counts: collections.Counter[str] = collections.Counter()
+            for name, count in cut.more:
+                counts[name] += count
+            names_of = ", ".join(
+                f"{n} {name}" for name, n in sorted(counts.items())
+            )
             found[cut.facts.uuid, _GEOMETRY] = (
                 f"{cut.facts.label}: {names_of} has no place beside"
                 f" {cards.described(cut.shape)}{_blame(cut.facts)}"
@@ -260,8 +275,15 @@ def _distance(choice: _Choice) -> Lacks:
 
 # -- which one first --------------------------------------------------------
 
-_Rank = tuple[bool, bool, int, cards.Loss, Fraction, tuple[str, ...]]
-_LAST: _Rank = (True, True, 0, (), Fraction(0), ())
+class _Prospect(enum.IntEnum):
+    """Whether a claim of a candidate is expected to succeed."""
+
+    LIKELY = 0
+    UNKNOWN = 1
+    UNLIKELY = 2
+
+
+_Rank = tuple[_Prospect, bool, int, cards.Loss, Fraction, tuple[str, ...]]
 
 
 def _ordered(choices: list[_Choice]) -> list[offered.Candidate]:
@@ -271,23 +293,44 @@ def _ordered(choices: list[_Choice]) -> list[offered.Candidate]:
 
 
 def _rank(choice: _Choice) -> _Rank:
-    """Return the sort key: unknown, afar, lacking, loss, room left, who."""
-    if len(choice.taken) < len(choice.asked) or not all(
-        needed.keys() <= facts.stock.keys() for facts, needed in choice.taken
-    ):
-        return _LAST
+    """Return the sort key: prospect, afar, lacking, loss, room left, uuids.
+
+    Nova claims the first candidate only, and gives the host up if that
+    claim fails.
+    """
+    prospect = _prospect(choice)
+    if not _is_known(choice):
+        return prospect, True, 0, (), Fraction(0), ()
     placing = choice.request.placing
     is_best = placing.packing is flavors.Packing.BEST_REMAINING
     room = sum(
         (_room(facts, needed) for facts, needed in choice.taken), Fraction(0)
     )
     return (
-        False,
+        prospect,
         placing.numa is not flavors.NumaPolicy.NONE and bool(choice.afar),
         _lacking(choice),
         _loss(choice) if is_best else (),
         -room if placing.packing is flavors.Packing.SPREAD else room,
         (*sorted(choice.asked), *_mapped(choice)),
+    )
+
+
+def _prospect(choice: _Choice) -> _Prospect:
+    """Return what facts say of a claim, those too that are not exact."""
+    if (
+        _shortage(choice, is_exact=False)
+        or _illness(choice, is_exact=False)
+        or _crowding(choice, is_exact=False)
+    ):
+        return _Prospect.UNLIKELY
+    return _Prospect.LIKELY if _is_known(choice) else _Prospect.UNKNOWN
+
+
+def _is_known(choice: _Choice) -> bool:
+    """Return whether the stock of all that a candidate takes is known."""
+    return len(choice.taken) == len(choice.asked) and all(
+        needed.keys() <= facts.stock.keys() for facts, needed in choice.taken
     )
 
 

@@ -22,9 +22,11 @@ class ProviderFacts:
     ``name`` is empty where it was not read. ``exact`` tells that stock and
     holdings were read just now, after the latest server of the same
     request took its share; only such facts may refuse for want of room.
-    ``taken_by`` are those servers. ``parent`` and ``root`` are providers'
-    uuids. ``held`` is what each consumer has of it, units by class; None
-    where that was not read.
+    ``taken_by`` are those servers, ``shares`` the suffixes of the groups
+    that each of them has of it, in the same order. ``parent`` and ``root``
+    are providers' uuids. ``held`` is what each consumer has of it, units by
+    class; None where that was not read. ``read_at`` is when a cache first
+    stored these facts, in seconds of its clock.
     """
 
     uuid: str
@@ -33,10 +35,21 @@ class ProviderFacts:
     traits: frozenset[str] = frozenset()
     exact: bool = False
     taken_by: tuple[str, ...] = ()
+    shares: tuple[tuple[str, ...], ...] = ()
     parent: str = ""
     root: str = ""
     generation: int | None = None
     held: tuple[Mapping[str, int], ...] | None = None
+    read_at: float | None = dataclasses.field(default=None, compare=False)
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Return what differs once the provider is another, or changed.
+
+        A provider that is deleted and created again gets the same uuid,
+        and may have reached the same generation.
+        """
+        return self.generation, self.name, self.parent, self.root
 
     @property
     def label(self) -> str:

@@ -3,16 +3,18 @@
 
 import dataclasses
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from filters import answers, cache, offered, questions, request
 from nova_accel import model, names
 
 # Changed providers that are read one by one, in three calls each: so
-# many, or one of so many listed. Of more one call for all is cheaper,
-# which costs a hundredth of that per provider of the cloud.
-_FEW = 8
+# many, or one of so many listed, and never more than some. Of more one call
+# for all is cheaper, which costs a hundredth of that per provider of the
+# cloud.
+_FEW = 2
 _OUT_OF = 100
+_MOST_FEW = 16
 # Providers of which each consumer's share is read for one request, in one
 # call each: half a second when they take 15 ms. Later requests read on
 # where this one stopped.
@@ -25,6 +27,8 @@ _UNEVEN = frozenset(
     names.layout_trait(layout.value)
     for layout in (model.Layout.MIXED, model.Layout.MIG)
 )
+# Says whether the traits of a card tell where its partitions are.
+IsPlaced = Callable[[offered.ProviderFacts], bool]
 
 
 class Offers:
@@ -48,6 +52,7 @@ class Offers:
         named: Sequence[str],
         tree: str,
         problems: questions.Problems,
+        is_placed: IsPlaced,
     ) -> dict[str, offered.ProviderFacts]:
         """Return what is known of providers; none of it is exact.
 
@@ -56,6 +61,7 @@ class Offers:
 
         :param named: the providers' uuids.
         :param tree: one of them if all are of one tree.
+        :param is_placed: says whether a card's traits tell what is on it.
         """
         try:
             listed = answers.fetch_listing(self._get, wanted.groups, tree)
@@ -63,8 +69,53 @@ class Offers:
             problems.append(error)
             return self._cache.recall(named)
         found = self._read_changed(wanted, named, listed, tree, problems)
-        self._add_held(named, found, problems)
+        self._add_held(named, found, problems, is_placed)
         return found
+
+    def confirm(
+        self,
+        wanted: request.AcceleratorRequest,
+        uuids: Sequence[str],
+        problems: questions.Problems,
+        is_placed: IsPlaced,
+        tree: str = "",
+    ) -> dict[str, offered.ProviderFacts]:
+        """Return providers as they are now, in three calls for all.
+
+        A provider is exact if the listings before and after tell of the
+        same generation, or the second one leaves it out: Placement would
+        refuse it too. What consumers hold is read for some dozens of
+        cards, in one call each. Those without room in their tree are left
+        out.
+
+        :param is_placed: says whether a card's traits tell what is on it.
+        :param tree: one of them if all are of one tree.
+        """
+        cached = self._cache.recall(uuids)
+        try:
+            before = answers.fetch_listing(self._get, wanted.groups, tree)
+            bulk = answers.fetch_offers(self._get, wanted.groups[0], tree)
+            found = {
+                uuid: _listed_as(
+                    bulk[uuid], before.get(uuid) or _unlisted(cached.get(uuid))
+                )
+                for uuid in uuids
+                if uuid in bulk
+            }
+            self._cache.remember(found.values())
+            self._add_held(uuids, found, problems, is_placed)
+            after = answers.fetch_listing(self._get, wanted.groups, tree)
+        except questions.FactsError as error:
+            problems.append(error)
+            return {}
+        return {
+            uuid: dataclasses.replace(
+                one,
+                exact=uuid not in after
+                or one.identity == after[uuid].identity,
+            )
+            for uuid, one in found.items()
+        }
 
     def _read_changed(
         self,
@@ -75,7 +126,7 @@ class Offers:
         problems: questions.Problems,
     ) -> dict[str, offered.ProviderFacts]:
         """Read what has changed; by one for all, where it is much."""
-        few = max(_FEW, len(listed) // _OUT_OF)
+        few = min(_MOST_FEW, max(_FEW, len(listed) // _OUT_OF))
         known = self._cache.compare(listed, named)
         if len(known.changed) <= few:
             changed = self._read_few(known.changed, listed, problems)
@@ -132,11 +183,10 @@ class Offers:
         except questions.FactsError as error:
             problems.append(error)
             return {}
+        before = self._cache.recall_fresh(listed)
         for uuid in listed.keys() & found.keys():
-            found[uuid] = dataclasses.replace(
-                found[uuid],
-                name=listed[uuid].name,
-                generation=listed[uuid].generation,
+            found[uuid] = _with_held(
+                _listed_as(found[uuid], listed[uuid]), before.get(uuid)
             )
         self._cache.remember(found[u] for u in found if u in listed)
         self._cache.put_aside(
@@ -151,14 +201,16 @@ class Offers:
         uuids: Iterable[str],
         found: dict[str, offered.ProviderFacts],
         problems: questions.Problems,
+        is_placed: IsPlaced,
     ) -> None:
-        """Add what each consumer has of cards whose sums don't tell it."""
+        """Add what each consumer has of cards that don't tell it."""
         wanting = [
             uuid
             for uuid in uuids
             if uuid in found
             and found[uuid].held is None
             and not _UNEVEN.isdisjoint(found[uuid].traits)
+            and not is_placed(found[uuid])
         ]
 
         def fetch(uuid: str) -> answers.Held:
@@ -168,3 +220,46 @@ class Offers:
         for uuid, held in questions.each(chosen, fetch, problems):
             found[uuid] = answers.holding(found[uuid], held)
             self._cache.remember([found[uuid]])
+
+
+def _listed_as(
+    facts: offered.ProviderFacts, listed: offered.ProviderFacts | None
+) -> offered.ProviderFacts:
+    """Return facts of the bulk read with what only a listing tells."""
+    if listed is None:
+        return facts
+    return dataclasses.replace(
+        facts,
+        name=listed.name,
+        parent=listed.parent,
+        root=listed.root,
+        generation=listed.generation,
+    )
+
+
+def _unlisted(
+    facts: offered.ProviderFacts | None,
+) -> offered.ProviderFacts | None:
+    """Return facts whose generation is not known any more."""
+    return facts and dataclasses.replace(facts, generation=None)
+
+
+def _with_held(
+    facts: offered.ProviderFacts, before: offered.ProviderFacts | None
+) -> offered.ProviderFacts:
+    """Return facts with what consumers held before, if that is unchanged.
+
+    With one generation no consumer came, and with the same sums none left.
+    But a provider that was deleted and created again may have both, so
+    the facts expire when the earlier ones do.
+    """
+    if (
+        facts.held is None
+        and before is not None
+        and before.identity == facts.identity
+        and before.stock == facts.stock
+    ):
+        return dataclasses.replace(
+            facts, held=before.held, read_at=before.read_at
+        )
+    return facts

@@ -79,6 +79,20 @@ def test_the_card_is_where_the_guest_is(
     assert cloud.devices_of(server) == {cards[near]}
 
 
+def test_each_of_two_servers_gets_the_card_of_its_own_node(
+    cloud: Cloud, scheduler: Scheduler
+) -> None:
+    cards = one_host(cloud, (A, node(0)), (B, node(1)))
+    cloud.cells["host1"] = topology()
+
+    first, second = scheduler.boot(
+        vgpus("L40S-48Q", numa_policy="required") | ONE_NODE, count=2
+    )
+
+    used = cloud.devices_of(first) | cloud.devices_of(second)
+    assert used == {cards[A], cards[B]}
+
+
 @pytest.mark.parametrize(
     ("guest", "words"),
     [

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which card a server gets, by Nova's scheduler and a real Placement."""
 
+import dataclasses
 import random
 import re
 import uuid
@@ -127,7 +128,8 @@ def test_nothing_new_costs_one_call(
     first, found = ask(cloud, reader, cards.values())
     second, same = ask(cloud, reader, cards.values())
 
-    assert len(first) == 1 + len(CARD) * len(cards)
+    assert len(cards) > 2
+    assert len(first) == 2
     assert [path.partition("?")[0] for path in second] == [LISTING]
     assert found == same
     assert {one.label for one in same.values()} == {
@@ -161,9 +163,16 @@ def test_what_is_remembered_is_what_placement_has_but_for_releases(
             assert found[card].traits == now.traits
             assert (was.capacity, now.exact) == (has.capacity, True)
             assert was.used >= has.used
+    # Of cards like these the bulk read tells no holdings.
     exact = reader.confirm(memory(), cards).facts
-    assert exact == {
-        card: facts.fetch_provider(get, found[card]) for card in cards
+    assert {
+        card: dataclasses.replace(one, held=None)
+        for card, one in exact.items()
+    } == {
+        card: dataclasses.replace(
+            facts.fetch_provider(get, found[card]), held=None
+        )
+        for card in cards
     }
 
 

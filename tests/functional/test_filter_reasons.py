@@ -31,8 +31,8 @@ def test_when_every_card_is_full_the_fault_says_so(
     assert fault == (
         "No valid host was found. Scheduling failed: no accelerator has room"
         " for CUSTOM_MDEV 1 with CUSTOM_MDEV_MTTY_2"
-        " (CUSTOM_MDEV 0 of 2 left on 1)"
     )
+    assert "CUSTOM_MDEV 0 of 2 left on 1" in log.output
     assert "labvm_accel_a: CUSTOM_MDEV 0 of 2 left, 1 needed" in log.output
     assert "accelerator group '_A'" in log.output
 
@@ -47,8 +47,8 @@ def test_when_a_profile_is_not_offered_the_fault_says_so(
 
     fault = refusal_of(scheduler, flavor_specs())
 
-    assert "offers CUSTOM_MDEV with CUSTOM_MDEV_MTTY_2 now" in fault
-    assert "(CUSTOM_MDEV 3 of 6 left on 2, at most 2 on one)" in fault
+    assert fault.endswith("offers CUSTOM_MDEV with CUSTOM_MDEV_MTTY_2 now")
+    assert "CUSTOM_MDEV 3 of 6 left on 2, at most 2 on one" in log.output
     assert (
         "labvm_accel_a: does not offer CUSTOM_MDEV_MTTY_2 now,"
         " CUSTOM_MDEV 1 of 4 left; labvm_accel_b: "
@@ -79,7 +79,7 @@ def test_the_unsuffixed_group_is_refused_only_for_its_accelerators(
 
     assert cloud.held(server) == {cards["a"]: 1}
     cloud.take(cards["a"], 1)
-    assert "CUSTOM_MDEV 0 of 2 left on 1" in refusal_of(scheduler, specs)
+    assert "has room for CUSTOM_MDEV 1" in refusal_of(scheduler, specs)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,23 @@ def test_several_more_are_reckoned_together() -> None:
     assert not has_room(facts, "L40S-16Q", "L40S-16Q")
 
 
+@pytest.mark.parametrize(
+    ("gpu", "types"),
+    [
+        ("A30", ("A30-1-6CME", "A30-1-6CME")),
+        ("A30", ("A30-1-6CME", "A30-2-12CME")),
+        ("A100", ("A100-1-5CME", "A100-1-5CME")),
+    ],
+)
+def test_a_card_has_one_instance_with_media_engines(
+    gpu: str, types: tuple[str, str]
+) -> None:
+    empty = card("c", gpu=gpu, layout=MIG)
+
+    assert has_room(empty, types[0], gpu=gpu)
+    assert not has_room(empty, *types, gpu=gpu)
+
+
 def test_one_consumer_s_several_vgpus_are_of_one_size_in_equal_mode() -> None:
     facts = card("c", scheduled.charges("L40S-8Q", 2), layout=EQUAL)
 

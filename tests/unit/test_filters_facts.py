@@ -43,11 +43,11 @@ def test_another_failure_stays_unknown(reason: str) -> None:
 
 
 def test_a_few_cards_are_read_one_by_one_and_then_remembered() -> None:
-    book = told.Book(4)
+    book = told.Book(2)
     reader = facts.Reader(book.get)
 
     first = told.ask(reader, book.providers).facts
-    assert book.calls() == [told.LISTING, *told.CARD * 4]
+    assert book.calls() == [told.LISTING, *told.CARD * 2]
     assert told.ask(reader, book.providers).facts == first
     assert book.calls() == [told.LISTING]
 
@@ -156,6 +156,36 @@ def test_the_cache_forgets_who_was_not_asked_for_longest() -> None:
     assert book.calls() == [told.LISTING, *told.CARD]
 
 
+def test_a_provider_made_again_is_read_again_after_a_while() -> None:
+    book, now = told.Book(2), [0.0]
+    reader = facts.Reader(
+        book.get, cache.Cache(clock=lambda: now[0])
+    )
+    told.ask(reader, book.providers)
+    # Deleted and created again, up to the same generation.
+    book.providers["card00"]["total"][names.MDEV_CLASS] = 3
+
+    now[0] = cache.FRESH_SECONDS
+    found = told.ask(reader, book.providers).facts
+
+    assert found["card00"].stock[names.MDEV_CLASS].capacity == 3
+    book.calls()
+    told.ask(reader, book.providers)
+    assert book.calls() == [told.LISTING]
+
+
+def test_a_provider_under_another_name_is_another_one() -> None:
+    book = told.Book(2)
+    reader = facts.Reader(book.get)
+    told.ask(reader, book.providers)
+    book.providers["card00"]["total"][names.MDEV_CLASS] = 3
+    book.names["card00"] = "another_node_card00"
+
+    found = told.ask(reader, book.providers).facts
+
+    assert found["card00"].stock[names.MDEV_CLASS].capacity == 3
+
+
 # -- what consumers hold ------------------------------------------------------
 
 
@@ -193,6 +223,64 @@ def test_of_many_used_cards_each_request_reads_some() -> None:
 
     assert reads == [32, 18, 0]
     assert all(one.held is not None for one in found.values())
+
+
+def make_again(book: told.Book, card: str, *sizes: int) -> None:
+    """Delete and create a card, up to the same generation."""
+    before = book.providers[card]
+    book.servers = {s: h for s, h in book.servers.items() if card not in h}
+    book.add(card, told.MIXED)
+    for size in sizes:
+        units = {names.GPU_CLASS: 1, told.MEMORY: size}
+        book.take(f"{size} on {card}", card, **units)
+    assert book.providers[card]["generation"] == before["generation"]
+
+
+def test_holdings_of_a_card_made_again_expire() -> None:
+    book, now = told.Book(8, told.MIXED), [0.0]
+    book.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
+    book.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
+    reader = facts.Reader(book.get, cache.Cache(clock=lambda: now[0]))
+    told.ask(reader, book.providers, told.VGPU)
+    make_again(book, "card00", 24, 8)
+    # A bulk read for the sake of other cards has the same sums.
+    now[0] = cache.FRESH_SECONDS - 1
+    for number in range(1, 8):
+        book.change(f"card{number:02d}", names.DRAINED_TRAIT)
+    told.ask(reader, book.providers, told.VGPU)
+
+    now[0] = cache.FRESH_SECONDS
+    found = told.ask(reader, book.providers, told.VGPU).facts["card00"]
+
+    assert [each[told.MEMORY] for each in found.held or ()] == [24, 8]
+
+
+def test_expired_holdings_are_not_taken_over_by_a_bulk_read() -> None:
+    book, now = told.Book(8, told.MIXED), [0.0]
+    book.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
+    book.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
+    reader = facts.Reader(book.get, cache.Cache(clock=lambda: now[0]))
+    told.ask(reader, book.providers, told.VGPU)
+    make_again(book, "card00", 24, 8)
+
+    now[0] = cache.FRESH_SECONDS
+    found = told.ask(reader, book.providers, told.VGPU).facts["card00"]
+
+    assert [each[told.MEMORY] for each in found.held or ()] == [24, 8]
+
+
+def test_a_confirmation_reads_what_consumers_hold() -> None:
+    book = told.Book(8, told.MIXED)
+    book.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
+    book.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
+    reader = facts.Reader(book.get)
+    told.ask(reader, book.providers, told.VGPU)
+    make_again(book, "card00", 24, 8)
+    memory = facts.Memory(wanted=request.parse_request(told.VGPU))
+
+    found = reader.confirm(memory, book.providers).facts["card00"]
+
+    assert [each[told.MEMORY] for each in found.held or ()] == [24, 8]
 
 
 # -- failures -----------------------------------------------------------------
@@ -242,6 +330,7 @@ def test_a_provider_that_is_gone_does_not_hide_the_others() -> None:
     book = told.Book(3)
     reader = facts.Reader(book.get)
 
+    told.ask(reader, ["card00", "card02"])
     look = told.ask(reader, ["card00", "gone", "card02"])
 
     assert look.facts.keys() == {"card00", "card02"}
@@ -269,12 +358,13 @@ def test_a_confirmation_is_exact_and_remembered() -> None:
 
     assert book.calls() == told.CARD
     assert (one.exact, one.held, one.stock["VGPU"].used) == (True, (), 0)
-    for found in (
-        reader.look(memory, "server", candidates).facts["card00"],
-        told.ask(reader, book.providers, told.VGPU).facts["card00"],
-    ):
-        assert not found.exact
-        assert (found.held, found.stock) == (one.held, one.stock)
+    book.calls()
+    same = reader.look(memory, "server2", candidates).facts["card00"]
+    assert book.calls() == ["/allocations/server"]
+    assert same == one
+    other = told.ask(reader, book.providers, told.VGPU).facts["card00"]
+    assert not other.exact
+    assert (other.held, other.stock) == (one.held, one.stock)
 
 
 def test_a_change_while_it_is_read_is_not_exact() -> None:
@@ -292,10 +382,94 @@ def test_a_change_while_it_is_read_is_not_exact() -> None:
     assert look.facts["card00"].stock["CUSTOM_MDEV"].used == 1
 
 
-def test_no_more_than_some_are_confirmed_at_once() -> None:
-    book = told.Book(60)
+@pytest.mark.parametrize("path", [told.BULK, "/card00/allocations"])
+def test_a_change_while_many_are_read_is_not_exact(path: str) -> None:
+    book = told.Book(3, told.MIXED)
+    book.take("server1", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
+
+    def get(asked: str) -> Any:
+        answer = book.get(asked)
+        if path in asked:
+            book.change("card00", names.DRAINED_TRAIT)
+        return answer
+
+    memory = facts.Memory(wanted=request.parse_request(told.VGPU))
+    look = facts.Reader(get).confirm(memory, book.providers)
+
+    exact = {uuid: one.exact for uuid, one in look.facts.items()}
+    assert exact == {"card00": False, "card01": True, "card02": True}
+
+
+def test_a_card_that_placement_lists_no_more_is_exact() -> None:
+    """It refuses what Placement refuses too."""
+    book = told.Book(3)
+    book.take("server1", "card00", CUSTOM_MDEV=8)
+
+    def get(asked: str) -> Any:
+        answer = book.get(asked)
+        if told.LISTING == asked.partition("?")[0]:
+            listed = answer["resource_providers"]
+            listed[:] = [one for one in listed if one["uuid"] != "card00"]
+        return answer
+
     memory = facts.Memory(wanted=request.parse_request(told.MDEV))
+    look = facts.Reader(get).confirm(memory, book.providers)
+
+    assert look.facts["card00"].exact
+    assert look.facts["card00"].stock["CUSTOM_MDEV"].left == 0
+
+
+@pytest.mark.parametrize("count", [2, 60])
+def test_all_doubtful_providers_are_confirmed_in_three_calls(
+    count: int,
+) -> None:
+    book = told.Book(count, told.MIXED)
+    reader = facts.Reader(book.get)
+    memory = facts.Memory(wanted=request.parse_request(told.VGPU))
+    reader.look(memory, "server", told.hosts(book.providers, VGPU=1))
+    book.take("other", "card01", VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
+    del book.servers["other"]
+    book.change("card00", names.DRAINED_TRAIT)
+    book.calls()
+
+    look = reader.confirm(memory, book.providers)
+
+    assert book.calls() == [told.LISTING, told.BULK, told.LISTING]
+    assert look.facts.keys() == book.providers.keys()
+    assert all(one.exact for one in look.facts.values())
+    assert names.DRAINED_TRAIT in look.facts["card00"].traits
+
+
+def test_consumers_that_sums_do_not_tell_are_read_for_some_dozens() -> None:
+    book = told.Book(50, told.MIXED)
+    for card in book.providers:
+        book.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
+    memory = facts.Memory(wanted=request.parse_request(told.VGPU))
 
     look = facts.Reader(book.get).confirm(memory, book.providers)
 
-    assert list(look.facts) == list(book.providers)[:32]
+    reads = [told.LISTING, told.BULK, *[told.HELD] * 32, told.LISTING]
+    assert book.calls() == reads
+    held = [one.held for one in look.facts.values()]
+    assert held.count(None) == 18
+
+
+def test_a_card_is_read_again_only_after_another_server_took_from_it() -> (
+    None
+):
+    book = told.Book(2)
+    reader = facts.Reader(book.get)
+    memory = facts.Memory(wanted=request.parse_request(told.MDEV))
+    candidates = told.hosts(book.providers)
+    reader.look(memory, "server1", candidates)
+    book.take("server1", "card00", CUSTOM_MDEV=1)
+    reader.look(memory, "server2", candidates)
+    book.take("server2", "card01", CUSTOM_MDEV=1)
+    book.calls()
+
+    found = reader.look(memory, "server3", candidates).facts
+
+    assert book.calls() == ["/allocations/server2", *told.CARD]
+    assert found["card00"].taken_by == ("server1",)
+    assert found["card01"].taken_by == ("server2",)
+    assert all(one.exact for one in found.values())

@@ -3,6 +3,7 @@ import dataclasses
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,6 +125,39 @@ def test_the_scarcest_counter_says_how_full_a_device_is() -> None:
     assert cards(found) == [["slots"], ["memory"]]
 
 
+@pytest.mark.parametrize("packing", list(flavors.Packing))
+def test_a_card_that_was_read_as_full_comes_last(
+    packing: flavors.Packing,
+) -> None:
+    # Nova claims the first candidate only, and drops the host on a 409.
+    request_ = dataclasses.replace(
+        WANTED, placing=flavors.Placing(packing=packing)
+    )
+    facts = view(provider("full", 1, 1), provider("free", 1, 0))
+
+    found = fit.order(
+        request_,
+        [candidate(full=1), candidate(unread=1), candidate(free=1)],
+        facts,
+    )
+
+    assert cards(found) == [["free"], ["unread"], ["full"]]
+
+
+@pytest.mark.parametrize("packing", list(flavors.Packing))
+def test_a_card_without_a_place_comes_last_until_it_is_confirmed(
+    packing: flavors.Packing,
+) -> None:
+    asks = scheduled.asks("L40S-16Q", packing=packing.value)
+    facts = view(
+        scheduled.card("a", "L40S-16Q", "L40S-16Q"), scheduled.card("b")
+    )
+
+    found = fit.order(asks, scheduled.candidates(asks, "ab"), facts)
+
+    assert [scheduled.taken_by(one) for one in found] == [("b",), ("a",)]
+
+
 def test_unknown_providers_come_last_in_their_own_order() -> None:
     facts = view(provider("known", 4, 0))
 
@@ -181,6 +215,10 @@ def test_health_refuses_where_it_was_read_just_now() -> None:
         (names.DRAINED_TRAIT, "drained by its operator"),
         (names.FAULTED_TRAIT, "at fault"),
         (names.MISSING_TRAIT, "missing on its host"),
+        (
+            names.UNKNOWN_TRAIT,
+            "its host can't read its fault and drain marks",
+        ),
     ]:
         ill = provider("p", 4, 0, traits=frozenset({trait}))
         sure = dataclasses.replace(ill, exact=True)

@@ -2,7 +2,6 @@
 """What is known of providers, asked for by several threads at once."""
 
 import threading
-import time
 from concurrent import futures
 from typing import Any
 
@@ -12,19 +11,41 @@ from filters import cache, facts, offers
 from tests import told
 
 
+class Watched:
+    """The lock of bulk reads, which tells how many wait for it."""
+
+    def __init__(self, reader: facts.Reader) -> None:
+        """Take the place of a reader's lock."""
+        self._lock = threading.Lock()
+        self._waiting = threading.Semaphore(0)
+        reader._offers._bulk = self  # type: ignore[assignment]
+        self.release = self._lock.release
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if blocking:
+            self._waiting.release()
+        return self._lock.acquire(blocking, timeout)
+
+    def await_waiting(self, count: int) -> None:
+        """Wait until so many threads wait for the lock."""
+        for _ in range(count):
+            assert self._waiting.acquire(timeout=20)
+
+
 def test_who_comes_at_once_with_others_waits_for_one_bulk_read() -> None:
     book = told.Book(40)
-    have_listed = threading.Barrier(2, timeout=10)
+    have_listed = threading.Barrier(2, timeout=20)
 
     def get(path: str) -> Any:
         if path.startswith(told.BULK):
-            time.sleep(0.1)  # enough for the other to come this far
+            lock.await_waiting(1)
         found = book.get(path)
         if path.startswith(f"{told.LISTING}?"):
             have_listed.wait()
         return found
 
     reader = facts.Reader(get)
+    lock = Watched(reader)
     with futures.ThreadPoolExecutor(2) as threads:
         looks = threads.map(
             lambda _: told.ask(reader, book.providers).facts, range(2)
@@ -71,12 +92,13 @@ def test_where_one_bulk_read_fails_the_others_read_side_by_side(
         if path.startswith(told.BULK):
             if first.acquire(blocking=False):
                 has_begun.set()
-                time.sleep(0.1)  # enough for the others to come this far
+                lock.await_waiting(2)
                 raise facts.FactsError(path, "HTTP 503")
             others.wait()  # in turns they would not get past it
         return book.get(path)
 
     reader = facts.Reader(get)
+    lock = Watched(reader)
     with futures.ThreadPoolExecutor(3) as threads:
         asked = [threads.submit(told.ask, reader, book.providers)]
         assert has_begun.wait(10)
