@@ -18,7 +18,7 @@ from openstack import config, connection, proxy
 from openstack import exceptions as sdk
 
 from nova_accel import errors
-from placement_sync import failures, replies
+from placement_sync import deadlines, failures, records, replies
 
 # Seconds. Linux sends a SYN again after 1, 2 and 4 of them: 10 allow for
 # three lost ones. A minute for an answer is what the load balancers before
@@ -27,6 +27,7 @@ from placement_sync import failures, replies
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 NAME = "nova-accel"
+_BAD_REQUEST, _ABSENT = 400, 404
 # Of keystoneauth's adapters; see register_adapter_conf_options there.
 _ADAPTER = (
     "service_type",
@@ -79,10 +80,14 @@ class Identity:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP status and the decoded body, None where there is none."""
+    """An HTTP status and the decoded body, None where there is none.
+
+    ``modified`` is the Last-Modified header as it came, empty without one.
+    """
 
     status: int
     body: Any = None
+    modified: str = ""
 
 
 class Door:
@@ -104,7 +109,7 @@ class Door:
     ) -> None:
         """Connect when first asked for something.
 
-        :param timeout: seconds for connecting and for each answer.
+        :param timeout: seconds for connecting and for each whole answer.
         """
         self._connect = connect
         self._service = service
@@ -119,6 +124,36 @@ class Door:
     def get(self, path: str) -> Answer:
         """Return what is there; without a body if there is nothing."""
         return self._ask("GET", path, None)
+
+    def read(self, path: str, parse: Callable[[Any], records.T]) -> records.T:
+        """Return a GET's answer, parsed.
+
+        :param parse: takes the body, None where nothing exists.
+        :raises ServiceError: also for an answer that can't be parsed.
+        """
+        return records.parsed("GET", path, self.get(path).body, parse)
+
+    def read_with_trait(
+        self, path: str, trait: str, parse: Callable[[Any], records.T]
+    ) -> records.T | None:
+        """Return the answer to a query that requires a trait, parsed.
+
+        None if Placement does not know the trait: it refuses the query
+        then with HTTP 400, without a code of its own. So do Placement for
+        any malformed query and proxies for other reasons, hence the
+        trait itself is looked up before the refusal is believed.
+
+        :raises ServiceError: as ``read``.
+        """
+        try:
+            return self.read(path, parse)
+        except errors.ServiceError as error:
+            if error.status != _BAD_REQUEST:
+                raise
+            found = self.get(f"/traits/{records.quoted(trait)}")
+            if found.status != _ABSENT:
+                raise
+        return None
 
     def put(
         self, path: str, body: Any = None, microversion: str = ""
@@ -188,6 +223,7 @@ class Door:
         return Answer(
             response.status_code,
             content if response.ok and response.text else None,
+            response.headers.get("Last-Modified", ""),
         )
 
     def _open(self) -> proxy.Proxy:
@@ -200,6 +236,7 @@ class Door:
         with self._lock:
             if self._adapter is None:
                 self._connection = self._connect()
+                deadlines.mount(self._connection.session.session)
                 found = self._connection.config.get_session_client(
                     self._service.name
                 )
@@ -326,7 +363,7 @@ def _from_group(conf: Any, group: str, service: Service) -> Door:
 
 def _load_session(conf: Any, group: str) -> session.Session:
     """Return keystoneauth's session by the options of a group."""
-    option = f"[{group}]auth_type"
+    option = f"[{group}] auth_type"
     try:
         auth = loading.load_auth_from_conf_options(conf, group)
         if auth is None:

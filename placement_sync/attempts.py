@@ -44,19 +44,22 @@ class Memory:
 
     ``absent`` are standard traits that Placement does not know, ``asked``
     the providers that should shrink, and ``held`` those of them that were
-    in use when last asked.
+    in use when last asked. ``taken`` are refused creations by name: another
+    provider has the name.
     """
 
     def __init__(self) -> None:
         self.absent: frozenset[str] = frozenset()
         self.asked: frozenset[str] = frozenset()
         self.held: frozenset[str] = frozenset()
+        self.taken: dict[str, refusals.Refusal] = {}
         self._until = 0.0
 
     def expire(self, now: float) -> None:
         """Forget what may have changed unseen."""
         if now >= self._until:
             self.asked = self.held = frozenset()
+            self.taken.clear()
             self._until = now + HELD_SECONDS
 
 
@@ -84,7 +87,7 @@ class Pass:
 
     def problems(self) -> tuple[model.Problem, ...]:
         """Return what stayed undone, with what to do about it."""
-        return self._refused.problems(self._placement.find_root)
+        return self._refused.problems()
 
     def present(self) -> frozenset[str]:
         """Return our providers that Placement has now."""
@@ -206,10 +209,24 @@ class Pass:
 
     def _make(self, call: calls.Call) -> bool:
         """Make one call; return whether Placement took it."""
+        if call.name in self._memory.taken and isinstance(
+            call, calls.CreateProvider
+        ):
+            self._refused.settle(self._memory.taken[call.name])
+            return False
         error = self._apply(call)
         if error is None:
             return True
-        move = self._refused.move(call, error, self._placement.find_root)
+        find_root = self._placement.find_root
+        holder = refusals.find_holder(call, error, find_root)
+        # The pass itself renames a provider of this host.
+        own = self._found | {node.uuid for node in self._desired.nodes}
+        if holder and holder not in own:
+            refusal = refusals.Refusal(call=call, error=error, holder=holder)
+            self._memory.taken[call.name] = refusal
+            self._refused.settle(refusal)
+            return False
+        move = self._refused.move(call, error, find_root)
         if move is not None and self._apply(move) is None:
             self._refused.plan_anew()
         else:

@@ -64,6 +64,18 @@ _CHECKS = (
         audit_placement.leaked,
     ),
     _Check(
+        "claims without allocations",
+        (
+            Source.CLAIMS,
+            Source.ALLOCATIONS,
+            Source.PROVIDERS,
+            Source.KERNEL,
+            Source.SERVERS,
+            Source.MIGRATIONS,
+        ),
+        audit_placement.unallocated,
+    ),
+    _Check(
         "allocations of moves that ended",
         (
             Source.ALLOCATIONS,

@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comparisons that begin with what Placement has."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from nova_accel import names
+from nova_accel import model, names
 from placement_sync import facts, findings
+
+# Statuses of servers whose allocations are about to change.
+_UNSETTLED = frozenset(
+    {"BUILD", "RESIZE", "VERIFY_RESIZE", "REVERT_RESIZE", "MIGRATING"}
+)
+# Consumers have generations from 1.28 on; osc-placement's default is 1.0.
+_CLIENT = "openstack --os-placement-api-version 1.28 resource provider"
 
 
 def leaked(world: facts.World) -> Iterator[findings.Finding]:
@@ -18,6 +25,107 @@ def leaked(world: facts.World) -> Iterator[findings.Finding]:
                 " of nova-compute is its, and no domain",
                 is_safe=True,
             )
+
+
+def unallocated(world: facts.World) -> Iterator[findings.Finding]:
+    """Yield what servers of this host have claimed and not allocated."""
+    for (consumer, provider), claims in world.unallocated().items():
+        server = world.servers.get(consumer)
+        known = world.consumers.get(consumer)
+        if (
+            known is None
+            or server is None
+            or server.node != world.root.name
+            or server.task
+            or server.status in _UNSETTLED
+            or world.is_moving(consumer)
+        ):
+            continue
+        allocated = known.allocations.get(provider, {})
+        profiles = ", ".join(sorted({claim.profile for claim in claims}))
+        has = ", ".join(f"{n} {c}" for c, n in sorted(allocated.items()))
+        is_partial = world.root.uuid in known.allocations
+        yield findings.Finding(
+            kind=findings.Kind.UNALLOCATED,
+            where=world.where(provider),
+            provider=provider,
+            consumer=consumer,
+            reason=f"has {len(claims)} claims ({profiles}), and of this"
+            f" provider {has or 'nothing'} is allocated to it"
+            + ("" if is_partial else ", nor of the compute node"),
+            mend=_allocate(world, consumer, provider, claims)
+            if is_partial
+            else "nova-manage placement heal_allocations --instance"
+            f" {consumer} && placement-sync audit --heal",
+            is_safe=is_partial,
+        )
+
+
+def _allocate(
+    world: facts.World,
+    consumer: str,
+    provider: str,
+    claims: Iterable[model.Claim],
+) -> str:
+    """Return the commands that allocate what a server has claimed.
+
+    What is claimed and not allocated is reserved: where Placement would
+    have no room for it, that goes first.
+    """
+    known = world.consumers[consumer]
+    after = allocations_after(known.allocations, world, provider, claims)
+    more = {
+        name: amount - known.allocations.get(provider, {}).get(name, 0)
+        for name, amount in after[provider].items()
+    }
+    lowered = "".join(
+        f" --resource {name}:reserved={max(0, record.reserved - more[name])}"
+        for name, record in sorted(
+            world.inventories.get(provider, {}).items()
+        )
+        if more.get(name, 0) and not _has_room(world, provider, name, more)
+    )
+    allocations = " ".join(
+        f"--allocation rp={uuid},"
+        + ",".join(f"{name}={n}" for name, n in sorted(amounts.items()))
+        for uuid, amounts in sorted(after.items())
+    )
+    commands = [
+        f"{_CLIENT} inventory set --amend{lowered} {provider}",
+        f"{_CLIENT} allocation set --project-id {known.project}"
+        f" --user-id {known.user} {allocations} {consumer}",
+    ]
+    return " && ".join(commands if lowered else commands[1:])
+
+
+def _has_room(
+    world: facts.World, provider: str, name: str, more: Mapping[str, int]
+) -> bool:
+    record = world.inventories[provider][name]
+    capacity = (record.total - record.reserved) * record.allocation_ratio
+    used = sum(
+        each.amounts.get(name, 0)
+        for each in world.allocations
+        if each.provider == provider
+    )
+    return used + more[name] <= capacity
+
+
+def allocations_after(
+    before: Mapping[str, Mapping[str, int]],
+    world: facts.World,
+    provider: str,
+    claims: Iterable[model.Claim],
+) -> dict[str, Mapping[str, int]]:
+    """Return a consumer's allocations with what it has claimed added.
+
+    :param before: its allocations, amounts by provider and class.
+    :param claims: all its claims on the provider.
+    """
+    amounts = dict(before.get(provider, {}))
+    for name, amount in world.charged(provider, claims).items():
+        amounts[name] = max(amount, amounts.get(name, 0))
+    return {**before, provider: amounts}
 
 
 def ended(world: facts.World) -> Iterator[findings.Finding]:
@@ -52,7 +160,7 @@ def _unset(
         provider=found.provider,
         consumer=found.consumer,
         reason=f"has {amounts}, but {reason}",
-        mend="openstack resource provider allocation unset --provider"
+        mend=f"{_CLIENT} allocation unset --provider"
         f" {found.provider} {found.consumer}",
         is_safe=is_safe,
     )
@@ -95,7 +203,7 @@ def elsewhere(world: facts.World) -> Iterator[findings.Finding]:
             consumer=found.consumer,
             reason=f"has an allocation here, but the server is on"
             f" {server.node} and no move of it is under way",
-            mend="openstack resource provider allocation unset --provider"
+            mend=f"{_CLIENT} allocation unset --provider"
             f" {found.provider} {found.consumer}, if it has one there",
         )
 

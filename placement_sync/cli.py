@@ -6,18 +6,15 @@ import importlib
 import logging
 import os
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nova_accel import capture, errors
+from nova_accel import capture, console, errors
 from placement_sync import cli_drain, cli_options, cli_pass, cli_status
 
 # Exit statuses; argparse ends with the second one itself.
 _UNDONE = 1
 _BAD_INPUT = 2
-# 128 and the number of SIGINT, as shells tell it.
-_INTERRUPTED = 130
 
 _AUDIT = "audit"
 
@@ -62,8 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         _close_output()
         return _fail(error, _BAD_INPUT)
-    except KeyboardInterrupt:
-        return _INTERRUPTED
     return status
 
 
@@ -91,10 +86,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _audit() -> Any:
-    with warnings.catch_warnings():
-        # Of Nova's libraries about eventlet, which we don't use.
-        warnings.simplefilter("ignore")
-        return importlib.import_module("placement_sync.cli_audit")
+    return importlib.import_module("placement_sync.cli_audit")
 
 
 def _parser(has_audit: bool) -> argparse.ArgumentParser:
@@ -143,4 +135,4 @@ _COMMANDS: Mapping[
 }
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(console.placement_sync())

@@ -22,6 +22,7 @@ from placement_sync import (
     findings,
     mending,
     node,
+    progress,
     service,
 )
 
@@ -31,6 +32,7 @@ _CLEAN, _LEFT = 0, 1
 # server, and libvirt defines a guest as fast.
 PAUSE = 3.0
 _OWN = "/"
+_WAITS = "answers of Placement, Nova's API, libvirt and the kernel"
 _HEAD = ("FINDING", "WHERE", "CONSUMER", "HEALS")
 
 
@@ -54,7 +56,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--pause",
-        type=_seconds,
+        type=cli_options.parse_seconds,
         default=PAUSE,
         metavar="SECONDS",
         help="between two looks; told is what both have, so that nothing is"
@@ -67,13 +69,6 @@ def add_parser(subparsers: Any) -> None:
         f" {conf.LIBVIRT_URI})",
     )
     cli_options.add_compute_endpoint(parser)
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError("must be 0 seconds or more")
-    return number
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, int]:
@@ -89,9 +84,10 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
         drains_dir=chosen.drains_dir,
     )
     placement = cli_options.open_door(arguments, chosen)
-    root = cli_options.find_root(
-        arguments, chosen, host, service.Placement(placement)
-    )
+    with progress.waiting_for("placement-sync", "an answer of Placement"):
+        root = cli_options.find_root(
+            arguments, chosen, host, service.Placement(placement)
+        )
     reader = _reader(arguments, chosen, host, placement, root)
     report = look_twice(reader, arguments.pause)
     outcomes: tuple[mending.Outcome, ...] = ()
@@ -105,11 +101,18 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
 
 def look_twice(reader: evidence.Reader, pause_s: float) -> findings.Report:
     """Return what two looks have both found, so many seconds apart."""
-    first = _look(reader)
+    with progress.waiting_for("placement-sync", _WAITS):
+        first = _look(reader)
     if not first.findings or not pause_s:
         return first
-    time.sleep(pause_s)
-    return _look(reader).both(first)
+    with progress.waiting_for(
+        "placement-sync",
+        f"{pause_s:g} seconds before the second comparison: a finding must"
+        " be in both",
+    ):
+        time.sleep(pause_s)
+    with progress.waiting_for("placement-sync", _WAITS):
+        return _look(reader).both(first)
 
 
 def _look(reader: evidence.Reader) -> findings.Report:

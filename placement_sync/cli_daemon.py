@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from nova_accel import errors, model
 from nova_accel.host import udev
@@ -38,15 +38,25 @@ class Journal(logging.Formatter):
         return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
 
 
-def serve(run: Callable[[], sync.Result], interval_s: float) -> None:
+def serve(
+    run: Callable[[], sync.Result],
+    interval_s: float,
+    host_problems: Callable[[], Iterable[model.Problem]],
+    watch: Callable[[], bool] | None = None,
+) -> None:
     """Make passes until SIGTERM or SIGINT; the last one is ended.
 
     SIGHUP and the kernel's events ask for a pass at once.
 
     :param interval_s: seconds from pass to pass.
+    :param host_problems: returns those of the host and its configuration,
+        as the last pass read them.
+    :param watch: asks for a pass, too; see ``loop.Loop``.
     """
     _log_to_stderr()
-    passes = loop.Loop(Told(run).run, interval_s)
+    passes = loop.Loop(
+        Told(run, host_problems).run, interval_s, watch=watch
+    )
     bell = udev.Doorbell(passes.wake)
     # The passes run in a thread of their own: this one is free for these.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -67,9 +77,15 @@ class Told:
     What was changed is in the log already.
     """
 
-    def __init__(self, run: Callable[[], sync.Result]) -> None:
-        """Tell of what ``run`` does."""
+    def __init__(
+        self,
+        run: Callable[[], sync.Result],
+        host_problems: Callable[[], Iterable[model.Problem]] = tuple,
+    ) -> None:
+        """Tell of what ``run`` does, see ``serve``."""
         self._run = run
+        self._host_problems = host_problems
+        self._host_known: frozenset[model.Problem] = frozenset()
         self._known: frozenset[model.Problem] = frozenset()
 
     def run(self) -> None:
@@ -86,6 +102,11 @@ class Told:
                     "left undone: %s: %s", problem.where, problem.reason
                 )
         self._known = frozenset(result.problems)
+        host_problems = tuple(self._host_problems())
+        for problem in host_problems:
+            if problem not in self._host_known:
+                LOG.warning("%s: %s", problem.where, problem.reason)
+        self._host_known = frozenset(host_problems)
         notify(
             f"STATUS=last pass: {len(result.calls)} calls,"
             f" {len(result.problems)} left undone, {result.seconds:.1f} s"

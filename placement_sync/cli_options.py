@@ -8,10 +8,9 @@ import uuid
 from typing import Any
 
 from nova_accel import conf, errors, providers
+from nova_accel.host import state_dir as state_dirs
 from placement_sync import api, node, service
 
-# Where nova-compute and a distribution's packages keep its settings.
-CONFIG_FILES = ("/etc/nova/nova.conf", "/etc/nova/nova-compute.conf")
 # Nova's own state_path as distributions set it. In it, or beside a
 # configuration file, nova-compute keeps the uuid of its node
 # (nova/virt/node.py, COMPUTE_ID_FILE).
@@ -52,6 +51,20 @@ def add_compute_endpoint(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def parse_seconds(text: str) -> float:
+    """Return a number of seconds, 0 or more, for argparse.
+
+    :raises ArgumentTypeError: it is none.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return number
+
+
 def _add_common(
     parser: argparse.ArgumentParser, missing: Any, no_json: Any
 ) -> None:
@@ -61,7 +74,7 @@ def _add_common(
         metavar="FILE",
         default=missing,
         help="nova.conf with [nova_accel] and [placement]; may be repeated."
-        f" Without it: those of {' and '.join(CONFIG_FILES)} that exist;"
+        f" Without it: those of {' and '.join(conf.CONFIG_FILES)} that exist;"
         " none with --root",
     )
     parser.add_argument(
@@ -153,7 +166,7 @@ def choose(arguments: argparse.Namespace) -> Chosen:
     is_foreign = arguments.root is not None
     files = tuple(arguments.config_file or ())
     if not files and not is_foreign:
-        files = tuple(path for path in CONFIG_FILES if os.path.exists(path))
+        files = conf.default_files()
     parsed, settings = conf.parse_files(files)
     kept = settings.bitstreams.state_dir
     return Chosen(
@@ -173,6 +186,8 @@ def _check(arguments: argparse.Namespace) -> None:
         given = getattr(arguments, flag[2:].replace("-", "_"))
         if given is not None and not (given and given.isprintable()):
             raise errors.MalformedError(flag, given, "printable text")
+    if arguments.state_dir is not None:
+        state_dirs.check_named("--state-dir", arguments.state_dir)
     if arguments.host_uuid is not None:
         try:
             arguments.host_uuid = str(uuid.UUID(arguments.host_uuid))

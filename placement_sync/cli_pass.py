@@ -10,8 +10,8 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 
-from nova_accel import model
-from placement_sync import cli_daemon, passes, sync
+from nova_accel import errors, model
+from placement_sync import cli_daemon, cli_options, passes, sync
 
 _COMMAND = "placement-sync"
 _UNIT = f"{_COMMAND}.service"
@@ -89,8 +89,8 @@ def given(arguments: argparse.Namespace) -> list[str]:
 
 
 def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
+    number = cli_options.parse_seconds(text)
+    if not number:
         raise argparse.ArgumentTypeError("must be more than 0 seconds")
     return number
 
@@ -102,14 +102,21 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
     """
     if arguments.is_unit:
         return _unit(), _DONE
-    turns = passes.Passes(arguments)
+    chosen = cli_options.choose(arguments)
     if arguments.is_once or arguments.is_dry:
-        with _warned():
+        with _warned(), _misspelt_on_error(chosen.settings.problems):
+            turns = passes.Passes(arguments, chosen)
             result = turns.run()
         hint(turns.host_problems)
         text = _as_json if arguments.json else _as_text
         return text(turns, result), _DONE if result.is_ok else _UNDONE
-    cli_daemon.serve(turns.run, turns.interval)
+    turns = passes.Passes(arguments, chosen)
+    cli_daemon.serve(
+        turns.run,
+        turns.interval,
+        lambda: turns.host_problems,
+        turns.drains.has_changed,
+    )
     return "", _DONE
 
 
@@ -129,9 +136,25 @@ def _warned() -> Iterator[None]:
             log.removeHandler(told)
 
 
+@contextlib.contextmanager
+def _misspelt_on_error(problems: Iterable[model.Problem]) -> Iterator[None]:
+    """Print problems of nova.conf on an error, which may be due to them.
+
+    The result of a pass that was made has them.
+    """
+    try:
+        yield
+    except errors.AcceleratorError:
+        for one in problems:
+            line = f"{_COMMAND}: {one.where}: {one.reason}"
+            print(line, file=sys.stderr)
+        raise
+
+
 def _as_text(turns: passes.Passes, result: sync.Result) -> str:
     lines = [str(call) for call in result.calls]
     lines += [f"left undone: {p.where}: {p.reason}" for p in result.problems]
+    lines += [f"problem: {p.where}: {p.reason}" for p in turns.host_problems]
     root = turns.root.name if turns.root else "?"
     would = "would be made" if turns.is_dry else "made"
     lines.append(

@@ -30,9 +30,10 @@ def add(subparsers: Any) -> None:
     )
     listing = actions.add_parser(
         "list",
-        help="every profile that the cloud offers now",
-        description="Lists every profile that the cloud offers now, and what"
-        " is free at this moment, read from Placement. FREE is what the"
+        help="list the profiles that can be had now",
+        description="Lists the profiles that can be had at this moment, with"
+        " --all every one that the cloud has cards for, read from Placement."
+        " FREE is what the"
         " counters of the cards allow, at most: what stands on a card may"
         " leave no place for one more, and profiles of one card share it.",
         allow_abbrev=False,
@@ -43,8 +44,17 @@ def add(subparsers: Any) -> None:
     listing.add_argument(
         "--host", metavar="HOST", help="only of this compute node"
     )
-    listing.add_argument(
-        "--free", action="store_true", help="only what can be made now"
+    shown = listing.add_mutually_exclusive_group()
+    shown.add_argument(
+        "--free",
+        action="store_true",
+        help="list only profiles that can be had now, as is the default",
+    )
+    shown.add_argument(
+        "--all",
+        action="store_true",
+        dest="is_all",
+        help="list profiles that no card can make now, too",
     )
     listing.add_argument(
         "--long", action="store_true", help="name all hosts, and the traits"
@@ -65,12 +75,15 @@ def run(arguments: argparse.Namespace) -> str:
     if arguments.model:
         devices = _of_model(devices, arguments.model)
     found = offers.list_offers(devices, wares.Types(known.load()))
-    if arguments.free:
+    count = len(found)
+    if not arguments.is_all:
         found = tuple(offer for offer in found if offer.free)
     if arguments.json:
         return json.dumps({"profiles": list(map(_plain, found))}, indent=2) + (
             "\n"
         )
+    if count and not found:
+        return f"None of {count} profiles is free; --all lists them.\n"
     return _text(found, arguments.long)
 
 

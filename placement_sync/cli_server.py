@@ -8,10 +8,18 @@ import uuid
 from typing import Any
 
 from nova_accel import errors, plugin, report
-from placement_sync import api, cli_options, nova_side, records
+from placement_sync import api, cli_options, nova_side, progress, records
 
 _HEAD = ("NAME", "PROFILE", "DEVICE", "STATE", "HANDLE", "PROVIDER")
 _FLAVOR = "(flavor)"
+_WAITS = {
+    "show": "nova-compute on {}",
+    "attach": "nova-compute on {}, which fetches a bitstream, makes the"
+    " device and plugs it into the guest",
+    "detach": "nova-compute on {}: a running guest has [libvirt]"
+    " device_detach_timeout (20 seconds by default) to release the device,"
+    " which is scrubbed then",
+}
 
 
 def add(subparsers: Any) -> None:
@@ -86,12 +94,16 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> str:
     """Return what was done, for people or as JSON.
 
+    :raises ConfigurationError: no message bus is configured.
     :raises MalformedError: Nova has no such server.
     :raises ServiceError: nova-compute refuses, or can't be asked.
     """
     host_given = arguments.host
     arguments.host = None  # there it would name a provider
     chosen = cli_options.choose(arguments)
+    nova_bus = _load_bus()
+    with progress.waiting_for("nova-accel", "Nova's message bus"):
+        connected = nova_bus.Bus(chosen.files)
     identity: api.Identity | None = None
     if host_given:
         server, host = _known(arguments.server), str(host_given)
@@ -101,18 +113,22 @@ def run(arguments: argparse.Namespace) -> str:
             raise errors.ConfigurationError(
                 "[nova]", "(nothing)", f"{why}; or name --host"
             )
-        server, host = find_server(door, arguments.server)
-        identity = door.identity()
-    nova_bus = _load_bus()
+        with progress.waiting_for("nova-accel", "an answer of Nova's API"):
+            server, host = find_server(door, arguments.server)
+            identity = door.identity()
     is_own = arguments.os_cloud is None and bool(chosen.files)
-    told = nova_bus.Bus(chosen.files).ask(
-        host,
-        arguments.action,
-        arguments.action != "show",
-        nova_bus.Asker(identity, is_own) if identity else None,
-        server=server,
-        **_words(arguments, identity is None),
-    )
+    words = _words(arguments, identity is None)
+    with progress.waiting_for(
+        "nova-accel", _WAITS[arguments.action].format(host)
+    ):
+        told = connected.ask(
+            host,
+            arguments.action,
+            arguments.action != "show",
+            nova_bus.Asker(identity, is_own) if identity else None,
+            server=server,
+            **words,
+        )
     if arguments.json:
         return json.dumps(told, indent=2) + "\n"
     return _TEXTS[arguments.action](server, told)
@@ -160,17 +176,13 @@ def find_server(door: api.Door, wanted: str) -> tuple[str, str]:
     :raises ServiceError: Nova can't be asked.
     """
     path = f"/servers/{records.quoted(wanted)}"
-    body = door.get(path).body if _is_uuid(wanted) else None
-    found = [body["server"]] if body is not None else []
+    found = door.read(path, _parse_one) if _is_uuid(wanted) else []
     if not found:
         query = {"all_tenants": 1, "name": wanted}
-        found = [
-            each
-            for each in nova_side.pages(
-                door, "/servers/detail", "servers", query
-            )
-            if each["name"] == wanted
-        ]
+        listed = nova_side.pages(
+            door, "/servers/detail", "servers", _parse_server, query
+        )
+        found = [server for server in listed if server[0] == wanted]
     if len(found) != 1:
         raise errors.MalformedError(
             "server of this cloud",
@@ -179,7 +191,7 @@ def find_server(door: api.Door, wanted: str) -> tuple[str, str]:
             if found
             else "the uuid or the name of one that Nova has",
         )
-    host = found[0].get("OS-EXT-SRV-ATTR:host")
+    _, server, host = found[0]
     if not host:
         raise errors.MalformedError(
             "server on a host",
@@ -187,7 +199,17 @@ def find_server(door: api.Door, wanted: str) -> tuple[str, str]:
             "one that is on a host: shelved ones are not; or credentials to"
             " which Nova shows hosts",
         )
-    return str(found[0]["id"]), str(host)
+    return server, host
+
+
+def _parse_one(body: Any) -> list[tuple[str, str, str]]:
+    return [] if body is None else [_parse_server(body["server"])]
+
+
+def _parse_server(body: Any) -> tuple[str, str, str]:
+    """Return a server's name, uuid and host; no host is empty."""
+    host = body.get("OS-EXT-SRV-ATTR:host") or ""
+    return str(body["name"]), str(body["id"]), str(host)
 
 
 def _known(text: str) -> str:
@@ -206,7 +228,9 @@ def _is_uuid(text: str) -> bool:
 
 def _shown(server: str, told: Any) -> str:
     task = f", {told['task']}" if told["task"] else ""
-    head = f"Server {server} on {told['host']}: {told['state']}{task}\n"
+    # Who may not see hosts and devices gets them empty.
+    place = f" on {told['host']}" if told["host"] else ""
+    head = f"Server {server}{place}: {told['state']}{task}\n"
     if not told["accelerators"]:
         return f"{head}It has no accelerator.\n"
     rows = [
@@ -225,7 +249,8 @@ def _shown(server: str, told: Any) -> str:
 
 
 def _attached(server: str, told: Any) -> str:
-    return f"Server {server} has {told['name']} now, of {told['device']}.\n"
+    device = f", of {told['device']}" if told["device"] else ""
+    return f"Server {server} has {told['name']} now{device}.\n"
 
 
 def _detached(server: str, told: Any) -> str:

@@ -2,7 +2,7 @@
 """All devices of ours in Placement, and the flavors in Nova."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 from urllib import parse
 
@@ -20,7 +20,6 @@ from placement_sync import (
 # What every host has of Nova's own. A bulk answer has the hosts that have
 # one unit left: who is out of the first is asked for by the next.
 _BULK_CLASSES = ("MEMORY_MB", "VCPU", "DISK_GB")
-_UNHEARD_OF = 400
 # How often a trait is set on a provider that others change meanwhile.
 _ATTEMPTS = 5
 
@@ -100,9 +99,8 @@ class _Listed:
     root: str
 
 
-def _list(door: api.Door, query: str = "") -> list[_Listed]:
-    path = f"/resource_providers{query}"
-    return _read(door, path, _parse_list)
+def _list(door: api.Door) -> list[_Listed]:
+    return door.read("/resource_providers", _parse_list)
 
 
 def _parse_list(body: Any) -> list[_Listed]:
@@ -124,12 +122,8 @@ def _ours(door: api.Door) -> dict[str, _Listed]:
 
 def with_trait(door: api.Door, trait: str) -> list[_Listed]:
     """Return the providers that have a trait, by name."""
-    try:
-        found = _list(door, f"?required={records.quoted(trait)}")
-    except errors.ServiceError as error:
-        if error.status == _UNHEARD_OF and trait in error.reason:
-            return []
-        raise
+    path = f"/resource_providers?required={records.quoted(trait)}"
+    found = door.read_with_trait(path, trait, _parse_list) or []
     return sorted(found, key=lambda each: each.name)
 
 
@@ -142,7 +136,7 @@ def _summaries(door: api.Door, resource_class: str) -> dict[str, _Summary]:
         "group_policy": "none",
     }
     path = f"/allocation_candidates?{parse.urlencode(query, safe=',:')}"
-    return _read(door, path, _parse_summaries)
+    return door.read(path, _parse_summaries)
 
 
 def _parse_summaries(body: Any) -> dict[str, _Summary]:
@@ -164,9 +158,9 @@ def _read_one(door: api.Door, uuid: str) -> _Summary:
     """Return a provider that is in no bulk answer."""
     usages = records.provider_path(uuid, "usages")
     traits = records.provider_path(uuid, "traits")
-    used = _read(door, usages, lambda b: dict(b["usages"]) if b else {})
+    used = door.read(usages, lambda b: dict(b["usages"]) if b else {})
     return _Summary(
-        traits=_read(door, traits, _parse_traits),
+        traits=door.read(traits, _parse_traits),
         stock=_stock(door, uuid, used),
     )
 
@@ -179,7 +173,7 @@ def _stock(
     door: api.Door, uuid: str, used: Mapping[str, int]
 ) -> dict[str, wares.Stock]:
     path = records.provider_path(uuid, "inventories")
-    answer = _read(door, path, records.parse_inventories)
+    answer = door.read(path, records.parse_inventories)
     return {
         name: wares.Stock(
             total=int(i.total * i.allocation_ratio),
@@ -215,12 +209,6 @@ def _device(
 
 def _is_model(trait: str) -> bool:
     return trait.startswith(names.MODEL_PREFIX)
-
-
-def _read(
-    door: api.Door, path: str, take: Callable[[Any], records.T]
-) -> records.T:
-    return records.parsed("GET", path, door.get(path).body, take)
 
 
 def ensure_trait(
@@ -289,8 +277,8 @@ def find_flavor(compute: api.Door, wanted: str) -> Flavor:
     :raises ServiceError: Nova can't be asked.
     """
     path = f"/flavors/{records.quoted(wanted)}"
-    if wanted and (body := compute.get(path).body) is not None:
-        return records.parsed("GET", path, body, _one_flavor)
+    if wanted and (found := compute.read(path, _one_flavor)) is not None:
+        return found
     for flavor in flavors(compute):
         if flavor.name == wanted:
             return flavor
@@ -303,19 +291,18 @@ def find_flavor(compute: api.Door, wanted: str) -> Flavor:
 
 
 def flavors(compute: api.Door) -> Iterator[Flavor]:
-    """Yield all flavors, those of some projects only too.
+    """Return all flavors, those of some projects only too.
 
     :raises ServiceError: Nova can't be asked.
     """
     path = "/flavors/detail"
-    for each in nova_side.pages(
-        compute, path, "flavors", {"is_public": "None"}
-    ):
-        yield records.parsed("GET", path, each, _flavor)
+    return nova_side.pages(
+        compute, path, "flavors", _flavor, {"is_public": "None"}
+    )
 
 
-def _one_flavor(body: Any) -> Flavor:
-    return _flavor(body["flavor"])
+def _one_flavor(body: Any) -> Flavor | None:
+    return None if body is None else _flavor(body["flavor"])
 
 
 def _flavor(body: Any) -> Flavor:

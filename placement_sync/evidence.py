@@ -8,12 +8,12 @@ meanwhile is then known to whoever is asked later.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from nova_accel import domains, errors, model, names, providers
 from nova_accel.host import published
-from placement_sync import api, facts, nova_side
+from placement_sync import api, facts, nova_side, records
 from placement_sync.facts import Source
 
 _OWNER = names.OWNER_TRAIT
@@ -79,19 +79,50 @@ class Reader:
                     each for p in ours for each in self._of(p.uuid)
                 ),
             )
-        holders = {each.consumer for each in allocations or ()}
-        moves, servers = self._read_nova(notes, holders, only)
-        return facts.Evidence(
+        known = facts.Evidence(
             root=self.root,
             providers=ours,
             allocations=allocations,
             claims=claims,
-            servers=servers,
-            migrations=moves,
             domains=found,
             host=host,
+        )
+        suspects = facts.World(known).unallocated()
+        consumers = notes.ask(
+            Source.ALLOCATIONS,
+            lambda: {uuid: self._consumer(uuid) for uuid, _ in suspects},
+        )
+        inventories = notes.ask(
+            Source.PROVIDERS,
+            lambda: {uuid: self._inventories(uuid) for _, uuid in suspects},
+        )
+        holders = {each.consumer for each in allocations or ()}
+        moves, servers = self._read_nova(notes, holders, only)
+        return dataclasses.replace(
+            known,
+            consumers=consumers or {},
+            inventories=inventories or {},
+            servers=servers,
+            migrations=moves,
             unasked=notes.why,
         )
+
+    def _consumer(self, uuid: str) -> facts.Consumer:
+        allocations, fields, _ = self._placement.read(
+            f"/allocations/{records.checked(uuid)}", records.parse_consumer
+        )
+        return facts.Consumer(
+            allocations=allocations,
+            project=str(fields.get("project_id") or ""),
+            user=str(fields.get("user_id") or ""),
+        )
+
+    def _inventories(self, provider: str) -> facts.Inventories:
+        found = self._placement.read(
+            records.provider_path(provider, "inventories"),
+            records.parse_inventories,
+        )
+        return found[1] if found else {}
 
     def _read_nova(
         self, notes: "_Notes", holders: set[str], only: frozenset[str] | None
@@ -192,10 +223,11 @@ class Reader:
         """Return our providers below the root, marked or provable."""
         query = f"in_tree={self.root.uuid}"
         marked = {p.uuid for p in self._list(query)}
-        body = self._placement.get(f"/resource_providers?{query}").body
         return tuple(
             provider
-            for provider in map(_provider, body["resource_providers"])
+            for provider in self._placement.read(
+                f"/resource_providers?{query}", _parse_providers
+            )
             if provider.uuid != self.root.uuid
             and (
                 provider.uuid in marked
@@ -210,26 +242,25 @@ class Reader:
 
     def _list(self, query: str) -> tuple[facts.Provider, ...]:
         """Return the providers that are marked as ours."""
-        # A trait that nobody has used yet may not be asked for.
-        known = self._placement.get(f"/traits?name=in:{_OWNER}").body
-        if not known["traits"]:
-            return ()
         wanted = "&".join(filter(None, (query, f"required={_OWNER}")))
-        body = self._placement.get(f"/resource_providers?{wanted}").body
-        return tuple(map(_provider, body["resource_providers"]))
-
-    def _of(self, provider: str) -> Iterator[facts.Allocation]:
-        """Yield the allocations of a provider; none if it is gone."""
-        answer = self._placement.get(
-            f"/resource_providers/{provider}/allocations"
+        path = f"/resource_providers?{wanted}"
+        found = self._placement.read_with_trait(
+            path, _OWNER, _parse_providers
         )
-        held = answer.body["allocations"] if answer.body else {}
-        for consumer, found in held.items():
-            yield facts.Allocation(
-                provider=provider,
-                consumer=consumer,
-                amounts=found["resources"],
+        return found or ()
+
+    def _of(self, provider: str) -> tuple[facts.Allocation, ...]:
+        """Return the allocations of a provider; none if it is gone."""
+        found = self._placement.read(
+            f"/resource_providers/{provider}/allocations",
+            records.parse_allocations,
+        )
+        return tuple(
+            facts.Allocation(
+                provider=provider, consumer=consumer, amounts=amounts
             )
+            for consumer, amounts in (found[1] if found else {}).items()
+        )
 
     def _read_gone(
         self, everywhere: Iterable[facts.Provider]
@@ -247,8 +278,8 @@ class Reader:
 
     def _was_novas(self, root: str) -> bool:
         path = f"/resource_providers/{root}/traits"
-        body = self._placement.get(path).body
-        return body is not None and facts.COMPUTE_TRAIT in body["traits"]
+        found = self._placement.read(path, records.parse_provider_traits)
+        return found is not None and facts.COMPUTE_TRAIT in found[1]
 
 
 class _Notes:
@@ -265,8 +296,6 @@ class _Notes:
             return read()
         except errors.AcceleratorError as error:
             self.note(source, str(error))
-        except (LookupError, TypeError, AttributeError) as error:
-            self.note(source, f"an answer that can't be read: {error!r}")
         return None
 
 
@@ -283,10 +312,13 @@ def _note_unread(notes: _Notes, host: model.HostState) -> None:
         )
 
 
-def _provider(body: Any) -> facts.Provider:
-    return facts.Provider(
-        uuid=body["uuid"],
-        name=body["name"],
-        parent=body["parent_provider_uuid"] or "",
-        root=body["root_provider_uuid"],
+def _parse_providers(body: Any) -> tuple[facts.Provider, ...]:
+    return tuple(
+        facts.Provider(
+            uuid=str(each["uuid"]),
+            name=str(each["name"]),
+            parent=str(each["parent_provider_uuid"] or ""),
+            root=str(each["root_provider_uuid"]),
+        )
+        for each in body["resource_providers"]
     )

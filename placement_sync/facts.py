@@ -4,11 +4,11 @@
 import collections
 import dataclasses
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import model, names
 from nova_accel.domains import Domain
-from nova_accel.providers import ProviderRoot
+from nova_accel.providers import Inventory, ProviderRoot
 
 # What Nova puts on the provider of each compute node
 # (nova/compute/resource_tracker.py, _sync_compute_service_disabled_trait
@@ -61,15 +61,26 @@ class Allocation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Consumer:
+    """All allocations of a consumer: amounts by provider and class."""
+
+    allocations: Mapping[str, Mapping[str, int]]
+    project: str = ""
+    user: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """A server as Nova has it.
 
-    ``node`` is the name of its compute node, empty while it has none.
+    ``node`` is the name of its compute node, empty while it has none;
+    ``task`` its task state, empty while Nova does nothing with it.
     """
 
     uuid: str
     node: str = ""
     status: str = ""
+    task: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +107,19 @@ class Evidence:
     of ``everywhere`` that Nova had a compute node for and surely has none
     now. ``used`` are those providers of ``everywhere`` on gone roots that
     have allocations. ``unasked`` tells why what is None is not known.
+    ``consumers`` are those that have claims and lack allocations, and
+    ``inventories`` those of the providers where they lack them.
     """
 
     root: ProviderRoot
     providers: tuple[Provider, ...] | None = None
     allocations: tuple[Allocation, ...] | None = None
+    consumers: Mapping[str, Consumer] = dataclasses.field(
+        default_factory=dict
+    )
+    inventories: Mapping[str, Mapping[str, Inventory]] = dataclasses.field(
+        default_factory=dict
+    )
     claims: tuple[model.Claim, ...] | None = None
     servers: Mapping[str, Server | None] | None = None
     migrations: tuple[Migration, ...] | None = None
@@ -139,6 +158,8 @@ _FIELDS = {
     Source.KERNEL: "host",
 }
 
+Inventories = Mapping[str, Inventory]
+
 # Who must have spoken before anybody is said not to be.
 _OF_CONSUMERS = (
     Source.SERVERS,
@@ -159,6 +180,8 @@ class World:
         self.root = known.root
         self.providers = known.providers or ()
         self.allocations = known.allocations or ()
+        self.consumers = known.consumers
+        self.inventories = known.inventories
         self.claims = known.claims or ()
         self.servers = known.servers or {}
         self.migrations = {m.uuid: m for m in known.migrations or ()}
@@ -224,6 +247,49 @@ class World:
             claim.consumer == server and claim.provider == provider
             for claim in self.claims
         )
+
+    def unallocated(
+        self,
+    ) -> Mapping[tuple[str, str], tuple[model.Claim, ...]]:
+        """Return a consumer's claims on a provider where it lacks some.
+
+        Those of consumers that have more claims than slots allocated, by
+        consumer and provider. Slots of its moves count as the server's.
+        """
+        groups: dict[tuple[str, str], list[model.Claim]] = {}
+        for claim in self.claims:
+            key = claim.consumer, claim.provider
+            groups.setdefault(key, []).append(claim)
+        return {
+            (consumer, provider): tuple(claims)
+            for (consumer, provider), claims in groups.items()
+            if provider in self._names
+            and (device := self.device(provider)) is not None
+            and len(claims)
+            > sum(
+                each.amounts.get(device.resource_class, 0)
+                for each in self.allocations
+                if each.provider == provider and self.holds(each, consumer)
+            )
+        }
+
+    def charged(
+        self, provider: str, claims: Iterable[model.Claim]
+    ) -> dict[str, int]:
+        """Return what claims on a device take of it, by resource class."""
+        device = self.device(provider)
+        found: collections.Counter[str] = collections.Counter()
+        for claim in claims:
+            if device is not None:
+                profile = device.profile(claim.profile)
+                found.update(
+                    profile.charges if profile else {device.resource_class: 1}
+                )
+        return {
+            name: amount
+            for name, amount in found.items()
+            if device is not None and name in device.counters
+        }
 
     def holds(self, allocation: Allocation, server: str) -> bool:
         """Return whether an allocation is a server's, or its move's."""

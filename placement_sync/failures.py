@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What keystoneauth and openstacksdk raise, in words for the operator."""
 
+import re
+
 from keystoneauth1 import exceptions as ksa
 from openstack import exceptions as sdk
 
 from nova_accel import errors
 from placement_sync import replies
 
+_UNUSABLE = "its URL, token or timeout can't be used; mend it"
 # The first class that fits: what the operator can do, and whether waiting
 # is no use.
 _FAILURES: tuple[tuple[type[Exception], str, bool], ...] = (
@@ -56,17 +59,43 @@ _FAILURES: tuple[tuple[type[Exception], str, bool], ...] = (
         "the credentials are not complete; see auth_type and its options",
         True,
     ),
-    (ValueError, "its URL, token or timeout can't be used; mend it", True),
+    (ValueError, _UNUSABLE, True),
     (OSError, "see certfile, keyfile and cafile of nova.conf", True),
 )
 # The last two are of settings that nobody looks at before a request.
 REFUSED = (ksa.ClientException, sdk.SDKException, ValueError, OSError)
 
 
+# The cause at the end of what requests and urllib3 wrap into one another.
+_ADDRESS = re.compile(r"https?://[^/?#\s]+")
+_CAUSE = re.compile(
+    r"\[(?:Errno -?\d+|SSL: \w+)\] ([^('\")]+)|Error\(\d+, '([^']+)'\)"
+)
+
+
+def _describe(error: Exception) -> str:
+    """Return what happened, without the request that the caller names."""
+    text = replies.tidy(str(error))
+    if not isinstance(error, ksa.ConnectionError):
+        return text
+    address, causes = _ADDRESS.search(text), _CAUSE.findall(text)
+    if address is None or not causes:
+        return text
+    return f"{address[0]}: {''.join(causes[-1]).strip()}"
+
+
 def build_error(
     method: str, path: str, error: Exception
 ) -> errors.ServiceError:
     """Return our error for what keystoneauth or openstacksdk raised."""
+    if _is_unsendable(error):
+        return errors.ServiceError(
+            method,
+            path,
+            None,
+            f"{_UNUSABLE}: see whether a line break or a space is in it",
+            is_lasting=True,
+        )
     mend, is_lasting = next(
         (
             (mend, is_lasting)
@@ -80,6 +109,16 @@ def build_error(
         method,
         path,
         status or None,
-        f"{replies.tidy(str(error))}; {mend}",
+        f"{_describe(error)}; {mend}",
         is_lasting=is_lasting,
+    )
+
+
+def _is_unsendable(error: Exception) -> bool:
+    """Return whether requests refused to send a URL or a header.
+
+    Its message quotes the header, which may be the token.
+    """
+    return isinstance(error, ksa.UnknownConnectionError) and isinstance(
+        error.original, ValueError
     )

@@ -14,6 +14,7 @@ class Kind(enum.Enum):
     """What can be wrong; the values are those of the JSON report."""
 
     LEAKED = "leaked-allocation"
+    UNALLOCATED = "missing-allocation"
     MISSING = "missing-device"
     FOREIGN = "foreign-device"
     ORPHAN = "orphan-mdev"

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Protocol, Self
 
-from nova_accel import capture, errors, model, providers
-from nova_accel.host import notes, whole_file
+from nova_accel import capture, errors, model, providers, strict_json
+from nova_accel.host import directories, whole_file
 from placement_sync import status
 
 LOG = logging.getLogger(__name__)
@@ -27,6 +27,8 @@ _PLACE = "status"
 _SUFFIX = ".json"
 # Whoever watches the host reads them: they hold no secret.
 _MODE = 0o644
+# Some kilobytes for each device.
+_MAX_BYTES = 64 << 20
 
 
 class Outcome(Protocol):
@@ -182,8 +184,7 @@ class Heartbeat:
     def _write(self, new: Status) -> None:
         text = json.dumps(new.as_dict(), indent=2) + "\n"
         try:
-            notes.make_place(os.path.dirname(self.path))
-            whole_file.replace(self.path, text.encode(), _MODE)
+            whole_file.replace(self.path, text.encode(), _MODE, is_made=True)
         except OSError as error:
             reason = error.strerror or str(error)
             if reason != self._said:
@@ -231,11 +232,11 @@ def _path(state_dir: str, writer: str) -> str:
 def _read(path: str, writer: str) -> Status | None:
     """Return what a file says, None where there is none."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return status.parse(json.load(file))
+        text = directories.read_path(path, _MAX_BYTES).decode()
+        return status.parse(strict_json.loads(text))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         reason = f"{path} can't be used: {error}"
     except errors.MalformedError as error:
         reason = f"{path}: {error}"

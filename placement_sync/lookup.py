@@ -3,12 +3,15 @@
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 
 from nova_accel import errors, flavors, names, profiles
 from placement_sync import flavor_specs, wares
 
 _NEAREST = 4
+# NVIDIA's, as sysfs has them.
+_TYPE_ID = re.compile(r"nvidia-\d+")
 # Of profiles by class; what is none of them is asked for by its class.
 _HEADS = {
     names.FUNCTION_PREFIX: names.FPGA_CLASS,
@@ -189,29 +192,24 @@ def _of_offers(
 
 
 def _is_meant(what: str, terms: wares.Terms) -> bool:
-    given = what.strip()
-    if given.lower() == terms.name.lower():
-        return True
-    return any(
-        _is_named(given, trait)
-        for trait in terms.required
-        if trait != names.PROGRAMMABLE_TRAIT
-        and not trait.startswith(names.MODEL_PREFIX)
+    return profiles.is_spelling(what, terms.name) or any(
+        _is_fpga_id(what, trait) for trait in terms.required
     )
 
 
-def _is_named(given: str, trait: str) -> bool:
-    if trait.startswith((names.FUNCTION_PREFIX, names.INTERFACE_PREFIX)):
-        given = names.fpga_id(given)
-    slug = _slug(profiles.strip_brand(given))
-    tails = (trait, trait.removeprefix(names.CUSTOM), wares.alias(trait))
-    return given.upper() == trait or slug in tails
+def _is_fpga_id(what: str, trait: str) -> bool:
+    """Return whether a text is the id in a function's or interface's trait."""
+    if not trait.startswith((names.FUNCTION_PREFIX, names.INTERFACE_PREFIX)):
+        return False
+    return what.strip().upper() == trait or (
+        _slug(names.fpga_id(what)) == profiles.strip_head(trait)
+    )
 
 
 def _of_catalogue(what: str, types: wares.Types) -> wares.Terms | None:
     """Return the terms of a type that no device of this cloud makes."""
-    for trait, facts in types.by_trait.items():
-        if _is_named(what, trait):
+    for facts in types.by_trait.values():
+        if profiles.is_spelling(what, facts.name):
             return types.terms(facts)
     return None
 
@@ -247,6 +245,11 @@ def _unknown(what: str, cloud: wares.Cloud, types: wares.Types) -> str:
     given = _slug(profiles.strip_brand(what))
     near = difflib.get_close_matches(given, slugs, n=_NEAREST, cutoff=0.5)
     hint = f"; near it: {', '.join(slugs[n] for n in near)}" if near else ""
+    if _TYPE_ID.fullmatch(what.strip()):
+        hint = (
+            "; it is the id of an mdev type, which changes with the host"
+            " driver: name the type, as `nova-accel inspect` prints it"
+        )
     return (
         f"no host makes a profile {what!r}, and none is known{hint}; see"
         " `nova-accel profile list`"
@@ -260,9 +263,14 @@ def say(group: flavors.RequestGroup, types: wares.Types) -> str:
         if facts is not None:
             return facts.name
         if trait.startswith(names.FUNCTION_PREFIX):
-            return f"FPGA function {wares.alias(trait).lower()}"
+            return f"FPGA function {profiles.name_of(trait).lower()}"
+        if trait == names.REGION_TRAIT:
+            return "FPGA region"
         if trait.startswith(names.PROFILE_PREFIXES):
-            return wares.alias(trait)
+            return profiles.name_of(trait)
+        if trait.startswith(names.DEVICE_PREFIX):
+            is_vf = any(n.endswith("_VF") for n in group.resources)
+            return profiles.whole_name(trait, is_vf)
     own = sorted(group.resources.keys() - names.MEASURES)
     model = [
         wares.spoken_model(t)

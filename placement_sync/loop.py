@@ -6,7 +6,7 @@ green ones', whichever the service has chosen.
 """
 
 import logging
-import random as _random
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +22,8 @@ MAX_BACKOFF = 4
 # Wake-ups that never pause (48 VFs come one by one, a card that flaps)
 # put a pass off by so many settling times at the most.
 MAX_SETTLING = 10
+# How often the loop looks whether a watch asks for a pass, in seconds.
+POLL_S = 1.0
 # So many doublings are above any bound; more only make the number long.
 _ENOUGH = 16
 
@@ -65,7 +67,7 @@ class Loop:
         jitter: float = 0.1,
         name: str = "placement-sync",
         settle_s: float = 0.5,
-        random: Callable[[float, float], float] = _random.uniform,
+        watch: Callable[[], bool] | None = None,
     ) -> None:
         """Run nothing yet.
 
@@ -76,14 +78,15 @@ class Loop:
         :param name: the thread's, and how the log calls the pass.
         :param settle_s: seconds without a further wake-up after which a
             wake-up is obeyed.
-        :param random: draws a number between two.
+        :param watch: polled between passes; True is a wake-up. It must
+            return at once, and never raise.
         """
         self._run = run
         self._interval_s = interval_s
         self._jitter = jitter
         self._settle_s = settle_s
-        self._random = random
         self._name = name
+        self._watch = watch
         self._thread: threading.Thread | None = None
         self._bell = threading.Condition()
         self._is_stopping = False
@@ -106,11 +109,14 @@ class Loop:
 
         A call while a pass runs asks for one more after it.
         """
-        now = time.monotonic()
         with self._bell:
-            first = self._woken[0] if self._woken else now
-            self._woken = (first, now)
+            self._note_wake_up()
             self._bell.notify_all()
+
+    def _note_wake_up(self) -> None:
+        now = time.monotonic()
+        first = self._woken[0] if self._woken else now
+        self._woken = (first, now)
 
     def stop(self, timeout: float = 0.0) -> bool:
         """Let a pass that runs be the last one; return whether it ended.
@@ -155,7 +161,8 @@ class Loop:
             )
 
     def _wait_s(self) -> float:
-        share = self._random(1 - self._jitter, 1 + self._jitter)
+        least, most = 1 - self._jitter, 1 + self._jitter
+        share = random.uniform(least, most)  # noqa: S311
         return wait_s(self._interval_s, self._failures) * share
 
     def _rest(self, due: float, calm: float) -> bool:
@@ -166,11 +173,14 @@ class Loop:
         """
         with self._bell:
             while not self._is_stopping:
+                if self._watch is not None and self._watch():
+                    self._note_wake_up()
                 now = time.monotonic()
                 then = min(due, max(calm, self._settled(due)))
                 if then <= now:
                     break
-                self._bell.wait(then - now)
+                pause = then - now
+                self._bell.wait(min(pause, POLL_S) if self._watch else pause)
             self._woken = None
             return not self._is_stopping
 

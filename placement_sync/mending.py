@@ -13,7 +13,15 @@ from collections.abc import Callable, Iterable, Mapping
 
 from nova_accel import claims, errors, plugin
 from nova_accel.host import execute, openers
-from placement_sync import api, audit, evidence, facts, findings
+from placement_sync import (
+    api,
+    audit,
+    audit_placement,
+    evidence,
+    facts,
+    findings,
+    records,
+)
 from placement_sync.findings import Kind
 
 LOG = logging.getLogger(__name__)
@@ -67,6 +75,7 @@ class Mending:
         self._executor = executor
         self._mend: Mapping[Kind, Callable[[findings.Finding], None]] = {
             Kind.LEAKED: self._unset,
+            Kind.UNALLOCATED: self._allocate,
             Kind.ORPHAN: self._unmake,
             Kind.GONE: self._delete,
         }
@@ -131,31 +140,91 @@ class Mending:
         """Take a consumer's part of one of our providers."""
         path = f"/allocations/{finding.consumer}"
         # Of before the proof: whoever changes it meanwhile is noticed.
-        held = self._placement.get(path).body or {"allocations": {}}
+        held, fields, kind = self._read_consumer(finding.consumer)
         self._prove(
             finding, self._reader.look(frozenset({finding.consumer}))
         )
-        if finding.provider not in held["allocations"]:
+        if finding.provider not in held:
             raise LeftError("its allocation has just been made; look again")
-        _check_type(held.get("consumer_type"))
-        left = {
-            uuid: {"resources": each["resources"]}
-            for uuid, each in held["allocations"].items()
-            if uuid != finding.provider
-        }
-        body = {
-            "allocations": left,
-            "project_id": held["project_id"],
-            "user_id": held["user_id"],
-            "consumer_generation": held["consumer_generation"],
-        }
-        self._placement.put(path, body, _UNTYPED)
+        _check_type(kind)
+        left = {u: held[u] for u in held if u != finding.provider}
+        self._placement.put(path, _allocations(left) | fields, _UNTYPED)
         LOG.info(
             "allocations of %s for %s, which is nobody, are taken away; left"
             " are those of %d other providers",
             finding.where,
             finding.consumer,
             len(left),
+        )
+
+    def _allocate(self, finding: findings.Finding) -> None:
+        """Allocate what a server has claimed of one of our providers."""
+        uuid, provider = finding.consumer, finding.provider
+        path = f"/allocations/{uuid}"
+        # Before the proof: its generation makes a later change a conflict.
+        allocations, fields, kind = self._read_consumer(uuid)
+        known = self._reader.look(frozenset({uuid}))
+        self._prove(finding, known)
+        _check_type(kind)
+        world = facts.World(known)
+        after = audit_placement.allocations_after(
+            allocations, world, provider, world.unallocated()[uuid, provider]
+        )
+        change = _allocations(after) | fields
+        try:
+            self._placement.put(path, change, _UNTYPED)
+        except errors.ServiceError as error:
+            if not error.is_conflict:
+                raise
+            before = allocations.get(provider, {})
+            more = {
+                name: amount - before.get(name, 0)
+                for name, amount in after[provider].items()
+            }
+            self._lower_reserved(provider, more)
+            self._placement.put(path, change, _UNTYPED)
+        LOG.info(
+            "Allocated %s of %s to server %s, which had claimed it",
+            ", ".join(f"{n} {c}" for c, n in sorted(after[provider].items())),
+            *(finding.where, uuid),
+        )
+
+    def _read_consumer(
+        self, uuid: str
+    ) -> tuple[records.Amounts, dict[str, object], str | None]:
+        """Return a consumer's allocations, its other fields, and its type."""
+        return self._placement.read(
+            f"/allocations/{uuid}", records.parse_consumer
+        )
+
+    def _lower_reserved(self, provider: str, more: Mapping[str, int]) -> None:
+        """Make room for an allocation of what we have reserved for it.
+
+        Placement's reshaper would change both at once, but its policy
+        admits services only. If another client is faster, the allocation is
+        refused, and the next pass reserves what it should.
+
+        :param more: what is to be allocated, by resource class.
+        """
+        path = records.provider_path(provider, "inventories")
+        found = self._placement.read(path, records.parse_inventories)
+        if found is None:
+            raise LeftError("its provider has just been deleted; look again")
+        generation, inventories = found
+        lowered = {
+            name: record.reserving(record.own - more.get(name, 0))
+            if record.reserved == record.own >= more.get(name, 0) > 0
+            else record
+            for name, record in inventories.items()
+        }
+        self._placement.put(
+            path,
+            {
+                "resource_provider_generation": generation,
+                "inventories": {
+                    name: record.as_dict() for name, record in lowered.items()
+                },
+            },
         )
 
     def _unmake(self, finding: findings.Finding) -> None:
@@ -195,6 +264,15 @@ class Mending:
             finding.where,
             finding.provider,
         )
+
+
+def _allocations(amounts: records.Amounts) -> dict[str, object]:
+    """Return amounts by provider as Placement's API spells them."""
+    return {
+        "allocations": {
+            uuid: {"resources": dict(each)} for uuid, each in amounts.items()
+        }
+    }
 
 
 def _check_type(found: str | None) -> None:

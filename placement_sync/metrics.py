@@ -208,9 +208,9 @@ def _gauges(status: Status) -> Iterator[_Family]:
         )
     yield (
         "nova_accel_interval_seconds",
-        "Time from pass to pass as configured, 0 for single passes",
+        "Time from pass to pass as configured",
         (),
-        {(): status.interval_s},
+        {(): status.interval_s} if status.interval_s else {},
     )
     yield (
         "nova_accel_pass_seconds",

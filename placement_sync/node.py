@@ -18,7 +18,6 @@ from nova_accel import (
     inventory,
     model,
     names,
-    plugin,
     policy,
     providers,
     survey,
@@ -168,15 +167,8 @@ def open_node(
     :raises ConfigurationError: a driver can't be loaded, or there is none:
         then every device would be taken for gone.
     """
-    drivers = plugin.load(settings.drivers)
-    if not drivers:
-        raise errors.ConfigurationError(
-            "[nova_accel] drivers",
-            "(empty)",
-            "no vendor driver is installed; install nova-accel with pip so"
-            " that its entry points are known",
-        )
-    source, read_gpus, meta = cli.open_source(root)
+    drivers = cli.load_drivers(settings)
+    source, read_gpus, meta = cli.open_source(root, settings)
     name = str(meta.get("hostname") or "")
     place = drains_dir or state_dir
     drained = drains.Drains(place) if place else None

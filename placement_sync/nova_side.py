@@ -6,12 +6,12 @@ counts only where Nova has shown that it would say so.
 """
 
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import urllib.parse
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
-from urllib import parse
 
 from nova_accel import errors
-from placement_sync import api, facts
+from placement_sync import api, facts, records
 
 # Nova's own limit of a page ([api] max_limit).
 PAGE = 1000
@@ -35,10 +35,14 @@ def read_host(door: api.Door, node: str) -> str:
     :raises UnaskedError: Nova has no such node.
     :raises ServiceError: Nova can't be asked.
     """
-    body = door.get(f"/os-hypervisors/{node}").body
-    if body is None:
+    found = door.read(f"/os-hypervisors/{node}", _parse_service_host)
+    if found is None:
         raise UnaskedError(f"Nova has no compute node {node}")
-    return str(body["hypervisor"]["service"]["host"])
+    return found
+
+
+def _parse_service_host(body: Any) -> str | None:
+    return None if body is None else str(body["hypervisor"]["service"]["host"])
 
 
 def read_servers(
@@ -60,8 +64,10 @@ def read_servers(
     """
     query = {"all_tenants": 1, "host": host}
     found: dict[str, facts.Server | None] = {
-        each["id"]: _server(each)
-        for each in pages(door, "/servers/detail", "servers", query)
+        server.uuid: server
+        for server in pages(
+            door, "/servers/detail", "servers", _server, query
+        )
     }
     left = set(holders) - found.keys() - {m.uuid for m in moves or ()}
     reason = ""
@@ -81,20 +87,24 @@ def _read_server(door: api.Door, uuid: str) -> facts.Server | None:
     them either, or gets all of them by any filter: only an empty list
     proves that there is none.
     """
-    body = door.get(f"/servers/{uuid}").body
-    if body is not None:
-        return _server(body["server"])
-    listed = door.get(f"/servers?all_tenants=1&uuid={uuid}").body
-    if listed["servers"]:
+    found = door.read(
+        f"/servers/{uuid}",
+        lambda body: None if body is None else _server(body["server"]),
+    )
+    if found is None and door.read(
+        f"/servers?all_tenants=1&uuid={uuid}",
+        lambda body: bool(list(body["servers"])),
+    ):
         raise UnaskedError("Nova both has it and does not; see its policy")
-    return None
+    return found
 
 
 def _server(body: Any) -> facts.Server:
     return facts.Server(
-        uuid=body["id"],
+        uuid=str(body["id"]),
         node=body.get("OS-EXT-SRV-ATTR:hypervisor_hostname") or "",
         status=body.get("status") or "",
+        task=body.get("OS-EXT-STS:task_state") or "",
     )
 
 
@@ -104,15 +114,18 @@ def read_moves(door: api.Door, host: str) -> tuple[facts.Migration, ...]:
     :raises ServiceError: Nova can't be asked.
     """
     return tuple(
-        facts.Migration(
-            uuid=each["uuid"],
-            server=each["instance_uuid"],
-            status=each["status"],
-            kind=each.get("migration_type") or "",
+        pages(
+            door, "/os-migrations", "migrations", _migration, {"host": host}
         )
-        for each in pages(
-            door, "/os-migrations", "migrations", {"host": host}
-        )
+    )
+
+
+def _migration(body: Any) -> facts.Migration:
+    return facts.Migration(
+        uuid=str(body["uuid"]),
+        server=str(body["instance_uuid"]),
+        status=str(body["status"]),
+        kind=body.get("migration_type") or "",
     )
 
 
@@ -126,16 +139,19 @@ def find_lost(door: api.Door, roots: Collection[str]) -> frozenset[str]:
     """
     if not roots:
         return frozenset()
-    listed = list(pages(door, "/os-hypervisors/detail", "hypervisors"))
-    lost = set(roots) - {str(each["id"]) for each in listed}
+    hosts = dict(
+        pages(door, "/os-hypervisors/detail", "hypervisors", _hypervisor)
+    )
+    lost = set(roots) - hosts.keys()
     if not lost:
         return frozenset()
-    known = {each["service"]["host"] for each in listed}
-    answer = door.get("/os-services?binary=nova-compute").body
-    for each in answer["services"]:
-        if each["host"] not in known:
+    for host in door.read(
+        "/os-services?binary=nova-compute",
+        lambda body: [str(each["host"]) for each in body["services"]],
+    ):
+        if host not in hosts.values():
             raise UnaskedError(
-                f"nova-compute of {each['host']} has no hypervisor: its cell"
+                f"nova-compute of {host} has no hypervisor: its cell"
                 " does not answer, or it is new and waits for nova-manage"
                 " cell_v2 discover_hosts"
             )
@@ -146,21 +162,36 @@ def find_lost(door: api.Door, roots: Collection[str]) -> frozenset[str]:
     )
 
 
+def _hypervisor(body: Any) -> tuple[str, str]:
+    """Return a hypervisor's uuid and its service's host."""
+    return str(body["id"]), str(body["service"]["host"])
+
+
 def pages(
     door: api.Door,
     path: str,
     name: str,
+    parse: Callable[[Any], records.T],
     query: Mapping[str, object] = types.MappingProxyType({}),
-) -> Iterator[Any]:
+) -> Iterator[records.T]:
     """Yield all of a list that comes in pages.
 
+    :param parse: returns a value for each element of the list.
     :raises ServiceError: Nova can't be asked.
     """
     asked = {**query, "limit": PAGE}
+
+    def parse_page(body: Any) -> tuple[list[records.T], str]:
+        listed = list(body[name])
+        last = listed[-1] if listed and body.get(f"{name}_links") else {}
+        marker = last.get("uuid") or last.get("id") or ""
+        return [parse(each) for each in listed], str(marker)
+
     while True:
-        body = door.get(f"{path}?{parse.urlencode(asked)}").body
-        yield from body[name]
-        if not body.get(f"{name}_links") or not body[name]:
+        found, marker = door.read(
+            f"{path}?{urllib.parse.urlencode(asked)}", parse_page
+        )
+        yield from found
+        if not marker or marker == asked.get("marker"):
             return
-        last = body[name][-1]
-        asked["marker"] = last.get("uuid") or last["id"]
+        asked["marker"] = marker

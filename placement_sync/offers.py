@@ -15,8 +15,8 @@ class Offer:
 
     ``hosts`` have cards for it, ``models`` are those cards'. ``cards`` is
     how many of ``cards_in_all`` can make one now, ``free`` how many the
-    counters allow at this moment, at most, and ``most`` how many one card
-    holds. ``is_offered`` is false if no card can make one now.
+    counters allow at this moment, at most, and ``most`` how many an empty
+    card holds. ``is_offered`` is false if no card can make one now.
     """
 
     terms: wares.Terms
@@ -96,10 +96,17 @@ def free_units(provider: wares.Provider, terms: wares.Terms) -> int:
 
 
 def _most(provider: wares.Provider, terms: wares.Terms) -> int:
+    """Return how many an empty card holds.
+
+    Of types in the catalogue that is known. Of others the counters tell,
+    less what is reserved: bulk answers of Placement leave that out.
+    """
+    most = wares.limit(provider, terms.facts)
+    if most is not None:
+        return most
     found = [
         provider.stock[name].total // amount
         for name, amount in terms.charges.items()
         if name in provider.stock
     ]
-    most = wares.limit(provider, terms.facts)
-    return min(found + ([] if most is None else [most]), default=0)
+    return min(found, default=0)

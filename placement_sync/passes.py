@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 from nova_accel import conf, errors, model, providers
-from nova_accel.host import notes
+from nova_accel.host import directories, drains, notes
 from placement_sync import (
     cli_options,
     heartbeat,
@@ -31,12 +31,14 @@ _LOCK = "sync.lock"
 class Passes:
     """The passes of one command over one host."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(
+        self, arguments: argparse.Namespace, chosen: cli_options.Chosen
+    ) -> None:
         """Read what the arguments name; nothing of the host yet.
 
+        :param chosen: what ``cli_options.choose`` makes of the arguments.
         :raises AcceleratorError: something of that can't be used.
         """
-        chosen = cli_options.choose(arguments)
         self._arguments, self._chosen = arguments, chosen
         self.is_dry: bool = arguments.is_dry
         self.interval: float = (
@@ -55,12 +57,14 @@ class Passes:
         self._placement = service.Placement(
             cli_options.open_door(arguments, chosen)
         )
+        #: Tells when an operator has drained or undrained a device.
+        self.drains = notes.Watch(drains.Drains(chosen.drains_dir).place)
         self._sync = sync.Synchroniser(self._placement)
         self._beat = self._heartbeat()
         self._named = "", ""
         self._is_right = False
         self.root: providers.ProviderRoot | None = None
-        self.host_problems: tuple[model.Problem, ...] = ()
+        self.host_problems = chosen.settings.problems
 
     def run(self) -> sync.Result:
         """Make a pass, as the only placement-sync of this host.
@@ -78,7 +82,7 @@ class Passes:
     def _pass(self) -> tuple[sync.Result, node.View]:
         root = self._find_root()
         view = self._host.view(root)
-        self.root, self.host_problems = root, view.host.problems
+        self.root = root
 
         def look() -> tuple[providers.ProviderTree, model.HostState]:
             """Look again: nova-compute may have made a claim since."""
@@ -94,7 +98,10 @@ class Passes:
             is_shared=view.is_shared,
             anew=look,
         )
-        self.host_problems = view.host.problems
+        self.host_problems = (
+            *self._chosen.settings.problems,
+            *view.host.problems,
+        )
         self._is_right = result.is_ok
         return result, view
 
@@ -162,8 +169,7 @@ def alone(state_dir: str, patience_s: float = PATIENCE) -> Iterator[None]:
     """
     path = os.path.join(state_dir, _LOCK)
     try:
-        notes.make_place(state_dir)
-        descriptor = _open(path, state_dir)
+        descriptor = _open(state_dir)
     except OSError as error:
         raise cli_options.unwritable(state_dir, error) from error
     try:
@@ -173,17 +179,23 @@ def alone(state_dir: str, patience_s: float = PATIENCE) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _open(path: str, state_dir: str) -> int:
+def _open(state_dir: str) -> int:
     """Return an open lock that only root and nova-compute's user can take.
 
     :raises OSError: it can't be opened.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(path, flags, 0o600)
-    if os.geteuid() == 0:
-        owner = os.stat(state_dir)
-        os.fchown(descriptor, owner.st_uid, owner.st_gid)
-    return descriptor
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    with directories.opened(state_dir, is_made=True) as place:
+        try:
+            new = flags | os.O_CREAT | os.O_EXCL
+            descriptor = os.open(_LOCK, new, 0o600, dir_fd=place)
+        except FileExistsError:
+            # A file that was there keeps its owner: it may be a hard link.
+            return os.open(_LOCK, flags, dir_fd=place)
+        if os.geteuid() == 0:
+            owner = os.fstat(place)
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        return descriptor
 
 
 def _take(descriptor: int, path: str, patience_s: float) -> None:

@@ -10,6 +10,18 @@ from urllib import parse
 from nova_accel import errors, providers
 
 T = TypeVar("T")
+# By provider and resource class.
+Amounts = Mapping[str, Mapping[str, int]]
+
+#: Raised by code that takes values out of a malformed answer.
+MALFORMED = (
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    OverflowError,  # int() of an infinite number, float() of a huge one
+    RecursionError,  # str() of deeply nested lists
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,17 +85,17 @@ def parsed(
 ) -> T:
     """Return an answer as a value.
 
-    :raises ServiceError: it is not as Placement's API says.
+    :raises ServiceError: it is not as the service's API says.
     """
     try:
         return parse_body(body)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise errors.ServiceError(
             method,
             path,
             None,
-            f"not an answer of Placement's: {type(error).__name__} {error};"
-            " see whether it is Placement that answers there",
+            f"the answer is malformed: {type(error).__name__} {error};"
+            " check which service answers at this address",
             is_lasting=True,
         ) from error
 
@@ -154,6 +166,24 @@ def parse_allocations(
         for consumer, each in body["allocations"].items()
     }
     return _generation(body), found
+
+
+def parse_consumer(
+    body: Any,
+) -> tuple[Amounts, dict[str, object], str | None]:
+    """Return a consumer's allocations, its other fields, and its type.
+
+    The fields are those to send back with a change of the allocations;
+    there are none for a consumer that has no allocations.
+    """
+    allocations = {
+        str(uuid): {str(k): int(v) for k, v in each["resources"].items()}
+        for uuid, each in (body or {"allocations": {}})["allocations"].items()
+    }
+    fields = ("project_id", "user_id", "consumer_generation")
+    known = {name: body[name] for name in fields} if allocations else {}
+    kind = body.get("consumer_type") if allocations else None
+    return allocations, known, kind
 
 
 def _generation(body: Any) -> int:

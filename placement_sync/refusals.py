@@ -40,10 +40,15 @@ _MEND_OTHER = "the next pass tries again"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A call that Placement refused, and its answer."""
+    """A call that Placement refused, and its answer.
+
+    ``holder`` is the uuid of another provider that has the name of the
+    provider to create, empty for any other refusal.
+    """
 
     call: calls.Call
     error: errors.ServiceError
+    holder: str = ""
 
 
 Key = tuple[type, str]
@@ -101,6 +106,10 @@ class Refusals:
         if is_lasting and key in self._last:
             self._settled[key] = refusal
 
+    def settle(self, refusal: Refusal) -> None:
+        """Leave a call undone in this pass: it can't succeed."""
+        self._settled[_key(refusal.call)] = refusal
+
     def move(
         self,
         call: calls.Call,
@@ -147,13 +156,28 @@ class Refusals:
             if is_passing(refusal.error):
                 raise refusal.error
 
-    def problems(self, find_root: FindRoot) -> tuple[model.Problem, ...]:
+    def problems(self) -> tuple[model.Problem, ...]:
         """Return what stayed undone, with what to do about it."""
-        left = self._told | self._settled | self._now
+        left = (self._told | self._settled | self._now).values()
+        taken = [refusal for refusal in left if refusal.holder]
         return (
             *self._missing,
-            *(_tell(refusal, find_root) for refusal in left.values()),
+            *([_tell_taken(taken)] if taken else []),
+            *(_tell(each) for each in left if not each.holder),
         )
+
+
+def find_holder(
+    call: calls.Call, error: errors.ServiceError, find_root: FindRoot
+) -> str:
+    """Return the uuid of the other provider that has a name, or nothing.
+
+    :param call: what Placement refused with ``error``.
+    """
+    if not isinstance(call, calls.CreateProvider) or error.code != DUPLICATE:
+        return ""
+    holder = find_root(call.name)
+    return holder.uuid if holder and holder.uuid != call.uuid else ""
 
 
 def is_passing(error: errors.ServiceError) -> bool:
@@ -183,37 +207,37 @@ def _key(call: calls.Call) -> Key:
     return type(call), call.name if isinstance(call, calls.Name) else call.uuid
 
 
-def _tell(refusal: Refusal, find_root: FindRoot) -> model.Problem:
+def _tell(refusal: Refusal) -> model.Problem:
     call, error = refusal.call, refusal.error
     return model.Problem(
         where=call.name,
-        reason=f"can't {call}: {error}; {_mend(call, error, find_root)}",
+        reason=f"can't {call}: {error}; {_mend(call, error)}",
     )
 
 
-def _mend(
-    call: calls.Call, error: errors.ServiceError, find_root: FindRoot
-) -> str:
+def _tell_taken(taken: list[Refusal]) -> model.Problem:
+    """Return the problem of names that other providers have."""
+    taken = sorted(taken, key=lambda refusal: refusal.call.name)
+    names = ", ".join(f"{each.call.name} ({each.holder})" for each in taken)
+    delete = " && ".join(
+        f"openstack resource provider delete {each.holder}" for each in taken
+    )
+    return model.Problem(
+        where=taken[0].call.name,
+        reason="other providers have the names of providers of this host,"
+        f" most likely from a former registration of the host: {names}. If"
+        " Nova does not have that compute node any more, 'placement-sync"
+        " audit --heal' deletes those without allocations; otherwise see"
+        " 'openstack resource provider show --allocations"
+        f" {taken[0].holder}', then '{delete}'. The names are tried again"
+        " every few minutes",
+    )
+
+
+def _mend(call: calls.Call, error: errors.ServiceError) -> str:
     """Return what to do about a refusal."""
-    if error.code == DUPLICATE:
-        return _mend_duplicate(call, find_root)
     if error.status == _FORBIDDEN:
         return _MEND_FORBIDDEN
     uuid = "" if isinstance(call, calls.Name) else call.uuid
     found = _MEND.get(error.code, _MEND_OTHER)
     return found.format(name=call.name, uuid=uuid)
-
-
-def _mend_duplicate(call: calls.Call, find_root: FindRoot) -> str:
-    try:
-        holder = find_root(call.name)
-    except errors.ServiceError:
-        holder = None
-    if holder is None:
-        return _MEND[DUPLICATE].format(name=call.name)
-    return (
-        f"provider {holder.uuid} has this name, most likely from a former"
-        " registration of this host: if 'openstack resource provider show"
-        f" --allocations {holder.uuid}' shows none, remove it with"
-        f" 'openstack resource provider delete {holder.uuid}'"
-    )

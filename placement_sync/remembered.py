@@ -14,9 +14,14 @@ generation by one
 
 It does not with a new name or parent, which the list of the tree tells
 each time; nor with ``DELETE /allocations/{consumer}``, so that a provider
-was free can be remembered, and that it was in use can't. A provider that
-is deleted and created again begins at 0: for that, and for whatever nobody
-has thought of, all is read anew after a while.
+was free can be remembered, and that it was in use can't.
+
+A provider that is deleted and created again begins at 0 and may reach the
+same generation. The list of the tree tells by its ``Last-Modified`` header,
+the time of the latest write to any of its providers: where that differs and
+the list is the same, all is read again. That does not show it where another
+provider of the host was written between the two lists too, or within one
+second, the header's resolution; so all is read again after a while.
 """
 
 import dataclasses
@@ -24,13 +29,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from nova_accel import errors, names
+from nova_accel import names
 from placement_sync import api, records
 
-# Seconds. The damage of a generation that came round must end some time;
-# reading a host of eight cards once an hour is 18 requests.
-REREAD_SECONDS = 3600.0
-_BAD_REQUEST = 400
+# Seconds for which a provider that was deleted and created again may be
+# taken for the former one. Reading a host of eight cards is 17 requests,
+# fewer than Nova makes for them (3 for each provider in 300 s, [compute]
+# resource_provider_association_refresh).
+REREAD_SECONDS = 600.0
 
 T = TypeVar("T")
 
@@ -48,6 +54,8 @@ class Remembered:
         self.records: dict[str, records.Record] = {}
         self.free: dict[str, int] = {}
         self._foreign: dict[str, str] = {}
+        # The last list of each tree, and when that tree was modified.
+        self._lists: dict[str, tuple[frozenset[records.Listed], str]] = {}
         self._door = door
         self._clock = clock
         self._until = clock() + REREAD_SECONDS
@@ -57,9 +65,7 @@ class Remembered:
 
         :raises ServiceError: it did not answer, or not as it does.
         """
-        return records.parsed(
-            "GET", path, self._door.get(path).body, parse_body
-        )
+        return self._door.read(path, parse_body)
 
     def refresh(
         self, root: str, expected: frozenset[str]
@@ -74,7 +80,7 @@ class Remembered:
             self.forget()
             self._until = self._clock() + REREAD_SECONDS
         path = f"/resource_providers?in_tree={records.checked(root)}"
-        listed = {p.uuid: p for p in self.read(path, records.parse_list)}
+        listed = self._list(root, path)
         top = listed.pop(root, None)
         self._drop(root, listed)
         root_name = top.name if top else ""
@@ -86,6 +92,21 @@ class Remembered:
         }
         ours = self._ours(root, listed, proved)
         return top, {uuid: listed[uuid] for uuid in ours}
+
+    def _list(self, root: str, path: str) -> dict[str, records.Listed]:
+        """Return the providers of a tree by uuid.
+
+        Everything is forgotten if one of them was created again.
+        """
+        answer = self._door.get(path)
+        listed = records.parsed(
+            "GET", path, answer.body, records.parse_list
+        )
+        providers, modified = self._lists.get(root, (frozenset(), ""))
+        if providers == frozenset(listed) and modified != answer.modified:
+            self.forget()
+        self._lists[root] = frozenset(listed), answer.modified
+        return {p.uuid: p for p in listed}
 
     def forget(self, uuid: str | None = None) -> None:
         """Have a provider read anew, or all of them."""
@@ -179,13 +200,10 @@ class Remembered:
             f"/resource_providers?in_tree={records.checked(root)}"
             f"&required={names.OWNER_TRAIT}"
         )
-        try:
-            return {p.uuid for p in self.read(path, records.parse_list)}
-        except errors.ServiceError as error:
-            # Nobody has a trait that Placement has never heard of.
-            if error.status == _BAD_REQUEST:
-                return set()
-            raise
+        found = self._door.read_with_trait(
+            path, names.OWNER_TRAIT, records.parse_list
+        )
+        return {p.uuid for p in found or ()}
 
     def _refreshed(
         self, root: str, listed: records.Listed

@@ -5,15 +5,17 @@ import json
 import re
 from typing import Any
 
-from nova_accel import errors
+from nova_accel import errors, strict_json
 
 _FULL = 200
 _OK = 300
 _NOT_FOUND = 404
 # Longer words than these are not read, and fill the log.
 _MAX_REASON = 400
-# The name and password of a URL, which a client puts into its messages.
-_USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
+# The name and password of a URL, which a client puts into its messages. A
+# password may itself contain "@".
+_USERINFO = re.compile(r"(?<=://)[^/\s]*@")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 _MENDS = {
     401: "the token is refused; see the credentials, and what the service"
@@ -33,11 +35,17 @@ def tidy(text: str) -> str:
 
 
 def decode(text: str) -> Any:
-    """Return JSON decoded, or the text if it isn't JSON."""
+    """Return JSON decoded, or the text if it isn't JSON.
+
+    Lone surrogates, which no stream can encode, count as no JSON.
+    """
     try:
-        return json.loads(text) if text else None
-    except ValueError:
+        found = strict_json.loads(text or "null")
+        if _SURROGATE.search(text):
+            json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
         return text
+    return found
 
 
 def check(
@@ -85,12 +93,15 @@ def _words(content: Any) -> tuple[str, str]:
     Keystone: ``{"badRequest": {"code": 400, "message": ...}}``.
     """
     if not isinstance(content, dict):
-        return "", "" if content is None else tidy(str(content))
+        return "", tidy(content) if isinstance(content, str) else ""
     found = next(iter(content.values()), None)
     if isinstance(found, list):
         found = next(iter(found), None)
     if not isinstance(found, dict):
         return "", ""
     code = found.get("code")
-    words = found.get("detail") or found.get("message") or ""
-    return code if isinstance(code, str) else "", tidy(str(words))
+    words = found.get("detail") or found.get("message")
+    return (
+        code if isinstance(code, str) else "",
+        tidy(words) if isinstance(words, str) else "",
+    )

@@ -136,7 +136,8 @@ def count_devices(
 ) -> dict[str, int]:
     """Return how many devices are in each of STATES; each counts once.
 
-    Drained goes before faulted: its operator knows. Missing are those
+    Drained goes before faulted: its operator knows. A device whose marks
+    are unknown counts as unreadable. Missing are those
     that a server has and the host does not, and the providers that are
     labelled so. While a whole technology can't be read, what is absent
     counts as unreadable.
@@ -162,6 +163,8 @@ def count_devices(
 def _state(device: model.Device) -> str:
     if device.drain:
         return "drained"
+    if device.marks_unknown:
+        return "unreadable"
     return "faulted" if device.fault else "ok"
 
 

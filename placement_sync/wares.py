@@ -15,13 +15,14 @@ _QUOTA = re.compile(r"_(\d+)M$")
 # NVIDIA's series, as the trait of a type ends: A40_8Q, A100_1_5CME.
 _LETTERS = "QCAB"
 _SERIES = re.compile(rf"_\d+([{_LETTERS}])\d*(?:ME|GFX)?$")
-# Of the traits that name profiles, what is before a profile's own name.
-_HEADS = re.compile(
-    r"CUSTOM_(?:VGPU_[^_]+_|VGPU_|MDEV_|GPU_|FPGA_FUNCTION_|FPGA_INTERFACE_)"
-)
 _PROFILE_CLASSES = (names.GPU_CLASS, names.WHOLE_GPU_CLASS, names.MDEV_CLASS)
 OUT = frozenset(
-    {names.DRAINED_TRAIT, names.FAULTED_TRAIT, names.MISSING_TRAIT}
+    {
+        names.DRAINED_TRAIT,
+        names.FAULTED_TRAIT,
+        names.MISSING_TRAIT,
+        names.UNKNOWN_TRAIT,
+    }
 )
 
 
@@ -201,11 +202,6 @@ def limit(provider: Provider, facts: catalogue.VgpuFacts | None) -> int | None:
     return facts.limit
 
 
-def alias(trait: str) -> str:
-    """Return what a profile's trait calls the profile itself."""
-    return _HEADS.sub("", trait, count=1)
-
-
 def spoken_model(trait: str) -> str:
     """Return a model's trait in words: ``NVIDIA A40``; ``-`` for none."""
     return trait.removeprefix(names.MODEL_PREFIX).replace("_", " ") or "-"
@@ -244,7 +240,6 @@ def _profile(trait: str, provider: Provider, types: Types) -> Terms:
     if facts is not None:
         return types.terms(facts)
     own = next(n for n in _PROFILE_CLASSES if n in provider.stock)
-    name = alias(trait)
     charges, unknown = {own: 1}, set()
     if own == names.GPU_CLASS:
         guessed = guess(trait)
@@ -254,7 +249,7 @@ def _profile(trait: str, provider: Provider, types: Types) -> Terms:
             else:
                 unknown.add(counter)
     return Terms(
-        name=name,
+        name=profiles.name_of(trait),
         kind=_kind(trait, own),
         charges=charges,
         required=frozenset({trait}),
@@ -275,7 +270,7 @@ def guess(trait: str) -> dict[str, int]:
     quota = _QUOTA.search(trait)
     if quota:
         return {names.GPU_MEMORY_CLASS: int(quota[1])}
-    name = alias(trait).replace("_", "-")
+    name = profiles.strip_head(trait).replace("_", "-")
     size, instance = profiles.named_size(name), profiles.named_instance(name)
     if not size or not trait.startswith(NVIDIA_PREFIX):
         return {}
@@ -286,8 +281,9 @@ def guess(trait: str) -> dict[str, int]:
 
 
 def _regions(provider: Provider) -> Iterator[tuple[Terms, bool]]:
-    """Yield an FPGA region's functions, and what can be loaded there."""
+    """Yield an FPGA region, its functions, and what can be loaded there."""
     is_free = names.REGION_TRAIT in provider.traits and not provider.is_out
+    yield _region("FPGA region", names.REGION_TRAIT), is_free
     for trait in sorted(provider.traits):
         if trait.startswith(names.FUNCTION_PREFIX):
             yield _region("FPGA function", trait), is_free
@@ -301,7 +297,7 @@ def _regions(provider: Provider) -> Iterator[tuple[Terms, bool]]:
 
 def _region(kind: str, *required: str) -> Terms:
     return Terms(
-        name=alias(required[0]).lower(),
+        name=profiles.name_of(required[0]).lower(),
         kind=kind,
         charges={names.FPGA_CLASS: 1},
         required=frozenset(required),
@@ -309,10 +305,16 @@ def _region(kind: str, *required: str) -> Terms:
 
 
 def _whole(resource_class: str, provider: Provider) -> Terms:
-    own = {provider.model} if provider.model in provider.traits else set()
+    is_vf = resource_class.endswith("_VF")
+    own = sorted(
+        t for t in provider.traits if t.startswith(names.DEVICE_PREFIX)
+    )
+    name = profiles.whole_name(own[0], is_vf) if own else resource_class
+    if not own and provider.model in provider.traits:
+        own = [provider.model]
     return Terms(
-        name=resource_class,
-        kind="VF" if resource_class.endswith("_VF") else "device",
+        name=name,
+        kind="VF" if is_vf else "device",
         charges={resource_class: 1},
-        required=frozenset(own),
+        required=frozenset(own[:1]),
     )

@@ -77,6 +77,42 @@ def test_an_allocation_of_a_move_that_ended_is_left_to_people(
     assert not audit.compare(known).findings[0].is_safe
 
 
+@given(
+    audited.worlds(),
+    st.sampled_from([CARDS[0], NVIDIA, WHOLE]),
+    st.sampled_from(["running", "stopped", "claimed", "made"]),
+)
+@fast
+def test_a_claim_that_placement_has_no_allocation_for(
+    known: facts.Evidence, address: str, life: str
+) -> None:
+    slot = {NVIDIA: FUNCTIONS[-1], WHOLE: WHOLE}.get(address, FREE)
+    assume(all(c.slot != slot for c in known.claims or ()))
+    before = known
+    known = audited.lived(known, life, OTHER, address, slot)
+    known = dataclasses.replace(
+        known,
+        allocations=before.allocations,
+        consumers={
+            claim.consumer: facts.Consumer(
+                allocations={ROOT.uuid: {"VCPU": 2}}, project="p", user="u"
+            )
+            for claim in known.claims or ()
+        },
+        providers=(
+            facts.Provider(
+                uuid=audited.provider(address),
+                name=names.provider_name(ROOT.name, address),
+                parent=ROOT.uuid,
+                root=ROOT.uuid,
+            ),
+        ),
+    )
+    assert found(known) == one(Kind.UNALLOCATED, address, OTHER)
+    silent = dataclasses.replace(known, consumers={})
+    assert found(silent) == set()
+
+
 def with_server(
     known: facts.Evidence, address: str = CARDS[0], slot: str = FREE
 ) -> tuple[facts.Evidence, str]:

@@ -57,6 +57,8 @@ def test_a_type_has_many_spellings(name: str) -> None:
             "CUSTOM_VGPU_NVIDIA_A100_1_5C",
         ),
         ("mtty-2", {"CUSTOM_MDEV": 1}, "CUSTOM_MDEV_MTTY_2"),
+        ("region", {"FPGA": 1}, names.REGION_TRAIT),
+        ("10de:2236", {"PGPU": 1}, "CUSTOM_GPU_PCI_10DE_2236"),
         (
             "D8424DC4-A4A3-C413-F89E-433683F9040B",
             {"FPGA": 1},
@@ -111,7 +113,8 @@ def test_charges_that_nobody_knows_are_said() -> None:
     ("name", "more", "words"),
     [
         ("A40-8X", {}, "near it: A40-8Q"),
-        ("mtty-9", {}, "near it: MTTY_"),
+        ("mtty-9", {}, "near it: mtty-2"),
+        ("nvidia-232", {}, "changes with the host driver"),
         ("VGPU", {}, "alone names no profile"),
         ("CUSTOM_GPU_MEMORY_MB", {}, "counts no devices"),
         ("PGPU", {"model": "H100"}, "no host has a card of model H100"),

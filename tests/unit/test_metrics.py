@@ -89,6 +89,14 @@ def served() -> Iterator[tuple[metrics.Metrics, int]]:
     made.close()
 
 
+def test_a_single_pass_has_no_interval(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "once.prom"
+    once = dataclasses.replace(GOOD, interval_s=0.0)
+    metrics.Metrics(str(file)).publish(once)
+    assert "nova_accel_pass_seconds{" in file.read_text()
+    assert "nova_accel_interval_seconds{" not in file.read_text()
+
+
 def check(found: Series) -> None:
     assert value(found, "build_info", version="1.2.3") == 1
     assert value(found, "last_success_timestamp_seconds") == 2001.0

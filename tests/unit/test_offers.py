@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a cloud offers, by its providers' records."""
 
+import dataclasses
+
 import pytest
 
-from nova_accel import names
+from nova_accel import flavors, names
 from nova_accel.host import known
-from placement_sync import offers, wares
+from placement_sync import lookup, offers, wares
 from tests import clouds
 
 TYPES = wares.Types(known.load())
@@ -51,6 +53,20 @@ def test_free_is_never_fewer_than_there_are() -> None:
     used = {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 5120, "CUSTOM_MIG_SLICE": 1}
     found = listed(clouds.gpu("A100", ("4-20C",), layout="mig", used=used))
     assert found["A100-4-20C"].free == 1
+
+
+def test_most_is_for_an_empty_card() -> None:
+    """Although Placement's bulk answers leave out what is reserved."""
+    card = clouds.gpu("A40", ("8Q",))
+    stock = {n: dataclasses.replace(s, total=3) for n, s in card.stock.items()}
+    (found,) = {
+        o.most
+        for o in offers.list_offers(
+            [dataclasses.replace(card, stock=stock)], TYPES
+        )
+        if o.terms.name == "A40-8Q"
+    }
+    assert found == 6
 
 
 def test_a_full_card_still_lists_what_it_makes() -> None:
@@ -123,11 +139,31 @@ def test_regions_offer_functions_and_interfaces() -> None:
     free = clouds.region("0AFE", number=0)
     held = clouds.region("0AFE", number=1, is_free=False)
     found = listed(free, held)
+    region = found["region"]
+    assert (region.free, region.cards_in_all) == (1, 2)
+    assert region.terms.required == {names.REGION_TRAIT}
     assert found["0afe"].free == 1 and found["0afe"].cards_in_all == 2
     assert found["1face"].terms.required == {
         "CUSTOM_FPGA_INTERFACE_1FACE",
         names.PROGRAMMABLE_TRAIT,
     }
+
+
+def test_a_whole_function_is_named_as_its_driver_names_it() -> None:
+    device = clouds.device(
+        {"CUSTOM_QAT_VF": 16},
+        "INTEL_QAT_C62X",
+        traits=("CUSTOM_ACCELERATOR_DEVICE_8086_37C8",),
+    )
+    found = listed(device)["8086:37c8-VF"]
+    assert found.models == ("INTEL QAT C62X",)
+    assert found.terms.required == {"CUSTOM_ACCELERATOR_DEVICE_8086_37C8"}
+    ask = lookup.Ask(profile="CUSTOM_ACCELERATOR_VF_INTEL_37C8")
+    want = lookup.find(ask, wares.Cloud(devices=(device,)), TYPES)
+    group = flavors.RequestGroup(
+        suffix="_A", resources=want.resources, required=want.required
+    )
+    assert lookup.say(group, TYPES) == "8086:37c8-VF"
 
 
 def test_other_classes_are_one_row_for_each_model() -> None:

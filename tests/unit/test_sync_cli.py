@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -73,6 +74,20 @@ def test_a_word_that_is_none_ends_with_2(capsys: Output) -> None:
         assert "placement-sync: error: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["--interval"], ["audit", "--pause"], ["drain", "--wait"]],
+)
+def test_what_is_no_number_of_seconds_is_named(
+    capsys: Output, words: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*words, "abc"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert f"{words[-1]}: 'abc' is no number of seconds" in said
+
+
 def test_json_is_for_what_ends(capsys: Output) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["--json"])
@@ -91,6 +106,8 @@ def test_json_is_for_what_ends(capsys: Output) -> None:
         ["--host", "a\nb"],
         ["--host-uuid", "node1"],
         ["--os-cloud", "one", "--endpoint", "http://[::1]/"],
+        ["--state-dir", "relative"],
+        ["--state-dir", "/proc/missing"],
     ],
 )
 def test_an_argument_that_says_nothing_is_refused(words: list[str]) -> None:
@@ -116,9 +133,9 @@ def test_a_file_is_followed(tmp_path: pathlib.Path) -> None:
     assert found.settings.sync.interval == 7
     assert not found.is_foreign
     named = cli_options.choose(
-        parsed("--config-file", str(conf), "--state-dir", "/other")
+        parsed("--config-file", str(conf), "--state-dir", str(tmp_path))
     )
-    assert named.state_dir == "/other"
+    assert named.state_dir == str(tmp_path)
 
 
 def test_of_this_machine_only_what_is_named_is_used_for_another(
@@ -126,7 +143,7 @@ def test_of_this_machine_only_what_is_named_is_used_for_another(
 ) -> None:
     conf = tmp_path / "nova.conf"
     conf.write_text("[nova_accel]\nstate_dir = /kept\n")
-    monkeypatch.setattr(cli_options, "CONFIG_FILES", (str(conf),))
+    monkeypatch.setattr("nova_accel.conf.CONFIG_FILES", (str(conf),))
     here = cli_options.choose(parsed())
     assert (here.files, here.state_dir) == ((str(conf),), "/kept")
     there = cli_options.choose(parsed("--root", str(tmp_path)))
@@ -138,15 +155,15 @@ def test_of_this_machine_only_what_is_named_is_used_for_another(
     )
     assert (named.state_dir, named.drains_dir) == (None, "/kept")
     given = cli_options.choose(
-        parsed("--root", str(tmp_path), "--state-dir", "/s")
+        parsed("--root", str(tmp_path), "--state-dir", str(tmp_path))
     )
-    assert (given.state_dir, given.drains_dir) == ("/s", "/s")
+    assert given.state_dir == given.drains_dir == str(tmp_path)
 
 
 def test_there_are_no_credentials_without_a_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cli_options, "CONFIG_FILES", ())
+    monkeypatch.setattr("nova_accel.conf.CONFIG_FILES", ())
     monkeypatch.delenv("OS_CLOUD", raising=False)
     given = parsed()
     with pytest.raises(errors.ConfigurationError, match="--os-cloud"):
@@ -198,6 +215,18 @@ def test_a_place_that_is_none_is_told(tmp_path: pathlib.Path) -> None:
 # -- status ----------------------------------------------------------------
 
 
+@pytest.fixture
+def advance(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Stop the clock, and return what moves it on by seconds."""
+    now = [time.time()]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+
+    def advance_by(seconds: float) -> None:
+        now[0] += seconds
+
+    return advance_by
+
+
 def beaten(state: pathlib.Path, interval_s: float = 0.0) -> None:
     """Leave the status of a pass of nova-compute."""
     host = look.read(look.make("t4-mdev", state / "host"))
@@ -221,6 +250,7 @@ def run_status(
     return capsys.readouterr().out, status
 
 
+@pytest.mark.usefixtures("advance")
 def test_the_status_of_each_writer_is_told(
     tmp_path: pathlib.Path, capsys: Output
 ) -> None:
@@ -248,14 +278,13 @@ def test_the_status_of_each_writer_is_told(
 def test_a_status_grows_stale(
     tmp_path: pathlib.Path,
     capsys: Output,
-    monkeypatch: pytest.MonkeyPatch,
+    advance: Callable[[float], None],
     seconds: float,
     told: str,
 ) -> None:
     beaten(tmp_path, 20)
     assert run_status(capsys, tmp_path)[1] == 0
-    later = time.time() + seconds
-    monkeypatch.setattr(time, "time", lambda: later)
+    advance(seconds)
     text, status = run_status(capsys, tmp_path)
     assert status == 1
     assert "nova-compute: STALE" in text and f"{told} ago" in text
@@ -297,10 +326,21 @@ def test_notes_that_cant_be_written_are_told(
     tmp_path: pathlib.Path, capsys: Output
 ) -> None:
     root = look.make("t4-mdev", tmp_path / "host")
-    (tmp_path / "file").write_text("")
-    asked = ["--root", str(root), "--state-dir", str(tmp_path / "file")]
+    (tmp_path / "drained").write_text("")
+    asked = ["--root", str(root), "--state-dir", str(tmp_path)]
     assert cli.main(["drain", "3b:00.0", "--reason", "r", *asked]) == 2
     assert "state_dir" in capsys.readouterr().err
+
+
+def test_a_relative_state_dir_is_refused_and_not_created(
+    tmp_path: pathlib.Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = look.make("t4-mdev", tmp_path / "host")
+    asked = ["--root", str(root), "--state-dir", "accel"]
+    assert cli.main(["drain", "3b:00.0", "--reason", "r", *asked]) == 2
+    assert "expected an absolute path" in capsys.readouterr().err
+    assert not (tmp_path / "accel").exists()
 
 
 # -- the service -----------------------------------------------------------
@@ -315,6 +355,18 @@ def test_a_problem_is_told_when_it_is_new(
     for expected in (1, 1, 1, 2):
         told.run()
         assert len(caplog.records) == expected
+
+
+def test_a_problem_of_the_host_is_logged_when_it_is_new(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = model.Problem(where="0000:3b:00.0", reason="can't be read")
+    readings = [(one,), (one,), (), (one,)]
+    told = cli_daemon.Told(sync.Result, lambda: readings.pop(0))
+    for expected in (1, 1, 1, 2):
+        told.run()
+        assert len(caplog.records) == expected
+    assert "0000:3b:00.0: can't be read" in caplog.text
 
 
 def test_the_unit_is_printed_with_the_path_of_the_command(

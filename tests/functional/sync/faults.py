@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from urllib import parse
 
 from placement_sync import api, attempts, service, sync
@@ -58,6 +58,8 @@ class Proxy:
         self.victim = 0
         self.seen = 0
         self.struck = 0
+        #: Changes the bodies of answers that are sent with status 200.
+        self.alter: Callable[[bytes], bytes] = bytes
         self._lock = threading.Lock()
         proxy = self
 
@@ -165,6 +167,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def _send(self, status: int, content: bytes) -> None:
+        if status == http.HTTPStatus.OK:
+            content = self.owner.alter(content)
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))

@@ -59,6 +59,7 @@ class Nova:
         self.servers[uuid] = {
             "id": uuid,
             "status": "ACTIVE",
+            "OS-EXT-STS:task_state": None,
             "OS-EXT-SRV-ATTR:host": node.partition(".")[0] or None,
             "OS-EXT-SRV-ATTR:hypervisor_hostname": node or None,
         }

@@ -4,6 +4,7 @@
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 
@@ -17,8 +18,13 @@ def http(status: str, body: bytes, kind: str = "application/json") -> bytes:
 
 
 @contextlib.contextmanager
-def answering(answer: bytes | None, port: int = 0) -> Iterator[str]:
-    """Return the address of what answers so, or not at all for None."""
+def answering(
+    answer: bytes | None, port: int = 0, pause_s: float = 0.0
+) -> Iterator[str]:
+    """Return the address of what answers so, or not at all for None.
+
+    :param pause_s: seconds before each byte; 0 sends all bytes at once.
+    """
     with socket.create_server(("127.0.0.1", port)) as listening:
         kept: list[socket.socket] = []
 
@@ -31,7 +37,8 @@ def answering(answer: bytes | None, port: int = 0) -> Iterator[str]:
                 kept.append(connection)
                 connection.recv(65536)
                 if answer is not None:
-                    connection.sendall(answer)
+                    with contextlib.suppress(ConnectionError):
+                        _send(connection, answer, pause_s)
                     connection.close()
 
         threading.Thread(target=serve, daemon=True).start()
@@ -39,3 +46,12 @@ def answering(answer: bytes | None, port: int = 0) -> Iterator[str]:
         listening.shutdown(socket.SHUT_RDWR)
         for connection in kept:
             connection.close()
+
+
+def _send(to: socket.socket, answer: bytes, pause_s: float) -> None:
+    if not pause_s:
+        to.sendall(answer)
+        return
+    for byte in answer:
+        time.sleep(pause_s)
+        to.sendall(bytes([byte]))

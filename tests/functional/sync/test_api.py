@@ -4,6 +4,7 @@
 import pickle
 import socket
 import threading
+import time
 
 import pytest
 from keystoneauth1 import session, token_endpoint
@@ -40,10 +41,10 @@ def test_each_method(placement: servers.Server) -> None:
     assert made.status == 200
     assert made.body["generation"] == 0
     path = f"/resource_providers/{UUID}"
-    assert door.put("/traits/CUSTOM_A") == api.Answer(201)
-    assert door.put("/traits/CUSTOM_A") == api.Answer(204)
+    assert door.put("/traits/CUSTOM_A").status == 201
+    assert door.put("/traits/CUSTOM_A").status == 204
     assert door.get(path).body["name"] == "a"
-    assert door.delete(path) == api.Answer(204)
+    assert door.delete(path).status == 204
     missing = door.get(path)
     assert (missing.status, missing.body) == (404, None)
     with pytest.raises(errors.ServiceError) as found:
@@ -107,6 +108,30 @@ def test_no_answer() -> None:
     assert found.value.is_transient
     assert found.value.status is None
     assert "does not answer" in str(found.value)
+
+
+@pytest.mark.parametrize("head", ["", "HTTP/1.1 200 OK\r\n\r\n["])
+def test_an_answer_that_never_ends(head: str) -> None:
+    """Each byte comes in time; the answer as a whole does not."""
+    endless = head.encode() + b"1," * 400
+    with odd.answering(endless, pause_s=0.05) as url:
+        door = api.from_endpoint(url)
+        door.timeout = (5, 0.5)
+        began = time.monotonic()
+        with pytest.raises(errors.ServiceError) as found:
+            door.get(PATH)
+    assert time.monotonic() - began < 10
+    assert found.value.is_transient
+
+
+def test_a_connection_is_used_again(placement: servers.Server) -> None:
+    """The deadline of one answer is not that of the next one."""
+    door = api.from_endpoint(placement.url)
+    door.timeout = (5, 2.0)
+    for _ in range(4):
+        door.get(PATH)
+        time.sleep(0.6)
+    assert door.reads == 4
 
 
 CUT = odd.http("200 OK", b'{"resource_providers": []}')

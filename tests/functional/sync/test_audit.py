@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The audit as a command: real Placement, libvirt and mdevs, HTTP to Nova."""
 
+import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.functional.sync.audit_site import (
     UNSURE,
     A,
     Site,
+    break_paths,
     mdev,
 )
 from tests.lab import fakehost
@@ -150,6 +152,134 @@ def test_what_another_service_holds_stays(site: Site) -> None:
     report = site.run("--heal", status=1)
     assert "a RESERVATION" in report["left"][0]["left"]
     assert site.amounts(NOBODY) == {CARD: {"VGPU": 1}}
+
+
+UNALLOCATED = ("missing-allocation", CARD, A)
+
+
+def take_allocation(site: Site, consumer: str) -> None:
+    """Take what a server has of the card, as an old backup does."""
+    body = site.held(consumer)
+    del body["allocations"][CARD]
+    site.placement.call("PUT", f"/allocations/{consumer}", body)
+
+
+def test_a_claim_without_an_allocation_is_allocated(site: Site) -> None:
+    site.start(A, "slot-0")
+    take_allocation(site, A)
+    report = site.run(status=1)
+    [finding] = report["findings"]
+    assert kinds([finding]) == [UNALLOCATED]
+    assert finding["heals"]
+    assert finding["mend"].startswith(
+        "openstack --os-placement-api-version 1.28 resource provider"
+        " allocation set --project-id p --user-id u "
+    )
+    assert f"--allocation rp={ROOT.uuid},VCPU=1 " in finding["mend"]
+    assert f"--allocation rp={CARD},VGPU=1 " in finding["mend"]
+
+    assert kinds(site.run("--heal", status=0)["mended"]) == [UNALLOCATED]
+    held = site.held(A)
+    assert site.amounts(A) == {ROOT.uuid: {"VCPU": 1}, CARD: {"VGPU": 1}}
+    assert (held["project_id"], held["user_id"]) == ("p", "u")
+    assert held["consumer_type"] == "INSTANCE"
+
+
+def test_what_is_reserved_for_a_claim_becomes_its_allocation(
+    site: Site,
+) -> None:
+    """On a card of which all else is allocated."""
+    site.start(A, "slot-0")
+    take_allocation(site, A)
+    [claim] = site.book.read().claims
+    lost = dataclasses.replace(claim, is_allocated=False)
+    site.book.write(ROOT, [lost], ())
+    assert site.words("--once")[0] == 0
+    path = f"/resource_providers/{CARD}/inventories"
+    record = site.placement.call("GET", path)["inventories"]["VGPU"]
+    assert record["reserved"] == 1
+    full = record["total"] - 1
+    site.nova.add_server(NOBODY, "")
+    site.placement.call(
+        "PUT",
+        f"/allocations/{NOBODY}",
+        {
+            "allocations": {CARD: {"resources": {"VGPU": full}}},
+            "project_id": "p",
+            "user_id": "u",
+            "consumer_type": "INSTANCE",
+            "consumer_generation": None,
+        },
+    )
+    [finding] = site.run(status=1)["findings"]
+    assert (
+        f"inventory set --amend --resource VGPU:reserved=0 {CARD} && "
+    ) in finding["mend"]
+    assert kinds(site.run("--heal", status=0)["mended"]) == [UNALLOCATED]
+    assert site.amounts(A)[CARD] == {"VGPU": 1}
+    record = site.placement.call("GET", path)["inventories"]["VGPU"]
+    assert (record["reserved"], record["max_unit"]) == (0, full + 1)
+
+
+def test_a_server_without_any_allocation_is_left_to_nova_manage(
+    site: Site,
+) -> None:
+    """It gives up a server that has some allocation already."""
+    site.start(A, "slot-0")
+    site.placement.call("DELETE", f"/allocations/{A}")
+    report = site.run("--heal", status=1)
+    [finding] = report["findings"]
+    assert kinds([finding]) == [UNALLOCATED]
+    assert finding["mend"].startswith(
+        f"nova-manage placement heal_allocations --instance {A} && "
+    )
+    assert site.held(A) == {"allocations": {}}
+    site.allocate(A, VCPU=1)
+    assert kinds(site.run("--heal", status=0)["mended"]) == [UNALLOCATED]
+
+
+def set_server(**fields: str) -> Callable[[Site], None]:
+    return lambda site: site.nova.servers[A].update(
+        {name.replace("__", ":"): value for name, value in fields.items()}
+    )
+
+
+UNPROVED: dict[str, Callable[[Site], object]] = {
+    "built": set_server(status="BUILD"),
+    "resized": set_server(status="VERIFY_RESIZE"),
+    "at work": set_server(**{"OS-EXT-STS__task_state": "deleting"}),
+    "elsewhere": lambda site: site.nova.add_server(A, "elsewhere"),
+    "gone": lambda site: site.nova.servers.pop(A),
+    "moved": lambda site: site.nova.add_move(
+        MOVE, A, "migrating", ROOT.name
+    ),
+    "no servers": break_paths("/servers"),
+    "no migrations": break_paths("/os-migrations"),
+    "no book": lambda site: Path(site.book.path).unlink(),
+    "another Nova": lambda site: site.nova.hypervisors.clear(),
+}
+
+
+@pytest.mark.parametrize("how", UNPROVED)
+def test_nothing_is_allocated_to_whom_it_is_not_proved(
+    site: Site, how: str
+) -> None:
+    site.start(A, "slot-0")
+    take_allocation(site, A)
+    UNPROVED[how](site)
+    site.placement.clear()
+    report = site.run("--heal")
+    assert UNALLOCATED not in kinds(report["findings"])
+    assert not any(each.is_write for each in site.placement.requests())
+
+
+def test_an_allocation_of_a_move_is_its_server_s(site: Site) -> None:
+    """While it goes on, and after it ended."""
+    site.start(A, "slot-0")
+    take_allocation(site, A)
+    site.allocate(MOVE, CARD)
+    site.nova.add_move(MOVE, A, "error", ROOT.name)
+    assert UNALLOCATED not in kinds(site.run()["findings"])
 
 
 def test_the_last_allocation_takes_its_consumer_along(site: Site) -> None:

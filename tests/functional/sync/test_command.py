@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``placement-sync`` over a real Placement and hosts of real files."""
 
+import io
 import json
 import pathlib
+import sys
 import uuid
 
 import pytest
@@ -10,8 +12,8 @@ import pytest
 from nova_accel import capture, model, names, providers
 from nova_accel import cli as inspect_cli
 from nova_accel.host import published
-from placement_sync import cli
-from tests.functional.sync import servers
+from placement_sync import cli, progress
+from tests.functional.sync import odd, servers
 from tests.functional.sync.sites import (
     CARD,
     HOST,
@@ -79,6 +81,44 @@ def test_each_call_of_the_json_is_the_line_of_the_text(site: Site) -> None:
         "problems",
         "host_problems",
     }
+
+
+@pytest.mark.parametrize("mode", ["--dry-run", "--once"])
+def test_problems_of_host_and_configuration_are_printed(
+    site: Site, mode: str
+) -> None:
+    spec = '{"address": "0000:99:00.0"}'
+    text = site.conf.read_text().replace(
+        "[nova_accel]\n",
+        f"[nova_accel]\ndevce_spec = x\ndevice_spec = {spec}\n",
+    )
+    site.conf.write_text(text)
+    lines = site.run(mode, *NODE).splitlines()
+    problems = [line for line in lines if line.startswith("problem: ")]
+    assert problems == [
+        f"problem: {site.conf} [nova_accel] devce_spec: is ignored:"
+        " nova-accel has no such option; did you mean device_spec?",
+        f"problem: [nova_accel] device_spec = {spec}: matches nothing on"
+        " this host; check its address and ids",
+    ]
+    assert "calls" in lines[-1]
+
+
+@pytest.mark.parametrize("mode", ["--dry-run", "--once"])
+def test_misspelt_options_are_printed_where_placement_is_away(
+    site: Site, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    site.write_conf("http://127.0.0.1:9")
+    with site.conf.open("a") as file:
+        file.write("[nova-accel]\n")
+    text, words = site.speak(mode, *NODE, status=1)
+    first, second = words.splitlines()
+    assert text == "" and "Connection refused" in second
+    assert first == (
+        f"placement-sync: {site.conf} [nova-accel]: is ignored: nova-accel"
+        " has no such section; did you mean [nova_accel]?"
+    )
 
 
 def test_what_was_wiped_by_hand_is_back(site: Site) -> None:
@@ -156,7 +196,12 @@ def test_placement_that_is_away_is_told_in_one_line(
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
     site.write_conf("http://127.0.0.1:9")
-    assert "127.0.0.1:9" in site.fail("--once", *NODE, status=1)
+    said = site.fail("--once", *NODE, status=1)
+    assert said.startswith(
+        f"placement-sync: GET /resource_providers?name={HOST}:"
+        " http://127.0.0.1:9: Connection refused; "
+    )
+    assert said.count("efuse") == 1
 
 
 @pytest.mark.parametrize(
@@ -164,6 +209,8 @@ def test_placement_that_is_away_is_told_in_one_line(
     [
         ("[nova_accel]\ndevice_spec = {\n", "device_spec"),
         ("[nova_accel]\ndrivers = none_such\n", "none_such"),
+        ("[nova_accel]\ndrivers = none_such\n", "{conf} [nova_accel] dr"),
+        ("[nova_accel]\nroot = /proc/x\n", "{conf} [nova_accel] root = "),
         ("no section\n", "nova.conf"),
         (f"[placement]\npassword = {SECRET}\n", "auth_type"),
         (f"[placement]\nauth_type = nay\npassword = {SECRET}\n", "auth_type"),
@@ -173,7 +220,7 @@ def test_a_setting_that_cant_be_used_is_told_in_one_line(
     site: Site, text: str, told: str
 ) -> None:
     site.conf.write_text(text)
-    assert told in site.fail("--once", *NODE)
+    assert told.format(conf=site.conf) in site.fail("--once", *NODE)
 
 
 def test_a_card_that_goes_is_withdrawn_unless_servers_hold_it(
@@ -293,3 +340,51 @@ def test_no_password_is_told(site: Site) -> None:
         f"auth_url = http://nova:{SECRET}@127.0.0.1:9/v3\n"
     )
     site.fail("--once", *NODE, status=1)  # which looks for it
+
+
+MALFORMED = {
+    "infinite": b'{"resource_providers": [{"uuid": "%s", "name": "%s",'
+    b' "generation": 1e999}]}' % (ROOT.encode(), HOST.encode()),
+    "constant": b'{"resource_providers": Infinity}',
+    "brackets": b"[" * 100_000,
+    "nested": b'{"resource_providers": [{"uuid": %s}]}'
+    % (b"[" * 400 + b"]" * 400),
+    "surrogate": b'{"resource_providers": [{"uuid": "\\ud800"}]}',
+    "list": b"[]",
+    "text": b'"resource_providers"',
+}
+
+
+@pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_answer_is_one_line(site: Site, body: bytes) -> None:
+    with odd.answering(odd.http("200 OK", body)) as url:
+        site.write_conf(url)
+        assert "GET /resource_providers" in site.fail(
+            "--once", *NODE, status=1
+        )
+
+
+class Terminal(io.StringIO):
+    """Standard error of a user at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["audit"], ["drain", CARD, "--reason", "r", "--wait", "0"]],
+    ids=["audit", "drain"],
+)
+def test_a_user_at_a_terminal_sees_that_placement_is_slow(
+    site: Site, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    stderr = Terminal()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(progress, "DELAY_S", 0.1)
+    with odd.answering(odd.http("200 OK", b"[]"), pause_s=0.01) as url:
+        site.write_conf(url)
+        asked = ["--config-file", str(site.conf), *words, *NODE]
+        assert cli.main(asked) == 1
+    first = stderr.getvalue().splitlines()[0]
+    assert first == "placement-sync: waiting for an answer of Placement"

@@ -115,6 +115,14 @@ def test_it_passes_wakes_and_ends(site: Site, last: signal.Signals) -> None:
         assert "Traceback" not in daemon.words
 
 
+def test_a_drain_brings_a_pass(site: Site) -> None:
+    with child(site, *NODE, "--interval", "3600") as daemon:
+        daemon.wait_for(lambda: has(site, OTHER))
+        assert site.run("drain", CARD, "--reason", "r", "--wait", *NODE)
+        assert names.DRAINED_TRAIT in site.of(CARD, "traits")
+        assert daemon.end() == 0
+
+
 def test_the_interval_brings_passes_too(site: Site) -> None:
     with child(site, *NODE, "--interval", "0.2") as daemon:
         daemon.wait_for(lambda: has(site, OTHER))

@@ -3,14 +3,15 @@
 
 import json
 import pathlib
+import threading
 import uuid
 
 import pytest
 
-from nova_accel import names, providers
+from nova_accel import model, names, providers
 from nova_accel.host import published
 from placement_sync import cli
-from tests.functional.sync import servers
+from tests.functional.sync import nova_standin, servers
 from tests.functional.sync.sites import (
     CARD,
     HOST,
@@ -53,6 +54,120 @@ def test_a_drain_lasts_and_is_healed(site: Site) -> None:
     assert "Nothing is drained" in site.run("drain")
 
 
+def claim(device: str) -> model.Claim:
+    """Return what a server has of a device."""
+    return model.Claim(
+        consumer=str(uuid.UUID(int=0x77)),
+        provider=names.provider_uuid(ROOT, device),
+        device=device,
+        profile="T4-4Q",
+        slot="slot-0",
+        parent=device,
+        handle=str(uuid.UUID(int=0x78)),
+        technology="mdev",
+        state=model.ClaimState.MADE,
+    )
+
+
+def publish(site: Site, *claims: model.Claim) -> None:
+    """Publish claims as nova-compute does."""
+    node = providers.ProviderRoot(name=HOST, uuid=ROOT)
+    published.Published(str(site.state)).write(node, claims, ())
+
+
+def test_a_drain_tells_which_servers_stay(site: Site) -> None:
+    said = site.run("drain", CARD, "--reason", "r")
+    assert "has published no claims" in said
+    publish(site, claim(CARD))
+    server = claim(CARD).consumer
+    said = site.run("drain", CARD, "--reason", "r")
+    assert f"Server {server} has some of it\n" in said
+    said = site.run("drain", OTHER, "--reason", "r")
+    assert "No server has any of it" in said
+    with nova_standin.serve() as nova:
+        nova.servers[server] = {"id": server, "name": "painter"}
+        door = ("--compute-endpoint", nova.url)
+        said = site.run("drain", CARD, "--reason", "r", *door)
+        assert f"{server} has some of it (painter)\n" in said
+
+
+def test_a_drain_can_be_waited_for(site: Site) -> None:
+    site.once(*NODE)
+    drain = ("drain", CARD, "--reason", "r", "--wait", "0", *NODE)
+    text, words = site.speak(*drain, status=1)
+    assert "no new server" in text
+    assert "gave up waiting for Placement to have the mark" in words
+    site.once(*NODE)
+    assert site.run("drain", CARD, "--wait", "0", *NODE)
+    assert "one or more" in site.fail("drain", "--wait", "0")
+
+
+def test_a_drain_that_cant_wait_drains_nothing(site: Site) -> None:
+    site.conf.write_text(
+        f"[nova_accel]\nroot = {site.root}\nstate_dir = {site.state}\n"
+    )
+    drain = ("drain", CARD, "--reason", "r", "--wait")
+    assert "[placement] auth_type = :" in site.fail(*drain, *NODE)
+    unnamed = ("--root", str(site.root), "--endpoint", site.placement.url)
+    assert "--host" in site.fail(*drain, *unnamed)
+    assert not site.state.exists()
+
+
+@pytest.mark.parametrize("where", ["claims", "placement"])
+def test_an_empty_card_can_be_waited_for(site: Site, where: str) -> None:
+    site.once(*NODE)
+    one = claim(CARD)
+    publish(site, *([one] if where == "claims" else []))
+    if where == "placement":
+        allocate(site, one, {"VGPU": 1})
+    drain = ("drain", CARD, "--reason", "r", *NODE, "--wait-empty")
+    _, words = site.speak(*drain, "0", status=1)
+    assert f"in use by {one.consumer}" in words
+    freed = threading.Timer(0.5, lambda: publish(site))
+    if where == "placement":
+        freed = threading.Timer(0.5, lambda: allocate(site, one, {}))
+    freed.start()
+    assert "no new server" in site.run(*drain)
+    freed.join()
+
+
+def test_a_card_of_unknown_claims_is_not_taken_for_empty(site: Site) -> None:
+    site.once(*NODE)
+    drain = ("drain", CARD, "--reason", "r", *NODE, "--wait-empty", "0")
+    _, words = site.speak(*drain, status=1)
+    assert "all servers to leave" in words
+    assert f"there is no {site.state}/book.json" in words
+    publish(site)
+    assert site.run(*drain)
+
+
+def test_of_a_recorded_host_placement_alone_is_asked(site: Site) -> None:
+    site.once(*NODE)
+    host = ("--root", str(site.root), *NODE)
+    drain = ("drain", CARD, "--reason", "r", *host, "--wait-empty", "0")
+    _, words = site.speak(*drain)
+    assert "only Placement is asked" in words and "--state-dir" in words
+    assert words.count("\n") == 1
+
+
+def allocate(site: Site, one: model.Claim, amounts: dict[str, int]) -> None:
+    path = f"/allocations/{one.consumer}"
+    before = site.placement.call("GET", path)
+    site.placement.call(
+        "PUT",
+        path,
+        {
+            "allocations": {one.provider: {"resources": amounts}}
+            if amounts
+            else {},
+            "consumer_generation": before.get("consumer_generation"),
+            "project_id": "project",
+            "user_id": "user",
+            "consumer_type": "INSTANCE",
+        },
+    )
+
+
 def test_the_status_is_what_the_passes_left(site: Site) -> None:
     assert "No pass has left" in site.run("status", status=1)
     site.once(*NODE)
@@ -83,6 +198,18 @@ def test_a_device_that_is_none_is_refused_unless_forced(site: Site) -> None:
     assert CARD in site.fail("undrain", CARD)
     site.run("undrain", "99:00.0")
     assert json.loads(site.run("drain", "--json")) == {"drained": []}
+
+
+def test_a_missing_state_dir_is_not_taken_for_nothing_drained(
+    site: Site,
+) -> None:
+    said = site.fail("drain")
+    assert f"{site.conf} [nova_accel] state_dir = {site.state}: is no" in said
+    site.state.mkdir()
+    assert "Nothing is drained" in site.run("drain")
+    # Without a nova.conf this need not be a compute host.
+    assert cli.main(["drain", "--root", str(site.root)]) == 0
+    assert "Nothing is drained" in site.capsys.readouterr().out
 
 
 def test_a_drain_needs_a_reason(site: Site) -> None:
@@ -165,4 +292,4 @@ def test_what_is_no_address_is_not_drained_even_by_force(
 ) -> None:
     said = site.fail("drain", address, "--reason", "x", "--force")
     assert "is not a device's address" in said
-    assert "Nothing is drained" in site.run("drain")
+    assert not site.state.exists()

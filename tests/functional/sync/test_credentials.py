@@ -11,7 +11,7 @@ import pytest
 from keystoneauth1 import loading
 
 from nova_accel import conf, errors
-from placement_sync import api, service
+from placement_sync import api, replies, service
 from tests.functional.sync import identity, servers
 
 PASSWORD_OPTIONS = f"""
@@ -367,6 +367,21 @@ def test_no_secret_in_the_log(
     assert "GET" in caplog.text
     for secret in (identity.PASSWORD, *keystone.given):
         assert secret not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "token", ["secret\ntoken", " secret", "secret\u20ac"]
+)
+def test_a_token_that_can_not_be_sent_is_not_printed(token: str) -> None:
+    door = api.from_endpoint("http://127.0.0.1:9", token)
+    with pytest.raises(errors.ServiceError, match="token") as found:
+        door.get(PATH)
+    assert "secret" not in repr(found.value)
+    assert found.value.is_lasting
+
+
+def test_a_password_with_any_character_is_not_printed() -> None:
+    assert replies.tidy("at http://me:pa@ss@host/x") == "at http://host/x"
 
 
 # -- who asks ---------------------------------------------------------------

@@ -6,9 +6,12 @@ that is promised.
 """
 
 import dataclasses
+import json
 import os
+import random
 import signal
 import time
+from typing import Any
 
 import pytest
 
@@ -155,3 +158,50 @@ def test_the_next_pass_makes_it_right(
         print(tell(tallies, time.monotonic() - began))
     assert not found, "\n".join(found)
     assert all(t.struck == t.runs for t in tallies.values())
+
+
+# Values that JSON decoders accept in place of a number, a text or a list.
+ODD_VALUES = (
+    *("1e999", "-1e999", "Infinity", "NaN", "9" * 5000, "1" + "0" * 400),
+    *("null", "true", "-1", "0.5", '""', '"\\ud800"', '"text"', "[]", "{}"),
+    *("[null]", '{"a": 1}', "[" * 500 + "]" * 500, "[" * 100_000),
+)
+_MARK = "put-an-odd-value-here"
+
+
+def altered(content: bytes, dice: random.Random) -> bytes:
+    """Return JSON in which one value is replaced by an odd one."""
+    places: list[tuple[Any, Any]] = []
+    body = {"top": json.loads(content or b"null")}
+    todo: list[Any] = [body]
+    while todo:
+        one = todo.pop()
+        keys = range(len(one)) if isinstance(one, list) else list(one)
+        places += [(one, key) for key in keys]
+        todo += [one[k] for k in keys if isinstance(one[k], dict | list)]
+    one, key = dice.choice(places)
+    one[key] = _MARK
+    text = json.dumps(body["top"])
+    return text.replace(f'"{_MARK}"', dice.choice(ODD_VALUES)).encode()
+
+
+def test_malformed_answers_are_errors_of_ours(
+    placement: servers.Server,
+) -> None:
+    """A pass over altered answers ends, or raises AcceleratorError."""
+    life = lives.Life(placement, judge.Tables(placement.database), SEED)
+    life.build()
+    dice = random.Random(SEED)  # noqa: S311
+    refused = 0
+    with faults.Proxy(placement.url).running() as proxy:
+        proxy.alter = lambda content: (
+            altered(content, dice) if dice.random() < 0.3 else content
+        )
+        for _ in range(RUNS):
+            try:
+                faults.new_pass(proxy.url).run(
+                    life.wish.tree, life.wish.host, is_dry=True
+                )
+            except errors.AcceleratorError:
+                refused += 1
+    assert refused > RUNS / 4

@@ -9,7 +9,7 @@ import pytest
 from nova_accel import inventory, model, names, policy, providers
 from placement_sync import api, attempts, calls, service, sync
 from tests import strategies
-from tests.functional.sync import judge, lives, servers
+from tests.functional.sync import judge, lives, one_card, servers
 
 A, B, C, D = (f"0000:{bus}:00.0" for bus in ("3b", "41", "5e", "af"))
 ROOT = strategies.ROOT
@@ -355,8 +355,40 @@ def test_a_name_that_is_taken_is_told_and_the_others_go_on(
     assert f"openstack resource provider delete {old}" in problem.reason
     assert site.record(B) == (4, 0)
     site.operator.call("DELETE", f"{lives.PATH}/{old}")
+    site.restart()
     assert site.run(host_of(*cards)).is_ok
     assert site.record(A) == (4, 0)
+
+
+def test_names_of_a_former_registration_are_backed_off(site: Site) -> None:
+    """One problem for all cards, and no request for them until later."""
+    clock = one_card.Clock()
+    site.one = sync.Synchroniser(
+        service.Placement(site.door, clock), lambda _: None, clock=clock
+    )
+    old = [names.provider_uuid(OTHER.uuid, each) for each in (A, B)]
+    for own, address in zip(old, (A, B), strict=True):
+        name = names.provider_name(ROOT.name, address)
+        site.operator.create(own, name, OTHER.uuid)
+    host = host_of(*(strategies.card(address, 4) for address in (A, B)))
+
+    def posts() -> int:
+        asked = site.server.clear()
+        return sum(r.method == "POST" and r.status == 409 for r in asked)
+
+    site.server.clear()
+    [problem] = site.run(host).problems
+    assert posts() == 2
+    assert all(f"provider delete {own}" in problem.reason for own in old)
+    assert site.run(host).problems == (problem,)
+    assert [r.method for r in site.server.clear()] == ["GET"]
+    clock.now += attempts.HELD_SECONDS
+    assert site.run(host).problems == (problem,)
+    assert posts() == 2
+    for own in old:
+        site.operator.call("DELETE", f"{lives.PATH}/{own}")
+    clock.now += attempts.HELD_SECONDS
+    assert site.run(host).is_ok
 
 
 def test_a_provider_of_others_in_ours_keeps_it_and_is_told(

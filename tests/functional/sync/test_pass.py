@@ -236,5 +236,5 @@ def test_what_cannot_be_done_is_tried_twice_only() -> None:
         are_final.append(found.is_final)
     assert are_final == [False, True]
     assert found.is_settled(call)
-    [problem] = found.problems(lambda _: None)
+    [problem] = found.problems()
     assert problem.where == "n"

@@ -81,6 +81,10 @@ class Cloud:
         return said.err if status else said.out
 
     def rows(self, *words: str) -> dict[str, dict[str, Any]]:
+        """Return all profiles, full ones too, by name."""
+        return self.free_rows("--all", *words)
+
+    def free_rows(self, *words: str) -> dict[str, dict[str, Any]]:
         found = json.loads(self.run("--json", *words))["profiles"]
         return {one["name"]: one for one in found}
 
@@ -111,14 +115,16 @@ def test_many_hosts_are_three_requests(site: Cloud) -> None:
     assert len(asked) == 4 and asked[3].endswith("/inventories")
     a40 = found["A40-8Q"]
     # One that no server has booked is reserved.
-    assert (a40["free"], a40["most"]) == (5, 5)
+    assert (a40["free"], a40["most"]) == (5, 6)
     assert a40["hosts"] == ["a40-vf-mdev.example.org"]
     assert a40["charges"] == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192}
     assert found["A100-2-10C"]["charges"]["CUSTOM_MIG_SLICE"] == 2
-    assert found["CUSTOM_QAT_VF"]["kind"] == "VF"
+    assert found["8086:37c8-VF"]["kind"] == "VF"
+    assert found["region"]["kind"] == "FPGA region"
     function = found["d8424dc4a4a3c413f89e433683f9040b"]
     assert function["models"] == ["INTEL ARRIA 10 PAC"]
-    assert found.keys() > site.rows("--free").keys()
+    assert found.keys() > site.free_rows().keys()
+    assert site.free_rows() == site.free_rows("--free")
     assert set(site.rows("--host", "t4-mdev")) == set(
         site.rows("--model", "T4")
     )
@@ -132,7 +138,7 @@ def test_full_hosts_are_read_too(site: Cloud) -> None:
     # The list of ours and of all, two in bulk and one more, then singly.
     asked = [one.path for one in site.placement.clear()]
     assert len([p for p in asked if p.startswith("/alloc")]) == 3
-    assert {"A40-8Q", "T4-4Q", "CUSTOM_QAT_VF"} <= found.keys()
+    assert {"A40-8Q", "T4-4Q", "8086:37c8-VF"} <= found.keys()
     assert found["T4-4Q"]["free"] > 0
 
 
@@ -143,6 +149,14 @@ def test_what_is_allocated_is_not_free(site: Cloud) -> None:
     assert site.rows()["A40-8Q"]["free"] == 3
     text = site.run("--free", "--long")
     assert "CUSTOM_VGPU_NVIDIA_A40_8Q" in text
+
+
+def test_where_nothing_is_free_all_is_named(site: Cloud) -> None:
+    root = site.add("a40-vf-mdev", MEMORY_MB=65536)
+    card = names.provider_uuid(root, "0000:41:00.0")
+    site.take(card, VGPU=5, CUSTOM_GPU_MEMORY_MB=40960)
+    assert "--all lists them" in site.run("--host", "a40-vf-mdev")
+    assert site.run("--all").count("A40-8Q ") == 1
 
 
 def test_a_drained_card_offers_nothing_and_keeps_its_totals(
@@ -158,6 +172,7 @@ def test_a_drained_card_offers_nothing_and_keeps_its_totals(
     site.placement.call("PUT", f"{path}/traits", body)
     site.set_stock(card.uuid, VGPU=-6, CUSTOM_GPU_MEMORY_MB=-49152)
     assert site.rows() == {}
+    assert site.run() == "No host offers any accelerator.\n"
     (card,) = cloud.read(door).devices
     assert card.root == root and card.is_out
     assert card.stock["VGPU"].total == 6

@@ -2,6 +2,7 @@
 """What placement_sync.service reads, from the real Placement."""
 
 import itertools
+import time
 import uuid
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ from openstack import connection
 
 from nova_accel import errors, names, providers
 from placement_sync import api, calls, diff, remembered, service
-from tests.functional.sync import servers
+from tests.functional.sync import faults, servers
 from tests.functional.sync.one_card import (
     CARD,
     CARD_NAME,
@@ -170,6 +171,7 @@ def test_one_question_for_all_strangers(
 ) -> None:
     for number in range(20):
         add(host, str(uuid.UUID(int=100 + number)), f"s{number}", ROOT)
+    host.call("PUT", f"/traits/{names.OWNER_TRAIT}")
     host.clear()
     ours.fetch(ROOT)
     assert reads(host) == 2
@@ -197,6 +199,22 @@ def test_an_adopted_provider_is_ours_by_its_trait(
     assert ours.fetch(ROOT).tree.node(other) is not None
     put(host, other, "traits", [])
     assert ours.fetch(ROOT).tree.node(other) is None
+
+
+def test_a_400_for_another_reason_says_nothing_of_the_trait(
+    ours: service.Placement, host: servers.Server, card: str
+) -> None:
+    """Only Placement's own list of traits tells that one is unknown."""
+    other = str(uuid.UUID(int=300))
+    add(host, other, "host_accel_0000_42_00_0", ROOT)
+    put(host, other, "traits", [names.OWNER_TRAIT])
+    with faults.Proxy(host.url).running() as proxy:
+        fresh = service.Placement(api.from_endpoint(proxy.url))
+        proxy.arm(faults.Fault(kind="400", at=1, where="required="))
+        with pytest.raises(errors.ServiceError) as found:
+            fresh.fetch(ROOT)
+        assert found.value.status == 400
+        assert fresh.fetch(ROOT).tree.node(other)
 
 
 def test_an_expected_provider_is_ours_without_its_trait(
@@ -263,17 +281,40 @@ def test_written_while_it_is_read(host: servers.Server, card: str) -> None:
     assert seen.inventories[CLASS].reserved == 3
 
 
+def make_anew_unseen(host: servers.Server, card: str) -> None:
+    """Delete a provider, and create it up to the same generation."""
+    before = generation(host, card)
+    make_anew(host)
+    for _ in range(before):
+        put(host, card, "inventories", {"VGPU": {"total": 1}})
+    host.clear()
+
+
+def test_a_provider_made_again_is_read_again(
+    ours: service.Placement, host: servers.Server, card: str
+) -> None:
+    ours.fetch(ROOT)
+    time.sleep(1.0)  # the resolution of Last-Modified
+    make_anew_unseen(host, card)
+
+    seen = ours.fetch(ROOT).tree.node(card)
+
+    assert seen
+    assert CLASS not in seen.inventories
+    host.clear()
+    ours.fetch(ROOT)
+    assert reads(host) == 1
+
+
 def test_all_is_read_anew_once_in_a_while(
     ours: service.Placement,
     host: servers.Server,
     card: str,
     clock: Clock,
 ) -> None:
-    """A provider made anew that came to the same generation."""
-    before = generation(host, card)
-    make_anew(host)
-    for _ in range(before):
-        put(host, card, "inventories", {"VGPU": {"total": 1}})
+    """A provider made anew while the compute node was written, too."""
+    make_anew_unseen(host, card)
+    put(host, ROOT, "inventories", {"VCPU": {"total": 1}})
     host.clear()
     seen = ours.fetch(ROOT).tree.node(card)
     assert seen
