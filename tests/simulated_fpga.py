@@ -30,6 +30,7 @@ from nova_accel.host import (
     fs,
     privileged,
     quarantine,
+    serials,
     sysfs,
 )
 from tests.lab import fakehost
@@ -169,6 +170,8 @@ def started(
         look,
         programming.Programming(faulted),
     )
+    if state_dir:
+        found.serials = serials.Serials(str(state_dir), str(root))
     found.adopt(ROOT)
     found.host.refresh()
     return found

@@ -255,7 +255,9 @@ class Cloud:
             # what was fetched may have been dropped from the cache since
             found = {} if self.chance.random() < 0.1 else found
         attempt = self.judge.begin(server.key, server.name)
-        is_loaded = bool(server.image) and not is_again
+        # What another server left unclean is blanked first.
+        most = int(bool(server.image) and not is_again)
+        most += int(self.is_blanked and self._is_unclean(server))
         try:
             self.life.ensure(
                 server.name, (server.group,), server.slots, {}, found
@@ -270,8 +272,17 @@ class Cloud:
             self.judge.counts["refused"] += 1
             self.last_refusal = str(error)
             return False
-        self.judge.handed_over(attempt, server.function, is_loaded)
+        self.judge.handed_over(attempt, server.function, most)
         return True
+
+    def _is_unclean(self, server: Server) -> bool:
+        """Return whether another server left a server's region unclean."""
+        notes = self.faulted.unreleased()
+        return any(
+            slot.identifier in notes
+            and notes[slot.identifier].consumer != server.name
+            for slot in server.slots
+        )
 
     def life_had(self) -> set[str]:
         """Return the servers that the service knows to hold something."""

@@ -88,11 +88,11 @@ class Judge:
         )
 
     def handed_over(
-        self, attempt: Attempt, wanted: str, is_loaded: bool
+        self, attempt: Attempt, wanted: str, most: int
     ) -> None:
         """Judge a success.
 
-        :param is_loaded: whether a bitstream might be loaded for it.
+        :param most: how many bitstreams might be loaded for it.
         """
         part = self._host.part(*attempt.key)
         if not part.is_enabled or part.function != wanted:
@@ -100,7 +100,7 @@ class Judge:
         if attempt.was_faulted:
             self.note(f"handed over {attempt.key}, which failed before")
         done = len(self.log) - attempt.done
-        if done > int(is_loaded):
+        if done > most:
             self.note(f"{done} programmings for one hand-over: {attempt}")
         self.check_log(attempt.server)
 

@@ -7,11 +7,11 @@ The third has no VFs yet.
 from pathlib import Path
 
 from nova_accel import actions, flavors, model, names, policy, survey
-from nova_accel.host import execute, fs, sysfs
+from nova_accel.host import execute, fs, quarantine, sysfs
 from nova_accel.vendors import nvidia_vfio
 from tests.lab import fakehost
 from tests.simulated import ROOT
-from virt_hooks import lifecycle, snapshot
+from virt_hooks import lifecycle, programming, snapshot
 
 GPU, OTHER, BARE = "0000:3d:00.0", "0000:3e:00.0", "0000:3f:00.0"
 FIRST, SECOND = "0000:3d:00.4", "0000:3d:00.5"
@@ -45,9 +45,15 @@ ENABLE = policy.Policy(rules=(policy.Rule(address=BARE, num_vfs=3),))
 
 
 def started(
-    kernel: fakehost.Controller, rules: policy.Policy = DEFAULT
+    kernel: fakehost.Controller,
+    rules: policy.Policy = DEFAULT,
+    state_dir: str = "",
 ) -> lifecycle.Lifecycle:
-    """Return what a nova-compute that has just started holds."""
+    """Return what a nova-compute that has just started holds.
+
+    :param state_dir: the directory of its notes; without it there are none.
+    """
+    faulted = quarantine.Quarantine(state_dir) if state_dir else None
     drivers = {"nvidia_vfio": nvidia_vfio.NvidiaVfioDriver()}
 
     def look() -> sysfs.HostReader:
@@ -58,9 +64,12 @@ def started(
         rules,
         execute.Executor(str(kernel.root), read_gpus=dict),
         snapshot.Snapshot(
-            survey.Survey(fs.Disk(kernel.root), drivers, rules)
+            survey.Survey(
+                fs.Disk(kernel.root), drivers, rules, faulted=faulted
+            )
         ),
         look,
+        programming.Programming(faulted),
     )
     found.adopt(ROOT)
     found.host.refresh()
@@ -95,6 +104,12 @@ def types(kernel: fakehost.Controller) -> dict[str, str]:
 def type_by_hand(kernel: fakehost.Controller, function: str) -> None:
     execute.Executor(str(kernel.root)).apply(
         actions.SetVgpuType(function=function, type_id=EIGHT)
+    )
+
+
+def clear_by_hand(kernel: fakehost.Controller, function: str) -> None:
+    execute.Executor(str(kernel.root)).apply(
+        actions.ClearVgpuType(function=function, type_id=EIGHT)
     )
 
 

@@ -35,6 +35,7 @@ class Book:
 
     def __init__(self, count: int = 0, *traits: str) -> None:
         self.providers: dict[str, dict[str, Any]] = {}
+        self.names: dict[str, str] = {}
         self.servers: dict[str, dict[str, dict[str, int]]] = {}
         self.asked: list[str] = []
         self.broken = "nothing"
@@ -95,7 +96,7 @@ class Book:
     def _who(self, uuid: str) -> dict[str, Any]:
         return {
             "uuid": uuid,
-            "name": f"node_{uuid}",
+            "name": self.names.get(uuid, f"node_{uuid}"),
             "parent_provider_uuid": None,
             "root_provider_uuid": uuid,
             "generation": self.providers[uuid]["generation"],

@@ -2,6 +2,7 @@
 """Which server of this host holds which claims, as this process knows."""
 
 import dataclasses
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +28,20 @@ class Book:
         self._claims: dict[str, tuple[model.Claim, ...]] = {}
         self._made: dict[str, model.Claim] = {}
         self._known: dict[str, frozenset[tuple[str, str]]] = {}
+        #: Of the claims of each server that has any.
+        self._versions: dict[str, int] = {}
+        self._numbers = itertools.count(1)
         self._guard = threading.Lock()
+
+    def versions(self) -> Mapping[str, int]:
+        """Return the servers that have claims, each with a version.
+
+        A server gets a new version whenever its claims are written down,
+        also if they stay the same, but not when the same are recalled; no
+        version is used twice.
+        """
+        with self._guard:
+            return dict(self._versions)
 
     def claims(self) -> tuple[model.Claim, ...]:
         """Return the claims of all servers."""
@@ -58,9 +72,12 @@ class Book:
         with self._guard:
             known = self._known.get(consumer, frozenset())
             self._known[consumer] = known | set(map(_place, given))
-            kept = _without(self._claims.get(consumer, ()), given)
-            self._set(consumer, (*kept, *expected))
             self._made |= {claim.handle: claim for claim in found}
+            held = self._claims.get(consumer, ())
+            now = (*without(held, given), *expected)
+            if now == held:
+                return
+            self._set(consumer, now)
         self._written()
 
     def holds(self, consumer: str, provider: str) -> bool:
@@ -112,7 +129,7 @@ class Book:
             for other in self._known.keys() - {consumer}:
                 self._known[other] -= frozenset(map(_place, given))
             for other, held in list(self._claims.items()):
-                kept = _without(held, given)
+                kept = without(held, given)
                 if other != consumer and kept != held:
                     LOG.warning("server %s holds its slots no more", other)
                     self._set(other, kept)
@@ -122,7 +139,7 @@ class Book:
         given = tuple(slots)
         with self._guard:
             held = self._claims.get(consumer, ())
-            self._set(consumer, _without(held, given))
+            self._set(consumer, without(held, given))
             known = self._known.pop(consumer, frozenset())
             if left := known - frozenset(map(_place, given)):
                 self._known[consumer] = left
@@ -171,8 +188,10 @@ class Book:
     def _set(self, consumer: str, held: tuple[model.Claim, ...]) -> None:
         if held:
             self._claims[consumer] = held
+            self._versions[consumer] = next(self._numbers)
         else:
             self._claims.pop(consumer, None)
+            self._versions.pop(consumer, None)
 
 
 def only_made(held: Iterable[model.Claim]) -> tuple[model.Claim, ...]:
@@ -200,7 +219,7 @@ def within(
     return tuple(c for c in held if (c.provider, c.slot) in given)
 
 
-def _without(
+def without(
     held: Iterable[model.Claim], slots: Iterable[model.Slot]
 ) -> tuple[model.Claim, ...]:
     """Return the claims that stand for none of some slots."""

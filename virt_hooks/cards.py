@@ -40,6 +40,10 @@ class Cards:
             if got:
                 lock.release()
 
+    def is_any_held(self, providers: Iterable[str]) -> bool:
+        """Return whether any of some cards is held at this moment."""
+        return any(self._lock(provider).locked() for provider in providers)
+
     def _lock(self, provider: str) -> threading.Lock:
         with self._guard:
             return self._locks.setdefault(provider, threading.Lock())

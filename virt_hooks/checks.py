@@ -46,6 +46,7 @@ def check_booked(
             f"the flavor asks for {', '.join(named)}, but Nova claimed no"
             " slot on this host: its view of the provider tree is old; the"
             " next periodic update mends it",
+            public=f"its host can't give it {', '.join(named)} now",
         )
 
 
@@ -55,9 +56,12 @@ def check_open(consumer: str, device: model.Device) -> None:
     The scheduler may have chosen it before Placement knew better. Regions
     that are at fault are checked when they are to be handed over.
 
-    :raises ClaimError: it is drained or at fault; nothing was touched.
+    :raises ClaimError: it is drained or at fault, or this is not known;
+        nothing was touched.
     """
     reason = f"is drained: {device.drain}" if device.drain else ""
+    if device.marks_unknown:
+        reason = f"may be drained or at fault: {device.marks_unknown}"
     if device.fault and device.region is None:
         reason = f"is set aside: {device.fault}"
     if reason:
@@ -88,7 +92,7 @@ def check_all_open(
 def explain_left(claim: model.Claim, use: connection.HostdevUse) -> str:
     """Return why what is left in a slot can't be removed."""
     what = f"slot {claim.slot} of {claim.device} still holds {claim.handle}"
-    if use.holds(claim.handle):
+    if any(use.holds(handle) for handle in (claim.handle, *claim.members)):
         return (
             f"{what}, and a guest has it; see `virsh list` and the XML of"
             " its domains"

@@ -68,12 +68,12 @@ def _check_ap(claims: Sequence[model.Claim], machine: guest.Guest) -> None:
     """A guest's crypto adapters are one matrix, which is one device."""
     found = [claim for claim in claims if claim.device_api == "vfio-ap"]
     if len(found) + machine.has_ap > 1:
-        raise errors.ClaimError(
-            found[0].consumer,
+        reason = (
             "a guest can have one vfio-ap device and the flavor gives it"
             f" {len(found) + machine.has_ap}: ask for one, whose matrix has"
-            " all adapters and domains",
+            " all adapters and domains"
         )
+        raise errors.ClaimError(found[0].consumer, reason, public=reason)
 
 
 def _check_rom(
@@ -82,11 +82,11 @@ def _check_rom(
     if options.has_rom is None:
         return
     if all(claim.technology == "mdev" for claim in claims):
-        raise errors.ClaimError(
-            claims[0].consumer,
+        reason = (
             "the flavor says accelerator:rom, and none of its devices is a"
-            " PCI function; mdevs have no ROM: take it out of the flavor",
+            " PCI function; mdevs have no ROM: take it out of the flavor"
         )
+        raise errors.ClaimError(claims[0].consumer, reason, public=reason)
 
 
 def _check_display(
@@ -122,7 +122,9 @@ def _check_display(
         wrong = "the guest has a ramfb already, and can have one"
     if wrong:
         raise errors.ClaimError(
-            claims[0].consumer, f"the flavor asks for a display, but {wrong}"
+            claims[0].consumer,
+            f"the flavor asks for a display, but {wrong}",
+            public="its host can't give it the display of the flavor",
         )
 
 

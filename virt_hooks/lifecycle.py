@@ -19,7 +19,13 @@ from nova_accel import (
     policy,
     providers,
 )
-from nova_accel.host import execute, published, sysfs
+from nova_accel.host import (
+    execute,
+    published,
+    service_lock,
+    sysfs,
+)
+from nova_accel.host.serials import Serials
 from virt_hooks import (
     arrange,
     book,
@@ -70,7 +76,17 @@ class Lifecycle:
         self.read_running = self.read_use
         #: Where others can see what this host's servers hold.
         self.published: published.Published | None = None
+        #: Held by the one nova-compute of this host.
+        self.service_lock: service_lock.ServiceLock | None = None
+        #: Whether all claims of the host's servers are known, because no
+        #: other nova-compute makes any.
+        self.is_alone = True
+        #: Consumers of claims that Nova does not back any more.
+        self.orphans: frozenset[str] = frozenset()
+        #: Claims that Placement has no allocation for.
+        self.unallocated: frozenset[model.ClaimKey] = frozenset()
         self._telling, self._is_known = threading.Lock(), False
+        self._is_cut_off_noted = False
         self._programs = programs or programming.Programming()
         self._programs.uses = self._uses
         self._use, self._using = _NOTHING, threading.Lock()
@@ -84,15 +100,22 @@ class Lifecycle:
         self._unmaking = unmaking.Unmaking(
             drivers, executor, self.book, host, self._programs, rules
         )
-        self._sweeper = sweep.Sweeper(
-            self.book, self._cards, self._unmaking.unmake
-        )
+        self._sweeper = sweep.Sweeper(self.book, self._cards, self._unmaking)
         self._arranged: model.HostState | None = None
         self._arranger = (
             arrange.Arranger(drivers, rules, executor, self._cards, look)
             if look is not None
             else None
         )
+
+    @property
+    def serials(self) -> Serials | None:
+        """Return the serial numbers of whole functions, None without them."""
+        return self._unmaking.serials
+
+    @serials.setter
+    def serials(self, numbers: Serials) -> None:
+        self._unmaking.serials = numbers
 
     def adopt(self, root: providers.ProviderRoot) -> None:
         """Serve the compute node of this name and uuid."""
@@ -115,7 +138,7 @@ class Lifecycle:
             return
         with self._telling:
             self.published.write(
-                self.root, self.claims(), self._use.functions
+                self.root, self._marked_claims(), self._use.functions
             )
 
     def tree(
@@ -131,9 +154,36 @@ class Lifecycle:
             self.root,
             self.host.state,
             self._rules,
-            self.claims(),
+            self._marked_claims(),
             owner_traits,
             self._use.functions,
+        )
+
+    def set_orphans(self, consumers: frozenset[str]) -> None:
+        """Reserve what consumers hold that Nova does not back any more.
+
+        :param consumers: all of them; Nova backs any other consumer.
+        """
+        if consumers != self.orphans:
+            self.orphans = consumers
+            self._tell()
+
+    def set_unallocated(self, keys: frozenset[model.ClaimKey]) -> None:
+        """Reserve what these claims take, and no other claims."""
+        self.unallocated = keys
+        self._tell()
+
+    def _marked_claims(self) -> tuple[model.Claim, ...]:
+        """Return all claims, with whether Placement and Nova back them."""
+        missing, orphans = self.unallocated, self.orphans
+        return tuple(
+            dataclasses.replace(
+                claim,
+                is_allocated=claim.key not in missing
+                and claim.consumer not in orphans,
+                is_backed=claim.consumer not in orphans,
+            )
+            for claim in self.claims()
         )
 
     def claims(self) -> tuple[model.Claim, ...]:
@@ -182,9 +232,10 @@ class Lifecycle:
                 checks.check_all_open(
                     consumer, root, slots, host, self.book.holds
                 )
-            self.book.evict(consumer, slots)
+            # First what can be refused: then the other server keeps its own.
             if self._unmaking.clear(consumer, root, slots, before):
                 host = self._look_at(root, slots)
+            self.book.evict(consumer, slots)
             left = self.book.beside(consumer, host)
             found = recover.unless_held(
                 before,
@@ -193,6 +244,8 @@ class Lifecycle:
             found = self._programs.plan(
                 found, before, bitstreams, self.claims(), host
             )
+            self._check_serials(consumer, found)
+            self._unmaking.note_assigned(recover.but(found, before))
             self.book.write_down(consumer, found)
             if all(c.state is model.ClaimState.MADE for c in found):
                 return found
@@ -219,6 +272,7 @@ class Lifecycle:
         slots: Iterable[model.Slot],
         groups: tuple[flavors.RequestGroup, ...] = (),
         still: Callable[[], Iterable[model.Slot]] | None = None,
+        is_built: bool = True,
     ) -> tuple[model.Claim, ...]:
         """Write down what a server already holds, and return it.
 
@@ -226,8 +280,12 @@ class Lifecycle:
         unmade keeps its room, where the server's groups tell how much.
         What else the server holds stays, and what is known to be made.
 
+        A partition that an earlier server may have left in a slot is not
+        the server's: its claim is planned, and ``ensure`` cleans the slot.
+
         :param still: which of the slots are the server's once the cards
             are held; somebody may have had them for a while.
+        :param is_built: whether the server has been spawned on this host.
         """
         root, wanted = self._known_root(consumer), tuple(slots)
         with self._cards.hold(self._locks(wanted)):
@@ -236,12 +294,21 @@ class Lifecycle:
             if len(book.only_made(known)) == len(wanted):
                 return known
             host = self.host.state
-            found = more = claims.find(consumer, wanted, root, host)
+            found = more = tuple(
+                claim
+                for claim in claims.find(consumer, wanted, root, host)
+                if claim.profile != model.UNKNOWN
+            )
             if groups and len(found) < len(wanted):
                 left = self.book.beside(consumer, host)
                 more = recover.expected(
                     consumer, found, groups, wanted, root, left
                 )
+            made = book.only_made(known)
+            if is_built:
+                made += self._unmaking.without_unclean(consumer, more)
+            more = recover.unless_held(made, more)
+            more += book.without(book.only_made(known), book.slots_of(more))
             self.book.recall(consumer, wanted, found, more)
         return more
 
@@ -251,55 +318,95 @@ class Lifecycle:
         slots: Iterable[model.Slot],
         in_use: Callable[[model.Claim], bool],
         had: connection.HostdevUse = _NOTHING,
+        is_due: Callable[[], bool] = lambda: True,
     ) -> None:
         """Unmake or scrub what a server's slots stand for, and verify it.
 
         A partition that can't be unmade stays reserved; it is tried again.
+        An error leaves the claims as they are.
 
         :param in_use: tells whether the server's guest still runs with
             what a claim stands for; then nothing is unmade.
         :param had: what the server's own domain had.
+        :param is_due: tells, once the cards are locked, whether the slots
+            are still to be released.
         """
-        wanted = tuple(slots)
+        # Claims know no resource class: the same slot may come twice.
+        places = {(slot.provider, slot.identifier): slot for slot in slots}
+        wanted = tuple(places.values())
         if not wanted or self.root is None:
             return
         with self._cards.hold(self._locks(wanted)):
+            if not is_due():
+                return
             host = self._look_at(self.root, wanted)
             held = self.book.own(
                 consumer, book.within(self.claims_of(consumer), wanted)
             )
             if not any(in_use(claim) for claim in held):
                 host = self._unmaking.await_drivers(held, host)
-            known = self.book.made()
-            found = tuple(
-                recover.as_made(claim, known)
-                for claim in self.book.own(
-                    consumer, claims.find(consumer, wanted, self.root, host)
-                )
-                if had.holds(claim.handle) or recover.is_ours(claim, known)
-            )
-            if unknown := recover.but(found, held):
-                use = self.read_use().without(had.mdevs | had.functions)
-                taken = [c for c in unknown if use.holds(c.handle)]
-                found = recover.but(found, taken)
+            found = self._standing(consumer, wanted, held, had, host)
             # The host's driver may use by now what the guest gave back.
             left = found + recover.but(held, found)
             if any(in_use(claim) for claim in left):
                 LOG.error("server %s still runs: nothing is unmade", consumer)
                 return
             mine = had.functions | {claim.handle for claim in held}
+            due = self._programs.blanked(
+                found, mine, host, recover.but(self.claims(), held)
+            )
             self._unmaking.scrub(left)
             self.book.forget(consumer, wanted)
-            for claim in self._programs.blanked(
-                found, mine, host, self.claims()
-            ):
-                self._unmaking.unmake(claim)
+            for claim in due:
+                if (
+                    claim.region is None
+                    or claim.handle in mine
+                    or self._unmaking.is_last(consumer, claim.slot)
+                ):
+                    self._unmaking.unmake(claim)
             gone = {a for c in found for a in (c.handle, *c.members)}
             with self._using:
                 self._given_back |= gone
                 self._use = self._use.without(self._given_back)
-            self._unmaking.check(found)
-        self._tell()
+            try:
+                self._unmaking.check(found)
+            finally:
+                self._tell()
+
+    def _standing(
+        self,
+        consumer: str,
+        slots: tuple[model.Slot, ...],
+        held: tuple[model.Claim, ...],
+        had: connection.HostdevUse,
+        host: model.HostState,
+    ) -> tuple[model.Claim, ...]:
+        """Return the claims of what stands in a server's slots.
+
+        Without what another domain has, unless the server's claims are for
+        it: the slot may be another server's by now.
+        """
+        root = self._known_root(consumer)
+        known = self._unmaking.made(host)
+        found = tuple(
+            recover.as_made(claim, known)
+            for claim in self.book.own(
+                consumer, claims.find(consumer, slots, root, host)
+            )
+            if had.holds(claim.handle) or recover.is_ours(claim, known)
+        )
+        if unknown := recover.but(found, held):
+            use = self.read_use().without(had.mdevs | had.functions)
+            taken = [c for c in unknown if use.holds(c.handle)]
+            found = recover.but(found, taken)
+        return found
+
+    def is_busy(self, slots: Iterable[model.Slot]) -> bool:
+        """Return whether a change to a card of some slots is in progress.
+
+        For passes, which come again: a bitstream may take an hour to load.
+        """
+        return self._cards.is_any_held(self._locks(tuple(slots)))
 
     def arrange(self, is_again: bool = True) -> bool:
         """Bring cards into the modes that policy asks for.
@@ -346,12 +453,13 @@ class Lifecycle:
         self._sweep(use)
 
     def _sweep(self, use: connection.HostdevUse) -> None:
-        if not self._is_known:
+        if self.is_alone and not self._is_cut_off_noted:
             self._unmaking.note_cut_off(self.claims())
+            self._is_cut_off_noted = True
         self._is_known = True
         self._tell()
         root = self.root
-        if root is not None:
+        if root is not None and self.is_alone:
             found = self._sweeper.sweep(root, lambda: self.host.state, use)
             if found:
                 self._unmaking.check(found)
@@ -362,6 +470,18 @@ class Lifecycle:
         for claim in found:
             if claim.state is not model.ClaimState.MADE:
                 yield from self._drivers[claim.plugin].plan_prepare(claim)
+
+    def _check_serials(
+        self, consumer: str, found: tuple[model.Claim, ...]
+    ) -> None:
+        """Note the devices of whole functions that a server is given.
+
+        :raises ClaimError: one is not the device that it was.
+        """
+        if self.serials is None:
+            return
+        for claim in filter(_is_whole, found):
+            self.serials.check(consumer, claim.slot)
 
     def _look_at(
         self, root: providers.ProviderRoot, slots: tuple[model.Slot, ...]
@@ -397,3 +517,8 @@ class Lifecycle:
                 consumer, "this compute node has not registered itself yet"
             )
         return self.root
+
+
+def _is_whole(claim: model.Claim) -> bool:
+    """Return whether a claim is of a whole function, known by address."""
+    return claim.technology == "passthrough"

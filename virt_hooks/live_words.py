@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from nova_accel import errors, migratable, model, names
+from nova_accel import errors, migratable, model, names, strict_json
 
 KEY = "nova-accel"
 # Of the form of the text. Hosts of different releases of this library
@@ -40,7 +40,7 @@ def parse_told(text: str) -> Told:
     :raises MalformedError: it is of another form.
     """
     try:
-        found = json.loads(text)
+        found = strict_json.loads(text)
         if found["form"] != _FORM:
             raise ValueError(found["form"])
         return Told(

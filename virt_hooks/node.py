@@ -16,6 +16,8 @@ from nova_accel.host import (
     privileged,
     published,
     quarantine,
+    serials,
+    service_lock,
 )
 from virt_hooks import connection, lifecycle, programming, snapshot
 
@@ -72,4 +74,6 @@ def read_node(
         programming.Programming(faulted, cache.read_file),
     )
     accel.published = published.Published(kept.state_dir)
+    accel.serials = serials.Serials(kept.state_dir, settings.root)
+    accel.service_lock = service_lock.ServiceLock(kept.state_dir)
     return accel

@@ -13,10 +13,17 @@ from typing import Any
 
 import nova.conf
 from nova import context as nova_context
-from nova import exception, utils
+from nova import exception, objects, utils
 from nova.compute import vm_states
 
-from nova_accel import attachable, attached, errors, model, providers
+from nova_accel import (
+    attachable,
+    attached,
+    errors,
+    model,
+    profiles,
+    providers,
+)
 from virt_hooks import (
     nova_images,
     nova_mend,
@@ -57,18 +64,19 @@ class AttachingDriver(nova_show.ShowingDriver):
         @utils.synchronized(uuid)
         def attach() -> dict[str, str]:
             instance = self._read_usable(context, uuid)
-            one = self._choose(context, instance, profile, bitstream)
-            with self._undoing(context, uuid, one):
-                one = self._take(context, instance, one)
-                claim = self._make(context, instance, one)
-                nova_plug.add(self._host, instance, claim)
-                self._note(
-                    instance,
-                    one,
-                    attached.State.HERE,
-                    nova_mend.ATTACHING,
-                    None,
-                )
+            with self._recorded(context, uuid, "attach_accelerator"):
+                one = self._choose(context, instance, profile, bitstream)
+                with self._undoing(context, uuid, one):
+                    one = self._take(context, instance, one)
+                    claim = self._make(context, instance, one)
+                    nova_plug.add(self._host, instance, claim)
+                    self._note(
+                        instance,
+                        one,
+                        attached.State.HERE,
+                        nova_mend.ATTACHING,
+                        None,
+                    )
             LOG.info("server %s got %s: %s", uuid, one.name, claim.handle)
             return {"name": one.name, "device": claim.device}
 
@@ -90,22 +98,8 @@ class AttachingDriver(nova_show.ShowingDriver):
         @utils.synchronized(uuid)
         def detach() -> dict[str, str]:
             instance = self._read_usable(context, uuid)
-            one = self._pick(instance, name)
-            handles = self._handles_in(uuid, one)
-            booked = self._booking.read(context, uuid).get(one.provider, {})
-            one = attached.among(one, booked)
-            self._note(
-                instance, one, attached.State.GOING, None, nova_mend.DETACHING
-            )
-            with self._staying(instance, one, handles):
-                nova_plug.release(
-                    self._host,
-                    instance,
-                    handles,
-                    nova.conf.CONF.libvirt.device_detach_timeout,
-                )
-                nova_plug.forget(self._host, instance, handles)
-            self._finish(context, uuid, one)
+            with self._recorded(context, uuid, "detach_accelerator"):
+                one = self._detach(context, instance, name)
             LOG.info("server %s gave %s back", uuid, one.name)
             return {"name": one.name, "profile": one.profile}
 
@@ -119,6 +113,63 @@ class AttachingDriver(nova_show.ShowingDriver):
         return held | self._at_start.images()
 
     # -- the steps ---------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _recorded(
+        self, context: Any, uuid: str, action: str
+    ) -> Iterator[None]:
+        """Record an instance action with one event, as Nova's methods do.
+
+        The action is in Nova's API before anything of the server changes.
+        An event that can't be finished is logged: the result stands.
+        """
+        event = f"compute_{action}"
+        objects.InstanceAction.action_start(
+            context, uuid, action, want_result=False
+        )
+        objects.InstanceActionEvent.event_start(
+            context, uuid, event, want_result=False, host=self._here
+        )
+
+        def finish(_: Any, error: BaseException | None, trace: Any) -> bool:
+            with nova_report.logged("can't finish event %s", event):
+                objects.InstanceActionEvent.event_finish_with_failure(
+                    context,
+                    uuid,
+                    event,
+                    # Of other libraries' exceptions Nova stores the name
+                    # of the class only, unless it gets the text.
+                    exc_val=None if error is None else str(error),
+                    exc_tb=trace,
+                    want_result=False,
+                )
+            return False
+
+        with contextlib.ExitStack() as stack:
+            stack.push(finish)
+            yield
+
+    def _detach(
+        self, context: Any, instance: Any, name: str
+    ) -> attached.Attachment:
+        """Detach one attachment and release it; return it."""
+        one = self._pick(instance, name)
+        handles = self._handles_in(instance.uuid, one)
+        booked = self._booking.read(context, instance.uuid)
+        one = attached.among(one, booked.get(one.provider, {}))
+        self._note(
+            instance, one, attached.State.GOING, None, nova_mend.DETACHING
+        )
+        with self._staying(instance, one, handles):
+            nova_plug.release(
+                self._host,
+                instance,
+                handles,
+                nova.conf.CONF.libvirt.device_detach_timeout,
+            )
+            nova_plug.forget(self._host, instance, handles)
+        self._finish(context, instance.uuid, one)
+        return one
 
     def _read_usable(self, context: Any, uuid: str) -> Any:
         """Return a server that can be changed now.
@@ -136,7 +187,7 @@ class AttachingDriver(nova_show.ShowingDriver):
                 f"it is {instance.vm_state}, and must be active or stopped"
             )
         if reason:
-            raise errors.ClaimError(uuid, reason)
+            raise errors.ClaimError(uuid, reason, public=reason)
         return instance
 
     def _choose(
@@ -183,6 +234,7 @@ class AttachingDriver(nova_show.ShowingDriver):
             instance.uuid,
             f"no device of {self._here} can give {profile} now:"
             f" {reasons or 'others were faster'}",
+            public=f"no room on its host for {profile} now",
         )
 
     def _find_offers(
@@ -275,8 +327,9 @@ class AttachingDriver(nova_show.ShowingDriver):
             exception.InstanceUpdateConflict,
             exception.InstanceNotFound,
         ) as error:
+            reason = "Nova is at work with it"
             raise errors.ClaimError(
-                instance.uuid, f"Nova is at work with it: {error}"
+                instance.uuid, f"{reason}: {error}", public=reason
             ) from error
 
     def _pick(self, instance: Any, name: str) -> attached.Attachment:
@@ -288,7 +341,9 @@ class AttachingDriver(nova_show.ShowingDriver):
         found = [
             one
             for one in known
-            if not name or name in self._words(instance.uuid, one)
+            if not name
+            or name in self._words(instance.uuid, one)
+            or profiles.is_spelling(name, one.profile)
         ]
         if len(found) == 1:
             return found[0]
@@ -296,7 +351,8 @@ class AttachingDriver(nova_show.ShowingDriver):
         if found:
             reason = f"several are meant; name one of {told}"
         elif name and any(
-            name in (c.profile, c.device, c.handle)
+            name in (c.device, c.handle)
+            or profiles.is_spelling(name, c.profile)
             for c in self._accel.claims_of(instance.uuid)
         ):
             reason = (
@@ -305,7 +361,7 @@ class AttachingDriver(nova_show.ShowingDriver):
             )
         else:
             reason = f"{name or 'nothing'} is not attached to it, but {told}"
-        raise errors.ClaimError(instance.uuid, reason)
+        raise errors.ClaimError(instance.uuid, reason, public=reason)
 
     def _words(self, uuid: str, one: attached.Attachment) -> frozenset[str]:
         devices = {
@@ -314,7 +370,7 @@ class AttachingDriver(nova_show.ShowingDriver):
             if nova_mend.is_of(claim, one)
             for word in (claim.device, claim.handle)
         }
-        return frozenset({one.name, one.profile, *one.required, *devices})
+        return frozenset({one.name, *one.required, *devices})
 
     @contextlib.contextmanager
     def _staying(

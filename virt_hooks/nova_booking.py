@@ -143,6 +143,12 @@ class Booking:
         Nova's lock is held while the server is saved, as Nova holds it:
         a pass in between would hand the slot to somebody else.
 
+        If the slot itself can't be saved, or the answer is lost, it may be
+        in Nova's database. It stays assigned in the tracker then: if it
+        was saved, ``give_slots`` releases it, once; if it was not, Nova's
+        next periodic task does, which reads all slots from the database
+        (resource_tracker.py, _populate_assigned_resources).
+
         :param write: writes down the slot in the server. That is saved
             first: a slot that a server has and nobody wrote down would
             never be given back.
@@ -166,12 +172,12 @@ class Booking:
             slot = _slot(given[0])
             write(slot)
             instance.save()
-            held = list(instance.resources or ())
-            instance.resources = objects.ResourceList(objects=[*held, *given])
-            instance.save()
         except BaseException:
             tracker._release_assigned_resources(given)
             raise
+        held = list(instance.resources or ())
+        instance.resources = objects.ResourceList(objects=[*held, *given])
+        instance.save()
         return slot
 
     @utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)
@@ -183,10 +189,13 @@ class Booking:
     ) -> None:
         """Give up slots of a server, and save it.
 
+        Only slots that the server has in Nova's database are released, as
+        no other server can have claimed these. It is read under Nova's lock.
+
         :param write: writes more of the server, which is saved last.
         """
         gone = {(slot.provider, slot.identifier) for slot in slots}
-        held = list(instance.resources or ())
+        held = list(_read_resources(instance))
         given = [r for r in held if (r.provider_uuid, r.identifier) in gone]
         if given:
             kept = [r for r in held if r not in given]
@@ -196,6 +205,14 @@ class Booking:
         write()
         instance.save()
         self._tracker._release_assigned_resources(given)
+
+
+def _read_resources(instance: Any) -> Iterable[Any]:
+    """Return the resources of a server as Nova's database has them now."""
+    now = objects.Instance.get_by_uuid(
+        instance._context, instance.uuid, expected_attrs=["resources"]
+    )
+    return now.resources or ()
 
 
 def _slot(resource: Any) -> model.Slot:

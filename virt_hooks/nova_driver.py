@@ -25,16 +25,19 @@ from virt_hooks import (
     node,
     nova_attach,
     nova_bus,
+    nova_bypass,
+    nova_consumers,
     nova_guest,
     nova_images,
-    nova_left,
     nova_live,
     nova_moves,
     nova_rebuilt,
     nova_records,
     nova_report,
+    nova_start,
     nova_stay,
     nova_suspend,
+    nova_unallocated,
     reconcile,
     recover,
     slots,
@@ -69,16 +72,22 @@ class AccelLibvirtDriver(
             LOG.error("nova-accel can't start: %s", error)
             sys.exit(1)
         self._reporter = nova_report.Reporter(self._accel, virtapi)
+        self._unallocated = nova_unallocated.Unallocated(
+            self._accel, virtapi
+        )
         self._at_start = nova_records.AtStart(self._accel)
         self._bus = nova_bus.Bus(self)
         self._rebuilt = nova_rebuilt.Rebuilt(
-            self._reporter, bookings.Bookings(kept.state_dir)
+            self._accel, self._reporter, bookings.Bookings(kept.state_dir)
         )
-        self._left = nova_left.Left(
-            self._accel, self._reporter.is_booked, self._release_left
+        self._consumers = nova_consumers.Consumers(
+            self._accel, self._reporter.providers_of
         )
-        self._rebooting: set[str] = set()
-        self._guard, self._looking = threading.Lock(), threading.Lock()
+        # Of each thread: a delete may overlap a reboot of the same server.
+        self._rebooting = threading.local()
+        self._looking = threading.Lock()
+        #: Orphans whose guests still run, and were logged.
+        self._abandoned: set[str] = set()
         self._reconciler = reconcile.Reconciler(
             nova.conf.CONF,
             self._accel,
@@ -92,8 +101,18 @@ class AccelLibvirtDriver(
 
         Cards that a reboot put out of their mode come first: partitions
         stand on VFs that have to be there.
+
+        :raises ConfigurationError: an option of Nova names a device that
+            is offered here, too.
         """
         super().init_host(host)
+        refusals: list[errors.ConfigurationError] = []
+        with nova_report.logged("can't check the configuration"):
+            refusals += nova_start.check(
+                self, nova.conf.CONF, self._accel.host
+            )
+        if refusals:
+            raise refusals[0]
         self._accel.read_use = self._read_use
         self._accel.read_running = self._read_running
         with nova_report.logged("can't recover this host's accelerators"):
@@ -116,11 +135,13 @@ class AccelLibvirtDriver(
 
     def get_available_resource(self, nodename: str) -> Any:
         """Read the host anew; it is called outside Nova's lock."""
-        self._reporter.forget_free()
         with nova_report.logged("can't refresh this host's accelerators"):
+            self._reporter.forget_free()
             self._adopt_node()
             self._look()
             self._reporter.find_free(self.provider_tree)
+        with nova_report.logged("can't look for missing allocations"):
+            self._unallocated.look()
         return super().get_available_resource(nodename)
 
     def update_provider_tree(
@@ -130,18 +151,37 @@ class AccelLibvirtDriver(
         allocations: Any = None,
     ) -> None:
         """Lay our providers beside Nova's own, from the last reading."""
-        self._reporter.make_new(provider_tree)
+        made: list[str] = []
+        with nova_report.logged("Can't create new resource providers"):
+            made += self._reporter.make_new(provider_tree)
+        if made:  # the tracker begins again, with the tree as it is now
+            raise exception.ResourceProviderUpdateConflict(
+                uuid=made[0], generation=0, error="it is new"
+            )
         super().update_provider_tree(
             provider_tree, nodename, allocations=allocations
         )
-        is_first = not self._reporter.is_registered
         with nova_report.logged("can't report this host's accelerators"):
+            is_first = not self._reporter.is_registered
             if self._reporter.lay(provider_tree, self._at_start.slots):
                 self.provider_tree = copy.deepcopy(provider_tree)
                 self._reporter.hand_out(provider_tree)
                 if is_first:
                     self._reconciler.wake()
 
+    @nova_bypass.accelerators_only
+    def rebuild(
+        self, context: Any, instance: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Note the server's allocations: Nova may give them up.
+
+        :raises NotImplementedError: always; Nova destroys and spawns then.
+        """
+        with nova_report.logged("can't note what is booked"):
+            self._rebuilt.note(instance, kwargs.get("allocations"))
+        return super().rebuild(context, instance, *args, **kwargs)
+
+    @nova_bypass.accelerators_only
     def spawn(
         self,
         context: Any,
@@ -155,10 +195,7 @@ class AccelLibvirtDriver(
     ) -> Any:
         """Make the server's partitions first, then spawn its guest."""
         is_rebuilt = nova_records.is_rebuilt(instance)
-        with (
-            self._rebuilt.watching(instance, allocations),
-            nova_rebuilt.as_it_is_here(instance),
-        ):
+        with nova_rebuilt.as_it_is_here(instance):
             with self._reporter.reschedule(context, instance.uuid, is_rebuilt):
                 self._bring(context, instance, is_new=not is_rebuilt)
             if self._ensure(context, instance, allocations):
@@ -179,6 +216,7 @@ class AccelLibvirtDriver(
         self._leave_behind(instance)
         return result
 
+    @nova_bypass.accelerators_only
     def _get_guest_config(
         self, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
@@ -196,25 +234,29 @@ class AccelLibvirtDriver(
 
     def _vgpu_allocations(self, allocations: Any) -> Any:
         """Leave to Nova's own vGPU code what is not booked on ours."""
-        desired = self._reporter.desired()
-        ours = {node.uuid for node in desired.nodes} if desired else set()
-        return {
-            uuid: record
-            for uuid, record in super()._vgpu_allocations(allocations).items()
-            if uuid not in ours
-        }
+        found = super()._vgpu_allocations(allocations)
+        if not found:
+            return found
+        accelerators: set[str] = set()
+        with nova_report.logged("can't tell which providers are accelerators"):
+            if desired := self._reporter.desired():
+                accelerators |= {node.uuid for node in desired.nodes}
+        return {u: r for u, r in found.items() if u not in accelerators}
 
     def _guest_add_mdevs(self, guest: Any, chosen_mdevs: Any) -> Any:
         """Leave out our mdevs, which Nova found in the old domain."""
+        if not chosen_mdevs:
+            return super()._guest_add_mdevs(guest, chosen_mdevs)
         ours = self._handles() | {
             handle
             for device in self._accel.host.state.devices
             if self._accel.root is not None
             for handle in recover.our_handles(self._accel.root, device)
         }
-        stock = [uuid for uuid in chosen_mdevs or () if uuid not in ours]
+        stock = [uuid for uuid in chosen_mdevs if uuid not in ours]
         return super()._guest_add_mdevs(guest, stock)
 
+    @nova_bypass.accelerators_only
     def _hard_reboot(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
@@ -226,6 +268,7 @@ class AccelLibvirtDriver(
                 self._bring(context, instance)
             return super()._hard_reboot(context, instance, *args, **kwargs)
 
+    @nova_bypass.accelerators_only
     def unrescue(self, context: Any, instance: Any) -> None:
         """Make what the guest had, if its host was restarted meanwhile."""
         if instance.resources:
@@ -237,6 +280,7 @@ class AccelLibvirtDriver(
             self._bring(context, instance)
         self._ensure(context, instance)
 
+    @nova_bypass.accelerators_only
     def _cleanup(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
@@ -246,10 +290,8 @@ class AccelLibvirtDriver(
             return super()._cleanup(context, instance, *args, **kwargs)
         finally:  # also if it fails: nobody asks again, and a guest that
             # still runs keeps what it has
-            with self._guard:
-                keep = instance.uuid in self._rebooting
-            keep = keep or nova_records.is_rebuilt(instance)
-            if not keep:
+            keep = instance.uuid == getattr(self._rebooting, "uuid", None)
+            if not (keep or nova_records.is_rebuilt(instance)):
                 self._release(instance, lambda: self._held(instance, had), had)
 
     def _handles(self, instance: Any = None) -> frozenset[str]:
@@ -259,7 +301,7 @@ class AccelLibvirtDriver(
             if instance is None
             else self._accel.claims_of(instance.uuid)
         )
-        return frozenset(h for c in found for h in (c.handle, *c.members))
+        return _handles_of(found)
 
     def _adopt_node(self) -> None:
         for uuid, name in self.get_nodenames_by_uuid().items():
@@ -281,12 +323,64 @@ class AccelLibvirtDriver(
         with self._looking:
             self._accel.host.refresh_changed()
             self._at_start.recall(self.get_available_nodes)
-            self._left.note(self._at_start.take_leaving())
             with nova_report.logged("can't look after servers that failed"):
                 self._rebuilt.look()
-                self._left.look()
+            if self._accel.is_alone:
+                with nova_report.logged("can't compare claims with Nova"):
+                    self._release_orphans()
             self._accel.tidy_now()
             self._accel.arrange(is_again)
+
+    def _release_orphans(self) -> None:
+        """Release what consumers hold that Nova does not back any more.
+
+        A release that fails is tried again with the next pass; until then
+        what the consumer holds is reserved.
+        """
+        expected = self._passage.expected()
+        orphans = self._consumers.list_orphans(
+            self.get_available_nodes(), expected
+        )
+        self._accel.set_orphans(frozenset(orphans))
+        self._abandoned &= self._accel.orphans
+        for uuid, version in orphans.items():
+            with nova_report.logged("can't release accelerators of %s", uuid):
+                self._release_orphan(uuid, version)
+
+    def _release_orphan(self, uuid: str, version: int) -> None:
+        """Release the claims of a consumer unless a guest runs with them.
+
+        :param version: of the claims; newer ones stay.
+        """
+        claims, running = self._accel.claims_of(uuid), self._read_running()
+        if any(running.holds(handle) for handle in _handles_of(claims)):
+            if uuid not in self._abandoned:
+                self._abandoned.add(uuid)
+                LOG.warning(
+                    "a guest runs with accelerators of %s, for which Nova has"
+                    " no server, migration or allocation on this host: they"
+                    " stay reserved until the guest is gone",
+                    uuid,
+                )
+            return
+        given = self._accel.slots_of(uuid)
+        if self._accel.is_busy(given):
+            return
+        LOG.warning(
+            "releasing accelerators of %s: Nova has no server, migration or"
+            " allocation for it on this host",
+            uuid,
+        )
+        self._accel.release(
+            uuid,
+            given,
+            lambda claim: self._read_running().holds(claim.handle),
+            is_due=lambda: (
+                self._accel.book.versions().get(uuid) == version
+            ),
+        )
+        if not self._accel.claims_of(uuid):
+            self._at_start.forget(uuid, given)
 
     def _ensure(
         self, context: Any, instance: Any, allocations: Any = None
@@ -346,9 +440,9 @@ class AccelLibvirtDriver(
 
         A server that was deleted while this service was down has no
         resources in Nova's database any more, and one that was evacuated
-        those of another host, but a domain.
+        those of another host, but claims or a domain here.
         """
-        found: set[model.Slot] = set()
+        found = {*self._accel.slots_of(instance.uuid)}
         with contextlib.suppress(exception.NovaException):
             found |= {
                 *slots.below(
@@ -365,7 +459,7 @@ class AccelLibvirtDriver(
                     wanted.all_groups_of(instance),
                     had,
                 )
-        return tuple(found) or self._accel.slots_of(instance.uuid)
+        return tuple(found)
 
     def _read_domain(self, instance: Any) -> connection.HostdevUse:
         """Return what the server's domain has, nothing if it can't tell."""
@@ -376,10 +470,14 @@ class AccelLibvirtDriver(
 
     @contextlib.contextmanager
     def _keeping(self, uuid: str) -> Iterator[None]:
-        with self._guard:
-            self._rebooting.add(uuid)
+        """Keep what a server has while this thread reboots it."""
+        self._rebooting.uuid = uuid
         try:
             yield
         finally:
-            with self._guard:
-                self._rebooting.discard(uuid)
+            self._rebooting.uuid = None
+
+
+def _handles_of(claims: Iterable[model.Claim]) -> frozenset[str]:
+    """Return the handles of claims, and of what travels with them."""
+    return frozenset(h for c in claims for h in (c.handle, *c.members))

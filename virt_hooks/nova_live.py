@@ -22,6 +22,7 @@ from virt_hooks import (
     live_check,
     live_facts,
     live_words,
+    nova_bypass,
     nova_records,
     nova_report,
     reconcile,
@@ -48,11 +49,12 @@ class LiveMigration(driver.LibvirtDriver):
 
     def init_host(self, host: str) -> None:
         """Learn where this host's kernel is, and how fast its link."""
-        settings = conf.read_settings(nova.conf.CONF)
-        self._passage = live_check.Passage(
-            self._accel, facts := live_facts.Facts(settings.root)
-        )
-        self._facts, self._link = facts, settings.live_migration_link
+        with nova_report.logged("Can't migrate accelerators live"):
+            settings = conf.read_settings(nova.conf.CONF)
+            self._passage = live_check.Passage(
+                self._accel, facts := live_facts.Facts(settings.root)
+            )
+            self._facts, self._link = facts, settings.live_migration_link
         super().init_host(host)
 
     def get_available_resource(self, nodename: str) -> Any:
@@ -63,6 +65,7 @@ class LiveMigration(driver.LibvirtDriver):
 
     # -- before it starts --------------------------------------------------
 
+    @nova_bypass.accelerators_only
     def check_can_live_migrate_destination(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
@@ -81,6 +84,7 @@ class LiveMigration(driver.LibvirtDriver):
             found.target_mdevs = {live_words.KEY: offers}
         return found
 
+    @nova_bypass.accelerators_only
     def check_can_live_migrate_source(
         self,
         context: Any,
@@ -111,6 +115,7 @@ class LiveMigration(driver.LibvirtDriver):
             found.target_mdevs = {}
         return found
 
+    @nova_bypass.accelerators_only
     def post_claim_migrate_data(
         self, context: Any, instance: Any, migrate_data: Any, claim: Any
     ) -> Any:
@@ -121,6 +126,7 @@ class LiveMigration(driver.LibvirtDriver):
             context, instance, migrate_data, claim
         )
 
+    @nova_bypass.accelerators_only
     def check_source_migrate_data_at_dest(
         self,
         ctxt: Any,
@@ -155,6 +161,7 @@ class LiveMigration(driver.LibvirtDriver):
             found.source_mdev_types = {live_words.KEY: told}
         return found
 
+    @nova_bypass.accelerators_only
     def pre_live_migration(
         self,
         context: Any,
@@ -187,6 +194,7 @@ class LiveMigration(driver.LibvirtDriver):
 
     # -- when it is over ---------------------------------------------------
 
+    @nova_bypass.accelerators_only
     def post_live_migration_at_source(
         self, context: Any, instance: Any, network_info: Any
     ) -> Any:
@@ -201,6 +209,7 @@ class LiveMigration(driver.LibvirtDriver):
                 self._release(instance, lambda: self._held(instance, had), had)
                 self._tell_change(context)
 
+    @nova_bypass.accelerators_only
     def post_live_migration_at_destination(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
@@ -215,6 +224,7 @@ class LiveMigration(driver.LibvirtDriver):
             ):
                 self._write_down_guest(context, instance)
 
+    @nova_bypass.accelerators_only
     def rollback_live_migration_at_destination(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
@@ -245,7 +255,11 @@ class LiveMigration(driver.LibvirtDriver):
                 self._drop_if_overdue(context, uuid)
 
     def _drop_if_overdue(self, context: Any, uuid: str) -> None:
-        instance = objects.Instance.get_by_uuid(context, uuid)
+        try:
+            instance = objects.Instance.get_by_uuid(context, uuid)
+        except exception.InstanceNotFound:  # deleted, and archived
+            self._turn_away(objects.Instance(uuid=uuid))
+            return
         if instance.host == nova.conf.CONF.host:
             self._passage.end(uuid)
         elif not _is_on_its_way(context, instance):
@@ -383,4 +397,4 @@ def _refusing() -> Iterator[None]:
         yield
     except errors.AcceleratorError as error:
         LOG.error("%s", error)
-        raise exception.MigrationPreCheckError(reason=str(error)) from error
+        raise exception.MigrationPreCheckError(reason=error.public) from error

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import nova.conf
+import oslo_messaging
 from nova import context as nova_context
 from nova import exception, objects, utils
 from nova.virt.libvirt import driver
@@ -52,7 +53,8 @@ class MendingDriver(driver.LibvirtDriver):
     def init_host(self, host: str) -> None:
         """Learn the name of this host, and what must be mended here."""
         self._here = host
-        self._booking = nova_booking.Booking(self.virtapi)
+        with nova_report.logged("Can't attach accelerators to servers"):
+            self._booking = nova_booking.Booking(self.virtapi)
         #: Servers that were left in the middle, once that was asked.
         self._unmended: set[str] = set()
         self._is_unmended_known = False
@@ -73,7 +75,8 @@ class MendingDriver(driver.LibvirtDriver):
                 context.elevated(), uuid, expected_attrs=_ATTRIBUTES
             )
         except exception.InstanceNotFound as error:
-            raise errors.ClaimError(uuid, "there is no such server") from error
+            reason = "there is no such server"
+            raise errors.ClaimError(uuid, reason, public=reason) from error
         if instance.host != self._here:
             raise errors.ClaimError(
                 uuid, f"it is on host {instance.host}, not {self._here}"
@@ -143,7 +146,11 @@ class MendingDriver(driver.LibvirtDriver):
         """
         try:
             self._take_away(context, uuid, one.number)
-        except (errors.AcceleratorError, exception.NovaException) as error:
+        except (
+            errors.AcceleratorError,
+            exception.NovaException,
+            oslo_messaging.MessagingException,
+        ) as error:
             LOG.error(
                 "%s of %s can't be undone yet: %s", one.name, uuid, error
             )
@@ -200,9 +207,8 @@ class MendingDriver(driver.LibvirtDriver):
             connection.HostdevUse(mdevs=handles, functions=handles),
         )
         if any(is_of(c, one) for c in self._accel.claims_of(instance.uuid)):
-            raise errors.ClaimError(
-                instance.uuid, f"its guest still runs with {one.name}"
-            )
+            reason = f"its guest still runs with {one.name}"
+            raise errors.ClaimError(instance.uuid, reason, public=reason)
 
     def _let_be(self, instance: Any) -> None:
         """Let others work with a server again, unless they do already."""
@@ -226,7 +232,7 @@ class MendingDriver(driver.LibvirtDriver):
             self._mending.release()
 
     def _mend_all(self, context: Any) -> None:
-        if not self._booking.is_ready:
+        if not (self._booking.is_ready and self._accel.is_alone):
             return
         self._find_unmended(context)
         due = sorted(self._unmended)

@@ -11,7 +11,7 @@ from typing import Any
 from nova.virt.libvirt import driver
 
 from nova_accel import model
-from virt_hooks import connection, nova_left, nova_report, slots
+from virt_hooks import connection, nova_bypass, nova_report, slots
 
 
 class MovingDriver(driver.LibvirtDriver):
@@ -20,17 +20,7 @@ class MovingDriver(driver.LibvirtDriver):
     The rest of it is the class that has it as a base.
     """
 
-    _left: nova_left.Left
-
-    def migrate_disk_and_power_off(
-        self, context: Any, instance: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Watch what becomes of a server that leaves; it may come back."""
-        self._left.note({instance.uuid})
-        return super().migrate_disk_and_power_off(
-            context, instance, *args, **kwargs
-        )
-
+    @nova_bypass.accelerators_only
     def finish_migration(
         self,
         context: Any,
@@ -63,6 +53,7 @@ class MovingDriver(driver.LibvirtDriver):
         self._reconciler.wake()
         return result
 
+    @nova_bypass.accelerators_only
     def finish_revert_migration(
         self,
         context: Any,
@@ -84,6 +75,7 @@ class MovingDriver(driver.LibvirtDriver):
             context, instance, network_info, migration, *args, **kwargs
         )
 
+    @nova_bypass.accelerators_only
     def confirm_migration(
         self,
         context: Any,
@@ -103,12 +95,6 @@ class MovingDriver(driver.LibvirtDriver):
             self._accel.book.hand_over(instance.uuid, migration.uuid, old)
             self._give_up(instance, migration, old)
         return result
-
-    def _release_left(
-        self, instance: Any, old: tuple[model.Slot, ...]
-    ) -> None:
-        """Release what a server had that is elsewhere for good."""
-        self._release(instance, lambda: old, self._read_domain(instance))
 
     def _give_up(
         self, instance: Any, migration: Any, old: tuple[model.Slot, ...]

@@ -5,7 +5,6 @@ The guest that runs follows the definition: what it gets stands where
 libvirt has put it there, so that it finds it again after the next start.
 """
 
-import contextlib
 from collections.abc import Collection
 from typing import Any
 
@@ -46,6 +45,8 @@ def add(host: Any, instance: Any, claim: model.Claim) -> None:
                 f"{claim.handle} and what goes with it want one slot of the"
                 " guest, which can't be given while it runs; stop the server"
                 " first",
+                public="its guest can't take it while it runs; stop the"
+                " server first",
             )
         for element in elements:
             found.attach_device(nova_guest.Element(element), persistent=True)
@@ -145,7 +146,13 @@ def handles_of(claim: model.Claim) -> frozenset[str]:
 
 
 def _find(host: Any, instance: Any) -> Any:
-    """Return a server's domain, None where it has none now."""
-    with contextlib.suppress(exception.InstanceNotFound):
+    """Return a server's domain, None where it has none now.
+
+    :raises DomainsError: libvirt can't be asked.
+    """
+    try:
         return host.get_guest(instance)
-    return None
+    except exception.InstanceNotFound:
+        return None
+    except exception.InternalError as error:
+        raise errors.DomainsError(instance.name, str(error)) from error

@@ -18,35 +18,42 @@ from nova import context as nova_context
 from nova import exception, objects
 
 from nova_accel.host import bookings
-from virt_hooks import nova_records, nova_report
+from virt_hooks import book, lifecycle, nova_records, nova_report, slots
 
 LOG = logging.getLogger(__name__)
 
 
 class Rebuilt:
-    """What was booked for those that failed, until it is booked again."""
+    """Allocations of servers that are rebuilt, until they are safe again."""
 
     def __init__(
-        self, reporter: nova_report.Reporter, booked: bookings.Bookings
+        self,
+        accel: lifecycle.Lifecycle,
+        reporter: nova_report.Reporter,
+        booked: bookings.Bookings,
     ) -> None:
         """Book through this one, what is noted there."""
+        self._accel = accel
         self._reporter = reporter
         self._booked = booked
         # A pass and a reboot would book the same twice.
         self._looking = threading.Lock()
+        #: Servers that the last pass found rebuilt, with allocations.
+        self._settled: set[str] = set()
 
-    @contextlib.contextmanager
-    def watching(self, instance: Any, allocations: Any) -> Iterator[None]:
-        """Note what is booked for a server, if its rebuilding fails."""
-        with contextlib.ExitStack() as failed:
-            if nova_records.is_rebuilt(instance) and allocations:
-                amounts = {
-                    provider: record["resources"]
-                    for provider, record in allocations.items()
-                }
-                failed.callback(self._booked.put, instance.uuid, amounts)
-            yield
-            failed.pop_all()
+    def note(self, instance: Any, allocations: Any) -> None:
+        """Note the allocations of a server that is rebuilt in place.
+
+        Nova may give them up at any time until the rebuild is done, also
+        when only the answer to its last save is lost. The note goes once a
+        pass finds the server rebuilt, with its allocations.
+        """
+        if nova_records.is_rebuilt(instance) and allocations:
+            amounts = {
+                provider: record["resources"]
+                for provider, record in allocations.items()
+            }
+            self._booked.put(instance.uuid, amounts)
 
     def look(self) -> None:
         """Book again what Nova has given up, once it has.
@@ -57,8 +64,15 @@ class Rebuilt:
         with self._looking:
             for uuid, amounts in self._booked.read().items():
                 with nova_report.logged("can't book server %s again", uuid):
-                    if self._is_settled(uuid, amounts):
+                    is_settled = self._is_settled(uuid, amounts)
+                    # Nova may be about to give up what it has still.
+                    if not is_settled:
+                        self._settled.discard(uuid)
+                    elif uuid in self._settled:
+                        self._settled.discard(uuid)
                         self._booked.remove(uuid)
+                    else:
+                        self._settled.add(uuid)
 
     def _is_settled(self, uuid: str, amounts: bookings.Amounts) -> bool:
         """Return whether a server has what it is to have, or needs none.
@@ -72,11 +86,33 @@ class Rebuilt:
         if nova_records.is_rebuilt(instance):
             return False  # Nova has not given it up yet
         if instance.resources and not self._reporter.is_booked(uuid):
+            if self._has_lost_slots(instance):
+                LOG.warning(
+                    "server %s is not booked again: Nova has given its slots"
+                    " to another server; delete it",
+                    uuid,
+                )
+                return True
             self._reporter.book(
                 instance, {p: {"resources": a} for p, a in amounts.items()}
             )
             LOG.warning("server %s is booked again where it is", uuid)
         return True
+
+
+    def _has_lost_slots(self, instance: Any) -> bool:
+        """Return whether another server has a claim on one of the slots.
+
+        Nova frees the slots of a server whose delete fails in the end.
+        """
+        others = (
+            claim
+            for claim in self._accel.claims()
+            if claim.consumer != instance.uuid
+        )
+        return bool(
+            book.within(others, slots.of_resources(instance.resources))
+        )
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import nova.conf
 from nova import context as nova_context
-from nova import objects
+from nova import exception, objects
 from nova.compute import task_states, vm_states
 
 from nova_accel import errors, flavors, model
@@ -20,7 +20,8 @@ _REBUILDING = (
     task_states.REBUILD_BLOCK_DEVICE_MAPPING,
     task_states.REBUILD_SPAWNING,
 )
-
+# Of a server that Nova has assigned to the host of its new size.
+_ARRIVING = (task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH)
 
 _Places = frozenset[tuple[str, str]]
 
@@ -36,6 +37,10 @@ class Records:
         self.arriving: set[str] = set()
         #: Servers that are elsewhere, and may come back.
         self.leaving: set[str] = set()
+        #: Servers that were never started, or are in error.
+        self.failed: set[str] = set()
+        #: Servers that are to be spawned on this host.
+        self.unbuilt: set[str] = set()
 
     def forget(self, uuid: str) -> None:
         """Forget a server that is gone."""
@@ -43,14 +48,20 @@ class Records:
             known.pop(uuid, None)
 
     def drop_given_on(self) -> None:
-        """Drop what servers that are elsewhere had, and others have now.
+        """Drop slots that Nova has given to another server since.
 
-        A move that failed is listed for ever; Nova may have handed the
-        slots to somebody else long ago.
+        A move that failed is listed for ever. A server whose delete failed
+        in the end, or whose failed build could not be saved, keeps its slots
+        in Nova's database.
         """
-        stay = [u for u in self.slots if u not in self.leaving]
-        given = _places(s for uuid in stay for s in self.slots[uuid])
-        for uuid in self.leaving:
+        stale = self.slots.keys() & (self.leaving | self.failed)
+        given = _places(
+            slot
+            for uuid, held in self.slots.items()
+            if uuid not in stale
+            for slot in held
+        )
+        for uuid in stale:
             self.slots[uuid] = _but(self.slots[uuid], given)
 
     def _add(
@@ -62,6 +73,11 @@ class Records:
     ) -> None:
         """Add a server; ``is_old``: with what it had before a resize."""
         uuid = consumer or instance.uuid
+        is_in_error = instance.vm_state == vm_states.ERROR
+        if is_in_error or instance.launched_at is None:
+            self.failed.add(uuid)
+        if not is_old and not _is_built(instance):
+            self.unbuilt.add(uuid)
         self.slots[uuid] = (*self.slots.get(uuid, ()), *given)
         self.groups[uuid] = _groups_of(instance, is_old)
         self.images[uuid] = wanted.images_of(instance)
@@ -89,15 +105,23 @@ class AtStart:
     def recall(self, nodes: Callable[[], Iterable[str]]) -> None:
         """Write down what this host's servers hold, once.
 
-        While a card can't be read it is not known what stands in its
-        slots: those of its servers are looked at again with each pass.
-        It is for one thread at a time.
+        They are read again with each pass while another nova-compute of
+        this host runs, and once more after it has ended.
+
+        While a card or a function is away or can't be read it is not known
+        what stands in its slots: those of its servers are compared again
+        with each pass. It is for one thread at a time.
 
         :param nodes: returns the names of this host's compute nodes.
         :raises nova.exception.NovaException: Nova's database can't be asked.
         """
-        if self._waiting is None:
+        lock = self._accel.service_lock
+        is_alone = lock is None or lock.acquire()
+        if self._waiting is None or not (is_alone and self._accel.is_alone):
             self._begin(read(nodes()))
+            self._accel.is_alone = is_alone
+        else:
+            self._wait_for_unclaimed()
         host = self._accel.host.state
         for uuid in self._still_waiting():
             given = self._slots_of(uuid)
@@ -108,10 +132,10 @@ class AtStart:
                     given,
                     self._groups_of(uuid),
                     functools.partial(self._slots_of, uuid),
+                    uuid not in self._records.unbuilt,
                 )
         if host.complete and not host.unknown:
-            with self._guard:
-                self._waiting = {}
+            self._wait_for_unclaimed()
 
     def take_arriving(self) -> frozenset[str]:
         """Return, once, the servers that were on their way to this host."""
@@ -120,12 +144,21 @@ class AtStart:
             self._records.arriving.clear()
         return found
 
-    def take_leaving(self) -> frozenset[str]:
-        """Return, once, the servers that had been on their way from here."""
+    def _wait_for_unclaimed(self) -> None:
+        """Go on waiting for the slots that have no claim yet.
+
+        Slots that other servers have claims on by now are dropped.
+        """
+        claims = self._accel.claims()
         with self._guard:
-            found = frozenset(self._records.leaving)
-            self._records.leaving.clear()
-        return found
+            waiting = {}
+            for uuid, unclaimed in (self._waiting or {}).items():
+                own = [c for c in claims if c.consumer == uuid]
+                others = [c for c in claims if c.consumer != uuid]
+                rest = _but(unclaimed, _places(book.slots_of(others)))
+                if not _places(rest) <= _places(book.slots_of(own)):
+                    waiting[uuid] = rest
+            self._waiting = waiting
 
     def _groups_of(self, uuid: str) -> tuple[flavors.RequestGroup, ...]:
         with self._guard:
@@ -223,6 +256,15 @@ def _add_arriving(context: Any, migration: Any, found: Records) -> None:
     found.arriving.add(instance.uuid)
 
 
+def _is_built(instance: Any) -> bool:
+    """Return whether a server has been spawned on the host that it is on."""
+    return (
+        instance.launched_at is not None
+        and instance.vm_state != vm_states.SHELVED_OFFLOADED
+        and instance.task_state not in _ARRIVING
+    )
+
+
 def _groups_of(
     instance: Any, is_old: bool
 ) -> tuple[flavors.RequestGroup, ...]:
@@ -237,13 +279,17 @@ def _groups_of(
 def _moved(context: Any, migration: Any) -> tuple[Any, Any]:
     """Return an instance, and its migration context if it is of this one.
 
-    An earlier migration that failed is listed for ever.
+    An earlier migration that failed is listed for ever. A server may be
+    deleted since its migrations were listed.
     """
-    instance = objects.Instance.get_by_uuid(
-        context,
-        migration.instance_uuid,
-        expected_attrs=["migration_context", "flavor"],
-    )
+    try:
+        instance = objects.Instance.get_by_uuid(
+            context,
+            migration.instance_uuid,
+            expected_attrs=["migration_context", "flavor"],
+        )
+    except exception.InstanceNotFound:
+        return None, None
     moved = instance.migration_context
     is_this = moved is not None and moved.migration_id == migration.id
     return instance, moved if is_this else None

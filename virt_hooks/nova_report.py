@@ -2,7 +2,9 @@
 """Our providers in Nova's hands: its tree, and Placement through it."""
 
 import contextlib
+import dataclasses
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -32,7 +34,10 @@ _ATTEMPTS = 4
 _MICROVERSION = "1.20"
 # As Nova's scheduler books (client/report.py, SAME_SUBTREE_VERSION).
 _BOOKED_AS = "1.36"
-_OK, _CONFLICT = 200, 409
+# Seconds until the creation of a provider is tried again whose name
+# another provider has.
+_TAKEN_S = 300.0
+_OK, _ABSENT, _CONFLICT = 200, 404, 409
 
 
 class Reporter:
@@ -48,12 +53,36 @@ class Reporter:
         self._laid: frozenset[str] = frozenset()
         #: Those of them that Placement had not at the end of the last pass.
         self._gone: frozenset[str] = frozenset()
+        #: Providers that can't be created, and when to try it again:
+        #: other providers have their names.
+        self._taken: dict[str, float] = {}
         #: What was laid last.
         self._desired: providers.ProviderTree | None = None
 
     def desired(self) -> providers.ProviderTree | None:
         """Return the tree as it should be, None before the node is known."""
         return self._accel.tree(OWNER_TRAITS)
+
+    def _creatable(
+        self, desired: providers.ProviderTree
+    ) -> providers.ProviderTree:
+        """Return the desired tree without providers that can't be created.
+
+        Nova fails its whole update, and with it each claim of a server,
+        for one provider whose name another provider has
+        (report.py, _create_resource_provider). The pass reports it.
+        """
+        absent = set(self._taken)
+        while below := {
+            node.uuid
+            for node in desired.nodes
+            if node.parent in absent and node.uuid not in absent
+        }:
+            absent |= below
+        return dataclasses.replace(
+            desired,
+            nodes=tuple(n for n in desired.nodes if n.uuid not in absent),
+        )
 
     def guard(
         self, provider_tree: Any, desired: providers.ProviderTree
@@ -62,8 +91,8 @@ class Reporter:
         free = self._free | self._gone
         return tree.guard(provider_tree, desired, free, self._accel.host.state)
 
-    def make_new(self, provider_tree: Any) -> None:
-        """Make in Placement what Nova's tree lacks, and have it read anew.
+    def make_new(self, provider_tree: Any) -> list[str]:
+        """Create in Placement the providers that Nova's tree lacks.
 
         Nova looks for a provider that is new to it, and makes it if there
         is none. If a pass makes it in between, Placement refuses Nova's:
@@ -71,29 +100,22 @@ class Reporter:
         claim or the delete of a server that it was at fails
         (report.py, _create_resource_provider).
 
-        :raises ResourceProviderUpdateConflict: there is something new.
-            Nova's tracker begins again, with the tree as it is by then
-            (_update_to_placement).
+        :returns: the uuids of those that Placement has now and Nova's tree
+            lacks; Nova's client reads the whole tree again next time.
         """
-        made: list[str] = []
-        with logged("can't make new providers"):
-            made += self._make_missing(provider_tree)
-        if made:
-            raise exception.ResourceProviderUpdateConflict(
-                uuid=made[0], generation=0, error="it is new"
-            )
-
-    def _make_missing(self, provider_tree: Any) -> list[str]:
-        """Return the uuids of those that Placement has, and Nova lacks."""
+        now = time.monotonic()
+        self._taken = {u: t for u, t in self._taken.items() if t > now}
         desired = self.desired()
         if desired is None or all(
-            provider_tree.exists(node.uuid) for node in desired.nodes
+            provider_tree.exists(node.uuid)
+            for node in self._creatable(desired).nodes
         ):
             return []
         made = [
             call.uuid
             for call in self._plan(provider_tree)
             if isinstance(call, calls.CreateProvider)
+            and call.uuid not in self._taken
             and self._make(call, desired.root)
         ]
         if made:
@@ -118,6 +140,8 @@ class Reporter:
             LOG.info("%s", call)
         elif answer.status_code == _CONFLICT:
             answer = client.get(f"{path}/{call.uuid}", version=_MICROVERSION)
+            if answer.status_code == _ABSENT:
+                self._taken[call.uuid] = time.monotonic() + _TAKEN_S
         if answer.status_code != _OK:
             return False
         return bool(answer.json()["root_provider_uuid"] == root.uuid)
@@ -132,6 +156,7 @@ class Reporter:
         desired = self.desired()
         if desired is None:
             return False
+        desired = self._creatable(desired)
         tree.lay(
             provider_tree,
             desired,
@@ -153,6 +178,7 @@ class Reporter:
         # on (_update_to_placement).
         self._in_use = provider_tree
         newer = self.desired()
+        newer = newer and self._creatable(newer)
         if newer is not None and newer != self._desired:
             tree.lay_new_slots(provider_tree, newer, _resource)
 
@@ -165,6 +191,7 @@ class Reporter:
         """Let the next claim have slots that came since Nova's last pass."""
         if self._in_use is None:
             return
+        desired = self._creatable(desired)
         tree.lay_new_slots(self._in_use, desired, _resource)
         self._expect(desired)
 
@@ -222,7 +249,7 @@ class Reporter:
         desired = self.desired()
         if desired is None or provider_tree is None:
             return
-        self._expect(desired)
+        self._expect(self._creatable(desired))
         context = nova_context.get_admin_context()
         client = self._virtapi.reportclient
 
@@ -248,10 +275,18 @@ class Reporter:
         :raises nova.exception.ConsumerAllocationRetrievalFailed: it does
             not say.
         """
-        found = self._virtapi.reportclient.get_allocs_for_consumer(
+        return bool(self.providers_of(consumer))
+
+    def providers_of(self, consumer: str) -> frozenset[str]:
+        """Return the uuids of the providers that a consumer allocates.
+
+        :raises nova.exception.ConsumerAllocationRetrievalFailed: Placement
+            does not say.
+        """
+        allocations = self._virtapi.reportclient.get_allocs_for_consumer(
             nova_context.get_admin_context(), consumer
         )
-        return bool(found["allocations"])
+        return frozenset(allocations["allocations"])
 
     def book(self, instance: Any, booked: Mapping[str, Any]) -> None:
         """Have Placement allocate to a server that has nothing.
@@ -278,6 +313,9 @@ class Reporter:
     ) -> Iterator[None]:
         """Turn an error of ours into one that Nova reschedules on, or ends.
 
+        Nova stores its text as the server's fault, which the server's owner
+        reads; the operator's text is logged.
+
         What is wrong with a bitstream itself is wrong on each host: no
         other one is tried for a new server, and its user is told why.
         Nor is there one for a server that is rebuilt where it is: Nova
@@ -290,16 +328,17 @@ class Reporter:
         try:
             yield
         except errors.AcceleratorError as error:
-            LOG.error("%s", error)
+            named = uuid and uuid not in str(error)
+            LOG.error("%s%s", f"server {uuid}: " if named else "", error)
             if context is not None:
                 self.publish(context)
             is_final = is_rebuilt or not getattr(error, "is_local", True)
             if uuid and is_final:
                 raise exception.BuildAbortException(
-                    instance_uuid=uuid, reason=str(error)
+                    instance_uuid=uuid, reason=error.public
                 ) from error
             raise exception.ComputeResourcesUnavailable(
-                reason=str(error)
+                reason=error.public
             ) from error
 
     def publish(self, context: Any) -> None:

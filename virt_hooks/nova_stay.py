@@ -14,7 +14,7 @@ from nova.compute import task_states, vm_states
 from nova.virt.libvirt import driver
 
 from nova_accel import attached, errors
-from virt_hooks import nova_records, wanted
+from virt_hooks import nova_bypass, nova_records, wanted
 
 LOG = logging.getLogger(__name__)
 
@@ -25,6 +25,7 @@ class StayingDriver(driver.LibvirtDriver):
     It is a part of AccelLibvirtDriver, not a driver by itself.
     """
 
+    @nova_bypass.accelerators_only
     def migrate_disk_and_power_off(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
@@ -37,6 +38,7 @@ class StayingDriver(driver.LibvirtDriver):
             context, instance, *args, **kwargs
         )
 
+    @nova_bypass.accelerators_only
     def power_off(self, instance: Any, *args: Any, **kwargs: Any) -> None:
         """Refuse to stop for being taken off this host."""
         if _is_leaving(instance.task_state) and (
@@ -45,6 +47,7 @@ class StayingDriver(driver.LibvirtDriver):
             raise exception.InstancePowerOffFailure(reason=reason)
         super().power_off(instance, *args, **kwargs)
 
+    @nova_bypass.accelerators_only
     def check_can_live_migrate_destination(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
@@ -54,6 +57,7 @@ class StayingDriver(driver.LibvirtDriver):
             context, instance, *args, **kwargs
         )
 
+    @nova_bypass.accelerators_only
     def check_can_live_migrate_source(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:

@@ -16,7 +16,7 @@ from nova import exception
 from nova.virt.libvirt import driver
 
 from nova_accel import errors
-from virt_hooks import connection, nova_unplug
+from virt_hooks import connection, nova_bypass, nova_unplug
 
 LOG = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ class SuspendingDriver(driver.LibvirtDriver):
         """
         raise NotImplementedError
 
+    @nova_bypass.accelerators_only
     def suspend(self, context: Any, instance: Any) -> None:
         """Take ours out of the guest, then save it; or refuse, and say why.
 
@@ -63,6 +64,7 @@ class SuspendingDriver(driver.LibvirtDriver):
             super().suspend(context, instance)
             undo.pop_all()
 
+    @nova_bypass.accelerators_only
     def resume(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> None:
@@ -94,10 +96,13 @@ class SuspendingDriver(driver.LibvirtDriver):
 
     def _attach_mediated_devices(self, guest: Any, devs: Any) -> None:
         """Leave ours to us: of an mdev Nova forgets display and place."""
-        ours = self._handles()
-        stock = [dev for dev in devs if dev.uuid not in ours]
+        stock = list(devs)
+        if stock:
+            ours = self._handles()
+            stock = [dev for dev in stock if dev.uuid not in ours]
         super()._attach_mediated_devices(guest, stock)
 
+    @nova_bypass.accelerators_only
     def _resume_guest_after_snapshot(
         self,
         context: Any,
@@ -125,5 +130,9 @@ def _refused(kind: Any) -> Iterator[None]:
     ) as error:
         LOG.error("%s", error)
         raise exception.InstanceFaultRollback(
-            kind(reason=str(error))
+            kind(
+                reason=error.public
+                if isinstance(error, errors.AcceleratorError)
+                else str(error)
+            )
         ) from error

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nova_accel import conf, errors, model, providers
-from nova_accel.host import udev
+from nova_accel.host import drains, notes, udev
 from placement_sync import api, heartbeat, loop, metrics, service, sync
 from virt_hooks import lifecycle, nova_report
 
@@ -72,7 +72,10 @@ class Reconciler:
         if not seconds or self._loop is not None:
             return
         self._measure()
-        self._loop = loop.Loop(self.run, seconds)
+        drained = drains.Drains(self._settings.bitstreams.state_dir)
+        self._loop = loop.Loop(
+            self.run, seconds, watch=notes.Watch(drained.place).has_changed
+        )
         self._loop.start()
         if self._settings.root == _OWN:
             self._doorbell = udev.Doorbell(self._loop.wake)

@@ -6,12 +6,12 @@ import types
 from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import claims as found_claims
-from nova_accel import errors, flavors, model, names, providers
+from nova_accel import errors, flavors, matching, model, names, providers
 from virt_hooks import connection
 
 # Partitions that carry no id of our choosing: the next one on the same
 # function looks the same, whoever made it.
-_NAMELESS = ("vendor-vfio",)
+NAMELESS = ("vendor-vfio",)
 
 Made = Mapping[str, model.Claim]
 _NONE: Made = types.MappingProxyType({})
@@ -76,7 +76,7 @@ def find_strangers(
     They stay, and what they take is reserved.
     """
     known = {claim.handle for claim in claims} | made.keys()
-    if device.technology not in _NAMELESS:
+    if device.technology not in NAMELESS:
         return ()
     return tuple(p for p in device.partitions if p.handle not in known)
 
@@ -86,7 +86,7 @@ def is_ours(claim: model.Claim, made: Made) -> bool:
 
     A server that is refused for what stands in its slot is cleaned up too.
     """
-    return claim.technology not in _NAMELESS or claim.handle in made
+    return claim.technology not in NAMELESS or claim.handle in made
 
 
 def slots_had(
@@ -97,9 +97,11 @@ def slots_had(
 ) -> frozenset[model.Slot]:
     """Return the slots of which a server's own domain had the functions.
 
-    For a server that Nova remembers no slots of, or not of this host. Its
-    flavor must name a profile of the card, or ask for FPGA regions: Nova
-    itself may have given it a function that somebody else has typed.
+    For a server that Nova remembers no slots of, or not of this host. A
+    function that is given as it is counts always. For one that was typed
+    or programmed, its flavor must name a profile of the card, or ask for
+    FPGA regions: Nova itself may have given it a function that somebody
+    else has typed.
     """
     wanted = tuple(groups)
     asked = {trait for group in wanted for trait in group.required}
@@ -112,8 +114,9 @@ def slots_had(
         )
         for device in host.devices
         if (device.region is not None and has_region)
+        or (device.region is None and device.technology in matching.WHOLE)
         or (
-            device.technology in _NAMELESS
+            device.technology in NAMELESS
             and any(profile.trait in asked for profile in device.profiles)
         )
         for slot in device.slots
@@ -125,11 +128,17 @@ def our_handles(
     root: providers.ProviderRoot, device: model.Device, made: Made = _NONE
 ) -> Collection[str]:
     """Return the handles that partitions of ours have on a device."""
-    if device.technology in _NAMELESS:
+    if device.technology in NAMELESS:
+        profiles = {
+            partition.handle: partition.profile
+            for partition in device.partitions
+            if not partition.is_nameless
+        }
         return frozenset(
             handle
             for handle, claim in made.items()
             if claim.device == device.address
+            and profiles.get(handle, claim.profile) == claim.profile
         )
     if device.technology != "mdev":
         return frozenset()

@@ -5,7 +5,7 @@ import errno
 
 from nova_accel import actions, errors, model, pci, policy, scrub
 from nova_accel.host import execute, functions
-from virt_hooks import programming, snapshot
+from virt_hooks import snapshot
 
 # What the host may not be at work with meanwhile.
 _RESOLUTE = (actions.BindDriver, actions.RunScrub)
@@ -19,34 +19,32 @@ class Scrubbing:
         executor: execute.Executor,
         rules: policy.Policy,
         host: snapshot.Snapshot,
-        programs: programming.Programming,
     ) -> None:
-        """Use these; ``programs`` knows what guests run with."""
         self._executor = executor
         self._rules = rules
         self._host = host
-        self._programs = programs
 
-    def scrub(self, claim: model.Claim) -> None:
+    def scrub(self, claim: model.Claim, running: frozenset[str]) -> bool:
         """Scrub what a claim stands for, and see that it answers.
 
-        What is gone from the bus has nothing to scrub.
-
+        :param running: addresses of the functions that guests run with.
+        :returns: whether all of it is clean; what is gone from the bus
+            can't be scrubbed, and may come back as it was.
         :raises ActionError: it is not scrubbed, and must not be given to
             another server.
         """
-        wanted = filter(pci.is_address, scrub.addresses(claim))
+        addresses = tuple(filter(pci.is_address, scrub.addresses(claim)))
         root = self._executor.root
         found = tuple(
             function
-            for address in wanted
+            for address in addresses
             if (function := functions.read(root, address)) is not None
         )
         if not found:
-            return
+            return False
         due = scrub.plan(found, self._rule(claim))
         if due:
-            self._check_free(claim, due)
+            self._check_free(claim, due, running)
         self._executor.apply_all(due)
         for function in found:
             if not functions.answers(root, function.address):
@@ -55,6 +53,7 @@ class Scrubbing:
                     errno.ENODEV,
                     "it does not answer any more",
                 )
+        return len(found) == len(addresses)
 
     def _rule(self, claim: model.Claim) -> policy.Rule:
         """Return the line for a claim's device, as it is now.
@@ -72,9 +71,11 @@ class Scrubbing:
         return self._rules.rule(claim.device, *ids)
 
     def _check_free(
-        self, claim: model.Claim, due: tuple[actions.Action, ...]
+        self,
+        claim: model.Claim,
+        due: tuple[actions.Action, ...],
+        running: frozenset[str],
     ) -> None:
-        running = self._programs.uses(True).functions
         taken = sorted(running & {*scrub.addresses(claim)})
         if taken:
             raise _refusal(taken[0], errno.EBUSY, "a guest runs with it")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our providers laid onto the ProviderTree that Nova hands round."""
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -159,7 +160,14 @@ def publish(
     nova_tree, waiting = look()
     for call in waiting:
         _apply(nova_tree, call)
-        _send(client, context, call, nova_tree.data(call.uuid))
+        with contextlib.ExitStack() as failed:
+            # The answer may be lost after Placement has made the change:
+            # Nova's client must not take its own cache for the truth.
+            failed.callback(
+                client.invalidate_resource_provider, call.uuid, cacheonly=True
+            )
+            _send(client, context, call, nova_tree.data(call.uuid))
+            failed.pop_all()
         LOG.info("%s", call)
 
 

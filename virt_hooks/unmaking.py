@@ -16,7 +16,7 @@ from nova_accel import (
     providers,
     scrub,
 )
-from nova_accel.host import execute
+from nova_accel.host import execute, quarantine, serials
 from virt_hooks import (
     book,
     checks,
@@ -32,6 +32,9 @@ LOG = logging.getLogger(__name__)
 # Seconds that a host's driver gets to take back a function: dfl-pci needs
 # one of an emulated processor's.
 _BIND_S, _BIND_STEP_S = 5.0, 0.25
+# Seconds during which the kernel may still make what it was asked for: the
+# write that timed out goes on in the driver, for minutes with a busy GPU.
+_LATE_S = 600.0
 _UNSCRUBBED = "could not be scrubbed after its last server"
 
 
@@ -53,7 +56,11 @@ class Unmaking:
         self._book = notes
         self._host = host
         self._programs = programs
-        self._scrubbing = scrubbing.Scrubbing(executor, rules, host, programs)
+        self._scrubbing = scrubbing.Scrubbing(executor, rules, host)
+        #: Serial numbers of whole functions; None: they are not compared.
+        self.serials: serials.Serials | None = None
+        #: Until when the kernel may make partitions late, by handle.
+        self._late: dict[str, float] = {}
 
     def clear(
         self,
@@ -73,31 +80,200 @@ class Unmaking:
         :raises ActionError: it can't be removed now either.
         """
         host = self._host.state
-        known = self._book.made()
-        left = [
+        known = self.made(host)
+        own = {held.handle for held in before}
+        present = [
             recover.as_made(claim, known)
             for claim in claims.find(consumer, slots, root, host)
-            if claim.handle not in {held.handle for held in before}
+            if claim.handle not in own
+        ]
+        leftovers = [
+            claim
+            for claim in present
+            if claim.technology not in matching.WHOLE
             and self._drivers[claim.plugin].plan_release(claim)
         ]
-        use = self._programs.uses(False) if left else connection.HostdevUse()
-        for claim in left:
+        unclean = self._unclean(consumer, present)
+        use = connection.HostdevUse()
+        if leftovers or unclean:
+            use = self._programs.uses(False)
+        for claim in leftovers:
             device = host.device(claim.device)
-            ours = recover.our_handles(root, device, known) if device else ()
-            if use.holds(claim.handle) or claim.handle not in ours:
+            handles = (
+                recover.our_handles(root, device, known) if device else ()
+            )
+            if use.holds(claim.handle) or claim.handle not in handles:
                 raise errors.ClaimError(
                     consumer, checks.explain_left(claim, use)
                 )
-        for claim in left:
+        for claim in unclean:
+            if use.functions.intersection((claim.slot, *claim.members)):
+                raise errors.ClaimError(
+                    consumer, checks.explain_left(claim, use)
+                )
+        for claim in leftovers:
             self._executor.apply_all(
                 self._drivers[claim.plugin].plan_release(claim)
             )
-        return bool(left)
+        self._clean_all(consumer, unclean, host)
+        return bool(leftovers or unclean)
 
-    def unmake(self, claim: model.Claim) -> None:
+    def made(
+        self,
+        host: model.HostState,
+        notes: Mapping[str, quarantine.Unreleased] | None = None,
+    ) -> Mapping[str, model.Claim]:
+        """Return the claims whose partitions this library made, by handle.
+
+        Those of earlier services are among them, as far as a note on the
+        function says what was made of it.
+
+        :param notes: those on functions; they are read if None. Without
+            them no function counts that an earlier service typed.
+        """
+        made = dict(self._book.made())
+        if not any(d.technology in recover.NAMELESS for d in host.devices):
+            return made
+        if notes is None:
+            try:
+                notes = self.notes()
+            except errors.UnreadableError as error:
+                LOG.warning("typed functions may stay typed: %s", error)
+                notes = {}
+        for address, note in notes.items():
+            device = host.device(note.device or "")
+            if device is None or device.technology not in recover.NAMELESS:
+                continue
+            for partition in device.partitions:
+                if (partition.handle, partition.profile) == (
+                    address,
+                    note.profile,
+                ):
+                    made.setdefault(
+                        address, claims.of_partition(device, partition)
+                    )
+        return made
+
+    def notes(self) -> Mapping[str, quarantine.Unreleased]:
+        """Return the notes on functions that were not seen clean.
+
+        :raises UnreadableError: the directory can't be listed.
+        """
+        if self._programs.faulted is None:
+            return {}
+        return self._programs.faulted.unreleased()
+
+    def without_unclean(
+        self, consumer: str, present: Iterable[model.Claim]
+    ) -> tuple[model.Claim, ...]:
+        """Return the claims but those on functions of another consumer.
+
+        A note says so until the function was seen clean.
+        """
+        try:
+            notes = self.notes()
+        except errors.UnreadableError as error:
+            LOG.warning("unclean functions are not known: %s", error)
+            notes = {}
+        return tuple(
+            c for c in present if not _is_left(notes.get(c.slot), consumer)
+        )
+
+    def is_last(self, consumer: str, address: str) -> bool:
+        """Return whether no other consumer left a function unclean."""
+        try:
+            return not _is_left(self.notes().get(address), consumer)
+        except errors.UnreadableError:
+            return False
+
+    def _unclean(
+        self, consumer: str, present: Iterable[model.Claim]
+    ) -> list[model.Claim]:
+        """Return claims on functions that another consumer left unclean."""
+        whole = [c for c in present if c.technology in matching.WHOLE]
+        if not whole:
+            return []
+        notes = self.notes()
+        return [c for c in whole if _is_left(notes.get(c.slot), consumer)]
+
+    def _clean_all(
+        self,
+        consumer: str,
+        unclean: Iterable[model.Claim],
+        host: model.HostState,
+    ) -> None:
+        for claim in unclean:
+            LOG.warning(
+                "%s was not released cleanly by its last server: cleaning it"
+                " before server %s gets it",
+                claim.slot,
+                consumer,
+            )
+            if not self.clean(claim, host):
+                device = self._host.state.device(claim.device)
+                reason = (
+                    f"{device.address} is set aside: {device.fault}"
+                    if device and device.fault
+                    else "see `nova-accel inspect` for the reason"
+                )
+                raise errors.ClaimError(
+                    consumer,
+                    f"{claim.slot} could not be cleaned after its last"
+                    f" server; {reason}",
+                )
+
+    def note_assigned(self, planned: Iterable[model.Claim]) -> None:
+        """Write a note for each function before it is assigned to a server.
+
+        :raises ClaimError: a note can't be written: after a restart the
+            function would be taken for clean.
+        """
+        faulted = self._programs.faulted
+        due = [claim for claim in planned if _is_function(claim)]
+        if faulted is None or not due:
+            return
+        notes = faulted.unreleased()
+        for claim in due:
+            note = notes.get(claim.slot)
+            if note is not None and (note.consumer, note.profile) == (
+                claim.consumer,
+                claim.profile,
+            ):
+                continue
+            try:
+                faulted.note_assigned(claim)
+            except OSError as error:
+                raise errors.ClaimError(
+                    claim.consumer,
+                    f"the note that {claim.slot} is assigned can't be written"
+                    f" ({error}); make [nova_accel] state_dir writable",
+                ) from error
+
+    def clean(self, claim: model.Claim, host: model.HostState) -> bool:
+        """Scrub or blank a function that no server has any more.
+
+        :param host: the last reading of the claim's device.
+        :returns: whether the function was seen clean; else its device is
+            set aside, or is not there.
+        """
+        if claim.technology not in matching.WHOLE:
+            return False
+        if claim.region is None:
+            return claim in self.scrub((claim,))
+        others = [
+            c for c in self._book.claims() if c.handle != claim.handle
+        ]
+        (due,) = self._programs.blanked((claim,), {claim.handle}, host, others)
+        is_clean = self.unmake(due)
+        self._host.refresh_cards({claim.device})
+        return is_clean
+
+    def unmake(self, claim: model.Claim) -> bool:
         """Unmake what a claim stands for; what can't be is kept.
 
         It stays reserved, or is set aside, and the log says so.
+
+        :returns: whether it is unmade; of a region, whether it is clean.
         """
         try:
             self._executor.apply_all(
@@ -106,29 +282,68 @@ class Unmaking:
         except errors.ActionError as error:
             if not self._programs.note_kept(claim, error, self._host.state):
                 LOG.error("%s; it stays reserved and is tried again", error)
+            return False
         except Exception as error:  # a vendor's own code, or the daemon
             LOG.exception("%s stays", claim.handle)
             self._programs.note_kept(claim, error, self._host.state)
+            return False
+        if claim.region is not None:
+            return self._note_region(claim)
+        return True
 
-    def scrub(self, found: Iterable[model.Claim]) -> None:
+    def _note_region(self, claim: model.Claim) -> bool:
+        """Remove the note on a region unless it was just set aside."""
+        faulted = self._programs.faulted
+        if faulted is not None and claim.device in faulted.read():
+            return False
+        self.note_clean(claim.slot)
+        return True
+
+    def scrub(
+        self, claims_left: Iterable[model.Claim]
+    ) -> tuple[model.Claim, ...]:
         """Scrub functions that are given as they are.
 
         A device of which one can't be scrubbed is set aside, and that is
-        known before this returns. It is for whoever still has the claims
-        in the book: nobody is offered the functions meanwhile.
+        known before this returns. The claims must still be in the book:
+        the functions are not offered meanwhile.
+
+        :returns: the claims whose functions were seen clean.
+        :raises libvirt.libvirtError: libvirt can't say which guests run;
+            nothing was touched.
         """
-        for claim in filter(scrub.addresses, found):
-            if self._programs.faulted is not None:
-                self._programs.faulted.begin(claim.slot, claim.device)
-            try:
-                self._scrubbing.scrub(claim)
-            except errors.ActionError as error:
-                self._set_aside(claim.device, f"{_UNSCRUBBED}: {error}")
-            except Exception as error:  # the daemon, or libvirt
-                LOG.exception("%s can't be scrubbed", claim.handle)
-                self._set_aside(claim.device, f"{_UNSCRUBBED}: {error!r}")
-            if self._programs.faulted is not None:
-                self._programs.faulted.end(claim.slot)
+        due = tuple(filter(scrub.addresses, claims_left))
+        if not due:
+            return ()
+        running = self._programs.uses(True)
+        return tuple(c for c in due if self._scrub(c, running.functions))
+
+    def _scrub(self, claim: model.Claim, running: frozenset[str]) -> bool:
+        """Scrub the functions of a claim; return whether they are clean.
+
+        A function that is another device now is set aside instead: it may
+        hold data of another server.
+        """
+        if self.serials and (reason := self.serials.objection(claim.slot)):
+            self._set_aside(claim.device, reason)
+            return False
+        faulted, is_clean = self._programs.faulted, False
+        if faulted is not None:
+            faulted.begin(claim.slot, claim.device)
+        try:
+            is_clean = self._scrubbing.scrub(claim, running)
+        except errors.ActionError as error:
+            self._set_aside(claim.device, f"{_UNSCRUBBED}: {error}")
+        except Exception as error:  # the daemon
+            LOG.exception("%s can't be scrubbed", claim.handle)
+            self._set_aside(claim.device, f"{_UNSCRUBBED}: {error!r}")
+        if faulted is not None:
+            faulted.end(claim.slot)
+            if is_clean:
+                faulted.note_clean(claim.slot)
+        if is_clean and self.serials is not None:
+            self.serials.forget(claim.slot)
+        return is_clean
 
     def note_cut_off(self, held: Iterable[model.Claim]) -> None:
         """Set aside what a service was scrubbing when it ended.
@@ -144,7 +359,7 @@ class Unmaking:
         try:
             left = self._programs.faulted.begun()
         except errors.UnreadableError as error:
-            LOG.error("what was being scrubbed is not known: %s", error)
+            LOG.warning("what was being scrubbed is not known: %s", error)
             return
         for begun in left:
             if begun.address in slots:
@@ -198,17 +413,46 @@ class Unmaking:
 
         :param is_late: the kernel may be at it yet: nothing is forgotten.
         """
-        told = tuple(found)
-        host = self._host.refresh_cards({claim.device for claim in told})
-        if is_late:
-            return
-        host = self.await_drivers(told, host)
-        self._book.unmade(
-            claim.handle
-            for claim in told
+        claims_left = tuple(found)
+        host = self._host.refresh_cards({c.device for c in claims_left})
+        until = time.monotonic() + _LATE_S if is_late else 0.0
+        self._late |= dict.fromkeys((c.handle for c in claims_left), until)
+        host = self.await_drivers(claims_left, host) if not is_late else host
+        self.forget(
+            claim
+            for claim in claims_left
             if (device := host.device(claim.device)) is not None
             and claim.handle not in {p.handle for p in device.partitions}
         )
+
+    def forget(self, unmade: Iterable[model.Claim]) -> None:
+        """Forget claims whose partitions were seen not to exist any more.
+
+        But for those that the kernel may still be making.
+        """
+        now = time.monotonic()
+        gone = tuple(c for c in unmade if self._late.get(c.handle, 0.0) <= now)
+        for claim in gone:
+            self._late.pop(claim.handle, None)
+        self._book.unmade(claim.handle for claim in gone)
+        for claim in gone:
+            if claim.technology in recover.NAMELESS:
+                self.note_clean(claim.handle)
+
+    def note_clean(self, address: str) -> None:
+        """Remove the note on a function that was seen clean."""
+        if self._programs.faulted is not None:
+            self._programs.faulted.note_clean(address)
+
+
+def _is_left(note: quarantine.Unreleased | None, consumer: str) -> bool:
+    """Return whether a note says that another consumer had a function."""
+    return note is not None and note.consumer != consumer
+
+
+def _is_function(claim: model.Claim) -> bool:
+    """Return whether a claim is on a function that keeps its identity."""
+    return claim.technology in matching.WHOLE | {*recover.NAMELESS}
 
 
 def _is_bare(device: model.Device | None) -> bool:

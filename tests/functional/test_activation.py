@@ -10,6 +10,7 @@ Nova's early reading of the configuration, then the real one, then
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -39,7 +40,10 @@ sys.argv = ["nova-compute", "--config-file", sys.argv[1]]
 import nova.cmd.compute
 from nova import config
 from nova.virt import driver
+from oslo_log import log
 config.parse_args(sys.argv)
+config.CONF.set_override("use_stderr", True)
+log.setup(config.CONF, "nova")
 try:
     loaded = type(driver.load_compute_driver(None))
     said = f"{loaded.__module__}.{loaded.__name__}"
@@ -123,7 +127,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
             copy / name,
             ignore=shutil.ignore_patterns("__pycache__"),
         )
-    for name in ("setup.cfg", "pyproject.toml", "README.rst", "LICENSE"):
+    for name in (
+        *("setup.cfg", "pyproject.toml", "README.rst", "LICENSE"),
+        *(".gitattributes", ".git_archival.txt"),
+    ):
         shutil.copy(ROOT / name, copy)
     return copy
 
@@ -185,6 +192,58 @@ def test_the_wheel_adds_to_nova_and_replaces_nothing(wheel: Path) -> None:
     }
 
 
+def git(*arguments: str | Path) -> str:
+    return subprocess.run(  # noqa: S603 - git, and our own arguments
+        ["git", *arguments],  # noqa: S607 - the git of this machine
+        check=True,
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "GIT_CONFIG_COUNT": "2",
+            "GIT_CONFIG_KEY_0": "user.name",
+            "GIT_CONFIG_VALUE_0": "test",
+            "GIT_CONFIG_KEY_1": "user.email",
+            "GIT_CONFIG_VALUE_1": "test@example.org",
+        },
+    ).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def repository(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a git repository with two commits of the project."""
+    place = tmp_path_factory.mktemp("repository") / "project"
+    shutil.copytree(source, place, ignore=shutil.ignore_patterns("*.egg-info"))
+    git("init", "-q", place)
+    git("-C", place, "add", "--all")
+    for message in ("one", "two"):
+        git("-C", place, "commit", "-q", "--allow-empty", "-m", message)
+    return place
+
+
+@pytest.mark.parametrize("kind", ["clone", "shallow", "worktree", "archive"])
+def test_the_version_names_the_commit(
+    repository: Path, tmp_path: Path, kind: str
+) -> None:
+    place = tmp_path / kind
+    if kind == "worktree":
+        git("-C", repository, "worktree", "add", "-q", "--detach", place)
+    elif kind == "archive":
+        archive = tmp_path / "project.tar"
+        git("-C", repository, "archive", "-o", archive, "HEAD")
+        shutil.unpack_archive(archive, place)
+    else:
+        depth = ["--depth", "1"] if kind == "shallow" else []
+        git("clone", "-q", *depth, repository.as_uri(), place)
+    commit = git("-C", repository, "rev-parse", "--short=7", "HEAD")
+    made = build("wheel", place, tmp_path / "out")
+    assert re.match(rf"nova_accel-0\.1\.dev\d+\+g{commit}", made.name)
+
+
+def test_a_tree_without_git_has_no_commit(wheel: Path) -> None:
+    assert wheel.name.startswith("nova_accel-0.1.dev0-")
+
+
 def test_wheel_beside_nova_by_name(
     beside_nova: Installation, tmp_path: Path
 ) -> None:
@@ -209,6 +268,20 @@ def test_beside_a_distributions_nova_by_name_fails_aloud(
     answer = elsewhere.load(tmp_path, BY_NAME)
     assert answer["loaded"] == "exit 1"
     assert "No module named 'nova.virt.accel'" in answer["stderr"]
+
+
+def test_a_misspelt_source_is_in_the_log(
+    elsewhere: Installation, tmp_path: Path
+) -> None:
+    text = BY_SOURCE.replace("nova_accel", "nova_acel")
+    answer = elsewhere.load(tmp_path, text)
+    assert answer["loaded"] == "exit 1"
+    (line,) = [
+        line
+        for line in answer["stderr"].splitlines()
+        if "ERROR nova_accel.config_source" in line
+    ]
+    assert "found 'nova_acel'" in line
 
 
 def test_beside_a_distributions_nova_by_source(
@@ -247,4 +320,6 @@ def test_nova_conf_overrides_the_source(
     text = BY_SOURCE.replace(
         "[DEFAULT]\n", "[DEFAULT]\ncompute_driver = libvirt.LibvirtDriver\n"
     )
-    assert elsewhere.load(tmp_path, text)["loaded"] == STOCK
+    answer = elsewhere.load(tmp_path, text)
+    assert answer["loaded"] == STOCK
+    assert answer["stderr"].count("WARNING nova_accel.config_source") == 1

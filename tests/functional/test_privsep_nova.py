@@ -36,11 +36,13 @@ own = privileged._write(root + "/sys/class/mdev_bus/mtty"
 uuid = "83c32df7-d52e-4ec1-9668-1f3c7e4df107"
 through = privileged.create_mdev(root, "mtty", "mtty-1", uuid)
 gone = privileged.remove_mdev(root, uuid)
-try:
-    privileged.create_mdev(root, "..", "..", uuid)
-except Exception as error:
-    bad = str(error)
-print(own, through, gone, bad, sep="|")
+refused = []
+for arguments in ((root, "..", ".."), (root + "/sys", "mtty", "mtty-1")):
+    try:
+        privileged.create_mdev(*arguments, uuid)
+    except Exception as error:
+        refused.append(str(error))
+print(own, through, gone, *refused, sep="|")
 """
 
 
@@ -209,8 +211,12 @@ def let_in(root: Path) -> None:
 def run(client: str, root: Path) -> list[str]:
     """Run a client that gives its rights up; return what it prints."""
     let_in(root)
+    # The daemon works below the root of its own configuration only.
+    conf = root / "nova.conf"
+    conf.write_text(f"[nova_accel]\nroot = {root}\n")
     done = subprocess.run(  # noqa: S603
-        [sys.executable, "-W", "ignore", "-c", client, root, helper()],
+        [sys.executable, "-W", "ignore", "-c", client, root,
+         f"{helper()} --config-file {conf}"],
         env=os.environ
         | {"PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "ignore"},
         capture_output=True,
@@ -248,12 +254,13 @@ class TestDaemon:
         create.parent.mkdir(parents=True)
         create.touch(0o600)
         (line,) = run(CLIENT, tmp_path)
-        own, through, gone, bad = line.split("|")
+        own, through, gone, bad, elsewhere = line.split("|")
         assert int(own) == errno.EACCES
         assert int(through) == 0
         assert create.read_text() == UUID
         assert int(gone) == errno.ENOENT
         assert "'..' is not a mdev parent" in bad
+        assert f"{tmp_path}/sys' is not a root of Nova's privil" in elsewhere
 
     def test_actions_are_carried_out_and_verified(
         self, tmp_path: Path

@@ -56,7 +56,8 @@ def test_what_a_guest_still_has_is_not_taken_from_it(
     assert kernel.writes()[before:] == []
     life.release(B, (slot(),), stopped)
     assert kernel.writes()[before:] == [], "Nova cleans up what was refused"
-    life.release(B, (slot(),), stopped, had=use)
+    assert life.claims() == (claim,), "the server whose guest runs keeps it"
+    life.release(A, (slot(),), stopped, had=use)
     assert kernel.mdevs() == {}, "it was the server's own domain that had it"
 
 

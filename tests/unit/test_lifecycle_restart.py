@@ -167,6 +167,22 @@ def test_what_came_since_stays_when_a_server_is_recalled(
     assert kernel.mdevs() == {}
 
 
+def test_a_card_that_goes_away_takes_no_claim_that_was_recalled(
+    kernel: fakehost.Controller,
+) -> None:
+    groups = (asks(FOUR_Q, suffix="_A"), asks(FOUR_Q, suffix="_B"))
+    slots = (slot(0, GPU), slot(0, OTHER))
+    started(kernel).ensure(A, groups, slots)
+    kernel.unplug(OTHER)
+    again = started(kernel)
+    again.recall(A, slots, groups)
+    assert [c.device for c in again.claims_of(A)] == [GPU]
+    kernel.unplug(GPU)
+    again.host.refresh()
+    again.recall(A, slots, groups)
+    assert [c.device for c in again.claims_of(A)] == [GPU]
+
+
 def test_a_recall_that_waits_goes_by_what_holds_then(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:

@@ -3,6 +3,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,12 +21,15 @@ from tests.simulated_vfio import (
     SECOND,
     asks,
     asks_many,
+    clear_by_hand,
     slot,
     started,
     type_by_hand,
     types,
 )
 from virt_hooks import connection, lifecycle
+
+TYPE = f"bus/pci/devices/{FIRST}/nvidia/current_vgpu_type"
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +73,68 @@ def test_ensured_twice_is_typed_once(
     written = kernel.writes()
     assert life.ensure(A, (asks(),), (slot(),)) == first
     assert kernel.writes() == written
+
+
+def test_what_an_operator_types_after_a_failed_release_stays(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    """The operator cleared by hand what the library could not clear."""
+    life.ensure(A, (asks(),), (slot(),))
+    kernel.fail("*/current_vgpu_type", "EBUSY", times=1, on="write")
+    life.release(A, (slot(),), stopped)
+    assert types(kernel) == {FIRST: EIGHT}
+    clear_by_hand(kernel, FIRST)
+    life.host.refresh()
+    life.tidy(IDLE)
+    type_by_hand(kernel, FIRST)
+    life.host.refresh()
+    life.tidy(IDLE)
+    assert types(kernel) == {FIRST: EIGHT}
+    assert node(life, GPU).inventories["VGPU"].reserved == 1
+
+
+def test_a_failed_release_is_not_forgotten_while_the_type_is_unreadable(
+    kernel: fakehost.Controller, tmp_path: Path
+) -> None:
+    life = started(kernel, state_dir=str(tmp_path))
+    life.ensure(A, (asks(),), (slot(),))
+    kernel.fail("*/current_vgpu_type", "EBUSY", on="write")
+    life.release(A, (slot(),), stopped)
+    kernel.fail(TYPE, "EIO", on="read")
+    life.host.refresh()
+    life.tidy(IDLE)
+    kernel.heal()
+    life.host.refresh()
+    life.tidy(IDLE)
+    assert types(kernel) == {}
+
+
+def test_a_server_recalled_while_the_type_is_unreadable(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    held = life.ensure(A, (asks(),), (slot(),))
+    kernel.fail(TYPE, "EIO", on="read")
+    again = started(kernel)
+    again.recall(A, (slot(),), (asks(),))
+    kernel.heal()
+    again.host.refresh()
+    again.recall(A, (slot(),), (asks(),))
+    assert [c.profile for c in again.claims_of(A)] == [held[0].profile]
+
+
+def test_a_restart_clears_what_no_server_has_any_more(
+    kernel: fakehost.Controller, tmp_path: Path
+) -> None:
+    """Its server was deleted while there was no service."""
+    started(kernel, state_dir=str(tmp_path)).ensure(A, (asks(),), (slot(),))
+    later = started(kernel, state_dir=str(tmp_path))
+    later.tidy(IDLE)
+    assert types(kernel) == {}
+    assert node(later, GPU).inventories["VGPU"].reserved == 0
+    type_by_hand(kernel, FIRST)
+    later.host.refresh()
+    later.tidy(IDLE)
+    assert types(kernel) == {FIRST: EIGHT}, "made by an operator"
 
 
 def test_another_size_is_refused_with_the_reason(

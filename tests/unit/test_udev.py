@@ -5,12 +5,15 @@ A write of ``change`` into a device's ``uevent`` file makes the kernel
 send one (Documentation/ABI/testing/sysfs-uevent); it changes nothing.
 """
 
+import contextlib
+import fcntl
 import logging
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -53,9 +56,28 @@ def is_told() -> bool:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def events() -> None:
-    if not is_told():
-        pytest.skip("no uevents here: not root, /sys read-only, no netlink")
+def events() -> Iterator[None]:
+    """Skip where no uevents come; run these tests once at a time.
+
+    The kernel sends the events of one run to all others of the machine.
+    """
+    lock = pathlib.Path(tempfile.gettempdir(), "nova-accel-uevents.lock")
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not is_told():
+            pytest.skip(
+                "no uevents here: not root, /sys read-only, no netlink"
+            )
+        yield
+
+
+def sockets() -> set[str]:
+    """Return the sockets that this process has open."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/self/fd/{number}"))
+    return {name for name in found if name.startswith("socket:")}
 
 
 Listening = Callable[..., threading.Semaphore]
@@ -115,10 +137,10 @@ def test_a_burst_rings_a_few_times_only(listening: Listening) -> None:
     assert 1 <= count < 5000
 
 
-def test_after_stop_nothing_rings_and_no_file_is_left(
+def test_after_stop_nothing_rings_and_no_socket_is_open(
     listening: Listening,
 ) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = sockets()
     for _ in range(20):
         rung = threading.Semaphore(0)
         bell = udev.Doorbell(rung.release, ("mem",))
@@ -127,7 +149,7 @@ def test_after_stop_nothing_rings_and_no_file_is_left(
         bell.stop(PATIENCE_S)
         change(NULL)
         assert not rung.acquire(blocking=False)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not sockets() - before
 
 
 def test_without_pyudev_one_line_says_so(
@@ -229,7 +251,8 @@ def test_a_buffer_that_runs_over_rings_and_goes_on() -> None:
         change(NULL)
         assert process.stdout.readline() == "ring\n"
         rest, _ = process.communicate(timeout=60)
-    assert rest.startswith("stopped True")
+    # Late events of the 20,000 may ring once more.
+    assert rest.splitlines()[-1].startswith("stopped True")
 
 
 INSIDE = """

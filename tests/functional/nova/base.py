@@ -95,6 +95,8 @@ class AccelTestBase(base.ServersTestBase):
         self.hosts: dict[str, fakehost.Controller] = {}
         self._places: dict[str, dict[str, str]] = {}
         super().setUp()
+        # Hosts of several roots are in this process.
+        privileged.run_here()
         self.useFixture(
             fixtures.MonkeyPatch(
                 "virt_hooks.connection.libvirt", fakelibvirt
@@ -181,6 +183,10 @@ class AccelTestBase(base.ServersTestBase):
         self.flags(group="nova_accel", **self._places[name])
         self.restart_compute_service(name)
         return self.computes[name]
+
+    def messages(self) -> str:
+        """Return the logs of all services."""
+        return str(self.stdlog.logger.output)
 
     def power_off_to_move(self) -> None:
         """Let servers be moved: Nova itself copies their disks by ssh."""

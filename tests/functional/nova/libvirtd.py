@@ -14,14 +14,18 @@ import contextlib
 import copy
 import errno
 import fcntl
+import functools
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from lxml import etree
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 _VFIO = "vfio-pci"
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 _ACTIVE = (fakelibvirt.VIR_DOMAIN_RUNNING, fakelibvirt.VIR_DOMAIN_PAUSED)
 
 
@@ -31,6 +35,8 @@ class Connection(fakelibvirt.Connection):
     def __init__(self, *args: Any, root: Path, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.root = root
+        #: As libvirt's job of a domain, though one for all of them.
+        self.job = threading.RLock()
 
     def defineXML(self, xml: str) -> "Domain":
         domain = Domain(self, xml, running=False, transient=False)
@@ -50,6 +56,17 @@ class Connection(fakelibvirt.Connection):
             return list(self._vms.values())
         found: list[Any] = super().listAllDomains(flags)
         return found
+
+
+def _job(method: _Method) -> _Method:
+    """Let libvirt do one thing with its domains at a time."""
+
+    @functools.wraps(method)
+    def call(domain: Any, *arguments: Any, **words: Any) -> Any:
+        with domain._connection.job:
+            return method(domain, *arguments, **words)
+
+    return cast(_Method, call)
 
 
 class Domain(fakelibvirt.Domain):
@@ -82,24 +99,53 @@ class Domain(fakelibvirt.Domain):
         devices.extend(copy.deepcopy(shown))
         return str(etree.tostring(root, encoding="unicode"))
 
+    @_job
     def createWithFlags(self, flags: int) -> None:
+        current = self._connection._vms.get(self.name())
+        if current is None:
+            raise failed(f"no domain with name {self.name()}", "NO_DOMAIN")
+        if current is not self:  # it was defined anew meanwhile
+            current.createWithFlags(flags)
+            return
         shown = self.kept if self.saved is None else self.saved
+        taken: list[Any] = []
         try:
             for element in shown:
                 self._take(element)
+                taken.append(element)
         except OSError as error:
-            self._let_go()
+            # Another guest may run with the one that was refused.
+            self.close_groups()
+            for element in taken:
+                _device(self._connection.root, element).give_back()
             raise failed(f"host device of {self.name()}: {error}") from error
         super().createWithFlags(flags)
         self.live, self.saved = list(shown), None
 
+    @_job
     def destroy(self) -> None:
+        self._check_active()
         super().destroy()
         self._let_go()
 
+    @_job
     def shutdown(self) -> None:
+        self._check_active()
         super().shutdown()
         self._let_go()
+
+    def _check_active(self) -> None:
+        # What its guest had may be another one's by now.
+        if not self.isActive():
+            raise failed("domain is not running", "OPERATION_INVALID")
+
+    @_job
+    def undefine(self) -> None:
+        """Forget the definition; a guest that runs goes on without one."""
+        if self.isActive():
+            self._transient = True
+        else:
+            super().undefine()
 
     def managedSave(self, flags: int) -> None:
         if self.live:
@@ -112,6 +158,7 @@ class Domain(fakelibvirt.Domain):
         super().managedSaveRemove(flags)
         self.saved = None
 
+    @_job
     def attachDeviceFlags(self, xml: str, flags: int) -> None:
         """Add a device to the guest, its definition, or both."""
         if not xml.startswith("<hostdev"):
@@ -132,6 +179,7 @@ class Domain(fakelibvirt.Domain):
                 ) from error
             self.live.append(element)
 
+    @_job
     def detachDeviceFlags(self, xml: str, flags: int) -> None:
         """Ask the guest to give a device away; it need not.
 

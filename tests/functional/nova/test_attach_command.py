@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nova-accel server``, over Nova's own API and message bus."""
 
+import contextlib
+import io
 from typing import Any
+from unittest import mock
 
+import oslo_messaging
 import pytest
-from nova import context
+from nova import context, exception, rpc
 from nova.tests.functional.api import client
 
-from nova_accel import bus
+from nova_accel import bus, cli
+from placement_sync import nova_bus as client_bus
+from placement_sync import progress
 from tests.functional.nova import (
     attaching,
     base,
@@ -15,10 +21,20 @@ from tests.functional.nova import (
     technologies,
     test_fpga,
 )
+from tests.unit import test_progress
 from virt_hooks import nova_bus
 
 PROFILE = "T4-4Q"
 FOUR = base.vgpu_group("_A", "4Q")
+
+
+class Older:
+    """The endpoint of version 1.0, which takes no deadline."""
+
+    target = oslo_messaging.Target(namespace=bus.NAMESPACE, version="1.0")
+
+    def show(self, context: Any, server: str) -> dict[str, Any]:
+        return {bus.TOLD: server}
 
 
 class Command(attaching.AttachingTestBase):
@@ -78,19 +94,167 @@ class Command(attaching.AttachingTestBase):
         told = self.run_command(*words, status=1)
         self.assertIn("no nova-compute answers", told)
 
+    def actions(self, server: Any) -> list[tuple[str, str, str, str]]:
+        """Return action, event, host and result of our actions."""
+        listed = self.api.get_instance_actions(server["id"])
+        path = f"/servers/{server['id']}/os-instance-actions"
+        shown = [
+            self.api.api_get(f"{path}/{each['request_id']}").body
+            for each in reversed(listed)
+            if each["action"].endswith("_accelerator")
+        ]
+        return [
+            (one["action"], event["event"], event["host"], event["result"])
+            for each in shown
+            for one in [each["instanceAction"]]
+            for event in one["events"]
+        ]
+
+    def test_attach_and_detach_are_instance_actions(self) -> None:
+        server = self.start_one()
+        self.run_command("attach", "painter", "--profile", PROFILE)
+        self.run_command("attach", "painter", "--profile", "X", status=1)
+        self.assertIn("one of: ", self.reason(server))
+        self.run_command("detach", "painter")
+        attach = ("attach_accelerator", "compute_attach_accelerator", "host1")
+        detach = ("detach_accelerator", "compute_detach_accelerator", "host1")
+        self.assertEqual(
+            [(*attach, "Success"), (*attach, "Error"), (*detach, "Success")],
+            self.actions(server),
+        )
+
+    def test_a_slow_detach_says_what_it_waits_for(self) -> None:
+        server = self.start_one()
+        self.attach(server, PROFILE)
+        out, err = io.StringIO(), test_progress.Terminal()
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            mock.patch.object(progress, "DELAY_S", 0.0),
+        ):
+            words = ("--host", "host1")
+            cli.main(["server", "detach", server["id"], *words])
+        self.assertIn("gave attached-1 back", out.getvalue())
+        self.assertIn("waiting for nova-compute on host1", err.getvalue())
+        self.assertIn("device_detach_timeout", err.getvalue())
+
     def test_who_may_ask(self) -> None:
         server = self.start_one()
         endpoint = nova_bus.Endpoint(self.computes["host1"].driver)
-        user = context.RequestContext("joe", "films", roles=["member"])
-        for answer in (
-            endpoint.show(user, server["id"]),
-            endpoint.attach(user, server["id"], PROFILE),
-            endpoint.detach(user, server["id"], ""),
+        own = self.instance(server).project_id
+        for project, reason in (
+            (own, "Policy doesn't allow"),
+            ("films", "there is no such server"),
         ):
-            self.assertIn("Policy doesn't allow", answer[bus.REFUSED])
+            user = context.RequestContext("joe", project, roles=["member"])
+            for answer in (
+                endpoint.show(user, server["id"]),
+                endpoint.attach(user, server["id"], PROFILE),
+                endpoint.detach(user, server["id"], ""),
+            ):
+                self.assertIn(reason, answer[bus.REFUSED])
         chief = context.RequestContext("ann", "films", roles=["admin"])
         self.assertIn(bus.TOLD, endpoint.show(chief, server["id"]))
         self.assert_agreement("refusals")
+
+    def test_a_role_counts_in_its_own_project_only(self) -> None:
+        server = self.start_one()
+        endpoint = nova_bus.Endpoint(self.computes["host1"].driver)
+        own = self.instance(server).project_id
+        self.policy.set_rules(
+            {
+                f"nova_accel:server:{action}": "role:artist"
+                for action in ("show", "attach", "detach")
+            },
+            overwrite=False,
+        )
+        other = context.RequestContext("joe", "films", roles=["artist"])
+        for answer in (
+            endpoint.show(other, server["id"]),
+            endpoint.attach(other, server["id"], PROFILE),
+            endpoint.detach(other, server["id"], ""),
+        ):
+            self.assertIn("there is no such server", answer[bus.REFUSED])
+        artist = context.RequestContext("ann", own, roles=["artist"])
+        self.assertIn(bus.TOLD, endpoint.show(artist, server["id"]))
+        self.assert_agreement("refusals")
+
+    def test_a_rule_may_name_the_owner(self) -> None:
+        """It counts; what speaks of the host is not shown to an owner."""
+        self.start_host(base.TWO_T4[0])
+        server = self.boot(base.vgpu_group("_A", "16Q"))
+        endpoint = nova_bus.Endpoint(self.computes["host1"].driver)
+        instance = self.instance(server)
+        own, owner = instance.project_id, instance.user_id
+        owns = "user_id:%(user_id)s and project_id:%(project_id)s"
+        self.policy.set_rules(
+            {
+                f"nova_accel:server:{action}": f"role:admin or ({owns})"
+                for action in ("show", "attach", "detach")
+            }
+            | {"nova_accel:server:details": "role:admin"},
+            overwrite=False,
+        )
+        other = context.RequestContext("joe", own, roles=["member"])
+        refused = endpoint.show(other, server["id"])[bus.REFUSED]
+        self.assertIn("Policy doesn't allow", refused)
+        user = context.RequestContext(owner, own, roles=["member"])
+        answer = endpoint.show(user, server["id"])[bus.TOLD]
+        (shown,) = answer["accelerators"]
+        self.assertEqual("T4-16Q", shown["profile"])
+        for field in (answer["host"], shown["device"], shown["handle"]):
+            self.assertEqual("", field)
+        refused = endpoint.attach(user, server["id"], "T4-16Q")
+        self.assertEqual(
+            f"accelerators of server {server['id']}: no room on its host for"
+            " T4-16Q now",
+            refused[bus.REFUSED],
+        )
+        for error, word in (
+            (exception.ComputeHostNotFound(host="host1"), "could not answer"),
+            (exception.InstanceNotFound(instance_id="a"), "not be found"),
+        ):
+            with mock.patch.object(
+                self.computes["host1"].driver,
+                "attach_accelerator",
+                side_effect=error,
+            ):
+                answer = endpoint.attach(user, server["id"], "T4-16Q")
+            self.assertIn(word, answer[bus.REFUSED])
+            self.assertNotIn("host1", answer[bus.REFUSED])
+        chief = context.RequestContext("ann", "films", roles=["admin"])
+        refused = endpoint.attach(chief, server["id"], "T4-16Q")
+        self.assertIn(base.T4, refused[bus.REFUSED])
+        self.assert_agreement("refusals")
+
+    def test_a_late_request_is_not_carried_out(self) -> None:
+        server = self.start_one()
+        before = self.everything(server)
+        endpoint = nova_bus.Endpoint(self.computes["host1"].driver)
+        chief = context.get_admin_context()
+        for deadline, reason in (
+            ("2026-01-31T12:00:00+00:00", "until 2026-01-31T12:00:00+00:00"),
+            ("2026-01-31T12:00:00", "is not a deadline"),
+            ("soon", "is not a deadline"),
+        ):
+            answer = endpoint.attach(
+                chief, server["id"], PROFILE, deadline=deadline
+            )
+            self.assertIn(reason, answer[bus.REFUSED])
+            self.assertEqual(before, self.everything(server))
+        later = "2999-01-31T12:00:00+01:00"
+        answer = endpoint.attach(chief, server["id"], PROFILE, deadline=later)
+        self.assertIn(bus.TOLD, answer)
+        # As callers of version 1.0 ask.
+        self.assertIn(bus.TOLD, endpoint.detach(chief, server["id"], ""))
+
+    def test_a_nova_compute_of_before_is_asked_without_deadline(self) -> None:
+        target = oslo_messaging.Target(topic=bus.TOPIC, server="older")
+        server = rpc.get_server(target, [Older()])
+        server.start()
+        self.addCleanup(server.stop)
+        found = client_bus.Bus(()).ask("older", "show", False, server="a")
+        self.assertEqual("a", found)
 
     @pytest.mark.long
     def test_states_in_which_nothing_is_attached(self) -> None:

@@ -36,11 +36,13 @@ def service(kind: str, *regions: str) -> dict[str, Any]:
 CATALOG = (service("image", "north", "south"), service("compute", "south"))
 
 
-def asker(*roles: str, is_administrator: bool = False) -> nova_bus.Asker:
+def asker(
+    *roles: str, is_administrator: bool = False, project: str = "films"
+) -> nova_bus.Asker:
     identity = api.Identity(
         token="a token",  # noqa: S106
         user="ann",
-        project="films",
+        project=project,
         roles=roles,
         catalog=CATALOG,
     )
@@ -86,8 +88,14 @@ class Context(attaching.AttachingTestBase):
         driver.show_accelerators = show
         bus = nova_bus.Bus(())
         words = {"server": server["id"]}
-        with pytest.raises(nova_bus.RefusedError, match="doesn't allow"):
-            bus.ask("host1", "show", False, asker("member"), **words)
+        own = self.instance(server).project_id
+        for project, reason in (
+            (own, "doesn't allow"),
+            ("films", "no such server"),
+        ):
+            member = asker("member", project=project)
+            with pytest.raises(nova_bus.RefusedError, match=reason):
+                bus.ask("host1", "show", False, member, **words)
         self.assertEqual([], seen)
         for one in (
             asker("admin"),

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import oslo_messaging
 import pytest
+from nova import objects
 from nova.scheduler.client import report
 
 from nova_accel.host import privileged
@@ -18,7 +20,7 @@ from tests.functional.nova import (
     libvirtd,
     technologies,
 )
-from virt_hooks import nova_plug
+from virt_hooks import nova_booking, nova_plug
 
 PROFILE = "T4-4Q"
 
@@ -144,6 +146,66 @@ class Attaching(FailingTestBase):
         self._wait_until_deleted(server)
         self.assert_nothing_left()
         self.assertEqual(set(), self.assigned("host1"))
+
+    # -- answers of nova-conductor that are lost ---------------------------
+
+    @contextlib.contextmanager
+    def losing(self, server: Any) -> Iterator[None]:
+        """Lose the answer to the first save that changes a server's slots."""
+        stock = objects.Instance.save
+        before = self.slots(server)
+        lost: list[str] = []
+
+        def save(instance: Any, **words: Any) -> None:
+            stock(instance, **words)
+            if not lost and self.slots(server) != before:
+                lost.append(instance.uuid)
+                raise oslo_messaging.MessagingTimeout("no reply")
+
+        with mock.patch.object(objects.Instance, "save", save):
+            yield
+        self.assertEqual([server["id"]], lost)
+
+    def assert_tracked(self, *servers: Any) -> None:
+        """Check that Nova's tracker has each server's slot, once."""
+        held = [slot for server in servers for slot in self.slots(server)]
+        self.assertEqual(
+            {(provider, name) for provider, _, name in held},
+            self.assigned("host1"),
+        )
+        self.assertEqual(len(held), len(self.assigned("host1")))
+
+    def test_the_answer_to_the_slot_is_lost(self) -> None:
+        """Its slot is released once: the next server keeps its own."""
+        server = self.start_one()
+        before = self.slots(server)
+        stock = nova_booking.Booking.give_slots
+        others: list[Any] = []
+
+        def give(*arguments: Any) -> None:
+            others.append(self.boot(base.vgpu_group("_A", "4Q")))
+            stock(*arguments)
+
+        with (
+            self.losing(server),
+            mock.patch.object(nova_booking.Booking, "give_slots", give),
+        ):
+            reason = self.refused(server, "attach", profile=PROFILE)
+        self.assertIn("no reply", reason)
+        self.assertEqual(before, self.slots(server))
+        self.assert_tracked(server, *others)
+        self.assert_agreement("lost answer", is_passed=True)
+
+    def test_the_answer_to_the_release_is_lost(self) -> None:
+        """A later pass gives back the rest."""
+        server = self.start_one()
+        before = self.everything(server)
+        self.attach(server, PROFILE)
+        with self.losing(server):
+            reason = self.refused(server, "detach", name="")
+        self.assertIn("next periodic task", reason)
+        self.run_periodics()
+        self.assert_as_before(server, before, "lost answer")
 
 
 class Detaching(FailingTestBase):

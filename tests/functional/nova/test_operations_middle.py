@@ -9,6 +9,8 @@ the failure at one end of a move fails the other end too.
 from typing import Any
 
 import pytest
+from nova.db.main import api as db
+from oslo_utils.fixture import uuidsentinel as uuids
 
 from tests.functional.nova import base, libvirtd, operations, technologies
 
@@ -27,7 +29,12 @@ class Failing(operations.OperationsTestBase):
         self.power_off_to_move()
         self._stock = {
             name: getattr(libvirtd.Domain, name)
-            for name in ("createWithFlags", "undefine", "undefineFlags")
+            for name in (
+                "createWithFlags",
+                "destroy",
+                "undefine",
+                "undefineFlags",
+            )
         }
 
     # -- what fails --------------------------------------------------------
@@ -45,6 +52,10 @@ class Failing(operations.OperationsTestBase):
     def no_guest(self, host: str) -> None:
         """No guest can be started on a host."""
         self._refuse(host, "createWithFlags")
+
+    def no_end(self, host: str) -> None:
+        """No guest can be ended on a host."""
+        self._refuse(host, "destroy")
 
     def no_undefining(self, host: str) -> None:
         """No domain can be removed from a host."""
@@ -130,7 +141,7 @@ class MiddleInPlace(Failing):
         """Nova gives up what is booked; it is booked again."""
         server = self.booted()
         booked = self.allocations(server)
-        for fails in (self.no_guest, self.forgets):
+        for fails in (self.no_guest, self.forgets, self.no_end):
             fails("host1")
             self.tried(server, "rebuild", body={"imageRef": base.IMAGE})
             self.assertEqual(booked, self.allocations(server))
@@ -155,6 +166,21 @@ class MiddleInPlace(Failing):
         self.run_periodics()
         self.assertEqual(booked, self.allocations(server))
         self.brought_back(server)
+        self.deleted(server)
+
+    def test_a_rebuilt_server_whose_slot_another_one_has(self) -> None:
+        """Nova frees the slots of a server whose delete fails in the end."""
+        server = self.booted()
+        driver = self.computes["host1"].driver
+        driver._rebuilt._booked.put(server["id"], self.allocations(server))
+        self._delete_server_allocations(server["id"])
+        held = driver._accel.slots_of(server["id"])
+        driver._accel.book.hand_over(server["id"], str(uuids.other), held)
+        self.run_periodics()
+        self.run_periodics()
+        self.assertEqual({}, self.allocations(server))
+        self.assertEqual({}, driver._rebuilt._booked.read())
+        self.assertIn("is not booked again", self.messages())
         self.deleted(server)
 
     @pytest.mark.long
@@ -238,6 +264,21 @@ class LeftBehind(Failing):
         self.assertEqual({}, self.hosts["host1"].mdevs())
         self.brought_back(server)
         self.deleted(server)
+
+    def test_migrate_and_archive(self) -> None:
+        """Nova's database knows nothing of it when its source looks."""
+        server = self.booted("host1", "host2")
+        self.no_guest("host2")
+        self.api.post_server_action(server["id"], {"migrate": None})
+        self._wait_for_server_parameter(
+            server, {"status": "ERROR", "OS-EXT-STS:task_state": None}
+        )
+        self.api.delete_server(server["id"])
+        # In ERROR, which Nova's harness takes for a refusal.
+        self.until(lambda: self.assertEqual([], self.api.get_servers()))
+        db.archive_deleted_rows(context=self.context, max_rows=1000)
+        self.run_periodics()
+        self.assert_nothing_left("host1")
 
     def test_confirm(self) -> None:
         """The domain stays on the source, and has nothing any more."""

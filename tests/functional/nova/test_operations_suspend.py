@@ -25,7 +25,7 @@ class Suspend(operations.OperationsTestBase):
         return self.boot(BOTH if cards else base.vgpu_group("_A", "4Q"))
 
     def refused(self, server: Any, word: str, state: str) -> str:
-        """Return why something is refused that leaves a server as it is."""
+        """Refuse what leaves a server as it is; return the logged reason."""
         body = {"createImage": {"name": "picture"}}.get(word)
         self.assertRaises(
             client.OpenStackApiException,
@@ -35,7 +35,8 @@ class Suspend(operations.OperationsTestBase):
         )
         self._wait_for_state_change(server, state)
         self.assert_agreement(f"{word}, which is refused", is_passed=True)
-        return self.reason(server)
+        self.assertNotEqual("", self.reason(server))
+        return self.messages()
 
     @pytest.mark.each_release
     def test_functions_in_one_slot_of_the_guest(self) -> None:
@@ -115,7 +116,7 @@ class Suspend(operations.OperationsTestBase):
             {"resume": None},
         )
         self._wait_for_state_change(server, "SUSPENDED")
-        self.assertIn("no device of this host is that", self.reason(server))
+        self.assertIn("no device of this host is that", self.messages())
         self.hosts["host1"].reboot()
         self.run_periodics()
         self.resume(server)

@@ -1,9 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starting nova-compute: wrong settings, and being switched off."""
 
-import pytest
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
 
-from tests.functional.nova import base
+import pytest
+from nova import objects
+from nova.compute import vm_states
+
+from tests.functional.nova import base, libvirtd
+from virt_hooks import nova_guest
 
 STOCK = "libvirt.LibvirtDriver"
 
@@ -52,6 +62,28 @@ class Start(base.AccelTestBase):
         self.assertEqual({self.provider(base.T4)}, set(self.providers()))
         self.assertEqual((3, 0), self.amounts(base.T4)["VGPU"])
 
+    def test_slots_of_another_server(self) -> None:
+        """A failed build or delete leaves them in Nova's database."""
+        self.start_host(*base.TWO_T4)
+        server = self.boot(base.vgpu_group("_A", "4Q"))
+        failed = self.boot({})
+        saved, record = (
+            objects.Instance.get_by_uuid(
+                self.context, one["id"], expected_attrs=["resources"]
+            )
+            for one in (server, failed)
+        )
+        record.resources = saved.resources
+        for state, launched_at in (
+            (vm_states.BUILDING, None),
+            (vm_states.ERROR, record.launched_at),
+        ):
+            record.vm_state, record.launched_at = state, launched_at
+            record.save()
+            accel = self.restart().driver._accel
+            self.assertEqual((), accel.claims_of(failed["id"]))
+            self.assertEqual(1, len(accel.claims_of(server["id"])))
+
     @pytest.mark.each_release
     def test_not_named_means_stock(self) -> None:
         """And a host without accelerators looks as a stock one does."""
@@ -83,3 +115,90 @@ class Start(base.AccelTestBase):
         self.assertEqual(
             *(text.replace("00000002", "00000001") for text in definitions)
         )
+
+
+class TwoServices(base.AccelTestBase):
+    """An old nova-compute in graceful shutdown, and its successor."""
+
+    @contextlib.contextmanager
+    def other_service(self) -> Iterator[None]:
+        """Hold the lock of another nova-compute of the host."""
+        path = Path(self.state_dir(), "nova-compute.lock")
+        path.unlink(missing_ok=True)
+        path.write_text("4711 another")
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def spawning(self, server: Any) -> tuple[Any, Any]:
+        """Undo the end of a spawn; return instance and resources."""
+        instance = objects.Instance.get_by_uuid(
+            self.context, server["id"], expected_attrs=["resources"]
+        )
+        held, instance.resources = instance.resources, None
+        instance.save()
+        self.domain(server).destroy()
+        self.domain(server).undefine()
+        return instance, held
+
+    def test_orphans_wait_for_the_other_service(self) -> None:
+        self.start_host(base.TWO_T4[0])
+        mine = self.boot(base.vgpu_group("_A", "4Q"))
+        theirs = self.boot(base.vgpu_group("_A", "4Q"))
+        made = set(self.hosts["host1"].mdevs())
+        instance, held = self.spawning(theirs)
+        with self.other_service():
+            self.restart()
+            self.run_periodics()
+            self.assertEqual(made, set(self.hosts["host1"].mdevs()))
+            self._reboot_server(mine, hard=True)
+            instance.resources = held  # its spawn goes on, and is done
+            instance.save()
+        self.run_periodics()
+        self.assertEqual(made, set(self.hosts["host1"].mdevs()))
+        driver = self.computes["host1"].driver
+        self.assertEqual(
+            {mine["id"], theirs["id"]},
+            {claim.consumer for claim in driver._accel.claims()},
+        )
+        self.assertIn("Another nova-compute", self.stdlog.logger.output)
+
+    def test_orphans_are_removed_after_it(self) -> None:
+        self.start_host(base.TWO_T4[0])
+        server = self.boot(base.vgpu_group("_A", "4Q"))
+        made = set(self.hosts["host1"].mdevs())
+        self.spawning(server)
+        with self.other_service():
+            self.restart()
+            self.run_periodics()
+            self.assertEqual(made, set(self.hosts["host1"].mdevs()))
+        self.run_periodics()
+        self.assertEqual({}, self.hosts["host1"].mdevs())
+
+    def test_an_unclean_function_is_cleaned_for_a_server_that_comes(
+        self,
+    ) -> None:
+        """A pass reads its slot from Nova's database before its spawn."""
+        self.start_host(base.GPU_CARDS[0])
+        first = self.boot(base.whole_gpu_group("_A"))
+        functions = set(self.functions_of(first))
+        with mock.patch.object(
+            nova_guest, "is_holding", side_effect=libvirtd.failed("is away")
+        ):
+            self._delete_server(first)
+        with self.other_service():
+            driver = self.restart().driver
+            self.assertFalse(driver._accel.is_alone)
+            bring = driver._bring
+
+            def look_and_bring(*arguments: Any, **words: Any) -> Any:
+                driver._look()
+                return bring(*arguments, **words)
+
+            driver._bring = look_and_bring
+            before = len(self.hosts["host1"].writes())
+            second = self.boot(base.whole_gpu_group("_A"))
+        self.assertEqual(functions, set(self.functions_of(second)))
+        wrote = self.hosts["host1"].writes()[before:]
+        reset = {Path(w["path"]).parent.name for w in wrote}
+        self.assertLessEqual(functions, reset)

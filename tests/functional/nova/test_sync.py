@@ -80,6 +80,83 @@ class Sync(syncing.SyncTestBase):
         self.pass_by()
         self.assert_in_step()
 
+    def test_a_name_of_a_former_registration_stops_nothing_else(
+        self,
+    ) -> None:
+        """Nova fails its whole update for a provider it can't create."""
+        self.start_host(*base.TWO_T4)
+        self.hosts["host1"].unplug(base.T4_B)
+        for _ in range(2):  # Nova asks whether it is free, and deletes it
+            self.run_periodics()
+        name = names.provider_name("host1", base.T4_B)
+        self._post_resource_provider("former")
+        self._post_resource_provider(name)
+        self.hosts["host1"].plug()
+        self.computes["host1"].driver._look()
+        client = self.computes["host1"].driver.virtapi.reportclient
+        post, paths = client.post, []
+
+        def count(path: str, *args: Any, **kwargs: Any) -> Any:
+            paths.append(path)
+            return post(path, *args, **kwargs)
+
+        self.useFixture(fixtures.MockPatchObject(client, "post", count))
+        server = self.boot(SMALL)
+        for _ in range(3):
+            self.run_periodics()
+        self._delete_server(server)
+        self.assertNotIn(
+            "Failed to create resource provider", self.stdlog.logger.output
+        )
+        self.assertEqual(["/resource_providers"], paths)
+        [problem] = self.pass_by().problems
+        self.assertIn(name, problem.reason)
+        self.assert_nothing_left()
+
+    def test_what_is_claimed_and_not_allocated_is_reserved(self) -> None:
+        self.start_host(*base.TWO_T4, *base.GPU_CARDS)
+        server = self.boot(SMALL)
+        whole = self.boot(base.whole_gpu_group("_G"))
+        held = {s["id"]: self.allocations(s) for s in (server, whole)}
+        ((uuid, _, _),) = self.slots(server)
+        card = base.T4 if uuid == self.provider(base.T4) else base.T4_B
+        before = self.amounts(card)
+        for each in (server, whole):
+            self.placement.delete(f"/allocations/{each['id']}")
+        self.restart()
+        self.run_periodics()
+        memory = "CUSTOM_GPU_MEMORY_MB"
+        after = self.amounts(card)
+        self.assertEqual((before["VGPU"][0], 1), after["VGPU"])
+        self.assertEqual((before[memory][0], 4096), after[memory])
+        self.assertEqual({"PGPU": (1, 1)}, self.amounts(base.GPU))
+        self.assertEqual(0, self.outside().run().writes)
+        self.assertEqual(0, self.pass_by().writes)
+
+        for each in (server, whole):
+            body = {
+                "allocations": {
+                    uuid: {"resources": amounts}
+                    for uuid, amounts in held[each["id"]].items()
+                },
+                "project_id": each["tenant_id"],
+                "user_id": each["user_id"],
+                "consumer_generation": None,
+            }
+            address = base.GPU if each is whole else card
+            records = self.records(address)
+            for record in records.values():
+                record["reserved"] = 0
+            self.put(address, "inventories", records)
+            answer = self.placement.put(
+                f"/allocations/{each['id']}", body, version="1.36"
+            )
+            self.assertEqual(204, answer.status, answer.body)
+        self.run_periodics()
+        self.assertEqual(before, self.amounts(card))
+        self.assertEqual({"PGPU": (1, 0)}, self.amounts(base.GPU))
+        self.assert_in_step()
+
     def test_an_allocated_card_vanishes_and_returns(self) -> None:
         self.start_host(*base.TWO_T4, *base.GPU_CARDS)
         server = self.boot(SMALL)

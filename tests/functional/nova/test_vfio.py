@@ -5,6 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import fixtures
 import pytest
 from lxml import etree
 
@@ -75,6 +76,27 @@ class Vfio(base.AccelTestBase):
 
         self._delete_server(server)
         self.assertEqual({}, self.types())
+        self.assert_nothing_left()
+
+    def test_a_function_that_can_not_be_read_at_the_start(self) -> None:
+        """Its server's claim is written down once the function can be."""
+        host = self.start_host(dataclasses.replace(AMD, enabled_vfs=4))
+        (trait,) = self.profiles(S7150)
+        server = self.boot(
+            {"resources_A:VGPU": "2", f"trait_A:{trait}": "required"}
+        )
+        before = host.driver._accel.claims_of(server["id"])
+        group = f"bus/pci/devices/{before[1].handle}/iommu_group/devices"
+        self.hosts["host1"].fail(group, "EIO", on="list")
+        accel = self.restart().driver._accel
+        self.assertEqual(before[:1], accel.claims_of(server["id"]))
+        self.hosts["host1"].heal()
+        self.useFixture(
+            fixtures.MonkeyPatch("nova_accel.survey.WHOLE_EVERY_S", -1)
+        )
+        self.run_periodics()
+        self.assertEqual(before, accel.claims_of(server["id"]))
+        self._delete_server(server)
         self.assert_nothing_left()
 
     def test_vfs_come_with_the_service(self) -> None:
