@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must hold once the faults are over: nothing leaked, nothing lost."""
+
+import collections
+import functools
+import logging
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from nova import objects
+from nova.compute import vm_states
+from nova.tests.functional.api import client
+
+from nova_accel import names, survey
+from nova_accel.host import quarantine
+from tests.campaign import life as lives
+from tests.campaign import world as worlds
+from virt_hooks import connection
+
+LOG = logging.getLogger(__name__)
+
+_STEADY = (vm_states.ACTIVE, vm_states.STOPPED)
+
+
+class Judge:
+    """Ends a life and says what is wrong with what it left."""
+
+    def __init__(self, life: lives.Life) -> None:
+        """Judge this life."""
+        self._life, self._world = life, life.world
+        self.findings: list[str] = []
+        #: What Nova leaves by itself, accelerators or not.
+        self.of_nova: list[str] = []
+        self.set_aside = 0
+
+    def judge(self) -> list[str]:
+        """Let the passes run, compare, delete all, and compare again."""
+        self._recover()
+        self._check_servers()
+        self._delete_all()
+        self._tidy_nova()
+        for _ in range(2):
+            self._pass()
+        self._check_empty()
+        if self.findings:
+            self._see_what_a_restart_mends()
+        self.findings += self._world.scrubs.violations
+        self._world.scrubs.violations = []
+        return self.findings
+
+    def _see_what_a_restart_mends(self) -> None:
+        """Restart the services, and mark what is as bad as before."""
+        before, self.findings = self.findings, []
+        for host in worlds.HOSTS:
+            self._world.bring_up(host)
+        self._pass()
+        self._check_empty()
+        still = set(self.findings)
+        self.findings = [
+            f"{one} (also after a restart)" if one in still else one
+            for one in before
+        ]
+
+    def _note(self, kind: str, text: str) -> None:
+        self.findings.append(f"{kind}: {text}")
+
+    # -- the passes --------------------------------------------------------
+
+    def _recover(self) -> None:
+        """End what is amiss with the hosts, and let the passes run."""
+        for host in worlds.HOSTS:
+            self._world.hosts[host].heal()
+            if host in self._life.unplugged:
+                self._world.hosts[host].plug()
+            if host in self._world.down:
+                self._world.bring_up(host)
+                self._world.force_down(False, host)
+        self._life.unplugged.clear()
+        for _ in range(2):
+            self._pass()
+
+    def _pass(self) -> None:
+        # A file that could not be read once is read again some time later,
+        # and so does Nova's client with providers of which an answer was lost
+        # (resource_provider_association_refresh).
+        with mock.patch.object(survey, "WHOLE_EVERY_S", 0):
+            for host in worlds.HOSTS:
+                tracker = self._world.computes[host].manager.rt
+                tracker.reportclient._association_refresh_time.clear()
+                self._world.bus.run(
+                    functools.partial(self._world.periodics, host)
+                )
+
+    # -- while there are servers -------------------------------------------
+
+    def _check_servers(self) -> None:
+        owners: dict[Any, list[str]] = collections.defaultdict(list)
+        for host in worlds.HOSTS:
+            here, away = self._world._nova(host)
+            both = here | away
+            placement = self._world._placement(host)
+            held = self._held(host)
+            for who, places in both.items():
+                # Nova may not have written down that a spawn failed, nor
+                # that a server is gone whose delete failed in the end.
+                for place in places & held.get(who, set()):
+                    if place[0] in placement.get(who, {}):
+                        owners[place].append(who)
+            self._check_backed(host, held, both, placement)
+            self._check_claims(host)
+            for who in here:
+                self._check_server(host, who, here[who], held, placement)
+        for place, consumers in owners.items():
+            if len(consumers) > 1:
+                self._note("double", f"{place} is booked for {consumers}")
+
+    def _check_backed(
+        self, host: str, held: Any, both: Any, placement: Any
+    ) -> None:
+        """Check that Nova or Placement knows of each claim."""
+        booked = {place for places in both.values() for place in places}
+        guests = self._guests(host)
+        for who, places in held.items():
+            if not places - booked or self._consumers_of(who) & set(placement):
+                continue
+            if who in guests:
+                self._check_reserved(host, who, places)
+            else:
+                self._note("leaked", f"claim of {who} on {host}")
+
+    def _consumers_of(self, who: str) -> set[str]:
+        """Return who may hold a server's allocations, by uuid."""
+        migrations = objects.MigrationList.get_by_filters(
+            self._world.context, {"instance_uuid": who}
+        )
+        return {who, *(migration.uuid for migration in migrations)}
+
+    def _guests(self, host: str) -> set[str]:
+        """Return the servers that have a domain on a host."""
+        vms = self._world.connection(host)._vms.values()
+        return {domain.UUIDString() for domain in vms}
+
+    def _check_reserved(
+        self, host: str, who: str, places: set[tuple[str, str]]
+    ) -> None:
+        """Check that what a guest has that Nova forgot is not offered."""
+        for provider in {place[0] for place in places}:
+            records = self._world._get_provider_inventory(provider)
+            reserved = max(
+                record["reserved"]
+                for name, record in records.items()
+                if name not in names.MEASURES
+            )
+            count = sum(place[0] == provider for place in places)
+            if reserved < count:
+                self._note(
+                    "oversold",
+                    f"{count} of {provider} on {host} is in the guest of"
+                    f" {who}, not allocated, and {reserved} is reserved",
+                )
+
+    def _held(self, host: str) -> dict[str, set[tuple[str, str]]]:
+        held: dict[str, set[tuple[str, str]]] = collections.defaultdict(set)
+        for claim in self._accel(host).claims():
+            held[claim.consumer].add((claim.provider, claim.slot))
+        return held
+
+    def _check_claims(self, host: str) -> None:
+        claims = self._accel(host).claims()
+        counts = collections.Counter((c.provider, c.slot) for c in claims)
+        for place, count in counts.items():
+            if count > 1:
+                self._note("double", f"{place} is claimed {count} times")
+
+    def _check_server(
+        self, host: str, who: str, booked: Any, held: Any, placement: Any
+    ) -> None:
+        """Compare all that is known of a server that Nova calls well."""
+        instance = objects.Instance.get_by_uuid(self._world.context, who)
+        if instance.vm_state not in _STEADY or instance.task_state:
+            return
+        told = f"{instance.vm_state} server {who} on {host}"
+        if held.get(who, set()) != booked:
+            self._note(
+                "lost", f"{told} has {booked}, its claims are {held.get(who)}"
+            )
+        counted = dict(collections.Counter(p for p, _ in booked))
+        consumers = self._consumers_of(who) & placement.keys()
+        if not consumers and self._is_given_up(host, who):
+            # Nova deletes the allocations, and fails before it says so.
+            self._check_reserved(host, who, booked)
+        # It may also fail to give back what it lent to a migration.
+        elif consumers <= {who} and placement.get(who, {}) != counted:
+            self._note(
+                "lost",
+                f"{told} has {booked}, allocated is {placement.get(who)}",
+            )
+        domain = self._world.connection(host)._vms.get(instance.name)
+        if domain is None or not domain.isActive():
+            return
+        handles = {
+            handle
+            for claim in self._accel(host).claims_of(who)
+            for handle in (claim.handle, *claim.members)
+        }
+        use = connection.parse_hostdevs(domain.XMLDesc(0))
+        if {*use.mdevs, *use.functions} != handles:
+            self._note("lost", f"{told} runs with {use}, claimed {handles}")
+
+    def _is_given_up(self, host: str, who: str) -> bool:
+        """Return whether Nova has deleted what we don't book again."""
+        booked = self._world.computes[host].driver._rebuilt._booked.read()
+        return who in self._world.given_up and who not in booked
+
+    # -- once its user has deleted all -------------------------------------
+
+    def _delete_all(self) -> None:
+        for number in range(4):
+            alive = [u for u in self._life.servers if self._life.instance(u)]
+            if not alive:
+                return
+            if number:
+                for host in worlds.HOSTS:
+                    self._world.bring_up(host)
+                self._pass()
+            for uuid in alive:
+                self._delete(uuid, is_stuck=bool(number))
+        for uuid in self._life.servers:
+            if self._life.instance(uuid) is not None:
+                self._note("stuck", f"server {uuid} can't be deleted")
+
+    def _delete(self, uuid: str, is_stuck: bool) -> None:
+        api = self._world.api
+        requests = [lambda: api.delete_server(uuid)]
+        if is_stuck:
+            body = {"os-resetState": {"state": "error"}}
+            requests.insert(0, lambda: api.post_server_action(uuid, body))
+        for request in requests:
+            try:
+                self._world.bus.run(request)
+            except client.OpenStackApiException as error:
+                LOG.warning("%s: %s", uuid, error)
+
+    def _tidy_nova(self) -> None:
+        """Do what Nova leaves to its operator, accelerators or not."""
+        for host in worlds.HOSTS:
+            vms = self._world.connection(host)._vms
+            for domain in list(vms.values()):
+                self.of_nova.append(f"domain {domain.UUIDString()} on {host}")
+                domain._let_go()
+                vms.pop(domain.name(), None)
+        for root in self._world.roots.values():
+            path = f"/resource_providers/{root}/allocations"
+            found = self._world.placement.get(path).body["allocations"]
+            for consumer in found:
+                self.of_nova.append(f"allocations of {consumer}")
+                self._world.placement.delete(f"/allocations/{consumer}")
+
+    def _check_empty(self) -> None:
+        for host in worlds.HOSTS:
+            told = f"on {host}"
+            accel = self._accel(host)
+            for claim in accel.claims():
+                self._note(
+                    "leaked",
+                    f"claim of {claim.consumer}, {claim.handle} {told}",
+                )
+            self._check_kernel(host, told)
+            for who, found in self._world._placement(host).items():
+                self._note("leaked", f"allocation {who}, {found} {told}")
+            for place in self._assigned(host):
+                self._note("leaked", f"slot of the tracker {place} {told}")
+            self._check_clean(host, told)
+            self._check_inventory(host, told)
+
+    def _check_kernel(self, host: str, told: str) -> None:
+        simulated = self._world.hosts[host]
+        for uuid in simulated.mdevs():
+            self._note("leaked", f"mdev {uuid} {told}")
+        bus = Path(simulated.root) / "sys/bus/pci/devices"
+        for path in bus.glob("*/nvidia/current_vgpu_type"):
+            if path.read_text().strip() != "0":
+                self._note("leaked", f"type of {path.parts[-3]} {told}")
+
+    def _assigned(self, host: str) -> list[tuple[str, str]]:
+        cards = set(self._world._cards(host))
+        tracker = self._world.computes[host].manager.rt
+        return [
+            (provider, slot.identifier)
+            for provider, classes in tracker.assigned_resources.items()
+            if provider in cards
+            for slots in classes.values()
+            for slot in slots
+        ]
+
+    def _check_clean(self, host: str, told: str) -> None:
+        """Check that what is not clean is set aside."""
+        root = str(self._world.hosts[host].root)
+        if self._world.scrubs.is_kept:
+            return
+        faulted = self._faulted(host)
+        devices = self._accel(host).host.state.devices
+        for place, name in list(self._world.scrubs.dirty):
+            if place != root:
+                continue
+            owners = {
+                device.address
+                for device in devices
+                if name in device.slots or name == device.address
+            }
+            if not owners & faulted:
+                self._note("unscrubbed", f"{name} is offered {told}")
+
+    def _faulted(self, host: str) -> set[str]:
+        return {
+            device.address
+            for device in self._accel(host).host.state.devices
+            if device.fault
+        }
+
+    def _check_inventory(self, host: str, told: str) -> None:
+        faulted = {
+            self._world.provider(address, host)
+            for address in self._faulted(host)
+        }
+        self.set_aside += len(faulted)
+        before = self._world.pristine[host]
+        now = self._world.providers_of(host)
+        for uuid, record in before.items():
+            if uuid in faulted:
+                continue
+            if now.get(uuid) != record:
+                change = _difference(record, now.get(uuid))
+                self._note("lost", f"{record['name']} {told}: {change}")
+
+    # -- the next life -----------------------------------------------------
+
+    def clean(self) -> bool:
+        """Heal what was set aside; return whether all is as at first."""
+        world = self._world
+        world.scrubs.dirty.clear()
+        for host in worlds.HOSTS:
+            state = world._places[host]["state_dir"]
+            faulted = self._faulted(host)
+            if faulted:
+                quarantine.Quarantine(state).heal(faulted)
+                with world.at(host):
+                    driver = world.computes[host].driver
+                    driver._accel.host.refresh()
+        world.notifier.reset()
+        if not self.findings and not self.set_aside:
+            return True
+        for host in worlds.HOSTS:
+            world.bring_up(host)
+        self._pass()
+        self.findings = []
+        self._check_empty()
+        world.scrubs.violations = []
+        return not self.findings and not any(map(self._faulted, worlds.HOSTS))
+
+    def _accel(self, host: str) -> Any:
+        return self._world.computes[host].driver._accel
+
+
+def _difference(before: Any, now: Any) -> str:
+    """Return what became of a provider, in words."""
+    if now is None:
+        return "the provider is gone"
+    words = []
+    for name in before["inventories"] | now["inventories"]:
+        old, new = (
+            side["inventories"].get(name, {}) for side in (before, now)
+        )
+        words += [
+            f"{name} {key} {old.get(key)} became {new.get(key)}"
+            for key in ("total", "reserved", "max_unit")
+            if old.get(key) != new.get(key)
+        ]
+    for word, traits in (
+        ("without", before["traits"] - now["traits"]),
+        ("with", now["traits"] - before["traits"]),
+    ):
+        if traits:
+            words.append(f"{word} {len(traits)} traits as {min(traits)}")
+    return "; ".join(words) or f"{before} became {now}"

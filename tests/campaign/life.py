@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One life: some servers, what is done to them, and the faults meanwhile."""
+
+import dataclasses
+import json
+import logging
+import random
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from nova import exception, objects
+from nova.compute import vm_states
+from nova.tests.functional.api import client
+
+from tests.campaign import world as worlds
+from tests.campaign.faults import Fault, has_points
+from tests.functional.nova import base
+
+LOG = logging.getLogger(__name__)
+
+#: What can be done to a server in a state, with its share.
+_SERVER = {
+    vm_states.ACTIVE: {
+        "stop": 4,
+        "reboot": 3,
+        "rebuild": 2,
+        "resize_here": 2,
+        "resize_there": 2,
+        "live_migrate": 2,
+        "attach": 2,
+        "detach": 2,
+        "suspend": 1,
+        "offload": 1,
+        "rescue": 1,
+        "delete": 5,
+    },
+    vm_states.STOPPED: {
+        "start": 6,
+        "reboot": 1,
+        "rebuild": 1,
+        "resize_here": 1,
+        "resize_there": 1,
+        "delete": 3,
+    },
+    vm_states.RESIZED: {"confirm": 4, "revert": 4, "delete": 1},
+    vm_states.ERROR: {"reboot": 3, "rebuild": 1, "delete": 3},
+    vm_states.SUSPENDED: {"resume": 3, "delete": 1},
+    vm_states.RESCUED: {"unrescue": 3, "delete": 1},
+    vm_states.SHELVED_OFFLOADED: {"unshelve": 3, "delete": 1},
+}
+_DOWN = {"evacuate": 5, "delete": 1}
+_HOST = {"restart": 3, "passes": 3, "unplug": 1, "down": 0.7, "blackout": 0.3}
+_MOST_SERVERS = 3
+#: The directories of a simulated host, and of its ``state_dir``.
+_TEMPORARY = re.compile(r"/\S*/tmp[^/ ]*")
+_PATIENCE_S = 60
+_OVERLAP_S = 0.3
+
+
+@dataclasses.dataclass
+class Step:
+    """One thing that is done, and what fails meanwhile.
+
+    :ivar target: the number of a server, or the name of a host.
+    :ivar meanwhile: what is done to the same server before a point, as
+        kind and number of the point, and the operation.
+    """
+
+    name: str
+    target: int | str = ""
+    flavor: str = ""
+    faults: tuple[Fault, ...] = ()
+    meanwhile: tuple[str, int, str] | None = None
+
+    def to_plain(self) -> list[Any]:
+        plain = [self.name, self.target, self.flavor]
+        return [*plain, [str(f) for f in self.faults], self.meanwhile]
+
+    @classmethod
+    def from_plain(cls, plain: list[Any]) -> "Step":
+        name, target, flavor, found, meanwhile = plain
+        return cls(
+            name,
+            target,
+            flavor,
+            tuple(map(Fault.parse, found)),
+            (meanwhile[0], meanwhile[1], meanwhile[2]) if meanwhile else None,
+        )
+
+
+def to_text(steps: list[Step]) -> str:
+    """Return a schedule as one line that ``--schedule`` takes."""
+    return json.dumps([step.to_plain() for step in steps])
+
+
+def from_text(text: str) -> list[Step]:
+    """Return the schedule of such a line."""
+    return [Step.from_plain(plain) for plain in json.loads(text)]
+
+
+class Life:
+    """Servers of one world, from the first to the last one's end."""
+
+    def __init__(self, world: worlds.World) -> None:
+        """Begin in a world where nothing is held."""
+        self.world = world
+        self.steps: list[Step] = []
+        self.servers: list[str] = []
+        #: Faults that struck, and the calls they hit.
+        self.struck: list[str] = []
+        self.unplugged: dict[str, str] = {}
+        self.log: list[str] = []
+
+    # -- what is done ------------------------------------------------------
+
+    def live(self, rng: random.Random) -> None:
+        """Do random things; the steps say later what they were."""
+        for _ in range(rng.randint(4, 12)):
+            step = self._draw(rng)
+            self.take(step)
+
+    def replay(self, steps: list[Step]) -> None:
+        """Do what a schedule says, as far as it can be done."""
+        for step in steps:
+            self.take(step)
+
+    def take(self, step: Step) -> None:
+        """Do one thing, with its faults."""
+        self.steps.append(step)
+        call = getattr(self, f"do_{step.name}", None) or getattr(
+            self, f"host_{step.name}"
+        )
+        thread: list[threading.Thread] = []
+        meanwhile = None
+        if step.meanwhile is not None:
+            kind, number, name = step.meanwhile
+            other = getattr(self, f"do_{name}")
+
+            def overlap() -> None:
+                one = threading.Thread(
+                    target=self._try, args=(name, other, step), daemon=True
+                )
+                thread.append(one)
+                one.start()
+                one.join(_OVERLAP_S)
+
+            meanwhile = kind, number, overlap
+        with self.world.injector.armed(step.faults, meanwhile):
+            self._try(step.name, call, step)
+            for one in thread:
+                one.join(_PATIENCE_S)
+                assert not one.is_alive(), f"{step} does not end"
+            for fault, name in self.world.injector.struck.items():
+                self.struck.append(f"{fault} {name}")
+                shown = _TEMPORARY.sub("", name)
+                self.log.append(f"   struck {fault} {shown}")
+
+    def _try(
+        self, name: str, call: Callable[[Step], Any], step: Step
+    ) -> None:
+        told = f"{name} {step.target} {step.flavor}"
+        try:
+            self.world.bus.run(lambda: call(step))
+            self.log.append(told)
+        except client.OpenStackApiException as error:
+            self.log.append(f"{told}: refused: {str(error)[:150]}")
+        except Exception as error:
+            LOG.exception("%s failed", told)
+            self.log.append(f"{told}: {error!r:.300}")
+
+    # -- what could be done ------------------------------------------------
+
+    def _draw(self, rng: random.Random) -> Step:
+        options = dict(self._options())
+        keys = list(options)
+        ((name, target),) = rng.choices(keys, [options[k] for k in keys])
+        step = Step(name, target)
+        if name == "boot":
+            (step.flavor,) = rng.choices(("small", "other", "none"), (8, 3, 1))
+            step.target = rng.choice(worlds.HOSTS) if rng.random() < 0.3 else (
+                worlds.HOSTS[0]
+            )
+        elif name.startswith("resize"):
+            (step.flavor,) = rng.choices(("other", "small", "none"), (4, 2, 1))
+        if has_points(name) and rng.random() < 0.8:
+            step.faults = tuple(
+                Fault.draw(rng, name)
+                for _ in range(rng.choice((1, 1, 1, 2, 2, 3)))
+            )
+        if name in ("start", "reboot", "rebuild", "attach", "resume") and (
+            rng.random() < 0.25
+        ):
+            kind = rng.choice(("libvirt", "save", "query"))
+            step.meanwhile = (kind, rng.randrange(12), "delete")
+        return step
+
+    def _options(self) -> Iterator[tuple[tuple[str, int | str], float]]:
+        """Yield what could be done, with its share."""
+        alive = 0
+        for number, uuid in enumerate(self.servers):
+            instance = self.instance(uuid)
+            if instance is None:
+                continue
+            alive += 1
+            for name, share in self._known_of(instance).items():
+                yield (name, number), share
+        if alive < _MOST_SERVERS:
+            yield ("boot", ""), 5 if alive else 12
+        for host in worlds.HOSTS:
+            if host in self.world.down:
+                yield ("restart", host), 3
+                continue
+            for name, share in _HOST.items():
+                if name == "unplug" and host in self.unplugged:
+                    yield ("plug", host), 1.5
+                else:
+                    yield (name, host), share / 2
+
+    def _known_of(self, instance: Any) -> Mapping[str, float]:
+        """Return what can be done to a server as it is."""
+        if instance.host in self.world.down:
+            return _DOWN
+        if instance.task_state is not None:
+            return {"delete": 3}
+        return _SERVER.get(instance.vm_state, {"delete": 3})
+
+    def instance(self, uuid: str) -> Any:
+        """Return a server as Nova has it, None for one that is gone."""
+        try:
+            return objects.Instance.get_by_uuid(self.world.context, uuid)
+        except exception.InstanceNotFound:
+            return None
+
+    # -- servers -----------------------------------------------------------
+
+    def do_boot(self, step: Step) -> None:
+        world = self.world
+        world.only = str(step.target)
+        body = world._build_server(
+            image_uuid=base.IMAGE,
+            flavor_id=world.flavors[step.flavor],
+            networks="none",
+        )
+        found = world.api.post_server({"server": body})
+        self.servers.append(found["id"])
+
+    def _act(self, step: Step, word: str, body: Any = None) -> None:
+        uuid = self.servers[int(step.target)]
+        self.world.api.post_server_action(uuid, {word: body})
+
+    def do_delete(self, step: Step) -> None:
+        self.world.api.delete_server(self.servers[int(step.target)])
+
+    def do_stop(self, step: Step) -> None:
+        self._act(step, "os-stop")
+
+    def do_start(self, step: Step) -> None:
+        self._act(step, "os-start")
+
+    def do_reboot(self, step: Step) -> None:
+        self._act(step, "reboot", {"type": "HARD"})
+
+    def do_rebuild(self, step: Step) -> None:
+        self._act(step, "rebuild", {"imageRef": base.IMAGE})
+
+    def do_suspend(self, step: Step) -> None:
+        self._act(step, "suspend")
+
+    def do_resume(self, step: Step) -> None:
+        self._act(step, "resume")
+
+    def do_rescue(self, step: Step) -> None:
+        self.world.make_place({"id": self.servers[int(step.target)]})
+        self._act(step, "rescue")
+
+    def do_unrescue(self, step: Step) -> None:
+        self._act(step, "unrescue")
+
+    def do_offload(self, step: Step) -> None:
+        base.CONF.set_override("shelved_offload_time", 0)
+        self._act(step, "shelve")
+
+    def do_unshelve(self, step: Step) -> None:
+        self.world.only = ""
+        self._act(step, "unshelve")
+
+    def _host_of(self, step: Step) -> str:
+        instance = self.instance(self.servers[int(step.target)])
+        return str(instance.host) if instance is not None else ""
+
+    def _other(self, host: str) -> str:
+        return worlds.HOSTS[host == worlds.HOSTS[0]]
+
+    def do_resize_here(self, step: Step) -> None:
+        self.world.only = self._host_of(step)
+        flavor = self.world.flavors[step.flavor]
+        self._act(step, "resize", {"flavorRef": flavor})
+
+    def do_resize_there(self, step: Step) -> None:
+        self.world.only = self._other(self._host_of(step))
+        flavor = self.world.flavors[step.flavor]
+        self._act(step, "resize", {"flavorRef": flavor})
+
+    def do_confirm(self, step: Step) -> None:
+        self._act(step, "confirmResize")
+
+    def do_revert(self, step: Step) -> None:
+        self._act(step, "revertResize")
+
+    def do_live_migrate(self, step: Step) -> None:
+        self.world.only = self.world.goes_to = self._other(self._host_of(step))
+        self._act(
+            step, "os-migrateLive", {"host": None, "block_migration": "auto"}
+        )
+
+    def do_evacuate(self, step: Step) -> None:
+        self.world.only = self._other(self._host_of(step))
+        self._act(step, "evacuate", {})
+
+    def do_attach(self, step: Step) -> None:
+        world = self.world
+        server = {"id": self.servers[int(step.target)]}
+        world.attach(server, world.profile())
+
+    def do_detach(self, step: Step) -> None:
+        self.world.detach({"id": self.servers[int(step.target)]})
+
+    # -- hosts -------------------------------------------------------------
+
+    def host_restart(self, step: Step) -> None:
+        host = str(step.target)
+        was_down = host in self.world.down
+        self.world.bring_up(host)
+        if was_down:
+            self.world.force_down(False, host)
+
+    def host_down(self, step: Step) -> None:
+        host = str(step.target)
+        self.world.take_down(host)
+        self.world.force_down(True, host)
+
+    def host_blackout(self, step: Step) -> None:
+        self.host_down(step)
+        self.world.lose_power(str(step.target))
+
+    def host_passes(self, step: Step) -> None:
+        self.world.periodics(str(step.target))
+
+    def host_unplug(self, step: Step) -> None:
+        host = str(step.target)
+        card = self.world.technology.cards[0].address
+        simulated = self.world.hosts[host]
+        held = {
+            name
+            for name, record in simulated.functions().items()
+            if record["in_use"]
+        } | {
+            record["parent"]
+            for record in simulated.mdevs().values()
+            if record["in_use"]
+        }
+        # The kernel would wait for the guests, half done.
+        if any(name.startswith(card[:-2]) for name in held):
+            raise RuntimeError("guests have parts of the card")
+        mdevs = simulated.mdevs().keys()
+        simulated.unplug(card)
+        gone = mdevs - simulated.mdevs().keys()
+        self.world.scrubs.lose_vgpus(str(simulated.root), card, gone)
+        self.unplugged[host] = card
+
+    def host_plug(self, step: Step) -> None:
+        self.unplugged.pop(str(step.target), None)
+        self.world.hosts[str(step.target)].plug()

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of which guests have left something, until they are scrubbed."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+Key = tuple[str, str]
+
+
+class Ledger:
+    """Who had each function last, and who got it unscrubbed after that."""
+
+    def __init__(self) -> None:
+        """Start with clean functions."""
+        #: Last holder of each function that was not scrubbed since.
+        self.dirty: dict[Key, str] = {}
+        #: What was handed out unscrubbed, in words.
+        self.violations: list[str] = []
+        #: Whether policy says that functions keep what they hold.
+        self.is_kept = False
+        #: Whether VFs hold vGPUs, which are made empty.
+        self.is_vgpu = False
+
+    def take(self, root: str, name: str, guest: str) -> None:
+        """Note that a guest runs with a function."""
+        key = (root, name)
+        before = self.dirty.get(key, guest)
+        if before != guest and not self.is_kept:
+            self.violations.append(
+                f"unscrubbed: {name} of server {before} was handed to"
+                f" server {guest}"
+            )
+        self.dirty[key] = guest
+
+    def write(self, root: str, path: Path, text: str) -> None:
+        """Note a write that the kernel has carried out."""
+        name = path.name
+        if name in ("reset", "remove"):
+            self.dirty.pop((root, path.parent.name), None)
+        elif name == "current_vgpu_type" and text.strip() == "0":
+            self.dirty.pop((root, path.parent.parent.name), None)
+
+    def lose_vgpus(self, root: str, card: str, mdevs: Collection[str]) -> None:
+        """Note that a card was taken out: its vGPUs are gone with it.
+
+        A whole function, which may be a disk, comes back as it was.
+        """
+        for key in list(self.dirty):
+            is_on_card = self.is_vgpu and key[1].startswith(card[:-1])
+            if key[0] == root and (is_on_card or key[1] in mdevs):
+                del self.dirty[key]
+
+    def clean_all(self, root: str) -> None:
+        """Note that a host was switched off."""
+        for key in [key for key in self.dirty if key[0] == root]:
+            del self.dirty[key]

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One cloud with two hosts, in which many lives are lived."""
+
+import contextlib
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import fixtures
+from nova import objects
+from nova.scheduler.client import report
+from nova.scheduler.filters import compute_filter
+from nova.tests import fixtures as nova_fixtures
+from nova.tests.fixtures import libvirt as fakelibvirt
+from oslo_utils.fixture import uuidsentinel as uuids
+from sqlalchemy import pool
+
+from nova_accel import bus, names
+from tests.campaign import faults, messages, scrubbed
+from tests.functional.nova import (
+    attaching,
+    base,
+    libvirtd,
+    moving,
+    technologies,
+)
+
+HOSTS = ("host1", "host2")
+_SERVES = ("compute", "compute-alt", bus.TOPIC)
+
+#: Two cards on each host: a function soon has its next holder.
+TECHNOLOGIES = {
+    each.name: each
+    for each in (
+        technologies.MDEV,
+        technologies.TYPED_VF,
+        dataclasses.replace(
+            technologies.PLAIN_VF,
+            cards=(
+                dataclasses.replace(
+                    technologies.PLAIN_VF.cards[0], enabled_vfs=2
+                ),
+            ),
+        ),
+        dataclasses.replace(
+            technologies.WHOLE, cards=technologies.WHOLE.cards[:2]
+        ),
+        technologies.REGION,
+    )
+}
+
+
+class World(moving.LiveBase, attaching.AttachingTestBase):
+    """Nova with two computes; messages run in the thread that sends them."""
+
+    CAST_AS_CALL = False
+    technology = technologies.MDEV
+    #: What is done once all is started.
+    body: Callable[["World"], None] = lambda _: None
+
+    def setUp(self) -> None:
+        self.CARDS = self.technology.cards
+        self._local = threading.local()
+        self.scrubs = scrubbed.Ledger()
+        self.down: set[str] = set()
+        self._hurry()
+        super().setUp()
+        self.useFixture(nova_fixtures.SpawnIsSynchronousFixture())
+        self.flags(
+            allow_resize_to_same_host=True,
+            running_deleted_instance_action="reap",
+            running_deleted_instance_timeout=0,
+        )
+        self.flags(max_attempts=1, group="scheduler")
+        self.power_off_to_move()
+        self.injector = self.useFixture(
+            faults.Injector(
+                lambda: bool(self.served), self._is_kernel, self._is_note
+            )
+        )
+        self.scrubs.is_kept = self.technology is technologies.REGION
+        self.scrubs.is_vgpu = self.technology is technologies.TYPED_VF
+        self._watch_guests()
+        #: The only host that the scheduler may choose; "" for any.
+        self.only = ""
+        self._choose_hosts()
+        self.injector.wrote = self._note_write
+        #: Servers whose allocations Nova itself has deleted.
+        self.given_up: set[str] = set()
+        self._watch_allocations()
+        self.roots = dict(self.compute_rp_uuids)
+        self.flavors = {
+            name: self.flavor(specs)
+            for name, specs in (
+                ("small", self.technology.small(self)),
+                ("other", self.technology.other(self)),
+                ("none", {}),
+            )
+        }
+        self.pristine = {host: self.providers_of(host) for host in HOSTS}
+
+    def runTest(self) -> None:
+        """Live the lives; Nova's harness wants a test's method."""
+        type(self).body(self)
+
+    def _hurry(self) -> None:
+        """Leave out what takes time in a process with one busy thread.
+
+        A life takes seconds: what waits for minutes is done at once.
+        """
+        for name, value in (
+            ("oslo_db.sqlalchemy.engines.pool.NullPool", pool.QueuePool),
+            ("oslo_db.sqlalchemy.engines._thread_yield", lambda *_: None),
+            (
+                "nova.virt.libvirt.LibvirtDriver.get_host_uptime",
+                lambda _: "0:00",
+            ),
+            ("virt_hooks.nova_unallocated.CHECK_S", 0.0),
+        ):
+            self.useFixture(fixtures.MonkeyPatch(name, value))
+
+    def settings(self, name: str) -> dict[str, Any]:
+        return dict(self.technology.settings)
+
+    def _setup_services(self) -> None:
+        self.bus = messages.Bus(self._around, self._answered)
+        for name, function in (
+            ("get_rpc_server", self.bus.get_server),
+            ("transport.RPCTransport._send", self._send),
+        ):
+            self.useFixture(
+                fixtures.MonkeyPatch(f"oslo_messaging.{name}", function)
+            )
+        super()._setup_services()
+
+    def _send(self, *arguments: Any, **words: Any) -> Any:
+        return self.bus.send(*arguments, **words)
+
+    def _around(self, host: str, topic: str, work: Callable[[], Any]) -> Any:
+        if topic not in _SERVES:
+            with self._serving(""):
+                return work()
+        with self.at(host):
+            return work()
+
+    def _answered(self, method: str, work: Callable[[], Any]) -> Any:
+        return self.injector.answered(method, work)
+
+    # -- who is at work ----------------------------------------------------
+
+    @property
+    def served(self) -> str:
+        """Return the host whose nova-compute this thread is."""
+        found: str = getattr(self._local, "host", "")
+        return found
+
+    @contextlib.contextmanager
+    def _serving(self, host: str) -> Iterator[None]:
+        before, self._local.host = self.served, host
+        try:
+            yield
+        finally:
+            self._local.host = before
+
+    @contextlib.contextmanager
+    def at(self, host: str) -> Iterator[None]:
+        """Be a host's nova-compute for a while."""
+        before = base.CONF.host
+        self.be_on(host)
+        try:
+            with self._serving(host):
+                yield
+        finally:
+            if before in self._places:
+                self.be_on(before)
+
+    def be_on(self, name: str) -> None:
+        # As flags() does, which would keep each override until the end.
+        base.CONF.set_override("host", name)
+        for option, value in self._places[name].items():
+            base.CONF.set_override(option, value, group="nova_accel")
+
+    # -- hosts -------------------------------------------------------------
+
+    def providers_of(self, host: str) -> dict[str, dict[str, Any]]:
+        """Return a host's providers, but for what policy lets regions keep.
+
+        A region without a blank bitstream keeps its last function.
+        """
+        found = self.calm(host)
+        for record in found.values():
+            record["traits"] = {
+                trait
+                for trait in record["traits"]
+                if not trait.startswith(names.FUNCTION_PREFIX)
+            }
+        return found
+
+    def periodics(self, host: str) -> None:
+        """Run a pass, and Nova's own clean-ups, on one host."""
+        manager = self.computes[host].manager
+        with (
+            self.at(host),
+            mock.patch(
+                "nova.virt.node.get_local_node_uuid",
+                return_value=str(getattr(uuids, f"node_{host}")),
+            ),
+        ):
+            for instance in objects.InstanceList.get_by_host(
+                self.context, host, expected_attrs=[]
+            ):
+                with logged("power states are not compared"):
+                    # _sync_power_states() wants threads of its own.
+                    manager._query_driver_power_state_and_sync(
+                        self.context, instance
+                    )
+            for task in (
+                manager._cleanup_running_deleted_instances,
+                manager._run_pending_deletes,
+                manager._cleanup_incomplete_migrations,
+                manager.update_available_resource,
+            ):
+                with logged("periodic task failed"):
+                    task(self.context)
+
+    def take_down(self, host: str) -> None:
+        """End a nova-compute; its guests go on."""
+        if host not in self.down:
+            self.down.add(host)
+            with self.at(host), logged("the service ends badly"):
+                self.computes[host].stop()
+
+    def bring_up(self, host: str) -> None:
+        """Start a nova-compute; it is started until it comes up."""
+        self.take_down(host)
+        connection = self.connection(host)
+        for _ in range(3):
+            self.computes.pop(host, None)
+            self.compute_rp_uuids.pop(host, None)
+            try:
+                with self.at(host):
+                    self.start_compute(hostname=host, connection=connection)
+            except (Exception, SystemExit):
+                LOG.exception("%s does not start", host)
+                self.injector.is_armed = False
+                continue
+            self.down.discard(host)
+            return
+        raise AssertionError(f"nova-compute of {host} does not start")
+
+    def connection(self, host: str) -> Any:
+        """Return a host's libvirt."""
+        return self.libvirts[host]
+
+    def start_host(
+        self, *cards: Any, name: str = "host1", **words: Any
+    ) -> Any:
+        found = super().start_host(*cards, name=name, **words)
+        if not hasattr(self, "libvirts"):
+            self.libvirts: dict[str, Any] = {}
+        self.libvirts[name] = found.driver._host.get_connection()
+        return found
+
+    def lose_power(self, host: str) -> None:
+        """End all guests and forget all devices of a host."""
+        for domain in self.connection(host)._vms.values():
+            domain._state = fakelibvirt.VIR_DOMAIN_SHUTOFF
+            domain.close_groups()
+            domain.live = []
+        self.hosts[host].reboot()
+        self.scrubs.clean_all(str(self.hosts[host].root))
+
+    # -- what is watched ---------------------------------------------------
+
+    def _is_kernel(self, path: str) -> bool:
+        return any(
+            path.startswith(f"{host.root}/") for host in self.hosts.values()
+        )
+
+    def _is_note(self, path: str) -> bool:
+        return any(
+            path.startswith(f"{place['state_dir']}/")
+            for place in self._places.values()
+        )
+
+    def _watch_guests(self) -> None:
+        stock, scrubs = libvirtd.Domain._take, self.scrubs
+
+        def take(domain: Any, element: Any) -> None:
+            stock(domain, element)
+            source = libvirtd._source(element)
+            name = source.get("uuid") or libvirtd._device(
+                domain._connection.root, element
+            )._address
+            root = str(domain._connection.root)
+            scrubs.take(root, name, domain.UUIDString())
+
+        self.stub_out("tests.functional.nova.libvirtd.Domain._take", take)
+
+    def _watch_allocations(self) -> None:
+        for name in (
+            "delete_allocation_for_instance",
+            "remove_provider_tree_from_instance_allocation",
+        ):
+            stock = getattr(report.SchedulerReportClient, name)
+
+            def delete(
+                client: Any,
+                context: Any,
+                uuid: str,
+                *rest: Any,
+                stock: Callable[..., Any] = stock,
+                **words: Any,
+            ) -> Any:
+                self.given_up.add(uuid)
+                return stock(client, context, uuid, *rest, **words)
+
+            self.stub_out(
+                f"nova.scheduler.client.report.SchedulerReportClient.{name}",
+                delete,
+            )
+
+    def _choose_hosts(self) -> None:
+        stock = compute_filter.ComputeFilter.host_passes
+
+        def passes(one: Any, state: Any, spec: Any) -> bool:
+            is_right = self.only in ("", state.host)
+            return is_right and bool(stock(one, state, spec))
+
+        self.stub_out(
+            "nova.scheduler.filters.compute_filter.ComputeFilter.host_passes",
+            passes,
+        )
+
+    def _note_write(self, path: str, text: str) -> None:
+        for host in self.hosts.values():
+            if path.startswith(f"{host.root}/"):
+                self.scrubs.write(str(host.root), Path(path), text)
+
+
+LOG = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def logged(what: str) -> Iterator[None]:
+    """Log what fails, as Nova's periodic tasks do."""
+    try:
+        yield
+    except Exception:
+        LOG.exception(what)
