@@ -159,6 +159,6 @@ def refused(lab: Site, name: str, flavor: Any, reason: str = "") -> Any:
     if not reason:
         assert "No valid host was found" in server.fault["message"]
         return server
-    said = f"{server.id}. Instance failed to spawn.*{reason}"
+    said = f"ERROR virt_hooks.*{server.id}.*{reason}"
     assert lab.logged("nova-compute", said, offset), fault(server)
     return server

@@ -133,7 +133,7 @@ HOSTS = (
                 total_vfs=6,
                 interface="vfio",
                 mig=True,
-                instances=(("1g.24gb", 0), ("1g.24gb", 1), ("2g.48gb", 2)),
+                instances=(("1g.24gb", 0), ("1g.24gb", 3), ("2g.48gb", 6)),
             ),
             fakehost.PciCard(
                 address=WHOLE,

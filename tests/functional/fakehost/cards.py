@@ -110,7 +110,7 @@ GPUS = HostSpec(
             enabled_vfs=6,
             interface="vfio",
             mig=True,
-            instances=(("1g.24gb", 0), ("2g.48gb", 2)),
+            instances=(("1g.24gb", 0), ("2g.48gb", 6)),
         ),
         PciCard(
             address=QAT,

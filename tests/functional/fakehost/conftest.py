@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nova_accel.host import privileged
 from tests.functional.fakehost import cards
 from tests.lab import fakehost
 
@@ -14,6 +15,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "fakehost: needs root and /dev/fuse (simulated sysfs)"
     )
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _own_rights() -> None:
+    """Change the simulated hosts in this process, below any root."""
+    privileged.run_here()
 
 
 @pytest.fixture(scope="package")

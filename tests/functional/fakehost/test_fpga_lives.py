@@ -116,6 +116,23 @@ def test_who_never_got_a_region_does_not_blank_it(
     assert kernel.programmings() == []
 
 
+def test_who_never_got_a_region_does_not_make_it_clean(
+    start: Callable[[], lifecycle.Lifecycle],
+    kernel: fakehost.Controller,
+    tmp_path: Path,
+) -> None:
+    """After a restart, and before the first pass, a spawn fails."""
+    slot = ensure(start(), ONE, site.PAC, site.bitstream(tmp_path, site.A))
+    life = start()
+    release(life, TWO, slot)
+    notes = quarantine.Quarantine(str(tmp_path / "state")).unreleased()
+    assert [*notes] == [slot.identifier]
+    before = len(kernel.programmings())
+    life.tidy(site.using())
+    assert len(kernel.programmings()) == before + 1
+    assert not quarantine.Quarantine(str(tmp_path / "state")).unreleased()
+
+
 def test_another_build_of_a_function_is_loaded(
     life: lifecycle.Lifecycle, kernel: fakehost.Controller, tmp_path: Path
 ) -> None:
@@ -145,7 +162,7 @@ def test_a_stopped_guest_s_region_is_not_given_to_another(
     slot = ensure(start(), ONE, site.PAC, site.bitstream(tmp_path, site.A))
     life = start()  # and its notes are lost
     life.read_use = lambda: site.using(site.PAC)
-    with pytest.raises(errors.ClaimError, match="a server has"):
+    with pytest.raises(errors.ClaimError, match="a guest has it"):
         life.ensure(TWO, (site.asks(function=site.A),), (slot,))
 
 

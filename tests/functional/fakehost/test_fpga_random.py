@@ -137,7 +137,7 @@ def test_a_wrong_function_is_found(tmp_path: Path) -> None:
     key = (site.PAC, 0)
     with cloud(tmp_path) as found:
         attempt = found.judge.begin(key, "server")
-        found.judge.handed_over(attempt, site.C, is_loaded=True)
+        found.judge.handed_over(attempt, site.C, most=1)
         assert any("wanted" in text for text in found.judge.wrong)
 
 

@@ -29,6 +29,7 @@ ACTIONS = (
     "unbind",
 )
 CONFIG_SIZE = 256
+EXTENDED_SIZE = 4096
 #: Where the PCI Express capability lies in our configuration space.
 PCIE_CAP = 0x60
 #: PCI_EXP_DEVCAP_FLR (uapi/linux/pci_regs.h).
@@ -40,7 +41,10 @@ PAGE_SIZE = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciIdentity:
-    """The ids of a function; ``class_code`` has 24 bits."""
+    """The ids of a function; ``class_code`` has 24 bits.
+
+    ``serial`` is its Device Serial Number, 0 for none.
+    """
 
     vendor: int
     device: int
@@ -48,6 +52,7 @@ class PciIdentity:
     subsystem_vendor: int = 0
     subsystem_device: int = 0
     revision: int = 0
+    serial: int = 0
 
     @property
     def modalias(self) -> str:
@@ -63,7 +68,7 @@ class PciIdentity:
 def config_space(
     identity: PciIdentity, *, virtual: bool, multifunction: bool
 ) -> bytes:
-    """Return 256 bytes of type 0 configuration space.
+    """Return type 0 configuration space: 256 bytes, 4 KiB with a serial.
 
     A VF's own ids read 0xffff (PCIe 6.0, 9.3.4.1.1); it can be reset by
     FLR, as can the physical functions here.
@@ -86,6 +91,10 @@ def config_space(
     struct.pack_into("<I", data, PCIE_CAP + 4, DEVCAP_FLR)
     struct.pack_into("<I", data, PCIE_CAP + 0x0C, LINK)
     struct.pack_into("<H", data, PCIE_CAP + 0x12, LINK)
+    if identity.serial:
+        data += bytes(EXTENDED_SIZE - CONFIG_SIZE)
+        # Device Serial Number (PCIe 6.0, 7.9.3), the only one there.
+        struct.pack_into("<IQ", data, CONFIG_SIZE, 0x10003, identity.serial)
     return bytes(data)
 
 
@@ -124,7 +133,7 @@ def _identity(function: PciFunction) -> dict[str, Attr]:
 
     def show_config() -> bytes:
         # A read that nobody answers ends as ones (PCIe 6.0, 2.3.2).
-        return b"\xff" * CONFIG_SIZE if function.is_silent else config
+        return b"\xff" * len(config) if function.is_silent else config
 
     return {
         "vendor": constant(f"0x{ids.vendor:04x}"),

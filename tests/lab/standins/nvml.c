@@ -324,3 +324,30 @@ nvmlReturn_t nvmlVgpuTypeGetMaxInstances(handle device, unsigned type,
         *most = number(&a, 0);
     return code;
 }
+
+struct vgpu_placements {
+    unsigned version, size, count;
+    unsigned *starts;
+    unsigned mode;
+};
+
+nvmlReturn_t
+nvmlDeviceGetVgpuTypeSupportedPlacements(handle device, unsigned type,
+                                         struct vgpu_placements *list)
+{
+    struct answer a;
+    nvmlReturn_t code;
+
+    if (list->version != VERSION(*list, 2))
+        return ARGUMENT_VERSION_MISMATCH;
+    code = ASK3("vgpu_placements", INDEX(device), type, list->mode);
+    if (code)
+        return code;
+    if (list->count < (unsigned)a.count - 1)
+        return INSUFFICIENT_SIZE;
+    list->size = number(&a, 0);
+    list->count = a.count - 1;
+    for (int i = 1; i < a.count; i++)
+        list->starts[i - 1] = number(&a, i);
+    return SUCCESS;
+}

@@ -2,8 +2,7 @@
 """MIG: the GPU instances of a card, and what NVML says of them.
 
 Source: NVIDIA's MIG user guide (``nvidia-smi mig -lgip`` and ``-lgipp``).
-Where instances of RTX PRO 6000 begin is taken to be multiples of their
-size; the guide has only how many there are.
+The places of RTX PRO 6000 are those that its users published.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class InstanceKind:
     """A kind of GPU instance.
 
     ``number`` is nvml.h's NVML_GPU_INSTANCE_PROFILE_*, ``profile_id`` the
-    id that a card gives it. ``memory`` is in GB and ``size`` in memory
-    slices; ``limit`` is how many a card holds.
+    id that a card gives it. ``memory`` is in GB and ``size`` in the
+    units of ``starts``; ``limit`` is how many a card holds.
     """
 
     name: str
@@ -79,9 +78,9 @@ A100_KINDS = (
     _kind("7g.40gb", 4, 0, 8, range(1)),
 )
 RTX_PRO_6000_KINDS = (
-    _kind("1g.24gb", 0, 14, 1, range(4)),
-    _kind("2g.48gb", 1, 5, 2, range(0, 4, 2)),
-    _kind("4g.96gb", 3, 0, 4, range(1)),
+    _kind("1g.24gb", 0, 14, 3, range(0, 12, 3)),
+    _kind("2g.48gb", 1, 5, 6, range(0, 12, 6)),
+    _kind("4g.96gb", 3, 0, 12, range(1)),
 )
 
 

@@ -166,6 +166,13 @@ class Nvml:
             raise NvmlError(INVALID_ARGUMENT)
         return (len(kind.mixed) if gpu.mixed else kind.max_instance,)
 
+    def do_vgpu_placements(self, index: int, number: int, mode: int) -> Answer:
+        """Return a type's size and places: mode 0 is mixed, 1 equal sizes."""
+        kind = self._gpu(index).types.get(str(number))
+        if kind is None or kind.instance:
+            raise NvmlError(NOT_SUPPORTED)
+        return (kind.size, *(kind.equal if mode else kind.mixed))
+
     # -- GPU instances ---------------------------------------------------
 
     def do_profile(self, index: int, number: int) -> Answer:

@@ -45,6 +45,7 @@ class PciCard:
     gim: VFs are as many as its module was told). ``made_vfs`` is how many
     the driver makes whatever it is asked for (QAT), 0 for what is asked.
     ``port`` is the root port's address, "" puts it on the root bus.
+    ``serial`` is its Device Serial Number, 0 for none.
     """
 
     kind: ClassVar[str] = "pci"
@@ -69,6 +70,7 @@ class PciCard:
     takes_vf_count: bool = True
     made_vfs: int = 0
     port: str = ""
+    serial: int = 0
 
     def build(self, kernel: Kernel) -> None:
         """Make the function, bind it, and its VFs."""
@@ -99,6 +101,7 @@ class PciCard:
                 subsystem_vendor=self.subsystem_vendor,
                 subsystem_device=self.subsystem_device,
                 revision=self.revision,
+                serial=self.serial,
             ),
             bridge=self._bridge(),
             group=kernel.iommu.allocate() if group is None else group,
