@@ -138,7 +138,7 @@ class Cards:
         found = collections.Counter(
             {name: stock.capacity for name, stock in facts.stock.items()}
         )
-        for place in occupied.reserved if occupied else ():
+        for place in occupied.unallocated if occupied else ():
             kind = self._by_trait[place.trait]
             charges = self._charges(kind.name, place.count)
             found.update({n: charges[n] for n in charges.keys() & found})
@@ -180,7 +180,7 @@ class Cards:
             return None
         found = self._occupied(facts.traits)
         held = (name for each in facts.held or () for name in each)
-        places = (*found.places, *found.reserved)
+        places = (*found.places, *found.unallocated)
         if not all(p.trait in self._by_trait for p in places) or not (
             facts.stock.keys() >= set(held)
         ):
@@ -268,7 +268,7 @@ class Cards:
                 place.trait: profile
                 for place in (
                     *shape.occupied.places,
-                    *shape.occupied.reserved,
+                    *shape.occupied.unallocated,
                 )
                 if (profile := _alike(blank, self._by_trait[place.trait]))
             },

@@ -9,7 +9,7 @@ it reports that with the card's other traits:
   region on there is one partition of that profile. On a card in MIG mode
   the unit is the first memory slice of the GPU instance, which several
   partitions of one profile may share.
-- ``CUSTOM_ACCELERATOR_RESERVED_16_1_VGPU_NVIDIA_L40S_8Q``: the same of a
+- ``CUSTOM_ACCELERATOR_UNALLOCATED_16_1_VGPU_NVIDIA_L40S_8Q``: the same of a
   partition without an allocation; the inventory's ``reserved`` counts it.
 - ``CUSTOM_ACCELERATOR_INSTANCE_4_3G_20GB``: a GPU instance that the operator
   made. Instances that come and go with partitions are not reported.
@@ -26,10 +26,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from nova_accel import model, names
 
 PLACE_PREFIX = "CUSTOM_ACCELERATOR_PLACE_"
-RESERVED_PREFIX = "CUSTOM_ACCELERATOR_RESERVED_"
+UNALLOCATED_PREFIX = "CUSTOM_ACCELERATOR_UNALLOCATED_"
 INSTANCE_PREFIX = "CUSTOM_ACCELERATOR_INSTANCE_"
 _PLACE = re.compile(
-    rf"({PLACE_PREFIX}|{RESERVED_PREFIX})(\d+)_(\d+)_(\w+)"
+    rf"({PLACE_PREFIX}|{UNALLOCATED_PREFIX})(\d+)_(\d+)_(\w+)"
 )
 _INSTANCE = re.compile(rf"{INSTANCE_PREFIX}(\d+)_(\w+)")
 _LAYOUTS = frozenset({model.Layout.MIXED, model.Layout.MIG})
@@ -59,12 +59,12 @@ class FixedInstance:
 class Occupancy:
     """What the traits of a card say, in order.
 
-    ``places`` are those of partitions that are allocated, ``reserved``
+    ``places`` are those of partitions that are allocated, ``unallocated``
     those of the others.
     """
 
     places: tuple[Place, ...] = ()
-    reserved: tuple[Place, ...] = ()
+    unallocated: tuple[Place, ...] = ()
     instances: tuple[FixedInstance, ...] = ()
 
 
@@ -97,7 +97,7 @@ def build_traits(
         if profile is None or start is None:
             return frozenset()
         is_allocated = partition.handle in allocated
-        prefix = PLACE_PREFIX if is_allocated else RESERVED_PREFIX
+        prefix = PLACE_PREFIX if is_allocated else UNALLOCATED_PREFIX
         starts[prefix, start, profile.trait] += 1
     fixed = list(_fixed(geometry))
     if None in fixed:
@@ -112,7 +112,7 @@ def build_traits(
 
 def parse_traits(traits: Iterable[str]) -> Occupancy:
     """Return what a card's traits say; other traits are left out."""
-    places: dict[str, list[Place]] = {PLACE_PREFIX: [], RESERVED_PREFIX: []}
+    places: dict[str, list[Place]] = {PLACE_PREFIX: [], UNALLOCATED_PREFIX: []}
     instances = []
     for trait in traits:
         if found := _PLACE.fullmatch(trait):
@@ -129,7 +129,7 @@ def parse_traits(traits: Iterable[str]) -> Occupancy:
             instances.append(FixedInstance(start=int(start), token=token))
     return Occupancy(
         places=tuple(sorted(places[PLACE_PREFIX])),
-        reserved=tuple(sorted(places[RESERVED_PREFIX])),
+        unallocated=tuple(sorted(places[UNALLOCATED_PREFIX])),
         instances=tuple(sorted(instances)),
     )
 
@@ -160,7 +160,7 @@ def restore(
                 ),
             ),
         )
-    for place in (*occupied.places, *occupied.reserved):
+    for place in (*occupied.places, *occupied.unallocated):
         profile = profiles.get(place.trait)
         if profile is None:
             return None

@@ -107,6 +107,6 @@ def test_a_partition_without_an_allocation_is_reported_as_reserved() -> None:
     assert found.places == (
         occupancy.Place(start=0, count=1, trait=profile.trait),
     )
-    assert found.reserved == (
+    assert found.unallocated == (
         occupancy.Place(start=4, count=1, trait=profile.trait),
     )
