@@ -46,7 +46,7 @@ class Arranger:
         self,
         root: providers.ProviderRoot | None,
         read_running: Callable[[], connection.HostdevUse],
-        read_claims: Callable[[], Iterable[model.Claim]],
+        read_claims: Callable[[], Iterable[model.Claim]] | None,
         is_again: bool = True,
     ) -> bool:
         """Bring every card into its mode; return whether one was changed.
@@ -59,7 +59,8 @@ class Arranger:
         :param read_running: what the running guests hold; it is asked
             only if there is something to do.
         :param read_claims: what this host's servers hold, running or not;
-            of a card with claims no VF is taken away.
+            of a card with claims no VF is taken away. None: that is not
+            known yet, and no VFs are taken away from any card.
         :param is_again: try what has failed, too.
         """
         self.is_settled, self._is_again = True, is_again
@@ -109,7 +110,7 @@ class Arranger:
         driver: plugin.Driver,
         root: providers.ProviderRoot | None,
         card: str,
-        read_claims: Callable[[], Iterable[model.Claim]],
+        read_claims: Callable[[], Iterable[model.Claim]] | None,
     ) -> bool:
         key = recover.provider_of(root, card)
         with self._locks.try_hold(key) as got:
@@ -117,7 +118,10 @@ class Arranger:
                 return False
             # Anew: a spawn may have come between the plan and the lock.
             due = self._plan(name, driver, self._look()).get(card, ())
-            if any(map(_takes_away, due)) and card in {
+            if read_claims is None:
+                if any(map(_removes_vfs, due)):
+                    return False
+            elif any(map(_takes_away, due)) and card in {
                 claim.region.card if claim.region else claim.device
                 for claim in read_claims()
             }:
@@ -164,9 +168,13 @@ def _takes_away(action: actions.Action) -> bool:
     Every other count of VFs is by way of 0; a port that is released leaves
     the PF.
     """
-    if isinstance(action, actions.SetVfCount):
-        return action.before > 0
-    return isinstance(action, actions.SetPort | actions.SetServices)
+    return _removes_vfs(action) or isinstance(
+        action, actions.SetPort | actions.SetServices
+    )
+
+
+def _removes_vfs(action: actions.Action) -> bool:
+    return isinstance(action, actions.SetVfCount) and action.before > 0
 
 
 def _target(action: actions.Action) -> str:

@@ -408,7 +408,9 @@ class Lifecycle:
         """
         return self._cards.is_any_held(self._locks(tuple(slots)))
 
-    def arrange(self, is_again: bool = True) -> bool:
+    def arrange(
+        self, is_again: bool = True, are_claims_known: bool = True
+    ) -> bool:
         """Bring cards into the modes that policy asks for.
 
         The host is read again if any was changed; returned is whether
@@ -417,12 +419,17 @@ class Lifecycle:
 
         :param is_again: try what has failed, too. A pass that uevents wake
             must not: an attempt that fails may send some itself.
+        :param are_claims_known: False while the claims of servers that are
+            off have still to be recalled. VFs that exist stay until then.
         """
         before = self.host.state
         if self._arranger is None or self._arranged is before:
             return False
         if self._arranger.arrange(
-            self.root, self.read_running, self.claims, is_again
+            self.root,
+            self.read_running,
+            self.claims if are_claims_known else None,
+            is_again,
         ):
             self.host.refresh()
             return True

@@ -175,6 +175,9 @@ def test_no_vf_is_taken_from_a_server_that_does_not_run(
     assert kernel.writes() == written
     assert "a server of this host has a part of it" in caplog.text
     life.release("a server", held, lambda _: False)
+    written = kernel.writes()
+    assert not life.arrange(are_claims_known=False)
+    assert kernel.writes() == written
     assert life.arrange()
     assert life.host.state.device(simulated_vfio.GPU) is None
 

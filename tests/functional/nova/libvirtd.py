@@ -132,6 +132,8 @@ class Domain(fakelibvirt.Domain):
     def shutdown(self) -> None:
         self._check_active()
         super().shutdown()
+        # libvirt's guest is soon off; Nova's fixture is for ever on its way.
+        self._state = fakelibvirt.VIR_DOMAIN_SHUTOFF
         self._let_go()
 
     def _check_active(self) -> None:

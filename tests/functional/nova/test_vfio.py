@@ -324,3 +324,36 @@ class GenericVfs(base.AccelTestBase):
         self.assertFalse(any(f["in_use"] for f in functions.values()))
         self._delete_server(self.boot(specs))
         self.assert_nothing_left()
+
+    def test_no_vfs_are_removed_before_claims_are_recalled(self) -> None:
+        """At a restart with fewer VFs, of a server that is off."""
+        specs = [f'{{"address": "{FLEX}", "use": "vf", "num_vfs": 3}}']
+        self.start_host(FLEX_CARD, device_spec=specs)
+        (trait,) = self.profiles(FLEX)
+        server = self.boot(
+            {"resources_A:VGPU": "3", "trait_A:" + trait: "required"}
+        )
+        self._stop_server(server)
+        self.flags(
+            device_spec=[specs[0].replace("3}", "2}")], group="nova_accel"
+        )
+        self.restart()
+        self.run_periodics()
+        self.assertEqual(3, self.hosts["host1"].functions()[FLEX]["vfs"])
+        self._start_server(server)
+        self.assertEqual(3, len(self.functions_of(server)))
+        self._delete_server(server)
+        self.run_periodics()
+        self.assertEqual(2, self.hosts["host1"].functions()[FLEX]["vfs"])
+        self.assert_nothing_left()
+
+
+FLEX = "0000:51:00.0"
+FLEX_CARD = fakehost.PciCard(
+    address=FLEX,
+    vendor=0x8086,
+    device=0x56C0,
+    class_code=0x038000,
+    driver="i915",
+    total_vfs=8,
+)

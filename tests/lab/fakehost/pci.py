@@ -76,6 +76,10 @@ class PciFunction:
         """Attach ``driver``; raises OSError EBUSY or what probe says."""
         if self.driver is not None:
             fail(errno.EBUSY)
+        parent = self.physfn.sriov if self.physfn else None
+        if parent and not parent.autoprobe and not self.override:
+            # pci_device_can_probe() in drivers/pci/pci-driver.c
+            fail(errno.ENODEV)
         if not driver.managed_dma and self.bus.iommu.in_use(self.group):
             # iommu_device_use_default_domain(): a guest owns the group
             fail(errno.EBUSY)

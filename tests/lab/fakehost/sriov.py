@@ -39,7 +39,8 @@ class SriovCapability:
         self._stride = stride
         ids = function.identity
         self._vf_device = ids.device if vf_device is None else vf_device
-        self._autoprobe = True
+        #: Whether drivers bind to VFs that have no driver_override.
+        self.autoprobe = True
         self.vfs: list[PciFunction] = []
         function.sriov = self
         for name, attr in self._attributes().items():
@@ -56,7 +57,7 @@ class SriovCapability:
 
     def _attributes(self) -> dict[str, Attr]:
         def store_autoprobe(data: bytes) -> None:
-            self._autoprobe = bool(parse_unsigned(data))
+            self.autoprobe = bool(parse_unsigned(data))
 
         return {
             "sriov_totalvfs": constant(self.total),
@@ -67,7 +68,7 @@ class SriovCapability:
             "sriov_stride": constant(self._stride),
             "sriov_vf_device": constant(f"{self._vf_device:x}"),
             "sriov_drivers_autoprobe": Attr(
-                lambda: f"{int(self._autoprobe)}\n", store_autoprobe
+                lambda: f"{int(self.autoprobe)}\n", store_autoprobe
             ),
             "sriov_vf_total_msix": constant(0),
         }
@@ -117,7 +118,7 @@ class SriovCapability:
         pf.bus.tree.link(f"{vf.path}/physfn", pf.path)
         self.vfs.append(vf)
         vf.announce("change")
-        if self._autoprobe:
+        if self.autoprobe:
             pf.bus.attach(vf)
 
     def _remove_last(self) -> None:
