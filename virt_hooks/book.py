@@ -72,9 +72,9 @@ class Book:
         with self._guard:
             known = self._known.get(consumer, frozenset())
             self._known[consumer] = known | set(map(_place, given))
-            self._made |= {claim.handle: claim for claim in found}
+            self._made |= {c.handle: c for c in self._typed(found)}
             held = self._claims.get(consumer, ())
-            now = (*without(held, given), *expected)
+            now = (*without(held, given), *self._typed(expected))
             if now == held:
                 return
             self._set(consumer, now)
@@ -101,9 +101,33 @@ class Book:
     ) -> None:
         """Replace the claims of one server."""
         with self._guard:
+            held = self._typed(held)
             self._set(consumer, held)
             self._made |= {claim.handle: claim for claim in held}
         self._written()
+
+    def _typed(
+        self, claims: Iterable[model.Claim]
+    ) -> tuple[model.Claim, ...]:
+        """Return claims with the ids of their types, if ever known.
+
+        A claim planned while the ids can't be read has none, and what was
+        made under it could not be cleared.
+        """
+        return tuple(
+            claim
+            if claim.type_id
+            else dataclasses.replace(claim, type_id=self._type_of(claim))
+            for claim in claims
+        )
+
+    def _type_of(self, claim: model.Claim) -> str:
+        known = self._made.get(claim.handle, claim)
+        is_same = (known.profile, known.parent) == (
+            claim.profile,
+            claim.parent,
+        )
+        return known.type_id if is_same else ""
 
     def beside(self, consumer: str, host: model.HostState) -> model.HostState:
         """Return the host as it will be once all others' claims are made."""

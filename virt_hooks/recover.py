@@ -152,7 +152,8 @@ def as_made(claim: model.Claim, made: Made) -> model.Claim:
     """Return the claim under which a partition was made, if it is known.
 
     It says more than the partition itself does: which GPU instance goes
-    with it.
+    with it. The id of its type may have been unreadable when either was
+    written.
     """
     known = made.get(claim.handle)
     if known is None or (known.profile, known.parent) != (
@@ -160,7 +161,7 @@ def as_made(claim: model.Claim, made: Made) -> model.Claim:
         claim.parent,
     ):
         return claim
-    return known
+    return dataclasses.replace(known, type_id=known.type_id or claim.type_id)
 
 
 def orphan_claim(

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
+import dataclasses
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import claims, model, names
 from tests import strategies
-from virt_hooks import connection, recover
+from virt_hooks import book, connection, recover
 
 ROOT = strategies.ROOT
 NOBODY = connection.HostdevUse()
@@ -68,3 +70,30 @@ def test_another_node_s_partitions_are_not_ours(
 def test_a_whole_function_is_never_an_orphan(device: model.Device) -> None:
     """Nobody made it, and so nobody takes it away."""
     assert not recover.our_handles(ROOT, device)
+
+
+def test_a_claim_without_a_type_id_gets_the_one_known_before() -> None:
+    """What was planned while the ids were unreadable can be cleared."""
+    kept = book.Book()
+    typed = model.Claim(
+        consumer="a server",
+        provider="provider",
+        device="0000:3d:00.0",
+        profile="L40S-8Q",
+        slot="0000:3d:00.5",
+        parent="0000:3d:00.5",
+        handle="0000:3d:00.5",
+        technology="vendor-vfio",
+        plugin="nvidia_vfio",
+        type_id="1152",
+    )
+    bare = dataclasses.replace(typed, type_id="")
+    kept.write_down("a server", (typed,))
+    kept.write_down("a server", (bare,))
+    assert kept.claims() == (typed,)
+    kept.recall("a server", (), (bare,), (bare,))
+    assert kept.made() == {typed.handle: typed}
+    assert recover.as_made(typed, {bare.handle: bare}) == typed
+    other = dataclasses.replace(bare, profile="L40S-4Q")
+    kept.write_down("a server", (other,))
+    assert kept.claims() == (other,)
