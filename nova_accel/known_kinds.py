@@ -92,9 +92,13 @@ _KINDS = (
         word="ASCEND",
         models={
             "19e5:d100": "Ascend 310",
+            "19e5:d105": "Ascend 310B",
             "19e5:d500": "Ascend 310P",
+            "19e5:d501": "Ascend 310P",
             "19e5:d801": "Ascend 910",
             "19e5:d802": "Ascend 910",
+            "19e5:d803": "Ascend 910",
+            "19e5:d804": "Ascend 910",
         },
     ),
     # JAX, jax/_src/hardware_utils.py: Google has no kernel driver for them.

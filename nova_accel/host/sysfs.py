@@ -276,6 +276,8 @@ class HostReader:
         number = facts.link("iommu_group")
         if number is None or not number.isdecimal():
             return None, ()
+        if self._is_made_up(facts.directory):
+            return None, ()
         try:
             names = self.files.names(f"{facts.directory}/iommu_group/devices")
         except errors.UnreadableError as error:
@@ -283,6 +285,18 @@ class HostReader:
             return int(number), ()
         members = (n for n in names if pci.is_address(n))
         return int(number), tuple(map(pci.parse_address, members))
+
+    def _is_made_up(self, directory: str) -> bool:
+        """Return whether VFIO made a group where there is no IOMMU.
+
+        With enable_unsafe_noiommu_mode (drivers/vfio/group.c,
+        vfio_noiommu_group_alloc): no guest can have that.
+        """
+        try:
+            name = self.files.text(f"{directory}/iommu_group/name")
+        except errors.UnreadableError:
+            return False  # groups have a name on some architectures only
+        return name.strip() == "vfio-noiommu"
 
     # -- mediated devices -------------------------------------------------
 

@@ -209,8 +209,14 @@ class _View:
         for parent in usable:
             for kind in parent.types:
                 label = labels.get(kind.type_id)
-                if label:
-                    kinds.setdefault(label, {})[parent.name] = kind
+                if not label:
+                    continue
+                same = kinds.setdefault(label, {})
+                other = same.get(parent.name)
+                if other is None or (other.available or 0) < (
+                    kind.available or 0
+                ):
+                    same[parent.name] = kind
         for name, by_parent in kinds.items():
             number = _number(next(iter(by_parent.values())).type_id)
             yield dataclasses.replace(

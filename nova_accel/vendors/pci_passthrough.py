@@ -13,6 +13,8 @@ from nova_accel import actions, known_kinds, model, names, pci, policy
 from nova_accel.host import known, sysfs
 from nova_accel.vendors import group, in_use
 
+# Multimedia (PCI Code and ID Assignment Specification).
+_SOUND = 0x04
 _MEND = "unbind it, or put the card in a slot of its own"
 
 
@@ -169,13 +171,19 @@ def _held(
 ) -> str:
     """Return which part of a card the host's drivers keep, or nothing.
 
-    The sound and the USB port of a GPU go with it; what else is on the
-    card of another device may be the host's network.
+    The sound and the USB port of a GPU go with it; what else is in its
+    slot, or on the card of another device, may be the host's network.
     """
-    if group.is_gpu(first):
-        return ""
+    is_gpu = group.is_gpu(first)
     other = next(
-        (f for f in unit if f not in wanted and not group.is_free(f)), None
+        (
+            f
+            for f in unit
+            if f not in wanted
+            and not group.is_free(f)
+            and not (is_gpu and _goes_along(f, first))
+        ),
+        None,
     )
     if other is None:
         return ""
@@ -183,6 +191,15 @@ def _held(
         f"{other.address} on the same card is in use by the host's driver"
         f" {other.driver}; unbind it, or name it in device_spec as well"
     )
+
+
+def _goes_along(function: pci.PciFunction, gpu: pci.PciFunction) -> bool:
+    """Return whether a GPU's slot has a function for that GPU only.
+
+    Its sound, and its maker's USB port. In the slot of an AMD processor's
+    own GPU (1002) are the platform's USB and security (1022).
+    """
+    return function.base_class == _SOUND or function.vendor == gpu.vendor
 
 
 def _objection(
