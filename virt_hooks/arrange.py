@@ -4,7 +4,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from nova_accel import actions, errors, model, plugin, policy, providers
+from nova_accel import actions, errors, model, pci, plugin, policy, providers
 from nova_accel.host import execute, sysfs
 from virt_hooks import cards, connection, recover
 
@@ -46,7 +46,7 @@ class Arranger:
         self,
         root: providers.ProviderRoot | None,
         read_running: Callable[[], connection.HostdevUse],
-        read_claims: Callable[[], Iterable[model.Claim]] | None,
+        read_held: Callable[[], Iterable[model.Slot] | None],
         is_again: bool = True,
     ) -> bool:
         """Bring every card into its mode; return whether one was changed.
@@ -58,9 +58,10 @@ class Arranger:
         :param root: this compute node, None before it is known.
         :param read_running: what the running guests hold; it is asked
             only if there is something to do.
-        :param read_claims: what this host's servers hold, running or not;
-            of a card with claims no VF is taken away. None: that is not
-            known yet, and no VFs are taken away from any card.
+        :param read_held: the slots that this host's servers hold, running
+            or not: of a card with one that is there nothing is taken away,
+            and a whole card stays as it is. None: they are not all known,
+            and nothing is taken away from any card.
         :param is_again: try what has failed, too.
         """
         self.is_settled, self._is_again = True, is_again
@@ -84,7 +85,7 @@ class Arranger:
                     self._tell(card, "a running guest has a part of it")
                     continue
                 is_changed |= self._arrange_card(
-                    name, driver, root, card, read_claims
+                    name, driver, root, card, read_held
                 )
         return is_changed
 
@@ -110,21 +111,19 @@ class Arranger:
         driver: plugin.Driver,
         root: providers.ProviderRoot | None,
         card: str,
-        read_claims: Callable[[], Iterable[model.Claim]] | None,
+        read_held: Callable[[], Iterable[model.Slot] | None],
     ) -> bool:
         key = recover.provider_of(root, card)
         with self._locks.try_hold(key) as got:
             if not got:
                 return False
             # Anew: a spawn may have come between the plan and the lock.
-            due = self._plan(name, driver, self._look()).get(card, ())
-            if read_claims is None:
-                if any(map(_removes_vfs, due)):
-                    return False
-            elif any(map(_takes_away, due)) and card in {
-                claim.region.card if claim.region else claim.device
-                for claim in read_claims()
-            }:
+            host = self._look()
+            due = self._plan(name, driver, host).get(card, ())
+            held = read_held()
+            if held is None and any(map(_takes_away, due)):
+                return False
+            if due and _is_held(card, key, due, held or (), host):
                 self._tell(card, "a server of this host has a part of it")
                 return False
             if due and self._is_refused(card, tuple(due)):
@@ -168,13 +167,31 @@ def _takes_away(action: actions.Action) -> bool:
     Every other count of VFs is by way of 0; a port that is released leaves
     the PF.
     """
-    return _removes_vfs(action) or isinstance(
-        action, actions.SetPort | actions.SetServices
+    if isinstance(action, actions.SetVfCount):
+        return action.before > 0
+    return isinstance(action, actions.SetPort | actions.SetServices)
+
+
+def _is_held(
+    card: str,
+    provider: str,
+    due: Iterable[actions.Action],
+    held: Iterable[model.Slot],
+    host: sysfs.HostReader,
+) -> bool:
+    """Return whether a server has what a card would lose.
+
+    VFs that are not there, as after a reboot, are not lost.
+    """
+    slots = tuple(held)
+    if any(slot.identifier == card for slot in slots):
+        return True
+    return any(map(_takes_away, due)) and any(
+        _card_of(slot.identifier, host) == card
+        if pci.is_address(slot.identifier)
+        else slot.provider == provider
+        for slot in slots
     )
-
-
-def _removes_vfs(action: actions.Action) -> bool:
-    return isinstance(action, actions.SetVfCount) and action.before > 0
 
 
 def _target(action: actions.Action) -> str:

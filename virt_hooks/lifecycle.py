@@ -81,6 +81,8 @@ class Lifecycle:
         #: Whether all claims of the host's servers are known, because no
         #: other nova-compute makes any.
         self.is_alone = True
+        #: Slots of servers that are still to be recalled.
+        self.read_awaited: Callable[[], Iterable[model.Slot]] = tuple
         #: Consumers of claims that Nova does not back any more.
         self.orphans: frozenset[str] = frozenset()
         #: Claims that Placement has no allocation for.
@@ -408,9 +410,7 @@ class Lifecycle:
         """
         return self._cards.is_any_held(self._locks(tuple(slots)))
 
-    def arrange(
-        self, is_again: bool = True, are_claims_known: bool = True
-    ) -> bool:
+    def arrange(self, is_again: bool = True) -> bool:
         """Bring cards into the modes that policy asks for.
 
         The host is read again if any was changed; returned is whether
@@ -419,23 +419,24 @@ class Lifecycle:
 
         :param is_again: try what has failed, too. A pass that uevents wake
             must not: an attempt that fails may send some itself.
-        :param are_claims_known: False while the claims of servers that are
-            off have still to be recalled. VFs that exist stay until then.
         """
         before = self.host.state
         if self._arranger is None or self._arranged is before:
             return False
         if self._arranger.arrange(
-            self.root,
-            self.read_running,
-            self.claims if are_claims_known else None,
-            is_again,
+            self.root, self.read_running, self._read_held, is_again
         ):
             self.host.refresh()
             return True
         if self._arranger.is_settled:
             self._arranged = before
         return False
+
+    def _read_held(self) -> tuple[model.Slot, ...] | None:
+        """Return the slots of this host's servers, None if not all."""
+        if not self.is_alone:
+            return None
+        return (*book.slots_of(self.claims()), *self.read_awaited())
 
     def tidy_now(self) -> None:
         """Ask what the host's domains hold, and tidy by the answer.
@@ -467,9 +468,15 @@ class Lifecycle:
         self._tell()
         root = self.root
         if root is not None and self.is_alone:
-            found = self._sweeper.sweep(root, lambda: self.host.state, use)
+            found = self._sweeper.sweep(
+                root, lambda: self.host.state, use, self._is_still_alone
+            )
             if found:
                 self._unmaking.check(found)
+
+    def _is_still_alone(self) -> bool:
+        lock = self.service_lock
+        return self.is_alone and (lock is None or lock.acquire())
 
     def _prepare(
         self, found: Iterable[model.Claim]

@@ -100,8 +100,8 @@ class AccelLibvirtDriver(
         """Start, and write down what this host's servers hold.
 
         Cards that a reboot put out of their mode come first: partitions
-        stand on VFs that have to be there. VFs are removed with the first
-        pass only, when the claims of servers that are off are known.
+        stand on VFs that have to be there. What Nova's servers hold, on or
+        off, is asked before that: none of it is taken away.
 
         :raises ConfigurationError: an option of Nova names a device that
             is offered here, too.
@@ -116,9 +116,11 @@ class AccelLibvirtDriver(
             raise refusals[0]
         self._accel.read_use = self._read_use
         self._accel.read_running = self._read_running
+        self._accel.read_awaited = self._at_start.awaited
         with nova_report.logged("can't recover this host's accelerators"):
             self._adopt_node()
-            self._accel.arrange(are_claims_known=False)
+            self._at_start.learn(self.get_available_nodes)
+            self._accel.arrange()
             self._accel.host.refresh()
             self._at_start.recall(self.get_available_nodes)
         with nova_report.logged("can't keep Placement in step"):

@@ -115,16 +115,12 @@ class AtStart:
         :param nodes: returns the names of this host's compute nodes.
         :raises nova.exception.NovaException: Nova's database can't be asked.
         """
-        lock = self._accel.service_lock
-        is_alone = lock is None or lock.acquire()
-        if self._waiting is None or not (is_alone and self._accel.is_alone):
-            self._begin(read(nodes()))
-            self._accel.is_alone = is_alone
-        else:
-            self._wait_for_unclaimed()
+        self.learn(nodes)
         host = self._accel.host.state
         for uuid in self._still_waiting():
             given = self._slots_of(uuid)
+            if self._accel.is_busy(given):
+                continue  # a bitstream may take an hour; passes come again
             held = book.within(self._accel.claims_of(uuid), given)
             if len(book.only_made(held)) < len(given):
                 self._accel.recall(
@@ -136,6 +132,24 @@ class AtStart:
                 )
         if host.complete and not host.unknown:
             self._wait_for_unclaimed()
+
+    def learn(self, nodes: Callable[[], Iterable[str]]) -> None:
+        """Learn which slots are to be written down; nothing is yet.
+
+        :raises nova.exception.NovaException: Nova's database can't be asked.
+        """
+        lock = self._accel.service_lock
+        is_alone = lock is None or lock.acquire()
+        if self._waiting is None or not (is_alone and self._accel.is_alone):
+            self._begin(read(nodes()))
+            self._accel.is_alone = is_alone
+        else:
+            self._wait_for_unclaimed()
+
+    def awaited(self) -> tuple[model.Slot, ...]:
+        """Return the slots of servers that are still to be written down."""
+        waiting = self._still_waiting().values()
+        return tuple(slot for given in waiting for slot in given)
 
     def take_arriving(self) -> frozenset[str]:
         """Return, once, the servers that were on their way to this host."""

@@ -46,6 +46,7 @@ class Sweeper:
         root: providers.ProviderRoot,
         read_host: Callable[[], model.HostState],
         use: connection.HostdevUse,
+        is_alone: Callable[[], bool] = lambda: True,
     ) -> tuple[model.Claim, ...]:
         """Return the claims that what was removed had stood for.
 
@@ -53,6 +54,8 @@ class Sweeper:
 
         :param read_host: returns the last reading; no I/O.
         :param use: what the host's domains hold.
+        :param is_alone: tells whether no other nova-compute runs: one may
+            start while this sweeps, and makes what nobody here knows.
         """
         found: list[model.Claim] = []
         notes = self._read_notes()
@@ -61,6 +64,8 @@ class Sweeper:
             provider = recover.provider_of(root, address)
             with self._cards.try_hold(provider) as got:
                 device = read_host().device(address)
+                if not is_alone():
+                    break
                 if got and device is not None:
                     found += self._sweep_card(root, device, use, notes)
         return tuple(found)

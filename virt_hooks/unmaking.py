@@ -59,6 +59,8 @@ class Unmaking:
         self._scrubbing = scrubbing.Scrubbing(executor, rules, host)
         #: Serial numbers of whole functions; None: they are not compared.
         self.serials: serials.Serials | None = None
+        #: Functions that this service is scrubbing now.
+        self._scrubbed: set[str] = set()
         #: Until when the kernel may make partitions late, by handle.
         self._late: dict[str, float] = {}
 
@@ -328,6 +330,7 @@ class Unmaking:
             self._set_aside(claim.device, reason)
             return False
         faulted, is_clean = self._programs.faulted, False
+        self._scrubbed.add(claim.slot)
         if faulted is not None:
             faulted.begin(claim.slot, claim.device)
         try:
@@ -341,6 +344,7 @@ class Unmaking:
             faulted.end(claim.slot)
             if is_clean:
                 faulted.note_clean(claim.slot)
+        self._scrubbed.discard(claim.slot)
         if is_clean and self.serials is not None:
             self.serials.forget(claim.slot)
         return is_clean
@@ -362,7 +366,7 @@ class Unmaking:
             LOG.warning("what was being scrubbed is not known: %s", error)
             return
         for begun in left:
-            if begun.address in slots:
+            if begun.address in slots | self._scrubbed:
                 continue
             device = faults.device_of(self._host.state, begun.address)
             self._set_aside(

@@ -176,7 +176,9 @@ def test_no_vf_is_taken_from_a_server_that_does_not_run(
     assert "a server of this host has a part of it" in caplog.text
     life.release("a server", held, lambda _: False)
     written = kernel.writes()
-    assert not life.arrange(are_claims_known=False)
+    life.is_alone = False
+    assert not life.arrange()
+    life.is_alone = True
     assert kernel.writes() == written
     assert life.arrange()
     assert life.host.state.device(simulated_vfio.GPU) is None
