@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host's NUMA cells as nova-scheduler sees them, for one guest."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nova import objects
@@ -38,6 +39,49 @@ def read_cells(
         present=present,
         chosen=frozenset(cell.id for cell in fitted.cells),
     )
+
+
+def reader_of_cells(
+    host: Any, spec: Any
+) -> Callable[[offered.Candidate], numa.Cells]:
+    """Return what tells a host's cells, a candidate's by its PCI devices."""
+    ids = tuple(one.request_id for one in _pci_requests(spec))
+    known: dict[tuple[Any, ...], numa.Cells] = {}
+
+    def read(candidate: offered.Candidate) -> numa.Cells:
+        key = tuple(
+            (name, *providers)
+            for name, providers in sorted(
+                candidate.get("mappings", {}).items()
+            )
+            if ids and name.startswith(ids)
+        )
+        if key not in known:
+            known[key] = read_cells(host, spec, candidate)
+        return known[key]
+
+    return read
+
+
+def is_left(host: Any, spec: Any, candidate: offered.Candidate) -> bool:
+    """Return whether a host still has the PCI devices of a candidate.
+
+    Nova's own filters have not seen one that is given back to a host.
+    """
+    requests = _pci_requests(spec)
+    if not requests or not host.pci_stats:
+        return True
+    return bool(
+        host.pci_stats.support_requests(
+            requests, provider_mapping=candidate.get("mappings")
+        )
+    )
+
+
+def _pci_requests(spec: Any) -> Sequence[Any]:
+    if "pci_requests" not in spec or not spec.pci_requests:
+        return ()
+    return tuple(spec.pci_requests.requests)
 
 
 def _roomy(topology: Any, spec: Any) -> frozenset[int]:

@@ -27,10 +27,9 @@ from filters import (
     explain,
     facts,
     fit,
-    numa,
     request,
 )
-from filters.accelerator_cells import read_cells
+from filters.accelerator_cells import is_left, reader_of_cells
 from filters.accelerator_placement import placement_getter
 from nova_accel import errors, flavors
 from nova_accel.host import known
@@ -143,7 +142,11 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
             # may run on other NUMA cells.
             host.allocation_candidates = [
                 *host.allocation_candidates,
-                *memory.pruned.pop(host.uuid, ()),
+                *(
+                    one
+                    for one in memory.pruned.pop(host.uuid, ())
+                    if is_left(host, spec, one)
+                ),
             ]
         found = [host.allocation_candidates for host in hosts]
         look = self._reader.look_twice(
@@ -181,7 +184,7 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
             fit.View(
                 facts=look.facts,
                 cards=self._cards,
-                cells=_cells(host, spec, memory.wanted),
+                cells_of=_cells(host, spec, memory.wanted),
             ),
         )
         kept = {id(one) for one in fits}
@@ -204,15 +207,15 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
 
 def _cells(
     host: Any, spec: Any, wanted: request.AcceleratorRequest
-) -> numa.Cells:
-    """Return the host's cells where the choice depends on them."""
+) -> fit.CellsOf | None:
+    """Return what tells a host's cells where the choice depends on them."""
     policy = wanted.placing.numa
     candidates = host.allocation_candidates
     if policy is flavors.NumaPolicy.NONE or (
         policy is flavors.NumaPolicy.PREFERRED and len(candidates) == 1
     ):
-        return numa.UNTOLD
-    return read_cells(host, spec, candidates[0])
+        return None
+    return reader_of_cells(host, spec)
 
 
 def _server(spec: Any) -> str:

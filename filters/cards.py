@@ -424,6 +424,11 @@ class Cards:
         """Return an empty card of a model."""
         gpu = self._known.gpu(key)
         counters = dict(capacity)
+        if layout is model.Layout.MIG and gpu is not None:
+            # Types that share a GPU instance charge no slices, so what an
+            # operator has reserved of these is no bound of the geometry.
+            slices = counters.get(names.MIG_SLICE_CLASS, 0)
+            counters[names.MIG_SLICE_CLASS] = max(slices, gpu.mig_slices)
         types = self._known.profiles_of(key)
         # Of a mode in which the card holds fewer, the total says so.
         slots = counters.get(names.GPU_CLASS, catalogue.MAX_TIME_SLICED)

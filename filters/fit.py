@@ -5,7 +5,13 @@ import collections
 import dataclasses
 import enum
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from fractions import Fraction
 
 from filters import cards, numa, offered, places
@@ -15,6 +21,8 @@ from nova_accel import flavors, names
 # What speaks against candidates, in words, by who and what it is about: a
 # provider's uuid and a resource class, for example.
 Lacks = Mapping[tuple[str, str], str]
+# Tells the cells that a guest gets with a candidate.
+CellsOf = Callable[[offered.Candidate], numa.Cells]
 
 _HEALTH = "health"
 _GEOMETRY = "geometry"
@@ -31,12 +39,14 @@ ILL = {
 class View:
     """What a host's candidates are judged by.
 
-    ``cards`` reckons with what cards hold; ``cells`` are the host's.
+    ``cards`` reckons with what cards hold; ``cells`` are the host's, unless
+    ``cells_of`` tells those of each candidate.
     """
 
     facts: offered.Facts
     cards: cards.Cards
     cells: numa.Cells = numa.UNTOLD
+    cells_of: CellsOf | None = None
 
 
 def doubts(
@@ -161,7 +171,9 @@ class _Choice:
     @functools.cached_property
     def afar(self) -> str:
         """Return why devices are not where the guest will run, if so."""
-        return numa.objection(self.view.cells, self.seats)
+        tell = self.view.cells_of
+        cells = tell(self.candidate) if tell else self.view.cells
+        return numa.objection(cells, self.seats)
 
     @functools.cached_property
     def cuts(self) -> list[_Cut]:

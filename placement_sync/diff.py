@@ -26,6 +26,9 @@ class Guard:
 
 
 NOTHING = Guard()
+# Standard traits of GPUs. An operator may set some too: they go only with
+# the card that they were set for.
+_STANDARD = "HW_GPU_"
 
 
 def plan(
@@ -290,6 +293,8 @@ def _changes(
         and trait != names.NOVA_OWNER_TRAIT
         and not trait.startswith(after.unread)
     ) | frozenset(t for t in traits - memory if _is_memory(t))
+    if _is_another(traits, after.traits):
+        stale |= {t for t in traits - after.traits if t.startswith(_STANDARD)}
     if added or stale:
         yield calls.ChangeTraits(
             uuid=after.uuid, name=after.name, added=added, removed=stale
@@ -307,6 +312,15 @@ def _reserve_all(
 
 def _is_profile(trait: str) -> bool:
     return trait.startswith(names.PROFILE_PREFIXES)
+
+
+def _is_another(before: frozenset[str], after: frozenset[str]) -> bool:
+    """Return whether another product stands where one did."""
+    was, now = (
+        {t for t in traits if t.startswith(names.DEVICE_PREFIX)}
+        for traits in (before, after)
+    )
+    return bool(was) and bool(now) and was.isdisjoint(now)
 
 
 def _is_memory(trait: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from nova_accel import domains, errors, model, names, providers
 from nova_accel.host import published
-from placement_sync import api, facts, nova_side, records
+from placement_sync import api, facts, nova_side, records, remembered
 from placement_sync.facts import Source
 
 _OWNER = names.OWNER_TRAIT
@@ -223,21 +223,17 @@ class Reader:
         """Return our providers below the root, marked or provable."""
         query = f"in_tree={self.root.uuid}"
         marked = {p.uuid for p in self._list(query)}
+        found = self._placement.read(
+            f"/resource_providers?{query}", _parse_providers
+        )
+        listed = {p.uuid: p for p in found if p.uuid != self.root.uuid}
         return tuple(
             provider
-            for provider in self._placement.read(
-                f"/resource_providers?{query}", _parse_providers
+            for uuid, provider in listed.items()
+            if names.is_our_provider(
+                self.root.uuid, self.root.name, provider.name, uuid
             )
-            if provider.uuid != self.root.uuid
-            and (
-                provider.uuid in marked
-                or names.is_our_provider(
-                    self.root.uuid,
-                    self.root.name,
-                    provider.name,
-                    provider.uuid,
-                )
-            )
+            or (uuid in marked and not remembered.is_of_another(uuid, listed))
         )
 
     def _list(self, query: str) -> tuple[facts.Provider, ...]:

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from nova_accel import names
-from placement_sync import api, records
+from placement_sync import api, facts, records
 
 # Seconds for which a provider that was deleted and created again may be
 # taken for the former one. Reading a host of eight cards is 17 requests,
@@ -191,7 +191,7 @@ class Remembered:
             else:
                 self._foreign[uuid] = listed[uuid].name
                 self.drop(uuid)
-        others = {u for u in ours - proved if _is_of_another(u, listed)}
+        others = {u for u in ours - proved if is_of_another(u, listed)}
         return ours - others
 
     def _marked(self, root: str) -> set[str]:
@@ -217,8 +217,8 @@ class Remembered:
         return record
 
 
-def _is_of_another(
-    uuid: str, listed: Mapping[str, records.Listed]
+def is_of_another(
+    uuid: str, listed: Mapping[str, records.Listed | facts.Provider]
 ) -> bool:
     """Return whether a provider is named after another host that it is in.
 

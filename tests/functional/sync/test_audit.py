@@ -250,9 +250,7 @@ UNPROVED: dict[str, Callable[[Site], object]] = {
     "at work": set_server(**{"OS-EXT-STS__task_state": "deleting"}),
     "elsewhere": lambda site: site.nova.add_server(A, "elsewhere"),
     "gone": lambda site: site.nova.servers.pop(A),
-    "moved": lambda site: site.nova.add_move(
-        MOVE, A, "migrating", ROOT.name
-    ),
+    "moved": lambda site: site.nova.add_move(MOVE, A, "migrating", ROOT.name),
     "no servers": break_paths("/servers"),
     "no migrations": break_paths("/os-migrations"),
     "no book": lambda site: Path(site.book.path).unlink(),
@@ -502,3 +500,93 @@ def test_input_that_cannot_be_used(site: Site) -> None:
     status, _, err = site.words("audit", "--host-uuid=no")
     assert status == 2
     assert len(err.splitlines()) == 1
+
+
+OTHER_NODE = "22222222-2222-4222-8222-222222222222"
+
+
+def test_a_host_below_this_one_is_none_of_its_business(site: Site) -> None:
+    call = site.placement.call
+    card = names.provider_uuid(OTHER_NODE, GPU)
+    # Somebody gave the other compute node a parent.
+    call(
+        "POST",
+        "/resource_providers",
+        {
+            "name": "other-host",
+            "uuid": OTHER_NODE,
+            "parent_provider_uuid": ROOT.uuid,
+        },
+    )
+    call(
+        "POST",
+        "/resource_providers",
+        {
+            "name": names.provider_name("other-host", GPU),
+            "uuid": card,
+            "parent_provider_uuid": OTHER_NODE,
+        },
+    )
+    call(
+        "PUT",
+        f"/resource_providers/{card}/inventories",
+        {
+            "resource_provider_generation": 0,
+            "inventories": {"VGPU": {"total": 4}},
+        },
+    )
+    call(
+        "PUT",
+        f"/resource_providers/{card}/traits",
+        {"resource_provider_generation": 1, "traits": [names.OWNER_TRAIT]},
+    )
+    site.nova.add_host(OTHER_NODE, "other-host")
+    site.nova.add_server(A, "other-host")
+    site.allocate(A, card)
+
+    report = site.run()
+
+    for each in report["findings"]:
+        print(each["kind"], each["where"], each["reason"], "=>", each["mend"])
+    assert report["findings"] == []
+
+
+def test_heal_takes_nothing_of_another_host(site: Site) -> None:
+    """Its claims and domains are known there only."""
+    call = site.placement.call
+    card = names.provider_uuid(OTHER_NODE, GPU)
+    call(
+        "POST",
+        "/resource_providers",
+        {
+            "name": "other-host",
+            "uuid": OTHER_NODE,
+            "parent_provider_uuid": ROOT.uuid,
+        },
+    )
+    call(
+        "POST",
+        "/resource_providers",
+        {
+            "name": names.provider_name("other-host", GPU),
+            "uuid": card,
+            "parent_provider_uuid": OTHER_NODE,
+        },
+    )
+    call(
+        "PUT",
+        f"/resource_providers/{card}/inventories",
+        {
+            "resource_provider_generation": 0,
+            "inventories": {"VGPU": {"total": 4}},
+        },
+    )
+    call(
+        "PUT",
+        f"/resource_providers/{card}/traits",
+        {"resource_provider_generation": 1, "traits": [names.OWNER_TRAIT]},
+    )
+    site.nova.add_host(OTHER_NODE, "other-host")
+    site.allocate(NOBODY, card)
+    site.run("--heal")
+    assert site.amounts(NOBODY) == {card: {"VGPU": 1}}

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Standard traits of a card that was replaced go with it."""
+
+from nova_accel import inventory, model, names, policy, providers
+from nova_accel.host import known
+from placement_sync import diff
+
+ROOT = providers.ProviderRoot(
+    name="compute-1", uuid="11111111-1111-1111-1111-111111111111"
+)
+
+
+def card(key: str) -> model.Device:
+    gpu = known.load().gpu(key)
+    assert gpu is not None
+    _, product = gpu.pci_ids[0].split(":")[:2]
+    return model.Device(
+        address="0000:41:00.0",
+        plugin="pci-passthrough",
+        technology="passthrough",
+        vendor="nvidia",
+        model=key,
+        resource_class="PGPU",
+        counters={"PGPU": 1},
+        slots=("0000:41:00.0",),
+        traits=names.identity_traits("10de", product[:4], None)
+        | {names.model_trait("10de", key)}
+        | gpu.traits,
+    )
+
+
+def tree(key: str) -> providers.ProviderTree:
+    return inventory.build_tree(
+        ROOT, model.HostState(devices=(card(key),)), policy.Policy()
+    )
+
+
+def test_a_replaced_card_has_not_the_former_ones_capability() -> None:
+    before, after = tree("P100"), tree("T4")
+    operators = "CUSTOM_RACK_7"
+    (node,) = before.nodes
+    import dataclasses
+
+    before = dataclasses.replace(
+        before,
+        nodes=(dataclasses.replace(node, traits=node.traits | {operators}),),
+    )
+
+    there = diff.apply(before, diff.plan(before, after))
+
+    (found,), (wanted,) = there.nodes, after.nodes
+    assert found.traits == wanted.traits | {operators}
+
+
+def test_an_operators_standard_trait_stays_on_the_same_card() -> None:
+    import dataclasses
+
+    before = after = tree("L40S")
+    (node,) = before.nodes
+    mine = "HW_GPU_MAX_DISPLAY_HEADS_4"
+    before = dataclasses.replace(
+        before, nodes=(dataclasses.replace(node, traits=node.traits | {mine}),)
+    )
+    assert diff.plan(before, after) == []
