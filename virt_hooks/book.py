@@ -123,11 +123,7 @@ class Book:
 
     def _type_of(self, claim: model.Claim) -> str:
         known = self._made.get(claim.handle, claim)
-        is_same = (known.profile, known.parent) == (
-            claim.profile,
-            claim.parent,
-        )
-        return known.type_id if is_same else ""
+        return known.type_id if is_alike(known, claim) else ""
 
     def beside(self, consumer: str, host: model.HostState) -> model.HostState:
         """Return the host as it will be once all others' claims are made."""
@@ -253,3 +249,8 @@ def without(
 
 def _place(slot: model.Slot) -> tuple[str, str]:
     return slot.provider, slot.identifier
+
+
+def is_alike(one: model.Claim, other: model.Claim) -> bool:
+    """Return whether two claims are for the same profile of one parent."""
+    return (one.profile, one.parent) == (other.profile, other.parent)

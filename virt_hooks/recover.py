@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import claims as found_claims
 from nova_accel import errors, flavors, matching, model, names, providers
-from virt_hooks import connection
+from virt_hooks import book, connection
 
 # Partitions that carry no id of our choosing: the next one on the same
 # function looks the same, whoever made it.
@@ -156,10 +156,7 @@ def as_made(claim: model.Claim, made: Made) -> model.Claim:
     written.
     """
     known = made.get(claim.handle)
-    if known is None or (known.profile, known.parent) != (
-        claim.profile,
-        claim.parent,
-    ):
+    if known is None or not book.is_alike(known, claim):
         return claim
     return dataclasses.replace(known, type_id=known.type_id or claim.type_id)
 

@@ -70,11 +70,7 @@ def test_a_successor_spawns_while_this_one_still_sweeps(
         target=older.tidy, args=(NOTHING,), daemon=True
     )
     sweeps.start()
-    kept = quarantine.Quarantine(str(state))
-    until = time.monotonic() + 10
-    while not kept.begun():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_begun(state)
 
     successor = started(kernel, state)
     successor.is_alone = False

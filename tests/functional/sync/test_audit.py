@@ -505,10 +505,10 @@ def test_input_that_cannot_be_used(site: Site) -> None:
 OTHER_NODE = "22222222-2222-4222-8222-222222222222"
 
 
-def test_a_host_below_this_one_is_none_of_its_business(site: Site) -> None:
+def nest_another_host(site: Site) -> str:
+    """Give another compute node a parent; return the provider of its card."""
     call = site.placement.call
     card = names.provider_uuid(OTHER_NODE, GPU)
-    # Somebody gave the other compute node a parent.
     call(
         "POST",
         "/resource_providers",
@@ -541,6 +541,11 @@ def test_a_host_below_this_one_is_none_of_its_business(site: Site) -> None:
         {"resource_provider_generation": 1, "traits": [names.OWNER_TRAIT]},
     )
     site.nova.add_host(OTHER_NODE, "other-host")
+    return card
+
+
+def test_a_host_below_this_one_is_none_of_its_business(site: Site) -> None:
+    card = nest_another_host(site)
     site.nova.add_server(A, "other-host")
     site.allocate(A, card)
 
@@ -553,40 +558,7 @@ def test_a_host_below_this_one_is_none_of_its_business(site: Site) -> None:
 
 def test_heal_takes_nothing_of_another_host(site: Site) -> None:
     """Its claims and domains are known there only."""
-    call = site.placement.call
-    card = names.provider_uuid(OTHER_NODE, GPU)
-    call(
-        "POST",
-        "/resource_providers",
-        {
-            "name": "other-host",
-            "uuid": OTHER_NODE,
-            "parent_provider_uuid": ROOT.uuid,
-        },
-    )
-    call(
-        "POST",
-        "/resource_providers",
-        {
-            "name": names.provider_name("other-host", GPU),
-            "uuid": card,
-            "parent_provider_uuid": OTHER_NODE,
-        },
-    )
-    call(
-        "PUT",
-        f"/resource_providers/{card}/inventories",
-        {
-            "resource_provider_generation": 0,
-            "inventories": {"VGPU": {"total": 4}},
-        },
-    )
-    call(
-        "PUT",
-        f"/resource_providers/{card}/traits",
-        {"resource_provider_generation": 1, "traits": [names.OWNER_TRAIT]},
-    )
-    site.nova.add_host(OTHER_NODE, "other-host")
+    card = nest_another_host(site)
     site.allocate(NOBODY, card)
     site.run("--heal")
     assert site.amounts(NOBODY) == {card: {"VGPU": 1}}
