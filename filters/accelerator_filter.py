@@ -85,7 +85,7 @@ def refuse_hopeless_request(ctxt: Any, spec: Any) -> bool:
                 "refusal": refusal,
             },
         )
-        raise exception.RequestFilterFailed(reason=refusal.summary)
+        raise exception.RequestFilterFailed(reason=refusal.fault)
     return True
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from nova.scheduler.client import report
 
 from filters import facts
+from placement_sync import replies
 
 
 def placement_getter(global_request_id: str | None = None) -> facts.Get:
@@ -32,9 +33,10 @@ def placement_getter(global_request_id: str | None = None) -> facts.Get:
             if answer.status_code == http.HTTPStatus.OK:
                 return answer.json()
         except Exception as error:
-            raise facts.FactsError(path, repr(error)) from error
+            raise facts.FactsError(path, replies.tidy(repr(error))) from error
         raise facts.FactsError(
-            path, f"HTTP {answer.status_code}: {answer.text[:400]}"
+            path,
+            f"HTTP {answer.status_code}: {replies.tidy(answer.text)}",
         )
 
     return get

@@ -2,28 +2,39 @@
 """Why no host at all can serve a request, in words."""
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from filters import answers, offered, questions, request
 from nova_accel import flavors
+from nova_accel.names import PIN_PREFIX
 
 # Lines of one explanation; a cloud has more devices than a log needs.
 _MAX_LINES = 20
+# Names a host and a PCI address, which a server's owner must not learn.
+_PIN = re.compile(rf"\b{PIN_PREFIX}\w+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """Why a group has no candidate anywhere.
 
-    ``summary`` is for the server's owner: it says what was asked, without
-    hosts and without numbers of what the cloud has, and it is short (Nova
-    keeps 255 characters of a fault). ``details`` are for the operator: how
-    much is left in all, then one line per device.
+    ``summary`` says what was asked, and it is short (Nova keeps 255
+    characters of a fault). ``details`` are for the operator: how much is
+    left in all, then one line per device.
     """
 
     group: flavors.RequestGroup
     summary: str
     details: tuple[str, ...] = ()
+
+    @property
+    def fault(self) -> str:
+        """Return the refusal for the server's owner.
+
+        Without hosts, devices and numbers of what the cloud has.
+        """
+        return _PIN.sub("one device", self.summary)
 
     def __str__(self) -> str:
         """Return the refusal for the log, devices and all."""
@@ -151,7 +162,7 @@ def _summary(
     providers: Sequence[offered.ProviderFacts],
     suited: Sequence[offered.ProviderFacts],
 ) -> str:
-    """Return why no provider serves a group, for the server's owner.
+    """Return why no provider serves a group, without hosts.
 
     :param suited: the providers that have its traits.
     """

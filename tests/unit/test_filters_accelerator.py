@@ -10,6 +10,7 @@ from filters import facts, request
 
 pytest.importorskip("nova", reason="the scheduler's seam needs Nova")
 
+from keystoneauth1 import exceptions as ks_exc
 from nova import context, exception, objects
 from nova.scheduler import host_manager, request_filter
 from nova.scheduler.client import report
@@ -213,3 +214,18 @@ def test_whatever_nova_s_client_raises_is_one_error(
 
     with pytest.raises(facts.FactsError, match="no catalog"):
         accelerator_placement.placement_getter()("/resource_providers")
+
+
+def test_credentials_in_a_client_s_words_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An endpoint_override may carry a user and a password."""
+
+    def unreachable() -> NoReturn:
+        raise ks_exc.ConnectFailure("no way to http://who:secret@placement:1")
+
+    monkeypatch.setattr(report, "report_client_singleton", unreachable)
+
+    with pytest.raises(facts.FactsError, match="//placement:1") as caught:
+        accelerator_placement.placement_getter()("/resource_providers")
+    assert "secret" not in str(caught.value)

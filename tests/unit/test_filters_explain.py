@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import dataclasses
+
 from filters import explain, offered, request
 
 SPECS = {
@@ -121,8 +123,22 @@ def test_no_host_is_named_to_the_server_s_owner_and_it_fits_the_fault() -> (
 ):
     refusal = describe(card("u1", (4, 4), (32768, 32768), "CUSTOM_VGPU_X"))
 
-    assert "host1" not in refusal.summary
-    assert len(refusal.summary) <= ROOM
+    assert "host1" not in refusal.fault
+    assert len(refusal.fault) <= ROOM
+
+
+def test_a_pinned_device_is_not_named_to_the_server_s_owner() -> None:
+    """Its trait names a host and a PCI address."""
+    pin = "CUSTOM_DEVICE_AT_HOST1_0000_65_00_0"
+    group = dataclasses.replace(GROUP, required=GROUP.required | {pin})
+
+    refusal = explain.describe(
+        group, [card("u1", (4, 4), (32768, 32768), "CUSTOM_VGPU_X")], {}
+    )
+
+    assert "with one device, CUSTOM_VGPU_X" in refusal.fault
+    assert "HOST1" not in refusal.fault
+    assert pin in str(refusal)
 
 
 def test_a_large_cloud_does_not_flood_the_log() -> None:
