@@ -111,14 +111,24 @@ class Card:
         facts = self.model_facts
         return facts is None or facts.can_mig
 
-    @property
+    @functools.cached_property
     def is_mixed(self) -> bool:
-        """Return whether vGPUs of several sizes may share the card."""
+        """Return whether vGPUs of several sizes may share the card.
+
+        Without NVML vGPUs of several sizes that exist tell; what could be
+        created does not, as types of all sizes are listed by an empty card
+        in either mode. Else policy is believed.
+        """
         if self.is_mig or not self.can_mix:
             return False
         if self.told.is_mixed is not None:
             return self.told.is_mixed
-        return bool(self.rule.is_mixed)
+        sizes = {
+            self.types[one.profile][1].size
+            for one in self.partitions
+            if one.profile in self.types
+        }
+        return len(sizes - {0}) > 1 or bool(self.rule.is_mixed)
 
     @property
     def can_mix(self) -> bool:

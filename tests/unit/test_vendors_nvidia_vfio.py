@@ -5,6 +5,8 @@ import dataclasses
 import errno
 import json
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -399,6 +401,44 @@ def test_places_are_known_in_mixed_mode(tmp_path: pathlib.Path) -> None:
     choice = packing.choose(card, "L40S-24Q")
     assert choice is not None
     assert choice.start == 24
+
+
+def test_without_nvml_vgpus_of_several_sizes_tell_the_mode(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Read as equal-size, the card would offer one of its sizes alone."""
+
+    def layout(vgpus: dict[str, int]) -> model.Layout:
+        root = tmp_path / str(len(list(tmp_path.iterdir())))
+        build.build(with_vgpus(vgpus), root)
+        card = look.device(look.read(root), EMPTY)
+        assert len(card.partitions) == len(vgpus)
+        return card.geometry.layout
+
+    assert layout({"0": 1, "1": 2}) is model.Layout.MIXED
+    assert layout({"0": 1, "1": 1}) is not model.Layout.MIXED
+    assert layout({"0": 1}) is not model.Layout.MIXED
+
+
+def with_vgpus(vgpus: Mapping[str, int]) -> dict[str, Any]:
+    """Return a host with one L40S whose VFs have vGPUs, by type's number."""
+    types = [[1, "NVIDIA L40S-8Q"], [2, "NVIDIA L40S-16Q"]]
+    function = {
+        "address": EMPTY,
+        "id": "10de:26b9",
+        "class": "030200",
+        "driver": "nvidia",
+        "group": 1,
+        "vfs": {
+            "total": 32,
+            "count": 32,
+            "offset": 4,
+            "driver": "nvidia",
+            "first_group": 10,
+            "vgpus": {"creatable": types, "current": vgpus},
+        },
+    }
+    return {"functions": [function]}
 
 
 def test_places_of_nvml_come_before_those_of_the_catalogue(
