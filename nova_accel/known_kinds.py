@@ -87,6 +87,8 @@ _KINDS = (
             "1da3:1063": "Gaudi3",
         },
     ),
+    # The same driver's card for inference.
+    Kind(word="GOYA", models={"1da3:0001": "Goya"}),
     # Huawei's driver (devdrv_device_driver) and OpenStack Cyborg.
     Kind(
         word="ASCEND",

@@ -39,7 +39,12 @@ TOP = "/sys"
 VGPU_CONFIG = "/usr/share/nvidia/vgpu/vgpuConfig.xml"
 # Names of PCI devices: 1.6 MB in 2026, by package hwdata or pci.ids.
 PCI_IDS = ("/usr/share/hwdata/pci.ids", "/usr/share/misc/pci.ids")
-_LIMITS = dict.fromkeys((VGPU_CONFIG, *PCI_IDS), 4 * 1024 * 1024)
+# The release of the running kernel, at most 64 bytes (utsname(2)).
+KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
+_LIMITS = {
+    **dict.fromkeys((VGPU_CONFIG, *PCI_IDS), 4 * 1024 * 1024),
+    KERNEL_RELEASE: 64,
+}
 _ON_THE_WAY = frozenset(
     path[:end]
     for path in _LIMITS

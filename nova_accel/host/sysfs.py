@@ -24,6 +24,7 @@ _MDEVS = "/sys/bus/mdev/devices"
 _MODULES = "/sys/module"
 # What every 16-bit read gives once a function is gone from its bus.
 _GONE = 0xFFFF
+_RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})\b")
 _ATTRIBUTE = re.compile(r"[A-Za-z0-9_][\w.\-]*(?:/[A-Za-z0-9_][\w.\-]*)*")
 
 
@@ -116,6 +117,15 @@ class HostReader:
             return self.files.text(f"{_MODULES}/{name}/version").strip()
         except errors.UnreadableError:
             return ""  # not loaded, built in, or without a version
+
+    def kernel_version(self) -> tuple[int, int]:
+        """Return the kernel's version, as (6, 6), or (0, 0) if unknown."""
+        try:
+            release = self.files.text(fs.KERNEL_RELEASE)
+        except errors.UnreadableError:
+            return (0, 0)
+        found = _RELEASE.match(release)
+        return (int(found[1]), int(found[2])) if found else (0, 0)
 
     def names(self, address: str, place: str = "") -> tuple[str, ...]:
         """Return what is in a function's directory, sorted.

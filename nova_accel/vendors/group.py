@@ -24,6 +24,11 @@ UNKNOWN = "unknown"
 _FRAMEBUFFER = re.compile(r"fb\d+")
 _DRM_CARD = re.compile(r"card\d+")
 
+# How Intel's driver names its IOMMUs (drivers/iommu/intel/dmar.c).
+_INTEL_IOMMU = "dmar"
+# The first Linux that refuses groups with direct regions on every IOMMU.
+_REQUIRES_DIRECT = (6, 6)
+
 NO_GROUP = (
     "it is in no IOMMU group; switch the IOMMU on in the firmware and on"
     " the kernel's command line (intel_iommu=on, amd_iommu=on)"
@@ -73,6 +78,12 @@ def objection(
     if function.iommu_group is None:
         return NO_GROUP
     group = f"IOMMU group {function.iommu_group}"
+    if _is_mapped_by_firmware(function, host):
+        return (
+            f"the firmware has memory of its own mapped in its {group}"
+            " (RMRR, IVMD or RMR), and the kernel refuses such groups to"
+            " guests; look for a firmware setting that drops this mapping"
+        )
     if not function.group_members:
         return f"the members of {group} are unknown"
     unknown = host.unknown()
@@ -89,6 +100,31 @@ def objection(
                 f" by the host's driver {other.driver}; {mend}"
             )
     return ""
+
+
+def _is_mapped_by_firmware(
+    function: pci.PciFunction, host: sysfs.HostReader
+) -> bool:
+    """Return whether the kernel keeps a group for the firmware's mappings.
+
+    A direct region that may not go away bars its group on Linux 6.6
+    (drivers/iommu/iommu.c, require_direct), and before that where Intel's
+    driver has the IOMMU (device_rmrr_is_locked). Regions that may go away,
+    as those of displays, are called direct-relaxable.
+    """
+    address = str(function.address)
+    try:
+        regions = host.attribute(address, "iommu_group/reserved_regions")
+    except errors.UnreadableError:
+        return False  # the attribute is not there before Linux 4.11
+    if not any(line.split()[2:] == ["direct"] for line in regions.split("\n")):
+        return False
+    try:
+        if host.target(address, "iommu").startswith(_INTEL_IOMMU):
+            return True
+    except errors.UnreadableError:
+        pass  # an IOMMU that does not show itself is none of Intel's
+    return host.kernel_version() >= _REQUIRES_DIRECT
 
 
 def reset_objection(function: pci.PciFunction, host: sysfs.HostReader) -> str:

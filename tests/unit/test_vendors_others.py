@@ -173,7 +173,7 @@ def test_kinds_are_told_by_ids_or_class() -> None:
         known_kinds.NVME
     )
     assert known_kinds.find(function("144d", "a824", 0x010601)) is None
-    assert known_kinds.find(function("1da3", "0001", 0x120000)) is None
+    assert known_kinds.find(function("1da3", "ffff", 0x120000)) is None
     assert known_kinds.find_model(function("1ae0", "0027")) == "TPU v3"
     assert known_kinds.find_model(function("10de", "0027")) == ""
     assert known_kinds.find_qat(function("8086", "37c8")) is not None
@@ -188,6 +188,7 @@ def test_every_class_of_ours_is_a_request_for_an_accelerator() -> None:
         "CUSTOM_ASCEND",
         "CUSTOM_DSA",
         "CUSTOM_GAUDI",
+        "CUSTOM_GOYA",
         "CUSTOM_IAA",
         "CUSTOM_NVME",
         "CUSTOM_NVME_VF",

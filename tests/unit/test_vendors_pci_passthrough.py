@@ -344,3 +344,42 @@ def test_nothing_is_to_be_made_or_unmade(tmp_path: pathlib.Path) -> None:
     )
     driver = pci_passthrough.PciPassthroughDriver()
     assert driver.plan_prepare(claim) == driver.plan_release(claim) == ()
+
+
+@pytest.mark.parametrize(
+    ("regions", "iommu", "release", "is_refused"),
+    [
+        ("direct", "dmar3", "5.14.0-70.el9.x86_64", True),
+        ("direct", "ivhd0", "6.6.2", True),
+        ("direct", "smmu3.0x0000000a", "6.12.0+deb13", True),
+        ("direct", "ivhd0", "6.1.0-40-amd64", False),
+        ("direct", "ivhd0", None, False),
+        ("direct-relaxable", "dmar3", "6.6.2", False),
+        ("reserved", "dmar3", "6.6.2", False),
+        (None, "dmar3", "6.6.2", False),
+    ],
+)
+def test_memory_that_the_firmware_keeps_mapped_bars_a_group(
+    tmp_path: pathlib.Path,
+    regions: str | None,
+    iommu: str,
+    release: str | None,
+    is_refused: bool,
+) -> None:
+    """The kernel refuses such a group when the guest starts (EINVAL)."""
+    build.build({"functions": [gpu()]}, tmp_path)
+    group = tmp_path / "sys/kernel/iommu_groups/1"
+    if regions is not None:
+        (group / "reserved_regions").write_text(
+            f"0x000000006c000000 0x000000006dffffff {regions}\n"
+            "0x00000000fee00000 0x00000000feefffff msi\n"
+        )
+    link = tmp_path / "sys/bus/pci/devices" / GPU / "iommu"
+    link.symlink_to(f"../../virtual/iommu/{iommu}")
+    if release is not None:
+        running = tmp_path / "proc/sys/kernel/osrelease"
+        running.parent.mkdir(parents=True)
+        running.write_text(f"{release}\n")
+    state = look.read(tmp_path)
+    assert bool(state.devices) is not is_refused
+    assert ("firmware" in look.reasons(state, GPU)) is is_refused
