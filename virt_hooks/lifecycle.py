@@ -18,6 +18,7 @@ from nova_accel import (
     plugin,
     policy,
     providers,
+    scrub,
 )
 from nova_accel.host import (
     execute,
@@ -488,13 +489,13 @@ class Lifecycle:
     def _check_serials(
         self, consumer: str, found: tuple[model.Claim, ...]
     ) -> None:
-        """Note the devices of whole functions that a server is given.
+        """Note the devices of functions that a server is given as they are.
 
         :raises ClaimError: one is not the device that it was.
         """
         if self.serials is None:
             return
-        for claim in filter(_is_whole, found):
+        for claim in filter(scrub.addresses, found):
             self.serials.check(consumer, claim.slot)
 
     def _look_at(
@@ -531,8 +532,3 @@ class Lifecycle:
                 consumer, "this compute node has not registered itself yet"
             )
         return self.root
-
-
-def _is_whole(claim: model.Claim) -> bool:
-    """Return whether a claim is of a whole function, known by address."""
-    return claim.technology == "passthrough"

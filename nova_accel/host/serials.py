@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serial numbers of the whole functions that servers were given.
+"""Serial numbers of the functions that servers were given as they are.
 
-A slot of a whole function is its PCI address. After PCI buses were
-renumbered, or disks were swapped, another device has the address, and with
-it the data of another server. One note for each slot says which server has
-it, and which serial numbers its device had: that of an NVMe controller
+A slot of a whole function, or of a VF, is its PCI address. After PCI buses
+were renumbered, or disks were swapped, another device has the address, and
+with it the data of another server. One note for each slot says which server
+has it, and which serial numbers its device had: that of an NVMe controller
 (drivers/nvme/host/sysfs.c, ``serial``), and the PCI Device Serial
-Number. A number that can't be read, as that of an NVMe controller that a
+Number. A VF of an NVMe controller is known by the numbers of its PF and its
+own number there; other VFs have no data that outlasts their reset, and no
+numbers. A number that can't be read, as that of an NVMe controller that a
 guest has, is unknown, and never a reason to refuse.
 """
 
@@ -20,6 +22,8 @@ from nova_accel.host import fs, notes, privileged, sysfs
 
 LOG = logging.getLogger(__name__)
 
+# Non-volatile memory controllers (PCI Code and ID Assignment, 1.9).
+_NVME_CLASS = "0x0108"
 Numbers = Mapping[str, str]
 
 
@@ -177,15 +181,43 @@ def read_numbers(root: str, address: str) -> Numbers:
     The PCI serial number is beyond what users may read of configuration
     space, so Nova's privileged daemon reads it.
     """
+    host = sysfs.HostReader(source=fs.Disk(root))
+    try:
+        pf = host.target(address, "physfn")
+    except (errors.UnreadableError, errors.MalformedError):
+        return _read_own(host, root, address)
+    index = _vf_index(host, pf, address)
+    if not index:
+        return {}
+    return {
+        kind: f"{text} VF {index}"
+        for kind, text in _read_own(host, root, pf).items()
+    }
+
+
+def _vf_index(host: sysfs.HostReader, pf: str, address: str) -> str:
+    """Return a VF's number on its NVMe controller, empty for other VFs."""
+    try:
+        if not host.attribute(address, "class").startswith(_NVME_CLASS):
+            return ""
+        for name in host.names(pf):
+            index = name.removeprefix("virtfn")
+            if index != name and host.target(pf, name) == address:
+                return index
+    except (errors.UnreadableError, errors.MalformedError) as error:
+        LOG.debug("No serial number of VF %s: %s", address, error)
+    return ""
+
+
+def _read_own(host: sysfs.HostReader, root: str, address: str) -> Numbers:
     number, dsn = privileged.read_serial(root, address)
     if number:
         LOG.debug("No PCI serial number of %s: errno %s", address, number)
-    found = {"nvme": _read_nvme(root, address), "dsn": dsn}
+    found = {"nvme": _read_nvme(host, address), "dsn": dsn}
     return {kind: text for kind, text in found.items() if text}
 
 
-def _read_nvme(root: str, address: str) -> str:
-    host = sysfs.HostReader(source=fs.Disk(root))
+def _read_nvme(host: sysfs.HostReader, address: str) -> str:
     try:
         for name in host.names(address, "nvme"):
             return host.attribute(address, f"nvme/{name}/serial").strip()

@@ -18,26 +18,32 @@ from tests.simulated_scrub import fault, give, resets, slot, started
 from virt_hooks import connection, lifecycle
 
 pytestmark = pytest.mark.usefixtures("own_rights")
-ONE, TWO = "0000:71:00.0", "0000:72:00.0"
+ONE, TWO, THREE = "0000:71:00.0", "0000:72:00.0", "0000:73:00.0"
 NVME = "0000:71:00.0"
 
 
 @contextmanager
 def booted(
-    tmp_path: pathlib.Path, *numbers: int
+    tmp_path: pathlib.Path, *numbers: int, vf_class: int = 0
 ) -> Iterator[fakehost.Controller]:
-    """Yield a host whose GPUs have these serial numbers."""
+    """Yield a host whose GPUs have these serial numbers.
+
+    :param vf_class: cards of this class, with VFs, are there instead.
+    """
     if reason := fakehost.missing():
         pytest.skip(reason)
+    places = (ONE, THREE if vf_class else TWO)
     cards = (
         fakehost.PciCard(
             address=address,
             vendor=0x10DE,
             device=0x1E07,
-            class_code=0x030000,
+            class_code=vf_class or 0x030000,
             serial=number,
+            total_vfs=4 if vf_class else 0,
+            enabled_vfs=4 if vf_class else 0,
         )
-        for address, number in zip((ONE, TWO), numbers, strict=False)
+        for address, number in zip(places, numbers, strict=False)
     )
     root = tmp_path / f"host-{'-'.join(map(str, numbers))}"
     with fakehost.simulated_sysfs(
@@ -200,6 +206,37 @@ def test_the_serial_of_an_nvme_controller(tmp_path: pathlib.Path) -> None:
     (function / "nvme/nvme0/serial").unlink()  # a guest has it
     kept.check(A, NVME)
     assert not kept.objection(NVME)
+
+
+def test_vfs_of_nvme_controllers_are_known_by_their_pf(
+    tmp_path: pathlib.Path, state: pathlib.Path
+) -> None:
+    """A namespace keeps its data through the reset of its VF."""
+
+    def claim(server: str, vf: str) -> None:
+        one = slot(life, f"{vf[:-1]}0", vf)
+        life.recall(server, (one,))
+        give(life, one, server)
+
+    with booted(tmp_path, 1, 2, vf_class=0x010802) as kernel:
+        life = started(kernel, state)
+        claim(A, f"{ONE[:-1]}1")
+        claim(B, f"{ONE[:-1]}2")
+        claim("third", f"{THREE[:-1]}3")
+    with booted(tmp_path, 2, 1, vf_class=0x010802) as kernel:
+        life = started(kernel, state)
+        with pytest.raises(errors.ClaimError, match="is another device"):
+            claim(A, f"{ONE[:-1]}1")
+        with pytest.raises(errors.ClaimError, match=f"that server {B} had"):
+            claim("fourth", f"{THREE[:-1]}2")
+        claim("fourth", f"{THREE[:-1]}4")
+
+
+def test_other_vfs_have_no_numbers(tmp_path: pathlib.Path) -> None:
+    """They have nothing that outlasts their reset, and may be renumbered."""
+    with booted(tmp_path, 1, 2, vf_class=0x120000) as kernel:
+        assert serials.read_numbers(str(kernel.root), ONE)
+        assert not serials.read_numbers(str(kernel.root), f"{ONE[:-1]}1")
 
 
 def test_numbers_that_were_unknown_are_added(tmp_path: pathlib.Path) -> None:
