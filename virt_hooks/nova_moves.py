@@ -11,7 +11,7 @@ from typing import Any
 from nova.virt.libvirt import driver
 
 from nova_accel import model
-from virt_hooks import connection, nova_bypass, nova_report, slots
+from virt_hooks import book, connection, nova_bypass, nova_report, slots
 
 
 class MovingDriver(driver.LibvirtDriver):
@@ -63,14 +63,18 @@ class MovingDriver(driver.LibvirtDriver):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Give back to the server what it had here."""
+        """Give back to the server what it had here.
+
+        Claims on the slots of the new size are left only if their release
+        failed. They become the migration's, which ends with this, and so
+        the next pass releases them.
+        """
         with nova_report.logged("can't fetch bitstreams"):
             self._bring(context, instance)
-        self._accel.book.hand_over(
-            migration.uuid,
-            instance.uuid,
-            slots.of_resources(instance.resources),
-        )
+        claims, old = self._accel.book, slots.of_resources(instance.resources)
+        new = book.without(claims.claims_of(instance.uuid), old)
+        claims.hand_over(instance.uuid, migration.uuid, book.slots_of(new))
+        claims.hand_over(migration.uuid, instance.uuid, old)
         return super().finish_revert_migration(
             context, instance, network_info, migration, *args, **kwargs
         )
