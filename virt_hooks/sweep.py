@@ -3,11 +3,10 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from nova_accel import claims as found_claims
 from nova_accel import errors, inventory, matching, model, providers
-from nova_accel.host import quarantine
 from virt_hooks import book, cards, connection, recover, unmaking
 
 LOG = logging.getLogger(__name__)
@@ -16,8 +15,6 @@ LOG = logging.getLogger(__name__)
 # operator may take minutes for each. The next pass cleans the others, and so
 # does the next server of each.
 CLEAN_S = 60.0
-
-Notes = Mapping[str, quarantine.Unreleased]
 
 
 class Sweeper:
@@ -75,11 +72,14 @@ class Sweeper:
         root: providers.ProviderRoot,
         device: model.Device,
         use: connection.HostdevUse,
-        notes: Notes | None,
+        notes: unmaking.Notes | None,
     ) -> Iterator[model.Claim]:
         """Unmake the orphans of a card; yield what they stood for."""
         host = model.HostState(devices=(device,))
+        if notes is not None:
+            notes = self._release.adapt_notes(device, notes)
         if device.technology in recover.NAMELESS:
+            self._note_typed(device, notes)
             self._forget_unmade(device, notes or {})
         known = self._release.made(host, notes or {})
         held = self._book.claims()
@@ -106,7 +106,7 @@ class Sweeper:
         if device.technology in matching.WHOLE and notes is not None:
             self._clean_functions(root, device, use, notes)
 
-    def _read_notes(self) -> Notes | None:
+    def _read_notes(self) -> unmaking.Notes | None:
         """Return the notes on unclean functions, None if unknown."""
         try:
             notes = self._release.notes()
@@ -118,7 +118,9 @@ class Sweeper:
         self._is_unknown = False
         return notes
 
-    def _forget_unmade(self, device: model.Device, notes: Notes) -> None:
+    def _forget_unmade(
+        self, device: model.Device, notes: unmaking.Notes
+    ) -> None:
         """Forget typed functions that were cleared or typed by other means."""
         claimed = {claim.handle for claim in self._book.claims()}
         profiles = {p.handle: p.profile for p in device.partitions}
@@ -139,12 +141,28 @@ class Sweeper:
             ):
                 self._release.note_clean(address)
 
+    def _note_typed(
+        self, device: model.Device, notes: unmaking.Notes | None
+    ) -> None:
+        """Note the typed functions of servers that have no note yet.
+
+        They were assigned before there were notes.
+        """
+        for claim in self._book.claims():
+            if (
+                notes is not None
+                and claim.device == device.address
+                and claim.slot not in notes
+                and claim.state is model.ClaimState.MADE
+            ):
+                self._note(claim)
+
     def _clean_functions(
         self,
         root: providers.ProviderRoot,
         device: model.Device,
         use: connection.HostdevUse,
-        notes: Notes,
+        notes: unmaking.Notes,
     ) -> None:
         """Clean the functions of a device that no server has any more.
 

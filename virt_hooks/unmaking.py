@@ -35,6 +35,9 @@ _BIND_S, _BIND_STEP_S = 5.0, 0.25
 # Seconds during which the kernel may still make what it was asked for: the
 # write that timed out goes on in the driver, for minutes with a busy GPU.
 _LATE_S = 600.0
+# Technologies whose devices are cleaned as a whole.
+_IN_ONE = matching.WHOLE - {"vf"}
+Notes = Mapping[str, quarantine.Unreleased]
 _UNSCRUBBED = "could not be scrubbed after its last server"
 
 
@@ -95,7 +98,7 @@ class Unmaking:
             if claim.technology not in matching.WHOLE
             and self._drivers[claim.plugin].plan_release(claim)
         ]
-        unclean = self._unclean(consumer, present)
+        unclean = self._unclean(consumer, present, host)
         use = connection.HostdevUse()
         if leftovers or unclean:
             use = self._programs.uses(False)
@@ -123,7 +126,7 @@ class Unmaking:
     def made(
         self,
         host: model.HostState,
-        notes: Mapping[str, quarantine.Unreleased] | None = None,
+        notes: Notes | None = None,
     ) -> Mapping[str, model.Claim]:
         """Return the claims whose partitions this library made, by handle.
 
@@ -156,7 +159,7 @@ class Unmaking:
                     )
         return made
 
-    def notes(self) -> Mapping[str, quarantine.Unreleased]:
+    def notes(self) -> Notes:
         """Return the notes on functions that were not seen clean.
 
         :raises UnreadableError: the directory can't be listed.
@@ -189,14 +192,66 @@ class Unmaking:
             return False
 
     def _unclean(
-        self, consumer: str, present: Iterable[model.Claim]
+        self,
+        consumer: str,
+        present: Iterable[model.Claim],
+        host: model.HostState,
     ) -> list[model.Claim]:
-        """Return claims on functions that another consumer left unclean."""
+        """Return claims on functions that another consumer left unclean.
+
+        :raises ClaimError: the use of a card was changed before it was seen
+            clean.
+        """
         whole = [c for c in present if c.technology in matching.WHOLE]
         if not whole:
             return []
         notes = self.notes()
+        for address in {claim.device for claim in whole}:
+            if (device := host.device(address)) is None:
+                continue
+            notes = self.adapt_notes(device, notes)
+            current = self._host.state.device(address)
+            if current is not None and current.fault and not device.fault:
+                raise errors.ClaimError(consumer, current.fault)
         return [c for c in whole if _is_left(notes.get(c.slot), consumer)]
+
+    def adapt_notes(
+        self, device: model.Device, notes: Notes
+    ) -> Notes:
+        """Return the notes after those of a device's former use are adapted.
+
+        A card that is offered in another way than before has other slots
+        than the notes name. Where it is offered whole, the scrub of the card
+        covers its VFs, so their notes become the card's. Where it is offered
+        in parts, no part can be cleaned of what a server left in the card,
+        so the card is set aside.
+        """
+        faulted, found = self._programs.faulted, dict(notes)
+        held = {claim.slot for claim in self._book.claims()}
+        for note in notes.values():
+            if (
+                faulted is None
+                or note.device != device.address
+                or note.address in {*device.slots, *held}
+            ):
+                continue
+            if device.technology in _IN_ONE and device.slots:
+                try:
+                    moved = faulted.move_note(note, device.slots[0])
+                except OSError as error:
+                    LOG.error("the note on %s stays: %s", note.address, error)
+                    continue
+                del found[note.address]
+                found[moved.address] = moved
+            elif note.address == device.address:
+                self._set_aside(
+                    device.address,
+                    f"its use was changed before {note.address} was seen"
+                    f" clean; server {note.consumer} had it: reset the card",
+                )
+                faulted.note_clean(note.address)
+                del found[note.address]
+        return found
 
     def _clean_all(
         self,

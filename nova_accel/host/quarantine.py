@@ -176,6 +176,17 @@ class Quarantine:
                 )
             )
 
+    def move_note(self, note: Unreleased, address: str) -> Unreleased:
+        """Replace a note by the same one on another function; return that.
+
+        :raises OSError: the note can't be written.
+        """
+        moved = dataclasses.replace(note, address=address)
+        with self._guard:
+            self._unreleased.write(moved)
+        self.note_clean(note.address)
+        return moved
+
     def note_clean(self, address: str) -> None:
         """Remove the note on a function that was seen clean.
 

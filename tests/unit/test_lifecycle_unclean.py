@@ -4,13 +4,16 @@
 Each test lets the service forget a release in another way.
 """
 
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from nova_accel import errors
+from nova_accel import errors, policy
 from nova_accel.host import quarantine
-from tests import simulated_scrub
+from tests import simulated_fpga, simulated_scrub
 from tests.lab import fakehost
 from tests.simulated import A, B, stopped
 from tests.simulated_scrub import (
@@ -24,7 +27,7 @@ from tests.simulated_scrub import (
     slot,
     started,
 )
-from virt_hooks import connection, sweep
+from virt_hooks import connection, lifecycle, sweep
 
 pytestmark = pytest.mark.usefixtures("own_rights")
 SPEC = simulated_scrub.SPEC
@@ -124,6 +127,80 @@ def test_the_server_itself_gets_its_function_as_it_left_it(
     later = started(kernel, state)
     give(later, slot(later, GPU))
     assert resets(kernel) == []
+
+
+def used(
+    kernel: fakehost.Controller, state: Path, use: str
+) -> lifecycle.Lifecycle:
+    """Return a service that has arranged and tidied a card for a use."""
+    rule = f'{{"address": "{FLEX}", "use": {use}}}'
+    life = simulated_fpga.started(
+        kernel.root, policy.parse_policy([rule]), state
+    )
+    life.arrange()
+    life.tidy(IDLE)
+    return life
+
+
+def test_a_card_that_was_given_whole_is_not_offered_in_parts_unclean(
+    tmp_path: Path, state: Path
+) -> None:
+    """Its VFs can be reset, and the card that has the data can't."""
+    with without_vfs(tmp_path) as kernel:
+        before = used(kernel, state, '"passthrough"')
+        give(before, slot(before, FLEX))
+        later = used(kernel, state, '"vf", "num_vfs": 2')
+        assert "its use was changed" in fault(later, FLEX)
+        assert simulated_scrub.reserved(later, FLEX)
+        notes = quarantine.Quarantine(str(state))
+        assert not notes.unreleased()
+        notes.heal([FLEX])
+        healed = used(kernel, state, '"vf", "num_vfs": 2')
+        give(healed, slot(healed, FLEX, FLEX_VF), B)
+
+
+def test_a_spawn_before_the_first_pass_gets_no_part_of_an_unclean_card(
+    tmp_path: Path, state: Path
+) -> None:
+    with without_vfs(tmp_path) as kernel:
+        before = used(kernel, state, '"passthrough"')
+        claim = give(before, slot(before, FLEX))
+        before.release(A, (slot(before, FLEX),), stopped)
+        later = used(kernel, state, '"vf", "num_vfs": 2')
+        quarantine.Quarantine(str(state)).note_assigned(claim)
+        with pytest.raises(errors.ClaimError, match="its use was changed"):
+            give(later, slot(later, FLEX, FLEX_VF), B)
+
+
+def test_the_scrub_of_a_card_covers_its_former_vfs(
+    tmp_path: Path, state: Path
+) -> None:
+    with without_vfs(tmp_path) as kernel:
+        before = used(kernel, state, '"vf", "num_vfs": 2')
+        give(before, slot(before, FLEX, FLEX_VF))
+        count = kernel.root / "sys/bus/pci/devices" / FLEX / "sriov_numvfs"
+        count.write_text("0")
+        later = used(kernel, state, '"passthrough", "scrub": "reset"')
+        assert resets(kernel) == [FLEX]
+        assert not quarantine.Quarantine(str(state)).unreleased()
+        give(later, slot(later, FLEX), B)
+
+
+@contextmanager
+def without_vfs(tmp_path: Path) -> Iterator[fakehost.Controller]:
+    """Yield a host with one card whose VFs are not enabled."""
+    if reason := fakehost.missing():
+        pytest.skip(reason)
+    (card,) = (
+        card
+        for card in SPEC.cards
+        if isinstance(card, fakehost.PciCard) and card.address == FLEX
+    )
+    empty = dataclasses.replace(card, enabled_vfs=0)
+    with fakehost.simulated_sysfs(
+        fakehost.HostSpec(cards=(empty,)), tmp_path / "host"
+    ) as kernel:
+        yield kernel
 
 
 def test_a_note_that_cannot_be_written_refuses_the_server(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.host import privileged
+from nova_accel.host import privileged, quarantine
 from tests import simulated_vfio
 from tests.lab import fakehost
 from tests.simulated import IDLE, A, B, node, stopped
@@ -91,6 +91,21 @@ def test_what_an_operator_types_after_a_failed_release_stays(
     life.tidy(IDLE)
     assert types(kernel) == {FIRST: EIGHT}
     assert node(life, GPU).inventories["VGPU"].reserved == 1
+
+
+def test_a_server_from_before_there_were_notes_gets_one(
+    kernel: fakehost.Controller, tmp_path: Path
+) -> None:
+    """Else its VF would stay typed if it went while the service is down."""
+    before = started(kernel, state_dir=str(tmp_path))
+    before.ensure(A, (asks(),), (slot(),))
+    quarantine.Quarantine(str(tmp_path)).note_clean(FIRST)
+    upgraded = started(kernel, state_dir=str(tmp_path))
+    upgraded.recall(A, (slot(),))
+    upgraded.tidy(IDLE)
+    later = started(kernel, state_dir=str(tmp_path))
+    later.tidy(IDLE)
+    assert types(kernel) == {}
 
 
 def test_a_failed_release_is_not_forgotten_while_the_type_is_unreadable(
