@@ -269,7 +269,19 @@ class AccelLibvirtDriver(
                 self._rebuilt.look()
             with nova_report.logged("can't fetch bitstreams"):
                 self._bring(context, instance)
-            return super()._hard_reboot(context, instance, *args, **kwargs)
+            try:
+                return super()._hard_reboot(context, instance, *args, **kwargs)
+            finally:
+                if not self._accel.claims_of(instance.uuid):
+                    self._note_orphaned_guest()
+
+    def _note_orphaned_guest(self) -> None:
+        """Note what a guest has whose server was deleted while it started.
+
+        The delete has released its claims, and a function counts as clean.
+        """
+        with nova_report.logged("can't note what guests have"):
+            self._accel.tidy_now()
 
     @nova_bypass.accelerators_only
     def unrescue(self, context: Any, instance: Any) -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Releases that fail, or that Nova never asks for: a later pass does them."""
 
+import contextlib
+import pkgutil
 import threading
 from typing import Any
 
@@ -42,10 +44,13 @@ class Releases(operations.OperationsTestBase):
             if write["path"].endswith("/reset")
         ]
 
-    def assert_clean(self, functions: set[str], host: str = "host1") -> None:
-        """Check that plain functions were reset since a server had them."""
+    def assert_clean(self, functions: set[str], since: int = 0) -> None:
+        """Check that plain functions were reset since a server had them.
+
+        :param since: how many resets there were while the server ran.
+        """
         if self.technology is technologies.WHOLE:
-            self.assertTrue(functions <= {*self.resets(host)})
+            self.assertTrue(functions <= {*self.resets()[since:]})
 
     def lose_libvirt(self, times: int) -> None:
         """Let libvirt fail the look-up that a release begins with."""
@@ -88,33 +93,53 @@ class Releases(operations.OperationsTestBase):
 
     def test_delete_while_a_start_runs(self) -> None:
         """Nova does not serialise the two."""
+        functions = self.delete_during_start(
+            "tests.functional.nova.libvirtd.Domain.createWithFlags"
+        )
+        self.assertEqual([], self.connection().listAllDomains())
+        self.holds_nothing()
+        self.assert_clean(functions)
+
+    def test_delete_before_a_start_defines_the_guest(self) -> None:
+        """The guest runs nevertheless, and ends outside Nova."""
+        functions = self.delete_during_start(
+            "nova.virt.libvirt.host.Host.write_instance_config"
+        )
+        count = len(self.resets())
+        for domain in list(self.connection().listAllDomains()):
+            domain.destroy()
+            domain.undefine()
+        self.holds_nothing()
+        self.assert_clean(functions, since=count)
+
+    def delete_during_start(self, where: str) -> set[str]:
+        """Delete a server while its start waits; return what it had.
+
+        :param where: the function before which the start waits.
+        """
         self.start_hosts("host1")
         server = self.boot(self.technology.small(self))
         functions = {*self.functions_of(server)}
         self._stop_server(server)
         going, deleted = threading.Event(), threading.Event()
-        stock = libvirtd.Domain.createWithFlags
+        stock = pkgutil.resolve_name(where)
 
-        def create(domain: Any, flags: int) -> None:
+        def wait(*args: Any, **kwargs: Any) -> Any:
             going.set()
             deleted.wait(30)
-            stock(domain, flags)
+            return stock(*args, **kwargs)
 
-        self.stub_out(
-            "tests.functional.nova.libvirtd.Domain.createWithFlags", create
-        )
+        self.stub_out(where, wait)
         compute = self.computes["host1"].manager
         instance = objects.Instance.get_by_uuid(
             self.context, server["id"], expected_attrs=["flavor", "resources"]
         )
 
         def start() -> None:
-            try:
+            # The server is gone: the start may fail.
+            with contextlib.suppress(Exception):
                 compute.driver.power_on(self.context, instance, [], {})
-            except Exception as error:
-                self.errors.append(error)
 
-        self.errors: list[Exception] = []
         starts = threading.Thread(target=start)
         starts.start()
         self.assertTrue(going.wait(30))
@@ -123,12 +148,7 @@ class Releases(operations.OperationsTestBase):
         finally:
             deleted.set()
             starts.join(30)
-        # A guest that started nevertheless is Nova's to reap.
-        for domain in list(self.connection().listAllDomains()):
-            domain.destroy()
-            domain.undefine()
-        self.holds_nothing()
-        self.assert_clean(functions)
+        return functions
 
     def connection(self) -> Any:
         return self.computes["host1"].driver._host.get_connection()
@@ -171,6 +191,22 @@ class Releases(operations.OperationsTestBase):
         self.holds_nothing()
 
 
+    def test_reverting_a_resize_in_place_fails(self) -> None:
+        """The old flavor has no accelerators, so no later change releases."""
+        self.flags(allow_resize_to_same_host=True)
+        self.start_hosts("host1")
+        self.power_off_to_move()
+        server = self.boot({}, host="host1")
+        self.resize(server, self.technology.small(self))
+        functions = {*self.functions_of(server)}
+        self.lose_libvirt(1)
+        self._revert_resize(server)
+        claims = self.computes["host1"].driver._accel.claims()
+        self.assertTrue(claims, "the release failed")
+        self.holds_nothing()
+        self.assert_clean(functions)
+
+
 def _busy(*_: Any, **__: Any) -> None:
     raise OSError(16, "Device or resource busy")
 
@@ -180,7 +216,11 @@ globals().update(
         Releases,
         technologies.MDEV,
         technologies.WHOLE,
-        also=(technologies.TYPED_VF,),
+        also=(
+            technologies.TYPED_VF,
+            technologies.PLAIN_VF,
+            technologies.REGION,
+        ),
     )
 )
 
