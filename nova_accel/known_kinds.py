@@ -13,6 +13,10 @@ from nova_accel import names, pci
 
 # Of functions that no kind below has: ``CUSTOM_PCI_144D_A824``.
 PCI_PREFIX = "CUSTOM_PCI_"
+# AMD gives its newest GPUs the class of processing accelerators (12). By
+# the class alone that could be a NIC, a DPU or an FPGA of another vendor.
+_ACCELERATOR = 0x12
+_AMD = "1002"
 # Cards whose VFs are theirs to make in their own way, by host driver: the
 # count must equal that of released ports, or a tool has to be asked.
 FPGA_DRIVERS = frozenset(
@@ -240,6 +244,13 @@ def is_console(function: pci.PciFunction) -> bool:
         function.vendor in _CONSOLE_VENDORS
         or f"{function.vendor}:{function.product}" in _CONSOLES
     )
+
+
+def is_gpu(function: pci.PciFunction) -> bool:
+    """Return whether a function is a GPU, by its class and vendor."""
+    if function.is_display:
+        return not is_console(function)
+    return function.vendor == _AMD and function.base_class == _ACCELERATOR
 
 
 def is_candidate(function: pci.PciFunction) -> bool:

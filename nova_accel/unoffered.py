@@ -156,8 +156,7 @@ def _advice(function: pci.PciFunction) -> str:
     if known_kinds.find_qat(function) and function.total_vfs:
         return "offered as VFs if a device_spec line sets num_vfs"
     kind = known_kinds.find(function)
-    is_gpu = function.is_display and not known_kinds.is_console(function)
-    if kind is None and not is_gpu:
+    if kind is None and not known_kinds.is_gpu(function):
         return (
             "of a kind that is offered only if a device_spec line names it"
         )

@@ -10,7 +10,15 @@ import errno
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from nova_accel import actions, errors, model, names, pci, policy
+from nova_accel import (
+    actions,
+    errors,
+    known_kinds,
+    model,
+    names,
+    pci,
+    policy,
+)
 from nova_accel.host import sysfs
 from nova_accel.vendors import group, vf_card
 
@@ -98,7 +106,7 @@ class AmdMxgpuDriver:
 
 
 def _is_ours(function: pci.PciFunction) -> bool:
-    return function.vendor == _AMD and group.is_gpu(function)
+    return function.vendor == _AMD and known_kinds.is_gpu(function)
 
 
 def _problem(function: pci.PciFunction, reason: str) -> model.Problem:

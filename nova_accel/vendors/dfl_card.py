@@ -126,7 +126,7 @@ def find(host: sysfs.HostReader) -> Iterator[Card]:
 def _is_apart(function: pci.PciFunction) -> bool:
     """Return whether a function is a part of no card."""
     is_virtual = function.vendor == _INTEL and function.product in _VIRTUAL
-    is_other = group.is_gpu(function) or known_kinds.find(function)
+    is_other = known_kinds.is_gpu(function) or known_kinds.find(function)
     return function.is_bridge or is_virtual or bool(is_other)
 
 

@@ -9,19 +9,18 @@ import errno
 import re
 from collections.abc import Collection, Iterator
 
-from nova_accel import errors, known_kinds, pci
+from nova_accel import errors, pci
 from nova_accel.host import sysfs
 
 # The kernel's own port driver does not claim the group
 # (drivers/pci/pcie/portdrv.c, driver_managed_dma).
 _PORT_DRIVER = "pcieport"
-# AMD gives its newest GPUs the class of processing accelerators (12). By
-# the class alone that could be a NIC, a DPU or an FPGA of another vendor.
-_ACCELERATOR = 0x12
-_AMD = "1002"
 # What the reader calls a driver that is bound and can't be told.
 UNKNOWN = "unknown"
 _FRAMEBUFFER = re.compile(r"fb\d+")
+# The device of a virtio function (drivers/virtio/virtio.c), which has the
+# function's framebuffer and connectors below it.
+_VIRTIO = re.compile(r"virtio\d+")
 _DRM_CARD = re.compile(r"card\d+")
 
 # How Intel's driver names its IOMMUs (drivers/iommu/intel/dmar.c).
@@ -33,13 +32,6 @@ NO_GROUP = (
     "it is in no IOMMU group; switch the IOMMU on in the firmware and on"
     " the kernel's command line (intel_iommu=on, amd_iommu=on)"
 )
-
-
-def is_gpu(function: pci.PciFunction) -> bool:
-    """Return whether a function is a GPU, by its class and vendor."""
-    if function.is_display:
-        return not known_kinds.is_console(function)
-    return function.vendor == _AMD and function.base_class == _ACCELERATOR
 
 
 def is_free(function: pci.PciFunction) -> bool:
@@ -154,9 +146,15 @@ def console_objection(
     if is_free(function):
         return ""
     address = str(function.address)
+    virtio = [n for n in entries(host, address) if _VIRTIO.fullmatch(n)]
     shown = next(
-        (n for n in entries(host, address, "graphics") if _is_fb(n)), ""
-    ) or next(_lit(host, address), "")
+        (
+            name
+            for place in ("", *(f"{name}/" for name in virtio))
+            for name in _shown(host, address, place)
+        ),
+        "",
+    )
     if not shown:
         return ""
     return (
@@ -165,20 +163,25 @@ def console_objection(
     )
 
 
-def _is_fb(name: str) -> bool:
-    return _FRAMEBUFFER.fullmatch(name) is not None
+def _shown(
+    host: sysfs.HostReader, address: str, place: str
+) -> Iterator[str]:
+    """Yield framebuffers, and connectors on which the host shows a picture.
 
-
-def _lit(host: sysfs.HostReader, address: str) -> Iterator[str]:
-    """Yield the connectors on which the host shows a picture."""
-    for card in entries(host, address, "drm"):
+    :param place: the directory that has them, below the function's.
+    """
+    for name in entries(host, address, f"{place}graphics"):
+        if _FRAMEBUFFER.fullmatch(name):
+            yield name
+    for card in entries(host, address, f"{place}drm"):
         if not _DRM_CARD.fullmatch(card):
             continue
-        for name in entries(host, address, f"drm/{card}"):
+        connectors = f"{place}drm/{card}"
+        for name in entries(host, address, connectors):
             if not name.startswith(f"{card}-"):
                 continue
             try:
-                word = host.attribute(address, f"drm/{card}/{name}/enabled")
+                word = host.attribute(address, f"{connectors}/{name}/enabled")
             except errors.UnreadableError:
                 continue
             if word == "enabled":

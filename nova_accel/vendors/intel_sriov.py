@@ -7,7 +7,7 @@ Both of Intel's kernel drivers, i915 and xe, enable VFs through
 
 from collections.abc import Iterator, Sequence
 
-from nova_accel import actions, model, pci, policy
+from nova_accel import actions, known_kinds, model, pci, policy
 from nova_accel.host import sysfs
 from nova_accel.vendors import group, intel_quotas, vf_card, vf_count
 
@@ -84,7 +84,7 @@ class IntelSriovDriver:
 
 
 def _is_ours(function: pci.PciFunction) -> bool:
-    return function.vendor == _INTEL and group.is_gpu(function)
+    return function.vendor == _INTEL and known_kinds.is_gpu(function)
 
 
 def _wrong(

@@ -10,9 +10,17 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from nova_accel import actions, model, names, packing, pci, policy, profiles
+from nova_accel import (
+    actions,
+    known_kinds,
+    model,
+    names,
+    packing,
+    pci,
+    policy,
+    profiles,
+)
 from nova_accel.host import sysfs
-from nova_accel.vendors import group
 
 # Upper bound of slots on one parent. vfio_ap reports 65535 free instances,
 # which says nothing of the hardware: AP has 256 adapters (0x00-0xff), and
@@ -132,7 +140,8 @@ class _Card:
 
     @property
     def is_gpu(self) -> bool:
-        return self.function is not None and group.is_gpu(self.function)
+        function = self.function
+        return function is not None and known_kinds.is_gpu(function)
 
     @property
     def resource_class(self) -> str:

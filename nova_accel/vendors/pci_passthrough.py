@@ -43,7 +43,8 @@ class PciPassthroughDriver:
             wanted = [f for f in unit if _is_wanted(f, rules)]
             if not wanted or _is_touched(unit, taken):
                 continue
-            first = next((f for f in wanted if group.is_gpu(f)), wanted[0])
+            gpus = (f for f in wanted if known_kinds.is_gpu(f))
+            first = next(gpus, wanted[0])
             parts = tuple(
                 f for f in unit if f in wanted or _slot(f) == _slot(first)
             )
@@ -104,7 +105,7 @@ def _units(
     for slot, members in list(found.items()):
         number = members[0].iommu_group
         if number is None or not any(
-            group.is_gpu(f) or _is_wanted(f, rules) for f in members
+            known_kinds.is_gpu(f) or _is_wanted(f, rules) for f in members
         ):
             continue
         first = shared.setdefault(number, slot)
@@ -128,7 +129,7 @@ def _is_wanted(function: pci.PciFunction, rules: policy.Policy) -> bool:
     """Return whether policy, or the default, would offer a function."""
     rule = rules.rule(str(function.address), function.vendor, function.product)
     if rule.use is policy.Use.PASSTHROUGH:
-        return rule.is_specific or group.is_gpu(function)
+        return rule.is_specific or known_kinds.is_gpu(function)
     return (
         rule.use is policy.Use.AUTO
         and _is_known(function)
@@ -142,7 +143,7 @@ def _is_wanted(function: pci.PciFunction, rules: policy.Policy) -> bool:
 def _is_known(function: pci.PciFunction) -> bool:
     """Return whether a free function is offered without being named."""
     kind = known_kinds.find(function)
-    return group.is_gpu(function) or (
+    return known_kinds.is_gpu(function) or (
         kind is not None and not kind.keeps_data
     )
 
@@ -174,7 +175,7 @@ def _held(
     The sound and the USB port of a GPU go with it; what else is in its
     slot, or on the card of another device, may be the host's network.
     """
-    is_gpu = group.is_gpu(first)
+    is_gpu = known_kinds.is_gpu(first)
     other = next(
         (
             f
@@ -270,7 +271,7 @@ def _device(
 def _class_and_trait(function: pci.PciFunction) -> tuple[str, str]:
     """Return the class that a function is counted in, and its trait."""
     ids = (function.vendor, function.product)
-    if group.is_gpu(function):
+    if known_kinds.is_gpu(function):
         return names.WHOLE_GPU_CLASS, names.custom("GPU_PCI", *ids)
     kind = known_kinds.find(function)
     resource_class = kind.whole_class if kind else names.custom("PCI", *ids)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from nova_accel import actions, known_kinds, model, names, pci, policy
 from nova_accel.host import sysfs
-from nova_accel.vendors import group, vf_card, vf_count
+from nova_accel.vendors import vf_card, vf_count
 
 
 class PciVfDriver:
@@ -77,7 +77,7 @@ def _is_ours(function: pci.PciFunction) -> bool:
     """Return whether no other driver knows how to make its VFs."""
     return not (
         function.is_bridge
-        or group.is_gpu(function)
+        or known_kinds.is_gpu(function)
         or known_kinds.is_qat(function)
         or function.driver in known_kinds.FPGA_DRIVERS
     )

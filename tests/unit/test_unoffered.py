@@ -57,6 +57,11 @@ def inspect(
         ({"boot_vga": 1}, None, "the host's boot display"),
         ({}, {"use": "vgpu"}, "device_spec says use vgpu"),
         (
+            {"id": "1002:74a1", "class": "120000", "driver": "amdgpu"},
+            None,
+            "offered whole if a device_spec line says use passthrough",
+        ),
+        (
             {"driver": "gim", "vfs": {"total": 8, "count": 2, "offset": 1}},
             None,
             "2 virtual functions enabled",

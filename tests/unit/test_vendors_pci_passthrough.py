@@ -140,6 +140,8 @@ def test_a_gpu_may_have_another_class(tmp_path: pathlib.Path) -> None:
     [
         {"graphics/fb0/name": "nouveaudrmfb"},
         {"drm/card1/card1-DP-1/enabled": "enabled"},
+        {"virtio0/graphics/fb0/name": "virtio_gpudrmfb"},
+        {"virtio0/drm/card0/card0-Virtual-1/enabled": "enabled"},
     ],
 )
 def test_what_shows_the_hosts_console_is_not_given_away(
