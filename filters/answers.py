@@ -18,6 +18,7 @@ from filters.questions import (
     with_query,
 )
 from nova_accel import flavors, names
+from placement_sync import records
 
 # What each consumer has of a provider: units by class.
 Held = tuple[Mapping[str, int], ...]
@@ -115,7 +116,9 @@ def fetch_taken(get: Get, consumer: str) -> dict[str, Mapping[str, int]]:
     return read(
         get,
         path,
-        lambda a: {u: x["resources"] for u, x in a["allocations"].items()},
+        lambda a: {
+            u: _amounts(x["resources"]) for u, x in a["allocations"].items()
+        },
     )
 
 
@@ -140,7 +143,7 @@ def fetch_provider(
     """
     path = provider_path(who.uuid)
     capacity, before = read(get, f"{path}/inventories", _capacities)
-    traits = read(get, f"{path}/traits", lambda a: frozenset(a["traits"]))
+    traits = read(get, f"{path}/traits", records.parse_traits)
     held, after = fetch_held(get, who.uuid)
     found = dataclasses.replace(
         who,
@@ -165,7 +168,7 @@ def fetch_held(get: Get, uuid: str) -> tuple[Held, int]:
         get,
         f"{provider_path(uuid)}/allocations",
         lambda a: (
-            tuple(dict(x["resources"]) for x in a["allocations"].values()),
+            tuple(_amounts(x["resources"]) for x in a["allocations"].values()),
             int(a["resource_provider_generation"]),
         ),
     )
@@ -221,6 +224,10 @@ def _common(
     )
 
 
+def _amounts(resources: Any) -> dict[str, int]:
+    return {str(name): int(amount) for name, amount in resources.items()}
+
+
 def _capacities(answer: Any) -> tuple[dict[str, int], int]:
     """Return units by class as Placement computes them, and generation.
 
@@ -253,13 +260,13 @@ def _summaries(answer: Any) -> dict[str, offered.ProviderFacts]:
 def _summary(uuid: str, summary: Any) -> offered.ProviderFacts:
     """Return what one call for all tells; of an unused one all is told."""
     stock = {
-        name: offered.Stock(capacity=s["capacity"], used=s["used"])
+        name: offered.Stock(capacity=int(s["capacity"]), used=int(s["used"]))
         for name, s in summary["resources"].items()
     }
     return offered.ProviderFacts(
         uuid=uuid,
         stock=stock,
-        traits=frozenset(summary["traits"]),
+        traits=records.parse_traits(summary),
         parent=summary["parent_provider_uuid"] or "",
         root=summary["root_provider_uuid"],
         held=None if any(s.used for s in stock.values()) else (),

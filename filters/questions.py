@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from urllib import parse
 
 from nova_accel import errors, flavors
+from placement_sync import records
 
 # The version Nova itself asks with in releases 32 to 34
 # (SAME_SUBTREE_VERSION in nova/scheduler/client/report.py). From 1.29 the
@@ -104,7 +105,7 @@ def read(get: Get, path: str, take: Callable[[Any], T]) -> T:
     answer = get(path)
     try:
         return take(answer)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except records.MALFORMED as error:
         raise FactsError(
             path, f"not the answer its API promises ({error!r})"
         ) from error

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from filters import answers, cache, facts, request
+from filters import answers, cache, facts, offered, request
 from nova_accel import names
 from tests import told
 
@@ -37,6 +37,65 @@ def test_another_failure_stays_unknown(reason: str) -> None:
 
     with pytest.raises(facts.FactsError):
         answers.fetch_offers(get, GROUP)
+
+
+# -- malformed answers --------------------------------------------------------
+
+CARD = offered.ProviderFacts(uuid="card", stock={})
+
+
+@pytest.mark.parametrize("amount", [float("inf"), "eight", None, [1]])
+@pytest.mark.parametrize("part", ["inventories", "allocations"])
+def test_a_provider_with_a_malformed_amount_is_not_known(
+    part: str, amount: object
+) -> None:
+    answer = {
+        "inventories": {
+            "VGPU": {"total": 8, "reserved": 0, "allocation_ratio": 1.0}
+        },
+        "traits": [names.OWNER_TRAIT],
+        "allocations": {"server": {"resources": {"VGPU": 1}}},
+        "resource_provider_generation": 1,
+    }
+    malformed: dict[str, dict[str, object]] = {
+        "inventories": {
+            "VGPU": {"total": amount, "reserved": 0, "allocation_ratio": 1.0}
+        },
+        "allocations": {"server": {"resources": {"VGPU": amount}}},
+    }
+
+    with pytest.raises(facts.FactsError):
+        answers.fetch_provider(
+            lambda path: {**answer, part: malformed[part]}, CARD
+        )
+
+
+@pytest.mark.parametrize("amount", [float("inf"), "eight", None, [1]])
+@pytest.mark.parametrize("what", ["capacity", "used"])
+def test_a_bulk_read_with_a_malformed_amount_is_an_error(
+    what: str, amount: object
+) -> None:
+    summary: dict[str, object] = {
+        "resources": {"VGPU": {"capacity": 8, "used": 0, what: amount}},
+        "traits": [],
+        "parent_provider_uuid": None,
+        "root_provider_uuid": "root",
+    }
+
+    with pytest.raises(facts.FactsError):
+        answers.fetch_offers(
+            lambda _: {"provider_summaries": {"card": summary}}, GROUP
+        )
+
+
+@pytest.mark.parametrize("amount", [float("inf"), "eight", None, [1]])
+def test_a_server_with_a_malformed_amount_is_not_known(
+    amount: object,
+) -> None:
+    answer = {"allocations": {"card": {"resources": {"VGPU": amount}}}}
+
+    with pytest.raises(facts.FactsError):
+        answers.fetch_taken(lambda _: answer, "server")
 
 
 # -- how often ----------------------------------------------------------------
