@@ -20,7 +20,8 @@ def read_cells(
     For a guest with a NUMA topology Nova's own choice is asked for: the
     host makes the same one, of the same numbers, unless another guest
     comes in between. Where it has none for this guest, nothing is told:
-    Nova's NUMATopologyFilter refuses the host.
+    Nova's NUMATopologyFilter refuses such a candidate, and ``is_left``
+    one that is given back.
 
     :param host: a nova.scheduler.host_manager.HostState.
     :param spec: the nova.objects.RequestSpec.
@@ -66,15 +67,19 @@ def reader_of_cells(
 def is_left(host: Any, spec: Any, candidate: offered.Candidate) -> bool:
     """Return whether a host still has the PCI devices of a candidate.
 
+    For a guest with a NUMA topology they must be where its cells fit.
     Nova's own filters have not seen one that is given back to a host.
     """
     requests = _pci_requests(spec)
     if not requests or not host.pci_stats:
         return True
-    return bool(
-        host.pci_stats.support_requests(
-            requests, provider_mapping=candidate.get("mappings")
-        )
+    if not host.pci_stats.support_requests(
+        requests, provider_mapping=candidate.get("mappings")
+    ):
+        return False
+    return (
+        not (host.numa_topology and spec.numa_topology)
+        or _fit(host, spec, candidate) is not None
     )
 
 

@@ -12,7 +12,7 @@ from nova import context, objects
 from nova.objects import fields
 from nova.pci import stats
 from nova.scheduler import host_manager, request_filter
-from nova.scheduler.filters import numa_topology_filter
+from nova.scheduler.filters import numa_topology_filter, pci_passthrough_filter
 from nova.virt import hardware
 from oslo_utils.fixture import uuidsentinel as uuids
 
@@ -186,3 +186,58 @@ def test_a_guest_is_where_its_card_is(monkeypatch: Any) -> None:
         first = host.allocation_candidates[0]
         card = next(u for u in first["allocations"] if u in CARDS)
         assert true_cells(host, asks, first) == {CARDS.index(card)}, pairs
+
+
+def consume(host: Any, asks: Any, one: Any) -> None:
+    """Take what a candidate takes, as nova-scheduler does it."""
+    asked = asks.pci_requests.requests
+    fitted = hardware.numa_fit_instance_to_host(
+        host.numa_topology,
+        asks.numa_topology.obj_clone(),
+        pci_requests=asked,
+        pci_stats=host.pci_stats,
+        provider_mapping=one["mappings"],
+    )
+    host.numa_topology = hardware.numa_usage_from_instance_numa(
+        host.numa_topology, fitted
+    )
+    host.pci_stats.apply_requests(asked, one["mappings"], fitted.cells)
+
+
+def test_a_candidate_given_back_must_fit_the_cells(monkeypatch: Any) -> None:
+    """Nova's filters do not see candidates that are given back."""
+    monkeypatch.setattr(request_filter, "ALL_REQUEST_FILTERS", [])
+    nics = {NICS[0]: 0, NICS[1]: 0, "1" + NICS[0][1:-1] + "c": 1}
+    host = state([candidate(c, n) for c, n in itertools.product(CARDS, nics)])
+    host.numa_topology = objects.NUMATopology(
+        cells=[cell(n, memory=256) for n in (0, 1)]
+    )
+    host.pci_stats = stats.PciDeviceStats(
+        host.numa_topology,
+        objects.PciDevicePoolList(
+            objects=[pool(node, nic) for nic, node in nics.items()]
+        ),
+    )
+    asks = spec()
+    get_card = get_of({CARDS[0]: 0, CARDS[1]: 1})
+    ours = accelerator_filter.AcceleratorFilter(
+        lambda path: (
+            {"allocations": {}}
+            if path.startswith("/allocations/")
+            else get_card(path)
+        )
+    )
+
+    for server in (uuids.server, uuids.later_server):
+        asks.instance_uuid = server
+        assert pci_passthrough_filter.PciPassthroughFilter().host_passes(
+            host, asks
+        )
+        assert numa_topology_filter.NUMATopologyFilter().host_passes(
+            host, asks
+        )
+        assert list(ours.filter_all([host], asks)) == [host]
+        for one in host.allocation_candidates:
+            (card,) = one["mappings"]["_A"]
+            assert true_cells(host, asks, one) == {CARDS.index(card)}
+        consume(host, asks, host.allocation_candidates[0])
