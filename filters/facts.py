@@ -203,14 +203,14 @@ class Reader:
     def look_twice(
         self, memory: Memory, server: str, hosts: Hosts, known: cards.Cards
     ) -> Look:
-        """Return the same; what would refuse is read anew first.
+        """Return the same; what speaks against a card is read anew first.
 
         :param known: reckons with what cards hold.
         """
         look = self.look(memory, server, hosts, known)
         doubtful = fit.doubts(
             memory.wanted,
-            itertools.chain.from_iterable(hosts),
+            hosts,
             fit.View(facts=look.facts, cards=known),
         )
         if not doubtful:

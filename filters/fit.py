@@ -51,19 +51,28 @@ class View:
 
 def doubts(
     request: wanted.AcceleratorRequest,
-    candidates: Iterable[offered.Candidate],
+    hosts: Iterable[Sequence[offered.Candidate]],
     view: View,
 ) -> frozenset[str]:
-    """Return the providers whose facts would refuse, were they exact.
+    """Return the providers to read anew: their facts speak against them.
 
-    Who reads them anew knows.
+    A shortage counts only where a host has another candidate: it puts a
+    candidate last, although Placement has just said that there is room.
+
+    :param hosts: the allocation candidates of each host.
     """
     return frozenset(
         uuid
+        for candidates in hosts
         for choice in _choices(request, candidates, view)
         for uuid, _ in {
             **_illness(choice, is_exact=False),
             **_crowding(choice, is_exact=False),
+            **(
+                _shortage(choice, is_exact=False)
+                if len(candidates) > 1
+                else {}
+            ),
         }
     )
 

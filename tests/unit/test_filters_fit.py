@@ -226,16 +226,20 @@ def test_health_refuses_where_it_was_read_just_now() -> None:
         one = candidate(p=1)
         assert not scheduled.why_not(WANTED, one, view(ill))
         assert scheduled.why_not(WANTED, one, view(sure)) == f"p: {words}"
-        assert fit.doubts(WANTED, [candidate(p=1)], view(ill)) == {"p"}
+        assert fit.doubts(WANTED, [[candidate(p=1)]], view(ill)) == {"p"}
         # What was read just now needs no second look.
-        assert not fit.doubts(WANTED, [candidate(p=1)], view(sure))
+        assert not fit.doubts(WANTED, [[candidate(p=1)]], view(sure))
 
 
-def test_a_shortage_that_is_not_exact_is_no_doubt() -> None:
+def test_a_shortage_is_a_doubt_where_a_host_has_a_choice() -> None:
+    known = view(provider("p", 2, 2), provider("q", 2, 0))
+    p, q = candidate(p=1), candidate(q=1)
+
     # Placement counts it again when the server is claimed.
-    assert not fit.doubts(
-        WANTED, [candidate(p=1)], view(provider("p", 2, 2))
-    )
+    assert not fit.doubts(WANTED, [[p], [q]], known)
+    assert fit.doubts(WANTED, [[p, q]], known) == {"p"}
+    exact = provider("p", 2, 2, exact=True)
+    assert not fit.doubts(WANTED, [[p, q]], view(exact))
 
 
 def test_a_type_without_a_place_is_a_doubt_and_then_a_refusal() -> None:
@@ -244,7 +248,7 @@ def test_a_type_without_a_place_is_a_doubt_and_then_a_refusal() -> None:
     (one,) = scheduled.candidates(asks, "c")
 
     assert not scheduled.why_not(asks, one, view(full))
-    assert fit.doubts(asks, [one], view(full)) == {"c"}
+    assert fit.doubts(asks, [[one]], view(full)) == {"c"}
     sure = dataclasses.replace(full, exact=True)
     assert scheduled.why_not(asks, one, view(sure)) == (
         "host_accel_c: 1 L40S-16Q has no place beside"

@@ -14,12 +14,14 @@ import pytest
 
 pytest.importorskip("nova", reason="the judged filter is Nova's")
 
+from nova import objects
 from nova.scheduler import request_filter
 
-from nova_accel import flavors, model, occupancy, providers
+from nova_accel import flavors, model, names, occupancy, providers
 from tests import judged, scheduled
-from tests.judged_hosts import Host, nvidia_card
+from tests.judged_hosts import Host, nvidia_card, plain_card
 from tests.judged_placement import new_server
+from tests.unit.test_filters_cells import cell
 
 CLOUDS = int(os.environ.get("NOVA_ACCEL_SCHEDULED", "") or 8)
 # Failing claims allowed for each 1,000 servers placed, where one report of
@@ -103,6 +105,54 @@ def test_calls_for_the_later_servers_of_a_request(
 
     # One for the server before, three for one host.
     assert max(calls[1:]) <= 4, calls
+
+
+def test_a_card_that_was_freed_is_taken_where_the_guest_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Placement raises no generation when a server is deleted."""
+    monkeypatch.setattr(request_filter, "ALL_REQUEST_FILTERS", [])
+    cards = [
+        dataclasses.replace(
+            plain_card(
+                f"0000:4{number + 1}:00.0", "vf", names.QAT_VF_CLASS, 4, "QAT"
+            ),
+            traits=frozenset({f"{names.NUMA_PREFIX}{number}"}),
+        )
+        for number in (0, 1)
+    ]
+    host = Host("host", cards)
+    cloud = judged.Cloud(0, judged.Verdict(), hosts=[host])
+    near, far = host.tree().nodes
+    cells = objects.NUMATopology(cells=[cell(0), cell(1, memory=0)])
+
+    def order_cards(count: int) -> list[str]:
+        specs = {
+            f"resources_A:{names.QAT_VF_CLASS}": str(count),
+            "accelerator:numa_policy": "preferred",
+            "hw:numa_nodes": "1",
+        }
+        cloud.cells[host.root.uuid] = cells
+        groups = tuple(g for g in flavors.parse_groups(specs) if g.suffix)
+        states = cloud.states(groups)
+        spec = judged.make_spec(specs)
+        spec.instance_uuid = new_server(count)
+        cloud.placement.asked.clear()
+        (state,) = cloud.filter.filter_all(states, spec)
+        return [
+            one["mappings"]["_A"][0] for one in state.allocation_candidates
+        ]
+
+    first = {near.uuid: {"resources": {names.QAT_VF_CLASS: 3}}}
+    assert cloud.placement.claim("first", {"allocations": first})
+    assert order_cards(1) == [near.uuid, far.uuid]
+    cloud.placement.release("first")
+
+    assert order_cards(2) == [near.uuid, far.uuid]
+    # The listing, and three for the card that was full.
+    assert len(cloud.placement.asked) == 4
+    assert order_cards(2) == [near.uuid, far.uuid]
+    assert len(cloud.placement.asked) == 1
 
 
 @pytest.mark.parametrize("server", ["", "server"])

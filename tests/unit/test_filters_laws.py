@@ -319,8 +319,6 @@ def test_whoever_is_refused_for_its_state_was_doubted_before(
 
     _, lacks = fit.fitting(asks, several, sure)
 
-    refused = {
-        uuid for uuid, what in lacks if what in ("geometry", "health")
-    }
-    assert fit.doubts(asks, several, vague) == refused
-    assert not fit.doubts(asks, several, sure)
+    refused = {uuid for uuid, _ in lacks if uuid in view.facts}
+    assert fit.doubts(asks, [several], vague) == refused
+    assert not fit.doubts(asks, [several], sure)
