@@ -85,13 +85,14 @@ class Offers:
         A provider is exact if the listings before and after tell of the
         same generation, or the second one leaves it out: Placement would
         refuse it too. What consumers hold is read for some dozens of
-        cards, in one call each. Those without room in their tree are left
-        out.
+        cards, in one call each, of others it is as remembered if that is
+        unchanged. Those without room in their tree are left out.
 
         :param is_placed: says whether a card's traits tell what is on it.
         :param tree: one of them if all are of one tree.
         """
         cached = self._cache.recall(uuids)
+        fresh = self._cache.recall_fresh(uuids)
         try:
             before = answers.fetch_listing(self._get, wanted.groups, tree)
             bulk = answers.fetch_offers(self._get, wanted.groups[0], tree)
@@ -102,8 +103,19 @@ class Offers:
                 for uuid in uuids
                 if uuid in bulk
             }
-            self._cache.remember(found.values())
-            self._add_held(uuids, found, problems, is_placed)
+            remembered = {
+                uuid: _with_held(one, fresh.get(uuid))
+                for uuid, one in found.items()
+            }
+            self._cache.remember(remembered.values())
+            unknown_first = sorted(
+                found, key=lambda uuid: remembered[uuid].held is not None
+            )
+            self._add_held(unknown_first, found, problems, is_placed)
+            found = {
+                uuid: remembered[uuid] if one.held is None else one
+                for uuid, one in found.items()
+            }
             after = answers.fetch_listing(self._get, wanted.groups, tree)
         except questions.FactsError as error:
             problems.append(error)
@@ -256,6 +268,7 @@ def _with_held(
     if (
         facts.held is None
         and before is not None
+        and before.held is not None
         and before.identity == facts.identity
         and before.stock == facts.stock
     ):
