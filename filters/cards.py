@@ -6,7 +6,8 @@ of its partitions, the catalogue how such sizes share a card, and the
 card's traits where they are (nova_accel.occupancy). Where these add up to
 what is allocated, what will fit is computed as the host does it. Otherwise
 a profile is refused only if it fits in no arrangement at all, and what is
-expected to remain is reckoned in the tightest one.
+expected to remain is reckoned in the tightest one. The host may have other
+places than the catalogue: nothing is refused where its report says so.
 """
 
 import collections
@@ -15,7 +16,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from filters import arrangements, offered
+from filters import arrangements, empty_cards, offered
 from nova_accel import (
     catalogue,
     flavors,
@@ -25,17 +26,11 @@ from nova_accel import (
     packing,
 )
 
-# What no device can make, a number that bounds nothing.
-_PLENTY = 1 << 16
-_ADDRESS = "card"
-
 # How many fewer of each size could be made afterwards: pairs of size in
 # MiB and number, the largest size first. Less is better.
 Loss = tuple[tuple[int, int], ...]
 # Names of vGPU types, and how many of each, in the order of the groups.
 More = tuple[tuple[str, int], ...]
-# What a card has of each resource class.
-Capacity = tuple[tuple[str, int], ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,7 +41,8 @@ class Shape:
     of each class, ``held`` how many partitions of which size in MiB and
     compute slices there are, ``sizes`` those of which the host said it
     could make one when it last looked. ``is_told`` is False where one
-    consumer has several, maybe not of one size. ``occupied`` is where
+    consumer has several, maybe not of one size, and where the host has
+    places that the catalogue does not have. ``occupied`` is where
     these are, None where that is not known; ``waiting`` are earlier servers
     of the request, whose partitions the host will make next, in order;
     ``held`` includes them. Equal shapes are equal cards.
@@ -54,7 +50,7 @@ class Shape:
 
     gpu: str
     layout: model.Layout
-    capacity: Capacity
+    capacity: empty_cards.Capacity
     held: tuple[tuple[int, int, int], ...]
     sizes: frozenset[int] = frozenset()
     is_told: bool = True
@@ -72,7 +68,9 @@ class Cards:
         self._known = known
         self._by_trait = known.by_trait()
         # A cloud has few kinds of cards, in few states each.
-        self._device = functools.lru_cache(maxsize=4096)(self._build)
+        self._device = functools.lru_cache(maxsize=4096)(
+            functools.partial(empty_cards.build, known)
+        )
         self._left = functools.lru_cache(maxsize=16384)(self._remaining)
         self._stood = functools.lru_cache(maxsize=16384)(self._stand)
         self._room = functools.lru_cache(maxsize=16384)(self._has_room)
@@ -80,6 +78,9 @@ class Cards:
         self._placed = functools.lru_cache(maxsize=16384)(self._place)
         self._occupied = functools.lru_cache(maxsize=16384)(
             occupancy.parse_traits
+        )
+        self._known_places = functools.lru_cache(maxsize=16384)(
+            self._has_known_places
         )
         self._sizes = functools.lru_cache(maxsize=4096)(self._told_sizes)
 
@@ -119,10 +120,14 @@ class Cards:
             layout=layout,
             capacity=self._capacity(facts, occupied),
             held=held,
-            is_told=occupied is not None
-            or layout is model.Layout.EQUAL
-            or all(
-                each.get(names.GPU_CLASS, 0) <= 1 for each in facts.held or ()
+            is_told=self._known_places(facts.traits, layout)
+            and (
+                occupied is not None
+                or layout is model.Layout.EQUAL
+                or all(
+                    each.get(names.GPU_CLASS, 0) <= 1
+                    for each in facts.held or ()
+                )
             ),
             sizes=self._sizes(facts.traits),
             occupied=occupied,
@@ -133,7 +138,7 @@ class Cards:
         self,
         facts: offered.ProviderFacts,
         occupied: occupancy.Occupancy | None,
-    ) -> Capacity:
+    ) -> empty_cards.Capacity:
         """Return what a card has, with what its reserved places take."""
         found = collections.Counter(
             {name: stock.capacity for name, stock in facts.stock.items()}
@@ -195,6 +200,32 @@ class Cards:
         is_all = {n: total[n] for n in facts.stock if total[n]} == used
         return found if is_all else None
 
+    def _has_known_places(
+        self, traits: frozenset[str], layout: model.Layout
+    ) -> bool:
+        """Return whether all partitions are where the catalogue has places.
+
+        The host has those that NVML lists, which are others, or more, for
+        some types.
+        """
+        found = self._occupied(traits)
+        return all(
+            place.start in starts
+            for place in (*found.places, *found.unallocated)
+            if (kind := self._by_trait.get(place.trait))
+            and (starts := self._starts(kind, layout))
+        )
+
+    def _starts(
+        self, kind: catalogue.VgpuFacts, layout: model.Layout
+    ) -> tuple[int, ...]:
+        """Return where partitions of a type may begin, none if unknown."""
+        if layout is not model.Layout.MIG:
+            return kind.starts_mixed
+        gpu = self._known.gpu(kind.gpu)
+        kinds = gpu.kinds if gpu else ()
+        return next((k.starts for k in kinds if k.name == kind.instance), ())
+
     def is_occupancy_known(
         self, facts: offered.ProviderFacts, siblings: Sequence[More] = ()
     ) -> bool:
@@ -237,11 +268,31 @@ class Cards:
         """Return whether so many more may fit.
 
         False is certain. True is too where all places on the card are
-        known; elsewhere there is some arrangement in which they fit.
+        known, and the catalogue has them; elsewhere there is some
+        arrangement in which they fit, or the host's places are not known.
         """
+        if not shape.is_told or self._is_offered(shape, more):
+            return True
         if shape.occupied is not None:
             return self._fits(shape, more)
-        return not shape.is_told or self._room(shape, more)
+        return self._room(shape, more)
+
+    def _is_offered(self, shape: Shape, more: More) -> bool:
+        """Return whether the host has reported that just this one fits.
+
+        It reports the types that fit together with the places, and goes by
+        the places that NVML lists. In MIG mode types of one size may need
+        different GPU instances, so the size does not tell.
+        """
+        if (
+            shape.layout is not model.Layout.MIXED
+            or shape.occupied is None
+            or shape.waiting
+            or sum(count for _, count in more) != 1
+        ):
+            return False
+        kinds = [self._known.find(name) for name, count in more if count]
+        return all(k and k.framebuffer_mb in shape.sizes for k in kinds)
 
     def _has_place(self, shape: Shape, more: More) -> bool:
         """Return whether the host will find places for so many more."""
@@ -401,7 +452,7 @@ class Cards:
         self,
         gpu: str,
         layout: model.Layout,
-        capacity: Capacity,
+        capacity: empty_cards.Capacity,
         standing: tuple[str, ...],
     ) -> model.Device | None:
         """Return a card with all these on it, None if they don't fit."""
@@ -414,46 +465,6 @@ class Cards:
         if choice is None:
             return None
         return packing.assume(device, standing[-1], choice)
-
-    def _build(
-        self,
-        key: str,
-        layout: model.Layout,
-        capacity: Capacity,
-    ) -> model.Device:
-        """Return an empty card of a model."""
-        gpu = self._known.gpu(key)
-        counters = dict(capacity)
-        if layout is model.Layout.MIG and gpu is not None:
-            # Types that share a GPU instance charge no slices, so what an
-            # operator has reserved of these is no bound of the geometry.
-            slices = counters.get(names.MIG_SLICE_CLASS, 0)
-            counters[names.MIG_SLICE_CLASS] = max(slices, gpu.mig_slices)
-        types = self._known.profiles_of(key)
-        # Of a mode in which the card holds fewer, the total says so.
-        slots = counters.get(names.GPU_CLASS, catalogue.MAX_TIME_SLICED)
-        chosen: dict[tuple[int, str], model.Profile] = {}
-        for one in types:
-            if bool(one.instance) == (layout is model.Layout.MIG):
-                charges = {
-                    name: amount
-                    for name, amount in self._known.charges(one).items()
-                    if name in counters
-                }
-                profile = _profile(one, layout, charges)
-                chosen.setdefault((one.framebuffer_mb, one.instance), profile)
-        return model.Device(
-            address=_ADDRESS,
-            plugin="",
-            technology="",
-            vendor="",
-            model=key,
-            resource_class=names.GPU_CLASS,
-            counters=counters,
-            slots=names.slot_names(max(slots, 1)),
-            profiles=tuple(chosen.values()),
-            geometry=_geometry(layout, gpu),
-        )
 
 
 class _UnknownProfileError(Exception):
@@ -484,47 +495,6 @@ def described(shape: Shape) -> str:
         or "nothing"
     ) + f" ({shape.layout.value} sizes)" * (
         shape.layout is not model.Layout.MIG
-    )
-
-
-def _geometry(
-    layout: model.Layout, gpu: catalogue.GpuFacts | None
-) -> model.Geometry:
-    """Return how partitions share the card.
-
-    Instances of a card in MIG mode are taken for such as are made for
-    claims: which of them exist nobody tells.
-    """
-    is_mig = layout is model.Layout.MIG
-    region = 0
-    if gpu is not None:
-        region = gpu.mig_region if is_mig else gpu.region
-    return model.Geometry(
-        layout=layout,
-        region=region if layout is not model.Layout.EQUAL else 0,
-        kinds=gpu.kinds if gpu and is_mig else (),
-        is_dynamic=is_mig,
-    )
-
-
-def _profile(
-    one: catalogue.VgpuFacts,
-    layout: model.Layout,
-    charges: Mapping[str, int],
-) -> model.Profile:
-    is_mixed = layout is model.Layout.MIXED
-    limits = [one.limit, one.limit_mixed if is_mixed else None]
-    return model.Profile(
-        name=one.name,
-        trait=one.trait,
-        charges=charges,
-        available=_PLENTY,
-        size=one.framebuffer_mb,
-        limit=min(n for n in limits if n is not None),
-        span=one.span if is_mixed else 0,
-        starts=one.starts_mixed if is_mixed else (),
-        instance=one.instance,
-        per_instance=one.per_instance,
     )
 
 

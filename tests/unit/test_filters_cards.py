@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pytest
 
 from filters import cards, offered
-from nova_accel import model, names, packing
+from nova_accel import model, names, occupancy, packing
 from nova_accel.host import nvml
 from tests import scheduled
 from tests.hosts import build, look
@@ -78,6 +78,56 @@ def test_a_card_has_one_instance_with_media_engines(
 
     assert has_room(empty, types[0], gpu=gpu)
     assert not has_room(empty, *types, gpu=gpu)
+
+
+# -- places that NVML lists and the catalogue does not have -------------------
+
+H200 = "H200-7C"
+MOST_H200 = 20
+
+
+def h200(count: int, starts: Iterable[int]) -> offered.ProviderFacts:
+    """Return a card with so many vGPUs, of which some starts are reported."""
+    suffix = scheduled.trait(H200).removeprefix(names.CUSTOM)
+    return card(
+        "c",
+        *[H200] * count,
+        gpu="H200",
+        traits=[f"{occupancy.PLACE_PREFIX}{n}_1_{suffix}" for n in starts],
+    )
+
+
+@pytest.mark.parametrize("count", range(MOST_H200))
+def test_what_the_host_offers_is_not_refused(count: int) -> None:
+    starts = range(0, 7 * MOST_H200, 7)
+
+    assert has_room(h200(count, starts[:count]), H200, gpu="H200")
+
+
+def test_what_the_host_offers_fits_beside_places_of_the_catalogue() -> None:
+    starts = scheduled.kind(H200).starts_mixed
+    offering = h200(len(starts), starts)
+    withdrawn = dataclasses.replace(
+        offering, traits=offering.traits - {scheduled.trait(H200)}
+    )
+
+    assert has_room(offering, H200, gpu="H200")
+    assert not has_room(offering, H200, H200, gpu="H200")
+    assert not has_room(withdrawn, H200, gpu="H200")
+
+
+@pytest.mark.parametrize("reported", [16, 18])
+def test_beside_other_places_the_catalogue_refuses_nothing(
+    reported: int,
+) -> None:
+    facts = h200(18, range(0, 7 * reported, 7))
+    siblings = (((H200, 1),),) * (18 - reported)
+
+    assert has_room(facts, H200, H200, gpu="H200")
+    shape = CARDS.shape(facts, "H200", siblings)
+    assert shape is not None
+    assert shape.occupied is not None
+    assert CARDS.has_room(shape, ((H200, 2),))
 
 
 def test_one_consumer_s_several_vgpus_are_of_one_size_in_equal_mode() -> None:
