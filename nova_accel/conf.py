@@ -24,6 +24,8 @@ GROUP = cfg.OptGroup(
 # (nova/virt/libvirt/driver.py, _uri).
 _WHOSE = "system"
 LIBVIRT_URI = f"qemu:///{_WHOSE}"
+# Nova's state_path in distributions; its own default is $pybasedir.
+STATE_PATH = "/var/lib/nova"
 # Where a distribution's packages and nova-compute have their settings.
 CONFIG_FILES = ("/etc/nova/nova.conf", "/etc/nova/nova-compute.conf")
 # Sections at least so similar to the group's name are taken for it,
@@ -101,7 +103,7 @@ OPTIONS = [
     ),
     cfg.StrOpt(
         "state_dir",
-        default="/var/lib/nova/accel",
+        default=f"{STATE_PATH}/accel",
         help="Directory of this service's own files: bitstreams of Glance"
         " (bitstreams/), notes on devices that failed (faulted/), on those"
         " that were drained (drained/) and on errors that somebody has seen"
@@ -242,7 +244,7 @@ class BitstreamSettings:
 
     images: frozenset[str] = frozenset()
     owners: frozenset[str] = frozenset()
-    state_dir: str = "/var/lib/nova/accel"
+    state_dir: str = f"{STATE_PATH}/accel"
     limit: int = 2048 * _MIB
     seconds: int = 300
 
@@ -365,7 +367,7 @@ def _read_group(
 ) -> types.SimpleNamespace:
     """Return the values of some options of the group.
 
-    :raises ConfigurationError: a value is of the wrong type.
+    :raises ConfigurationError: a value is of the wrong type, or is empty.
     """
     conf.register_group(GROUP)
     conf.register_opts(options, group=GROUP)
@@ -374,8 +376,11 @@ def _read_group(
         try:
             values[option.dest] = conf.nova_accel[option.dest]
         except cfg.Error as error:
-            expected = _describe_type(option) or str(error)
+            expected = _describe_type(option) or f"{error}; write it without $"
             raise _refusal(conf, option.dest, None, expected) from error
+        # oslo.config returns None for an empty number.
+        if values[option.dest] is None and option.default is not None:
+            raise _refusal(conf, option.dest, None, _describe_type(option))
     return types.SimpleNamespace(**values)
 
 
@@ -415,7 +420,7 @@ def _refusal(
         place, found = f"environment {variable}", os.environ[variable]
     return errors.ConfigurationError(
         f"[{GROUP.name}] {option}",
-        found if value is None else value,
+        (found if value is None else value) or "(empty)",
         mend,
         place,
     )
@@ -469,11 +474,10 @@ def _find_misspelt(conf: cfg.ConfigOpts) -> Iterator[model.Problem]:
     for path, sections in _read_sections(conf):
         for section, keys in sections.items():
             if section.lower() == GROUP.name:
-                yield from (
-                    _misspelt(f"{path} [{section}] {key}", "option", nearest)
-                    for key in sorted(keys.keys() - {*names})
-                    for nearest in [difflib.get_close_matches(key, names, 1)]
-                )
+                for key in sorted(keys.keys() - {*names}):
+                    where = f"{path} [{section}] {key}"
+                    near = difflib.get_close_matches(key.lower(), names, 1)
+                    yield _misspelt(where, "option", near)
             elif _is_like_group(section):
                 yield _misspelt(
                     f"{path} [{section}]", "section", [f"[{GROUP.name}]"]
@@ -540,6 +544,8 @@ def parse_files(paths: Sequence[str]) -> tuple[cfg.ConfigOpts, Settings]:
         conf([], default_config_files=list(paths), default_config_dirs=[])
     except (cfg.Error, OSError, UnicodeDecodeError) as error:
         raise _unreadable(paths, error) from error
+    # A value may be written as $state_path/accel.
+    conf.register_opt(cfg.StrOpt("state_path", default=STATE_PATH))
     return conf, read_settings(conf)
 
 

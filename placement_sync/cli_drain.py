@@ -174,7 +174,7 @@ def _written(chosen: cli_options.Chosen) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise cli_options.unwritable(chosen.drains_dir, error) from error
+        raise cli_options.unwritable(chosen, error) from error
 
 
 def _check_state_dir(chosen: cli_options.Chosen) -> None:

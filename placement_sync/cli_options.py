@@ -11,11 +11,6 @@ from nova_accel import conf, errors, providers
 from nova_accel.host import state_dir as state_dirs
 from placement_sync import api, node, service
 
-# Nova's own state_path as distributions set it. In it, or beside a
-# configuration file, nova-compute keeps the uuid of its node
-# (nova/virt/node.py, COMPUTE_ID_FILE).
-STATE_PATH = "/var/lib/nova"
-
 
 def add_arguments(
     parser: argparse.ArgumentParser, is_command: bool = False
@@ -100,7 +95,8 @@ _OPTIONS = (
         "NAME",
         "name of the compute node's resource provider. Without it and"
         " --host-uuid: the node that nova-compute has published in the state"
-        f" directory; else the one whose uuid is in {STATE_PATH}/compute_id"
+        f" directory; else the one whose uuid is in"
+        f" {conf.STATE_PATH}/compute_id"
         " or beside the configuration file; else the one of this machine's"
         " host name, as libvirt tells it",
     ),
@@ -314,16 +310,22 @@ def name_root(
         raise errors.MalformedError(
             "name of the host in --root", "", "one: name it with --host"
         )
+    # Nova-compute keeps the uuid of its node in its state_path or beside a
+    # configuration file (nova/virt/node.py, COMPUTE_ID_FILE).
     places = [os.path.dirname(path) for path in chosen.files]
-    own = node.own_uuid([*places, STATE_PATH]) or ""
+    own = node.own_uuid([*places, conf.STATE_PATH]) or ""
     return "" if own else node.own_name(), own
 
 
-def unwritable(state_dir: str, error: OSError) -> errors.AcceleratorError:
+def unwritable(chosen: Chosen, error: OSError) -> errors.AcceleratorError:
     """Return the error of a state directory that can't be written."""
-    return errors.ConfigurationError(
-        "[nova_accel] state_dir",
-        state_dir,
+    path, settings = chosen.drains_dir, chosen.settings
+    mend = (
         f"can't be written ({error.strerror}); run this as root or as the"
-        " user of nova-compute, or name another one with --state-dir",
+        " user of nova-compute, or name another one with --state-dir"
+    )
+    if path == settings.bitstreams.state_dir:
+        return settings.refusal("state_dir", path, mend)
+    return errors.ConfigurationError(
+        "--state-dir", path, mend, "command line"
     )

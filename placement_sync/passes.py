@@ -71,10 +71,9 @@ class Passes:
 
         :raises AcceleratorError: it could not be made.
         """
-        state_dir = self._chosen.state_dir
-        if self._beat is None or state_dir is None:
+        if self._beat is None:
             return self._pass()[0]
-        with self._beat, alone(state_dir):
+        with self._beat, alone(self._chosen):
             result, view = self._pass()
             self._beat.beat(result, view.host, view.tree, view.claims)
             return result
@@ -158,7 +157,9 @@ def _promised(state_dir: str) -> float:
 
 
 @contextlib.contextmanager
-def alone(state_dir: str, patience_s: float = PATIENCE) -> Iterator[None]:
+def alone(
+    chosen: cli_options.Chosen, patience_s: float = PATIENCE
+) -> Iterator[None]:
     """Hold the lock of this host's passes.
 
     Nova-compute does not take it: two writers of one host agree.
@@ -167,11 +168,12 @@ def alone(state_dir: str, patience_s: float = PATIENCE) -> Iterator[None]:
     :raises BusyError: it was held all the time.
     :raises ConfigurationError: there can be no lock in this directory.
     """
+    state_dir = chosen.drains_dir
     path = os.path.join(state_dir, _LOCK)
     try:
         descriptor = _open(state_dir)
     except OSError as error:
-        raise cli_options.unwritable(state_dir, error) from error
+        raise cli_options.unwritable(chosen, error) from error
     try:
         _take(descriptor, path, patience_s)
         yield

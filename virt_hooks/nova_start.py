@@ -41,7 +41,7 @@ def check(
 
 def _log_problems(settings: conf.Settings) -> None:
     try:
-        state_dir.check(settings.bitstreams.state_dir)
+        state_dir.check(settings)
     except errors.ConfigurationError as error:
         LOG.error("%s", error)
     for problem in settings.problems:

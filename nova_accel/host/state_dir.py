@@ -6,7 +6,7 @@ import os
 import stat
 import tempfile
 
-from nova_accel import errors
+from nova_accel import conf, errors
 from nova_accel.host import directories
 
 # The directories of notes below it.
@@ -21,14 +21,15 @@ _NOTES = (
 )
 
 
-def check(path: str) -> None:
+def check(settings: conf.Settings) -> None:
     """Check that the directory can be written, and its notes be read.
 
     It is created if it is missing.
 
     :raises ConfigurationError: it can't be used; the error has the path
-        that failed.
+        that failed, and the file that names the directory.
     """
+    path = settings.bitstreams.state_dir
     try:
         with (
             directories.opened(path, is_made=True),
@@ -39,8 +40,8 @@ def check(path: str) -> None:
             with contextlib.suppress(FileNotFoundError):
                 os.listdir(os.path.join(path, name))
     except OSError as error:
-        raise errors.ConfigurationError(
-            "[nova_accel] state_dir",
+        raise settings.refusal(
+            "state_dir",
             path,
             f"can't be used ({_describe(path, error)}): faults, drains and"
             " claims are not stored or not known; let the user of"

@@ -9,6 +9,12 @@ from oslo_config import cfg
 
 from nova_accel import conf, errors, policy
 
+NUMBERS = [
+    option.dest
+    for option in (*conf.OPTIONS, *conf.SCHEDULER_OPTIONS)
+    if isinstance(option, cfg.IntOpt | cfg.FloatOpt)
+]
+
 
 def read(tmp_path: pathlib.Path, *lines: str) -> conf.Settings:
     path = tmp_path / "nova.conf"
@@ -50,6 +56,8 @@ def test_plain_options_are_for_all_devices(tmp_path: pathlib.Path) -> None:
         ("state_dir = accel", "write an absolute path"),
         ("state_dir = ~/accel", "write an absolute path"),
         ("state_dir = ", "write an absolute path"),
+        ("state_dir = $state_dirs/accel", "write it without $"),
+        ("state_dir = $pybasedir/accel", "write it without $"),
     ],
 )
 def test_a_bad_value_stops_with_the_option_named(
@@ -91,6 +99,34 @@ def test_a_number_out_of_range_stops_too(
         read(tmp_path, line)
     assert line.partition(" ")[0] in str(caught.value)
     assert mend in str(caught.value)
+
+
+@pytest.mark.parametrize("option", NUMBERS)
+def test_an_empty_number_stops_too(
+    tmp_path: pathlib.Path, option: str
+) -> None:
+    path = tmp_path / "nova.conf"
+    path.write_text(f"[nova_accel]\n{option} =\n")
+    parsed = cfg.ConfigOpts()
+    parsed([], default_config_files=[str(path)], default_config_dirs=[])
+    with pytest.raises(errors.ConfigurationError) as caught:
+        conf.read_settings(parsed)
+        conf.read_weigher_settings(parsed)
+    assert str(caught.value).startswith(
+        f"{path} [nova_accel] {option} = (empty): write a"
+    )
+
+
+def test_a_state_dir_below_that_of_nova_is_read(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = tmp_path / "nova.conf"
+    path.write_text("[nova_accel]\nstate_dir = $state_path/accel\n")
+    settings = conf.read_files([str(path)])
+    assert settings.bitstreams.state_dir == "/var/lib/nova/accel"
+    path.write_text(f"[DEFAULT]\nstate_path = /nova\n{path.read_text()}")
+    settings = conf.read_files([str(path)])
+    assert settings.bitstreams.state_dir == "/nova/accel"
 
 
 @pytest.mark.parametrize(
@@ -135,6 +171,7 @@ def test_misspelt_options_and_sections_are_problems(
         "[accel]\ndriver = nova_accel\n[nova]\nx = 1\n[neutron]\nx = 1\n"
         "[nova-accel]\nsync_interval = 5\n[novaaccel]\n[nova_acel]\n"
         "[nova_accel]\ndevce_spec = {}\nstate-dir = /x\nzzz = 1\n"
+        "DEVICE_SPEC = {}\n"
         "sync_interval = 6\naccelerator_free_weight_multiplier = 1\n"
     )
     found = {
@@ -148,6 +185,7 @@ def test_misspelt_options_and_sections_are_problems(
         "[nova-accel]": "did you mean [nova_accel]?",
         "[novaaccel]": "did you mean [nova_accel]?",
         "[nova_acel]": "did you mean [nova_accel]?",
+        "[nova_accel] DEVICE_SPEC": "did you mean device_spec?",
         "[nova_accel] devce_spec": "did you mean device_spec?",
         "[nova_accel] state-dir": "did you mean state_dir?",
         "[nova_accel] zzz": "remove it",

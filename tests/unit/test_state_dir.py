@@ -6,8 +6,15 @@ import pathlib
 
 import pytest
 
-from nova_accel import errors
+from nova_accel import conf, errors
 from nova_accel.host import state_dir
+
+
+def configure(place: pathlib.Path, path: pathlib.Path) -> conf.Settings:
+    """Return the settings of a configuration file with this state_dir."""
+    file = place / "compute.conf"
+    file.write_text(f"[nova_accel]\nstate_dir = {path}\n")
+    return conf.read_files([str(file)])
 
 
 @pytest.mark.parametrize(
@@ -23,10 +30,12 @@ def test_an_unusable_state_dir_is_an_error_with_path_and_reason(
     tmp_path: pathlib.Path, place: str, reason: str
 ) -> None:
     (tmp_path / "file").write_text("")
-    path = str(tmp_path / place)
+    path = tmp_path / place
     with pytest.raises(errors.ConfigurationError) as caught:
-        state_dir.check(path)
-    assert f"[nova_accel] state_dir = {path}: " in str(caught.value)
+        state_dir.check(configure(tmp_path, path))
+    assert str(caught.value).startswith(
+        f"{tmp_path}/compute.conf [nova_accel] state_dir = {path}: "
+    )
     assert reason in str(caught.value)
 
 
@@ -36,7 +45,7 @@ def test_an_unreadable_directory_of_notes_is_an_error(
 ) -> None:
     (tmp_path / name).write_text("")
     with pytest.raises(errors.ConfigurationError) as caught:
-        state_dir.check(str(tmp_path))
+        state_dir.check(configure(tmp_path, tmp_path))
     assert f"({name}: {os.strerror(20)})" in str(caught.value)
 
 
@@ -44,5 +53,5 @@ def test_a_missing_state_dir_is_created_and_left_empty(
     tmp_path: pathlib.Path,
 ) -> None:
     path = tmp_path / "nova/accel"
-    state_dir.check(str(path))
+    state_dir.check(configure(tmp_path, path))
     assert list(path.iterdir()) == []

@@ -173,15 +173,22 @@ def test_there_are_no_credentials_without_a_file(
 # -- never two at once -----------------------------------------------------
 
 
+def choose(place: pathlib.Path, state: pathlib.Path) -> cli_options.Chosen:
+    """Return the options with a configuration file that has a state_dir."""
+    conf = place / "compute.conf"
+    conf.write_text(f"[nova_accel]\nstate_dir = {state}\n")
+    return cli_options.choose(parsed("--config-file", str(conf)))
+
+
 def test_the_lock_is_held_and_given_back(tmp_path: pathlib.Path) -> None:
-    state = tmp_path / "made" / "on the way"
-    with passes.alone(str(state)):
+    chosen = choose(tmp_path, tmp_path / "made" / "on the way")
+    with passes.alone(chosen):
         with (
             pytest.raises(errors.BusyError, match="held by another"),
-            passes.alone(str(state), patience_s=0.2),
+            passes.alone(chosen, patience_s=0.2),
         ):
             pytest.fail("two at once")
-    with passes.alone(str(state), patience_s=0):
+    with passes.alone(chosen, patience_s=0):
         pass
 
 
@@ -198,16 +205,18 @@ def test_a_lock_that_comes_free_is_taken(
                 fcntl.flock(other, fcntl.LOCK_UN)
 
         monkeypatch.setattr(time, "sleep", sleep)
-        with passes.alone(str(tmp_path)):
+        with passes.alone(choose(tmp_path, tmp_path)):
             assert len(waited) == 3
     assert capsys.readouterr().err.count("waiting") == 1
 
 
 def test_a_place_that_is_none_is_told(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "file").write_text("")
+    file = tmp_path / "file"
+    file.write_text("")
+    option = f"^{tmp_path}/compute.conf .nova_accel. state_dir = {file}: can't"
     with (
-        pytest.raises(errors.ConfigurationError, match="state_dir"),
-        passes.alone(str(tmp_path / "file")),
+        pytest.raises(errors.ConfigurationError, match=option),
+        passes.alone(choose(tmp_path, file)),
     ):
         pytest.fail("there is no such directory")
 
@@ -328,8 +337,15 @@ def test_notes_that_cant_be_written_are_told(
     root = look.make("t4-mdev", tmp_path / "host")
     (tmp_path / "drained").write_text("")
     asked = ["--root", str(root), "--state-dir", str(tmp_path)]
-    assert cli.main(["drain", "3b:00.0", "--reason", "r", *asked]) == 2
-    assert "state_dir" in capsys.readouterr().err
+    drain = ["drain", "3b:00.0", "--reason", "r"]
+    assert cli.main([*drain, *asked]) == 2
+    said = capsys.readouterr().err
+    assert f": command line --state-dir = {tmp_path}: can't be" in said
+    conf = tmp_path / "compute.conf"
+    conf.write_text(f"[nova_accel]\nroot = {root}\nstate_dir = {tmp_path}\n")
+    assert cli.main([*drain, "--config-file", str(conf)]) == 2
+    said = capsys.readouterr().err
+    assert f": {conf} [nova_accel] state_dir = {tmp_path}: can't be" in said
 
 
 def test_a_relative_state_dir_is_refused_and_not_created(
