@@ -12,7 +12,15 @@ from typing import Any
 from nova_accel import errors, faults, model, names
 from nova_accel.host import drains, published
 from nova_accel.host import state_dir as state_dirs
-from placement_sync import api, cli_options, node, progress, records, service
+from placement_sync import (
+    api,
+    cli_options,
+    node,
+    progress,
+    records,
+    service,
+    wares,
+)
 
 _DONE, _UNDONE = 0, 1
 # A pass begins within seconds of a drain, unless Placement is slow; a server
@@ -58,8 +66,8 @@ def add_parsers(commands: Any) -> None:
         const=_EMPTY_S,
         type=_seconds,
         metavar="SECONDS",
-        help="wait until no server has any of the devices, so long at most"
-        f" ({_EMPTY_S:g})",
+        help="wait until Placement offers none of the devices and no server"
+        f" has any of them, so long at most ({_EMPTY_S:g})",
     )
     cli_options.add_compute_endpoint(drain)
     cli_options.add_arguments(drain, is_command=True)
@@ -144,9 +152,11 @@ def run_undrain(arguments: argparse.Namespace) -> tuple[str, int]:
     """Offer drained devices again; return the text and the status.
 
     :raises MalformedError: an address is of no drained device.
-    :raises ConfigurationError: a note can't be removed.
+    :raises ConfigurationError: the state directory is missing, or a note
+        can't be removed.
     """
     chosen = cli_options.choose(arguments)
+    _check_state_dir(chosen)
     notes = drains.Drains(chosen.drains_dir)
     known = notes.read()
     host = _read(chosen)
@@ -178,12 +188,15 @@ def _written(chosen: cli_options.Chosen) -> Iterator[None]:
 
 
 def _check_state_dir(chosen: cli_options.Chosen) -> None:
-    """Check that the state directory of a nova.conf exists.
+    """Check that the state directory exists.
+
+    That of another host may be missing here, unless a nova.conf names it.
 
     :raises ConfigurationError: it does not: what is drained is not known.
     """
-    mend = state_dirs.describe_missing(chosen.drains_dir)
-    if chosen.files and mend:
+    if chosen.is_foreign and not chosen.files:
+        return
+    if mend := state_dirs.describe_missing(chosen.drains_dir):
         raise chosen.settings.refusal("state_dir", chosen.drains_dir, mend)
 
 
@@ -313,11 +326,11 @@ class _Placed:
         }
         self._uuids = {names.provider_uuid(self._root, a) for a in every}
 
-    def is_marked(self) -> bool:
-        """Return whether those that Placement has are all marked."""
+    def are_marked(self, marks: frozenset[str]) -> bool:
+        """Return whether all that Placement has have one of some traits."""
         tree = self._placement.fetch(self._root).tree
         return all(
-            names.DRAINED_TRAIT in provider.traits
+            marks & provider.traits
             for provider in tree.nodes
             if provider.uuid in self._uuids
         )
@@ -351,10 +364,17 @@ def _wait(
             file=sys.stderr,
         )
 
-    def find_unmarked() -> str:
-        return "" if placed.is_marked() else "Placement does not show it yet"
+    def find_unmarked(
+        marks: frozenset[str] = frozenset({names.DRAINED_TRAIT}),
+    ) -> str:
+        is_marked = placed.are_marked(marks)
+        return "" if is_marked else "Placement does not show the mark yet"
 
     def find_servers() -> str:
+        # A device that is offered can get a server at any time. One that is
+        # missing or can't be read is not offered, and no pass drains it.
+        if unmarked := find_unmarked(wares.OUT):
+            return unmarked
         uuids, reason = servers.read()
         uuids |= placed.consumers()
         if uuids:

@@ -120,6 +120,8 @@ def test_an_empty_card_can_be_waited_for(site: Site, where: str) -> None:
     publish(site, *([one] if where == "claims" else []))
     if where == "placement":
         allocate(site, one, {"VGPU": 1})
+    site.run("drain", CARD, "--reason", "r")
+    site.once(*NODE)
     drain = ("drain", CARD, "--reason", "r", *NODE, "--wait-empty")
     _, words = site.speak(*drain, "0", status=1)
     assert f"in use by {one.consumer}" in words
@@ -129,9 +131,41 @@ def test_an_empty_card_can_be_waited_for(site: Site, where: str) -> None:
     freed.start()
     assert "no new server" in site.run(*drain)
     freed.join()
+    assert names.DRAINED_TRAIT in site.of(CARD, "traits")
+
+
+def test_a_card_that_placement_still_offers_is_not_empty(site: Site) -> None:
+    site.once(*NODE)
+    publish(site)
+    drain = ("drain", CARD, "--reason", "r", *NODE, "--wait-empty", "0")
+    _, words = site.speak(*drain, status=1)
+    assert "gave up waiting for all servers to leave" in words
+    assert "Placement does not show the mark yet" in words
+    assert names.DRAINED_TRAIT not in site.of(CARD, "traits")
+    site.once(*NODE)
+    assert site.run(*drain)
+    assert names.DRAINED_TRAIT in site.of(CARD, "traits")
+
+
+def test_a_card_that_is_gone_is_empty_without_its_servers(site: Site) -> None:
+    """Its provider is marked as missing: no pass drains it."""
+    site.once(*NODE)
+    publish(site)
+    allocate(site, claim(CARD), {"VGPU": 1})
+    (site.root / "sys/bus/pci/devices" / CARD).unlink()
+    (site.root / "sys/class/mdev_bus" / CARD).unlink()
+    drain = ("drain", CARD, "--reason", "r", "--force", *NODE)
+    site.run(*drain)
+    site.once(*NODE)
+    assert names.DRAINED_TRAIT not in site.of(CARD, "traits")
+    _, words = site.speak(*drain, "--wait-empty", "0", status=1)
+    assert f"in use by {claim(CARD).consumer}" in words
+    allocate(site, claim(CARD), {})
+    assert site.run(*drain, "--wait-empty", "0")
 
 
 def test_a_card_of_unknown_claims_is_not_taken_for_empty(site: Site) -> None:
+    site.run("drain", CARD, "--reason", "r")
     site.once(*NODE)
     drain = ("drain", CARD, "--reason", "r", *NODE, "--wait-empty", "0")
     _, words = site.speak(*drain, status=1)
@@ -142,6 +176,7 @@ def test_a_card_of_unknown_claims_is_not_taken_for_empty(site: Site) -> None:
 
 
 def test_of_a_recorded_host_placement_alone_is_asked(site: Site) -> None:
+    site.run("drain", CARD, "--reason", "r")
     site.once(*NODE)
     host = ("--root", str(site.root), *NODE)
     drain = ("drain", CARD, "--reason", "r", *host, "--wait-empty", "0")
@@ -203,13 +238,27 @@ def test_a_device_that_is_none_is_refused_unless_forced(site: Site) -> None:
 def test_a_missing_state_dir_is_not_taken_for_nothing_drained(
     site: Site,
 ) -> None:
-    said = site.fail("drain")
-    assert f"{site.conf} [nova_accel] state_dir = {site.state}: is no" in said
+    for words in (["drain"], ["undrain", CARD]):
+        said = site.fail(*words)
+        option = f"{site.conf} [nova_accel] state_dir = {site.state}"
+        assert f"{option}: is no directory" in said
     site.state.mkdir()
     assert "Nothing is drained" in site.run("drain")
-    # Without a nova.conf this need not be a compute host.
+    # Another host's need not be on this machine.
     assert cli.main(["drain", "--root", str(site.root)]) == 0
     assert "Nothing is drained" in site.capsys.readouterr().out
+
+
+def test_without_a_nova_conf_a_state_dir_can_be_missing_too(
+    site: Site, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nova_accel.conf.CONFIG_FILES", ())
+    missing = tmp_path / "missing"
+    monkeypatch.setenv("OS_NOVA_ACCEL__STATE_DIR", str(missing))
+    for words in (["drain"], ["undrain", CARD]):
+        assert cli.main(words) == 2
+        said = site.capsys.readouterr().err
+        assert f"state_dir = {missing}: is no directory" in said
 
 
 def test_a_drain_needs_a_reason(site: Site) -> None:
