@@ -35,7 +35,9 @@ def add(subparsers: Any) -> None:
         " --all every one that the cloud has cards for, read from Placement."
         " FREE is what the"
         " counters of the cards allow, at most: what stands on a card may"
-        " leave no place for one more, and profiles of one card share it.",
+        " leave no place for one more, and profiles of one card share it."
+        " MOST is how many an empty card holds, at most: [nova_accel]"
+        " device_spec may allow fewer (max_slots, max_instances).",
         allow_abbrev=False,
     )
     listing.add_argument(

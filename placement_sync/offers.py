@@ -16,7 +16,8 @@ class Offer:
     ``hosts`` have cards for it, ``models`` are those cards'. ``cards`` is
     how many of ``cards_in_all`` can make one now, ``free`` how many the
     counters allow at this moment, at most, and ``most`` how many an empty
-    card holds. ``is_offered`` is false if no card can make one now.
+    card holds, before the limits of device_spec. ``is_offered`` is false if
+    no card can make one now.
     """
 
     terms: wares.Terms
@@ -96,10 +97,12 @@ def free_units(provider: wares.Provider, terms: wares.Terms) -> int:
 
 
 def _most(provider: wares.Provider, terms: wares.Terms) -> int:
-    """Return how many an empty card holds.
+    """Return how many an empty card holds, at most.
 
-    Of types in the catalogue that is known. Of others the counters tell,
-    less what is reserved: bulk answers of Placement leave that out.
+    Of types in the catalogue that is known, but for max_slots: the total
+    of a card in equal-size mode is how many it holds of the size that is
+    there. Of others the counters tell, less what is reserved: bulk answers
+    of Placement leave that out.
     """
     most = wares.limit(provider, terms.facts)
     if most is not None:

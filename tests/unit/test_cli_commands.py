@@ -74,6 +74,15 @@ def test_the_help_names_them_all(capsys: Output) -> None:
         assert word in text
 
 
+def test_the_help_of_profiles_tells_what_most_leaves_out(
+    capsys: Output,
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["profile", "list", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "MOST" in said and "max_slots" in said
+
+
 @pytest.mark.usefixtures("brought")
 def test_the_others_run_beside_a_broken_one(
     capsys: Output, tmp_path: pathlib.Path

@@ -56,17 +56,11 @@ def test_free_is_never_fewer_than_there_are() -> None:
 
 
 def test_most_is_for_an_empty_card() -> None:
-    """Although Placement's bulk answers leave out what is reserved."""
+    """Totals are those of the size that is there, less what is reserved."""
     card = clouds.gpu("A40", ("8Q",))
     stock = {n: dataclasses.replace(s, total=3) for n, s in card.stock.items()}
-    (found,) = {
-        o.most
-        for o in offers.list_offers(
-            [dataclasses.replace(card, stock=stock)], TYPES
-        )
-        if o.terms.name == "A40-8Q"
-    }
-    assert found == 6
+    found = listed(dataclasses.replace(card, stock=stock))
+    assert (found["A40-8Q"].most, found["A40-1Q"].most) == (6, 32)
 
 
 def test_a_full_card_still_lists_what_it_makes() -> None:
