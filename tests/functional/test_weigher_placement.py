@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """On which host a server lands, by Nova's scheduler and a real Placement."""
 
+import contextlib
 import copy
 import socket
-import time
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -291,9 +291,21 @@ def test_an_image_the_user_can_t_see_prefers_no_host(
     assert "ImageNotFound" in log.output
 
 
+def count_connections(listener: socket.socket) -> int:
+    """Return how many connections wait to be accepted."""
+    listener.setblocking(False)
+    count = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            listener.accept()[0].close()
+            count += 1
+    return count
+
+
 def test_a_glance_that_does_not_answer_stalls_nobody(
     cloud: Cloud, weighing: Weighing, option: Any
 ) -> None:
+    """Its client has no timeout: who waited for it would never end."""
     for name in ("a", "b", "c", "d"):
         add_fpgas(cloud, name, FUNCTION_TRAIT)
     image = str(uuid.uuid4())
@@ -304,14 +316,9 @@ def test_a_glance_that_does_not_answer_stalls_nobody(
             api_servers=[f"http://127.0.0.1:{port}"],
             num_retries=0,
         )
-        start = time.monotonic()
-        weighing.boot(fpga_specs(image), ctxt=user())
-        cold = time.monotonic() - start
-        weighing.boot(fpga_specs(image), ctxt=user())
-        warm = time.monotonic() - start - cold
-
-    assert cold > 1.0
-    assert warm < 1.0
+        for _ in range(3):
+            weighing.boot(fpga_specs(image), ctxt=user())
+        assert count_connections(deaf) == 1
 
 
 def test_when_placement_does_not_tell_all_hosts_weigh_the_same(

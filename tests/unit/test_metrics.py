@@ -66,10 +66,17 @@ def value(found: Series, name: str, **labels: str) -> float | None:
     return found.get(key)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Hold a port for a server that sets SO_REUSEADDR, as all of ours do.
+
+    Without a listener Linux lets such a server have it, and gives it to
+    no program that asks for any port.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 def fetch(port: int) -> str:
@@ -82,8 +89,7 @@ def fetch(port: int) -> str:
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[metrics.Metrics, int]]:
-    port = free_port()
+def served(port: int) -> Iterator[tuple[metrics.Metrics, int]]:
     made = metrics.Metrics(port=port)
     yield made, port
     made.close()
@@ -140,8 +146,7 @@ def test_a_port_of_the_loopback_interface(
             socket.create_connection((address, port), timeout=1).close()
 
 
-def test_the_port_is_free_after_close() -> None:
-    port = free_port()
+def test_the_port_is_free_after_close(port: int) -> None:
     for _ in range(3):
         made = metrics.Metrics(port=port)
         fetch(port)
@@ -340,9 +345,9 @@ print(b'writer="green"' in text, len(ticks) > 10)
 """
 
 
-def test_it_serves_on_green_threads() -> None:
+def test_it_serves_on_green_threads(port: int) -> None:
     pytest.importorskip("eventlet")
-    code = GREEN.replace("PORT", str(free_port()))
+    code = GREEN.replace("PORT", str(port))
     out = subprocess.run(  # noqa: S603
         [sys.executable, "-W", "ignore", "-c", code],
         capture_output=True,

@@ -60,8 +60,11 @@ def events() -> Iterator[None]:
     """Skip where no uevents come; run these tests once at a time.
 
     The kernel sends the events of one run to all others of the machine.
+    Only root can make it send them.
     """
-    lock = pathlib.Path(tempfile.gettempdir(), "nova-accel-uevents.lock")
+    # A lock that another user created could not be opened.
+    name = f"nova-accel-uevents-{os.geteuid()}.lock"
+    lock = pathlib.Path(tempfile.gettempdir(), name)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         if not is_told():

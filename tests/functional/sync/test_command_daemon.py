@@ -124,13 +124,16 @@ def test_a_drain_brings_a_pass(site: Site) -> None:
 
 
 def test_the_interval_brings_passes_too(site: Site) -> None:
+    gone = names.provider_name(HOST, OTHER)
     with child(site, *NODE, "--interval", "0.2") as daemon:
         daemon.wait_for(lambda: has(site, OTHER))
         pull(site, OTHER)
-        daemon.wait_for(lambda: not has(site, OTHER))
+        daemon.wait_for(lambda: f"delete provider {gone} (" in daemon.words)
+        # The last lines of that pass are the problems of the three mdevs.
+        daemon.wait_for(lambda: daemon.words.count(f"mdev on {OTHER},") == 3)
         said = daemon.words
         site.placement.clear()
-        time.sleep(1)
+        daemon.wait_for(lambda: len(site.placement.requests()) > 2)
         assert daemon.words == said  # nothing changed, nothing is told
         asked = {(one.method, one.path) for one in site.placement.clear()}
         assert asked == {("GET", f"/resource_providers?in_tree={ROOT}")}
