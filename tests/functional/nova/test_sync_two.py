@@ -228,16 +228,20 @@ class TwoWriters(syncing.SyncTestBase):
     # -- what must be -----------------------------------------------------
 
     def converge(self, outside: writers.Outside) -> None:
-        """Wait until neither writer has anything to write, and look."""
-        # What is gone only Nova itself deletes; of one that it did not know
-        # it asks with its next pass whether it is free.
-        self.run_periodics()
-        self.run_periodics()
+        """Wait until neither writer nor Nova has anything to write, and look.
+
+        Only Nova itself deletes a provider whose card is gone. It asks with
+        its next pass whether that is free, and later where another one that
+        it knew was deleted meanwhile: that pass fails.
+        """
         quiet = 0
         for _ in range(PATIENCE):
+            former = self.providers()
+            self.run_periodics()
             results = [self.pass_by(), outside.run()]
             # One that met others too often says so, and comes again.
             is_quiet = not any(r.writes or r.problems for r in results)
+            is_quiet = is_quiet and former == self.providers()
             quiet = quiet + 1 if is_quiet else 0
             if quiet == 2:
                 break
