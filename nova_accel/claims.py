@@ -258,43 +258,72 @@ def _may_be(partition: model.Partition, profile: model.Profile) -> bool:
     return partition.is_nameless and partition.parent not in profile.handles
 
 
+def charges(device: model.Device, claim: model.Claim) -> dict[str, int]:
+    """Return what a claim takes of its device, by resource class.
+
+    Only of classes that the device counts: it has no inventory of others.
+    """
+    profile = device.profile(claim.profile)
+    amounts = profile.charges if profile else {device.resource_class: 1}
+    return {n: a for n, a in amounts.items() if n in device.counters}
+
+
 def find_unallocated(
     held: Iterable[model.Claim],
-    classes: Mapping[str, str],
+    charged: Mapping[model.ClaimKey, Mapping[str, int]],
     allocated: Mapping[str, Mapping[str, Mapping[str, int]]],
-) -> frozenset[model.ClaimKey]:
-    """Return the claims that no allocation stands for.
+) -> frozenset[model.ClassKey]:
+    """Return the claims and resource classes that are not allocated.
 
     What consumers have allocated beyond their claims counts for claims of
     others: a server that is moved has its allocation under the uuid of
     the migration.
 
-    :param classes: by provider the class in which its slots are counted.
+    :param charged: by claim what it takes, by resource class; claims that
+        are not in it are not looked at.
     :param allocated: amounts by provider, consumer and class; providers
         that are not in it are not known.
     """
-    keys_by_provider: dict[str, dict[str, list[model.ClaimKey]]] = {}
+    keys_by_class: dict[tuple[str, str], list[model.ClaimKey]] = {}
     for claim in held:
-        if claim.provider in allocated.keys() & classes.keys():
-            of_provider = keys_by_provider.setdefault(claim.provider, {})
-            of_provider.setdefault(claim.consumer, []).append(claim.key)
-    missing: set[model.ClaimKey] = set()
-    for provider, by_consumer in keys_by_provider.items():
-        amounts = {
-            consumer: resources.get(classes[provider], 0)
-            for consumer, resources in allocated[provider].items()
-        }
-        lacking = [
-            key
-            for consumer, keys in sorted(by_consumer.items())
-            for key in sorted(keys)[amounts.get(consumer, 0) :]
-        ]
-        spare = sum(
-            max(0, amount - len(by_consumer.get(consumer, ())))
-            for consumer, amount in amounts.items()
+        if claim.provider in allocated:
+            for name in charged.get(claim.key, ()):
+                key = claim.provider, name
+                keys_by_class.setdefault(key, []).append(claim.key)
+    return frozenset(
+        (*key, name)
+        for (provider, name), keys in keys_by_class.items()
+        for key in _uncovered(
+            {key: charged[key][name] for key in sorted(keys)},
+            {
+                consumer: resources.get(name, 0)
+                for consumer, resources in allocated[provider].items()
+            },
         )
-        missing |= set(lacking[spare:])
-    return frozenset(missing)
+    )
+
+
+def _uncovered(
+    needed: Mapping[model.ClaimKey, int], allocated: Mapping[str, int]
+) -> Iterator[model.ClaimKey]:
+    """Yield the claims whose amount of one class is not allocated.
+
+    :param allocated: amounts by consumer.
+    """
+    rest = dict(allocated)
+    lacking = []
+    for key, amount in needed.items():
+        consumer = key[0]
+        if rest.get(consumer, 0) >= amount:
+            rest[consumer] = rest.get(consumer, 0) - amount
+        else:
+            lacking.append(key)
+    spare = sum(rest.values())
+    for key in lacking:
+        if spare >= needed[key]:
+            spare -= needed[key]
+        else:
+            yield key
 
 
 def of_partition(

@@ -193,17 +193,19 @@ def unbooked(
     claims = tuple(claims)
     booked = {claim.handle for claim in claims if claim.is_allocated}
     occupied |= {claim.slot for claim in claims if not claim.is_allocated}
+    lacking = {c.handle: c.unallocated for c in claims if c.unallocated}
     taken: dict[str, int] = {}
     foreign = [p for p in device.partitions if p.handle not in booked]
-    for name in [p.profile for p in foreign] + [
-        _profile_at(device, slot)
+    for handle, name in [(p.handle, p.profile) for p in foreign] + [
+        (slot, _profile_at(device, slot))
         for slot in given_away(device, occupied)
         if slot not in booked | {p.handle for p in foreign}
     ]:
         profile = device.profile(name)
         charges = profile.charges if profile else {device.resource_class: 1}
         for counter, amount in charges.items():
-            taken[counter] = taken.get(counter, 0) + amount
+            if counter in lacking.get(handle, charges):
+                taken[counter] = taken.get(counter, 0) + amount
     return taken
 
 

@@ -11,6 +11,8 @@ Booked = Mapping[str, Mapping[str, int]]
 UNKNOWN = "unknown"
 # A claim's consumer, provider and slot.
 ClaimKey = tuple[str, str, str]
+# The same, and a resource class.
+ClassKey = tuple[str, str, str, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,8 +357,10 @@ class Claim:
     to find there; ``image`` names the Glance image that the flavor wants
     in it, ``bitstream`` what is to be loaded, None for nothing;
     ``is_forced`` also where its function is there: as another build.
-    ``is_allocated`` is False where Placement has no allocation for it,
-    ``is_backed`` where Nova has no server and no migration for it either.
+    ``is_allocated`` is False where Placement has no allocation for it, or
+    none of the resource classes ``unallocated``, if that is not empty.
+    ``is_backed`` is False where Nova has no server and no migration for it
+    either.
     """
 
     consumer: str
@@ -384,6 +388,7 @@ class Claim:
     is_forced: bool = False
     state: ClaimState = ClaimState.PLANNED
     is_allocated: bool = True
+    unallocated: frozenset[str] = frozenset()
     is_backed: bool = True
 
     @property

@@ -7,6 +7,7 @@ import enum
 from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import model, names
+from nova_accel.claims import charges
 from nova_accel.domains import Domain
 from nova_accel.providers import Inventory, ProviderRoot
 
@@ -253,8 +254,9 @@ class World:
     ) -> Mapping[tuple[str, str], tuple[model.Claim, ...]]:
         """Return a consumer's claims on a provider where it lacks some.
 
-        Those of consumers that have more claims than slots allocated, by
-        consumer and provider. Slots of its moves count as the server's.
+        Those of consumers whose claims take more of a resource class than
+        is allocated, by consumer and provider. Allocations of its moves
+        count as the server's.
         """
         groups: dict[tuple[str, str], list[model.Claim]] = {}
         for claim in self.claims:
@@ -264,14 +266,21 @@ class World:
             (consumer, provider): tuple(claims)
             for (consumer, provider), claims in groups.items()
             if provider in self._names
-            and (device := self.device(provider)) is not None
-            and len(claims)
-            > sum(
-                each.amounts.get(device.resource_class, 0)
-                for each in self.allocations
-                if each.provider == provider and self.holds(each, consumer)
-            )
+            and self._lacks(consumer, provider, claims)
         }
+
+    def _lacks(
+        self, consumer: str, provider: str, claims: Iterable[model.Claim]
+    ) -> bool:
+        """Return whether claims take more than a consumer has allocated."""
+        allocated: collections.Counter[str] = collections.Counter()
+        for each in self.allocations:
+            if each.provider == provider and self.holds(each, consumer):
+                allocated.update(each.amounts)
+        return any(
+            amount > allocated[name]
+            for name, amount in self.charged(provider, claims).items()
+        )
 
     def charged(
         self, provider: str, claims: Iterable[model.Claim]
@@ -279,17 +288,10 @@ class World:
         """Return what claims on a device take of it, by resource class."""
         device = self.device(provider)
         found: collections.Counter[str] = collections.Counter()
-        for claim in claims:
-            if device is not None:
-                profile = device.profile(claim.profile)
-                found.update(
-                    profile.charges if profile else {device.resource_class: 1}
-                )
-        return {
-            name: amount
-            for name, amount in found.items()
-            if device is not None and name in device.counters
-        }
+        if device is not None:
+            for claim in claims:
+                found.update(charges(device, claim))
+        return dict(found)
 
     def holds(self, allocation: Allocation, server: str) -> bool:
         """Return whether an allocation is a server's, or its move's."""

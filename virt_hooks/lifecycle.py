@@ -86,8 +86,8 @@ class Lifecycle:
         self.read_awaited: Callable[[], Iterable[model.Slot]] = tuple
         #: Consumers of claims that Nova does not back any more.
         self.orphans: frozenset[str] = frozenset()
-        #: Claims that Placement has no allocation for.
-        self.unallocated: frozenset[model.ClaimKey] = frozenset()
+        #: Claims and resource classes that Placement has not allocated.
+        self.unallocated: frozenset[model.ClassKey] = frozenset()
         self._telling, self._is_known = threading.Lock(), False
         self._is_cut_off_noted = False
         self._programs = programs or programming.Programming()
@@ -171,20 +171,25 @@ class Lifecycle:
             self.orphans = consumers
             self._tell()
 
-    def set_unallocated(self, keys: frozenset[model.ClaimKey]) -> None:
-        """Reserve what these claims take, and no other claims."""
+    def set_unallocated(self, keys: frozenset[model.ClassKey]) -> None:
+        """Reserve what these claims take of these classes, and no more."""
         self.unallocated = keys
         self._tell()
 
     def _marked_claims(self) -> tuple[model.Claim, ...]:
         """Return all claims, with whether Placement and Nova back them."""
-        missing, orphans = self.unallocated, self.orphans
+        orphans = self.orphans
+        missing: dict[model.ClaimKey, set[str]] = {}
+        for consumer, provider, slot, name in self.unallocated:
+            key = consumer, provider, slot
+            missing.setdefault(key, set()).add(name)
         return tuple(
-            dataclasses.replace(
+            dataclasses.replace(claim, is_allocated=False, is_backed=False)
+            if claim.consumer in orphans
+            else dataclasses.replace(
                 claim,
-                is_allocated=claim.key not in missing
-                and claim.consumer not in orphans,
-                is_backed=claim.consumer not in orphans,
+                is_allocated=claim.key not in missing,
+                unallocated=frozenset(missing.get(claim.key, ())),
             )
             for claim in self.claims()
         )

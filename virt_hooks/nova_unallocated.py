@@ -57,29 +57,35 @@ class Unallocated:
         held = self._accel.claims()
         providers = {claim.provider for claim in held}
         if self._clock() < self._until:
-            providers &= {provider for _, provider, _ in known}
+            providers &= {provider for _, provider, _, _ in known}
         else:
             self._until = self._clock() + CHECK_S
         allocated = self._read(providers)
         missing = claims.find_unallocated(
-            held, self._classes(held), allocated
+            held, self._charges(held), allocated
         )
         missing |= {key for key in known if key[1] not in allocated}
-        missing &= {claim.key for claim in self._accel.claims()}
-        for consumer, provider, slot in sorted(missing - known):
+        claimed = {claim.key for claim in self._accel.claims()}
+        missing = frozenset(key for key in missing if key[:3] in claimed)
+        for consumer, provider, slot, name in sorted(missing - known):
             LOG.warning(
-                "server %s has slot %s of provider %s and no allocation"
-                " for it; it is reserved. See `placement-sync audit`",
-                *(consumer, slot, provider),
+                "server %s has slot %s of provider %s, and its %s is not"
+                " allocated; it is reserved. See `placement-sync audit`",
+                *(consumer, slot, provider, name),
             )
         if missing != known:
             self._accel.set_unallocated(missing)
 
-    def _classes(self, held: Iterable[model.Claim]) -> dict[str, str]:
-        """Return by provider the class in which slots are counted."""
+    def _charges(
+        self, held: Iterable[model.Claim]
+    ) -> dict[model.ClaimKey, dict[str, int]]:
+        """Return by claim what it takes of its device, by class."""
         host = self._accel.host.state
-        found = {c.provider: host.device(c.device) for c in held}
-        return {u: d.resource_class for u, d in found.items() if d}
+        return {
+            claim.key: claims.charges(device, claim)
+            for claim in held
+            if (device := host.device(claim.device)) is not None
+        }
 
     def _read(
         self, providers: Iterable[str]

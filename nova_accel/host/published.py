@@ -48,7 +48,7 @@ class Book:
     the addresses of functions that its guests have. Where ``is_known`` is
     False nothing of that can be told; ``reason`` says why. Of a claim
     there is only what the file has: its servers, device, profile, place,
-    handle, state, and whether it is allocated.
+    handle, state, and what of it is not allocated.
     """
 
     root: providers.ProviderRoot | None = None
@@ -129,6 +129,7 @@ def _content(
             | {
                 "state": claim.state.value,
                 "is_allocated": claim.is_allocated,
+                "unallocated": sorted(claim.unallocated),
             }
             for claim in sorted(claims, key=lambda c: (c.consumer, c.slot))
         ],
@@ -161,8 +162,9 @@ def _claim(record: Mapping[str, Any]) -> model.Claim:
     places: dict[str, Any] = {name: _place(record, name) for name in _PLACES}
     return model.Claim(
         state=model.ClaimState(record["state"]),
-        # Files of older versions do not have it.
+        # Files of older versions do not have these.
         is_allocated=record.get("is_allocated") is not False,
+        unallocated=frozenset(map(str, record.get("unallocated", ()))),
         **texts,
         **places,
     )

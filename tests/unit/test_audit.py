@@ -358,6 +358,65 @@ def test_an_allocation_of_a_server_that_is_elsewhere(
     assert found(known) == one(Kind.DUPLICATE, WHOLE, OTHER)
 
 
+CHARGES = {names.GPU_CLASS: 1, names.GPU_MEMORY_CLASS: 512}
+
+
+def with_memory() -> facts.Evidence:
+    """Return evidence of a card that counts memory, and of its provider."""
+    card = dataclasses.replace(
+        audited.card(CARDS[0]),
+        counters={names.GPU_CLASS: 6, names.GPU_MEMORY_CLASS: 4096},
+        profiles=(
+            model.Profile(
+                name=audited.PROFILE,
+                trait="CUSTOM_VGPU_P_1",
+                charges=CHARGES,
+                available=5,
+            ),
+        ),
+    )
+    provider = facts.Provider(
+        uuid=audited.provider(CARDS[0]),
+        name=names.provider_name(ROOT.name, CARDS[0]),
+        parent=ROOT.uuid,
+        root=ROOT.uuid,
+    )
+    return dataclasses.replace(
+        audited.EMPTY,
+        host=model.HostState(devices=(card,)),
+        providers=(provider,),
+    )
+
+
+@pytest.mark.parametrize("name", [*CHARGES, ""])
+def test_each_class_that_a_claim_takes_has_to_be_allocated(name: str) -> None:
+    """All classes are, for the empty name."""
+    uuid = audited.provider(CARDS[0])
+    amounts = {other: n for other, n in CHARGES.items() if other != name}
+    known = audited.lived(with_memory(), "running", OTHER, CARDS[0], FREE)
+    known = dataclasses.replace(
+        known,
+        allocations=(
+            facts.Allocation(provider=uuid, consumer=OTHER, amounts=amounts),
+        ),
+        consumers={
+            OTHER: facts.Consumer(
+                allocations={ROOT.uuid: {"VCPU": 1}, uuid: amounts},
+                project="p",
+                user="u",
+            )
+        },
+    )
+    if not name:
+        assert found(known) == set()
+        return
+    (finding,) = audit.compare(known).findings
+    assert (finding.kind, finding.is_safe) == (Kind.UNALLOCATED, True)
+    assert (
+        f" --allocation rp={uuid},{names.GPU_MEMORY_CLASS}=512,VGPU=1 "
+    ) in finding.mend
+
+
 def test_a_source_that_said_not_all_is_told_of() -> None:
     known = dataclasses.replace(
         audited.EMPTY, unasked={Source.KERNEL: "0000:3b:00.0 can't be read"}

@@ -3,6 +3,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
@@ -116,8 +117,8 @@ def test_a_flavor_edited_since_is_still_served() -> None:
 
 # -- claims without an allocation -----------------------------------------
 
-CLASSES = {"card": "VGPU"}
 SERVERS = ("server-1", "server-2", "server-3")
+CHARGES = {"VGPU": 1, MEMORY: 4096}
 
 
 def held(*consumers: str) -> list[model.Claim]:
@@ -137,15 +138,31 @@ def held(*consumers: str) -> list[model.Claim]:
     ]
 
 
+def missing_classes(
+    allocated: Mapping[str, Mapping[str, int]], *consumers: str
+) -> list[tuple[str, str, str]]:
+    """Return consumer, slot and class of what is not allocated."""
+    claimed = held(*consumers)
+    found = claims.find_unallocated(
+        claimed, {c.key: CHARGES for c in claimed}, {"card": allocated}
+    )
+    return sorted((consumer, slot, name) for consumer, _, slot, name in found)
+
+
 def missing(
     allocated: dict[str, int], *consumers: str
 ) -> list[tuple[str, str]]:
-    found = claims.find_unallocated(
-        held(*consumers),
-        CLASSES,
-        {"card": {c: {"VGPU": n} for c, n in allocated.items()}},
+    """Return consumer and slot, with as much allocated of each class."""
+    found = missing_classes(
+        {
+            consumer: {name: n * amount for name, amount in CHARGES.items()}
+            for consumer, n in allocated.items()
+        },
+        *consumers,
     )
-    return sorted((consumer, slot) for consumer, _, slot in found)
+    slots = sorted({(consumer, slot) for consumer, slot, _ in found})
+    assert len(found) == len(slots) * len(CHARGES)
+    return slots
 
 
 def test_a_claim_without_an_allocation_is_found() -> None:
@@ -153,6 +170,22 @@ def test_a_claim_without_an_allocation_is_found() -> None:
     one, two = "server-1", "server-1"
     assert missing({"server-1": 1}, one, two) == [("server-1", "slot-1")]
     assert missing({"server-1": 2}, one, two) == []
+
+
+@pytest.mark.parametrize("name", CHARGES)
+def test_each_class_is_compared(name: str) -> None:
+    rest = {other: n for other, n in CHARGES.items() if other != name}
+    allocated = {"server-1": CHARGES, "server-2": rest}
+    assert missing_classes(allocated, *SERVERS[:2]) == [
+        ("server-2", "slot-1", name)
+    ]
+
+
+def test_too_small_an_amount_is_not_enough() -> None:
+    allocated = {"server-1": {"VGPU": 1, MEMORY: 1024}}
+    assert missing_classes(allocated, "server-1") == [
+        ("server-1", "slot-0", MEMORY)
+    ]
 
 
 def test_an_allocation_of_a_migration_stands_for_its_server() -> None:
@@ -164,7 +197,19 @@ def test_an_allocation_of_a_migration_stands_for_its_server() -> None:
 
 
 def test_a_provider_that_could_not_be_asked_is_left_out() -> None:
-    assert claims.find_unallocated(held("server-1"), CLASSES, {}) == set()
+    (claim,) = held("server-1")
+    charges = {claim.key: CHARGES}
+    assert claims.find_unallocated([claim], charges, {}) == set()
+
+
+def test_only_classes_that_a_device_counts_are_charged() -> None:
+    device = gpu(A)
+    claim = dataclasses.replace(
+        held("server-1")[0], profile=device.profiles[1].name
+    )
+    assert claims.charges(device, claim) == {"VGPU": 1, MEMORY: 8192}
+    uncounted = dataclasses.replace(device, counters={"VGPU": 4})
+    assert claims.charges(uncounted, claim) == {"VGPU": 1}
 
 
 @given(st.lists(st.sampled_from(SERVERS)), st.data())

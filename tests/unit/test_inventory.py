@@ -179,6 +179,27 @@ def test_what_is_claimed_and_not_allocated_is_reserved(
         assert held[1].slot in found.slots[device.resource_class]
 
 
+def test_of_a_claim_only_what_is_not_allocated_is_reserved() -> None:
+    memory = names.GPU_MEMORY_CLASS
+    device = shapes.card(
+        model.Geometry(),
+        dataclasses.replace(
+            shapes.profile("vf", 4), charges={"VGPU": 1, memory: 512}
+        ),
+        slots=4,
+    )
+    device = packing.settle(
+        dataclasses.replace(device, counters={"VGPU": 4, memory: 2048})
+    )
+    lost = dataclasses.replace(
+        claim(device, 0, "vf"),
+        is_allocated=False,
+        unallocated=frozenset({memory}),
+    )
+    found = node(device, claims=(lost,)).inventories
+    assert (found["VGPU"].reserved, found[memory].reserved) == (0, 512)
+
+
 def test_a_vf_that_a_guest_has_unbooked_is_reserved_and_kept_back() -> None:
     device = vfs("vf")
     first, second, *rest = device.slots

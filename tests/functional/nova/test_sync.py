@@ -157,6 +157,32 @@ class Sync(syncing.SyncTestBase):
         self.assertEqual({"PGPU": (1, 0)}, self.amounts(base.GPU))
         self.assert_in_step()
 
+    def test_each_class_that_is_not_allocated_is_reserved(self) -> None:
+        self.start_host(*base.TWO_T4)
+        server = self.boot(SMALL)
+        ((uuid, _, _),) = self.slots(server)
+        card = base.T4 if uuid == self.provider(base.T4) else base.T4_B
+        before = self.amounts(card)
+        path, memory = f"/allocations/{server['id']}", "CUSTOM_GPU_MEMORY_MB"
+        body = self.placement.get(path, version="1.36").body
+        amount = body["allocations"][uuid]["resources"].pop(memory)
+        answer = self.placement.put(path, body, version="1.36")
+        self.assertEqual(204, answer.status, answer.body)
+        self.restart()
+        self.run_periodics()
+        after = self.amounts(card)
+        self.assertEqual((before[memory][0], 4096), after[memory])
+        self.assertEqual(before["VGPU"], after["VGPU"])
+        self.assertEqual(0, self.outside().run().writes)
+
+        body = self.placement.get(path, version="1.36").body
+        body["allocations"][uuid]["resources"][memory] = amount
+        answer = self.placement.put(path, body, version="1.36")
+        self.assertEqual(204, answer.status, answer.body)
+        self.run_periodics()
+        self.assertEqual(before, self.amounts(card))
+        self.assert_in_step()
+
     def test_an_allocated_card_vanishes_and_returns(self) -> None:
         self.start_host(*base.TWO_T4, *base.GPU_CARDS)
         server = self.boot(SMALL)
