@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which partition each slot that Nova handed out stands for."""
 
+import collections
 import dataclasses
 import itertools
 import types
@@ -272,8 +273,8 @@ def find_unallocated(
     held: Iterable[model.Claim],
     charged: Mapping[model.ClaimKey, Mapping[str, int]],
     allocated: Mapping[str, Mapping[str, Mapping[str, int]]],
-) -> frozenset[model.ClassKey]:
-    """Return the claims and resource classes that are not allocated.
+) -> dict[model.ClassKey, int]:
+    """Return what claims take that is not allocated, by resource class.
 
     What consumers have allocated beyond their claims counts for claims of
     others: a server that is moved has its allocation under the uuid of
@@ -290,40 +291,39 @@ def find_unallocated(
             for name in charged.get(claim.key, ()):
                 key = claim.provider, name
                 keys_by_class.setdefault(key, []).append(claim.key)
-    return frozenset(
-        (*key, name)
+    return {
+        (*key, name): amount
         for (provider, name), keys in keys_by_class.items()
-        for key in _uncovered(
+        for key, amount in _uncovered(
             {key: charged[key][name] for key in sorted(keys)},
             {
                 consumer: resources.get(name, 0)
                 for consumer, resources in allocated[provider].items()
             },
         )
-    )
+    }
 
 
 def _uncovered(
     needed: Mapping[model.ClaimKey, int], allocated: Mapping[str, int]
-) -> Iterator[model.ClaimKey]:
-    """Yield the claims whose amount of one class is not allocated.
+) -> Iterator[tuple[model.ClaimKey, int]]:
+    """Yield the claims of which something is not allocated, and how much.
 
-    :param allocated: amounts by consumer.
+    :param needed: the amount of one class that each claim takes.
+    :param allocated: amounts of the class by consumer.
     """
-    rest = dict(allocated)
-    lacking = []
+    rest = collections.Counter(allocated)
+    lacking = {}
     for key, amount in needed.items():
-        consumer = key[0]
-        if rest.get(consumer, 0) >= amount:
-            rest[consumer] = rest.get(consumer, 0) - amount
-        else:
-            lacking.append(key)
-    spare = sum(rest.values())
-    for key in lacking:
-        if spare >= needed[key]:
-            spare -= needed[key]
-        else:
-            yield key
+        covered = min(amount, rest[key[0]])
+        rest[key[0]] -= covered
+        lacking[key] = amount - covered
+    spare = rest.total()
+    for key, amount in lacking.items():
+        covered = min(amount, spare)
+        spare -= covered
+        if amount > covered:
+            yield key, amount - covered
 
 
 def of_partition(

@@ -193,7 +193,7 @@ def unbooked(
     claims = tuple(claims)
     booked = {claim.handle for claim in claims if claim.is_allocated}
     occupied |= {claim.slot for claim in claims if not claim.is_allocated}
-    lacking = {c.handle: c.unallocated for c in claims if c.unallocated}
+    lacking = {c.handle: dict(c.unallocated) for c in claims if c.unallocated}
     taken: dict[str, int] = {}
     foreign = [p for p in device.partitions if p.handle not in booked]
     for handle, name in [(p.handle, p.profile) for p in foreign] + [
@@ -203,9 +203,8 @@ def unbooked(
     ]:
         profile = device.profile(name)
         charges = profile.charges if profile else {device.resource_class: 1}
-        for counter, amount in charges.items():
-            if counter in lacking.get(handle, charges):
-                taken[counter] = taken.get(counter, 0) + amount
+        for counter, amount in lacking.get(handle, charges).items():
+            taken[counter] = taken.get(counter, 0) + amount
     return taken
 
 

@@ -358,7 +358,8 @@ class Claim:
     in it, ``bitstream`` what is to be loaded, None for nothing;
     ``is_forced`` also where its function is there: as another build.
     ``is_allocated`` is False where Placement has no allocation for it, or
-    none of the resource classes ``unallocated``, if that is not empty.
+    only a part of it: ``unallocated`` has the amounts that are missing, by
+    resource class, and is empty where all are.
     ``is_backed`` is False where Nova has no server and no migration for it
     either.
     """
@@ -388,7 +389,7 @@ class Claim:
     is_forced: bool = False
     state: ClaimState = ClaimState.PLANNED
     is_allocated: bool = True
-    unallocated: frozenset[str] = frozenset()
+    unallocated: tuple[tuple[str, int], ...] = ()
     is_backed: bool = True
 
     @property

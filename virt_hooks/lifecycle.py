@@ -86,8 +86,8 @@ class Lifecycle:
         self.read_awaited: Callable[[], Iterable[model.Slot]] = tuple
         #: Consumers of claims that Nova does not back any more.
         self.orphans: frozenset[str] = frozenset()
-        #: Claims and resource classes that Placement has not allocated.
-        self.unallocated: frozenset[model.ClassKey] = frozenset()
+        #: What claims take that Placement has not allocated.
+        self.unallocated: Mapping[model.ClassKey, int] = {}
         self._telling, self._is_known = threading.Lock(), False
         self._is_cut_off_noted = False
         self._programs = programs or programming.Programming()
@@ -171,25 +171,24 @@ class Lifecycle:
             self.orphans = consumers
             self._tell()
 
-    def set_unallocated(self, keys: frozenset[model.ClassKey]) -> None:
-        """Reserve what these claims take of these classes, and no more."""
-        self.unallocated = keys
+    def set_unallocated(self, missing: Mapping[model.ClassKey, int]) -> None:
+        """Reserve what claims take that is not allocated, and no more."""
+        self.unallocated = missing
         self._tell()
 
     def _marked_claims(self) -> tuple[model.Claim, ...]:
         """Return all claims, with whether Placement and Nova back them."""
         orphans = self.orphans
-        missing: dict[model.ClaimKey, set[str]] = {}
-        for consumer, provider, slot, name in self.unallocated:
-            key = consumer, provider, slot
-            missing.setdefault(key, set()).add(name)
+        missing: dict[model.ClaimKey, dict[str, int]] = {}
+        for (*key, name), amount in self.unallocated.items():
+            missing.setdefault((key[0], key[1], key[2]), {})[name] = amount
         return tuple(
             dataclasses.replace(claim, is_allocated=False, is_backed=False)
             if claim.consumer in orphans
             else dataclasses.replace(
                 claim,
                 is_allocated=claim.key not in missing,
-                unallocated=frozenset(missing.get(claim.key, ())),
+                unallocated=tuple(missing.get(claim.key, {}).items()),
             )
             for claim in self.claims()
         )

@@ -64,14 +64,20 @@ class Unallocated:
         missing = claims.find_unallocated(
             held, self._charges(held), allocated
         )
-        missing |= {key for key in known if key[1] not in allocated}
+        missing |= {
+            key: amount
+            for key, amount in known.items()
+            if key[1] not in allocated
+        }
         claimed = {claim.key for claim in self._accel.claims()}
-        missing = frozenset(key for key in missing if key[:3] in claimed)
-        for consumer, provider, slot, name in sorted(missing - known):
+        missing = {k: n for k, n in missing.items() if k[:3] in claimed}
+        for consumer, provider, slot, name in sorted(missing.keys() - known):
             LOG.warning(
-                "server %s has slot %s of provider %s, and its %s is not"
-                " allocated; it is reserved. See `placement-sync audit`",
-                *(consumer, slot, provider, name),
+                "server %s has slot %s of provider %s, and %d of its %s are"
+                " not allocated; they are reserved. See `placement-sync"
+                " audit`",
+                *(consumer, slot, provider),
+                *(missing[consumer, provider, slot, name], name),
             )
         if missing != known:
             self._accel.set_unallocated(missing)

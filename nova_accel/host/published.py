@@ -129,7 +129,7 @@ def _content(
             | {
                 "state": claim.state.value,
                 "is_allocated": claim.is_allocated,
-                "unallocated": sorted(claim.unallocated),
+                "unallocated": dict(sorted(claim.unallocated)),
             }
             for claim in sorted(claims, key=lambda c: (c.consumer, c.slot))
         ],
@@ -164,7 +164,10 @@ def _claim(record: Mapping[str, Any]) -> model.Claim:
         state=model.ClaimState(record["state"]),
         # Files of older versions do not have these.
         is_allocated=record.get("is_allocated") is not False,
-        unallocated=frozenset(map(str, record.get("unallocated", ()))),
+        unallocated=tuple(
+            (str(name), int(amount))
+            for name, amount in record.get("unallocated", {}).items()
+        ),
         **texts,
         **places,
     )

@@ -181,11 +181,12 @@ def test_each_class_is_compared(name: str) -> None:
     ]
 
 
-def test_too_small_an_amount_is_not_enough() -> None:
-    allocated = {"server-1": {"VGPU": 1, MEMORY: 1024}}
-    assert missing_classes(allocated, "server-1") == [
-        ("server-1", "slot-0", MEMORY)
-    ]
+def test_of_too_small_an_amount_the_rest_is_missing() -> None:
+    (claim,) = held("server-1")
+    allocated = {"card": {"server-1": {"VGPU": 1, MEMORY: 1024}}}
+    assert claims.find_unallocated(
+        [claim], {claim.key: CHARGES}, allocated
+    ) == {(*claim.key, MEMORY): CHARGES[MEMORY] - 1024}
 
 
 def test_an_allocation_of_a_migration_stands_for_its_server() -> None:
@@ -199,7 +200,7 @@ def test_an_allocation_of_a_migration_stands_for_its_server() -> None:
 def test_a_provider_that_could_not_be_asked_is_left_out() -> None:
     (claim,) = held("server-1")
     charges = {claim.key: CHARGES}
-    assert claims.find_unallocated([claim], charges, {}) == set()
+    assert claims.find_unallocated([claim], charges, {}) == {}
 
 
 def test_only_classes_that_a_device_counts_are_charged() -> None:

@@ -194,7 +194,7 @@ def test_of_a_claim_only_what_is_not_allocated_is_reserved() -> None:
     lost = dataclasses.replace(
         claim(device, 0, "vf"),
         is_allocated=False,
-        unallocated=frozenset({memory}),
+        unallocated=((memory, 512),),
     )
     found = node(device, claims=(lost,)).inventories
     assert (found["VGPU"].reserved, found[memory].reserved) == (0, 512)

@@ -48,7 +48,7 @@ def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
         claim("slot-1", **planned),
         claim("slot-2", **planned, instance_start=0),
         claim("slot-3", is_allocated=False),
-        claim("slot-4", is_allocated=False, unallocated=frozenset({"VGPU"})),
+        claim("slot-4", is_allocated=False, unallocated=(("VGPU", 1),)),
     )
     book.write(ROOT, claims, {"0000:71:00.0"})
     assert published.Published(str(place)).read() == published.Book(
