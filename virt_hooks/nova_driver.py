@@ -280,7 +280,7 @@ class AccelLibvirtDriver(
 
         The delete has released its claims, and a function counts as clean.
         """
-        with nova_report.logged("can't note what guests have"):
+        with nova_report.logged("can't note what guests have"), self._looking:
             self._accel.tidy_now()
 
     @nova_bypass.accelerators_only
