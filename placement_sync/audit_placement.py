@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comparisons that begin with what Placement has."""
 
+import collections
 from collections.abc import Iterable, Iterator, Mapping
 
 from nova_accel import model, names
-from placement_sync import facts, findings
+from placement_sync import facts, findings, node_amounts
 
 # Statuses of servers whose allocations are about to change.
 _UNSETTLED = frozenset(
@@ -12,6 +13,9 @@ _UNSETTLED = frozenset(
 )
 # Consumers have generations from 1.28 on; osc-placement's default is 1.0.
 _CLIENT = "openstack --os-placement-api-version 1.28 resource provider"
+
+# By provider and resource class.
+_Amounts = Mapping[str, Mapping[str, int]]
 
 
 def leaked(world: facts.World) -> Iterator[findings.Finding]:
@@ -29,7 +33,8 @@ def leaked(world: facts.World) -> Iterator[findings.Finding]:
 
 def unallocated(world: facts.World) -> Iterator[findings.Finding]:
     """Yield what servers of this host have claimed and not allocated."""
-    for (consumer, provider), claims in world.unallocated().items():
+    missing = world.unallocated()
+    for (consumer, provider), claims in missing.items():
         server = world.servers.get(consumer)
         known = world.consumers.get(consumer)
         if (
@@ -41,6 +46,15 @@ def unallocated(world: facts.World) -> Iterator[findings.Finding]:
             or world.is_moving(consumer)
         ):
             continue
+        after, unknown = known.allocations, ""
+        try:
+            after = with_node(after, world, server)
+        except node_amounts.UnknownAmountsError as error:
+            unknown = str(error)
+        for (holder, uuid), held in missing.items():
+            if holder == consumer:
+                after = allocations_after(after, world, uuid, held)
+        command = _allocate(world, server, after)
         allocated = known.allocations.get(provider, {})
         profiles = ", ".join(sorted({claim.profile for claim in claims}))
         has = ", ".join(f"{n} {c}" for c, n in sorted(allocated.items()))
@@ -53,49 +67,85 @@ def unallocated(world: facts.World) -> Iterator[findings.Finding]:
             reason=f"has {len(claims)} claims ({profiles}), and of this"
             f" provider {has or 'nothing'} is allocated to it"
             + ("" if is_partial else ", nor of the compute node"),
-            mend=_allocate(world, consumer, provider, claims)
-            if is_partial
-            else "nova-manage placement heal_allocations --instance"
-            f" {consumer} && placement-sync audit --heal",
-            is_safe=is_partial,
+            mend=f"find out what it takes of the compute node ({unknown}),"
+            f" and add --allocation rp={world.root.uuid},CLASS=AMOUNT to:"
+            f" {command}"
+            if unknown
+            else command,
+            is_safe=not unknown,
         )
 
 
+def with_node(
+    before: _Amounts, world: facts.World, server: facts.Server
+) -> _Amounts:
+    """Return a server's allocations, with those of the compute node.
+
+    :param before: its allocations; unchanged if the node is among them.
+    :raises UnknownAmountsError: what Nova would allocate is not certain.
+    """
+    root = world.root.uuid
+    if root in before:
+        return before
+    charged: collections.Counter[str] = collections.Counter()
+    for claim in world.claims:
+        if claim.consumer == server.uuid:
+            charged.update(world.charged(claim.provider, [claim]))
+    amounts = node_amounts.compute(
+        server, world.inventories.get(root, {}), charged
+    )
+    for uuid, others in before.items():
+        if twice := sorted(others.keys() & amounts.keys()):
+            raise node_amounts.UnknownAmountsError(
+                f"it has {', '.join(twice)} of provider {uuid}"
+            )
+    return {**before, root: amounts}
+
+
 def _allocate(
-    world: facts.World,
-    consumer: str,
-    provider: str,
-    claims: Iterable[model.Claim],
+    world: facts.World, server: facts.Server, after: _Amounts
 ) -> str:
-    """Return the commands that allocate what a server has claimed.
+    """Return the commands that set a server's allocations.
 
     What is claimed and not allocated is reserved: where Placement would
     have no room for it, that goes first.
     """
-    known = world.consumers[consumer]
-    after = allocations_after(known.allocations, world, provider, claims)
-    more = {
-        name: amount - known.allocations.get(provider, {}).get(name, 0)
-        for name, amount in after[provider].items()
-    }
-    lowered = "".join(
-        f" --resource {name}:reserved={max(0, record.reserved - more[name])}"
-        for name, record in sorted(
-            world.inventories.get(provider, {}).items()
-        )
-        if more.get(name, 0) and not _has_room(world, provider, name, more)
-    )
+    known = world.consumers[server.uuid]
+    project = known.project or server.project
+    user = known.user or server.user
     allocations = " ".join(
         f"--allocation rp={uuid},"
         + ",".join(f"{name}={n}" for name, n in sorted(amounts.items()))
         for uuid, amounts in sorted(after.items())
     )
-    commands = [
-        f"{_CLIENT} inventory set --amend{lowered} {provider}",
-        f"{_CLIENT} allocation set --project-id {known.project}"
-        f" --user-id {known.user} {allocations} {consumer}",
-    ]
-    return " && ".join(commands if lowered else commands[1:])
+    return " && ".join(
+        (
+            *_lower_reserved(world, known.allocations, after),
+            f"{_CLIENT} allocation set --project-id {project}"
+            f" --user-id {user} {allocations} {server.uuid}",
+        )
+    )
+
+
+def _lower_reserved(
+    world: facts.World, before: _Amounts, after: _Amounts
+) -> Iterator[str]:
+    """Yield the commands that make room on devices for an allocation."""
+    for provider in sorted(after.keys() - {world.root.uuid}):
+        more = {
+            name: amount - before.get(provider, {}).get(name, 0)
+            for name, amount in after[provider].items()
+        }
+        lowered = "".join(
+            f" --resource {name}:reserved="
+            f"{max(0, record.reserved - more[name])}"
+            for name, record in sorted(
+                world.inventories.get(provider, {}).items()
+            )
+            if more.get(name, 0) and not _has_room(world, provider, name, more)
+        )
+        if lowered:
+            yield f"{_CLIENT} inventory set --amend{lowered} {provider}"
 
 
 def _has_room(
@@ -112,11 +162,11 @@ def _has_room(
 
 
 def allocations_after(
-    before: Mapping[str, Mapping[str, int]],
+    before: _Amounts,
     world: facts.World,
     provider: str,
     claims: Iterable[model.Claim],
-) -> dict[str, Mapping[str, int]]:
+) -> _Amounts:
     """Return a consumer's allocations with what it has claimed added.
 
     :param before: its allocations, amounts by provider and class.

@@ -92,12 +92,20 @@ class Reader:
             Source.ALLOCATIONS,
             lambda: {uuid: self._consumer(uuid) for uuid, _ in suspects},
         )
+        bare = frozenset(
+            uuid
+            for uuid, each in (consumers or {}).items()
+            if self.root.uuid not in each.allocations
+        )
+        lacking = {uuid for _, uuid in suspects}
+        if bare:
+            lacking.add(self.root.uuid)
         inventories = notes.ask(
             Source.PROVIDERS,
-            lambda: {uuid: self._inventories(uuid) for _, uuid in suspects},
+            lambda: {uuid: self._inventories(uuid) for uuid in lacking},
         )
         holders = {each.consumer for each in allocations or ()}
-        moves, servers = self._read_nova(notes, holders, only)
+        moves, servers = self._read_nova(notes, holders, only, bare)
         return dataclasses.replace(
             known,
             consumers=consumers or {},
@@ -125,7 +133,11 @@ class Reader:
         return found[1] if found else {}
 
     def _read_nova(
-        self, notes: "_Notes", holders: set[str], only: frozenset[str] | None
+        self,
+        notes: "_Notes",
+        holders: set[str],
+        only: frozenset[str] | None,
+        unallocated: frozenset[str],
     ) -> tuple[
         tuple[facts.Migration, ...] | None,
         dict[str, facts.Server | None] | None,
@@ -145,7 +157,7 @@ class Reader:
         found = notes.ask(
             Source.SERVERS,
             lambda: nova_side.read_servers(
-                self._door, host, holders, moves, only
+                self._door, host, holders, moves, only, unallocated
             ),
         )
         servers, reason = found or (None, "")

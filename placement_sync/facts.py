@@ -71,17 +71,39 @@ class Consumer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Flavor:
+    """The flavor that a server was made of.
+
+    ``root_gb`` is the root disk, ``other_gb`` ephemeral and swap disks.
+    """
+
+    vcpus: int
+    memory_mb: int
+    root_gb: int
+    other_gb: int
+    extra_specs: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """A server as Nova has it.
 
     ``node`` is the name of its compute node, empty while it has none;
     ``task`` its task state, empty while Nova does nothing with it.
+    ``flavor`` is None where Nova does not show it with its extra specs,
+    ``is_volume_backed`` where it is not known whether the root disk, at
+    ``root_device``, is a volume.
     """
 
     uuid: str
     node: str = ""
     status: str = ""
     task: str = ""
+    project: str = ""
+    user: str = ""
+    flavor: Flavor | None = None
+    root_device: str = ""
+    is_volume_backed: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +131,8 @@ class Evidence:
     now. ``used`` are those providers of ``everywhere`` on gone roots that
     have allocations. ``unasked`` tells why what is None is not known.
     ``consumers`` are those that have claims and lack allocations, and
-    ``inventories`` those of the providers where they lack them.
+    ``inventories`` those of the providers where they lack them, the
+    compute node's among them.
     """
 
     root: ProviderRoot

@@ -167,10 +167,16 @@ class Mending:
         self._prove(finding, known)
         _check_type(kind)
         world = facts.World(known)
+        server = world.servers[uuid]
+        if server is None:
+            raise LeftError("Nova has just deleted the server")
         after = audit_placement.allocations_after(
-            allocations, world, provider, world.unallocated()[uuid, provider]
+            audit_placement.with_node(allocations, world, server),
+            world,
+            provider,
+            world.unallocated()[uuid, provider],
         )
-        change = _allocations(after) | fields
+        change = _allocations(after) | (fields or _new_consumer(server))
         try:
             self._placement.put(path, change, _UNTYPED)
         except errors.ServiceError as error:
@@ -185,9 +191,14 @@ class Mending:
             self._placement.put(path, change, _UNTYPED)
         LOG.info(
             "Allocated %s of %s to server %s, which had claimed it",
-            ", ".join(f"{n} {c}" for c, n in sorted(after[provider].items())),
-            *(finding.where, uuid),
+            *(_in_words(after[provider]), finding.where, uuid),
         )
+        root = self._reader.root
+        if root.uuid not in allocations:
+            LOG.info(
+                "Allocated %s of compute node %s to server %s, by its flavor",
+                *(_in_words(after[root.uuid]), root.name, uuid),
+            )
 
     def _read_consumer(
         self, uuid: str
@@ -273,6 +284,19 @@ def _allocations(amounts: records.Amounts) -> dict[str, object]:
             uuid: {"resources": dict(each)} for uuid, each in amounts.items()
         }
     }
+
+
+def _new_consumer(server: facts.Server) -> dict[str, object]:
+    """Return the fields of a consumer that has no allocation yet."""
+    return {
+        "project_id": server.project,
+        "user_id": server.user,
+        "consumer_generation": None,
+    }
+
+
+def _in_words(amounts: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {name}" for name, n in sorted(amounts.items()))
 
 
 def _check_type(found: str | None) -> None:

@@ -5,6 +5,7 @@ Nothing here takes silence for an answer: that Nova does not have something
 counts only where Nova has shown that it would say so.
 """
 
+import dataclasses
 import types
 import urllib.parse
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -16,6 +17,7 @@ from placement_sync import api, facts, records
 # Nova's own limit of a page ([api] max_limit).
 PAGE = 1000
 _ABSENT = 404
+_MB_PER_GB = 1024
 
 
 class UnaskedError(errors.AcceleratorError):
@@ -51,6 +53,7 @@ def read_servers(
     holders: Collection[str],
     moves: Iterable[facts.Migration] | None,
     only: Collection[str] | None = None,
+    unallocated: Collection[str] = (),
 ) -> tuple[dict[str, facts.Server | None], str]:
     """Return servers by uuid, and why some are not known.
 
@@ -60,6 +63,8 @@ def read_servers(
     :param host: as ``read_host`` tells.
     :param moves: those known; a move is not asked for as a server.
     :param only: ask one by one for no others than these.
+    :param unallocated: servers of the host without an allocation of the
+        compute node; of them it is asked where the root disk is.
     :raises ServiceError: Nova can't be asked.
     """
     query = {"all_tenants": 1, "host": host}
@@ -76,7 +81,30 @@ def read_servers(
             found[uuid] = _read_server(door, uuid)
         except (errors.ServiceError, UnaskedError) as error:
             reason = f"of {uuid} nothing is known: {error}"
+    for uuid in sorted(set(unallocated)):
+        server = found.get(uuid)
+        if server is not None and server.is_volume_backed is None:
+            try:
+                found[uuid] = _with_root_disk(door, server)
+            except errors.ServiceError as error:
+                reason = f"of {uuid} the volumes are not known: {error}"
     return found, reason
+
+
+def _with_root_disk(door: api.Door, server: facts.Server) -> facts.Server:
+    """Return a server with an image, and whether its root is a volume.
+
+    The image may have been copied to a volume when the server was made.
+    """
+    devices = door.read(
+        f"/servers/{server.uuid}/os-volume_attachments",
+        lambda body: [each["device"] for each in body["volumeAttachments"]],
+    )
+    if devices and not (server.root_device and all(devices)):
+        return server
+    return dataclasses.replace(
+        server, is_volume_backed=server.root_device in devices
+    )
 
 
 def _read_server(door: api.Door, uuid: str) -> facts.Server | None:
@@ -105,6 +133,31 @@ def _server(body: Any) -> facts.Server:
         node=body.get("OS-EXT-SRV-ATTR:hypervisor_hostname") or "",
         status=body.get("status") or "",
         task=body.get("OS-EXT-STS:task_state") or "",
+        project=body.get("tenant_id") or "",
+        user=body.get("user_id") or "",
+        flavor=_flavor(body.get("flavor") or {}),
+        root_device=body.get("OS-EXT-SRV-ATTR:root_device_name") or "",
+        is_volume_backed=True if body.get("image") == "" else None,
+    )
+
+
+def _flavor(body: Any) -> facts.Flavor | None:
+    """Return an embedded flavor; None without extra specs.
+
+    Nova leaves them out for users whom its policy does not show them.
+    """
+    if "extra_specs" not in body:
+        return None
+    swap_gb = -(-int(body["swap"] or 0) // _MB_PER_GB)
+    return facts.Flavor(
+        vcpus=int(body["vcpus"]),
+        memory_mb=int(body["ram"]),
+        root_gb=int(body["disk"]),
+        other_gb=int(body["ephemeral"]) + swap_gb,
+        extra_specs={
+            str(key): str(value)
+            for key, value in body["extra_specs"].items()
+        },
     )
 
 

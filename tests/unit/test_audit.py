@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from nova_accel import model, names
+from nova_accel.providers import Inventory
 from placement_sync import audit, facts, findings
 from placement_sync.facts import Source
 from placement_sync.findings import Kind
@@ -415,6 +416,59 @@ def test_each_class_that_a_claim_takes_has_to_be_allocated(name: str) -> None:
     assert (
         f" --allocation rp={uuid},{names.GPU_MEMORY_CLASS}=512,VGPU=1 "
     ) in finding.mend
+
+
+def test_one_command_sets_the_allocations_of_all_devices() -> None:
+    """Another one would take away again what the first has set."""
+    cards = (CARDS[0], CARDS[1])
+    known = dataclasses.replace(
+        audited.EMPTY,
+        providers=tuple(
+            facts.Provider(
+                uuid=audited.provider(address),
+                name=names.provider_name(ROOT.name, address),
+                parent=ROOT.uuid,
+                root=ROOT.uuid,
+            )
+            for address in cards
+        ),
+        consumers={OTHER: facts.Consumer(allocations={})},
+        inventories={
+            ROOT.uuid: {"VCPU": Inventory(total=8)},
+            audited.provider(CARDS[1]): {
+                "VGPU": Inventory(total=6, reserved=6, max_unit=12)
+            },
+        },
+    )
+    flavor = facts.Flavor(
+        vcpus=1, memory_mb=0, root_gb=0, other_gb=0, extra_specs={}
+    )
+    server = facts.Server(
+        uuid=OTHER, node=ROOT.name, project="p", user="u", flavor=flavor
+    )
+    known = audited.grown(
+        known,
+        servers=[(OTHER, server)],
+        claims=[audited.claim(OTHER, address, FREE) for address in cards],
+    )
+    both = [
+        f
+        for f in audit.compare(known).findings
+        if f.kind is Kind.UNALLOCATED
+    ]
+    assert [f.is_safe for f in both] == [True, True]
+    (command,) = {f.mend for f in both}
+    room, _, allocation = command.partition(" && ")
+    assert room.endswith(
+        f" --resource VGPU:reserved=5 {audited.provider(CARDS[1])}"
+    )
+    parts = {ROOT.uuid: "VCPU=1"} | {
+        audited.provider(address): "VGPU=1" for address in cards
+    }
+    words = [f"--allocation rp={u},{parts[u]}" for u in sorted(parts)]
+    assert allocation.endswith(
+        f" --project-id p --user-id u {' '.join(words)} {OTHER}"
+    )
 
 
 def test_a_source_that_said_not_all_is_told_of() -> None:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """nova-compute's own pass over Placement, beside Nova's periodic task."""
 
+import contextlib
+import io
+import json
 import threading
 from typing import Any
 
@@ -9,10 +12,11 @@ import pytest
 
 from nova_accel import names
 from nova_accel.host import published
-from placement_sync import heartbeat
-from tests.functional.nova import base, syncing
+from placement_sync import cli, heartbeat
+from tests.functional.nova import base, scheduled, syncing
 
 SMALL = base.vgpu_group("_A", "4Q")
+NO_POLICY = {"group_policy": "none"}
 OTHER = "CUSTOM_RACK_7"
 
 
@@ -182,6 +186,74 @@ class Sync(syncing.SyncTestBase):
         self.run_periodics()
         self.assertEqual(before, self.amounts(card))
         self.assert_in_step()
+
+    def test_an_audit_allocates_what_was_deleted(self) -> None:
+        self.useFixture(scheduled.without_keystone())
+        # Nova's API shows the uptime of a hypervisor, and runs a command.
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "nova.virt.libvirt.LibvirtDriver.get_host_uptime",
+                lambda _: "0:00",
+            )
+        )
+        self.start_host(*base.TWO_T4, *base.GPU_CARDS)
+        servers = [
+            self.boot(specs)
+            for specs in (
+                SMALL | base.vgpu_group("_B", "4Q") | NO_POLICY,
+                base.whole_gpu_group("_G"),
+            )
+        ]
+        paths = [f"/allocations/{server['id']}" for server in servers]
+        before = [self.allocated(path) for path in paths]
+        for path in paths:
+            self.placement.delete(path)
+        self.restart()
+        self.run_periodics()
+        found = self.audit(status=1)["findings"]
+        self.assertEqual(
+            {("missing-allocation", True, server["id"]) for server in servers},
+            {(f["kind"], f["heals"], f["consumer"]) for f in found},
+        )
+        self.assertEqual([], self.audit("--heal", status=0)["left"])
+        self.assertEqual(before, [self.allocated(path) for path in paths])
+        self.run_periodics()
+        self.assertEqual({"PGPU": (1, 0)}, self.amounts(base.GPU))
+        self.assert_in_step()
+
+    def allocated(self, path: str) -> dict[str, Any]:
+        """Return a consumer's amounts, project and user."""
+        body = self.placement.get(path, version="1.36").body
+        return {
+            "project": body["project_id"],
+            "user": body["user_id"],
+            "amounts": {
+                uuid: each["resources"]
+                for uuid, each in body["allocations"].items()
+            },
+        }
+
+    def audit(self, *words: str, status: int) -> dict[str, Any]:
+        """Return the report of `placement-sync audit`."""
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            found = cli.main(
+                [
+                    *("audit", "--json", "--pause=0", *words),
+                    *("--endpoint", self.placement.fixture.endpoint),
+                    *("--compute-endpoint", self.api_fixture.base_url),
+                    *("--host", "host1"),
+                    *("--host-uuid", self.compute_rp_uuids["host1"]),
+                    *("--root", str(self.hosts["host1"].root)),
+                    *("--state-dir", self.state_dir()),
+                ]
+            )
+        self.assertEqual(status, found, out.getvalue() + err.getvalue())
+        report: dict[str, Any] = json.loads(out.getvalue())
+        return report
 
     def test_an_allocated_card_vanishes_and_returns(self) -> None:
         self.start_host(*base.TWO_T4, *base.GPU_CARDS)

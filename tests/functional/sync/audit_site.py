@@ -92,6 +92,17 @@ class Site:
             },
         )
 
+    def take_allocation(self, consumer: str, *, is_all: bool = False) -> None:
+        """Take what a server has of the card, as an old backup does.
+
+        :param is_all: take what it has of the compute node, too.
+        """
+        body = self.held(consumer)
+        del body["allocations"][CARD]
+        if is_all:
+            body["allocations"] = {}
+        self.placement.call("PUT", f"/allocations/{consumer}", body)
+
     def amounts(self, consumer: str) -> dict[str, dict[str, int]]:
         """Return what a consumer has, by provider."""
         found = self.held(consumer)["allocations"]

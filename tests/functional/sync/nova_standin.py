@@ -2,9 +2,9 @@
 """A stand-in for Nova's API, over real HTTP.
 
 Nova is not ours: what it answers here is what its API reference says, for
-the five paths that an audit asks: servers, migrations, hypervisors and
-services. Pages are of two entries, so that whoever reads only the first
-one is found out.
+the six paths that an audit asks: servers, their volumes, migrations,
+hypervisors and services. Pages are of two entries, so that whoever reads
+only the first one is found out.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from typing import Any
 from urllib import parse
 
 PAGE = 2
+ROOT_DEVICE = "/dev/vda"
 
 
 @dataclasses.dataclass
@@ -24,8 +25,9 @@ class Nova:
     """What Nova has, and how it answers.
 
     ``broken`` are paths that get an error 500, ``refused`` those that the
-    user may not ask. A server among ``hidden`` is another project's, for a
-    user who is no admin. ``before`` is called with each path first.
+    user may not ask. ``volumes`` are the device names of the volumes that
+    servers have attached. A server among ``hidden`` is another project's,
+    for a user who is no admin. ``before`` is called with each path first.
     """
 
     servers: dict[str, dict[str, Any]] = dataclasses.field(
@@ -36,6 +38,9 @@ class Nova:
         default_factory=list
     )
     services: list[str] = dataclasses.field(default_factory=list)
+    volumes: dict[str, list[str | None]] = dataclasses.field(
+        default_factory=dict
+    )
     hidden: set[str] = dataclasses.field(default_factory=set)
     broken: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
@@ -62,6 +67,18 @@ class Nova:
             "OS-EXT-STS:task_state": None,
             "OS-EXT-SRV-ATTR:host": node.partition(".")[0] or None,
             "OS-EXT-SRV-ATTR:hypervisor_hostname": node or None,
+            "OS-EXT-SRV-ATTR:root_device_name": ROOT_DEVICE,
+            "tenant_id": "p",
+            "user_id": "u",
+            "image": {"id": "image"},
+            "flavor": {
+                "vcpus": 4,
+                "ram": 2048,
+                "disk": 20,
+                "ephemeral": 10,
+                "swap": 1025,
+                "extra_specs": {"resources_A:VGPU": "1"},
+            },
         }
 
     def add_move(
@@ -89,12 +106,19 @@ class Nova:
             return 403, {"forbidden": {"code": 403, "message": "not you"}}
         _, name, *rest = path.split("/")
         if rest not in ([], ["detail"]):
-            return _one(name, self._shown(name, rest[0]))
+            return self._part(name, *rest)
         if name in ("servers", "os-hypervisors", "os-migrations"):
             return 200, self._page(name, query)
         if name == "os-services":
             return 200, {"services": [{"host": h} for h in self.services]}
         return 200, {"version": self._version()}
+
+    def _part(self, name: str, uuid: str, part: str = "") -> tuple[int, Any]:
+        """Return one thing, or the volumes of a server."""
+        if part == "os-volume_attachments":
+            devices = self.volumes.get(uuid, ())
+            return 200, {"volumeAttachments": [{"device": d} for d in devices]}
+        return _one(name, self._shown(name, uuid))
 
     def _shown(self, name: str, uuid: str) -> dict[str, Any] | None:
         """Return one thing, or None."""

@@ -83,7 +83,14 @@ def site(
         f"/resource_providers/{ROOT.uuid}/inventories",
         {
             "resource_provider_generation": 0,
-            "inventories": {"VCPU": {"total": 64}},
+            "inventories": {
+                name: {"total": total}
+                for name, total in (
+                    ("VCPU", 64),
+                    ("MEMORY_MB", 65536),
+                    ("DISK_GB", 1024),
+                )
+            },
         },
     )
     with nova_standin.serve() as nova:
@@ -157,16 +164,9 @@ def test_what_another_service_holds_stays(site: Site) -> None:
 UNALLOCATED = ("missing-allocation", CARD, A)
 
 
-def take_allocation(site: Site, consumer: str) -> None:
-    """Take what a server has of the card, as an old backup does."""
-    body = site.held(consumer)
-    del body["allocations"][CARD]
-    site.placement.call("PUT", f"/allocations/{consumer}", body)
-
-
 def test_a_claim_without_an_allocation_is_allocated(site: Site) -> None:
     site.start(A, "slot-0")
-    take_allocation(site, A)
+    site.take_allocation(A)
     report = site.run(status=1)
     [finding] = report["findings"]
     assert kinds([finding]) == [UNALLOCATED]
@@ -190,7 +190,7 @@ def test_what_is_reserved_for_a_claim_becomes_its_allocation(
 ) -> None:
     """On a card of which all else is allocated."""
     site.start(A, "slot-0")
-    take_allocation(site, A)
+    site.take_allocation(A)
     [claim] = site.book.read().claims
     lost = dataclasses.replace(claim, is_allocated=False)
     site.book.write(ROOT, [lost], ())
@@ -221,21 +221,52 @@ def test_what_is_reserved_for_a_claim_becomes_its_allocation(
     assert (record["reserved"], record["max_unit"]) == (0, full + 1)
 
 
-def test_a_server_without_any_allocation_is_left_to_nova_manage(
-    site: Site,
+@pytest.mark.parametrize(
+    ("volume", "disk_gb"),
+    [("/dev/vdb", 20 + 10 + 2), (nova_standin.ROOT_DEVICE, 10 + 2)],
+)
+def test_a_server_without_any_allocation_gets_all_of_it_again(
+    site: Site, volume: str, disk_gb: int
 ) -> None:
-    """It gives up a server that has some allocation already."""
     site.start(A, "slot-0")
-    site.placement.call("DELETE", f"/allocations/{A}")
-    report = site.run("--heal", status=1)
-    [finding] = report["findings"]
+    site.nova.volumes[A] = [volume]
+    site.allocate(A, CARD, VCPU=4, MEMORY_MB=2048, DISK_GB=disk_gb)
+    before = site.amounts(A)
+    site.take_allocation(A, is_all=True)
+    [finding] = site.run(status=1)["findings"]
     assert kinds([finding]) == [UNALLOCATED]
-    assert finding["mend"].startswith(
-        f"nova-manage placement heal_allocations --instance {A} && "
-    )
-    assert site.held(A) == {"allocations": {}}
-    site.allocate(A, VCPU=1)
-    assert kinds(site.run("--heal", status=0)["mended"]) == [UNALLOCATED]
+    node = f"rp={ROOT.uuid},DISK_GB={disk_gb},MEMORY_MB=2048,VCPU=4"
+    for part in ("--project-id p --user-id u", node, f"rp={CARD},VGPU=1"):
+        assert f" {part} " in finding["mend"]
+    report = site.run("--heal", status=0)
+    assert kinds(report["mended"]) == [UNALLOCATED]
+    assert f"4 VCPU of compute node {ROOT.name}" in report["log"]
+    assert site.amounts(A) == before
+    held = site.held(A)
+    assert (held["project_id"], held["user_id"]) == ("p", "u")
+
+
+UNKNOWN_AMOUNTS: dict[str, Callable[[Site], object]] = {
+    "does not show its flavor": lambda site: site.nova.servers[A].update(
+        flavor={}
+    ),
+    "its root disk is a volume": break_paths(f"/servers/{A}/"),
+}
+
+
+@pytest.mark.parametrize("reason", UNKNOWN_AMOUNTS)
+def test_of_a_compute_node_nothing_is_guessed(
+    site: Site, reason: str
+) -> None:
+    site.start(A, "slot-0")
+    site.take_allocation(A, is_all=True)
+    UNKNOWN_AMOUNTS[reason](site)
+    site.placement.clear()
+    [finding] = site.run("--heal", status=1)["findings"]
+    assert kinds([finding]) == [UNALLOCATED]
+    assert not finding["heals"]
+    assert reason in finding["mend"]
+    assert not any(each.is_write for each in site.placement.requests())
 
 
 def set_server(**fields: str) -> Callable[[Site], None]:
@@ -258,12 +289,13 @@ UNPROVED: dict[str, Callable[[Site], object]] = {
 }
 
 
+@pytest.mark.parametrize("is_all", [False, True])
 @pytest.mark.parametrize("how", UNPROVED)
 def test_nothing_is_allocated_to_whom_it_is_not_proved(
-    site: Site, how: str
+    site: Site, how: str, is_all: bool
 ) -> None:
     site.start(A, "slot-0")
-    take_allocation(site, A)
+    site.take_allocation(A, is_all=is_all)
     UNPROVED[how](site)
     site.placement.clear()
     report = site.run("--heal")
@@ -274,7 +306,7 @@ def test_nothing_is_allocated_to_whom_it_is_not_proved(
 def test_an_allocation_of_a_move_is_its_server_s(site: Site) -> None:
     """While it goes on, and after it ended."""
     site.start(A, "slot-0")
-    take_allocation(site, A)
+    site.take_allocation(A)
     site.allocate(MOVE, CARD)
     site.nova.add_move(MOVE, A, "error", ROOT.name)
     assert UNALLOCATED not in kinds(site.run()["findings"])
