@@ -343,6 +343,8 @@ class AccelLibvirtDriver(
             if self._accel.is_alone:
                 with nova_report.logged("can't compare claims with Nova"):
                     self._release_orphans()
+                with nova_report.logged("can't see what guests lack"):
+                    self._plug_missing()
             self._accel.tidy_now()
             self._accel.arrange(is_again)
 

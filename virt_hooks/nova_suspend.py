@@ -12,17 +12,31 @@ from collections.abc import Iterator
 from typing import Any
 
 import nova.conf
-from nova import exception
+from nova import context as nova_context
+from nova import exception, objects
+from nova.compute import vm_states
 from nova.virt.libvirt import driver
 
-from nova_accel import errors
-from virt_hooks import connection, nova_bypass, nova_unplug
+from nova_accel import errors, model
+from virt_hooks import (
+    connection,
+    lifecycle,
+    nova_bypass,
+    nova_report,
+    nova_unplug,
+)
 
 LOG = logging.getLogger(__name__)
 
 
 class SuspendingDriver(driver.LibvirtDriver):
     """LibvirtDriver that suspends and resumes guests with ours in them."""
+
+    _accel: lifecycle.Lifecycle
+
+    def _read_running(self) -> connection.HostdevUse:
+        """Return what the guests that run have."""
+        raise NotImplementedError
 
     def _handles(self, instance: Any = None) -> frozenset[str]:
         """Return mdev uuids and PCI addresses that servers have of ours.
@@ -93,6 +107,35 @@ class SuspendingDriver(driver.LibvirtDriver):
             self.suspend(context, instance)
         except exception.InstanceFaultRollback as error:
             raise error.inner_exception from error
+
+    def _plug_missing(self) -> None:
+        """Put back into running guests what they lack of their definitions.
+
+        A suspend or a snapshot that fails puts it back itself, unless
+        libvirt fails then as well.
+        """
+        running = self._read_running()
+        lacking = {
+            claim.consumer
+            for claim in self._accel.claims()
+            if claim.state is model.ClaimState.MADE
+            and not running.holds(claim.handle)
+        }
+        if not lacking:
+            return
+        for guest in self._host.list_guests(only_running=True):
+            if guest.uuid in lacking:
+                with nova_report.logged("can't mend guest %s", guest.uuid):
+                    self._plug_back(guest)
+
+    def _plug_back(self, guest: Any) -> None:
+        instance = objects.Instance.get_by_uuid(
+            nova_context.get_admin_context(), guest.uuid
+        )
+        # What works on the server plugs, or unplugs, itself.
+        is_idle = instance.task_state is None
+        if is_idle and instance.vm_state == vm_states.ACTIVE:
+            nova_unplug.plug(guest, self._handles(instance))
 
     def _attach_mediated_devices(self, guest: Any, devs: Any) -> None:
         """Leave ours to us: of an mdev Nova forgets display and place."""

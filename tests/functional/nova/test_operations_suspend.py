@@ -65,6 +65,34 @@ class Suspend(operations.OperationsTestBase):
         self.assertIn(f"its guest did not give {card} away in 1 s", reason)
         self.assertEqual(2, len(domain.live))
 
+    def test_libvirt_fails_until_the_suspend_has_failed(self) -> None:
+        """The guest lacks its device until a pass puts it back."""
+        server = self.start()
+        domain = self.domain(server)
+        detach = libvirtd.Domain.detachDeviceFlags
+
+        def lose_answer(told: Any, xml: str, flags: int) -> None:
+            detach(told, xml, flags)
+            raise libvirtd.failed("broken pipe", "SYSTEM_ERROR")
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise libvirtd.failed("broken pipe", "SYSTEM_ERROR")
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(libvirtd.Domain, "detachDeviceFlags", lose_answer)
+            patched.setattr(libvirtd.Domain, "attachDeviceFlags", refuse)
+            self.assertRaises(
+                client.OpenStackApiException,
+                self.api.post_server_action,
+                server["id"],
+                {"suspend": None},
+            )
+        self._wait_for_state_change(server, "ACTIVE")
+        self.assertEqual([], domain.live)
+        self.run_periodics()
+        self.assertEqual(1, len(domain.live))
+        self.assert_agreement("a suspend that failed", is_passed=True)
+
     @pytest.mark.long
     def test_a_guest_that_can_not_be_saved(self) -> None:
         server = self.start(technologies.WHOLE.cards[0])
