@@ -2,10 +2,10 @@
 """``placement-sync audit``: what contradicts what, and ``--heal``."""
 
 import argparse
+import contextlib
 import functools
 import json
 import logging
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -148,7 +148,6 @@ def _heal(
     placement: api.Door,
     report: findings.Report,
 ) -> tuple[mending.Outcome, ...]:
-    _log_to_stderr()
     privileged.run_here()
     executor = None
     if not chosen.is_foreign:
@@ -161,14 +160,20 @@ def _heal(
     mend = mending.Mending(
         reader, placement, plugin.load(chosen.settings.drivers), executor
     )
-    return mend.mend(report.findings)
+    with _changes_on_stderr():
+        return mend.mend(report.findings)
 
 
-def _log_to_stderr() -> None:
-    """Tell each change in a line, as the service does."""
-    log = logging.getLogger(mending.__name__)
-    log.addHandler(logging.StreamHandler(sys.stderr))
+@contextlib.contextmanager
+def _changes_on_stderr() -> Iterator[None]:
+    """Print each change in a line, as the service logs it."""
+    log, changes = logging.getLogger(mending.__name__), logging.StreamHandler()
     log.setLevel(logging.INFO)
+    log.addHandler(changes)
+    try:
+        yield
+    finally:
+        log.removeHandler(changes)
 
 
 def as_json(
