@@ -407,10 +407,13 @@ def test_without_nvml_vgpus_of_several_sizes_tell_the_mode(
     tmp_path: pathlib.Path,
 ) -> None:
     """Read as equal-size, the card would offer one of its sizes alone."""
+    types = [[1, "NVIDIA L40S-8Q"], [2, "NVIDIA L40S-16Q"]]
 
     def layout(vgpus: dict[str, int]) -> model.Layout:
         root = tmp_path / str(len(list(tmp_path.iterdir())))
-        build.build(with_vgpus(vgpus), root)
+        build.build(
+            one_card("26b9", {"creatable": types, "current": vgpus}), root
+        )
         card = look.device(look.read(root), EMPTY)
         assert len(card.partitions) == len(vgpus)
         return card.geometry.layout
@@ -420,12 +423,15 @@ def test_without_nvml_vgpus_of_several_sizes_tell_the_mode(
     assert layout({"0": 1}) is not model.Layout.MIXED
 
 
-def with_vgpus(vgpus: Mapping[str, int]) -> dict[str, Any]:
-    """Return a host with one L40S whose VFs have vGPUs, by type's number."""
-    types = [[1, "NVIDIA L40S-8Q"], [2, "NVIDIA L40S-16Q"]]
+def one_card(gpu: str, vgpus: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a host with one card.
+
+    :param gpu: its product id.
+    :param vgpus: the types of its VFs, and what they hold.
+    """
     function = {
         "address": EMPTY,
-        "id": "10de:26b9",
+        "id": f"10de:{gpu}",
         "class": "030200",
         "driver": "nvidia",
         "group": 1,
@@ -435,7 +441,7 @@ def with_vgpus(vgpus: Mapping[str, int]) -> dict[str, Any]:
             "offset": 4,
             "driver": "nvidia",
             "first_group": 10,
-            "vgpus": {"creatable": types, "current": vgpus},
+            "vgpus": vgpus,
         },
     }
     return {"functions": [function]}
@@ -445,26 +451,8 @@ def test_places_of_nvml_come_before_those_of_the_catalogue(
     tmp_path: pathlib.Path,
 ) -> None:
     """The catalogue has 16 places of an H200X-7C, NVIDIA publishes 20."""
-    description = {
-        "functions": [
-            {
-                "address": EMPTY,
-                "id": "10de:2335",
-                "class": "030200",
-                "driver": "nvidia",
-                "group": 1,
-                "vfs": {
-                    "total": 32,
-                    "count": 32,
-                    "offset": 4,
-                    "driver": "nvidia",
-                    "first_group": 10,
-                    "vgpus": {"creatable": [[1, "NVIDIA H200X-7C"]]},
-                },
-            }
-        ]
-    }
-    root = build.build(description, tmp_path)
+    types = {"creatable": [[1, "NVIDIA H200X-7C"]]}
+    root = build.build(one_card("2335", types), tmp_path)
     silent = nvml.GpuFacts(address=EMPTY, is_mig=False, is_mixed=True)
     card = look.device(look.read(root, gpus=[silent]), EMPTY)
     assert look.profile(card, "H200X-7C").available == 16
