@@ -264,8 +264,7 @@ def charges(device: model.Device, claim: model.Claim) -> dict[str, int]:
 
     Only of classes that the device counts: it has no inventory of others.
     """
-    profile = device.profile(claim.profile)
-    amounts = profile.charges if profile else {device.resource_class: 1}
+    amounts = device.charges(claim.profile)
     return {n: a for n, a in amounts.items() if n in device.counters}
 
 

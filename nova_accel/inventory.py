@@ -201,9 +201,8 @@ def unbooked(
         for slot in given_away(device, occupied)
         if slot not in booked | {p.handle for p in foreign}
     ]:
-        profile = device.profile(name)
-        charges = profile.charges if profile else {device.resource_class: 1}
-        for counter, amount in lacking.get(handle, charges).items():
+        charges = lacking.get(handle, device.charges(name))
+        for counter, amount in charges.items():
             taken[counter] = taken.get(counter, 0) + amount
     return taken
 

@@ -302,6 +302,14 @@ class Device:
         """Return the profile of that name, or None."""
         return next((p for p in self.profiles if p.name == name), None)
 
+    def charges(self, name: str) -> Mapping[str, int]:
+        """Return what a profile takes, by resource class.
+
+        Of a profile that the device does not have, only a slot is known.
+        """
+        profile = self.profile(name)
+        return profile.charges if profile else {self.resource_class: 1}
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HostState:

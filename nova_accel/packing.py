@@ -273,9 +273,7 @@ def free_counters(
     free = dict(device.counters)
     names = [p.profile for p in device.partitions] + list(planned)
     for name in names:
-        profile = device.profile(name)
-        charges = profile.charges if profile else {device.resource_class: 1}
-        for counter, amount in charges.items():
+        for counter, amount in device.charges(name).items():
             free[counter] = free.get(counter, 0) - amount
     return free
 

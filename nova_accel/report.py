@@ -67,8 +67,7 @@ def _count_used(
         device = state.device(claim.device)
         if device is None:
             continue
-        profile = device.profile(claim.profile)
-        charges = profile.charges if profile else {device.resource_class: 1}
+        charges = device.charges(claim.profile)
         uuid = names.provider_uuid(tree.root.uuid, device.address)
         used.setdefault(uuid, collections.Counter()).update(charges)
     return {uuid: dict(counts) for uuid, counts in used.items()}

@@ -185,22 +185,14 @@ def count_use(
             total[name] += inventory.total
             reserved[name] += inventory.reserved
     for claim in claims:
-        claimed.update(_charges(host.device(claim.device), claim))
+        if (device := host.device(claim.device)) is not None:
+            claimed.update(device.charges(claim.profile))
     return {
         name: Use(
             total=total[name], reserved=reserved[name], claimed=claimed[name]
         )
         for name in sorted(total.keys() | claimed.keys())
     }
-
-
-def _charges(
-    device: model.Device | None, claim: model.Claim
-) -> Mapping[str, int]:
-    if device is None:
-        return {}
-    profile = device.profile(claim.profile)
-    return profile.charges if profile else {device.resource_class: 1}
 
 
 def parse(found: object) -> Status:
