@@ -117,17 +117,17 @@ class Rebuilt:
 
 @contextlib.contextmanager
 def as_it_is_here(instance: Any) -> Iterator[None]:
-    """Let a server that is rebuilt in place have what it has on this host.
+    """Rebuild a server in place with the slots that it has.
 
-    A cold migration that failed leaves its context. Nova lends a server
-    that is rebuilt what it would have had on the other host
-    (nova/compute/manager.py, _rebuild_default_impl), and writes that down
-    for good once it is (resource_tracker.py, finish_evacuation) where the
-    context is still there.
+    A cold migration or resize that failed leaves its migration context. Nova
+    applies the new resources of that context while a server is rebuilt
+    (nova/compute/manager.py, _rebuild_default_impl), and stores them
+    afterwards (resource_tracker.py, finish_evacuation) if the context is
+    still there.
 
-    :raises nova.exception.NovaException: Nova's database can't be asked.
+    :raises nova.exception.NovaException: Nova's database can't be read.
     """
-    if not nova_records.is_rebuilt(instance) or not _has_left(instance):
+    if not nova_records.is_rebuilt(instance) or not _has_old_slots(instance):
         yield
         return
     with instance.mutated_migration_context(revert=True):
@@ -135,8 +135,8 @@ def as_it_is_here(instance: Any) -> Iterator[None]:
     instance.drop_migration_context()
 
 
-def _has_left(instance: Any) -> bool:
-    """Return whether a server's last move, which failed, was from here."""
+def _has_old_slots(instance: Any) -> bool:
+    """Return whether a server's last move was from here, and failed."""
     moved = instance.migration_context
     if moved is None:
         return False
@@ -144,7 +144,16 @@ def _has_left(instance: Any) -> bool:
         nova_context.get_admin_context(), moved.migration_id
     )
     here = nova.conf.CONF.host
-    return bool(migration.source_compute == here != migration.dest_compute)
+    if migration.source_compute != here:
+        return False
+    if migration.dest_compute != here:
+        return True
+    # A resize in place: the database has the old resources if it failed.
+    stored = _read(instance.uuid)
+    return stored is not None and (
+        {*slots.of_resources(stored.resources)}
+        != {*slots.of_resources(moved.new_resources)}
+    )
 
 
 def _read(uuid: str) -> Any:

@@ -98,7 +98,21 @@ class FailingMoves(
     def test_rebuild_after_a_migration_that_failed(self) -> None:
         """With nothing attached: it has what it holds where it is."""
         server = self.start_one()
-        held = self.mdevs_of(server)
+        self.rebuilt_after_failed_move(server, {"migrate": None})
+
+    def test_rebuild_after_a_resize_in_place_that_failed(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        self.start_hosts("host1")
+        server = self.boot(FOUR, host="host1")
+        flavor = self._create_flavor(
+            memory_mb=256, disk=1, extra_spec=base.vgpu_group("_A", "8Q")
+        )
+        body = {"resize": {"flavorRef": flavor}}
+        self.rebuilt_after_failed_move(server, body)
+
+    def rebuilt_after_failed_move(self, server: Any, body: Any) -> None:
+        """Fail a move at its source, then rebuild: same mdevs as before."""
+        mdevs = self.mdevs_of(server)
 
         def fail(*_: Any, **__: Any) -> None:
             raise exception.InstanceFaultRollback(
@@ -109,10 +123,10 @@ class FailingMoves(
         with mock.patch.object(
             driver.LibvirtDriver, "migrate_disk_and_power_off", fail
         ):
-            told = self.refused_by_nova(server, {"migrate": None})
+            told = self.refused_by_nova(server, body)
         self.assertIn("no place for the disk", told)
         self.rebuild(server)
-        self.assertEqual(held, self.mdevs_of(server))
+        self.assertEqual(mdevs, self.mdevs_of(server))
         self.assert_agreement("rebuild", is_passed=True)
 
     @pytest.mark.long
