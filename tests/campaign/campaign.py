@@ -207,13 +207,26 @@ def _shorter(steps: list[lives.Step]) -> Iterator[list[lives.Step]]:
 # -- processes ---------------------------------------------------------------
 
 
+def _write_log(path: Path | None) -> None:
+    """Append what Nova and the library log to a file; without one, no log.
+
+    Nova's harness replaces the handlers of the root logger for each life.
+    """
+    if path is None:
+        logging.disable(logging.CRITICAL)
+        return
+    handler = logging.FileHandler(path)
+    form = "%(asctime)s %(process)d %(levelname)s %(name)s %(message)s"
+    handler.setFormatter(logging.Formatter(form))
+    for name in ("nova", "nova_accel", "placement_sync", "virt_hooks"):
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.DEBUG)
+        logger.addHandler(handler)
+
+
 def _work(chunks: Any, reports: Any, is_over: Any, log: Path | None) -> None:
     """Run chunks until there are enough."""
-    if log is not None:
-        logging.basicConfig(filename=log, level=logging.DEBUG)
-    else:
-        logging.disable(logging.CRITICAL)
-
+    _write_log(log)
     parent = os.getppid()
 
     def tell(report: Report) -> None:
@@ -332,8 +345,7 @@ def _run_one(options: argparse.Namespace) -> int:
     names = list(worlds.TECHNOLOGIES)
     number = options.life or 0
     (name,) = options.technology or (names[number % len(names)],)
-    if options.log is not None:
-        logging.basicConfig(filename=options.log, level=logging.DEBUG)
+    _write_log(options.log)
     chunk = Chunk(options.seed, name, (number,), options.schedule)
     tally = Tally(options)
     found: list[Report] = []
