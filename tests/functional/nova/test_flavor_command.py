@@ -227,7 +227,7 @@ class FlavorCommand(scheduled.AskedTestBase):
         self.run_command("flavor", "set", FLAVOR, "--profile", "T4-16Q")
 
         def free() -> dict[str, int]:
-            text = self.run_command("profile", "list", "--json")
+            text = self.run_command("profile", "list", "--all", "--json")
             return {
                 one["name"]: one["free"]
                 for one in json.loads(text)["profiles"]
@@ -238,7 +238,9 @@ class FlavorCommand(scheduled.AskedTestBase):
         self.assertEqual((1, 4), (free()["T4-16Q"], free()["T4-4Q"]))
         self.create(flavor)
         self.assertEqual((0, 0), (free()["T4-16Q"], free()["T4-4Q"]))
-        text = self.run_command("profile", "list")
+        text = self.run_command("profile", "list", "--all")
         self.assertIn("* no card can make one now", text)
+        text = self.run_command("profile", "list")
+        self.assertIn("profiles is free; --all lists them", text)
         # What is full now is no reason to refuse a flavor.
         self.run_command("flavor", "set", FLAVOR, "--profile", "T4-8Q")
