@@ -8,7 +8,6 @@ from nova_accel import (
     bitstreams,
     errors,
     flavors,
-    matching,
     model,
     names,
     packing,
@@ -206,7 +205,7 @@ def _cost(
     free = len(device.slots) - max(
         len(device.partitions),
         sum(claim.device == device.address for claim in claims)
-        if device.technology in matching.WHOLE
+        if device.technology in model.UNDIVIDED
         else 0,
     )
     return lost, free, offer.provider

@@ -390,7 +390,7 @@ def _in_slot(
     handle = matching.handle_of(device, slot.provider, slot.identifier)
     found = [p for p in device.partitions if p.handle == handle]
     is_whole = (
-        device.technology in matching.WHOLE and handle in device.slots
+        device.technology in model.UNDIVIDED and handle in device.slots
     )
     if not found and is_whole and device.profiles:
         profile = next(

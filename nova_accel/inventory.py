@@ -215,7 +215,7 @@ def given_away(
     A guest has a whole card, or a whole region of one, if it has any of
     its functions.
     """
-    if device.technology not in matching.WHOLE:
+    if device.technology not in model.UNDIVIDED:
         return ()
     is_one = device.address in device.slots or device.region is not None
     if is_one and occupied & {*device.members}:

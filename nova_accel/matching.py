@@ -10,10 +10,6 @@ Wanted = tuple[flavors.RequestGroup, str, int]
 Choice = tuple[flavors.RequestGroup, model.Device, str, int]
 HasRoom = Callable[[str, Sequence[Wanted]], bool]
 
-# Technologies that give functions away as they are: nothing is cut, so a
-# function that a server holds shows no partition.
-WHOLE = frozenset({"passthrough", "vf", "fpga"})
-
 
 def slot_groups(
     groups: Iterable[flavors.RequestGroup],

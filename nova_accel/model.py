@@ -9,6 +9,10 @@ from collections.abc import Mapping
 Booked = Mapping[str, Mapping[str, int]]
 # The profile of a partition that can't be read.
 UNKNOWN = "unknown"
+
+# Functions that are given to servers whole: one that a server holds shows no
+# partition.
+UNDIVIDED = frozenset({"passthrough", "vf", "fpga"})
 # A claim's consumer, provider and slot.
 ClaimKey = tuple[str, str, str]
 # The same, and a resource class.

@@ -8,7 +8,7 @@ counters, its slots and limits, and the geometry of its layout.
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from nova_accel import instances, layouts, matching, model
+from nova_accel import instances, layouts, model
 
 _Room = Callable[[model.Device, model.Profile], int]
 
@@ -115,7 +115,7 @@ def hold(
         for claim in claims
         if claim.device == device.address
         and claim.state is model.ClaimState.PLANNED
-        and device.technology not in matching.WHOLE
+        and device.technology not in model.UNDIVIDED
         and claim.handle not in existing
     ]
     if not missing:

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator
 
-from nova_accel import matching, model
+from nova_accel import model
 from placement_sync import facts, findings
 
 
@@ -28,7 +28,7 @@ def unmade(world: facts.World) -> Iterator[findings.Finding]:
 
 def _is_there(claim: model.Claim, device: model.Device) -> bool:
     return claim.handle in {p.handle for p in device.partitions} or (
-        claim.technology in matching.WHOLE and claim.handle in device.slots
+        claim.technology in model.UNDIVIDED and claim.handle in device.slots
     )
 
 

@@ -6,7 +6,7 @@ import types
 from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import claims as found_claims
-from nova_accel import errors, flavors, matching, model, names, providers
+from nova_accel import errors, flavors, model, names, providers
 from virt_hooks import book, connection
 
 # Partitions that carry no id of our choosing: the next one on the same
@@ -114,7 +114,7 @@ def slots_had(
         )
         for device in host.devices
         if (device.region is not None and has_region)
-        or (device.region is None and device.technology in matching.WHOLE)
+        or (device.region is None and device.technology in model.UNDIVIDED)
         or (
             device.technology in NAMELESS
             and any(profile.trait in asked for profile in device.profiles)

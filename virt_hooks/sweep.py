@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from nova_accel import claims as found_claims
-from nova_accel import errors, inventory, matching, model, providers
+from nova_accel import errors, inventory, model, providers
 from virt_hooks import book, cards, connection, recover, unmaking
 
 LOG = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class Sweeper:
                     partition.profile,
                     partition.handle,
                 )
-        if device.technology in matching.WHOLE and notes is not None:
+        if device.technology in model.UNDIVIDED and notes is not None:
             self._clean_functions(root, device, use, notes)
 
     def _read_notes(self) -> unmaking.Notes | None:

@@ -9,7 +9,6 @@ from nova_accel import (
     claims,
     errors,
     faults,
-    matching,
     model,
     plugin,
     policy,
@@ -36,7 +35,7 @@ _BIND_S, _BIND_STEP_S = 5.0, 0.25
 # write that timed out goes on in the driver, for minutes with a busy GPU.
 _LATE_S = 600.0
 # Technologies whose devices are cleaned as a whole.
-_IN_ONE = matching.WHOLE - {"vf"}
+_IN_ONE = model.UNDIVIDED - {"vf"}
 Notes = Mapping[str, quarantine.Unreleased]
 _UNSCRUBBED = "could not be scrubbed after its last server"
 
@@ -95,7 +94,7 @@ class Unmaking:
         leftovers = [
             claim
             for claim in present
-            if claim.technology not in matching.WHOLE
+            if claim.technology not in model.UNDIVIDED
             and self._drivers[claim.plugin].plan_release(claim)
         ]
         unclean = self._unclean(consumer, present, host)
@@ -202,7 +201,7 @@ class Unmaking:
         :raises ClaimError: the use of a card was changed before it was seen
             clean.
         """
-        whole = [c for c in present if c.technology in matching.WHOLE]
+        whole = [c for c in present if c.technology in model.UNDIVIDED]
         if not whole:
             return []
         notes = self.notes()
@@ -313,7 +312,7 @@ class Unmaking:
         :returns: whether the function was seen clean; else its device is
             set aside, or is not there.
         """
-        if claim.technology not in matching.WHOLE:
+        if claim.technology not in model.UNDIVIDED:
             return False
         if claim.region is None:
             return claim in self.scrub((claim,))
@@ -448,7 +447,7 @@ class Unmaking:
         whole = {
             claim.device
             for claim in found
-            if claim.technology in matching.WHOLE
+            if claim.technology in model.UNDIVIDED
         }
         until = time.monotonic() + _BIND_S
         while time.monotonic() < until:
@@ -511,7 +510,7 @@ def _is_left(note: quarantine.Unreleased | None, consumer: str) -> bool:
 
 def _is_function(claim: model.Claim) -> bool:
     """Return whether a claim is on a function that keeps its identity."""
-    return claim.technology in matching.WHOLE | {*recover.NAMELESS}
+    return claim.technology in model.UNDIVIDED | {*recover.NAMELESS}
 
 
 def _is_bare(device: model.Device | None) -> bool:

@@ -9,7 +9,6 @@ import os_traits
 
 from nova_accel import (
     inventory,
-    matching,
     model,
     names,
     packing,
@@ -17,7 +16,7 @@ from nova_accel import (
 )
 
 # What the library can hand to a guest (virt_hooks/hostdev.py).
-TECHNOLOGIES = frozenset({"mdev", "vendor-vfio"}) | matching.WHOLE
+TECHNOLOGIES = frozenset({"mdev", "vendor-vfio"}) | model.UNDIVIDED
 
 # The profile of a partition of which nothing tells the type.
 UNKNOWN = "unknown"

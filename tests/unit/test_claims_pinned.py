@@ -108,7 +108,7 @@ def test_what_is_made_is_found_again(
     assert all(
         c.state is model.ClaimState.MADE
         for c in again
-        if c.technology not in matching.WHOLE
+        if c.technology not in model.UNDIVIDED
     )
 
 

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from nova_accel import (
     inventory,
-    matching,
     model,
     names,
     packing,
@@ -161,7 +160,7 @@ def claim(device: model.Device, number: int, profile: str) -> model.Claim:
 
 
 @pytest.mark.parametrize("state", list(model.ClaimState))
-@pytest.mark.parametrize("technology", sorted(matching.WHOLE))
+@pytest.mark.parametrize("technology", sorted(model.UNDIVIDED))
 def test_what_is_claimed_and_not_allocated_is_reserved(
     technology: str, state: model.ClaimState
 ) -> None:
