@@ -10,11 +10,11 @@ from typing import Any
 
 from nova.scheduler.client import report
 
-from filters import facts
+from filters import questions
 from placement_sync import replies
 
 
-def placement_getter(global_request_id: str | None = None) -> facts.Get:
+def placement_getter(global_request_id: str | None = None) -> questions.Get:
     """Return a getter over Nova's own Placement client.
 
     :param global_request_id: the request's id, for Placement's log.
@@ -27,14 +27,16 @@ def placement_getter(global_request_id: str | None = None) -> facts.Get:
         try:
             answer = report.report_client_singleton().get(
                 path,
-                version=facts.MICROVERSION,
+                version=questions.MICROVERSION,
                 global_request_id=global_request_id,
             )
             if answer.status_code == http.HTTPStatus.OK:
                 return answer.json()
         except Exception as error:
-            raise facts.FactsError(path, replies.tidy(repr(error))) from error
-        raise facts.FactsError(
+            raise questions.FactsError(
+                path, replies.tidy(repr(error))
+            ) from error
+        raise questions.FactsError(
             path,
             f"HTTP {answer.status_code}: {replies.tidy(answer.text)}",
         )

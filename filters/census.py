@@ -9,7 +9,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 
-from filters import answers, facts, kept, offered
+from filters import answers, kept, offered, questions
 from nova_accel import flavors
 
 # Hosts get accelerators by somebody's hand, not while servers are placed.
@@ -35,14 +35,14 @@ class Census:
 
     What can't be read is None: nobody must wait for it, or fail by it.
 
-    :param get: asks Placement with facts.MICROVERSION.
+    :param get: asks Placement with questions.MICROVERSION.
     :param seconds: for how long is kept how full cards are.
     :param clock: a monotonic clock, in seconds.
     """
 
     def __init__(
         self,
-        get: facts.Get,
+        get: questions.Get,
         seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,7 +73,7 @@ class Census:
         )
 
 
-def fetch_homes(get: facts.Get) -> Homes:
+def fetch_homes(get: questions.Get) -> Homes:
     """Return the compute nodes of all our providers.
 
     :raises FactsError: Placement did not answer.

@@ -5,7 +5,7 @@ import collections
 from collections.abc import Iterable, Iterator, Mapping
 
 from nova_accel import model, names
-from placement_sync import facts, findings, node_amounts
+from placement_sync import facts, findings, node_amounts, nova_types
 
 # Statuses of servers whose allocations are about to change.
 _UNSETTLED = frozenset(
@@ -77,7 +77,7 @@ def unallocated(world: facts.World) -> Iterator[findings.Finding]:
 
 
 def with_node(
-    before: _Amounts, world: facts.World, server: facts.Server
+    before: _Amounts, world: facts.World, server: nova_types.Server
 ) -> _Amounts:
     """Return a server's allocations, with those of the compute node.
 
@@ -103,7 +103,7 @@ def with_node(
 
 
 def _allocate(
-    world: facts.World, server: facts.Server, after: _Amounts
+    world: facts.World, server: nova_types.Server, after: _Amounts
 ) -> str:
     """Return the commands that set a server's allocations.
 

@@ -13,7 +13,14 @@ from typing import Any, TypeVar
 
 from nova_accel import domains, errors, model, names, providers
 from nova_accel.host import published
-from placement_sync import api, facts, nova_side, records, remembered
+from placement_sync import (
+    api,
+    facts,
+    nova_side,
+    nova_types,
+    records,
+    remembered,
+)
 from placement_sync.facts import Source
 
 _OWNER = names.OWNER_TRAIT
@@ -139,8 +146,8 @@ class Reader:
         only: frozenset[str] | None,
         unallocated: frozenset[str],
     ) -> tuple[
-        tuple[facts.Migration, ...] | None,
-        dict[str, facts.Server | None] | None,
+        tuple[nova_types.Migration, ...] | None,
+        dict[str, nova_types.Server | None] | None,
     ]:
         """Return the moves and the servers that Nova has."""
         host = notes.ask(

@@ -20,6 +20,7 @@ from placement_sync import (
     evidence,
     facts,
     findings,
+    nova_types,
     records,
 )
 from placement_sync.findings import Kind
@@ -286,7 +287,7 @@ def _allocations(amounts: records.Amounts) -> dict[str, object]:
     }
 
 
-def _new_consumer(server: facts.Server) -> dict[str, object]:
+def _new_consumer(server: nova_types.Server) -> dict[str, object]:
     """Return the fields of a consumer that has no allocation yet."""
     return {
         "project_id": server.project,

@@ -10,7 +10,7 @@ import collections
 from collections.abc import Iterator, Mapping
 
 from nova_accel import errors, flavors, providers
-from placement_sync import facts
+from placement_sync import nova_types
 
 _POLICY, _SHARED = "hw:cpu_policy", "shared"
 # Extra specs for which Nova allocates more than what is computed here.
@@ -30,7 +30,7 @@ class UnknownAmountsError(errors.AcceleratorError):
 
 
 def compute(
-    server: facts.Server,
+    server: nova_types.Server,
     inventories: Mapping[str, providers.Inventory],
     charged: Mapping[str, int],
 ) -> dict[str, int]:
@@ -96,7 +96,7 @@ def _explicit_amounts(
 
 
 def _usual_amounts(
-    server: facts.Server, flavor: facts.Flavor
+    server: nova_types.Server, flavor: nova_types.Flavor
 ) -> Iterator[tuple[str, int]]:
     """Yield what Nova allocates for a flavor without ``resources``."""
     yield "VCPU", flavor.vcpus

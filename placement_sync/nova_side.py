@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from nova_accel import errors
-from placement_sync import api, facts, records
+from placement_sync import api, nova_types, records
 
 # Nova's own limit of a page ([api] max_limit).
 PAGE = 1000
@@ -51,10 +51,10 @@ def read_servers(
     door: api.Door,
     host: str,
     holders: Collection[str],
-    moves: Iterable[facts.Migration] | None,
+    moves: Iterable[nova_types.Migration] | None,
     only: Collection[str] | None = None,
     unallocated: Collection[str] = (),
-) -> tuple[dict[str, facts.Server | None], str]:
+) -> tuple[dict[str, nova_types.Server | None], str]:
     """Return servers by uuid, and why some are not known.
 
     Those that Nova has on the host, and of the rest of ``holders`` each
@@ -68,7 +68,7 @@ def read_servers(
     :raises ServiceError: Nova can't be asked.
     """
     query = {"all_tenants": 1, "host": host}
-    found: dict[str, facts.Server | None] = {
+    found: dict[str, nova_types.Server | None] = {
         server.uuid: server
         for server in pages(
             door, "/servers/detail", "servers", _server, query
@@ -91,7 +91,9 @@ def read_servers(
     return found, reason
 
 
-def _with_root_disk(door: api.Door, server: facts.Server) -> facts.Server:
+def _with_root_disk(
+    door: api.Door, server: nova_types.Server
+) -> nova_types.Server:
     """Return a server with an image, and whether its root is a volume.
 
     The image may have been copied to a volume when the server was made.
@@ -107,7 +109,7 @@ def _with_root_disk(door: api.Door, server: facts.Server) -> facts.Server:
     )
 
 
-def _read_server(door: api.Door, uuid: str) -> facts.Server | None:
+def _read_server(door: api.Door, uuid: str) -> nova_types.Server | None:
     """Return a server; None if Nova surely has none of that uuid.
 
     For a user who is no admin, Nova hides others' servers behind a 404
@@ -127,8 +129,8 @@ def _read_server(door: api.Door, uuid: str) -> facts.Server | None:
     return found
 
 
-def _server(body: Any) -> facts.Server:
-    return facts.Server(
+def _server(body: Any) -> nova_types.Server:
+    return nova_types.Server(
         uuid=str(body["id"]),
         node=body.get("OS-EXT-SRV-ATTR:hypervisor_hostname") or "",
         status=body.get("status") or "",
@@ -141,7 +143,7 @@ def _server(body: Any) -> facts.Server:
     )
 
 
-def _flavor(body: Any) -> facts.Flavor | None:
+def _flavor(body: Any) -> nova_types.Flavor | None:
     """Return an embedded flavor; None without extra specs.
 
     Nova leaves them out for users whom its policy does not show them.
@@ -149,7 +151,7 @@ def _flavor(body: Any) -> facts.Flavor | None:
     if "extra_specs" not in body:
         return None
     swap_gb = -(-int(body["swap"] or 0) // _MB_PER_GB)
-    return facts.Flavor(
+    return nova_types.Flavor(
         vcpus=int(body["vcpus"]),
         memory_mb=int(body["ram"]),
         root_gb=int(body["disk"]),
@@ -161,7 +163,7 @@ def _flavor(body: Any) -> facts.Flavor | None:
     )
 
 
-def read_moves(door: api.Door, host: str) -> tuple[facts.Migration, ...]:
+def read_moves(door: api.Door, host: str) -> tuple[nova_types.Migration, ...]:
     """Return the moves from and to a host, those that are over too.
 
     :raises ServiceError: Nova can't be asked.
@@ -173,8 +175,8 @@ def read_moves(door: api.Door, host: str) -> tuple[facts.Migration, ...]:
     )
 
 
-def _migration(body: Any) -> facts.Migration:
-    return facts.Migration(
+def _migration(body: Any) -> nova_types.Migration:
+    return nova_types.Migration(
         uuid=str(body["uuid"]),
         server=str(body["instance_uuid"]),
         status=str(body["status"]),

@@ -27,10 +27,10 @@ second, the header's resolution; so all is read again after a while.
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from nova_accel import names
-from placement_sync import api, facts, records
+from placement_sync import api, records
 
 # Seconds for which a provider that was deleted and created again may be
 # taken for the former one. Reading a host of eight cards is 17 requests,
@@ -217,9 +217,19 @@ class Remembered:
         return record
 
 
-def is_of_another(
-    uuid: str, listed: Mapping[str, records.Listed | facts.Provider]
-) -> bool:
+class ProviderRow(Protocol):
+    """A provider of a listing, with its place in the tree."""
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+
+    @property
+    def parent(self) -> str:
+        """Return the uuid of its parent, empty for a root."""
+
+
+def is_of_another(uuid: str, listed: Mapping[str, ProviderRow]) -> bool:
     """Return whether a provider is named after another host that it is in.
 
     A tree may have more hosts than one, where somebody gave a compute node

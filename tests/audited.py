@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nova_accel import model, names
 from nova_accel.domains import Domain
-from placement_sync import facts
+from placement_sync import facts, nova_types
 from tests import strategies
 
 ROOT = strategies.ROOT
@@ -137,8 +137,8 @@ def grown(
     *,
     allocations: Iterable[facts.Allocation] = (),
     claims: Iterable[model.Claim] = (),
-    servers: Iterable[tuple[str, facts.Server | None]] = (),
-    migrations: Iterable[facts.Migration] = (),
+    servers: Iterable[tuple[str, nova_types.Server | None]] = (),
+    migrations: Iterable[nova_types.Migration] = (),
     domains: Iterable[Domain] = (),
 ) -> facts.Evidence:
     """Return evidence with more of some things."""
@@ -204,13 +204,13 @@ def lived(
     known: facts.Evidence, life: str, server: str, address: str, slot: str
 ) -> facts.Evidence:
     """Return evidence with one more server, somewhere in its life."""
-    here = facts.Server(uuid=server, node=ROOT.name)
-    there = facts.Server(uuid=server, node=ELSEWHERE)
+    here = nova_types.Server(uuid=server, node=ROOT.name)
+    there = nova_types.Server(uuid=server, node=ELSEWHERE)
     holder, state, stages = server, model.ClaimState.MADE, "claim make define"
-    moves: tuple[facts.Migration, ...] = ()
+    moves: tuple[nova_types.Migration, ...] = ()
     match life:
         case "scheduled":
-            here, stages = facts.Server(uuid=server), ""
+            here, stages = nova_types.Server(uuid=server), ""
         case "claimed":
             state, stages = model.ClaimState.PLANNED, "claim"
         case "made":
@@ -243,8 +243,8 @@ def lived(
     return known
 
 
-def _move(move: str, server: str, status: str) -> facts.Migration:
-    return facts.Migration(uuid=move, server=server, status=status)
+def _move(move: str, server: str, status: str) -> nova_types.Migration:
+    return nova_types.Migration(uuid=move, server=server, status=status)
 
 
 PLACES = tuple(

@@ -7,7 +7,7 @@ from nova import objects
 from nova.scheduler import utils
 
 from nova_accel import providers
-from placement_sync import facts, node_amounts, nova_side
+from placement_sync import node_amounts, nova_side, nova_types
 
 CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_LICENCE")
 CHARGED = {"VGPU": 2, "CUSTOM_GPU_MEMORY_MB": 8192}
@@ -66,7 +66,7 @@ def test_nova_allocates_the_same(
     assert ours | CHARGED == theirs
 
 
-def read_server(body: object, is_volume_backed: bool) -> facts.Server:
+def read_server(body: object, is_volume_backed: bool) -> nova_types.Server:
     """Return a server as the audit reads it from Nova's API."""
 
     class Door:

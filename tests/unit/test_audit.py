@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nova_accel import model, names
 from nova_accel.providers import Inventory
-from placement_sync import audit, facts, findings
+from placement_sync import audit, facts, findings, nova_types
 from placement_sync.facts import Source
 from placement_sync.findings import Kind
 from tests import audited
@@ -71,7 +71,7 @@ def test_an_allocation_of_a_move_that_ended_is_left_to_people(
         known,
         allocations=[audited.allocation(NOBODY, NVIDIA)],
         migrations=[
-            facts.Migration(uuid=NOBODY, server=OTHER, status=status)
+            nova_types.Migration(uuid=NOBODY, server=OTHER, status=status)
         ],
     )
     assert found(known) == one(Kind.LEAKED, NVIDIA, NOBODY)
@@ -207,7 +207,7 @@ def test_a_guest_that_runs_without_what_it_is_charged_for(
     known = audited.grown(
         known,
         allocations=[audited.allocation(OTHER, CARDS[0])],
-        servers=[(OTHER, facts.Server(uuid=OTHER, node=ROOT.name))],
+        servers=[(OTHER, nova_types.Server(uuid=OTHER, node=ROOT.name))],
         domains=[audited.domain(OTHER, ())],
     )
     assert found(known) == one(Kind.MISSING, CARDS[0], OTHER)
@@ -354,7 +354,7 @@ def test_an_allocation_of_a_server_that_is_elsewhere(
     known = audited.grown(
         known,
         allocations=[audited.allocation(OTHER, WHOLE)],
-        servers=[(OTHER, facts.Server(uuid=OTHER, node="compute-2"))],
+        servers=[(OTHER, nova_types.Server(uuid=OTHER, node="compute-2"))],
     )
     assert found(known) == one(Kind.DUPLICATE, WHOLE, OTHER)
 
@@ -440,10 +440,10 @@ def test_one_command_sets_the_allocations_of_all_devices() -> None:
             },
         },
     )
-    flavor = facts.Flavor(
+    flavor = nova_types.Flavor(
         vcpus=1, memory_mb=0, root_gb=0, other_gb=0, extra_specs={}
     )
-    server = facts.Server(
+    server = nova_types.Server(
         uuid=OTHER, node=ROOT.name, project="p", user="u", flavor=flavor
     )
     known = audited.grown(

@@ -10,16 +10,16 @@ import dataclasses
 import pytest
 
 from nova_accel import providers
-from placement_sync import facts, node_amounts
+from placement_sync import node_amounts, nova_types
 
-FLAVOR = facts.Flavor(
+FLAVOR = nova_types.Flavor(
     vcpus=4,
     memory_mb=2048,
     root_gb=20,
     other_gb=12,
     extra_specs={"resources_A:VGPU": "1", "resources_A:CUSTOM_X": "512"},
 )
-SERVER = facts.Server(uuid="s", flavor=FLAVOR, is_volume_backed=False)
+SERVER = nova_types.Server(uuid="s", flavor=FLAVOR, is_volume_backed=False)
 CHARGED = {"VGPU": 1, "CUSTOM_X": 512}
 CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB")
 
