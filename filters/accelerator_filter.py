@@ -31,8 +31,9 @@ from filters import (
 )
 from filters.accelerator_cells import is_left, reader_of_cells
 from filters.accelerator_placement import placement_getter
-from nova_accel import errors, flavors
-from nova_accel.host import known
+from nova_accel import errors
+from nova_accel.catalog import known
+from nova_accel.model import flavors
 
 LOG = logging.getLogger(__name__)
 # Of one host in one line of the log: more than a host has cards.

@@ -14,7 +14,9 @@ from typing import Any
 from nova.image import glance
 
 from filters import kept, request
-from nova_accel import bitstreams, errors, names
+from nova_accel import errors
+from nova_accel.fpga import bitstreams
+from nova_accel.model import names
 
 # An image's properties hardly ever change: a wrong guess programs one
 # region more. Who shares an image after a refusal waits a minute.

@@ -31,7 +31,7 @@ from filters import (
 )
 from filters.accelerator_filter import wanted_by
 from filters.accelerator_placement import placement_getter
-from nova_accel import conf
+from nova_accel.config import conf
 
 LOG = logging.getLogger(__name__)
 _FREE = "accelerator_free_weight_multiplier"

@@ -17,7 +17,7 @@ from filters.questions import (
     read_known,
     with_query,
 )
-from nova_accel import flavors, names
+from nova_accel.model import flavors, names
 from placement_sync import records
 
 # What each consumer has of a provider: units by class.

@@ -11,7 +11,8 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from nova_accel import model, names
+from nova_accel import model
+from nova_accel.model import names
 
 # Compute slices where nobody counts them: more than any device has.
 _PLENTY = 1 << 16

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from filters import offered
-from nova_accel import names
+from nova_accel.model import names
 
 # Providers that are remembered: those of 6,000 hosts with eight cards
 # each, about 1 KB a provider.

@@ -3,11 +3,11 @@
 
 A scheduler never sees the card. What consumers hold of it tells the sizes
 of its partitions, the catalogue how such sizes share a card, and the
-card's traits where they are (nova_accel.occupancy). Where these add up to
-what is allocated, what will fit is computed as the host does it. Otherwise
-a profile is refused only if it fits in no arrangement at all, and what is
-expected to remain is reckoned in the tightest one. The host may have other
-places than the catalogue: nothing is refused where its report says so.
+card's traits where they are (nova_accel.geometry.occupancy). Where these
+add up to what is allocated, what will fit is computed as the host does it.
+Otherwise a profile is refused only if it fits in no arrangement at all, and
+what is expected to remain is reckoned in the tightest one. The host may have
+other places than the catalogue: nothing is refused where its report says so.
 """
 
 import collections
@@ -17,14 +17,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from filters import arrangements, empty_cards, offered
-from nova_accel import (
-    catalogue,
-    flavors,
-    model,
-    names,
-    occupancy,
-    packing,
-)
+from nova_accel import model
+from nova_accel.catalog import catalogue
+from nova_accel.geometry import occupancy, packing
+from nova_accel.model import flavors, names
 
 # How many fewer of each size could be made afterwards: pairs of size in
 # MiB and number, the largest size first. Less is better.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from filters import answers, kept, offered, questions
-from nova_accel import flavors
+from nova_accel.model import flavors
 
 # Hosts get accelerators by somebody's hand, not while servers are placed.
 _HOMES_SECONDS = 300.0

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from filters import cards, facts, replay
-from nova_accel import errors, names, report
-from nova_accel.host import known
+from nova_accel import errors
+from nova_accel.catalog import known
+from nova_accel.cli import report
+from nova_accel.model import names
 from placement_sync import api, cli_options, cloud, lookup, wares
 
 _NOBODY = 1

@@ -3,7 +3,9 @@
 
 from collections.abc import Mapping
 
-from nova_accel import catalogue, model, names
+from nova_accel import model
+from nova_accel.catalog import catalogue
+from nova_accel.model import names
 
 # What a card has of each resource class.
 Capacity = tuple[tuple[str, int], ...]

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from filters import answers, offered, questions, request
-from nova_accel import flavors
-from nova_accel.names import PIN_PREFIX
+from nova_accel.model import flavors
+from nova_accel.model.names import PIN_PREFIX
 
 # Lines of one explanation; a cloud has more devices than a log needs.
 _MAX_LINES = 20

@@ -12,7 +12,7 @@ from typing import Any
 from nova import exception
 from nova.api.validation.extra_specs import base
 
-from nova_accel import extra_specs, flavors
+from nova_accel.model import extra_specs, flavors
 
 # Each allows the empty one: a group suffix is what Nova's own validators of
 # "resources{group}" take for one, and a key is all behind the colon.

@@ -27,7 +27,7 @@ from filters.questions import (
     Problems,
     each,
 )
-from nova_accel import flavors, names
+from nova_accel.model import flavors, names
 
 __all__ = [
     "MICROVERSION",

@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from filters import cards, numa, offered, places
 from filters import request as wanted
-from nova_accel import flavors, names
+from nova_accel.model import flavors, names
 
 # What speaks against candidates, in words, by who and what it is about: a
 # provider's uuid and a resource class, for example.

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nova_accel.providers import Stock
+from nova_accel.model.providers import Stock
 
 __all__ = ["Candidate", "Facts", "ProviderFacts", "Stock", "named"]
 

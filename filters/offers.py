@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from filters import answers, cache, offered, questions, request
-from nova_accel import model, names
+from nova_accel import model
+from nova_accel.model import names
 
 # Changed providers that are read one by one, in three calls each: so
 # many, or one of so many listed, and never more than some. Of more one call

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from filters import offered
-from nova_accel import flavors, locality, names
+from nova_accel.geometry import locality
+from nova_accel.model import flavors, names
 
 _REGION = re.compile(r"_region_[0-9]+\Z")
 

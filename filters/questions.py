@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 from urllib import parse
 
-from nova_accel import errors, flavors
+from nova_accel import errors
+from nova_accel.model import flavors
 from placement_sync import records
 
 # The version Nova itself asks with in releases 32 to 34

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from filters import cards, explain, facts, fit, offered, questions, request
-from nova_accel import flavors
+from nova_accel.model import flavors
 from placement_sync import wares
 
 # Nova's own default ([scheduler] max_placement_results).

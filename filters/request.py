@@ -5,7 +5,8 @@ import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from nova_accel import flavors, known_kinds, names
+from nova_accel.catalog import known_kinds
+from nova_accel.model import flavors, names
 
 UNSUFFIXED = ""
 

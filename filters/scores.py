@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from filters import offered, request
-from nova_accel import names
+from nova_accel.model import names
 
 
 def held(

@@ -5,7 +5,8 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 
-from nova_accel import errors, model, names, providers
+from nova_accel import errors, model
+from nova_accel.model import names, providers
 from placement_sync import calls, diff, nesting, refusals, service
 
 LOG = logging.getLogger(__name__)

@@ -4,7 +4,8 @@
 import collections
 from collections.abc import Iterable, Iterator, Mapping
 
-from nova_accel import model, names
+from nova_accel import model
+from nova_accel.model import names
 from placement_sync import facts, findings, node_amounts, nova_types
 
 # Statuses of servers whose allocations are about to change.

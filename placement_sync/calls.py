@@ -4,7 +4,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from nova_accel import providers
+from nova_accel.model import providers
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nova_accel import capture, console, errors
+from nova_accel import errors
+from nova_accel.cli import console
+from nova_accel.discovery import capture
 from placement_sync import cli_drain, cli_options, cli_pass, cli_status
 
 # Exit statuses; argparse ends with the second one itself.

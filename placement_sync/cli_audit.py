@@ -10,9 +10,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from nova_accel import conf, plugin, providers
-from nova_accel.host import execute, nvml, privileged
-from nova_accel.report import columns
+from nova_accel.cli.report import columns
+from nova_accel.config import conf
+from nova_accel.discovery import plugin
+from nova_accel.host.execute import execute, privileged
+from nova_accel.host.nvml import nvml
+from nova_accel.model import providers
 from placement_sync import (
     api,
     audit,

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from nova_accel import errors, model
-from nova_accel.host import udev
+from nova_accel.host.sysfs import udev
 from placement_sync import loop, sync
 
 LOG = logging.getLogger(__name__)

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from nova_accel import errors, faults, model, names
-from nova_accel.host import drains, published
-from nova_accel.host import state_dir as state_dirs
+from nova_accel import errors, model
+from nova_accel.host.state import drains, published
+from nova_accel.host.state import state_dir as state_dirs
+from nova_accel.inventory import faults
+from nova_accel.model import names
 from placement_sync import (
     api,
     cli_options,

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from nova_accel import errors, flavors, names
-from nova_accel.host import known
+from nova_accel import errors
+from nova_accel.catalog import known
+from nova_accel.model import flavors, names
 from placement_sync import (
     api,
     cli_options,

@@ -7,8 +7,10 @@ import os
 import uuid
 from typing import Any
 
-from nova_accel import conf, errors, providers
-from nova_accel.host import state_dir as state_dirs
+from nova_accel import errors
+from nova_accel.config import conf
+from nova_accel.host.state import state_dir as state_dirs
+from nova_accel.model import providers
 from placement_sync import api, node, service
 
 

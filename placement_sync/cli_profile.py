@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nova_accel import names, report
-from nova_accel.host import known
+from nova_accel.catalog import known
+from nova_accel.cli import report
+from nova_accel.model import names
 from placement_sync import cli_options, cloud, lookup, offers, wares
 
 _HEAD = ("PROFILE", "KIND", "MODEL", "TAKES", "FREE", "CARDS", "MOST", "HOSTS")

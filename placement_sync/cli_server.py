@@ -7,7 +7,9 @@ import json
 import uuid
 from typing import Any
 
-from nova_accel import errors, plugin, report
+from nova_accel import errors
+from nova_accel.cli import report
+from nova_accel.discovery import plugin
 from placement_sync import api, cli_options, nova_side, progress, records
 
 _HEAD = ("NAME", "PROFILE", "DEVICE", "STATE", "HANDLE", "PROVIDER")

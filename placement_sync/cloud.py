@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 from urllib import parse
 
-from nova_accel import errors, names
+from nova_accel import errors
+from nova_accel.model import names
 from placement_sync import (
     api,
     calls,

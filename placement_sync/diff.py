@@ -4,7 +4,7 @@
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 
-from nova_accel import names, providers
+from nova_accel.model import names, providers
 from placement_sync import calls, reserved
 
 

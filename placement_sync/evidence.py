@@ -11,8 +11,9 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from nova_accel import domains, errors, model, names, providers
-from nova_accel.host import published
+from nova_accel import errors, model
+from nova_accel.host.state import published
+from nova_accel.model import domains, names, providers
 from placement_sync import (
     api,
     facts,

@@ -6,10 +6,11 @@ import dataclasses
 import enum
 from collections.abc import Collection, Iterable, Mapping
 
-from nova_accel import model, names
-from nova_accel.claims import charges
-from nova_accel.domains import Domain
-from nova_accel.providers import Inventory, ProviderRoot
+from nova_accel import model
+from nova_accel.claims.claims import charges
+from nova_accel.model import names
+from nova_accel.model.domains import Domain
+from nova_accel.model.providers import Inventory, ProviderRoot
 from placement_sync import nova_types
 
 # What Nova puts on the provider of each compute node

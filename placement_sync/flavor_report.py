@@ -4,7 +4,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from nova_accel import flavors, names
+from nova_accel.model import flavors, names
 from placement_sync import flavor_specs, lookup, wares
 
 # A setting of the guest that the flavor leaves alone.

@@ -5,7 +5,9 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 
-from nova_accel import errors, flavors, known_kinds, names
+from nova_accel import errors
+from nova_accel.catalog import known_kinds
+from nova_accel.model import flavors, names
 
 # Nova reads it for all groups of a flavor, and wants it with two or more
 # (nova/scheduler/utils.py, ResourceRequest).

@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Protocol, Self
 
-from nova_accel import capture, errors, model, providers, strict_json
-from nova_accel.host import directories, whole_file
+from nova_accel import errors, model
+from nova_accel.discovery import capture
+from nova_accel.host.state import directories, whole_file
+from nova_accel.model import providers, strict_json
 from placement_sync import status
 
 LOG = logging.getLogger(__name__)

@@ -6,7 +6,9 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 
-from nova_accel import errors, flavors, names, profiles
+from nova_accel import errors
+from nova_accel.catalog import profiles
+from nova_accel.model import flavors, names
 from placement_sync import flavor_specs, wares
 
 _NEAREST = 4

@@ -11,8 +11,10 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from nova_accel import claims, errors, plugin
-from nova_accel.host import execute, openers
+from nova_accel import errors
+from nova_accel.claims import claims
+from nova_accel.discovery import plugin
+from nova_accel.host.execute import execute, openers
 from placement_sync import (
     api,
     audit,

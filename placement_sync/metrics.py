@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.host import whole_file
+from nova_accel.host.state import whole_file
 from placement_sync.status import Status
 
 try:

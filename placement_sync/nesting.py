@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What nests in what, and which providers have to wait for others."""
 
-from nova_accel import providers
+from nova_accel.model import providers
 from placement_sync import calls
 
 

@@ -9,26 +9,15 @@ import threading
 import uuid
 from collections.abc import Iterable
 
-from nova_accel import (
-    claims,
-    cli,
-    conf,
-    errors,
-    health,
-    inventory,
-    model,
-    names,
-    policy,
-    providers,
-    survey,
-)
-from nova_accel.host import (
-    acknowledged,
-    drains,
-    nvml_events,
-    published,
-    quarantine,
-)
+from nova_accel import errors, model
+from nova_accel.claims import claims
+from nova_accel.cli import cli
+from nova_accel.config import conf, policy
+from nova_accel.discovery import survey
+from nova_accel.host.nvml import nvml_events
+from nova_accel.host.state import acknowledged, drains, published, quarantine
+from nova_accel.inventory import health, inventory
+from nova_accel.model import names, providers
 
 # The owner trait of Nova is nova-compute's to set.
 OWNER_TRAITS = frozenset({names.OWNER_TRAIT})

@@ -9,7 +9,8 @@ certain is an error, never a guess.
 import collections
 from collections.abc import Iterator, Mapping
 
-from nova_accel import errors, flavors, providers
+from nova_accel import errors
+from nova_accel.model import flavors, providers
 from placement_sync import nova_types
 
 _POLICY, _SHARED = "hw:cpu_policy", "shared"

@@ -14,7 +14,8 @@ from nova import config, context, rpc
 from nova.conf import CONF
 from nova.objects import base
 
-from nova_accel import bus, errors
+from nova_accel import errors
+from nova_accel.model import bus
 from placement_sync import api
 
 # As long as placement_sync.api allows for a connection to Placement.

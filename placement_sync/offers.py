@@ -5,7 +5,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 
-from nova_accel import names
+from nova_accel.model import names
 from placement_sync import wares
 
 

@@ -9,8 +9,10 @@ import sys
 import time
 from collections.abc import Iterator
 
-from nova_accel import conf, errors, model, providers
-from nova_accel.host import directories, drains, notes
+from nova_accel import errors, model
+from nova_accel.config import conf
+from nova_accel.host.state import directories, drains, notes
+from nova_accel.model import providers
 from placement_sync import (
     cli_options,
     heartbeat,

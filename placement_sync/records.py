@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib import parse
 
-from nova_accel import errors, providers
+from nova_accel import errors
+from nova_accel.model import providers
 
 T = TypeVar("T")
 # By provider and resource class.

@@ -4,7 +4,8 @@
 import dataclasses
 from collections.abc import Callable
 
-from nova_accel import errors, model, providers
+from nova_accel import errors, model
+from nova_accel.model import providers
 from placement_sync import calls
 
 FindRoot = Callable[[str], providers.ProviderRoot | None]

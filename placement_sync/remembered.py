@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from nova_accel import names
+from nova_accel.model import names
 from placement_sync import api, records
 
 # Seconds for which a provider that was deleted and created again may be

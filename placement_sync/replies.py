@@ -5,7 +5,8 @@ import json
 import re
 from typing import Any
 
-from nova_accel import errors, strict_json
+from nova_accel import errors
+from nova_accel.model import strict_json
 
 _FULL = 200
 _OK = 300

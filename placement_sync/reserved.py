@@ -13,7 +13,7 @@ remembers it.
 import re
 from collections.abc import Iterable, Mapping
 
-from nova_accel import names, providers
+from nova_accel.model import names, providers
 
 Inventories = Mapping[str, providers.Inventory]
 

@@ -8,7 +8,8 @@ may still find none: geometry, and what runs now, count for nothing.
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
-from nova_accel import catalogue, flavors, names
+from nova_accel.catalog import catalogue
+from nova_accel.model import flavors, names
 from placement_sync import flavor_specs, lookup, together, wares
 
 # NVIDIA, "Multiple vGPU": as many in one virtual machine.

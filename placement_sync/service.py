@@ -7,7 +7,8 @@ import time
 import types
 from collections.abc import Callable, Mapping
 
-from nova_accel import errors, providers
+from nova_accel import errors
+from nova_accel.model import providers
 from placement_sync import api, calls, records, remembered
 
 # Characters. uWSGI takes 4096 bytes of request line and headers together

@@ -8,7 +8,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nova_accel import errors, model, names, providers
+from nova_accel import errors, model
+from nova_accel.model import names, providers
 
 FORMAT = 1
 # A pass that failed is tried again after one interval, and then after

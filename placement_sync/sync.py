@@ -8,7 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from nova_accel import errors, model, providers
+from nova_accel import errors, model
+from nova_accel.model import providers
 from placement_sync import attempts, calls, refusals, service
 
 LOG = logging.getLogger(__name__)

@@ -5,7 +5,8 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from nova_accel import flavors, locality, names
+from nova_accel.geometry import locality
+from nova_accel.model import flavors, names
 from placement_sync import flavor_specs, wares
 
 # Tries after which a search gives up; then nothing is known, and nothing

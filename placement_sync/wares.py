@@ -5,7 +5,8 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 
-from nova_accel import catalogue, names, profiles, providers
+from nova_accel.catalog import catalogue, profiles
+from nova_accel.model import names, providers
 
 # NVIDIA's, the only vendor whose types anybody lists.
 _NVIDIA = "10de"

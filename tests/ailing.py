@@ -3,7 +3,8 @@
 
 import pathlib
 
-from nova_accel.host import acknowledged, health_facts, sysfs
+from nova_accel.host.state import acknowledged
+from nova_accel.host.sysfs import health_facts, sysfs
 from tests.hosts import build, look
 
 # The host, two of its cards, and a VF of the first.

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 
 from hypothesis import strategies as st
 
-from nova_accel import model, names
-from nova_accel.domains import Domain
+from nova_accel import model
+from nova_accel.model import names
+from nova_accel.model.domains import Domain
 from placement_sync import facts, nova_types
 from tests import strategies
 

@@ -9,7 +9,8 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 
-from nova_accel import model, names
+from nova_accel import model
+from nova_accel.model import names
 
 
 def units(device: model.Device) -> set[int]:

@@ -8,8 +8,8 @@ import uuid
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from nova_accel import names
-from nova_accel.host import known
+from nova_accel.catalog import known
+from nova_accel.model import names
 from placement_sync import wares
 
 HERE = "node1/0000:41:00.0@0"

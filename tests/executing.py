@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from nova_accel import actions, errors
-from nova_accel.host import execute
+from nova_accel import errors
+from nova_accel.host.execute import execute
+from nova_accel.model import actions
 from tests.lab import fakehost
 
 # Two cards with vGPUs on VFs, one with plain VFs, one without any.

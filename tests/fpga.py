@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An FPGA card on paper, and what can be loaded into it."""
 
-from nova_accel import flavors, model, names, providers
+from nova_accel import model
+from nova_accel.model import flavors, names, providers
 
 CARD = "0000:5e:00.0"
 VF = "0000:5e:00.1"

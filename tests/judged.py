@@ -21,7 +21,8 @@ from nova.scheduler import host_manager
 from nova.virt import hardware
 
 from filters import accelerator_cells, accelerator_filter, fit, offered
-from nova_accel import flavors, model, names
+from nova_accel import model
+from nova_accel.model import flavors, names
 from tests import scheduled
 from tests.judged_hosts import Host
 from tests.judged_placement import Placement, new_server

@@ -12,17 +12,12 @@ import uuid
 from collections.abc import Iterable, Mapping
 from random import Random
 
-from nova_accel import (
-    claims,
-    errors,
-    flavors,
-    inventory,
-    model,
-    names,
-    packing,
-    policy,
-    providers,
-)
+from nova_accel import errors, model
+from nova_accel.claims import claims
+from nova_accel.config import policy
+from nova_accel.geometry import packing
+from nova_accel.inventory import inventory
+from nova_accel.model import flavors, names, providers
 from tests import scheduled
 
 PLENTY = 1 << 16

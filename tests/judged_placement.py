@@ -13,7 +13,7 @@ from typing import Any
 from urllib import parse
 
 from filters import facts, offered
-from nova_accel import flavors, names, providers
+from nova_accel.model import flavors, names, providers
 
 # What Nova asks for: its [scheduler] max_placement_results.
 MOST_CANDIDATES = 1000

@@ -4,8 +4,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from nova_accel import bitstreams, model
-from nova_accel.host import bitstream_cache
+from nova_accel import model
+from nova_accel.fpga import bitstreams
+from nova_accel.host.bitstreams import bitstream_cache
 from tests import bitstream_files as files
 
 KIB = 1 << 10

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from filters import cards, fit, offered, request
-from nova_accel import catalogue, model, names, profiles
-from nova_accel.host import known
+from nova_accel import model
+from nova_accel.catalog import catalogue, known, profiles
+from nova_accel.model import names
 
 KNOWN = known.load()
 CARDS = cards.Cards(KNOWN)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
-from nova_accel import model, names
+from nova_accel import model
+from nova_accel.model import names
 from tests import brute
 
 ADDRESS = "0000:3b:00.0"

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A nova-compute's accelerators on a simulated kernel: two T4s, one mtty."""
 
-from nova_accel import (
-    flavors,
-    inventory,
-    model,
-    names,
-    plugin,
-    policy,
-    providers,
-    survey,
-)
-from nova_accel.host import drains, execute, fs, quarantine
-from nova_accel.vendors import mdev, nvidia_mdev
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import plugin, snapshot, survey
+from nova_accel.host.execute import execute
+from nova_accel.host.state import drains, quarantine
+from nova_accel.host.sysfs import fs
+from nova_accel.inventory import inventory
+from nova_accel.model import flavors, names, providers
+from nova_accel.vendors import mdev
+from nova_accel.vendors.nvidia import nvidia_mdev
 from tests import strategies
 from tests.lab import fakehost
-from virt_hooks import connection, lifecycle, snapshot
+from virt_hooks import connection, lifecycle
 
 ROOT = strategies.ROOT
 GPU, OTHER = "0000:3b:00.0", "0000:af:00.0"

@@ -14,29 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import (
-    actions,
-    discovery,
-    flavors,
-    model,
-    names,
-    plugin,
-    policy,
-    survey,
-)
-from nova_accel.host import (
-    drains,
-    execute,
-    fs,
-    privileged,
-    quarantine,
-    serials,
-    sysfs,
-)
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import discovery, plugin, snapshot, survey
+from nova_accel.host.execute import execute, privileged, serials
+from nova_accel.host.state import drains, quarantine
+from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.model import actions, flavors, names
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
 from tests.simulated import ROOT
-from virt_hooks import connection, lifecycle, programming, snapshot
+from virt_hooks import connection, lifecycle, programming
 
 PAC, SPLIT, BARE = "0000:5e:00.0", "0000:6e:00.0", "0000:7e:00.0"
 LEGACY, ALVEO = "0000:8e:00.0", "0000:9e:00.0"

@@ -13,18 +13,15 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 
-from nova_accel import (
-    bitstreams,
-    errors,
-    flavors,
-    inventory,
-    model,
-    names,
-    plugin,
-    policy,
-    survey,
-)
-from nova_accel.host import execute, fs, quarantine
+from nova_accel import errors, model
+from nova_accel.config import policy
+from nova_accel.discovery import plugin, snapshot, survey
+from nova_accel.fpga import bitstreams
+from nova_accel.host.execute import execute
+from nova_accel.host.state import quarantine
+from nova_accel.host.sysfs import fs
+from nova_accel.inventory import inventory
+from nova_accel.model import flavors, names
 from tests import simulated_fpga as site
 from tests import (
     simulated_fpga_guests,
@@ -32,7 +29,7 @@ from tests import (
     simulated_fpga_kernel,
 )
 from tests.simulated import ROOT
-from virt_hooks import lifecycle, programming, snapshot
+from virt_hooks import lifecycle, programming
 
 FUNCTIONS = (site.A, site.B, site.C)
 BLANK = "eeeeeeee111111112222222233333333"

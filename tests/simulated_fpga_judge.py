@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from nova_accel import names
+from nova_accel.model import names
 from tests import simulated_fpga_guests, simulated_fpga_kernel
 from tests.lab.fakehost import fpga
 

@@ -22,7 +22,8 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors
-from nova_accel.host import execute, ioctls, loading, privileged, tools
+from nova_accel.host.execute import execute, loading, privileged, tools
+from nova_accel.host.fpga import ioctls
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
 from tests.lab.fakehost.devnodes import PLACE, CharDevice, Hanging

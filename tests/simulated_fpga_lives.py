@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from nova_accel import names
-from nova_accel.host import privileged
+from nova_accel.host.execute import privileged
+from nova_accel.model import names
 from tests import simulated_fpga as site
 from tests import (
     simulated_fpga_cloud,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nova_accel import names
+from nova_accel.model import names
 from tests import simulated_fpga_cloud
 from tests.lab.fakehost import fpga
 

@@ -7,7 +7,9 @@ and a card with VFs.
 
 from pathlib import Path
 
-from nova_accel import flavors, model, names, policy
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.model import flavors, names
 from tests import simulated_fpga as site
 from tests.lab import fakehost
 from tests.simulated import ROOT, A, node

@@ -6,12 +6,17 @@ The third has no VFs yet.
 
 from pathlib import Path
 
-from nova_accel import actions, flavors, model, names, policy, survey
-from nova_accel.host import execute, fs, quarantine, sysfs
-from nova_accel.vendors import nvidia_vfio
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import snapshot, survey
+from nova_accel.host.execute import execute
+from nova_accel.host.state import quarantine
+from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.model import actions, flavors, names
+from nova_accel.vendors.nvidia import nvidia_vfio
 from tests.lab import fakehost
 from tests.simulated import ROOT
-from virt_hooks import lifecycle, programming, snapshot
+from virt_hooks import lifecycle, programming
 
 GPU, OTHER, BARE = "0000:3d:00.0", "0000:3e:00.0", "0000:3f:00.0"
 FIRST, SECOND = "0000:3d:00.4", "0000:3d:00.5"

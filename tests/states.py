@@ -3,7 +3,10 @@
 
 from typing import Any
 
-from nova_accel import inventory, model, names, policy, providers
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.inventory import inventory
+from nova_accel.model import names, providers
 from tests import strategies
 
 

@@ -9,7 +9,8 @@ import dataclasses
 
 from hypothesis import strategies as st
 
-from nova_accel import flavors, model, names, providers
+from nova_accel import model
+from nova_accel.model import flavors, names, providers
 
 ROOT_UUID = "1f2e3d4c-0000-4000-8000-000000000001"
 ROOT = providers.ProviderRoot(name="compute-1", uuid=ROOT_UUID)

@@ -11,7 +11,7 @@ from typing import Any
 from urllib import parse
 
 from filters import facts, offered, request
-from nova_accel import names
+from nova_accel.model import names
 
 MDEV = {"resources_A:CUSTOM_MDEV": "1"}
 VGPU = {"resources_A:VGPU": "1", "resources_A:CUSTOM_GPU_MEMORY_MB": "8"}

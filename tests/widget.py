@@ -6,8 +6,10 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nova_accel import actions, conformance, errors, model, policy
-from nova_accel.host import fs, sysfs
+from nova_accel import conformance, errors, model
+from nova_accel.config import policy
+from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.model import actions
 from tests.hosts import build
 
 GPU, OTHER = "0000:41:00.0", "0000:42:00.0"

@@ -4,8 +4,12 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from nova_accel import actions, errors, model, pci, plugin, policy, providers
-from nova_accel.host import execute, sysfs
+from nova_accel import errors, model
+from nova_accel.config import policy
+from nova_accel.discovery import plugin
+from nova_accel.host.execute import execute
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import actions, pci, providers
 from virt_hooks import cards, connection, recover
 
 LOG = logging.getLogger(__name__)

@@ -7,7 +7,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from nova_accel import model, packing
+from nova_accel import model
+from nova_accel.geometry import packing
 
 LOG = logging.getLogger(__name__)
 

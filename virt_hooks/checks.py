@@ -3,7 +3,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from nova_accel import errors, flavors, model, names, providers
+from nova_accel import errors, model
+from nova_accel.model import flavors, names, providers
 from virt_hooks import connection, recover
 
 # What a compute node itself gives (nova/virt/libvirt/driver.py,

@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 
 import libvirt
 
-from nova_accel import domains, errors, pci
+from nova_accel import errors
+from nova_accel.model import domains, pci
 from virt_hooks import nodedev
 
 LOG = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from xml.etree import ElementTree
 
-from nova_accel import pci
+from nova_accel.model import pci
 
 # libvirt's docs/pci-addresses.rst: a root port has one slot, numbered 0;
 # on bus 0 of an i440FX, 0 is the host bridge, 1 the PIIX3 and 2 the

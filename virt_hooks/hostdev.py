@@ -5,7 +5,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
-from nova_accel import errors, flavors, model, pci
+from nova_accel import errors, model
+from nova_accel.model import flavors, pci
 from virt_hooks import guest
 
 # display and ramfb of a PCI function (formatdomain, "Host device

@@ -8,25 +8,16 @@ import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from nova_accel import (
-    actions,
-    claims,
-    errors,
-    flavors,
-    inventory,
-    model,
-    plugin,
-    policy,
-    providers,
-    scrub,
-)
-from nova_accel.host import (
-    execute,
-    published,
-    service_lock,
-    sysfs,
-)
-from nova_accel.host.serials import Serials
+from nova_accel import errors, model
+from nova_accel.claims import claims, scrub
+from nova_accel.config import policy
+from nova_accel.discovery import plugin, snapshot
+from nova_accel.host.execute import execute
+from nova_accel.host.execute.serials import Serials
+from nova_accel.host.state import published, service_lock
+from nova_accel.host.sysfs import sysfs
+from nova_accel.inventory import inventory
+from nova_accel.model import actions, flavors, providers
 from virt_hooks import (
     arrange,
     book,
@@ -35,7 +26,6 @@ from virt_hooks import (
     connection,
     programming,
     recover,
-    snapshot,
     sweep,
     unmaking,
 )

@@ -6,15 +6,9 @@ import threading
 import types
 from collections.abc import Iterable, Mapping
 
-from nova_accel import (
-    claims,
-    errors,
-    flavors,
-    matching,
-    migratable,
-    model,
-    names,
-)
+from nova_accel import errors, model
+from nova_accel.claims import claims, matching, migratable
+from nova_accel.model import flavors, names
 from virt_hooks import (
     checks,
     connection,

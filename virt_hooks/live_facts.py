@@ -3,8 +3,9 @@
 
 import os
 
-from nova_accel import errors, migratable
-from nova_accel.host import fs, modules, sysfs
+from nova_accel import errors
+from nova_accel.claims import migratable
+from nova_accel.host.sysfs import fs, modules, sysfs
 
 # As libvirt counts versions: 8006000 is 8.6.0 (virGetVersion).
 _MAJOR, _MINOR = 1_000_000, 1_000

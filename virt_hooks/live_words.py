@@ -12,7 +12,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from nova_accel import errors, migratable, model, names, strict_json
+from nova_accel import errors, model
+from nova_accel.claims import migratable
+from nova_accel.model import names, strict_json
 
 KEY = "nova-accel"
 # Of the form of the text. Hosts of different releases of this library

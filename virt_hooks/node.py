@@ -4,22 +4,21 @@
 from collections.abc import Callable
 from typing import Any
 
-from nova_accel import conf, health, plugin, survey
-from nova_accel.host import (
+from nova_accel.config import conf
+from nova_accel.discovery import plugin, snapshot, survey
+from nova_accel.host.bitstreams import bitstream_cache
+from nova_accel.host.execute import execute, privileged, serials
+from nova_accel.host.nvml import nvml, nvml_events
+from nova_accel.host.state import (
     acknowledged,
-    bitstream_cache,
     drains,
-    execute,
-    fs,
-    nvml,
-    nvml_events,
-    privileged,
     published,
     quarantine,
-    serials,
     service_lock,
 )
-from virt_hooks import connection, lifecycle, programming, snapshot
+from nova_accel.host.sysfs import fs
+from nova_accel.inventory import health
+from virt_hooks import connection, lifecycle, programming
 
 # Where this machine's own kernel is; below any other root is a simulated
 # one, of which this machine's libvirt and NVML know nothing.

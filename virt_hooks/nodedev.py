@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from xml.etree import ElementTree
 
-from nova_accel import pci
+from nova_accel.model import pci
 
 # An address on s390's channel subsystem: 0.0.0052.
 _CHANNEL = re.compile(r"[0-9a-f]+\.[0-9a-f]+\.[0-9a-f]{4}")

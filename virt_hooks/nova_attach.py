@@ -16,14 +16,10 @@ from nova import context as nova_context
 from nova import exception, objects, utils
 from nova.compute import vm_states
 
-from nova_accel import (
-    attachable,
-    attached,
-    errors,
-    model,
-    profiles,
-    providers,
-)
+from nova_accel import errors, model
+from nova_accel.catalog import profiles
+from nova_accel.claims import attachable
+from nova_accel.model import attached, providers
 from virt_hooks import (
     nova_images,
     nova_mend,

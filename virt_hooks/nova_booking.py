@@ -9,7 +9,8 @@ from urllib import parse
 from nova import exception, objects, utils
 from nova.compute import resource_tracker
 
-from nova_accel import errors, flavors, model, names
+from nova_accel import errors, model
+from nova_accel.model import flavors, names
 
 # The newest that Nova 32 to 34 ask Placement for candidates with
 # (scheduler/client/report.py, SAME_SUBTREE_VERSION); a consumer's

@@ -18,7 +18,8 @@ from nova import exception, objects, policy, rpc
 from nova.objects import base
 from oslo_policy import policy as oslo_policy
 
-from nova_accel import bus, errors
+from nova_accel import errors
+from nova_accel.model import bus
 
 LOG = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class Endpoint:
         """Return what a server has of accelerators.
 
         :param server: its uuid.
-        :param deadline: see nova_accel.bus.
+        :param deadline: see nova_accel.model.bus.
         """
         return _answer(
             context,
@@ -93,7 +94,7 @@ class Endpoint:
         """Give a server one more profile; return its name and device.
 
         :param bitstream: the image that an FPGA region is to hold.
-        :param deadline: see nova_accel.bus.
+        :param deadline: see nova_accel.model.bus.
         """
         return _answer(
             context,
@@ -114,7 +115,7 @@ class Endpoint:
     ) -> dict[str, Any]:
         """Take from a server what was attached; return what that was.
 
-        :param deadline: see nova_accel.bus.
+        :param deadline: see nova_accel.model.bus.
         """
         return _answer(
             context,

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from nova import objects
 from nova.virt.libvirt import driver
 
-from nova_accel import attached
+from nova_accel.model import attached
 from virt_hooks import nova_guest
 
 LOG = logging.getLogger(__name__)

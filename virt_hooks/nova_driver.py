@@ -18,8 +18,10 @@ import nova.conf
 from nova import context as nova_context
 from nova import exception
 
-from nova_accel import conf, errors, flavors, model, providers
-from nova_accel.host import bookings
+from nova_accel import errors, model
+from nova_accel.config import conf
+from nova_accel.host.state import bookings
+from nova_accel.model import flavors, providers
 from virt_hooks import (
     connection,
     node,

@@ -9,7 +9,8 @@ from lxml import etree
 from nova import exception
 from nova.virt.libvirt import config as vconfig
 
-from nova_accel import flavors, model
+from nova_accel import model
+from nova_accel.model import flavors
 from virt_hooks import connection, guest, hostdev
 
 

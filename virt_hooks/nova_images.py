@@ -25,8 +25,10 @@ import nova.conf
 from nova import exception
 from nova.image import glance
 
-from nova_accel import bitstreams, conf, errors, model
-from nova_accel.host import bitstream_cache, half_file
+from nova_accel import errors, model
+from nova_accel.config import conf
+from nova_accel.fpga import bitstreams
+from nova_accel.host.bitstreams import bitstream_cache, half_file
 
 LOG = logging.getLogger(__name__)
 

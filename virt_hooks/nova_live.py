@@ -16,7 +16,10 @@ from nova import exception, objects
 from nova.compute import task_states
 from nova.virt.libvirt import driver
 
-from nova_accel import conf, errors, flavors, migratable, moves
+from nova_accel import errors
+from nova_accel.claims import migratable, moves
+from nova_accel.config import conf
+from nova_accel.model import flavors
 from virt_hooks import (
     lifecycle,
     live_check,

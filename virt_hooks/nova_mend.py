@@ -19,7 +19,8 @@ from nova import context as nova_context
 from nova import exception, objects, utils
 from nova.virt.libvirt import driver
 
-from nova_accel import attached, errors, model, names
+from nova_accel import errors, model
+from nova_accel.model import attached, names
 from virt_hooks import (
     connection,
     lifecycle,

@@ -10,7 +10,8 @@ from typing import Any
 
 from nova import exception
 
-from nova_accel import errors, flavors, model
+from nova_accel import errors, model
+from nova_accel.model import flavors
 from virt_hooks import connection, guest, hostdev, nova_guest, nova_unplug
 
 _ROOT_PORT = "<controller"

@@ -17,7 +17,7 @@ import nova.conf
 from nova import context as nova_context
 from nova import exception, objects
 
-from nova_accel.host import bookings
+from nova_accel.host.state import bookings
 from virt_hooks import book, lifecycle, nova_records, nova_report, slots
 
 LOG = logging.getLogger(__name__)

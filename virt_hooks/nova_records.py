@@ -12,7 +12,8 @@ from nova import context as nova_context
 from nova import exception, objects
 from nova.compute import task_states, vm_states
 
-from nova_accel import errors, flavors, model
+from nova_accel import errors, model
+from nova_accel.model import flavors
 from virt_hooks import book, lifecycle, slots, wanted
 
 _REBUILDING = (

@@ -12,7 +12,8 @@ import os_traits
 from nova import context as nova_context
 from nova import exception, objects
 
-from nova_accel import errors, model, names, providers
+from nova_accel import errors, model
+from nova_accel.model import names, providers
 from placement_sync import calls, diff
 from virt_hooks import lifecycle, tree
 

@@ -3,7 +3,8 @@
 
 from typing import Any
 
-from nova_accel import attached, model, names
+from nova_accel import model
+from nova_accel.model import attached, names
 from virt_hooks import nova_mend, nova_plug, wanted
 
 

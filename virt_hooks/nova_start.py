@@ -9,9 +9,13 @@ from typing import Any
 from nova import exception
 from nova.pci import whitelist
 
-from nova_accel import conf, errors, faults, model, pci, policy
-from nova_accel.host import fs, state_dir, sysfs
-from virt_hooks import snapshot
+from nova_accel import errors, model
+from nova_accel.config import conf, policy
+from nova_accel.discovery import snapshot
+from nova_accel.host.state import state_dir
+from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.inventory import faults
+from nova_accel.model import pci
 
 LOG = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ from nova import exception
 from nova.compute import task_states, vm_states
 from nova.virt.libvirt import driver
 
-from nova_accel import attached, errors
+from nova_accel import errors
+from nova_accel.model import attached
 from virt_hooks import nova_bypass, nova_records, wanted
 
 LOG = logging.getLogger(__name__)

@@ -15,7 +15,8 @@ from typing import Any
 from nova import context as nova_context
 from nova import exception
 
-from nova_accel import claims, model
+from nova_accel import model
+from nova_accel.claims import claims
 from virt_hooks import lifecycle
 
 LOG = logging.getLogger(__name__)

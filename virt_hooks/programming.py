@@ -11,8 +11,9 @@ from collections.abc import (
     Mapping,
 )
 
-from nova_accel import bitstreams, errors, model, regions
-from nova_accel.host import quarantine
+from nova_accel import errors, model
+from nova_accel.fpga import bitstreams, regions
+from nova_accel.host.state import quarantine
 from virt_hooks import connection
 
 LOG = logging.getLogger(__name__)

@@ -10,8 +10,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from nova_accel import conf, errors, model, providers
-from nova_accel.host import drains, notes, udev
+from nova_accel import errors, model
+from nova_accel.config import conf
+from nova_accel.host.state import drains, notes
+from nova_accel.host.sysfs import udev
+from nova_accel.model import providers
 from placement_sync import api, heartbeat, loop, metrics, service, sync
 from virt_hooks import lifecycle, nova_report
 

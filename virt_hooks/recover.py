@@ -5,8 +5,9 @@ import dataclasses
 import types
 from collections.abc import Collection, Iterable, Mapping
 
-from nova_accel import claims as found_claims
-from nova_accel import errors, flavors, model, names, providers
+from nova_accel import errors, model
+from nova_accel.claims import claims as found_claims
+from nova_accel.model import flavors, names, providers
 from virt_hooks import book, connection
 
 # Partitions that carry no id of our choosing: the next one on the same

@@ -3,9 +3,12 @@
 
 import errno
 
-from nova_accel import actions, errors, model, pci, policy, scrub
-from nova_accel.host import execute, functions
-from virt_hooks import snapshot
+from nova_accel import errors, model
+from nova_accel.claims import scrub
+from nova_accel.config import policy
+from nova_accel.discovery import snapshot
+from nova_accel.host.execute import execute, functions
+from nova_accel.model import actions, pci
 
 # What the host may not be at work with meanwhile.
 _RESOLUTE = (actions.BindDriver, actions.RunScrub)

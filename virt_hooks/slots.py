@@ -4,7 +4,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from nova_accel import model, providers
+from nova_accel import model
+from nova_accel.model import providers
 
 
 def of_resources(resources: Any) -> tuple[model.Slot, ...]:

@@ -5,8 +5,10 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
-from nova_accel import claims as found_claims
-from nova_accel import errors, inventory, model, providers
+from nova_accel import errors, model
+from nova_accel.claims import claims as found_claims
+from nova_accel.inventory import inventory
+from nova_accel.model import providers
 from virt_hooks import book, cards, connection, recover, unmaking
 
 LOG = logging.getLogger(__name__)

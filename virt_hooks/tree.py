@@ -7,7 +7,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from nova_accel import model, names, providers
+from nova_accel import model
+from nova_accel.model import names, providers
 from placement_sync import calls, diff
 
 LOG = logging.getLogger(__name__)

@@ -5,17 +5,14 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 
-from nova_accel import (
-    claims,
-    errors,
-    faults,
-    model,
-    plugin,
-    policy,
-    providers,
-    scrub,
-)
-from nova_accel.host import execute, quarantine, serials
+from nova_accel import errors, model
+from nova_accel.claims import claims, scrub
+from nova_accel.config import policy
+from nova_accel.discovery import plugin, snapshot
+from nova_accel.host.execute import execute, serials
+from nova_accel.host.state import quarantine
+from nova_accel.inventory import faults
+from nova_accel.model import providers
 from virt_hooks import (
     book,
     checks,
@@ -23,7 +20,6 @@ from virt_hooks import (
     programming,
     recover,
     scrubbing,
-    snapshot,
 )
 
 LOG = logging.getLogger(__name__)

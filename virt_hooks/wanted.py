@@ -5,7 +5,8 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from nova_accel import attached, errors, flavors, model
+from nova_accel import errors, model
+from nova_accel.model import attached, flavors
 
 
 class Images(Protocol):

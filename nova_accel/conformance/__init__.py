@@ -8,7 +8,7 @@ Needs nothing but this library::
 or, in a test of your own::
 
     from nova_accel import conformance
-    from nova_accel.host import fs
+    from nova_accel.host.sysfs import fs
 
     assert not conformance.check_driver(MyCardDriver(), fs.Disk(root))
 """

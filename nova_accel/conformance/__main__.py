@@ -6,7 +6,9 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from nova_accel import cli, conformance, errors, plugin
+from nova_accel import conformance, errors
+from nova_accel.cli import cli
+from nova_accel.discovery import plugin
 
 _FINDINGS, _BAD_INPUT = 1, 2
 

@@ -4,10 +4,12 @@
 import dataclasses
 from collections.abc import Iterator
 
-from nova_accel import errors, model, pci, policy
+from nova_accel import errors, model
+from nova_accel.config import policy
 from nova_accel.conformance import asking
 from nova_accel.conformance.findings import Finding
-from nova_accel.host import sysfs
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import pci
 
 _SIZES = {model.Layout.EQUAL: False, model.Layout.MIXED: True}
 

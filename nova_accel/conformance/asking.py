@@ -8,8 +8,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nova_accel import discovery, model, plugin, policy
-from nova_accel.host import fs, nvml, sysfs
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import discovery, plugin
+from nova_accel.host.nvml import nvml
+from nova_accel.host.sysfs import fs, sysfs
 
 # Directories whose files are the host's: a driver reads them through its
 # HostReader, or ``nova-accel capture`` would not have them.

@@ -8,14 +8,9 @@ import tempfile
 import types
 from collections.abc import Iterator, Mapping
 
-from nova_accel import (
-    capture,
-    cli,
-    errors,
-    inventory,
-    plugin,
-    policy,
-)
+from nova_accel import errors
+from nova_accel.cli import cli
+from nova_accel.config import policy
 from nova_accel.conformance import (
     arranged,
     asking,
@@ -24,7 +19,10 @@ from nova_accel.conformance import (
     unreadable,
 )
 from nova_accel.conformance.findings import Finding
-from nova_accel.host import fs, nvml, sysfs
+from nova_accel.discovery import capture, plugin
+from nova_accel.host.nvml import nvml
+from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.inventory import inventory
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _EVERYTHING_OFF = policy.Policy(default=policy.Rule(use=policy.Use.OFF))
@@ -84,7 +82,8 @@ def _protocol(driver: object, name: str) -> Iterator[Finding]:
             check="protocol",
             where=where,
             reason="has not all of name, describe, plan_prepare,"
-            " plan_release and plan_arrange (nova_accel.plugin.Driver)",
+            " plan_release and plan_arrange"
+            " (nova_accel.discovery.plugin.Driver)",
         )
     elif not _NAME.fullmatch(str(driver.name)):
         yield Finding(

@@ -5,17 +5,11 @@ import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 
-from nova_accel import (
-    actions,
-    claims,
-    errors,
-    flavors,
-    model,
-    names,
-    providers,
-)
+from nova_accel import errors, model
+from nova_accel.claims import claims
 from nova_accel.conformance import asking, hosts, plans
 from nova_accel.conformance.findings import Finding
+from nova_accel.model import actions, flavors, names, providers
 
 ROOT = providers.ProviderRoot(
     name="node", uuid="00000000-0000-4000-8000-000000000001"

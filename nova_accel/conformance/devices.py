@@ -7,13 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 import os_resource_classes
 import os_traits
 
-from nova_accel import (
-    inventory,
-    model,
-    names,
-    packing,
-    providers,
-)
+from nova_accel import model
+from nova_accel.geometry import packing
+from nova_accel.inventory import inventory
+from nova_accel.model import names, providers
 
 # What the library can hand to a guest (virt_hooks/hostdev.py).
 TECHNOLOGIES = frozenset({"mdev", "vendor-vfio"}) | model.UNDIVIDED

@@ -4,9 +4,10 @@
 import collections
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from nova_accel import model, pci
+from nova_accel import model
 from nova_accel.conformance import devices as rules_of_devices
 from nova_accel.conformance.findings import Finding
+from nova_accel.model import pci
 
 
 def parts(device: model.Device) -> frozenset[str]:

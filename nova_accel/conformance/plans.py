@@ -5,8 +5,8 @@ import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 from typing import get_args
 
-from nova_accel import actions
 from nova_accel.conformance.findings import Finding
+from nova_accel.model import actions
 
 ACTIONS: tuple[type, ...] = get_args(actions.Action)
 # Fields of actions that name a function or a parent of mdevs.

@@ -7,10 +7,12 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from nova_accel import errors, model, packing, pci
+from nova_accel import errors, model
 from nova_accel.conformance import arranged, asking, hosts
 from nova_accel.conformance.findings import Finding
-from nova_accel.host import fs, sysfs
+from nova_accel.geometry import packing
+from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.model import pci
 
 # What reads of attributes fail with: the device says no, it has just gone,
 # and the service may not. Links the kernel gives, or they are gone

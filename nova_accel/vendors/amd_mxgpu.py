@@ -10,17 +10,12 @@ import errno
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from nova_accel import (
-    actions,
-    errors,
-    known_kinds,
-    model,
-    names,
-    pci,
-    policy,
-)
-from nova_accel.host import sysfs
-from nova_accel.vendors import group, vf_card
+from nova_accel import errors, model
+from nova_accel.catalog import known_kinds
+from nova_accel.config import policy
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import actions, names, pci
+from nova_accel.vendors.common import group, vf_card
 
 _AMD = "1002"
 _GIM = "gim"

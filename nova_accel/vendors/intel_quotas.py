@@ -11,9 +11,10 @@ import errno
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from nova_accel import errors, model, pci
-from nova_accel.host import sysfs
-from nova_accel.vendors import group, vf_card
+from nova_accel import errors, model
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import pci
+from nova_accel.vendors.common import group, vf_card
 
 _CARD = re.compile(r"card\d+")
 # One per tile; a card of one tile may have no number there.

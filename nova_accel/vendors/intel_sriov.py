@@ -7,9 +7,13 @@ Both of Intel's kernel drivers, i915 and xe, enable VFs through
 
 from collections.abc import Iterator, Sequence
 
-from nova_accel import actions, known_kinds, model, pci, policy
-from nova_accel.host import sysfs
-from nova_accel.vendors import group, intel_quotas, vf_card, vf_count
+from nova_accel import model
+from nova_accel.catalog import known_kinds
+from nova_accel.config import policy
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import actions, pci
+from nova_accel.vendors import intel_quotas
+from nova_accel.vendors.common import group, vf_card, vf_count
 
 _INTEL = "8086"
 _DRIVERS = ("i915", "xe")

@@ -10,17 +10,12 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from nova_accel import (
-    actions,
-    known_kinds,
-    model,
-    names,
-    packing,
-    pci,
-    policy,
-    profiles,
-)
-from nova_accel.host import sysfs
+from nova_accel import model
+from nova_accel.catalog import known_kinds, profiles
+from nova_accel.config import policy
+from nova_accel.geometry import packing
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import actions, names, pci
 
 # Upper bound of slots on one parent. vfio_ap reports 65535 free instances,
 # which says nothing of the hardware: AP has 256 adapters (0x00-0xff), and

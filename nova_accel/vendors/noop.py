@@ -5,7 +5,7 @@ Copy this file to write a driver ("Writing a driver" in the manual builds
 one from it). Four steps make it known:
 
 1. Write the class. It needs a ``name`` and the four methods below; it
-   need not inherit from anything (``nova_accel.plugin.Driver`` is a
+   need not inherit from anything (``nova_accel.discovery.plugin.Driver`` is a
    protocol).
 2. Name it in your package's ``setup.cfg``::
 
@@ -36,8 +36,10 @@ The rules of the house:
 
 from collections.abc import Iterable, Sequence
 
-from nova_accel import actions, model, policy
-from nova_accel.host import sysfs
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import actions
 
 
 class NoopDriver:

@@ -9,9 +9,12 @@ host itself does with a function: shows its console on it, keeps its data.
 import collections
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from nova_accel import actions, known_kinds, model, names, pci, policy
-from nova_accel.host import known, sysfs
-from nova_accel.vendors import group, in_use
+from nova_accel import model
+from nova_accel.catalog import known, known_kinds
+from nova_accel.config import policy
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import actions, names, pci
+from nova_accel.vendors.common import group, in_use
 
 # Multimedia (PCI Code and ID Assignment Specification).
 _SOUND = 0x04

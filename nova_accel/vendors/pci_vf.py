@@ -8,9 +8,12 @@ line says ``use`` ``vf`` for the PF.
 
 from collections.abc import Iterator, Sequence
 
-from nova_accel import actions, known_kinds, model, names, pci, policy
-from nova_accel.host import sysfs
-from nova_accel.vendors import vf_card, vf_count
+from nova_accel import model
+from nova_accel.catalog import known_kinds
+from nova_accel.config import policy
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import actions, names, pci
+from nova_accel.vendors.common import vf_card, vf_count
 
 
 class PciVfDriver:

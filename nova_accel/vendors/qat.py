@@ -7,9 +7,12 @@ all of them give the services that the PF is set to.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from nova_accel import actions, errors, known_kinds, model, names, pci, policy
-from nova_accel.host import sysfs
-from nova_accel.vendors import group, in_use, vf_card, vf_count
+from nova_accel import errors, model
+from nova_accel.catalog import known_kinds
+from nova_accel.config import policy
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import actions, names, pci
+from nova_accel.vendors.common import group, in_use, vf_card, vf_count
 
 # Words of qat/cfg_services by what they stand for; "dcc" is "dc" that can
 # hash what it then compresses (ABI/testing/sysfs-driver-qat).

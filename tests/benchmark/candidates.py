@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import requests
 
 from filters import facts
-from nova_accel import names
+from nova_accel.model import names
 from tests.benchmark import clouds, placement_calls
 from tests.functional.sync import servers
 

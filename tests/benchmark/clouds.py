@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy
 from placement.db.sqlalchemy import models
 
-from nova_accel import names
+from nova_accel.model import names
 from tests.functional.sync import servers
 
 # What a card of 48 GB offers while nothing runs on it: NVIDIA's vGPU types

@@ -37,18 +37,15 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from filters import cards, fit, offered, request
-from nova_accel import (
-    discovery,
-    flavors,
-    inventory,
-    model,
-    names,
-    packing,
-    plugin,
-    policy,
-    providers,
-)
-from nova_accel.host import fs, known, nvml, sysfs
+from nova_accel import model
+from nova_accel.catalog import known
+from nova_accel.config import policy
+from nova_accel.discovery import discovery, plugin
+from nova_accel.geometry import packing
+from nova_accel.host.nvml import nvml
+from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.inventory import inventory
+from nova_accel.model import flavors, names, providers
 from tests.hosts import build, vgpu_cards
 
 ROOT = providers.ProviderRoot(name="node", uuid=str(uuid.UUID(int=1)))

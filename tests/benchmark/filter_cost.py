@@ -28,7 +28,7 @@ from nova.scheduler import host_manager
 from nova.scheduler.filters import numa_topology_filter
 
 from filters import accelerator_filter, facts
-from nova_accel import names
+from nova_accel.model import names
 from tests.benchmark import clouds, placement_calls
 from tests.functional import scheduling
 from tests.functional.sync import servers

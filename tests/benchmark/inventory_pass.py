@@ -31,8 +31,12 @@ from nova import config as nova_config
 from nova.compute import provider_tree
 from nova.virt.libvirt import driver as libvirt_driver
 
-from nova_accel import inventory, model, plugin, policy, providers, survey
-from nova_accel.host import fs
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import plugin, survey
+from nova_accel.host.sysfs import fs
+from nova_accel.inventory import inventory
+from nova_accel.model import providers
 from tests.benchmark import hosts, namespace
 from virt_hooks import tree
 

@@ -19,16 +19,12 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nova_accel import (
-    inventory,
-    model,
-    names,
-    plugin,
-    policy,
-    providers,
-    survey,
-)
-from nova_accel.host import fs
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import plugin, survey
+from nova_accel.host.sysfs import fs
+from nova_accel.inventory import inventory
+from nova_accel.model import names, providers
 from placement_sync import api, service, sync
 from tests.benchmark import hosts
 from tests.functional.sync import servers

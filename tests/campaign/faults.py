@@ -24,7 +24,8 @@ from keystoneauth1 import exceptions as keystone_errors
 from nova import objects
 from nova.scheduler.client import report
 
-from nova_accel.host import ioctls, privileged
+from nova_accel.host.execute import privileged
+from nova_accel.host.fpga import ioctls
 from tests.functional.nova import libvirtd
 
 #: Kinds of points, with their share of the faults.

@@ -12,8 +12,9 @@ from nova import objects
 from nova.compute import vm_states
 from nova.tests.functional.api import client
 
-from nova_accel import names, survey
-from nova_accel.host import quarantine
+from nova_accel.discovery import survey
+from nova_accel.host.state import quarantine
+from nova_accel.model import names
 from tests.campaign import life as lives
 from tests.campaign import world as worlds
 from virt_hooks import connection

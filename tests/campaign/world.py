@@ -19,7 +19,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from oslo_utils.fixture import uuidsentinel as uuids
 from sqlalchemy import pool
 
-from nova_accel import bus, names
+from nova_accel.model import bus, names
 from tests.campaign import faults, messages, scrubbed
 from tests.functional.nova import (
     attaching,

@@ -9,8 +9,8 @@ import pathlib
 
 import pytest
 
-from nova_accel import plugin
-from nova_accel.host import fs
+from nova_accel.discovery import plugin
+from nova_accel.host.sysfs import fs
 from tests.hosts import look, recorded
 from tests.lab import fakehost
 

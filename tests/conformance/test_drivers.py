@@ -5,9 +5,10 @@ import pathlib
 
 import pytest
 
-from nova_accel import conformance, plugin
+from nova_accel import conformance
 from nova_accel.conformance.findings import Finding
-from nova_accel.host import fs
+from nova_accel.discovery import plugin
+from nova_accel.host.sysfs import fs
 from tests.functional.fakehost import cards
 from tests.lab import fakehost
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import libvirt
 
-from nova_accel import names
+from nova_accel.model import names
 from tests.e2e.site import Site
 from tests.lab.cloud import evidence
 from tests.lab.cloud.hosts import Host

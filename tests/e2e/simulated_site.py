@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nova_accel import names
+from nova_accel.model import names
 from tests.e2e.site import Provider, Site
 from tests.hosts import build, vgpu_cards
 from tests.lab.cloud import simulated

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nova_accel import names
+from nova_accel.model import names
 from tests.e2e import fpga_site, simulated_site
 from tests.e2e.simulated_site import (
     CARDS,

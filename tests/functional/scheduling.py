@@ -25,7 +25,8 @@ from placement.tests.functional.fixtures import placement
 from requests import adapters
 
 from filters import facts
-from nova_accel import model, names
+from nova_accel import model
+from nova_accel.model import names
 from tests import scheduled
 
 objects.register_all()

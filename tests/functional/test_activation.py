@@ -279,7 +279,7 @@ def test_a_misspelt_source_is_in_the_log(
     (line,) = [
         line
         for line in answer["stderr"].splitlines()
-        if "ERROR nova_accel.config_source" in line
+        if "ERROR nova_accel.config.config_source" in line
     ]
     assert "found 'nova_acel'" in line
 
@@ -322,4 +322,5 @@ def test_nova_conf_overrides_the_source(
     )
     answer = elsewhere.load(tmp_path, text)
     assert answer["loaded"] == STOCK
-    assert answer["stderr"].count("WARNING nova_accel.config_source") == 1
+    warning = "WARNING nova_accel.config.config_source"
+    assert answer["stderr"].count(warning) == 1

@@ -7,7 +7,7 @@ import fixtures
 import pytest
 from nova import exception, objects
 
-from nova_accel import names
+from nova_accel.model import names
 from tests import scheduled
 from tests.functional import scheduling
 from tests.functional.scheduling import (

@@ -13,7 +13,7 @@ from nova import exception
 from nova.scheduler import request_filter
 
 from filters import accelerator_placement, facts, offered, request
-from nova_accel import names
+from nova_accel.model import names
 from tests.functional import scheduling
 from tests.functional.scheduling import Cloud, Scheduler, flavor_specs
 

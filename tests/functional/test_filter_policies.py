@@ -7,7 +7,8 @@ import fixtures
 import pytest
 from nova import exception
 
-from nova_accel import model, names
+from nova_accel import model
+from nova_accel.model import names
 from tests import scheduled
 from tests.functional import scheduling
 from tests.functional.scheduling import (

@@ -5,7 +5,7 @@ import fixtures
 import pytest
 from nova import exception
 
-from nova_accel import names
+from nova_accel.model import names
 from tests.functional import scheduling
 from tests.functional.scheduling import Cloud, Scheduler, flavor_specs
 

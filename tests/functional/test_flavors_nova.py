@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from nova import objects
 from nova.scheduler import utils
 
-from nova_accel import flavors
+from nova_accel.model import flavors
 
 suffixes = st.from_regex(r"[a-zA-Z0-9_-]{0,8}", fullmatch=True)
 kinds = st.sampled_from(["resources", "trait", "resource", "traits", "hw"])

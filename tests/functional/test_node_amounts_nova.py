@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from nova import objects
 from nova.scheduler import utils
 
-from nova_accel import providers
+from nova_accel.model import providers
 from placement_sync import node_amounts, nova_side, nova_types
 
 CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_LICENCE")

@@ -22,7 +22,7 @@ import os, sys
 from oslo_config import cfg
 from oslo_privsep import priv_context
 from nova import privsep
-from nova_accel.host import privileged
+from nova_accel.host.execute import privileged
 
 root, helper = sys.argv[1:]
 cfg.CONF([], project="nova")
@@ -54,8 +54,9 @@ import os, sys
 from oslo_config import cfg
 from oslo_privsep import priv_context
 from nova import privsep
-from nova_accel import actions, errors
-from nova_accel.host import execute, privileged
+from nova_accel.model import actions
+from nova_accel import errors
+from nova_accel.host.execute import execute, privileged
 
 root, helper = sys.argv[1:]
 cfg.CONF([], project="nova")
@@ -91,8 +92,9 @@ import hashlib, os, sys
 from oslo_config import cfg
 from oslo_privsep import priv_context
 from nova import privsep
-from nova_accel import actions, errors, model
-from nova_accel.host import execute, privileged
+from nova_accel.model import actions
+from nova_accel import errors, model
+from nova_accel.host.execute import execute, privileged
 
 root, helper = sys.argv[1:]
 cfg.CONF([], project="nova")
@@ -152,8 +154,9 @@ import os, sys
 from oslo_config import cfg
 from oslo_privsep import priv_context
 from nova import privsep
-from nova_accel import actions, errors
-from nova_accel.host import execute, privileged
+from nova_accel.model import actions
+from nova_accel import errors
+from nova_accel.host.execute import execute, privileged
 
 root, helper = sys.argv[1:]
 cfg.CONF([], project="nova")
@@ -182,7 +185,8 @@ except errors.MalformedError as error:
 WITHOUT = """
 import sys
 from oslo_config import cfg
-from nova_accel.host import nvml, privileged
+from nova_accel.host.nvml import nvml
+from nova_accel.host.execute import privileged
 
 cfg.CONF([], project="nova")
 from nova import privsep

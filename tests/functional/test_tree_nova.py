@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from nova import objects
 from nova.compute import provider_tree
 
-from nova_accel import model, names, providers
+from nova_accel import model
+from nova_accel.model import names, providers
 from placement_sync import calls, diff
 from tests import strategies
 from virt_hooks import tree

@@ -14,7 +14,7 @@ from nova import conf, context, objects
 from oslo_config import fixture as config_fixture
 
 from filters import accelerator_images, accelerator_weigher
-from nova_accel import names
+from nova_accel.model import names
 from tests import bitstream_files as files
 from tests.functional import scheduling
 from tests.functional.images import asking, glances

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from nova_accel import flavors, model
+from nova_accel import model
+from nova_accel.model import flavors
 from tests import strategies
 from tests.unit.test_hostdev import (
     CARD,

@@ -4,21 +4,23 @@
 import pathlib
 from collections.abc import Iterable, Mapping
 
-from nova_accel import discovery, model, plugin, policy
-from nova_accel.host import nvml, sysfs
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import discovery, plugin
+from nova_accel.host.nvml import nvml
+from nova_accel.host.sysfs import sysfs
 from nova_accel.vendors import (
-    alveo,
     amd_mxgpu,
-    dfl,
     intel_sriov,
     mdev,
     noop,
-    nvidia_mdev,
-    nvidia_vfio,
     pci_passthrough,
     pci_vf,
     qat,
 )
+from nova_accel.vendors.amd_alveo import alveo
+from nova_accel.vendors.intel_dfl import dfl
+from nova_accel.vendors.nvidia import nvidia_mdev, nvidia_vfio
 from tests.hosts import build
 
 NAMES = tuple(sorted(path.stem for path in build.HERE.glob("*.json")))

@@ -4,7 +4,7 @@
 import dataclasses
 from typing import Any
 
-from nova_accel.host import known
+from nova_accel.catalog import known
 from tests.hosts import build
 
 # NVIDIA's cards since Ampere have 32 virtual functions, from 0.4 on.

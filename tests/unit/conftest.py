@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nova_accel.host import privileged
+from nova_accel.host.execute import privileged
 from tests import simulated
 from tests.lab import fakehost
 from virt_hooks import lifecycle

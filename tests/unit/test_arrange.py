@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import actions, inventory, policy
-from nova_accel.host import privileged, sysfs
-from nova_accel.vendors import nvidia_vfio
+from nova_accel.config import policy
+from nova_accel.host.execute import privileged
+from nova_accel.host.sysfs import sysfs
+from nova_accel.inventory import inventory
+from nova_accel.model import actions
+from nova_accel.vendors.nvidia import nvidia_vfio
 from tests import simulated_vfio
 from tests.lab import fakehost
 from tests.simulated_vfio import BARE, ENABLE, started

@@ -6,7 +6,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nova_accel import attachable, errors, model, names, packing
+from nova_accel import errors, model
+from nova_accel.claims import attachable
+from nova_accel.geometry import packing
+from nova_accel.model import names
 from tests import fpga, strategies
 from tests.hosts import look
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import attached, errors
+from nova_accel import errors
+from nova_accel.model import attached
 
 UUIDS = st.uuids().map(str)
 AMOUNTS = st.dictionaries(

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nova_accel import model, names
-from nova_accel.providers import Inventory
+from nova_accel import model
+from nova_accel.model import names
+from nova_accel.model.providers import Inventory
 from placement_sync import audit, facts, findings, nova_types
 from placement_sync.facts import Source
 from placement_sync.findings import Kind

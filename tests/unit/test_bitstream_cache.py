@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova_accel import bitstreams, errors, model
-from nova_accel.host import bitstream_cache, half_file
+from nova_accel import errors, model
+from nova_accel.fpga import bitstreams
+from nova_accel.host.bitstreams import bitstream_cache, half_file
 from tests import bitstream_files as files
 from tests.keeping import (
     KIB,

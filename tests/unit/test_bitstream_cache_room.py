@@ -17,7 +17,7 @@ from hypothesis import settings, stateful
 from hypothesis import strategies as st
 
 from nova_accel import errors, model
-from nova_accel.host import bitstream_cache, content_store
+from nova_accel.host.bitstreams import bitstream_cache, content_store
 from tests import bitstream_files as files
 from tests.keeping import (
     KIB,
@@ -139,7 +139,7 @@ class TestRoom:
 import sys; sys.path[:0] = {sys.path!r}
 from pathlib import Path
 from nova_accel import errors
-from nova_accel.host import bitstream_cache
+from nova_accel.host.bitstreams import bitstream_cache
 from tests import keeping
 place = Path({str(tmp_path)!r}) / "bitstreams"
 cache = bitstream_cache.Cache(str(place), keeping.LIMIT)
@@ -219,7 +219,7 @@ class TestTogether:
 import sys; sys.path[:0] = {sys.path!r}
 import time
 from pathlib import Path
-from nova_accel.host import bitstream_cache
+from nova_accel.host.bitstreams import bitstream_cache
 from tests import keeping
 cache = bitstream_cache.Cache({str(place)!r}, keeping.LIMIT)
 one = keeping.facts(keeping.A, keeping.bits("a"))

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import bitstreams, errors, gbs, model, xclbin
+from nova_accel import errors, model
+from nova_accel.fpga import bitstreams, gbs, xclbin
 from tests import bitstream_files as files
 from tests import fpga
 from tests.unit import test_xclbin

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel.host import bookings
+from nova_accel.host.state import bookings
 
 SERVER, OTHER = (f"{n * 8}-0000-4000-8000-000000000000" for n in "ab")
 BOOKED = {"a provider": {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096}}

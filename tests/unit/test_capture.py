@@ -13,8 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova_accel import capture, cli, discovery, errors, model, policy
-from nova_accel.host import nvml, sysfs
+from nova_accel import errors, model
+from nova_accel.cli import cli
+from nova_accel.config import policy
+from nova_accel.discovery import capture, discovery
+from nova_accel.host.nvml import nvml
+from nova_accel.host.sysfs import sysfs
 from tests.hosts import look
 
 NO_RULES = policy.Policy()

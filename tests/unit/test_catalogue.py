@@ -7,8 +7,8 @@ import json
 import os_traits
 import pytest
 
-from nova_accel import catalogue, errors, model
-from nova_accel.host import known
+from nova_accel import errors, model
+from nova_accel.catalog import catalogue, known
 
 CATALOGUE = known.load()
 GPUS = CATALOGUE.gpus()

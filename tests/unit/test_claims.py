@@ -9,7 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nova_accel import claims, errors, flavors, model, names, packing
+from nova_accel import errors, model
+from nova_accel.claims import claims
+from nova_accel.geometry import packing
+from nova_accel.model import flavors, names
 from tests import strategies
 
 A, B = "0000:3b:00.0", "0000:af:00.0"

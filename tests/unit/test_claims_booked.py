@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import claims, model, names
+from nova_accel import model
+from nova_accel.claims import claims
+from nova_accel.model import names
 from tests import strategies
 
 CONSUMER = "5c1d5a2e-7f2c-4f6e-9d4e-2b6f5a0c9d11"

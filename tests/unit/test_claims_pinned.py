@@ -7,14 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nova_accel import (
-    claims,
-    errors,
-    flavors,
-    matching,
-    model,
-    names,
-)
+from nova_accel import errors, model
+from nova_accel.claims import claims, matching
+from nova_accel.model import flavors, names
 from tests import strategies
 from tests.unit import test_claims
 

@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import claims, errors, model, names, packing
+from nova_accel import errors, model
+from nova_accel.claims import claims
+from nova_accel.geometry import packing
+from nova_accel.model import names
 from tests import brute, shapes, strategies
 
 CONSUMER = "5c1d5a2e-7f2c-4f6e-9d4e-2b6f5a0c9d11"

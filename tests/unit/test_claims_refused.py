@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from nova_accel import claims, errors, flavors, model, names
+from nova_accel import errors, model
+from nova_accel.claims import claims
+from nova_accel.model import flavors, names
 from tests import strategies
 from tests.strategies import card
 

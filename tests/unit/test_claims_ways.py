@@ -10,7 +10,9 @@ from random import Random
 import pytest
 from hypothesis import assume, given
 
-from nova_accel import claims, errors, flavors, matching, model, names
+from nova_accel import errors, model
+from nova_accel.claims import claims, matching
+from nova_accel.model import flavors, names
 from tests import scheduled, strategies
 from tests.judged_hosts import nvidia_card
 

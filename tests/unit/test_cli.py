@@ -18,8 +18,10 @@ from typing import Any
 
 import pytest
 
-from nova_accel import cli, model, names, providers, report
-from nova_accel.host import published
+from nova_accel import model
+from nova_accel.cli import cli, report
+from nova_accel.host.state import published
+from nova_accel.model import names, providers
 from tests.hosts import look
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -197,7 +199,7 @@ def test_inspect_prints_no_uuid_that_placement_does_not_have(
 def test_inspect_reads_the_nova_conf_of_this_machine(
     compute: pathlib.Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nova_accel.conf.CONFIG_FILES", (str(compute),))
+    monkeypatch.setattr("nova_accel.config.conf.CONFIG_FILES", (str(compute),))
     text = run(capsys, "inspect")
     assert f"{compute} [nova-accel]: is ignored" in text
     assert "[nova_accel] devce_spec: is ignored" in text
@@ -221,7 +223,7 @@ def test_inspect_lists_a_missing_state_dir_of_a_nova_conf(
     state_dir.rename(compute.parent / "renamed")
     assert line in run(capsys, *arguments)
     assert "is no directory" not in run(capsys, "inspect", "--root", root)
-    monkeypatch.setattr("nova_accel.conf.CONFIG_FILES", ())
+    monkeypatch.setattr("nova_accel.config.conf.CONFIG_FILES", ())
     assert "is no directory" not in run(capsys, "inspect")
 
 
@@ -351,7 +353,7 @@ def test_a_reader_that_leaves_early_costs_no_trace(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
-    command = [sys.executable, "-m", "nova_accel.cli", "inspect"]
+    command = [sys.executable, "-m", "nova_accel.cli.cli", "inspect"]
     with subprocess.Popen(  # noqa: S603
         [*command, "--root", str(root)],
         stdout=subprocess.PIPE,
@@ -366,7 +368,7 @@ def test_a_reader_that_leaves_early_costs_no_trace(
 
 def test_a_full_disk_costs_no_trace(tmp_path: pathlib.Path) -> None:
     root = look.make("t4-mdev", tmp_path)
-    command = [sys.executable, "-m", "nova_accel.cli", "inspect"]
+    command = [sys.executable, "-m", "nova_accel.cli.cli", "inspect"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(  # noqa: S603
             [*command, "--root", str(root)],

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from nova_accel import cli, plugin
+from nova_accel.cli import cli
+from nova_accel.discovery import plugin
 
 Output = pytest.CaptureFixture[str]
 _POINTS = """\
@@ -104,7 +105,7 @@ def test_inspect_loads_no_client_of_openstack(
 ) -> None:
     (tmp_path / "sys").mkdir()
     code = (
-        "import sys; from nova_accel import cli;"
+        "import sys; from nova_accel.cli import cli;"
         f"cli.main(['inspect', '--root', {str(tmp_path)!r}]);"
         "sys.exit(bool({'openstack', 'placement_sync'} & set(sys.modules)))"
     )

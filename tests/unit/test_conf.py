@@ -7,7 +7,8 @@ import re
 import pytest
 from oslo_config import cfg
 
-from nova_accel import conf, errors, policy
+from nova_accel import errors
+from nova_accel.config import conf, policy
 
 NUMBERS = [
     option.dest

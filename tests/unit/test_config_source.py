@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from oslo_config import cfg
 
-from nova_accel import config_source
+from nova_accel.config import config_source
 
 NAMED = """
 [DEFAULT]
@@ -58,7 +58,7 @@ def test_named_source_supplies_the_driver_only(tmp_path: Path) -> None:
     assert conf["other"].compute_driver == "own"
     location = conf.get_location("compute_driver")
     assert location is not None
-    assert location.detail == "nova_accel.config_source"
+    assert location.detail == "nova_accel.config.config_source"
 
 
 def test_nova_conf_is_stronger(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_reason_of_a_misspelt_driver_is_in_the_service_s_log(
     for _ in range(2):
         load_driver("Compute driver option required, but not specified")
     first, second, third = caplog.records
-    assert first.name == "nova_accel.config_source"
+    assert first.name == "nova_accel.config.config_source"
     assert first.levelname == "ERROR"
     assert reason in first.getMessage()
     assert second.name == third.name == "nova.virt.driver"
@@ -133,7 +133,7 @@ def test_our_compute_driver_is_no_warning(
     parse(tmp_path, NAMED)
     load_driver("Loading compute driver 'accel.AccelLibvirtDriver'")
     names = {record.name for record in caplog.records}
-    assert "nova_accel.config_source" not in names
+    assert "nova_accel.config.config_source" not in names
 
 
 def test_another_source_does_not_switch_it_on(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from nova_accel import actions, errors, model, policy
-from nova_accel.host import sysfs
+from nova_accel import errors, model
+from nova_accel.config import policy
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import actions
 from tests.widget import (
     GPU,
     OTHER,

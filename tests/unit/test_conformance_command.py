@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from nova_accel import conformance, model, names, policy
+from nova_accel import conformance, model
+from nova_accel.config import policy
 from nova_accel.conformance import __main__ as command
 from nova_accel.conformance import unreadable
-from nova_accel.host import fs, sysfs
+from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.model import names
 from nova_accel.vendors import noop
 from tests.hosts import look
 from tests.widget import GPU, OTHER, Sound, broken, check

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Standard traits of a card that was replaced go with it."""
 
-from nova_accel import inventory, model, names, policy, providers
-from nova_accel.host import known
+from nova_accel import model
+from nova_accel.catalog import known
+from nova_accel.config import policy
+from nova_accel.inventory import inventory
+from nova_accel.model import names, providers
 from placement_sync import diff
 
 ROOT = providers.ProviderRoot(

@@ -4,8 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
 
-from nova_accel import discovery, errors, inventory, model, plugin, policy
-from nova_accel.host import sysfs
+from nova_accel import errors, model
+from nova_accel.config import policy
+from nova_accel.discovery import discovery, plugin
+from nova_accel.host.sysfs import sysfs
+from nova_accel.inventory import inventory
 from nova_accel.vendors import noop
 from tests import strategies
 from tests.hosts import look

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from nova_accel import inventory, model, policy, providers
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.inventory import inventory
+from nova_accel.model import providers
 from tests import strategies
 from tests.hosts import build, look
 

@@ -5,8 +5,11 @@ import pathlib
 
 import pytest
 
-from nova_accel import discovery, model, policy
-from nova_accel.host import nvml, sysfs
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import discovery
+from nova_accel.host.nvml import nvml
+from nova_accel.host.sysfs import sysfs
 from tests.hosts import look
 
 T4 = "0000:3b:00.0"

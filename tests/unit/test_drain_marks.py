@@ -8,14 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova_accel import (
-    faults,
-    inventory,
-    model,
-    names,
-    policy,
-    providers,
-)
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.inventory import faults, inventory
+from nova_accel.model import names, providers
 from tests import fpga, strategies
 from tests.hosts import look
 

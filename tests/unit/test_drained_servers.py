@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from nova_accel import errors, model, names
-from nova_accel.host import drains, quarantine
+from nova_accel import errors, model
+from nova_accel.host.state import drains, quarantine
+from nova_accel.model import names
 from tests.lab import fakehost
 from tests.simulated import (
     FOUR_Q,

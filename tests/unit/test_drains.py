@@ -14,14 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import (
-    cli,
-    errors,
-    model,
-    policy,
-    survey,
-)
-from nova_accel.host import drains, fs, notes, quarantine
+from nova_accel import errors, model
+from nova_accel.cli import cli
+from nova_accel.config import policy
+from nova_accel.discovery import survey
+from nova_accel.host.state import drains, notes, quarantine
+from nova_accel.host.sysfs import fs
 from tests import fpga
 from tests.hosts import look
 

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nova_accel import actions, errors
-from nova_accel.host import execute
+from nova_accel import errors
+from nova_accel.host.execute import execute
+from nova_accel.model import actions
 from tests.lab import fakehost
 
 GPU = "0000:3b:00.0"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import actions
+from nova_accel.model import actions
 from tests import executing
 from tests.executing import CARD, FLEX, executor, failure, path_of
 from tests.lab import fakehost

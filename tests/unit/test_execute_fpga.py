@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import actions, errors, model
-from nova_accel.host import execute
+from nova_accel import errors, model
+from nova_accel.host.execute import execute
+from nova_accel.model import actions
 from tests.executing import executor, failure, read
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nova_accel import actions
+from nova_accel.model import actions
 from tests.executing import GPU, OTHER, executor, failure
 from tests.lab import fakehost
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import actions, errors
-from nova_accel.host import execute
+from nova_accel import errors
+from nova_accel.host.execute import execute
+from nova_accel.model import actions
 from tests.lab import fakehost
 
 pytestmark = pytest.mark.usefixtures("own_rights")

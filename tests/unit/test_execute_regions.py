@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import actions, errors, model
-from nova_accel.host import execute, mends
+from nova_accel import errors, model
+from nova_accel.host.execute import execute, mends
+from nova_accel.model import actions
 from tests.executing import executor, failure
 
 pytestmark = pytest.mark.usefixtures("own_rights")
@@ -216,7 +217,7 @@ def test_a_card_that_vanishes(
     intel(tmp_path)
     script(tmp_path, f"mv {functions(tmp_path) / CARD} {tmp_path}/away")
     # half a minute is long
-    monkeypatch.setattr("nova_accel.host.loading._UNREAD_BY_TOOL", 5)
+    monkeypatch.setattr("nova_accel.host.execute.loading._UNREAD_BY_TOOL", 5)
     text = fault(tmp_path, load(tmp_path))
     assert "can't be read, or is gone" in text
 

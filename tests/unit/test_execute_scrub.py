@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import actions, errors, scrub
-from nova_accel.host import functions, privileged
+from nova_accel import errors
+from nova_accel.claims import scrub
+from nova_accel.host.execute import functions, privileged
+from nova_accel.model import actions
 from tests import executing
 from tests.executing import CARD, FLEX, FLEX_VF, executor, failure, path_of
 from tests.lab import fakehost

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nova_accel import actions, errors
+from nova_accel import errors
+from nova_accel.model import actions
 from tests import executing
 from tests.executing import (
     CARD,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import actions
-from nova_accel.host import privileged
+from nova_accel.host.execute import privileged
+from nova_accel.model import actions
 from tests import executing
 from tests.executing import (
     CARD,

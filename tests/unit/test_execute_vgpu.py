@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import actions, errors
-from nova_accel.host import mends
+from nova_accel import errors
+from nova_accel.host.execute import mends
+from nova_accel.model import actions
 from tests import executing
 from tests.executing import (
     HALF,

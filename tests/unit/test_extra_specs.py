@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import errors, extra_specs, flavors
+from nova_accel import errors
+from nova_accel.model import extra_specs, flavors
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "doc/source/extra-specs.rst"

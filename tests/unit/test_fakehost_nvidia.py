@@ -7,8 +7,7 @@ them is wrong.
 
 import pytest
 
-from nova_accel import profiles
-from nova_accel.host import known
+from nova_accel.catalog import known, profiles
 from tests.lab.fakehost.technologies import nvidia_instances, nvidia_types
 
 TYPES = [

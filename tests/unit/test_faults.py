@@ -9,8 +9,11 @@ import tempfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova_accel import capture, discovery, inventory, policy, report
-from nova_accel.host import sysfs
+from nova_accel.cli import report
+from nova_accel.config import policy
+from nova_accel.discovery import capture, discovery
+from nova_accel.host.sysfs import sysfs
+from nova_accel.inventory import inventory
 from tests import strategies
 from tests.hosts import build, look
 

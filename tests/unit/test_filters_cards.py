@@ -9,8 +9,10 @@ from collections.abc import Iterable
 import pytest
 
 from filters import cards, offered
-from nova_accel import model, names, occupancy, packing
-from nova_accel.host import nvml
+from nova_accel import model
+from nova_accel.geometry import occupancy, packing
+from nova_accel.host.nvml import nvml
+from nova_accel.model import names
 from tests import scheduled
 from tests.hosts import build, look
 from tests.scheduled import CARDS, KNOWN, card

@@ -13,7 +13,7 @@ from nova import exception
 from nova.api.validation.extra_specs import base, validators
 
 from filters import extra_specs as seam
-from nova_accel import extra_specs, flavors
+from nova_accel.model import extra_specs, flavors
 
 suffixes = st.from_regex(f"({flavors.SUFFIX})?", fullmatch=True)
 # What Nova's API takes for a key or value at all.

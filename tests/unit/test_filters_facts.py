@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from filters import answers, cache, facts, offered, request
-from nova_accel import names
+from nova_accel.model import names
 from tests import told
 
 (GROUP,) = request.parse_request({"resources:VGPU": "1"}).groups

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters import fit, numa, offered, request
-from nova_accel import flavors, names
+from nova_accel.model import flavors, names
 from tests import scheduled
 
 WANTED = request.parse_request(

@@ -17,7 +17,9 @@ pytest.importorskip("nova", reason="the judged filter is Nova's")
 from nova import objects
 from nova.scheduler import request_filter
 
-from nova_accel import flavors, model, names, occupancy, providers
+from nova_accel import model
+from nova_accel.geometry import occupancy
+from nova_accel.model import flavors, names, providers
 from tests import judged, scheduled
 from tests.judged_hosts import Host, nvidia_card, plain_card
 from tests.judged_placement import new_server

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters import fit, numa, offered, request
-from nova_accel import flavors, model, names
+from nova_accel import model
+from nova_accel.model import flavors, names
 from tests import scheduled
 
 EQUAL, MIXED = model.Layout.EQUAL, model.Layout.MIXED

@@ -4,7 +4,7 @@ import dataclasses
 import pytest
 
 from filters import numa, offered, places
-from nova_accel import names
+from nova_accel.model import names
 
 TWO = numa.Cells(present=frozenset({0, 1}), roomy=frozenset({0, 1}))
 GUEST = numa.Cells(present=frozenset({0, 1}), chosen=frozenset({1}))

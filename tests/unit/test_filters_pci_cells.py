@@ -17,7 +17,7 @@ from nova.virt import hardware
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from filters import accelerator_filter
-from nova_accel import names
+from nova_accel.model import names
 from tests import scheduled
 from tests.unit.test_filters_cells import cell, guest_cell
 

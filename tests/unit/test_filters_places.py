@@ -4,7 +4,7 @@ import itertools
 import pytest
 
 from filters import offered, places
-from nova_accel import flavors, names
+from nova_accel.model import flavors, names
 
 DIFFERENT, NVLINK, PCIE, NUMA = (
     flavors.Locality.DIFFERENT_CARD,

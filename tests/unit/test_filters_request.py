@@ -6,7 +6,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from filters import request
-from nova_accel import errors, flavors
+from nova_accel import errors
+from nova_accel.model import flavors
 
 
 def test_suffixed_groups_and_their_traits() -> None:

@@ -6,7 +6,8 @@ import dataclasses
 import pytest
 
 from filters import fit, offered
-from nova_accel import model, names
+from nova_accel import model
+from nova_accel.model import names
 from tests import scheduled
 
 TYPE = "RTX Pro 6000 Blackwell DC-4-32C"

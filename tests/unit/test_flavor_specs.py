@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters import request
-from nova_accel import errors, flavors, known_kinds, names
+from nova_accel import errors
+from nova_accel.catalog import known_kinds
+from nova_accel.model import flavors, names
 from placement_sync import flavor_specs
 
 A40 = flavor_specs.Want(

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import errors, flavors
+from nova_accel import errors
+from nova_accel.model import flavors
 
 suffixes = st.from_regex(r"[a-zA-Z0-9_-]{0,64}", fullmatch=True)
 words = st.from_regex(r"[A-Z][A-Z0-9_]{0,8}", fullmatch=True)

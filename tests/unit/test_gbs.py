@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import errors, gbs
+from nova_accel import errors
+from nova_accel.fpga import gbs
 from tests import bitstream_files as files
 
 WHOLE = files.gbs()

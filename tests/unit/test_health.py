@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import health, model
+from nova_accel import model
+from nova_accel.inventory import health
 
 GPU = "0000:41:00.0"
 KINDS = ("DLP", "SDES", "TLP", "FCP", "CmpltTO", "MalfTLP", "UnsupReq")

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from nova_accel import model
-from nova_accel.host import fs, health_facts, sysfs
+from nova_accel.host.sysfs import fs, health_facts, sysfs
 from tests import ailing
 from tests.ailing import CARD, CARD_VF, GONE, OTHER, WELL, errors_of, find, put
 from tests.hosts import build, look

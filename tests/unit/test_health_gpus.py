@@ -13,19 +13,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nova_accel import survey
-from nova_accel.host import (
-    fs,
-    health_facts,
+from nova_accel.config.policy import Policy
+from nova_accel.discovery import survey
+from nova_accel.host.nvml import (
     nvml,
     nvml_calls,
     nvml_events,
     nvml_listener,
     nvml_text,
-    quarantine,
-    sysfs,
 )
-from nova_accel.policy import Policy
+from nova_accel.host.state import quarantine
+from nova_accel.host.sysfs import fs, health_facts, sysfs
 from tests import ailing
 from tests.hosts import look
 
@@ -33,7 +31,7 @@ STANDINS = pathlib.Path(__file__).parents[1] / "lab/standins"
 GPU, DEAF = "0000:41:00.0", "0000:42:00.0"
 SAY = """
 import json
-from nova_accel.host import nvml, nvml_text
+from nova_accel.host.nvml import nvml, nvml_text
 print(json.dumps(nvml_text.to_plain(nvml.read_gpus())))
 """
 

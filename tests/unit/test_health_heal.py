@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import capture, cli, inventory, model, names, policy, survey
-from nova_accel.host import (
-    acknowledged,
-    drains,
-    fs,
-    health_facts,
-    quarantine,
-    sysfs,
-)
+from nova_accel import model
+from nova_accel.cli import cli
+from nova_accel.config import policy
+from nova_accel.discovery import capture, survey
+from nova_accel.host.state import acknowledged, drains, quarantine
+from nova_accel.host.sysfs import fs, health_facts, sysfs
+from nova_accel.inventory import inventory
+from nova_accel.model import names
 from tests import ailing, strategies
 from tests.ailing import CARD, GONE, OTHER, WELL, errors_of, find, put
 from tests.hosts import build, look

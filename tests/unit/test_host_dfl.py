@@ -5,7 +5,8 @@ import pathlib
 
 import pytest
 
-from nova_accel.host import dfl, fs
+from nova_accel.host.fpga import dfl
+from nova_accel.host.sysfs import fs
 from tests.hosts import build, look
 
 PF = "0000:05:00.0"

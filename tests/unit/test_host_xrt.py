@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from nova_accel import errors
-from nova_accel.host import fs, xrt
+from nova_accel.host.fpga import xrt
+from nova_accel.host.sysfs import fs
 
 CARD, SLOT = "0000:d8:00.0", "0000:d8:00.1"
 TOP = "/sys/bus/pci/devices"

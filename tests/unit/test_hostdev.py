@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import errors, flavors, model, pci
+from nova_accel import errors, model
+from nova_accel.model import flavors, pci
 from tests import strategies
 from virt_hooks import connection, guest, hostdev
 

@@ -5,15 +5,11 @@ import errno
 
 import pytest
 
-from nova_accel import (
-    actions,
-    errors,
-    flavors,
-    inventory,
-    model,
-    names,
-)
-from nova_accel.vendors import mdev, nvidia_mdev
+from nova_accel import errors, model
+from nova_accel.inventory import inventory
+from nova_accel.model import actions, flavors, names
+from nova_accel.vendors import mdev
+from nova_accel.vendors.nvidia import nvidia_mdev
 from tests.lab import fakehost
 from tests.simulated import (
     EIGHT_Q,

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import cli, errors, model
-from nova_accel.host import quarantine
+from nova_accel import errors, model
+from nova_accel.cli import cli
+from nova_accel.host.state import quarantine
 from tests import simulated_scrub
 from tests.lab import fakehost
 from tests.simulated import A, B, node, stopped

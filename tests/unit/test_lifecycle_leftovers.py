@@ -5,15 +5,10 @@ import dataclasses
 
 import pytest
 
-from nova_accel import (
-    errors,
-    flavors,
-    inventory,
-    model,
-    names,
-    policy,
-    providers,
-)
+from nova_accel import errors, model
+from nova_accel.config import policy
+from nova_accel.inventory import inventory
+from nova_accel.model import flavors, names, providers
 from tests.lab import fakehost
 from tests.simulated import (
     EIGHT_Q,

@@ -8,8 +8,11 @@ import threading
 
 import pytest
 
-from nova_accel import actions, errors, model, names, policy
-from nova_accel.host import execute
+from nova_accel import errors, model
+from nova_accel.config import policy
+from nova_accel.discovery import snapshot
+from nova_accel.host.execute import execute
+from nova_accel.model import actions, names
 from tests.lab import fakehost
 from tests.simulated import (
     EIGHT_Q,
@@ -27,7 +30,7 @@ from tests.simulated import (
     started,
     stopped,
 )
-from virt_hooks import connection, lifecycle, snapshot
+from virt_hooks import connection, lifecycle
 
 # -- side by side ----------------------------------------------------------
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import errors, policy
-from nova_accel.host import quarantine
+from nova_accel import errors
+from nova_accel.config import policy
+from nova_accel.host.state import quarantine
 from tests import simulated_fpga, simulated_scrub
 from tests.lab import fakehost
 from tests.simulated import A, B, stopped

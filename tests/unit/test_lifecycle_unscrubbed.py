@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import cli, errors, names, policy
+from nova_accel import errors
+from nova_accel.cli import cli
+from nova_accel.config import policy
+from nova_accel.model import names
 from tests import simulated_fpga as site
 from tests import simulated_scrub
 from tests.lab import fakehost

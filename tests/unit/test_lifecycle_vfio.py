@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.host import privileged, quarantine
+from nova_accel.host.execute import privileged
+from nova_accel.host.state import quarantine
 from tests import simulated_vfio
 from tests.lab import fakehost
 from tests.simulated import IDLE, A, B, node, stopped

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.host import fs
+from nova_accel.host.sysfs import fs
 from tests import simulated_vfio
 from tests.hosts import vgpu_config
 from tests.lab import fakehost

@@ -7,17 +7,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from nova_accel import (
-    capture,
-    discovery,
-    inventory,
-    model,
-    names,
-    policy,
-    providers,
-)
-from nova_accel.host import nvml, sysfs
-from nova_accel.locality import Links
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import capture, discovery
+from nova_accel.geometry.locality import Links
+from nova_accel.host.nvml import nvml
+from nova_accel.host.sysfs import sysfs
+from nova_accel.inventory import inventory
+from nova_accel.model import names, providers
 from nova_accel.vendors import noop
 from placement_sync import diff
 from tests import strategies

@@ -9,7 +9,9 @@ import dataclasses
 
 import pytest
 
-from nova_accel import errors, migratable, model, names, providers
+from nova_accel import errors, model
+from nova_accel.claims import migratable
+from nova_accel.model import names, providers
 from tests import simulated
 from tests.lab import fakehost
 from tests.simulated import FOUR_Q, GPU, MTTY, OTHER, A, asks, slot

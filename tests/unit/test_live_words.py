@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import errors, migratable, model
+from nova_accel import errors, model
+from nova_accel.claims import migratable
 from virt_hooks import live_words
 
 texts = st.text(max_size=8)

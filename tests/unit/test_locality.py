@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import locality, model, names
-from nova_accel.locality import Links
+from nova_accel import model
+from nova_accel.geometry import locality
+from nova_accel.geometry.locality import Links
+from nova_accel.model import names
 from tests import strategies
 
 A, B, C, D = (f"0000:{bus}:00.0" for bus in ("41", "61", "81", "a1"))

@@ -3,8 +3,8 @@
 
 import pytest
 
-from nova_accel import names
-from nova_accel.host import known
+from nova_accel.catalog import known
+from nova_accel.model import names
 from placement_sync import lookup, wares
 from tests import clouds
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import errors
-from nova_accel.host import drains, notes
+from nova_accel.host.state import drains, notes
 from placement_sync import loop
 
 SETTLE_S = 0.05

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import migratable
-from nova_accel.migratable import Host, Limits, Part
+from nova_accel.claims import migratable
+from nova_accel.claims.migratable import Host, Limits, Part
 
 HOST = Host(
     libvirt=(10, 0, 0),

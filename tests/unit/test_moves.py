@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import moves
+from nova_accel.claims import moves
 from tests import strategies
 
 A, B, C, D = (f"0000:41:00.{n}" for n in (4, 5, 6, 7))

@@ -5,7 +5,8 @@ import uuid
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nova_accel import names, profiles
+from nova_accel.catalog import profiles
+from nova_accel.model import names
 
 # Placement's own rule for names that are not of os-traits.
 LEGAL = re.compile(r"CUSTOM_[A-Z0-9_]+")

@@ -9,7 +9,7 @@ import dataclasses
 
 import pytest
 
-from nova_accel import providers
+from nova_accel.model import providers
 from placement_sync import node_amounts, nova_types
 
 FLAVOR = nova_types.Flavor(

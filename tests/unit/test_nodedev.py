@@ -11,8 +11,8 @@ import libvirt
 import pytest
 from hypothesis import given
 
-from nova_accel import actions, names
-from nova_accel.host import execute
+from nova_accel.host.execute import execute
+from nova_accel.model import actions, names
 from tests import strategies
 from tests.lab import fakehost
 from tests.simulated import GPU, slot

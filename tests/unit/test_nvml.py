@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.host import known, nvml, nvml_changes, nvml_text
+from nova_accel.catalog import known
+from nova_accel.host.nvml import nvml, nvml_changes, nvml_text
 from tests.lab import fakehost
 from tests.lab.fakehost import nvml as stand_in
 
@@ -45,7 +46,7 @@ SPEC = fakehost.HostSpec(
 
 SAY = """
 import json, sys
-from nova_accel.host import nvml, nvml_text
+from nova_accel.host.nvml import nvml, nvml_text
 for _ in range(2):
     print(json.dumps(nvml_text.to_plain(nvml.read_gpus(0.5))))
 print(nvml.create_instance("0000:41:00.0", "1g.5gb", 0))

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from nova_accel import capture, cli, discovery, plugin, policy
-from nova_accel.host import nvml, nvml_text
-from nova_accel.locality import Links
+from nova_accel.cli import cli
+from nova_accel.config import policy
+from nova_accel.discovery import capture, discovery, plugin
+from nova_accel.geometry.locality import Links
+from nova_accel.host.nvml import nvml, nvml_text
 from tests.lab import fakehost
 from tests.lab.fakehost import nvml as stand_in
 
@@ -114,7 +116,7 @@ def test_the_command_shows_what_is_linked(
 
 SAY = """
 import json
-from nova_accel.host import nvml, nvml_text
+from nova_accel.host.nvml import nvml, nvml_text
 print(json.dumps(nvml_text.to_plain(nvml.read_gpus(2))))
 """
 

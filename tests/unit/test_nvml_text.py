@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import errors, locality, model
-from nova_accel.host import nvml, nvml_text
+from nova_accel import errors, model
+from nova_accel.geometry import locality
+from nova_accel.host.nvml import nvml, nvml_text
 
 words = st.text(max_size=8)
 counts = st.integers(0, 1 << 20)

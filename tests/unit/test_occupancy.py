@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import model, occupancy, packing
+from nova_accel import model
+from nova_accel.geometry import occupancy, packing
 from tests import shapes
 
 

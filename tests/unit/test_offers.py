@@ -5,8 +5,8 @@ import dataclasses
 
 import pytest
 
-from nova_accel import flavors, names
-from nova_accel.host import known
+from nova_accel.catalog import known
+from nova_accel.model import flavors, names
 from placement_sync import lookup, offers, wares
 from tests import clouds
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors
-from nova_accel.host import openers
+from nova_accel.host.execute import openers
 
 UUID = "83c32df7-d52e-4ec1-9668-1f3c7e4df107"
 

@@ -2,7 +2,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import model, packing
+from nova_accel import model
+from nova_accel.geometry import packing
 from tests import strategies
 
 devices = strategies.mdev_devices() | strategies.whole_devices()

@@ -5,7 +5,9 @@ import dataclasses
 
 import pytest
 
-from nova_accel import model, names, packing
+from nova_accel import model
+from nova_accel.geometry import packing
+from nova_accel.model import names
 from tests import shapes
 
 EQUAL, MIXED = model.Layout.EQUAL, model.Layout.MIXED

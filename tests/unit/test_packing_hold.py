@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import inventory, model, names, packing, policy, providers
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.geometry import packing
+from nova_accel.inventory import inventory
+from nova_accel.model import names, providers
 from tests import simulated, simulated_vfio, strategies
 from tests.lab import fakehost
 from virt_hooks import lifecycle

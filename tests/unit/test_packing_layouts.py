@@ -6,7 +6,8 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import model, packing
+from nova_accel import model
+from nova_accel.geometry import packing
 from tests import brute, shapes
 
 

@@ -6,7 +6,9 @@ import time
 
 import pytest
 
-from nova_accel import model, names, packing
+from nova_accel import model
+from nova_accel.geometry import packing
+from nova_accel.model import names
 from tests import shapes
 
 KINDS = (

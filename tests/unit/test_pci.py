@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import errors, pci
+from nova_accel import errors
+from nova_accel.model import pci
 
 addresses = st.builds(
     pci.PciAddress,

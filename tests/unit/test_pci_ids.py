@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import capture
-from nova_accel.host import fs, pci_ids
+from nova_accel.discovery import capture
+from nova_accel.host.sysfs import fs, pci_ids
 from tests.hosts import build
 from tests.unit import test_cli
 

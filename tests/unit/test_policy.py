@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import device_spec, errors, model, policy
+from nova_accel import errors, model
+from nova_accel.config import device_spec, policy
 
 
 def test_the_first_line_that_matches_counts() -> None:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from nova_accel import errors
-from nova_accel.host import privileged
+from nova_accel.host.execute import privileged
 from tests import strategies
 
 pytestmark = pytest.mark.usefixtures("own_rights")

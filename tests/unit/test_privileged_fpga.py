@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
-from nova_accel import actions, bitstreams, errors, gbs
-from nova_accel.host import contents, ioctls, privileged
+from nova_accel import errors
+from nova_accel.fpga import bitstreams, gbs
+from nova_accel.host.execute import privileged
+from nova_accel.host.fpga import contents, ioctls
+from nova_accel.model import actions
 
 pytestmark = pytest.mark.usefixtures("own_rights")
 CARD = "0000:5e:00.0"

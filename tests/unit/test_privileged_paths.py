@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nova_accel import errors
-from nova_accel.host import nvml_text, privileged
+from nova_accel.host.execute import privileged
+from nova_accel.host.nvml import nvml_text
 from tests import strategies
 
 pytestmark = pytest.mark.usefixtures("own_rights")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors
-from nova_accel.host import contents, privileged, tools
+from nova_accel.host.execute import privileged, tools
+from nova_accel.host.fpga import contents
 
 pytestmark = pytest.mark.usefixtures("own_rights")
 CARD, USER = "0000:5e:00.0", "0000:5e:00.1"

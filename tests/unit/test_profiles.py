@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import names, profiles
-from nova_accel.host import known
+from nova_accel.catalog import known, profiles
+from nova_accel.model import names
 from placement_sync import wares
 from tests.hosts import look
 

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import model, providers
-from nova_accel.host import published
+from nova_accel import model
+from nova_accel.host.state import published
+from nova_accel.model import providers
 
 ROOT = providers.ProviderRoot(
     name="compute-1", uuid="aaaaaaaa-0000-4000-8000-00000000000a"

@@ -12,8 +12,10 @@ import pathlib
 
 import pytest
 
-from nova_accel import capture, cli, discovery, plugin, policy
-from nova_accel.host import sysfs
+from nova_accel.cli import cli
+from nova_accel.config import policy
+from nova_accel.discovery import capture, discovery, plugin
+from nova_accel.host.sysfs import sysfs
 from tests.hosts import recorded
 from tests.unit import test_cli
 

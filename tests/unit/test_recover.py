@@ -4,7 +4,9 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import claims, model, names
+from nova_accel import model
+from nova_accel.claims import claims
+from nova_accel.model import names
 from tests import strategies
 from virt_hooks import book, connection, recover
 

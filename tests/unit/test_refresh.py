@@ -7,8 +7,9 @@ import pathlib
 
 import pytest
 
-from nova_accel import catalogue, cli, errors, refresh, refresh_catalogue
-from nova_accel.host import known
+from nova_accel import errors
+from nova_accel.catalog import catalogue, known, refresh
+from nova_accel.cli import cli, refresh_catalogue
 from tests.hosts import look
 
 TEXT = known.text()

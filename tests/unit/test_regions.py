@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from nova_accel import claims, errors, flavors, model, names, regions
+from nova_accel import errors, model
+from nova_accel.claims import claims
+from nova_accel.fpga import regions
+from nova_accel.model import flavors, names
 from tests import fpga
 from virt_hooks import connection, programming
 

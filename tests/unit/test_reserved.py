@@ -5,7 +5,7 @@ import hypothesis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import names, providers
+from nova_accel.model import names, providers
 from placement_sync import calls, diff, reserved
 from tests import strategies
 

@@ -5,7 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import actions, errors, model, names, policy, scrub
+from nova_accel import errors, model
+from nova_accel.claims import scrub
+from nova_accel.config import policy
+from nova_accel.model import actions, names
 
 GPU, SOUND = "0000:71:00.0", "0000:71:00.1"
 COMMAND = "/usr/local/sbin/wipe"

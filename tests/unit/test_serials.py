@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import errors, pci
-from nova_accel.host import serials
+from nova_accel import errors
+from nova_accel.host.execute import serials
+from nova_accel.model import pci
 from tests.lab import fakehost
 from tests.simulated import A, B, stopped
 from tests.simulated_scrub import fault, give, resets, slot, started

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters import offered, places
-from nova_accel import flavors, names
-from nova_accel.host import known
+from nova_accel.catalog import known
+from nova_accel.model import flavors, names
 from placement_sync import flavor_specs, lookup, servable, together, wares
 from tests import clouds
 

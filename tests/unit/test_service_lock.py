@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from nova_accel.host import service_lock
+from nova_accel.host.state import service_lock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Another service: it says so once it has the lock, and waits to be killed.
 OTHER = """
 import sys, time
-from nova_accel.host import service_lock
+from nova_accel.host.state import service_lock
 lock = service_lock.ServiceLock(sys.argv[1])
 print(lock.acquire(), flush=True)
 time.sleep(60)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import policy
-from nova_accel.host import quarantine
+from nova_accel.config import policy
+from nova_accel.host.state import quarantine
 from tests import simulated_fpga as site
 from tests import simulated_scrub
 from tests.lab import fakehost

@@ -7,17 +7,12 @@ import pathlib
 
 import pytest
 
-from nova_accel import (
-    cli,
-    errors,
-    faults,
-    inventory,
-    model,
-    names,
-    policy,
-    providers,
-)
-from nova_accel.host import quarantine
+from nova_accel import errors, model
+from nova_accel.cli import cli
+from nova_accel.config import conf, policy
+from nova_accel.host.state import quarantine
+from nova_accel.inventory import faults, inventory
+from nova_accel.model import names, providers
 from placement_sync import diff
 from tests import fpga
 
@@ -219,7 +214,7 @@ def test_heal_reads_the_nova_conf_of_this_machine(
     path = tmp_path / "nova.conf"
     state_dir = os.path.dirname(notes.place)
     path.write_text(f"[nova_accel]\nstate_dir = {state_dir}\n")
-    monkeypatch.setattr("nova_accel.conf.CONFIG_FILES", (str(path), "/none"))
+    monkeypatch.setattr(conf, "CONFIG_FILES", (str(path), "/none"))
     notes.put(fpga.REGION, "it failed", None)
     assert cli.main(["heal"]) == 0
     assert f"{fpga.REGION}  since 2" in capsys.readouterr().out

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from nova_accel import policy, survey
-from nova_accel.host import fs
+from nova_accel.config import policy
+from nova_accel.discovery import snapshot, survey
+from nova_accel.host.sysfs import fs
 from tests.hosts import look
-from virt_hooks import snapshot
 
 # Of the host "t4-mdev".
 FIRST, SECOND = "0000:3b:00.0", "0000:af:00.0"

@@ -6,8 +6,9 @@ import pathlib
 
 import pytest
 
-from nova_accel import conf, errors
-from nova_accel.host import state_dir
+from nova_accel import errors
+from nova_accel.config import conf
+from nova_accel.host.state import state_dir
 
 
 def configure(place: pathlib.Path, path: pathlib.Path) -> conf.Settings:

@@ -9,7 +9,8 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import errors, model, names, providers
+from nova_accel import errors, model
+from nova_accel.model import names, providers
 from placement_sync import status
 from tests import strategies
 from tests.states import CLAIMS, HOST, TREE, claim, tree

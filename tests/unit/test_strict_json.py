@@ -9,13 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import (
-    attached,
-    catalogue,
-    device_spec,
-    errors,
-    strict_json,
-)
+from nova_accel import errors
+from nova_accel.catalog import catalogue
+from nova_accel.config import device_spec
+from nova_accel.model import attached, strict_json
 from virt_hooks import live_words
 
 NOT_JSON = ("Infinity", "-Infinity", "NaN", "1e999", "-1e999", "[" * 10_000)

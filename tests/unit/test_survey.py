@@ -6,12 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from nova_accel import model, policy, survey
-from nova_accel.host import acknowledged, fs, nvml, sysfs
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import snapshot, survey
+from nova_accel.host.nvml import nvml
+from nova_accel.host.state import acknowledged
+from nova_accel.host.sysfs import fs, sysfs
 from nova_accel.vendors import noop
 from tests import strategies
 from tests.hosts import look
-from virt_hooks import snapshot
 
 HOSTS = ["a40-vf-mdev", "t4-mdev", "mtty", "passthrough", "broken"]
 A40 = "0000:41:00.0"

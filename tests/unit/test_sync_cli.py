@@ -17,7 +17,8 @@ from collections.abc import Callable
 
 import pytest
 
-from nova_accel import errors, model, providers
+from nova_accel import errors, model
+from nova_accel.model import providers
 from placement_sync import (
     calls,
     cli,
@@ -143,7 +144,7 @@ def test_of_this_machine_only_what_is_named_is_used_for_another(
 ) -> None:
     conf = tmp_path / "nova.conf"
     conf.write_text("[nova_accel]\nstate_dir = /kept\n")
-    monkeypatch.setattr("nova_accel.conf.CONFIG_FILES", (str(conf),))
+    monkeypatch.setattr("nova_accel.config.conf.CONFIG_FILES", (str(conf),))
     here = cli_options.choose(parsed())
     assert (here.files, here.state_dir) == ((str(conf),), "/kept")
     there = cli_options.choose(parsed("--root", str(tmp_path)))
@@ -163,7 +164,7 @@ def test_of_this_machine_only_what_is_named_is_used_for_another(
 def test_there_are_no_credentials_without_a_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nova_accel.conf.CONFIG_FILES", ())
+    monkeypatch.setattr("nova_accel.config.conf.CONFIG_FILES", ())
     monkeypatch.delenv("OS_CLOUD", raising=False)
     given = parsed()
     with pytest.raises(errors.ConfigurationError, match="--os-cloud"):

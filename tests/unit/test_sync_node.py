@@ -8,8 +8,12 @@ import uuid
 
 import pytest
 
-from nova_accel import errors, names, policy, providers, survey
-from nova_accel.host import drains, fs, published, quarantine
+from nova_accel import errors
+from nova_accel.config import policy
+from nova_accel.discovery import survey
+from nova_accel.host.state import drains, published, quarantine
+from nova_accel.host.sysfs import fs
+from nova_accel.model import names, providers
 from placement_sync import node
 from tests import simulated
 from tests.hosts import look

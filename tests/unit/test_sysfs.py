@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from nova_accel import errors
-from nova_accel.host import fs, sysfs
+from nova_accel.host.sysfs import fs, sysfs
 from tests.hosts import build, look
 
 T4 = "0000:3b:00.0"

@@ -10,7 +10,10 @@ import os_resource_classes
 import os_traits
 import pytest
 
-from nova_accel import inventory, model, names, policy, providers
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.inventory import inventory
+from nova_accel.model import names, providers
 from tests import strategies
 from tests.hosts import build, look
 

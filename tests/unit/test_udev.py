@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nova_accel.host import udev
+from nova_accel.host.sysfs import udev
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # A device that each kernel has, of a subsystem that we don't listen to.
@@ -176,7 +176,7 @@ if sys.argv[1] == "green":
     import select
     assert not hasattr(select, "poll")
 import logging, os, time
-from nova_accel.host import udev
+from nova_accel.host.sysfs import udev
 
 logging.basicConfig(stream=sys.stdout)
 rung = []
@@ -262,7 +262,7 @@ INSIDE = """
 import os, sys, threading
 os.makedirs("/run/udev")
 open("/run/udev/control", "w").close()
-from nova_accel.host import udev
+from nova_accel.host.sysfs import udev
 from tests.lab.fakehost import uevents
 
 rang = threading.Event()

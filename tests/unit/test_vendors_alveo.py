@@ -7,9 +7,13 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from nova_accel import actions, discovery, model, names, policy
-from nova_accel.host import sysfs, xrt
-from nova_accel.vendors import alveo
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import discovery
+from nova_accel.host.fpga import xrt
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import actions, names
+from nova_accel.vendors.amd_alveo import alveo
 from tests.hosts import build, look
 
 U250, U250_USER = "0000:d8:00.0", "0000:d8:00.1"

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from nova_accel import discovery, model, policy
-from nova_accel.host import sysfs
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import discovery
+from nova_accel.host.sysfs import sysfs
 from nova_accel.vendors import amd_mxgpu
 from tests.hosts import build, look
 

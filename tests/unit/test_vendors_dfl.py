@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from nova_accel import model, names
+from nova_accel import model
+from nova_accel.model import names
 from tests.hosts import build, look
 
 NLB = "d8424dc4a4a3c413f89e433683f9040b"

@@ -5,9 +5,11 @@ import pathlib
 
 import pytest
 
-from nova_accel import actions, model, policy
-from nova_accel.host import sysfs
-from nova_accel.vendors import dfl
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import actions
+from nova_accel.vendors.intel_dfl import dfl
 from tests.hosts import build, look
 
 DRIVER = dfl.DflDriver()

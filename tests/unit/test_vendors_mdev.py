@@ -7,8 +7,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova_accel import actions, model, packing, policy
-from nova_accel.host import sysfs
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.geometry import packing
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import actions
 from nova_accel.vendors import mdev
 from tests.hosts import build, look
 

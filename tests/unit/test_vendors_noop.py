@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import pathlib
 
-from nova_accel import model, plugin, policy
-from nova_accel.host import sysfs
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import plugin
+from nova_accel.host.sysfs import sysfs
 from nova_accel.vendors import noop
 from tests.hosts import look
 

@@ -9,8 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova_accel import model, packing
-from nova_accel.host import nvml
+from nova_accel import model
+from nova_accel.geometry import packing
+from nova_accel.host.nvml import nvml
 from tests.hosts import build, look
 
 CARD = "0000:3e:00.0"

@@ -6,9 +6,13 @@ import pathlib
 
 import pytest
 
-from nova_accel import actions, model, names, packing, policy
-from nova_accel.host import nvml, sysfs
-from nova_accel.vendors import nvidia_mdev
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.geometry import packing
+from nova_accel.host.nvml import nvml
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import actions, names
+from nova_accel.vendors.nvidia import nvidia_mdev
 from tests.hosts import build, look
 
 T4 = "0000:3b:00.0"

@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from nova_accel import model
-from nova_accel.host import nvml
+from nova_accel.host.nvml import nvml
 from tests.hosts import build, look
 
 A100 = "0000:41:00.0"

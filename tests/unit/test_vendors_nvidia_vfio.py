@@ -10,18 +10,15 @@ from typing import Any
 
 import pytest
 
-from nova_accel import (
-    actions,
-    discovery,
-    inventory,
-    model,
-    names,
-    packing,
-    policy,
-    providers,
-)
-from nova_accel.host import fs, nvml, sysfs
-from nova_accel.vendors import nvidia_vfio
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import discovery
+from nova_accel.geometry import packing
+from nova_accel.host.nvml import nvml
+from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.inventory import inventory
+from nova_accel.model import actions, names, providers
+from nova_accel.vendors.nvidia import nvidia_vfio
 from tests.hosts import build, look
 
 USED = "0000:3d:00.0"

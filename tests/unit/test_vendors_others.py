@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from filters import request
-from nova_accel import known_kinds, names, pci
+from nova_accel.catalog import known_kinds
+from nova_accel.model import names, pci
 from tests.hosts import build, look
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from nova_accel import actions, policy
-from nova_accel.host import sysfs
+from nova_accel.config import policy
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import actions
 from nova_accel.vendors import pci_vf
 from tests.hosts import build, look
 

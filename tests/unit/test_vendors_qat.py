@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova_accel import actions, inventory, known_kinds, names, policy
-from nova_accel.host import sysfs
+from nova_accel.catalog import known_kinds
+from nova_accel.config import policy
+from nova_accel.host.sysfs import sysfs
+from nova_accel.inventory import inventory
+from nova_accel.model import actions, names
 from nova_accel.vendors import qat
 from tests import strategies
 from tests.hosts import build, look

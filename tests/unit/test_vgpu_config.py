@@ -7,8 +7,11 @@ import shutil
 
 import pytest
 
-from nova_accel import capture, discovery, errors, model, policy
-from nova_accel.host import fs, nvml, sysfs
+from nova_accel import errors, model
+from nova_accel.config import policy
+from nova_accel.discovery import capture, discovery
+from nova_accel.host.nvml import nvml
+from nova_accel.host.sysfs import fs, sysfs
 from tests.hosts import build, look, vgpu_config
 
 FULL = "0000:3d:00.0"

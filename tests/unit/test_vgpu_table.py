@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import errors, pci, profiles, vgpu_table
+from nova_accel import errors
+from nova_accel.catalog import profiles, vgpu_table
+from nova_accel.model import pci
 from tests.hosts import vgpu_config
 
 L40S = pci.PciFunction(

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fills the page of extra specs from nova_accel.extra_specs."""
+"""Fills the page of extra specs from nova_accel.model.extra_specs."""
 
 import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from nova_accel import extra_specs, flavors
+from nova_accel.model import extra_specs, flavors
 
 #: The line of the page that the table replaces, a comment to Sphinx.
-MARK = ".. extra specs of nova_accel.extra_specs\n"
+MARK = ".. extra specs of nova_accel.model.extra_specs\n"
 _WIDTH = 77
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from nova_accel import policy
+from nova_accel.config import policy
 from tests.lab import fakehost
 from tests.lab.fakehost.technologies import Card
 

@@ -14,20 +14,16 @@ import random
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from nova_accel import (
-    discovery,
-    flavors,
-    inventory,
-    model,
-    names,
-    plugin,
-    policy,
-    providers,
-    survey,
-)
-from nova_accel.host import execute, fs, nvml, sysfs
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import discovery, plugin, snapshot, survey
+from nova_accel.host.execute import execute
+from nova_accel.host.nvml import nvml
+from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.inventory import inventory
+from nova_accel.model import flavors, names, providers
 from tests.lab import fakehost
-from virt_hooks import lifecycle, snapshot
+from virt_hooks import lifecycle
 
 
 class Facts:

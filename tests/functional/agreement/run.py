@@ -10,7 +10,8 @@ import uuid
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from nova_accel import errors, flavors, model, names, providers
+from nova_accel import errors, model
+from nova_accel.model import flavors, names, providers
 from placement_sync import diff
 from tests.functional.agreement import judge, node, service, stranger
 

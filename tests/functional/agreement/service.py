@@ -18,7 +18,7 @@ from placement import db_api, deploy
 from placement.tests.functional.fixtures import placement
 from webob import Request
 
-from nova_accel import names, providers
+from nova_accel.model import names, providers
 from placement_sync import calls
 
 VERSION = "placement 1.39"

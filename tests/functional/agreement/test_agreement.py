@@ -23,7 +23,8 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import model, names
+from nova_accel import model
+from nova_accel.model import names
 from tests.functional.agreement import cards, node, run, worker
 from tests.lab import fakehost
 

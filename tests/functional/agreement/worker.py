@@ -17,8 +17,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from nova_accel import providers
-from nova_accel.host import privileged
+from nova_accel.host.execute import privileged
+from nova_accel.model import providers
 from tests.functional.agreement import cards, node, run, service
 from tests.lab import fakehost
 from tests.lab.fakehost import nvml

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel.host import privileged
+from nova_accel.host.execute import privileged
 from tests.functional.fakehost import cards
 from tests.lab import fakehost
 

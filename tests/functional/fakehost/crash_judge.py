@@ -6,8 +6,9 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterator, Sequence
 
-from nova_accel import model, providers
-from nova_accel.host import published
+from nova_accel import model
+from nova_accel.host.state import published
+from nova_accel.model import providers
 from tests.functional.fakehost import crash_outside, crash_technologies
 
 #: What must never be.

@@ -15,7 +15,9 @@ from typing import Any
 
 from oslo_config import cfg
 
-from nova_accel import conf, inventory, model
+from nova_accel import model
+from nova_accel.config import conf
+from nova_accel.inventory import inventory
 from tests import mortal
 from tests.functional.fakehost import crash_outside, crash_technologies
 from tests.simulated import ROOT

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nova_accel import flavors, model, names, providers
+from nova_accel import model
+from nova_accel.model import flavors, names, providers
 from tests import simulated_fpga as fpgas
 from tests.lab import fakehost
 from tests.simulated import ROOT

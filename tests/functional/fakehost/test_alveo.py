@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import errors, model, names
-from nova_accel.host import privileged
+from nova_accel import errors, model
+from nova_accel.host.execute import privileged
+from nova_accel.model import names
 from tests import simulated_fpga as site
 from tests.functional.fakehost.cards import refused, store
 from tests.lab import fakehost

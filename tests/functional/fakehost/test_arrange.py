@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import model, plugin, policy, providers, survey
-from nova_accel.host import execute, fs, privileged, sysfs
-from nova_accel.host import nvml as facts
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import plugin, snapshot, survey
+from nova_accel.host.execute import execute, privileged
+from nova_accel.host.nvml import nvml as facts
+from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.model import providers
 from tests import strategies
 from tests.lab import fakehost
 from tests.lab.fakehost import nvml
-from virt_hooks import lifecycle, snapshot
+from virt_hooks import lifecycle
 
 pytestmark = pytest.mark.fakehost
 

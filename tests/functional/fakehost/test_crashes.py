@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 from nova_accel import model
-from nova_accel.host import privileged, published
+from nova_accel.host.execute import privileged
+from nova_accel.host.state import published
 from tests import mortal
 from tests.functional.fakehost import (
     crash_judge,

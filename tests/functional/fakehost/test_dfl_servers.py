@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import actions, errors, names, policy
+from nova_accel import errors
+from nova_accel.config import policy
+from nova_accel.model import actions, names
 from tests import simulated_fpga as site
 from tests.lab.fakehost import Controller
 

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import errors, faults, model, names, policy
-from nova_accel.host import drains
+from nova_accel import errors, model
+from nova_accel.config import policy
+from nova_accel.host.state import drains
+from nova_accel.inventory import faults
+from nova_accel.model import names
 from tests import simulated_fpga as site
 from tests.lab.fakehost import Controller
 from virt_hooks import lifecycle

@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import errors, model, names, plugin, policy, survey
-from nova_accel.host import fs, privileged, quarantine, sysfs
+from nova_accel import errors, model
+from nova_accel.config import policy
+from nova_accel.discovery import plugin, snapshot, survey
+from nova_accel.host.execute import privileged
+from nova_accel.host.state import quarantine
+from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.model import names
 from tests import simulated_fpga as site
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
 from tests.simulated import ROOT
-from virt_hooks import lifecycle, programming, snapshot
+from virt_hooks import lifecycle, programming
 
 pytestmark = pytest.mark.fakehost
 

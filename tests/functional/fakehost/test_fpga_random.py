@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel.host import privileged
+from nova_accel.host.execute import privileged
 from tests import simulated_fpga as site
 from tests import (
     simulated_fpga_cloud,

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import errors, model, names
+from nova_accel import errors, model
+from nova_accel.model import names
 from tests import simulated_fpga as site
 from tests.functional.fakehost.cards import store
 from tests.lab import fakehost

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from nova_accel import flavors, model, names, policy
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.model import flavors, names
 from tests import simulated_fpga as site
 from tests.functional.fakehost.cards import store
 from tests.lab import fakehost

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import actions, errors, names, policy
-from nova_accel.host import privileged
+from nova_accel import errors
+from nova_accel.config import policy
+from nova_accel.host.execute import privileged
+from nova_accel.model import actions, names
 from tests import simulated_fpga as site
 from tests.functional.fakehost.cards import refused, store
 from tests.lab import fakehost

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from nova_accel.host import sysfs
+from nova_accel.host.sysfs import sysfs
 from tests.functional.fakehost.cards import (
     A40,
     A40_VFS,

@@ -10,7 +10,7 @@ import nova.conf
 import pytest
 from nova import objects
 
-from nova_accel import conf
+from nova_accel.config import conf
 from tests import bitstream_files as files
 from tests.functional.images import glances
 from tests.functional.images.asking import Make, Set

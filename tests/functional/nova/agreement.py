@@ -10,7 +10,7 @@ from nova import objects
 from nova.compute import vm_states
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from nova_accel import names
+from nova_accel.model import names
 from tests.functional.nova import base, test_fpga
 from virt_hooks import connection, slots
 

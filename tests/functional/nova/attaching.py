@@ -8,7 +8,8 @@ from typing import Any
 
 from nova import context, objects
 
-from nova_accel import attached, cli
+from nova_accel.cli import cli
+from nova_accel.model import attached
 from placement_sync import nova_bus
 from tests.functional.nova import (
     operations,

@@ -19,8 +19,9 @@ from oslo_utils.fixture import uuidsentinel as uuids
 
 # Before Nova's fixtures forbid the import of the real libvirt.
 import virt_hooks.connection  # noqa: F401
-from nova_accel import conf, config_source, names
-from nova_accel.host import privileged
+from nova_accel.config import conf, config_source
+from nova_accel.host.execute import privileged
+from nova_accel.model import names
 from tests.functional.nova import libvirtd
 from tests.lab import fakehost
 

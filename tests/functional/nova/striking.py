@@ -13,7 +13,7 @@ from typing import Any
 import nova_accel
 import placement_sync
 import virt_hooks
-from nova_accel import config_source
+from nova_accel.config import config_source
 from virt_hooks import nova_driver
 
 _PACKAGES = (nova_accel, placement_sync, virt_hooks)

@@ -5,8 +5,9 @@ from typing import Any
 
 from keystoneauth1 import loading
 
-from nova_accel import conf, providers
-from nova_accel.host import drains
+from nova_accel.config import conf
+from nova_accel.host.state import drains
+from nova_accel.model import providers
 from placement_sync import sync
 from tests.functional.nova import base, writers
 

@@ -11,7 +11,8 @@ import pytest
 from nova import context, exception, rpc
 from nova.tests.functional.api import client
 
-from nova_accel import bus, cli
+from nova_accel.cli import cli
+from nova_accel.model import bus
 from placement_sync import nova_bus as client_bus
 from placement_sync import progress
 from tests.functional.nova import (

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nova_accel import attached
+from nova_accel.model import attached
 from tests.functional.nova import (
     attaching,
     mortals,

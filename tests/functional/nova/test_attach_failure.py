@@ -13,7 +13,7 @@ import pytest
 from nova import objects
 from nova.scheduler.client import report
 
-from nova_accel.host import privileged
+from nova_accel.host.execute import privileged
 from tests.functional.nova import (
     attaching,
     base,

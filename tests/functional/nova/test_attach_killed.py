@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from nova_accel import attached
+from nova_accel.model import attached
 from tests.functional.nova import attaching, base, releases, technologies
 from virt_hooks import (
     lifecycle,

@@ -8,7 +8,7 @@ import pytest
 from nova import exception
 from nova.virt.libvirt import driver
 
-from nova_accel import attached
+from nova_accel.model import attached
 from tests.functional.nova import (
     attaching,
     base,

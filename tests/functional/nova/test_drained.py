@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from nova.tests.functional.api import client
 
-from nova_accel import names
-from nova_accel.host import drains
+from nova_accel.host.state import drains
+from nova_accel.model import names
 from tests.functional.nova import base
 
 SMALL = base.vgpu_group("_A", "4Q")

@@ -3,7 +3,7 @@
 
 from nova.tests.functional.api import client
 
-from nova_accel import extra_specs, flavors
+from nova_accel.model import extra_specs, flavors
 from tests.functional.nova import base
 
 

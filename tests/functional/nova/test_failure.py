@@ -7,7 +7,7 @@ import uuid
 import pytest
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from nova_accel import names
+from nova_accel.model import names
 from tests.functional.nova import base, libvirtd
 
 SMALL = base.vgpu_group("_A", "4Q")

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from nova_accel import cli, names
+from nova_accel.cli import cli
+from nova_accel.model import names
 from tests.functional.nova import base, scheduled
 
 FLAVOR = "gpu.one"

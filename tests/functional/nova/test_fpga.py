@@ -11,7 +11,8 @@ import pytest
 from lxml import etree
 from nova import monkey_patch
 
-from nova_accel import cli, names
+from nova_accel.cli import cli
+from nova_accel.model import names
 from tests.functional.nova import base
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nova_accel import names
+from nova_accel.model import names
 from tests.functional.nova import base, test_fpga
 from tests.functional.nova.test_fpga import BLUE, CARD, RED, REGION
 from tests.lab import fakehost

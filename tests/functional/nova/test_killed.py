@@ -14,7 +14,7 @@ import pytest
 from nova import objects
 from nova.compute import build_results, vm_states
 
-from nova_accel.host import privileged
+from nova_accel.host.execute import privileged
 from tests.functional.nova import base, builds, libvirtd, test_vfio
 
 PATIENCE_S = 120

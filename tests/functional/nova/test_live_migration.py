@@ -9,8 +9,8 @@ from nova import exception, objects
 from nova.compute import task_states
 from nova.tests.functional.api import client
 
-from nova_accel import pci
-from nova_accel.host import drains
+from nova_accel.host.state import drains
+from nova_accel.model import pci
 from tests.functional.nova import base, moving
 from tests.functional.nova.test_failure import CREATE
 from tests.functional.nova.test_vfio import CARD, L40S, typed_group

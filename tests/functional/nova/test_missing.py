@@ -7,7 +7,7 @@ import fixtures
 import pytest
 from nova.tests.functional.api import client
 
-from nova_accel import names
+from nova_accel.model import names
 from tests.functional.nova import base
 
 SMALL = base.vgpu_group("_A", "4Q")
@@ -99,7 +99,9 @@ class Missing(base.AccelTestBase):
     def read_all(self) -> None:
         """Have each pass read the host, as passes do after some time."""
         self.useFixture(
-            fixtures.MonkeyPatch("nova_accel.survey.WHOLE_EVERY_S", -1)
+            fixtures.MonkeyPatch(
+                "nova_accel.discovery.survey.WHOLE_EVERY_S", -1
+            )
         )
 
     def assert_set_aside(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nova_accel.host import drains
+from nova_accel.host.state import drains
 from tests.functional.nova import base, operations, technologies
 
 EIGHT = "mdev_supported_types/nvidia-233/create"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Restarts with another device_spec, of servers that are off."""
 
-from nova_accel import names
+from nova_accel.model import names
 from tests.functional.nova import base
 from tests.functional.nova.test_vfio import FLEX, FLEX_CARD
 from tests.lab import fakehost

@@ -11,8 +11,9 @@ import pytest
 from nova import objects
 from nova.compute import task_states
 
-from nova_accel import cli, names
-from nova_accel.host import privileged
+from nova_accel.cli import cli
+from nova_accel.host.execute import privileged
+from nova_accel.model import names
 from tests.functional.nova import base, test_vfio
 
 VF_CARD = dataclasses.replace(test_vfio.AMD, enabled_vfs=2)

@@ -3,7 +3,7 @@
 
 import pytest
 
-from nova_accel import names
+from nova_accel.model import names
 from tests.functional.nova import base, libvirtd
 from tests.lab import fakehost
 

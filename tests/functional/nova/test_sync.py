@@ -10,8 +10,8 @@ from typing import Any
 import fixtures
 import pytest
 
-from nova_accel import names
-from nova_accel.host import published
+from nova_accel.host.state import published
+from nova_accel.model import names
 from placement_sync import cli, heartbeat
 from tests.functional.nova import base, scheduled, syncing
 

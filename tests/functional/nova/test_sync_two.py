@@ -10,7 +10,7 @@ from typing import Any
 
 from nova.tests.functional.api import client
 
-from nova_accel import names
+from nova_accel.model import names
 from tests.functional.nova import base, syncing, writers
 
 SMALL = base.vgpu_group("_A", "4Q")

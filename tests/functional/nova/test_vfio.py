@@ -9,7 +9,7 @@ import fixtures
 import pytest
 from lxml import etree
 
-from nova_accel import names
+from nova_accel.model import names
 from tests.functional.nova import base
 from tests.lab import fakehost
 
@@ -92,7 +92,9 @@ class Vfio(base.AccelTestBase):
         self.assertEqual(before[:1], accel.claims_of(server["id"]))
         self.hosts["host1"].heal()
         self.useFixture(
-            fixtures.MonkeyPatch("nova_accel.survey.WHOLE_EVERY_S", -1)
+            fixtures.MonkeyPatch(
+                "nova_accel.discovery.survey.WHOLE_EVERY_S", -1
+            )
         )
         self.run_periodics()
         self.assertEqual(before, accel.claims_of(server["id"]))

@@ -6,7 +6,7 @@ import io
 import json
 from typing import Any
 
-from nova_accel import cli
+from nova_accel.cli import cli
 from tests.functional.nova import base, scheduled
 
 NAME = "gpu.small"

@@ -7,7 +7,9 @@ import threading
 import time
 from typing import Any
 
-from nova_accel import conf, model, providers
+from nova_accel import model
+from nova_accel.config import conf
+from nova_accel.model import providers
 from placement_sync import api, loop, node, service, sync
 
 OUTSIDE = "outside"

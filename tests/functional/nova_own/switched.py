@@ -14,7 +14,7 @@ from nova.tests.functional.libvirt import base
 
 # Before Nova's fixtures forbid the import of the real libvirt.
 import virt_hooks.connection  # noqa: F401
-from nova_accel import conf, config_source
+from nova_accel.config import conf, config_source
 from tests.functional.nova_own import chosen
 
 _CONF = nova.conf.CONF

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from nova_accel import model, names
-from nova_accel.host import privileged, published
+from nova_accel import model
+from nova_accel.host.execute import privileged
+from nova_accel.host.state import published
+from nova_accel.model import names
 from placement_sync import cli
 from tests.functional.sync import nova_standin, servers
 from tests.lab import fakehost

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import sqlalchemy
 
-from nova_accel import names, providers
+from nova_accel.model import names, providers
 from tests.functional.sync import trees
 
 _PROVIDERS = """

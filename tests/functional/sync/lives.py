@@ -12,7 +12,8 @@ from typing import Any
 
 import requests
 
-from nova_accel import model, names, providers
+from nova_accel import model
+from nova_accel.model import names, providers
 from tests.functional.sync import judge, servers, trees
 
 PATH = "/resource_providers"

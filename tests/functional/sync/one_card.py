@@ -4,7 +4,7 @@
 import uuid
 from typing import Any
 
-from nova_accel import names, providers
+from nova_accel.model import names, providers
 from placement_sync import calls
 from tests.functional.sync import servers
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nova_accel import names
+from nova_accel.model import names
 from placement_sync import cli
 from tests.functional.sync import servers
 from tests.hosts import look

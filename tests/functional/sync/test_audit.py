@@ -10,8 +10,9 @@ from typing import Any
 import libvirt
 import pytest
 
-from nova_accel import names
-from nova_accel.host import privileged, published
+from nova_accel.host.execute import privileged
+from nova_accel.host.state import published
+from nova_accel.model import names
 from tests import simulated
 from tests.functional.sync import nova_standin, servers
 from tests.functional.sync.audit_site import (

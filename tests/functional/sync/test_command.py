@@ -9,9 +9,11 @@ import uuid
 
 import pytest
 
-from nova_accel import capture, model, names, providers
-from nova_accel import cli as inspect_cli
-from nova_accel.host import published
+from nova_accel import model
+from nova_accel.cli import cli as inspect_cli
+from nova_accel.discovery import capture
+from nova_accel.host.state import published
+from nova_accel.model import names, providers
 from placement_sync import cli, progress
 from tests.functional.sync import odd, servers
 from tests.functional.sync.sites import (

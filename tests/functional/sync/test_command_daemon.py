@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nova_accel import names
+from nova_accel.model import names
 from tests.functional.sync import servers
 from tests.functional.sync.sites import (
     CARD,

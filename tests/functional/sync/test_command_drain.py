@@ -8,8 +8,9 @@ import uuid
 
 import pytest
 
-from nova_accel import model, names, providers
-from nova_accel.host import published
+from nova_accel import model
+from nova_accel.host.state import published
+from nova_accel.model import names, providers
 from placement_sync import cli
 from tests.functional.sync import nova_standin, servers
 from tests.functional.sync.sites import (
@@ -252,7 +253,7 @@ def test_a_missing_state_dir_is_not_taken_for_nothing_drained(
 def test_without_a_nova_conf_a_state_dir_can_be_missing_too(
     site: Site, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nova_accel.conf.CONFIG_FILES", ())
+    monkeypatch.setattr("nova_accel.config.conf.CONFIG_FILES", ())
     missing = tmp_path / "missing"
     monkeypatch.setenv("OS_NOVA_ACCEL__STATE_DIR", str(missing))
     for words in (["drain"], ["undrain", CARD]):

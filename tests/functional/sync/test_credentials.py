@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from keystoneauth1 import loading
 
-from nova_accel import conf, errors
+from nova_accel import errors
+from nova_accel.config import conf
 from placement_sync import api, replies, service
 from tests.functional.sync import identity, servers
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from nova_accel import cli, names
+from nova_accel.cli import cli
+from nova_accel.model import names
 from tests.functional.sync.servers import Server
 
 PROFILE = "CUSTOM_VGPU_NVIDIA_T4_4Q"

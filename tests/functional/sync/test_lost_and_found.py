@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from nova_accel import inventory, model, names, policy, providers
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.inventory import inventory
+from nova_accel.model import names, providers
 from placement_sync import api, attempts, calls, service, sync
 from tests import strategies
 from tests.functional.sync import judge, lives, one_card, servers

@@ -8,7 +8,10 @@ import threading
 
 import pytest
 
-from nova_accel import errors, inventory, model, names, policy
+from nova_accel import errors, model
+from nova_accel.config import policy
+from nova_accel.inventory import inventory
+from nova_accel.model import names
 from placement_sync import api, calls, refusals, service, sync
 from tests import strategies
 from tests.functional.sync import faults, servers

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from nova_accel import cli, names
+from nova_accel.cli import cli
+from nova_accel.model import names
 from placement_sync import api, cloud
 from placement_sync import cli as sync_cli
 from tests.functional.sync import servers

@@ -10,7 +10,8 @@ import pytest
 from keystoneauth1 import session, token_endpoint
 from openstack import connection
 
-from nova_accel import errors, names, providers
+from nova_accel import errors
+from nova_accel.model import names, providers
 from placement_sync import api, calls, diff, remembered, service
 from tests.functional.sync import faults, servers
 from tests.functional.sync.one_card import (

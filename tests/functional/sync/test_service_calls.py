@@ -5,7 +5,8 @@ import uuid
 
 import pytest
 
-from nova_accel import errors, names, providers
+from nova_accel import errors
+from nova_accel.model import names, providers
 from placement_sync import api, calls, service
 from tests.functional.sync import servers
 from tests.functional.sync.one_card import (

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nova_accel import names, providers
+from nova_accel.model import names, providers
 from tests import strategies
 from tests.functional.sync import lives, servers
 from tests.functional.sync.test_lost_and_found import (

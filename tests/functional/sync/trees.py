@@ -10,7 +10,8 @@ import random
 import uuid
 from collections.abc import Iterable, Mapping
 
-from nova_accel import model, names, providers
+from nova_accel import model
+from nova_accel.model import names, providers
 
 CARDS = ("0000:3b:00.0", "0000:41:00.0", "0000:5e:00.0", "0000:af:00.0")
 # A device off the PCI bus: its name does not tell its address.

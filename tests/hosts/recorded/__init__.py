@@ -13,7 +13,7 @@ import json
 import pathlib
 from typing import Any
 
-from nova_accel.host import fs
+from nova_accel.host.sysfs import fs
 
 HERE = pathlib.Path(__file__).parent
 NAMES = tuple(sorted(p.name[:-8] for p in HERE.glob("*.json.gz")))

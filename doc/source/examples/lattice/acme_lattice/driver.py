@@ -9,9 +9,11 @@ Guests get VFs under the variant driver ``lattice_vfio_pci``.
 
 from collections.abc import Iterator, Sequence
 
-from nova_accel import actions, errors, model, names, pci, policy
-from nova_accel.host import sysfs
-from nova_accel.vendors import group
+from nova_accel import errors, model
+from nova_accel.config import policy
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import actions, names, pci
+from nova_accel.vendors.common import group
 
 _VENDOR, _PRODUCT = "f00d", "0100"
 _DRIVER, _GUEST_DRIVER = "lattice", "lattice_vfio_pci"

@@ -7,8 +7,11 @@ import pytest
 import simulated
 from acme_lattice import driver
 
-from nova_accel import actions, conformance, discovery, model, policy
-from nova_accel.host import fs, sysfs
+from nova_accel import conformance, model
+from nova_accel.config import policy
+from nova_accel.discovery import discovery
+from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.model import actions
 
 RULES = '{"address": "0000:5a:00.0", "use": "vf", "num_vfs": %d}'
 

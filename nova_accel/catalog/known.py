@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The facts that come with the library, as files beside its code.
+
+Use::
+
+    from nova_accel.catalog import known
+
+    facts = known.load().of_card(profile_names, "10de", "2235")
+    one = known.load().find("A40-8Q")
+
+``load`` reads the file once for the life of the process.
+"""
+
+import functools
+from importlib import resources
+
+from nova_accel.catalog import catalogue
+
+FILE = "nvidia_vgpu.json"
+
+
+@functools.cache
+def load() -> catalogue.Catalogue:
+    """Return the catalogue of NVIDIA's GPUs and vGPU types.
+
+    :raises MalformedError: the installed file is damaged.
+    """
+    return catalogue.parse(text())
+
+
+def text() -> str:
+    """Return the catalogue's file as it is installed."""
+    place = resources.files("nova_accel.catalog") / "data" / FILE
+    return place.read_text(encoding="utf-8")

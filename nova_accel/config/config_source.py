@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Switch the library on from nova.conf, wherever it is installed.
+
+Nova loads its compute driver from below ``nova.virt`` only. The wheel
+puts a package there, but an editable install, or a library installed
+beside a distribution's Nova, can't. With::
+
+    [DEFAULT]
+    config_source = accel
+
+    [accel]
+    driver = nova_accel
+
+oslo.config opens this source before Nova loads anything else. Opening it
+makes ``nova.virt.accel`` importable, and the source answers one question:
+``compute_driver``, where nova.conf itself doesn't set it. Other services
+may name the source too; nothing happens until one imports the driver.
+
+Nova 34 reads its configuration twice, first before it has chosen between
+threads and eventlet: this module imports the standard library and
+oslo.config, nothing else, and opening it twice is opening it once. And
+oslo.config imports every installed source as soon as one is named, so
+importing this module changes nothing.
+"""
+
+import importlib.util
+import logging
+import sys
+from collections.abc import Sequence
+from importlib import abc, machinery
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from oslo_config import cfg, sources
+
+LOG = logging.getLogger(__name__)
+
+# The logger of oslo.config, whose errors precede the service's own log, and
+# the logger of Nova's loader of compute drivers, which has one.
+_OSLO_CONFIG, _LOADER = "oslo_config.cfg", "nova.virt.driver"
+_NOT_LOADED = "could not load configuration from"
+
+SHIM = "nova.virt.accel"
+COMPUTE_DRIVER = "accel.AccelLibvirtDriver"
+
+
+class ShimFinder(abc.MetaPathFinder):
+    """Finds ``nova.virt.accel`` in this library's own directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
+    ) -> machinery.ModuleSpec | None:
+        """Return where the shim is; None for every other name."""
+        if fullname != SHIM:
+            return None
+        return importlib.util.spec_from_file_location(
+            fullname,
+            self._directory / "__init__.py",
+            submodule_search_locations=[str(self._directory)],
+        )
+
+
+def install_finder() -> None:
+    """Make ``nova.virt.accel`` importable; once, however often called.
+
+    The finder goes last, so a shim that the wheel laid into Nova's own
+    directory is preferred to it.
+    """
+    if any(isinstance(finder, ShimFinder) for finder in sys.meta_path):
+        return
+    packages = Path(__file__).resolve().parents[2]
+    sys.meta_path.append(ShimFinder(packages / "virt_hooks" / "shim"))
+
+
+class Source(sources.ConfigurationSource):
+    """Knows ``[DEFAULT] compute_driver`` and no other option."""
+
+    def get(
+        self, group_name: str | None, option_name: str, opt: cfg.Opt
+    ) -> tuple[Any, cfg.LocationInfo | None]:
+        """Return the value with its location, or oslo.config's no-value."""
+        in_default = group_name in (None, "DEFAULT")
+        if in_default and option_name == "compute_driver":
+            location = cfg.LocationInfo(cfg.Locations.user, __name__)
+            return COMPUTE_DRIVER, location
+        return sources._NoValue, None
+
+
+class DeferredLog(logging.Filter):
+    """Repeats messages about this source in nova-compute's log.
+
+    oslo.config opens sources before a service has a log. The messages are
+    logged with the first record of Nova's loader of compute drivers, so
+    only in nova-compute. A filter, not a handler: a handler would keep
+    oslo.config's own record from standard error.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._errors: list[str] = []
+        self._opened: list[cfg.ConfigOpts] = []
+
+    def install(self) -> None:
+        """See the records of both loggers; once, however often called."""
+        for name in (_OSLO_CONFIG, _LOADER):
+            logging.getLogger(name).addFilter(self)
+
+    def note_opened(self, conf: cfg.ConfigOpts) -> None:
+        """Remember a configuration that named this source."""
+        self._opened.append(conf)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep an error about the source, or log the messages so far."""
+        if record.name == _LOADER:
+            self._log()
+        elif str(record.msg).startswith(_NOT_LOADED):
+            group = record.args[0] if isinstance(record.args, tuple) else ""
+            message = record.getMessage()
+            if "accel" in str(group) and message not in self._errors:
+                self._errors.append(message)
+        return True
+
+    def _log(self) -> None:
+        messages, self._errors = self._errors, []
+        opened, self._opened = self._opened, []
+        for message in messages:
+            LOG.error("%s; accelerators are not offered", message)
+        drivers = {getattr(conf, "compute_driver", None) for conf in opened}
+        for driver in drivers - {None, COMPUTE_DRIVER}:
+            LOG.warning(
+                "[DEFAULT] compute_driver = %s precedes config_source:"
+                " accelerators are not offered; remove this line, or"
+                " config_source",
+                driver,
+            )
+
+
+_DEFERRED_LOG = DeferredLog()
+
+
+class Driver(sources.ConfigurationSourceDriver):
+    """The entry point ``nova_accel`` of ``oslo.config.driver``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        _DEFERRED_LOG.install()
+
+    def list_options_for_discovery(self) -> list[Any]:
+        """Return no options: naming the source is all there is to set."""
+        return []
+
+    def open_source_from_opt_group(
+        self, conf: cfg.ConfigOpts, group_name: str
+    ) -> sources.ConfigurationSource:
+        """Return the source, with ``nova.virt.accel`` importable."""
+        install_finder()
+        _DEFERRED_LOG.note_opened(conf)
+        return Source()

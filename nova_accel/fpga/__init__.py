@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bitstreams and their file formats, FPGA regions. No I/O."""

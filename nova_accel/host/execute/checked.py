@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may be an argument of a privileged function, and what may not.
+
+Each function returns what it was given, as what it was checked to be, and
+raises MalformedError for anything else: it comes from a process with
+fewer rights.
+"""
+
+import os
+import re
+
+from nova_accel import errors
+from nova_accel.model import actions, names, pci
+
+# Directory names in sysfs: a PCI address, "mtty", "0.0.0052", a type id,
+# a driver; and NVIDIA's names of GPU instances ("1g.5gb+me").
+_PART = re.compile(r"[0-9A-Za-z][0-9A-Za-z:._+-]*")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_SETTING = re.compile("vgpu_params|placement_id")
+# "key=value,key=value" in printable ASCII, or nothing; NVIDIA's driver
+# keeps at most 1024 bytes of it.
+_PARAMS = re.compile(r"[!-~ ]{0,1023}")
+# The character device of an FPGA's management engine, as Linux names it
+# (drivers/fpga/dfl.c, DFL_FPGA_FEATURE_DEV_FME) and as Intel's older
+# driver does.
+_NODE = re.compile(r"(dfl|intel-fpga)-fme\.[0-9]{1,9}")
+_SHA512 = re.compile(r"[0-9a-f]{128}")
+# Words of qat/cfg_services (ABI/testing/sysfs-driver-qat): "sym;asym".
+_SERVICES = re.compile(r"[a-z]{1,16}(;[a-z]{1,16}){0,7}")
+# The largest count sriov_numvfs takes (drivers/pci/iov.c: a u16).
+_MOST = 0xFFFF
+
+
+def root(text: object, own: str) -> None:
+    """Check that the caller means the root that this process works below."""
+    if text != own:
+        raise errors.MalformedError(
+            "root of Nova's privileged daemon",
+            str(text),
+            f"{own}, [nova_accel] root of the configuration files that the"
+            " daemon was started with (helper_command)",
+        )
+
+
+def part(text: object, what: str) -> str:
+    """Check one name of a path; ``what`` is the kind of it, for people."""
+    if ".." in str(text):
+        raise errors.MalformedError(
+            what, str(text), "one name without slashes"
+        )
+    return _matched(_PART, text, what, "one name without slashes")
+
+
+def uuid(text: object) -> str:
+    """Check an mdev's uuid."""
+    return _matched(_UUID, text, "mdev uuid", "a lower-case uuid")
+
+
+def address(text: object) -> str:
+    """Check a PCI address."""
+    if not isinstance(text, str) or not pci.is_address(text):
+        raise errors.MalformedError(
+            "PCI address", str(text), "DDDD:BB:SS.F in hexadecimal"
+        )
+    return text
+
+
+def is_uuid(text: object) -> bool:
+    """Return whether this names an mdev."""
+    return isinstance(text, str) and _UUID.fullmatch(text) is not None
+
+
+def count(number: object, what: str) -> int:
+    """Check a number that is small and not negative."""
+    if not isinstance(number, int) or not 0 <= number <= _MOST:
+        raise errors.MalformedError(what, str(number), f"0 to {_MOST}")
+    return number
+
+
+def seconds(number: object) -> float:
+    """Check how long something may take."""
+    most = actions.MOST_PROGRAM_S
+    if not isinstance(number, int | float) or not 0 < number <= most:
+        raise errors.MalformedError(
+            "time limit", str(number), f"seconds, up to {most}"
+        )
+    return number
+
+
+def vgpu_type(text: object) -> str:
+    """Check the number of a vGPU type."""
+    return _matched(_NUMBER, text, "vGPU type", "a number")
+
+
+def setting(text: object) -> str:
+    """Check the name of a vGPU's file that only root may read."""
+    return _matched(
+        _SETTING, text, "vGPU setting", "vgpu_params or placement_id"
+    )
+
+
+def params(text: object) -> str:
+    """Check the parameters of a vGPU."""
+    return _matched(
+        _PARAMS, text, "text of vgpu_params", "key=value,key=value"
+    )
+
+
+def node(text: object) -> str:
+    """Check the name of an FPGA's character device."""
+    return _matched(_NODE, text, "FPGA's device node", "dfl-fme.N")
+
+
+def services(text: object) -> str:
+    """Check the services of a QAT device."""
+    return _matched(
+        _SERVICES, text, "list of QAT services", "words like sym;asym"
+    )
+
+
+def sha512(text: object) -> str:
+    """Check the form of a digest."""
+    return _matched(
+        _SHA512, text, "SHA-512", "128 hexadecimal digits in lower case"
+    )
+
+
+def path(text: object) -> str:
+    """Check that this is an absolute path."""
+    if not isinstance(text, str) or "\0" in text or not os.path.isabs(text):
+        raise errors.MalformedError("path", str(text), "an absolute path")
+    return text
+
+
+def command(text: object) -> str:
+    """Check the path of an operator's command."""
+    if not isinstance(text, str) or not names.is_command(text):
+        raise errors.MalformedError(
+            "command", str(text), "an absolute path of plain characters"
+        )
+    return text
+
+
+def _matched(
+    form: re.Pattern[str], text: object, what: str, expected: str
+) -> str:
+    if not isinstance(text, str) or not form.fullmatch(text):
+        raise errors.MalformedError(what, str(text), expected)
+    return text

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serial numbers of the functions that servers were given as they are.
+
+A slot of a whole function, or of a VF, is its PCI address. After PCI buses
+were renumbered, or disks were swapped, another device has the address, and
+with it the data of another server. One note for each slot says which server
+has it, and which serial numbers its device had: that of an NVMe controller
+(drivers/nvme/host/sysfs.c, ``serial``), and the PCI Device Serial
+Number. A VF of an NVMe controller is known by the numbers of its PF and its
+own number there; other VFs have no data that outlasts their reset, and no
+numbers. A number that can't be read, as that of an NVMe controller that a
+guest has, is unknown, and never a reason to refuse.
+"""
+
+import dataclasses
+import logging
+import os
+from collections.abc import Mapping
+
+from nova_accel import errors
+from nova_accel.host.execute import privileged
+from nova_accel.host.state import notes
+from nova_accel.host.sysfs import fs, sysfs
+
+LOG = logging.getLogger(__name__)
+
+# Non-volatile memory controllers (PCI Code and ID Assignment, 1.9).
+_NVME_CLASS = "0x0108"
+Numbers = Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """A slot, the server that has it, and its device's serial numbers."""
+
+    address: str
+    reason: str = ""
+    when: str = ""
+    server: str | None = None
+    nvme: str | None = None
+    dsn: str | None = None
+
+    @property
+    def numbers(self) -> Numbers:
+        """Return the known serial numbers by kind."""
+        found = {"nvme": self.nvme or "", "dsn": self.dsn or ""}
+        return {kind: number for kind, number in found.items() if number}
+
+
+class Serials:
+    """Serial numbers by slot; for the holder of the card's lock."""
+
+    def __init__(self, state_dir: str, root: str = "/") -> None:
+        """Keep notes in ``serials`` below a directory.
+
+        :param root: the directory that holds ``sys``.
+        """
+        self.place = os.path.join(state_dir, "serials")
+        self._notes = notes.Notes(self.place, Assignment)
+        self._root = root
+
+    def check(self, server: str, address: str) -> None:
+        """Note the device of a server's slot, or refuse another device.
+
+        :raises ClaimError: the slot has another device than when the server
+            was given it, or the device of a slot of another server.
+        """
+        known = self._read()
+        found = read_numbers(self._root, address)
+        noted = known.get(address)
+        before: Numbers = {}
+        if noted is not None and noted.server == server:
+            before = noted.numbers
+            if reason := self._mismatch(address, before, found):
+                raise errors.ClaimError(server, reason)
+        if reason := self._moved(address, known, found):
+            raise errors.ClaimError(server, reason)
+        if found and found != before:
+            self._write(server, address, {**before, **found})
+        elif noted is not None and noted.server != server:
+            self.forget(address)
+
+    def objection(self, address: str) -> str:
+        """Return why a slot's device is not its last server's, or nothing."""
+        known = self._read()
+        if not known:
+            return ""
+        found = read_numbers(self._root, address)
+        noted = known.get(address)
+        before: Numbers = noted.numbers if noted else {}
+        return self._mismatch(address, before, found) or self._moved(
+            address, known, found
+        )
+
+    def forget(self, address: str) -> None:
+        """Remove the note on a slot that no server has any more."""
+        try:
+            self._notes.remove(address)
+        except (OSError, errors.UnreadableError) as error:
+            LOG.error(
+                "Can't remove the serial number of %s: %s", address, error
+            )
+
+    def _is_there(self, assignment: Assignment) -> bool:
+        """Return whether a slot still has its device.
+
+        Functions of one card, or all cards of a model, may share a number.
+        """
+        found = read_numbers(self._root, assignment.address)
+        return _is_same(assignment.numbers, found)
+
+    def _moved(
+        self, address: str, known: Mapping[str, Assignment], found: Numbers
+    ) -> str:
+        """Return why the device at an address belongs to another slot.
+
+        A note lasts until the device was scrubbed, so it counts whether or
+        not a server has the slot now: a server whose slot is not on the
+        host has no claim.
+        """
+        for other in known.values():
+            if (
+                other.address != address
+                and _is_same(other.numbers, found)
+                and not self._is_there(other)
+            ):
+                return (
+                    f"{address} is now the device ({_describe(found)}) that"
+                    f" server {other.server} had as {other.address}, and may"
+                    f" hold its data; {self._hint(other.address)}"
+                )
+        return ""
+
+    def _mismatch(self, address: str, before: Numbers, found: Numbers) -> str:
+        if not any(
+            before[kind] != found[kind] for kind in before.keys() & found
+        ):
+            return ""
+        return (
+            f"{address} is another device than the server was given: it has"
+            f" {_describe(found)}, the server's has {_describe(before)}; it"
+            f" may hold data of another server; {self._hint(address)}"
+        )
+
+    def _hint(self, address: str) -> str:
+        path = os.path.join(self.place, notes.name_of(address))
+        return (
+            "put the devices back, or give the host the PCI addresses that it"
+            f" had; only if the device was replaced on purpose, remove {path}"
+        )
+
+    def _read(self) -> Mapping[str, Assignment]:
+        try:
+            return self._notes.read()
+        except errors.UnreadableError as error:
+            LOG.error("Serial numbers of devices are not compared: %s", error)
+            return {}
+
+    def _write(self, server: str, address: str, numbers: Numbers) -> None:
+        assignment = Assignment(
+            address=address,
+            reason="a server was given this device",
+            when=notes.now(),
+            server=server,
+            nvme=numbers.get("nvme"),
+            dsn=numbers.get("dsn"),
+        )
+        try:
+            self._notes.write(assignment)
+        except OSError as error:
+            LOG.warning(
+                "Can't write the serial number of %s (%s): another device at"
+                " this address would not be noticed; make [nova_accel]"
+                " state_dir writable",
+                address,
+                error,
+            )
+
+
+def read_numbers(root: str, address: str) -> Numbers:
+    """Return the serial numbers of a function by kind; those unknown not.
+
+    The PCI serial number is beyond what users may read of configuration
+    space, so Nova's privileged daemon reads it.
+    """
+    host = sysfs.HostReader(source=fs.Disk(root))
+    try:
+        pf = host.target(address, "physfn")
+    except (errors.UnreadableError, errors.MalformedError):
+        return _read_own(host, root, address)
+    index = _vf_index(host, pf, address)
+    if not index:
+        return {}
+    return {
+        kind: f"{text} VF {index}"
+        for kind, text in _read_own(host, root, pf).items()
+    }
+
+
+def _vf_index(host: sysfs.HostReader, pf: str, address: str) -> str:
+    """Return a VF's number on its NVMe controller, empty for other VFs."""
+    try:
+        if not host.attribute(address, "class").startswith(_NVME_CLASS):
+            return ""
+        for name in host.names(pf):
+            index = name.removeprefix("virtfn")
+            if index != name and host.target(pf, name) == address:
+                return index
+    except (errors.UnreadableError, errors.MalformedError) as error:
+        LOG.debug("No serial number of VF %s: %s", address, error)
+    return ""
+
+
+def _read_own(host: sysfs.HostReader, root: str, address: str) -> Numbers:
+    number, dsn = privileged.read_serial(root, address)
+    if number:
+        LOG.debug("No PCI serial number of %s: errno %s", address, number)
+    found = {"nvme": _read_nvme(host, address), "dsn": dsn}
+    return {kind: text for kind, text in found.items() if text}
+
+
+def _read_nvme(host: sysfs.HostReader, address: str) -> str:
+    try:
+        for name in host.names(address, "nvme"):
+            return host.attribute(address, f"nvme/{name}/serial").strip()
+    except (errors.UnreadableError, errors.MalformedError):
+        pass
+    return ""
+
+
+def _is_same(one: Numbers, other: Numbers) -> bool:
+    return any(one[kind] == other[kind] for kind in one.keys() & other)
+
+
+def _describe(numbers: Numbers) -> str:
+    labels = {"nvme": "NVMe serial", "dsn": "PCI serial"}
+    return ", ".join(
+        f"{labels[kind]} {text}" for kind, text in sorted(numbers.items())
+    )

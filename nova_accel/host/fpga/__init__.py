@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading and programming FPGAs: Intel DFL, AMD Alveo."""

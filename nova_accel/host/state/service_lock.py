@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lock file of the nova-compute of a host.
+
+An old nova-compute in graceful shutdown may still spawn servers while its
+successor runs. Neither knows the servers of the other, and would remove
+their partitions as orphans. The older one has the lock; each successor
+holds a shared lock on a second file, by which the older one sees it. The
+locks are never released: the kernel does that when the process has ended,
+however it ends.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import threading
+import uuid
+
+from nova_accel.host.state import directories
+
+LOG = logging.getLogger(__name__)
+
+_NAME = "nova-compute.lock"
+_SUCCESSORS = "nova-compute.next"
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_MODE = 0o644
+# What a process id and a token take at most.
+_MOST = 64
+# Process ids are not unique across containers.
+_TOKEN = uuid.uuid4().hex
+
+
+class ServiceLock:
+    """Lock that one nova-compute of a host holds. Thread-safe."""
+
+    def __init__(self, state_dir: str) -> None:
+        """Use ``nova-compute.lock`` in a directory; nothing is locked yet."""
+        self.path = os.path.join(state_dir, _NAME)
+        self._descriptor: int | None = None
+        self._successor: int | None = None
+        self._is_logged = False
+        self._guard = threading.Lock()
+
+    def acquire(self) -> bool:
+        """Return whether no other nova-compute runs; never wait for one.
+
+        Where the file can't be locked at all, no other one is known: True.
+        """
+        with self._guard:
+            try:
+                if self._descriptor is not None:
+                    return self._is_last()
+                return self._acquire()
+            except OSError as error:
+                self._log(
+                    "Can't lock %s (%s): another nova-compute of this host"
+                    " would not be noticed; make [nova_accel] state_dir"
+                    " writable",
+                    self.path,
+                    error,
+                )
+                return True
+
+    def _acquire(self) -> bool:
+        place = os.path.dirname(os.path.abspath(self.path))
+        with directories.opened(place, is_made=True) as parent:
+            descriptor = os.open(_NAME, _FLAGS, _MODE, dir_fd=parent)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()} {_TOKEN}".encode(), 0)
+        except BlockingIOError:
+            text = os.pread(descriptor, _MOST, 0).decode("ascii", "replace")
+            os.close(descriptor)
+            holder, _, token = text.partition(" ")
+            if token == _TOKEN:  # an earlier service in this process
+                return self._is_last()
+            self._announce()
+            self._log(
+                "Another nova-compute of this host still runs (process %s,"
+                " which holds %s): orphaned partitions are not removed until"
+                " it has ended",
+                holder or "unknown",
+                self.path,
+            )
+            return False
+        except OSError:
+            os.close(descriptor)
+            raise
+        if self._is_logged:
+            LOG.warning("Locked %s: no other nova-compute runs", self.path)
+        self._descriptor, self._is_logged = descriptor, False
+        if self._successor is not None:
+            os.close(self._successor)
+            self._successor = None
+        return self._is_last()
+
+    def _announce(self) -> None:
+        """Let the older nova-compute know of this one."""
+        if self._successor is not None:
+            return
+        with contextlib.suppress(OSError):
+            descriptor = self._open_successors()
+            # Blocked by _is_last of the older one only, for an instant.
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            self._successor = descriptor
+
+    def _is_last(self) -> bool:
+        """Return whether no successor runs."""
+        descriptor = self._open_successors()
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._log(
+                "Another nova-compute of this host has started (it has locked"
+                " %s): orphaned partitions are not removed until one of them"
+                " has ended",
+                os.path.join(os.path.dirname(self.path), _SUCCESSORS),
+            )
+            return False
+        finally:
+            os.close(descriptor)
+        self._is_logged = False
+        return True
+
+    def _open_successors(self) -> int:
+        place = os.path.dirname(os.path.abspath(self.path))
+        with directories.opened(place, is_made=True) as parent:
+            return os.open(_SUCCESSORS, _FLAGS, _MODE, dir_fd=parent)
+
+    def _log(self, words: str, *arguments: object) -> None:
+        """Log a warning once."""
+        if not self._is_logged:
+            LOG.warning(words, *arguments)
+        self._is_logged = True

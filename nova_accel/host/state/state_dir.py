@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of [nova_accel] state_dir, where marks and claims are stored."""
+
+import contextlib
+import os
+import stat
+import tempfile
+
+from nova_accel import errors
+from nova_accel.config import conf
+from nova_accel.host.state import directories
+
+# The directories of notes below it.
+_NOTES = (
+    "faulted",
+    "drained",
+    "scrubbing",
+    "unreleased",
+    "serials",
+    "booked",
+    "acknowledged",
+)
+
+
+def check(settings: conf.Settings) -> None:
+    """Check that the directory can be written, and its notes be read.
+
+    It is created if it is missing.
+
+    :raises ConfigurationError: it can't be used; the error has the path
+        that failed, and the file that names the directory.
+    """
+    path = settings.bitstreams.state_dir
+    try:
+        with (
+            directories.opened(path, is_made=True),
+            tempfile.TemporaryFile(dir=path),
+        ):
+            pass
+        for name in _NOTES:
+            with contextlib.suppress(FileNotFoundError):
+                os.listdir(os.path.join(path, name))
+    except OSError as error:
+        raise settings.refusal(
+            "state_dir",
+            path,
+            f"can't be used ({_describe(path, error)}): faults, drains and"
+            " claims are not stored or not known; let the user of"
+            " nova-compute write there, or name another directory",
+        ) from error
+
+
+def check_named(flag: str, path: str) -> None:
+    """Check a state directory that an option of a command names.
+
+    :param flag: the option, as ``--state-dir``.
+    :raises MalformedError: the path is relative, or no directory.
+    """
+    if not os.path.isabs(path):
+        raise errors.MalformedError(
+            flag, path, "an absolute path, as /var/lib/nova/accel"
+        )
+    if not os.path.isdir(path):
+        raise errors.MalformedError(
+            flag,
+            path,
+            "a directory that exists and that this user can open;"
+            " nova-compute's is [nova_accel] state_dir in its nova.conf",
+        )
+
+
+def describe_missing(path: str) -> str:
+    """Return what to do about a directory that is missing, empty if not.
+
+    One that this user can't reach is not missing: reading its files fails
+    with the cause.
+    """
+    try:
+        if stat.S_ISDIR(os.stat(path).st_mode):
+            return ""
+    except PermissionError:
+        return ""
+    except OSError:
+        pass
+    return (
+        "is no directory, so devices that are set aside or drained are not"
+        " known; name the nova.conf of nova-compute with --config-file"
+    )
+
+
+def _describe(path: str, error: OSError) -> str:
+    reason = os.strerror(error.errno or 0)
+    # The file that was tried for the check has no meaning for an operator.
+    if os.path.dirname(str(error.filename)) == path:
+        name = os.path.basename(str(error.filename))
+        return f"{name}: {reason}" if name in _NOTES else reason
+    return reason

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads where a host's cards stand: root ports of sysfs, NVLinks of NVML.
+
+Nothing is read that describing the devices has not read already: the port
+is told by where a function's directory really is, the links by what NVML
+said when it was asked for the rest.
+"""
+
+import dataclasses
+from collections.abc import Collection
+
+from nova_accel import errors, model
+from nova_accel.geometry import locality
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import pci
+
+# Documentation/ABI/testing: sysfs-bus-pci.
+_FUNCTIONS = "/sys/bus/pci/devices"
+_NVIDIA = "10de"
+
+
+def read(
+    reader: sysfs.HostReader, devices: Collection[model.Device]
+) -> locality.Places:
+    """Return where devices stand; what can't be read is unknown there.
+
+    :param reader: what has read the host.
+    :param devices: all that were described of it.
+    """
+    cards = sorted(filter(pci.is_address, {_card(one) for one in devices}))
+    ports = {card: _port(reader, card) for card in cards}
+    return locality.Places(
+        ports={card: port for card, port in ports.items() if port},
+        links=_links(reader, devices),
+    )
+
+
+def _card(device: model.Device) -> str:
+    return device.parent or device.address
+
+
+def _port(reader: sysfs.HostReader, card: str) -> str:
+    """Return a card's root port, of a VF that of its PF; empty if unknown.
+
+    A VF may have another device number than its PF, so that on the root
+    bus only that tells the slot.
+    """
+    try:
+        function = reader.function(card)
+        physical = str(function.physfn or card) if function else card
+        return locality.parse_port(
+            reader.files.resolve(f"{_FUNCTIONS}/{physical}")
+        )
+    except errors.UnreadableError:
+        return ""
+
+
+def _links(
+    reader: sysfs.HostReader, devices: Collection[model.Device]
+) -> dict[str, locality.Links | None]:
+    """Return the NVLinks of NVIDIA's cards; None where nobody tells them.
+
+    Nobody does of a card that a guest has whole.
+    """
+    found: dict[str, locality.Links | None] = {
+        device.address: None
+        for device in devices
+        if device.vendor_id == _NVIDIA and pci.is_address(device.address)
+    }
+    gpus = _gpus(reader) if reader.gpus else frozenset()
+    for address, facts in reader.gpus.items():
+        known = locality.Links() if facts.is_mig else facts.links
+        found[address] = known and dataclasses.replace(
+            known, peers=known.peers & gpus
+        )
+    return found
+
+
+def _gpus(reader: sysfs.HostReader) -> frozenset[str]:
+    """Return the addresses of the GPUs that can have a peer.
+
+    They are this host's: in a virtual machine NVML tells addresses of the
+    machine below it. Those in MIG mode reach no other GPU (NVIDIA
+    Multi-Instance GPU User Guide, "No GPU to GPU P2P").
+    """
+    alone = {a for a, facts in reader.gpus.items() if facts.is_mig}
+    try:
+        functions = reader.functions()
+    except errors.UnreadableError:
+        return frozenset(reader.gpus.keys() - alone)
+    return frozenset(
+        str(function.address)
+        for function in functions
+        if function.vendor == _NVIDIA and function.is_display
+    ).difference(alone)

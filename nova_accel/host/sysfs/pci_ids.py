@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of PCI devices from the host's pci.ids (package hwdata or pci.ids).
+
+The names are for people. No trait is made of them: they change with each
+update of the package, and flavors require traits.
+"""
+
+import re
+from collections.abc import Collection
+
+from nova_accel import errors
+from nova_accel.host.sysfs import fs
+
+# "1002  Advanced Micro Devices, Inc. [AMD/ATI]" begins a vendor, and
+# "<tab>74a1  Aqua Vanjaram [Instinct MI300X]" is one of its devices.
+# Comments, subsystems and classes have other forms.
+_LINE = re.compile(r"(\t?)([0-9a-f]{4})  (\S.*)")
+_IN_BRACKETS = re.compile(r".*\[([^][]+)\]")
+_MAX_NAME = 100
+
+
+def read(files: fs.Files, ids: Collection[str]) -> dict[str, str]:
+    """Return the names of devices by ``vendor:device``.
+
+    Devices without a printable name of at most 100 characters are left
+    out; all of them where the host has no readable pci.ids.
+
+    :param ids: pairs of four hex digits in lower case, as ``1002:74a1``.
+    """
+    if not ids:
+        return {}
+    for path in fs.PCI_IDS:
+        try:
+            return parse(files.text(path), ids)
+        except errors.UnreadableError:
+            continue
+    return {}
+
+
+def is_name(value: object) -> bool:
+    """Return whether a value is a printable name of at most 100 characters."""
+    return (
+        isinstance(value, str)
+        and value.isprintable()
+        and len(value) <= _MAX_NAME
+    )
+
+
+def parse(text: str, ids: Collection[str]) -> dict[str, str]:
+    """Return the names in the text of a pci.ids, as ``read`` does.
+
+    A name in brackets is the one that is sold: ``Instinct MI300X`` of
+    ``Aqua Vanjaram [Instinct MI300X]``.
+    """
+    wanted = frozenset(ids)
+    found: dict[str, str] = {}
+    vendor = ""
+    for line in text.splitlines():
+        match = _LINE.fullmatch(line)
+        if match is None:
+            if line and line[0] not in "\t#":
+                vendor = ""  # classes, below all vendors
+            continue
+        if not match[1]:
+            vendor = match[2]
+        elif (key := f"{vendor}:{match[2]}") in wanted:
+            sold = _IN_BRACKETS.fullmatch(match[3])
+            name = sold[1] if sold else match[3]
+            if is_name(name):
+                found.setdefault(key, name)
+    return found

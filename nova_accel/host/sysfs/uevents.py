@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tells that something on a host has changed, without reading it."""
+
+from nova_accel import errors
+from nova_accel.host.sysfs import fs
+
+# Grows with each uevent (Documentation/ABI/testing/sysfs-kernel-uevent_seqnum,
+# lib/kobject_uevent.c): drivers bound, VFs and mdevs come and gone.
+_COUNT = "/sys/kernel/uevent_seqnum"
+
+
+def read_count(source: fs.Source) -> str | None:
+    """Return the kernel's count of uevents, None where it has none."""
+    try:
+        return fs.Files(source).text(_COUNT)
+    except errors.UnreadableError:
+        return None

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AMD's Alveo cards: which PCI functions make one, and what board it is."""
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+from nova_accel.host.fpga import xrt
+from nova_accel.host.sysfs import sysfs
+from nova_accel.model import names, pci
+from nova_accel.vendors.common import group
+
+VENDOR = "10ee"
+# Boards by product id of the management function, and the product ids of
+# their user functions (XRT, xocl/devices.h; 500c and 500d from pci.ids).
+_BOARDS: Mapping[str, tuple[str, str]] = {
+    "5000": ("U200", "5001"),
+    "5004": ("U250", "5005"),
+    "500c": ("U280", "500d"),
+    "5020": ("U50", "5021"),
+    "5028": ("", "5029"),
+    "5034": ("U2", "5035"),
+    "503c": ("U30", "503d"),
+    "5044": ("VCK5000", "5045"),
+    "5048": ("VCK5000", "5049"),
+    "504e": ("U26Z", "504f"),
+    "5050": ("U25", "5051"),
+    "5058": ("U55N", "5059"),
+    "505c": ("U55C", "505d"),
+    "5060": ("U50LV", "5061"),
+    "506c": ("U50C", "506d"),
+    "5074": ("X3522PV", "5075"),
+    "5078": ("V65", "5079"),
+    "5094": ("V70", "5095"),
+    "50b0": ("V70", "50b1"),
+    "50b4": ("V80", "50b5"),
+    "513c": ("U30", "513d"),
+}
+# Boards whose flash holds the factory's image only: they have no user
+# function (XOCL_MGMT_PCI_IDS, XBB_MFG; pci.ids, "Golden Image").
+_GOLDEN: Mapping[str, str] = {
+    "d000": "U200",
+    "d004": "U250",
+    "d00c": "U280",
+    "d020": "U50",
+    "d03c": "U30",
+    "d04c": "U25",
+}
+_MANAGERS = {user: manager for manager, (_, user) in _BOARDS.items()}
+GOLDEN = frozenset(_GOLDEN)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A card and its PCI functions.
+
+    ``address`` is the management function's and ``slot`` the user
+    function's, empty without one. ``manager`` and ``user`` are None for
+    what is on the bus and can't be read; ``others`` are further functions
+    in the same place.
+    """
+
+    address: str
+    slot: str
+    manager: pci.PciFunction | None
+    user: pci.PciFunction | None
+    others: tuple[str, ...] = ()
+
+    @property
+    def product(self) -> str:
+        """Return the management function's product id, empty if unknown."""
+        if self.manager is not None:
+            return self.manager.product
+        return _MANAGERS.get(self.user.product, "") if self.user else ""
+
+    @property
+    def vendor(self) -> str:
+        """Return the PCI vendor id."""
+        known = self.manager or self.user
+        return known.vendor if known else ""
+
+    @property
+    def driver(self) -> str | None:
+        """Return the management function's driver."""
+        return self.manager.driver if self.manager else group.UNKNOWN
+
+    @property
+    def numa_node(self) -> int | None:
+        """Return the NUMA node, None if the firmware names none."""
+        known = self.manager or self.user
+        return known.numa_node if known else None
+
+    @property
+    def is_managed(self) -> bool:
+        """Return whether the management driver has its function."""
+        return self.driver == xrt.MANAGEMENT_DRIVER
+
+    @property
+    def is_shown(self) -> bool:
+        """Return whether xocl has the user function."""
+        return self.user is not None and self.user.driver == xrt.USER_DRIVER
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Return the addresses of all functions but the managing one."""
+        return (*filter(None, (self.slot,)), *self.others)
+
+    def board(self, told: str) -> str:
+        """Return the board's name, empty if unknown.
+
+        :param told: what its drivers call it.
+        """
+        if self.product in _GOLDEN:
+            return _GOLDEN[self.product]
+        known, _ = _BOARDS.get(self.product, ("", ""))
+        return known or told.upper()
+
+    def identity(self) -> frozenset[str]:
+        """Return the traits of vendor, product and NUMA node."""
+        return names.identity_traits(self.vendor, self.product, self.numa_node)
+
+
+def find(host: sysfs.HostReader) -> Iterator[Card]:
+    """Yield the cards, one for each management function's place.
+
+    :raises UnreadableError: the PCI bus can't be listed.
+    """
+    for functions, unread in _places(host):
+        managers = [f for f in functions if _is_manager(f)]
+        users = [f for f in functions if _is_user(f)]
+        if managers:
+            yield _managed(managers[0], functions, unread)
+        elif users and (hidden := [a for a in unread if a < users[0].address]):
+            yield _card(hidden[0], None, users[0], functions, unread)
+
+
+def orphans(host: sysfs.HostReader) -> Iterator[pci.PciFunction]:
+    """Yield the user functions in whose place nothing manages a card.
+
+    :raises UnreadableError: the PCI bus can't be listed.
+    """
+    for functions, unread in _places(host):
+        if unread or any(map(_is_manager, functions)):
+            continue
+        yield from filter(_is_user, functions)
+
+
+def _places(
+    host: sysfs.HostReader,
+) -> Iterator[tuple[Sequence[pci.PciFunction], Sequence[pci.PciAddress]]]:
+    """Yield the functions that stand together, and those unreadable."""
+    found: dict[object, list[pci.PciFunction]] = collections.defaultdict(list)
+    for function in host.functions():
+        if function.physfn is None:
+            found[_place(function.address)].append(function)
+    unread: dict[object, list[pci.PciAddress]] = collections.defaultdict(list)
+    for name in sorted(filter(pci.is_address, host.unknown())):
+        address = pci.parse_address(name)
+        unread[_place(address)].append(address)
+    for place, functions in found.items():
+        yield functions, unread[place]
+
+
+def _place(address: pci.PciAddress) -> object:
+    return address.domain, address.bus, address.slot
+
+
+def _is_manager(function: pci.PciFunction) -> bool:
+    return function.driver == xrt.MANAGEMENT_DRIVER or (
+        function.vendor == VENDOR
+        and (function.product in _BOARDS or function.product in _GOLDEN)
+    )
+
+
+def _is_user(function: pci.PciFunction) -> bool:
+    return function.driver == xrt.USER_DRIVER or (
+        function.vendor == VENDOR and function.product in _MANAGERS
+    )
+
+
+def _managed(
+    manager: pci.PciFunction,
+    functions: Sequence[pci.PciFunction],
+    unread: Sequence[pci.PciAddress],
+) -> Card:
+    """Return the card that a function manages.
+
+    Its user function is the one known as such or, of cards this library
+    does not know, the next one of the same vendor.
+    """
+    rest = [
+        f
+        for f in functions
+        if f.vendor == manager.vendor and not _is_manager(f)
+    ]
+    user = next(filter(_is_user, rest), next(iter(rest), None))
+    return _card(manager.address, manager, user, functions, unread)
+
+
+def _card(
+    address: pci.PciAddress,
+    manager: pci.PciFunction | None,
+    user: pci.PciFunction | None,
+    functions: Sequence[pci.PciFunction],
+    unread: Sequence[pci.PciAddress],
+) -> Card:
+    rest = [a for a in unread if a != address]
+    slot = user.address if user else next(iter(rest), None)
+    everything = {*rest, *(f.address for f in functions)}
+    return Card(
+        address=str(address),
+        slot=str(slot or ""),
+        manager=manager,
+        user=user,
+        others=tuple(map(str, sorted(everything - {address, slot}))),
+    )
