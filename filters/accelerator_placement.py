@@ -11,7 +11,7 @@ from typing import Any
 from nova.scheduler.client import report
 
 from filters import questions
-from placement_sync import replies
+from placement_sync.client import replies
 
 
 def placement_getter(global_request_id: str | None = None) -> questions.Get:

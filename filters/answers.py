@@ -18,7 +18,7 @@ from filters.questions import (
     with_query,
 )
 from nova_accel.model import flavors, names
-from placement_sync import records
+from placement_sync.client import records
 
 # What each consumer has of a provider: units by class.
 Held = tuple[Mapping[str, int], ...]

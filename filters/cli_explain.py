@@ -11,7 +11,9 @@ from nova_accel import errors
 from nova_accel.catalog import known
 from nova_accel.cli import report
 from nova_accel.model import names
-from placement_sync import api, cli_options, cloud, lookup, wares
+from placement_sync.cli import cli_options
+from placement_sync.client import api
+from placement_sync.flavors import cloud, lookup, wares
 
 _NOBODY = 1
 _DISK = "DISK_GB"

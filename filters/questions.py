@@ -8,7 +8,7 @@ from urllib import parse
 
 from nova_accel import errors
 from nova_accel.model import flavors
-from placement_sync import records
+from placement_sync.client import records
 
 # The version Nova itself asks with in releases 32 to 34
 # (SAME_SUBTREE_VERSION in nova/scheduler/client/report.py). From 1.29 the

@@ -8,7 +8,7 @@ from typing import Any
 
 from filters import cards, explain, facts, fit, offered, questions, request
 from nova_accel.model import flavors
-from placement_sync import wares
+from placement_sync.flavors import wares
 
 # Nova's own default ([scheduler] max_placement_results).
 MOST_CANDIDATES = 1000

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from nova_accel import model
 from nova_accel.model import names
 from nova_accel.model.domains import Domain
-from placement_sync import facts, nova_types
+from placement_sync.audit import facts
+from placement_sync.client import nova_types
 from tests import strategies
 
 ROOT = strategies.ROOT

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from nova_accel.catalog import known
 from nova_accel.model import names
-from placement_sync import wares
+from placement_sync.flavors import wares
 
 HERE = "node1/0000:41:00.0@0"
 _NONE: Mapping[str, int] = MappingProxyType({})

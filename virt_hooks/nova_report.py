@@ -14,7 +14,8 @@ from nova import exception, objects
 
 from nova_accel import errors, model
 from nova_accel.model import names, providers
-from placement_sync import calls, diff
+from placement_sync.client import calls
+from placement_sync.sync import diff
 from virt_hooks import lifecycle, tree
 
 LOG = logging.getLogger(__name__)

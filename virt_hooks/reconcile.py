@@ -15,7 +15,9 @@ from nova_accel.config import conf
 from nova_accel.host.state import drains, notes
 from nova_accel.host.sysfs import udev
 from nova_accel.model import providers
-from placement_sync import api, heartbeat, loop, metrics, service, sync
+from placement_sync.client import api, service
+from placement_sync.daemon import heartbeat, loop, metrics
+from placement_sync.sync import sync
 from virt_hooks import lifecycle, nova_report
 
 LOG = logging.getLogger(__name__)

@@ -9,7 +9,8 @@ from typing import Any
 
 from nova_accel import model
 from nova_accel.model import names, providers
-from placement_sync import calls, diff
+from placement_sync.client import calls
+from placement_sync.sync import diff
 
 LOG = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ def nova_accel() -> int:
 
 def placement_sync() -> int:
     """Run ``placement-sync``; return its exit status."""
-    return run("placement_sync.cli")
+    return run("placement_sync.cli.cli")
 
 
 def run(module: str) -> int:

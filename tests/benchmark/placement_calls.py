@@ -25,7 +25,8 @@ from nova_accel.discovery import plugin, survey
 from nova_accel.host.sysfs import fs
 from nova_accel.inventory import inventory
 from nova_accel.model import names, providers
-from placement_sync import api, service, sync
+from placement_sync.client import api, service
+from placement_sync.sync import sync
 from tests.benchmark import hosts
 from tests.functional.sync import servers
 from tests.hosts import build

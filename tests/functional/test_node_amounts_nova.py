@@ -7,7 +7,8 @@ from nova import objects
 from nova.scheduler import utils
 
 from nova_accel.model import providers
-from placement_sync import node_amounts, nova_side, nova_types
+from placement_sync.audit import node_amounts
+from placement_sync.client import nova_side, nova_types
 
 CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_LICENCE")
 CHARGED = {"VGPU": 2, "CUSTOM_GPU_MEMORY_MB": 8192}

@@ -12,7 +12,8 @@ from nova.compute import provider_tree
 
 from nova_accel import model
 from nova_accel.model import names, providers
-from placement_sync import calls, diff
+from placement_sync.client import calls
+from placement_sync.sync import diff
 from tests import strategies
 from virt_hooks import tree
 

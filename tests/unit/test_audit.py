@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from nova_accel import model
 from nova_accel.model import names
 from nova_accel.model.providers import Inventory
-from placement_sync import audit, facts, findings, nova_types
-from placement_sync.facts import Source
-from placement_sync.findings import Kind
+from placement_sync.audit import audit, facts, findings
+from placement_sync.audit.facts import Source
+from placement_sync.audit.findings import Kind
+from placement_sync.client import nova_types
 from tests import audited
 from tests.audited import (
     CARDS,

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement_sync import audit, facts, findings
-from placement_sync.facts import Source
-from placement_sync.findings import Kind
+from placement_sync.audit import audit, facts, findings
+from placement_sync.audit.facts import Source
+from placement_sync.audit.findings import Kind
 from tests import audited
 
 Keys = set[tuple[Kind, str, str, str]]

@@ -6,7 +6,7 @@ from nova_accel.catalog import known
 from nova_accel.config import policy
 from nova_accel.inventory import inventory
 from nova_accel.model import names, providers
-from placement_sync import diff
+from placement_sync.sync import diff
 
 ROOT = providers.ProviderRoot(
     name="compute-1", uuid="11111111-1111-1111-1111-111111111111"

@@ -11,7 +11,7 @@ from filters import request
 from nova_accel import errors
 from nova_accel.catalog import known_kinds
 from nova_accel.model import flavors, names
-from placement_sync import flavor_specs
+from placement_sync.flavors import flavor_specs
 
 A40 = flavor_specs.Want(
     resources={"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192},

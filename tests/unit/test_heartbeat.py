@@ -11,7 +11,8 @@ import time
 import pytest
 
 from nova_accel import errors, model
-from placement_sync import calls, heartbeat
+from placement_sync.client import calls
+from placement_sync.daemon import heartbeat
 from tests import strategies
 from tests.states import CLAIMS, HOST, TREE
 

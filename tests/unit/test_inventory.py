@@ -10,7 +10,8 @@ from nova_accel.config import policy
 from nova_accel.geometry import packing
 from nova_accel.inventory import inventory
 from nova_accel.model import names, providers
-from placement_sync import calls, diff
+from placement_sync.client import calls
+from placement_sync.sync import diff
 from tests import shapes, strategies
 
 NO_RULES = policy.Policy()

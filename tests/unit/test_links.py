@@ -16,7 +16,7 @@ from nova_accel.host.sysfs import sysfs
 from nova_accel.inventory import inventory
 from nova_accel.model import names, providers
 from nova_accel.vendors import noop
-from placement_sync import diff
+from placement_sync.sync import diff
 from tests import strategies
 from tests.hosts import build, look
 

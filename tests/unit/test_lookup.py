@@ -5,7 +5,7 @@ import pytest
 
 from nova_accel.catalog import known
 from nova_accel.model import names
-from placement_sync import lookup, wares
+from placement_sync.flavors import lookup, wares
 from tests import clouds
 
 TYPES = wares.Types(known.load())

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from nova_accel import errors
 from nova_accel.host.state import drains, notes
-from placement_sync import loop
+from placement_sync.daemon import loop
 
 SETTLE_S = 0.05
 HOUR_S = 3600.0
@@ -316,7 +316,7 @@ if sys.argv[1] == "green":
     import eventlet
     eventlet.monkey_patch()
 from nova_accel import errors
-from placement_sync import loop
+from placement_sync.daemon import loop
 
 logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
 passes = []

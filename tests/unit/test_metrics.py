@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import errors, model
-from placement_sync import metrics, status
+from placement_sync.daemon import metrics, status
 
 parser: Any = pytest.importorskip("prometheus_client.parser")
 
@@ -325,7 +325,7 @@ GREEN = """
 import eventlet
 eventlet.monkey_patch()
 import threading, time, urllib.request
-from placement_sync import metrics, status
+from placement_sync.daemon import metrics, status
 
 made = metrics.Metrics(port=PORT)
 ticks = []

@@ -10,7 +10,8 @@ import dataclasses
 import pytest
 
 from nova_accel.model import providers
-from placement_sync import node_amounts, nova_types
+from placement_sync.audit import node_amounts
+from placement_sync.client import nova_types
 
 FLAVOR = nova_types.Flavor(
     vcpus=4,

@@ -7,7 +7,7 @@ import pytest
 
 from nova_accel.catalog import known
 from nova_accel.model import flavors, names
-from placement_sync import lookup, offers, wares
+from placement_sync.flavors import lookup, offers, wares
 from tests import clouds
 
 TYPES = wares.Types(known.load())

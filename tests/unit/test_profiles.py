@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from nova_accel.catalog import known, profiles
 from nova_accel.model import names
-from placement_sync import wares
+from placement_sync.flavors import wares
 from tests.hosts import look
 
 TYPES = wares.Types(known.load())

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from placement_sync import progress
+from placement_sync.cli import progress
 
 LINE = "nova-accel: waiting for a guest\n"
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel.model import names, providers
-from placement_sync import calls, diff, reserved
+from placement_sync.client import calls
+from placement_sync.sync import diff, reserved
 from tests import strategies
 
 ROOT = strategies.ROOT

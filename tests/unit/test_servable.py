@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from filters import offered, places
 from nova_accel.catalog import known
 from nova_accel.model import flavors, names
-from placement_sync import flavor_specs, lookup, servable, together, wares
+from placement_sync.flavors import (
+    flavor_specs,
+    lookup,
+    servable,
+    together,
+    wares,
+)
 from tests import clouds
 
 TYPES = wares.Types(known.load())

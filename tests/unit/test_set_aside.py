@@ -13,7 +13,7 @@ from nova_accel.config import conf, policy
 from nova_accel.host.state import quarantine
 from nova_accel.inventory import faults, inventory
 from nova_accel.model import names, providers
-from placement_sync import diff
+from placement_sync.sync import diff
 from tests import fpga
 
 

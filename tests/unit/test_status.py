@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nova_accel import errors, model
 from nova_accel.model import names, providers
-from placement_sync import status
+from placement_sync.daemon import status
 from tests import strategies
 from tests.states import CLAIMS, HOST, TREE, claim, tree
 

@@ -19,16 +19,10 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.model import providers
-from placement_sync import (
-    calls,
-    cli,
-    cli_daemon,
-    cli_options,
-    cli_pass,
-    heartbeat,
-    passes,
-    sync,
-)
+from placement_sync.cli import cli, cli_options, cli_pass, passes
+from placement_sync.client import calls
+from placement_sync.daemon import cli_daemon, heartbeat
+from placement_sync.sync import sync
 from tests.hosts import look
 
 ROOT = pathlib.Path(__file__).parents[2]

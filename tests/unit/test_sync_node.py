@@ -14,7 +14,7 @@ from nova_accel.discovery import survey
 from nova_accel.host.state import drains, published, quarantine
 from nova_accel.host.sysfs import fs
 from nova_accel.model import names, providers
-from placement_sync import node
+from placement_sync.cli import node
 from tests import simulated
 from tests.hosts import look
 from tests.lab import fakehost

@@ -12,7 +12,7 @@ from typing import Any
 
 from nova_accel import errors, model
 from nova_accel.model import flavors, names, providers
-from placement_sync import diff
+from placement_sync.sync import diff
 from tests.functional.agreement import judge, node, service, stranger
 
 #: What must never happen; all of it is counted and printed.

@@ -19,7 +19,7 @@ from placement.tests.functional.fixtures import placement
 from webob import Request
 
 from nova_accel.model import names, providers
-from placement_sync import calls
+from placement_sync.client import calls
 
 VERSION = "placement 1.39"
 OK = 300

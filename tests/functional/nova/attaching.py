@@ -10,7 +10,7 @@ from nova import context, objects
 
 from nova_accel.cli import cli
 from nova_accel.model import attached
-from placement_sync import nova_bus
+from placement_sync.client import nova_bus
 from tests.functional.nova import (
     operations,
     technologies,

@@ -8,7 +8,7 @@ from keystoneauth1 import loading
 from nova_accel.config import conf
 from nova_accel.host.state import drains
 from nova_accel.model import providers
-from placement_sync import sync
+from placement_sync.sync import sync
 from tests.functional.nova import base, writers
 
 AUTH = "admin_token"

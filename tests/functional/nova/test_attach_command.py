@@ -13,8 +13,8 @@ from nova.tests.functional.api import client
 
 from nova_accel.cli import cli
 from nova_accel.model import bus
-from placement_sync import nova_bus as client_bus
-from placement_sync import progress
+from placement_sync.cli import progress
+from placement_sync.client import nova_bus as client_bus
 from tests.functional.nova import (
     attaching,
     base,

@@ -7,7 +7,7 @@ import pytest
 from keystoneauth1 import exceptions
 from keystoneauth1.access import service_catalog
 
-from placement_sync import api, nova_bus
+from placement_sync.client import api, nova_bus
 from tests.functional.nova import attaching, base, technologies
 
 HOST = "http://cloud.example"

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 from nova import policy
 
-from placement_sync import nova_bus
+from placement_sync.client import nova_bus
 from tests.functional.nova import attaching, base, technologies
 from virt_hooks import nova_booking
 

@@ -12,7 +12,8 @@ import pytest
 
 from nova_accel.host.state import published
 from nova_accel.model import names
-from placement_sync import cli, heartbeat
+from placement_sync.cli import cli
+from placement_sync.daemon import heartbeat
 from tests.functional.nova import base, scheduled, syncing
 
 SMALL = base.vgpu_group("_A", "4Q")

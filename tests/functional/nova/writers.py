@@ -10,7 +10,10 @@ from typing import Any
 from nova_accel import model
 from nova_accel.config import conf
 from nova_accel.model import providers
-from placement_sync import api, loop, node, service, sync
+from placement_sync.cli import node
+from placement_sync.client import api, service
+from placement_sync.daemon import loop
+from placement_sync.sync import sync
 
 OUTSIDE = "outside"
 _CONFLICT = "409"
@@ -65,7 +68,7 @@ class Ledger(logging.Handler):
         self._loggers = [
             logging.getLogger(name)
             for name in (
-                "placement_sync.attempts",
+                "placement_sync.sync.attempts",
                 "virt_hooks.nova_report",
                 "virt_hooks.tree",
                 "placement.requestlog",
@@ -94,7 +97,7 @@ class Ledger(logging.Handler):
         elif record.levelno >= logging.INFO:
             name = threading.current_thread().name
             who = "nova-compute"
-            if record.name == "placement_sync.attempts":
+            if record.name == "placement_sync.sync.attempts":
                 who = OUTSIDE if name == OUTSIDE else "its pass"
             self.counts[f"changes by {who}"] += 1
             self.note(f"{who}: {text}")

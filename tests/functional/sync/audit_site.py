@@ -13,7 +13,7 @@ from nova_accel import model
 from nova_accel.host.execute import privileged
 from nova_accel.host.state import published
 from nova_accel.model import names
-from placement_sync import cli
+from placement_sync.cli import cli
 from tests.functional.sync import nova_standin, servers
 from tests.lab import fakehost
 from tests.simulated import GPU, OTHER, ROOT

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from placement_sync import api, service
+from placement_sync.client import api, service
 from tests.functional.sync import one_card, servers
 
 

@@ -19,7 +19,8 @@ import threading
 from collections.abc import Callable, Iterator
 from urllib import parse
 
-from placement_sync import api, attempts, service, sync
+from placement_sync.client import api, service
+from placement_sync.sync import attempts, sync
 from tests.functional.sync import trees
 
 STATUSES = ("409", "500", "503", "401")

@@ -5,7 +5,7 @@ import uuid
 from typing import Any
 
 from nova_accel.model import names, providers
-from placement_sync import calls
+from placement_sync.client import calls
 from tests.functional.sync import servers
 
 ROOT = str(uuid.UUID(int=1))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nova_accel.model import names
-from placement_sync import cli
+from placement_sync.cli import cli
 from tests.functional.sync import servers
 from tests.hosts import look
 

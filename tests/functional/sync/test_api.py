@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""placement_sync.api: what answers, and what doesn't."""
+"""placement_sync.client.api: what answers, and what doesn't."""
 
 import pickle
 import socket
@@ -11,7 +11,7 @@ from keystoneauth1 import session, token_endpoint
 from openstack import connection
 
 from nova_accel import errors
-from placement_sync import api
+from placement_sync.client import api
 from tests.functional.sync import odd, servers
 
 PATH = "/resource_providers?name=a"

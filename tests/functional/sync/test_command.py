@@ -14,7 +14,7 @@ from nova_accel.cli import cli as inspect_cli
 from nova_accel.discovery import capture
 from nova_accel.host.state import published
 from nova_accel.model import names, providers
-from placement_sync import cli, progress
+from placement_sync.cli import cli, progress
 from tests.functional.sync import odd, servers
 from tests.functional.sync.sites import (
     CARD,

@@ -28,7 +28,7 @@ from tests.functional.sync.sites import (
 
 # A process that takes longer than this has hung.
 SECONDS = 60.0
-COMMAND = (sys.executable, "-W", "ignore", "-m", "placement_sync.cli")
+COMMAND = (sys.executable, "-W", "ignore", "-m", "placement_sync.cli.cli")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from nova_accel import model
 from nova_accel.host.state import published
 from nova_accel.model import names, providers
-from placement_sync import cli
+from placement_sync.cli import cli
 from tests.functional.sync import nova_standin, servers
 from tests.functional.sync.sites import (
     CARD,

@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from placement_sync import api, calls, service, sync
+from placement_sync.client import api, calls, service
+from placement_sync.sync import sync
 from tests.functional.sync import judge, lives, servers, trees
 
 TREES = int(os.environ.get("NOVA_ACCEL_SYNC_TREES", "100"))

@@ -12,7 +12,7 @@ from keystoneauth1 import loading
 
 from nova_accel import errors
 from nova_accel.config import conf
-from placement_sync import api, replies, service
+from placement_sync.client import api, replies, service
 from tests.functional.sync import identity, servers
 
 PASSWORD_OPTIONS = f"""

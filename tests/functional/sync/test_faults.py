@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from nova_accel import errors
-from placement_sync import api, service, sync
+from placement_sync.client import api, service
+from placement_sync.sync import sync
 from tests.functional.sync import faults, judge, lives, servers, trees
 
 RUNS = int(os.environ.get("NOVA_ACCEL_SYNC_FAULTS", "66"))

@@ -10,7 +10,8 @@ from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.inventory import inventory
 from nova_accel.model import names, providers
-from placement_sync import api, attempts, calls, service, sync
+from placement_sync.client import api, calls, service
+from placement_sync.sync import attempts, sync
 from tests import strategies
 from tests.functional.sync import judge, lives, one_card, servers
 

@@ -12,7 +12,8 @@ from nova_accel import errors, model
 from nova_accel.config import policy
 from nova_accel.inventory import inventory
 from nova_accel.model import names
-from placement_sync import api, calls, refusals, service, sync
+from placement_sync.client import api, calls, service
+from placement_sync.sync import refusals, sync
 from tests import strategies
 from tests.functional.sync import faults, servers
 

@@ -9,8 +9,9 @@ import pytest
 
 from nova_accel.cli import cli
 from nova_accel.model import names
-from placement_sync import api, cloud
-from placement_sync import cli as sync_cli
+from placement_sync.cli import cli as sync_cli
+from placement_sync.client import api
+from placement_sync.flavors import cloud
 from tests.functional.sync import servers
 from tests.hosts import look
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What placement_sync.service reads, from the real Placement."""
+"""What placement_sync.client.service reads, from the real Placement."""
 
 import itertools
 import time
@@ -12,7 +12,8 @@ from openstack import connection
 
 from nova_accel import errors
 from nova_accel.model import names, providers
-from placement_sync import api, calls, diff, remembered, service
+from placement_sync.client import api, calls, remembered, service
+from placement_sync.sync import diff
 from tests.functional.sync import faults, servers
 from tests.functional.sync.one_card import (
     CARD,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The changes placement_sync.service makes, in the real Placement."""
+"""The changes placement_sync.client.service makes, in the real Placement."""
 
 import uuid
 
@@ -7,7 +7,7 @@ import pytest
 
 from nova_accel import errors
 from nova_accel.model import names, providers
-from placement_sync import api, calls, service
+from placement_sync.client import api, calls, service
 from tests.functional.sync import servers
 from tests.functional.sync.one_card import (
     CARD,

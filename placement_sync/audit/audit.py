@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What allocations, claims, domains and kernel say, compared.
+
+Unknown is not absent: a comparison of which one side is not known is not
+made, and the report says so.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+from placement_sync.audit import audit_devices, audit_placement, facts
+from placement_sync.audit.facts import Source
+from placement_sync.audit.findings import Finding, Gap, Kind, Report
+
+
+def compare(known: facts.Evidence) -> Report:
+    """Return everything that is wrong, as far as it can be told."""
+    world = facts.World(known)
+    findings: set[Finding] = set()
+    gaps = []
+    for check in _CHECKS:
+        gaps += [
+            Gap(
+                check=check.what,
+                source=source.value,
+                reason=known.unasked.get(source, "nobody was asked"),
+            )
+            for source in check.needs
+            if not known.has(source) or source in known.unasked
+        ]
+        if all(known.has(source) for source in check.needs):
+            findings |= set(check.find(world))
+    return Report(
+        findings=tuple(sorted(findings, key=_rank)), gaps=tuple(gaps)
+    )
+
+
+_KINDS = tuple(Kind)
+
+
+def _rank(finding: Finding) -> tuple[object, ...]:
+    return (_KINDS.index(finding.kind), *finding.key)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Check:
+    """One comparison: in words, whom it needs, and what makes it."""
+
+    what: str
+    needs: tuple[Source, ...]
+    find: Callable[[facts.World], Iterable[Finding]]
+
+
+_CHECKS = (
+    _Check(
+        "allocations that nobody has",
+        (
+            Source.ALLOCATIONS,
+            Source.SERVERS,
+            Source.MIGRATIONS,
+            Source.CLAIMS,
+            Source.DOMAINS,
+        ),
+        audit_placement.leaked,
+    ),
+    _Check(
+        "claims without allocations",
+        (
+            Source.CLAIMS,
+            Source.ALLOCATIONS,
+            Source.PROVIDERS,
+            Source.KERNEL,
+            Source.SERVERS,
+            Source.MIGRATIONS,
+        ),
+        audit_placement.unallocated,
+    ),
+    _Check(
+        "allocations of moves that ended",
+        (
+            Source.ALLOCATIONS,
+            Source.MIGRATIONS,
+            Source.CLAIMS,
+            Source.DOMAINS,
+            Source.KERNEL,
+        ),
+        audit_placement.ended,
+    ),
+    _Check(
+        "claims that the kernel has nothing of",
+        (Source.CLAIMS, Source.KERNEL),
+        audit_devices.unmade,
+    ),
+    _Check(
+        "allocations of devices that are gone",
+        (Source.ALLOCATIONS, Source.PROVIDERS, Source.KERNEL),
+        audit_placement.unbacked,
+    ),
+    _Check(
+        "claims that a running guest does not have",
+        (Source.CLAIMS, Source.DOMAINS, Source.MIGRATIONS),
+        audit_devices.ungiven,
+    ),
+    _Check(
+        "allocations that a running guest has nothing for",
+        (
+            Source.ALLOCATIONS,
+            Source.CLAIMS,
+            Source.DOMAINS,
+            Source.KERNEL,
+            Source.MIGRATIONS,
+        ),
+        audit_devices.unclaimed,
+    ),
+    _Check(
+        "devices in guests that nobody gave them to",
+        (
+            Source.DOMAINS,
+            Source.KERNEL,
+            Source.CLAIMS,
+            Source.ALLOCATIONS,
+            Source.MIGRATIONS,
+        ),
+        audit_devices.foreign,
+    ),
+    _Check(
+        "partitions that nobody has",
+        (
+            Source.KERNEL,
+            Source.DOMAINS,
+            Source.CLAIMS,
+            Source.ALLOCATIONS,
+        ),
+        audit_devices.orphans,
+    ),
+    _Check(
+        "providers of hosts that are gone",
+        (Source.EVERYWHERE, Source.HYPERVISORS),
+        audit_placement.gone,
+    ),
+    _Check(
+        "providers that stand for one device",
+        (Source.PROVIDERS, Source.KERNEL),
+        audit_placement.twice_provided,
+    ),
+    _Check(
+        "partitions that two servers have claims on",
+        (Source.CLAIMS,),
+        audit_devices.twice_claimed,
+    ),
+    _Check(
+        "devices that are in two domains",
+        (Source.DOMAINS, Source.KERNEL),
+        audit_devices.twice_given,
+    ),
+    _Check(
+        "allocations of servers that are elsewhere",
+        (Source.ALLOCATIONS, Source.SERVERS, Source.MIGRATIONS),
+        audit_placement.elsewhere,
+    ),
+)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients of Placement and Nova: REST and RPC."""

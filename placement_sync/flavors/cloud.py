@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All devices of ours in Placement, and the flavors in Nova."""
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+from urllib import parse
+
+from nova_accel import errors
+from nova_accel.model import names
+from placement_sync.client import api, calls, nova_side, records, service
+from placement_sync.flavors import flavor_specs, wares
+
+# What every host has of Nova's own. A bulk answer has the hosts that have
+# one unit left: who is out of the first is asked for by the next.
+_BULK_CLASSES = ("MEMORY_MB", "VCPU", "DISK_GB")
+# How often a trait is set on a provider that others change meanwhile.
+_ATTEMPTS = 5
+
+
+# -- Placement --------------------------------------------------------------
+
+
+def read(door: api.Door) -> wares.Cloud:
+    """Return all devices of ours, full ones and drained ones too.
+
+    Three requests, whatever the number of hosts. Hosts that have nothing
+    left of a class cost one more, once for all of them; a host without
+    Nova's inventories three for each device, and each device that is
+    drained, at fault or missing one.
+
+    :raises ServiceError: Placement can't be asked.
+    """
+    ours = _ours(door)
+    if not ours:
+        return wares.Cloud()
+    listed = {each.uuid: each for each in _list(door)}
+    found: dict[str, _Summary] = {}
+    for name in _BULK_CLASSES:
+        if not ours.keys() <= found.keys():
+            found |= _summaries(door, name)
+    for uuid in sorted(ours.keys() - found.keys()):
+        found[uuid] = _read_one(door, uuid)
+    devices = tuple(
+        _device(each, ours, listed, found)
+        for each in sorted(ours.values(), key=lambda each: each.name)
+    )
+    roots = {device.root for device in devices}
+    cloud = wares.Cloud(
+        devices=devices,
+        hosts={u: found[u].stock for u in roots & found.keys()},
+    )
+    out = {device.uuid for device in devices if device.is_out}
+    return with_totals(door, cloud, out)
+
+
+def with_totals(
+    door: api.Door, cloud: wares.Cloud, uuids: Collection[str]
+) -> wares.Cloud:
+    """Return the cloud, with all that some devices have, reserved or not.
+
+    One request for each.
+
+    :raises ServiceError: Placement can't be asked.
+    """
+    devices = tuple(
+        dataclasses.replace(d, stock=_whole(door, d))
+        if d.uuid in uuids
+        else d
+        for d in cloud.devices
+    )
+    return dataclasses.replace(cloud, devices=devices)
+
+
+def _whole(
+    door: api.Door, device: wares.Provider
+) -> Mapping[str, wares.Stock]:
+    used = {name: stock.used for name, stock in device.stock.items()}
+    return _stock(door, device.uuid, used)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Summary:
+    traits: frozenset[str]
+    stock: Mapping[str, wares.Stock]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Listed:
+    uuid: str
+    name: str
+    parent: str
+    root: str
+
+
+def _list(door: api.Door) -> list[_Listed]:
+    return door.read("/resource_providers", _parse_list)
+
+
+def _parse_list(body: Any) -> list[_Listed]:
+    return [
+        _Listed(
+            uuid=each["uuid"],
+            name=each["name"],
+            parent=each["parent_provider_uuid"] or "",
+            root=each["root_provider_uuid"],
+        )
+        for each in body["resource_providers"]
+    ]
+
+
+def _ours(door: api.Door) -> dict[str, _Listed]:
+    """Return our providers; none where nobody ever reported one."""
+    return {each.uuid: each for each in with_trait(door, names.OWNER_TRAIT)}
+
+
+def with_trait(door: api.Door, trait: str) -> list[_Listed]:
+    """Return the providers that have a trait, by name."""
+    path = f"/resource_providers?required={records.quoted(trait)}"
+    found = door.read_with_trait(path, trait, _parse_list) or []
+    return sorted(found, key=lambda each: each.name)
+
+
+def _summaries(door: api.Door, resource_class: str) -> dict[str, _Summary]:
+    """Return all of every host with one unit of a class left."""
+    query = {
+        "resources_HOST": f"{resource_class}:1",
+        "required_ACCEL": names.OWNER_TRAIT,
+        "same_subtree": "_HOST,_ACCEL",
+        "group_policy": "none",
+    }
+    path = f"/allocation_candidates?{parse.urlencode(query, safe=',:')}"
+    return door.read(path, _parse_summaries)
+
+
+def _parse_summaries(body: Any) -> dict[str, _Summary]:
+    return {
+        uuid: _Summary(
+            traits=frozenset(each["traits"]),
+            stock={
+                name: wares.Stock(
+                    total=s["capacity"], capacity=s["capacity"], used=s["used"]
+                )
+                for name, s in each["resources"].items()
+            },
+        )
+        for uuid, each in body["provider_summaries"].items()
+    }
+
+
+def _read_one(door: api.Door, uuid: str) -> _Summary:
+    """Return a provider that is in no bulk answer."""
+    usages = records.provider_path(uuid, "usages")
+    traits = records.provider_path(uuid, "traits")
+    used = door.read(usages, lambda b: dict(b["usages"]) if b else {})
+    return _Summary(
+        traits=door.read(traits, _parse_traits),
+        stock=_stock(door, uuid, used),
+    )
+
+
+def _parse_traits(body: Any) -> frozenset[str]:
+    return records.parse_traits(body) if body else frozenset()
+
+
+def _stock(
+    door: api.Door, uuid: str, used: Mapping[str, int]
+) -> dict[str, wares.Stock]:
+    path = records.provider_path(uuid, "inventories")
+    answer = door.read(path, records.parse_inventories)
+    return {
+        name: wares.Stock(
+            total=int(i.total * i.allocation_ratio),
+            capacity=int((i.total - i.reserved) * i.allocation_ratio),
+            used=used.get(name, 0),
+        )
+        for name, i in (answer[1] if answer else {}).items()
+    }
+
+
+def _device(
+    listed: _Listed,
+    ours: Mapping[str, _Listed],
+    everybody: Mapping[str, _Listed],
+    found: Mapping[str, _Summary],
+) -> wares.Provider:
+    top = listed
+    while top.parent in ours:
+        top = ours[top.parent]
+    root = everybody.get(listed.root)
+    model = {t for t in found[top.uuid].traits if _is_model(t)}
+    return wares.Provider(
+        uuid=listed.uuid,
+        name=listed.name,
+        host=root.name if root else listed.root,
+        root=listed.root,
+        card=top.uuid,
+        model=min(model, default=""),
+        traits=found[listed.uuid].traits,
+        stock=found[listed.uuid].stock,
+    )
+
+
+def _is_model(trait: str) -> bool:
+    return trait.startswith(names.MODEL_PREFIX)
+
+
+def ensure_trait(
+    placement: service.Placement,
+    providers: Iterable[str],
+    trait: str,
+    is_there: bool = True,
+) -> tuple[calls.Call, ...]:
+    """Give a trait to providers, or take it; return what was done.
+
+    Their other traits stay, also those that somebody else sets meanwhile.
+
+    :param providers: uuids.
+    :raises ServiceError: Placement can't be asked, or others change the
+        provider all the time.
+    """
+    made: list[calls.Call] = []
+    if is_there and not placement.known(frozenset({trait})):
+        made.append(calls.CreateTrait(name=trait))
+        placement.apply(made[0])
+    for uuid in providers:
+        change = frozenset({trait})
+        call = calls.ChangeTraits(
+            uuid=uuid,
+            name=uuid,
+            added=change if is_there else frozenset(),
+            removed=frozenset() if is_there else change,
+        )
+        made.append(call)
+        _apply(placement, call)
+    return tuple(made)
+
+
+def _apply(placement: service.Placement, call: calls.Call) -> None:
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            placement.apply(call)
+        except errors.ServiceError as error:
+            if not error.is_conflict or attempt == _ATTEMPTS:
+                raise
+        else:
+            return
+
+
+# -- Nova -------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Flavor:
+    """A flavor of Nova's; ``needs`` is what it takes, by resource class.
+
+    ``disk_gb`` is apart: a server that boots from a volume takes less.
+    """
+
+    id: str
+    name: str
+    specs: Mapping[str, str]
+    needs: Mapping[str, int]
+    disk_gb: int = 0
+
+
+def find_flavor(compute: api.Door, wanted: str) -> Flavor:
+    """Return the flavor of that id or, if there is none, of that name.
+
+    :raises MalformedError: Nova has no such flavor, or shows none.
+    :raises ServiceError: Nova can't be asked.
+    """
+    path = f"/flavors/{records.quoted(wanted)}"
+    if wanted and (found := compute.read(path, _one_flavor)) is not None:
+        return found
+    for flavor in flavors(compute):
+        if flavor.name == wanted:
+            return flavor
+    raise errors.MalformedError(
+        "flavor",
+        wanted,
+        "the name or the id of one that Nova has; see `openstack flavor list"
+        " --all`",
+    )
+
+
+def flavors(compute: api.Door) -> Iterator[Flavor]:
+    """Return all flavors, those of some projects only too.
+
+    :raises ServiceError: Nova can't be asked.
+    """
+    path = "/flavors/detail"
+    return nova_side.pages(
+        compute, path, "flavors", _flavor, {"is_public": "None"}
+    )
+
+
+def _one_flavor(body: Any) -> Flavor | None:
+    return None if body is None else _flavor(body["flavor"])
+
+
+def _flavor(body: Any) -> Flavor:
+    return Flavor(
+        id=body["id"],
+        name=body["name"],
+        specs=dict(body.get("extra_specs") or {}),
+        needs={"VCPU": int(body["vcpus"]), "MEMORY_MB": int(body["ram"])},
+        disk_gb=_disk_gb(body),
+    )
+
+
+def _disk_gb(body: Any) -> int:
+    """Return what a server takes that boots from an image.
+
+    As ResourceRequest of nova/scheduler/utils.py counts it.
+    """
+    swap_mb = int(body.get("swap") or 0)
+    ephemeral = int(body.get("OS-FLV-EXT-DATA:ephemeral") or 0)
+    return int(body.get("disk") or 0) + ephemeral + -(-swap_mb // 1024)
+
+
+def write_specs(
+    compute: api.Door, flavor: Flavor, change: flavor_specs.Change
+) -> None:
+    """Change a flavor's extra specs.
+
+    What is new goes first: Nova may refuse it, and then nothing is done.
+
+    :raises ServiceError: Nova refuses it.
+    """
+    path = f"/flavors/{records.quoted(flavor.id)}/os-extra_specs"
+    if change.added:
+        compute.post(path, {"extra_specs": dict(change.added)})
+    for key in change.removed:
+        compute.delete(f"{path}/{records.quoted(key)}")
