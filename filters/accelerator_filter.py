@@ -21,16 +21,11 @@ from nova.scheduler import filters as host_filters
 from nova.scheduler import request_filter, utils
 from oslo_log import log as logging
 
-from filters import (
-    accelerator_images,
-    cards,
-    explain,
-    facts,
-    fit,
-    request,
-)
-from filters.accelerator_cells import is_left, reader_of_cells
-from filters.accelerator_placement import placement_getter
+from filters import accelerator_images, request
+from filters.explain import explain
+from filters.fit import cards, facts, fit
+from filters.fit.accelerator_cells import is_left, reader_of_cells
+from filters.placement.accelerator_placement import placement_getter
 from nova_accel import errors
 from nova_accel.catalog import known
 from nova_accel.model import flavors

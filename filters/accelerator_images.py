@@ -13,7 +13,8 @@ from typing import Any
 
 from nova.image import glance
 
-from filters import kept, request
+from filters import request
+from filters.placement import kept
 from nova_accel import errors
 from nova_accel.fpga import bitstreams
 from nova_accel.model import names

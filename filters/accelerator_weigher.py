@@ -21,16 +21,11 @@ from nova.scheduler import utils
 from nova.scheduler import weights as host_weights
 from oslo_log import log as logging
 
-from filters import (
-    accelerator_images,
-    census,
-    facts,
-    offered,
-    request,
-    scores,
-)
+from filters import accelerator_images, offered, request, scores
 from filters.accelerator_filter import wanted_by
-from filters.accelerator_placement import placement_getter
+from filters.fit import facts
+from filters.placement import census
+from filters.placement.accelerator_placement import placement_getter
 from nova_accel.config import conf
 
 LOG = logging.getLogger(__name__)

@@ -20,7 +20,8 @@ from nova import context, objects
 from nova.scheduler import host_manager
 from nova.virt import hardware
 
-from filters import accelerator_cells, accelerator_filter, fit, offered
+from filters import accelerator_filter, offered
+from filters.fit import accelerator_cells, fit
 from nova_accel import model
 from nova_accel.model import flavors, names
 from tests import scheduled

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib import parse
 
-from filters import facts, offered
+from filters import offered
+from filters.fit import facts
 from nova_accel.model import flavors, names, providers
 
 # What Nova asks for: its [scheduler] max_placement_results.

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from filters import cards, fit, offered, request
+from filters import offered, request
+from filters.fit import cards, fit
 from nova_accel import model
 from nova_accel.catalog import catalogue, known, profiles
 from nova_accel.model import names

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 from urllib import parse
 
-from filters import facts, offered, request
+from filters import offered, request
+from filters.fit import facts
 from nova_accel.model import names
 
 MDEV = {"resources_A:CUSTOM_MDEV": "1"}

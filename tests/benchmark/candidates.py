@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import requests
 
-from filters import facts
+from filters.fit import facts
 from nova_accel.model import names
 from tests.benchmark import clouds, placement_calls
 from tests.functional.sync import servers

@@ -36,7 +36,8 @@ from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
-from filters import cards, fit, offered, request
+from filters import offered, request
+from filters.fit import cards, fit
 from nova_accel import model
 from nova_accel.catalog import known
 from nova_accel.config import policy

@@ -27,7 +27,8 @@ from nova import context, objects
 from nova.scheduler import host_manager
 from nova.scheduler.filters import numa_topology_filter
 
-from filters import accelerator_filter, facts
+from filters import accelerator_filter
+from filters.fit import facts
 from nova_accel.model import names
 from tests.benchmark import clouds, placement_calls
 from tests.functional import scheduling

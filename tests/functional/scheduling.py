@@ -24,7 +24,7 @@ from oslo_config import fixture as config_fixture
 from placement.tests.functional.fixtures import placement
 from requests import adapters
 
-from filters import facts
+from filters.fit import facts
 from nova_accel import model
 from nova_accel.model import names
 from tests import scheduled

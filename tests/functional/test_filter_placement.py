@@ -12,7 +12,9 @@ import pytest
 from nova import exception
 from nova.scheduler import request_filter
 
-from filters import accelerator_placement, facts, offered, request
+from filters import offered, request
+from filters.fit import facts
+from filters.placement import accelerator_placement
 from nova_accel.model import names
 from tests.functional import scheduling
 from tests.functional.scheduling import Cloud, Scheduler, flavor_specs

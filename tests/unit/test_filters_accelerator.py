@@ -6,7 +6,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from filters import facts, request
+from filters import request
+from filters.fit import facts
 
 pytest.importorskip("nova", reason="the scheduler's seam needs Nova")
 
@@ -16,7 +17,8 @@ from nova.scheduler import host_manager, request_filter
 from nova.scheduler.client import report
 from oslo_utils.fixture import uuidsentinel as uuids
 
-from filters import accelerator_filter, accelerator_placement
+from filters import accelerator_filter
+from filters.placement import accelerator_placement
 
 objects.register_all()
 

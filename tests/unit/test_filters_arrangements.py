@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from filters import arrangements, offered
+from filters import offered
+from filters.fit import arrangements
 from nova_accel import model
 from tests import scheduled
 from tests.scheduled import CARDS, KNOWN, card

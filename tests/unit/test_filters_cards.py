@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from filters import cards, offered
+from filters import offered
+from filters.fit import cards
 from nova_accel import model
 from nova_accel.geometry import occupancy, packing
 from nova_accel.host.nvml import nvml

@@ -11,7 +11,7 @@ from nova.objects import base, fields
 from nova.scheduler import host_manager
 from oslo_utils.fixture import uuidsentinel as uuids
 
-from filters import accelerator_cells, numa
+from filters.fit import accelerator_cells, numa
 
 objects.register_all()
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
 
-from filters import explain, offered, request
+from filters import offered, request
+from filters.explain import explain
 
 SPECS = {
     "resources_A:VGPU": "1",

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from filters import answers, cache, facts, offered, request
+from filters import offered, request
+from filters.fit import facts
+from filters.placement import answers, cache
 from nova_accel.model import names
 from tests import told
 

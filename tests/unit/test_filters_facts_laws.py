@@ -6,7 +6,8 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters import facts, request
+from filters import request
+from filters.fit import facts
 from tests import told
 
 cards = st.integers(0, 11).map("card{:02d}".format)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters import fit, numa, offered, request
+from filters import offered, request
+from filters.fit import fit, numa
 from nova_accel.model import flavors, names
 from tests import scheduled
 

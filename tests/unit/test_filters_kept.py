@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from filters import kept
+from filters.placement import kept
 from nova_accel import errors
 
 TIMES = kept.Times(fresh=60.0, retry=10.0, patience=60.0)

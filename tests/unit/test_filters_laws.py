@@ -9,7 +9,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters import fit, numa, offered, request
+from filters import offered, request
+from filters.fit import fit, numa
 from nova_accel import model
 from nova_accel.model import flavors, names
 from tests import scheduled

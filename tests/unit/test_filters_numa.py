@@ -3,7 +3,8 @@ import dataclasses
 
 import pytest
 
-from filters import numa, offered, places
+from filters import offered
+from filters.fit import numa, places
 from nova_accel.model import names
 
 TWO = numa.Cells(present=frozenset({0, 1}), roomy=frozenset({0, 1}))

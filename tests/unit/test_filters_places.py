@@ -3,7 +3,8 @@ import itertools
 
 import pytest
 
-from filters import offered, places
+from filters import offered
+from filters.fit import places
 from nova_accel.model import flavors, names
 
 DIFFERENT, NVLINK, PCIE, NUMA = (

@@ -5,7 +5,8 @@ import dataclasses
 
 import pytest
 
-from filters import fit, offered
+from filters import offered
+from filters.fit import fit
 from nova_accel import model
 from nova_accel.model import names
 from tests import scheduled

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from filters import cache, facts, offers
+from filters.fit import facts
+from filters.placement import cache, offers
 from tests import told
 
 

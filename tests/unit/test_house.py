@@ -26,7 +26,7 @@ EFFECTS = {"open", "print", "input", "exec", "eval", "__import__"}
 # Where everything may be caught, and why.
 SEAMS = {
     "filters/accelerator_images.py": "Nova's image API raises any client's",
-    "filters/accelerator_placement.py": "Nova's client raises anything",
+    "filters/placement/accelerator_placement.py": "Nova's client raises all",
     "filters/accelerator_weigher.py": "no order is worth a server not started",
     "nova_accel/conformance/asking.py": "a driver may raise anything",
     "nova_accel/discovery/discovery.py": "a driver may raise anything",

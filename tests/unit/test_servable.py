@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters import offered, places
+from filters import offered
+from filters.fit import places
 from nova_accel.catalog import known
 from nova_accel.model import flavors, names
 from placement_sync.flavors import (

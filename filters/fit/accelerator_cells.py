@@ -7,7 +7,8 @@ from typing import Any
 from nova import objects
 from nova.virt import hardware
 
-from filters import numa, offered
+from filters import offered
+from filters.fit import numa
 
 _SEVERAL = 2
 

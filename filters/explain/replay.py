@@ -6,7 +6,10 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from filters import cards, explain, facts, fit, offered, questions, request
+from filters import offered, request
+from filters.explain import explain
+from filters.fit import cards, facts, fit
+from filters.placement import questions
 from nova_accel.model import flavors
 from placement_sync.flavors import wares
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib import parse
 
 from filters import offered
-from filters.questions import (
+from filters.placement.questions import (
     Get,
     candidates_path,
     group_query,

@@ -5,7 +5,8 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from filters import answers, cache, offered, questions, request
+from filters import offered, request
+from filters.placement import answers, cache, questions
 from nova_accel import model
 from nova_accel.model import names
 

@@ -14,8 +14,9 @@ from collections.abc import (
 )
 from fractions import Fraction
 
-from filters import cards, numa, offered, places
+from filters import offered
 from filters import request as wanted
+from filters.fit import cards, numa, places
 from nova_accel.model import flavors, names
 
 # What speaks against candidates, in words, by who and what it is about: a

@@ -16,7 +16,8 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from filters import arrangements, empty_cards, offered
+from filters import offered
+from filters.fit import arrangements, empty_cards
 from nova_accel import model
 from nova_accel.catalog import catalogue
 from nova_accel.geometry import occupancy, packing

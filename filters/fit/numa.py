@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from filters import places
+from filters.fit import places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

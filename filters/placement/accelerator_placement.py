@@ -10,7 +10,7 @@ from typing import Any
 
 from nova.scheduler.client import report
 
-from filters import questions
+from filters.placement import questions
 from placement_sync.client import replies
 
 

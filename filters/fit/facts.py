@@ -12,15 +12,12 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 
-from filters import cards, fit, offered, request
-from filters.answers import (
-    fetch_provider,
-    fetch_taken,
-    fetch_who,
-)
-from filters.cache import Cache
-from filters.offers import Offers
-from filters.questions import (
+from filters import offered, request
+from filters.fit import cards, fit
+from filters.placement.answers import fetch_provider, fetch_taken, fetch_who
+from filters.placement.cache import Cache
+from filters.placement.offers import Offers
+from filters.placement.questions import (
     MICROVERSION,
     FactsError,
     Get,

@@ -9,7 +9,8 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 
-from filters import answers, kept, offered, questions
+from filters import offered
+from filters.placement import answers, kept, questions
 from nova_accel.model import flavors
 
 # Hosts get accelerators by somebody's hand, not while servers are placed.

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from filters import cards, facts, replay
+from filters.explain import replay
+from filters.fit import cards, facts
 from nova_accel import errors
 from nova_accel.catalog import known
 from nova_accel.cli import report

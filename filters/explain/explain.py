@@ -5,7 +5,8 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from filters import answers, offered, questions, request
+from filters import offered, request
+from filters.placement import answers, questions
 from nova_accel.model import flavors
 from nova_accel.model.names import PIN_PREFIX
 
