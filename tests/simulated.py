@@ -13,7 +13,8 @@ from nova_accel.vendors import mdev
 from nova_accel.vendors.nvidia import nvidia_mdev
 from tests import strategies
 from tests.lab import fakehost
-from virt_hooks import connection, lifecycle
+from virt_hooks.guest import connection
+from virt_hooks.spawn import lifecycle
 
 ROOT = strategies.ROOT
 GPU, OTHER = "0000:3b:00.0", "0000:af:00.0"

@@ -24,7 +24,8 @@ from nova_accel.model import actions, flavors, names
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
 from tests.simulated import ROOT
-from virt_hooks import connection, lifecycle, programming
+from virt_hooks.guest import connection
+from virt_hooks.spawn import lifecycle, programming
 
 PAC, SPLIT, BARE = "0000:5e:00.0", "0000:6e:00.0", "0000:7e:00.0"
 LEGACY, ALVEO = "0000:8e:00.0", "0000:9e:00.0"

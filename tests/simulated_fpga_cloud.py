@@ -29,7 +29,7 @@ from tests import (
     simulated_fpga_kernel,
 )
 from tests.simulated import ROOT
-from virt_hooks import lifecycle, programming
+from virt_hooks.spawn import lifecycle, programming
 
 FUNCTIONS = (site.A, site.B, site.C)
 BLANK = "eeeeeeee111111112222222233333333"

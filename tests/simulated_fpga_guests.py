@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable
 
 from tests import simulated_fpga_kernel
-from virt_hooks import connection
+from virt_hooks.guest import connection
 
 
 @dataclasses.dataclass
@@ -37,7 +37,7 @@ class Libvirt:
         self.domains: dict[str, Domain] = {}
 
     def use(self, is_running: bool = False) -> connection.HostdevUse:
-        """Return what virt_hooks.connection.read_hostdevs() would."""
+        """Return what virt_hooks.guest.connection.read_hostdevs() would."""
         return connection.HostdevUse(
             functions=frozenset(
                 name

@@ -13,7 +13,7 @@ from nova_accel.model import flavors, names
 from tests import simulated_fpga as site
 from tests.lab import fakehost
 from tests.simulated import ROOT, A, node
-from virt_hooks import lifecycle
+from virt_hooks.spawn import lifecycle
 
 GPU, SOUND = "0000:71:00.0", "0000:71:00.1"
 HELD, FLEX, FLEX_VF = "0000:72:00.0", "0000:4d:00.0", "0000:4d:00.1"

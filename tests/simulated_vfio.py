@@ -16,7 +16,7 @@ from nova_accel.model import actions, flavors, names
 from nova_accel.vendors.nvidia import nvidia_vfio
 from tests.lab import fakehost
 from tests.simulated import ROOT
-from virt_hooks import lifecycle, programming
+from virt_hooks.spawn import lifecycle, programming
 
 GPU, OTHER, BARE = "0000:3d:00.0", "0000:3e:00.0", "0000:3f:00.0"
 FIRST, SECOND = "0000:3d:00.4", "0000:3d:00.5"

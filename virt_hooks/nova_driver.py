@@ -22,29 +22,25 @@ from nova_accel import errors, model
 from nova_accel.config import conf
 from nova_accel.host.state import bookings
 from nova_accel.model import flavors, providers
-from virt_hooks import (
-    connection,
-    node,
-    nova_attach,
-    nova_bus,
+from virt_hooks.attach import nova_attach, nova_bus, nova_stay
+from virt_hooks.guest import connection, nova_guest
+from virt_hooks.instance import nova_images, slots, wanted
+from virt_hooks.operations import (
     nova_bypass,
-    nova_consumers,
-    nova_guest,
-    nova_images,
     nova_live,
     nova_moves,
     nova_rebuilt,
     nova_records,
-    nova_report,
     nova_start,
-    nova_stay,
     nova_suspend,
+)
+from virt_hooks.report import (
+    nova_consumers,
+    nova_report,
     nova_unallocated,
     reconcile,
-    recover,
-    slots,
-    wanted,
 )
+from virt_hooks.spawn import node, recover
 
 LOG = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from nova_accel.geometry import packing
 from nova_accel.inventory import inventory
 from nova_accel.model import names, providers
 
-# What the library can hand to a guest (virt_hooks/hostdev.py).
+# What the library can hand to a guest (virt_hooks/guest/hostdev.py).
 TECHNOLOGIES = frozenset({"mdev", "vendor-vfio"}) | model.UNDIVIDED
 
 # The profile of a partition of which nothing tells the type.

@@ -38,7 +38,7 @@ from nova_accel.host.sysfs import fs
 from nova_accel.inventory import inventory
 from nova_accel.model import providers
 from tests.benchmark import hosts, namespace
-from virt_hooks import tree
+from virt_hooks.report import tree
 
 ROOT = providers.ProviderRoot(name="node", uuid=str(uuid.UUID(int=1)))
 RUNS = 5

@@ -17,7 +17,7 @@ from nova_accel.host.state import quarantine
 from nova_accel.model import names
 from tests.campaign import life as lives
 from tests.campaign import world as worlds
-from virt_hooks import connection
+from virt_hooks.guest import connection
 
 LOG = logging.getLogger(__name__)
 

@@ -119,7 +119,7 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
                 "nova.virt.libvirt.LibvirtDriver.get_host_uptime",
                 lambda _: "0:00",
             ),
-            ("virt_hooks.nova_unallocated.CHECK_S", 0.0),
+            ("virt_hooks.report.nova_unallocated.CHECK_S", 0.0),
         ):
             self.useFixture(fixtures.MonkeyPatch(name, value))
 

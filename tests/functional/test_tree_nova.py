@@ -15,7 +15,7 @@ from nova_accel.model import names, providers
 from placement_sync.client import calls
 from placement_sync.sync import diff
 from tests import strategies
-from virt_hooks import tree
+from virt_hooks.report import tree
 
 ROOT = strategies.ROOT
 NOTHING = diff.Guard()

@@ -27,7 +27,7 @@ from tests.unit.test_hostdev import (
     VF,
     WHOLE,
 )
-from virt_hooks import connection, guest, hostdev, nodedev
+from virt_hooks.guest import connection, guest, hostdev, nodedev
 
 SCHEMAS = Path("/usr/share/libvirt/schemas")
 VERSION: int = libvirt.getVersion()

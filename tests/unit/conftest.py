@@ -10,7 +10,7 @@ import pytest
 from nova_accel.host.execute import privileged
 from tests import simulated
 from tests.lab import fakehost
-from virt_hooks import lifecycle
+from virt_hooks.spawn import lifecycle
 
 # None where Nova is not installed.
 privsep: Any = vars(privileged)["privsep"]

@@ -16,7 +16,8 @@ from nova_accel.vendors.nvidia import nvidia_vfio
 from tests import simulated_vfio
 from tests.lab import fakehost
 from tests.simulated_vfio import BARE, ENABLE, started
-from virt_hooks import connection, lifecycle
+from virt_hooks.guest import connection
+from virt_hooks.spawn import lifecycle
 
 
 @pytest.fixture(scope="module")

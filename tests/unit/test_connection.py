@@ -10,7 +10,7 @@ import pytest
 from nova_accel import errors
 from nova_accel.discovery import plugin
 from nova_accel.model import domains
-from virt_hooks import connection
+from virt_hooks.guest import connection
 
 FIRST = "83c32df7-d52e-4ec1-9668-1f3c7e4df107"
 SECOND = "83c32df7-d52e-4ec1-9668-1f3c7e4df108"

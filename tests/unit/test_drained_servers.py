@@ -24,7 +24,7 @@ from tests.simulated import (
     started,
     stopped,
 )
-from virt_hooks import lifecycle
+from virt_hooks.spawn import lifecycle
 
 Put = Callable[[], None]
 GROUPS = (asks(FOUR_Q),)

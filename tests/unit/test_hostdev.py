@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nova_accel import errors, model
 from nova_accel.model import flavors, pci
 from tests import strategies
-from virt_hooks import connection, guest, hostdev
+from virt_hooks.guest import connection, guest, hostdev
 
 OLD, NEW = 9_000_000, hostdev.FIRST_PCI_DISPLAY
 PLAIN = flavors.Options()

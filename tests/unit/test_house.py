@@ -35,14 +35,14 @@ SEAMS = {
     "nova_accel/discovery/plugin.py": "a vendor's driver may raise anything",
     "placement_sync/daemon/loop.py": "a pass runs all of the above, for ever",
     "placement_sync/client/nova_bus.py": "a bus raises its own errors",
-    "virt_hooks/arrange.py": "a vendor's driver may raise anything",
-    "virt_hooks/connection.py": "Nova's connection raises its own errors",
-    "virt_hooks/lifecycle.py": "whatever fails, its work is taken back",
-    "virt_hooks/nova_booking.py": "Nova's client raises anything",
-    "virt_hooks/nova_bypass.py": "servers without accelerators never fail",
-    "virt_hooks/nova_images.py": "Nova's image API raises any client's",
-    "virt_hooks/nova_report.py": "ours must never end a Nova service",
-    "virt_hooks/unmaking.py": "a vendor's driver may raise anything",
+    "virt_hooks/spawn/arrange.py": "a vendor's driver may raise anything",
+    "virt_hooks/guest/connection.py": "Nova's connection has its own errors",
+    "virt_hooks/spawn/lifecycle.py": "whatever fails, its work is taken back",
+    "virt_hooks/report/nova_booking.py": "Nova's client raises anything",
+    "virt_hooks/operations/nova_bypass.py": "other servers never fail",
+    "virt_hooks/instance/nova_images.py": "Nova's image API raises all",
+    "virt_hooks/report/nova_report.py": "ours must never end a Nova service",
+    "virt_hooks/spawn/unmaking.py": "a vendor's driver may raise anything",
 }
 # What packages have as names of their own.
 PACKAGE_IMPORTS = {

@@ -26,7 +26,7 @@ from tests.simulated import (
     started,
     stopped,
 )
-from virt_hooks import lifecycle
+from virt_hooks.spawn import lifecycle
 
 # -- made and unmade -------------------------------------------------------
 

@@ -20,7 +20,7 @@ from tests.simulated_scrub import (
     slot,
     started,
 )
-from virt_hooks import connection
+from virt_hooks.guest import connection
 
 pytestmark = pytest.mark.usefixtures("own_rights")
 SPEC = simulated_scrub.SPEC

@@ -21,7 +21,8 @@ from tests.simulated import (
     slot,
     stopped,
 )
-from virt_hooks import connection, lifecycle
+from virt_hooks.guest import connection
+from virt_hooks.spawn import lifecycle
 
 
 def test_a_slot_given_on_belongs_to_its_new_holder_alone(

@@ -30,7 +30,8 @@ from tests.simulated import (
     started,
     stopped,
 )
-from virt_hooks import connection, lifecycle
+from virt_hooks.guest import connection
+from virt_hooks.spawn import lifecycle
 
 # -- side by side ----------------------------------------------------------
 

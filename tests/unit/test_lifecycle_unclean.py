@@ -28,7 +28,8 @@ from tests.simulated_scrub import (
     slot,
     started,
 )
-from virt_hooks import connection, lifecycle, sweep
+from virt_hooks.guest import connection
+from virt_hooks.spawn import lifecycle, sweep
 
 pytestmark = pytest.mark.usefixtures("own_rights")
 SPEC = simulated_scrub.SPEC

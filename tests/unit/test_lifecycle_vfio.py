@@ -28,7 +28,8 @@ from tests.simulated_vfio import (
     type_by_hand,
     types,
 )
-from virt_hooks import connection, lifecycle
+from virt_hooks.guest import connection
+from virt_hooks.spawn import lifecycle
 
 TYPE = f"bus/pci/devices/{FIRST}/nvidia/current_vgpu_type"
 

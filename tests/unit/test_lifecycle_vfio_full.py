@@ -21,7 +21,7 @@ from tests.simulated_vfio import (
     started,
     types,
 )
-from virt_hooks import lifecycle
+from virt_hooks.spawn import lifecycle
 
 BIG = "CUSTOM_VGPU_NVIDIA_L40S_24Q"
 OTHER = "CUSTOM_VGPU_NVIDIA_L40S_24A"

@@ -15,7 +15,9 @@ from nova_accel.model import names, providers
 from tests import simulated
 from tests.lab import fakehost
 from tests.simulated import FOUR_Q, GPU, MTTY, OTHER, A, asks, slot
-from virt_hooks import connection, lifecycle, live_check, live_facts
+from virt_hooks.guest import connection
+from virt_hooks.operations import live_check, live_facts
+from virt_hooks.spawn import lifecycle
 
 THERE = providers.ProviderRoot(
     name="compute-2", uuid="2f2e3d4c-0000-4000-8000-000000000002"

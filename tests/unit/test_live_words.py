@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nova_accel import errors, model
 from nova_accel.claims import migratable
-from virt_hooks import live_words
+from virt_hooks.operations import live_words
 
 texts = st.text(max_size=8)
 versions = st.lists(st.integers(0, 99), max_size=3).map(tuple)

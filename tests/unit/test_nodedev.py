@@ -16,7 +16,7 @@ from nova_accel.model import actions, names
 from tests import strategies
 from tests.lab import fakehost
 from tests.simulated import GPU, slot
-from virt_hooks import connection, nodedev
+from virt_hooks.guest import connection, nodedev
 
 UUID = names.mdev_uuid(slot().provider, "slot-0")
 NAME = f"mdev_{UUID.replace('-', '_')}"

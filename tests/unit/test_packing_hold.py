@@ -15,7 +15,7 @@ from nova_accel.inventory import inventory
 from nova_accel.model import names, providers
 from tests import simulated, simulated_vfio, strategies
 from tests.lab import fakehost
-from virt_hooks import lifecycle
+from virt_hooks.spawn import lifecycle
 
 SMALL = "CUSTOM_VGPU_NVIDIA_T4_1Q"
 RULES = policy.Policy()

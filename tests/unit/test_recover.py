@@ -8,7 +8,8 @@ from nova_accel import model
 from nova_accel.claims import claims
 from nova_accel.model import names
 from tests import strategies
-from virt_hooks import book, connection, recover
+from virt_hooks.guest import connection
+from virt_hooks.spawn import book, recover
 
 ROOT = strategies.ROOT
 NOBODY = connection.HostdevUse()

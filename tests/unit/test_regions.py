@@ -11,7 +11,8 @@ from nova_accel.claims import claims
 from nova_accel.fpga import regions
 from nova_accel.model import flavors, names
 from tests import fpga
-from virt_hooks import connection, programming
+from virt_hooks.guest import connection
+from virt_hooks.spawn import programming
 
 OLD, NEW = map(names.function_trait, (fpga.OLD, fpga.NEW))
 HELD = connection.HostdevUse(functions=frozenset({fpga.CARD}))

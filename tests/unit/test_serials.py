@@ -16,7 +16,8 @@ from nova_accel.model import pci
 from tests.lab import fakehost
 from tests.simulated import A, B, stopped
 from tests.simulated_scrub import fault, give, resets, slot, started
-from virt_hooks import connection, lifecycle
+from virt_hooks.guest import connection
+from virt_hooks.spawn import lifecycle
 
 pytestmark = pytest.mark.usefixtures("own_rights")
 ONE, TWO, THREE = "0000:71:00.0", "0000:72:00.0", "0000:73:00.0"

@@ -23,7 +23,9 @@ from tests.simulated_scrub import (
     slot,
     started,
 )
-from virt_hooks import connection, lifecycle, nova_records
+from virt_hooks.guest import connection
+from virt_hooks.operations import nova_records
+from virt_hooks.spawn import lifecycle
 
 pytestmark = pytest.mark.usefixtures("own_rights")
 SPEC = simulated_scrub.SPEC

@@ -13,7 +13,7 @@ from nova_accel import errors
 from nova_accel.catalog import catalogue
 from nova_accel.config import device_spec
 from nova_accel.model import attached, strict_json
-from virt_hooks import live_words
+from virt_hooks.operations import live_words
 
 NOT_JSON = ("Infinity", "-Infinity", "NaN", "1e999", "-1e999", "[" * 10_000)
 VALUES = st.recursive(

@@ -18,7 +18,7 @@ from placement_sync.cli import node
 from tests import simulated
 from tests.hosts import look
 from tests.lab import fakehost
-from virt_hooks import lifecycle
+from virt_hooks.spawn import lifecycle
 
 ROOT = simulated.ROOT
 RULES = policy.Policy()

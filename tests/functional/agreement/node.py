@@ -23,7 +23,7 @@ from nova_accel.host.sysfs import fs, sysfs
 from nova_accel.inventory import inventory
 from nova_accel.model import flavors, names, providers
 from tests.lab import fakehost
-from virt_hooks import lifecycle
+from virt_hooks.spawn import lifecycle
 
 
 class Facts:

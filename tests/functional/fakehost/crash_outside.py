@@ -12,7 +12,7 @@ from typing import Any
 from nova_accel import model
 from tests import mortal
 from tests.lab import fakehost
-from virt_hooks import connection
+from virt_hooks.guest import connection
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nova-compute in small: production's accelerators, Nova's order of steps.
 
-What is built is what the driver builds (virt_hooks.node). Before each
+What is built is what the driver builds (virt_hooks.spawn.node). Before each
 write into the kernel, each change of the book and each word to Nova or
 libvirt the service tells that it is about to take this step, and dies
 there if it is told to.
@@ -21,7 +21,7 @@ from nova_accel.inventory import inventory
 from tests import mortal
 from tests.functional.fakehost import crash_outside, crash_technologies
 from tests.simulated import ROOT
-from virt_hooks import node
+from virt_hooks.spawn import node
 
 Record = crash_outside.Record
 

@@ -18,7 +18,7 @@ from nova_accel.model import providers
 from tests import strategies
 from tests.lab import fakehost
 from tests.lab.fakehost import nvml
-from virt_hooks import lifecycle
+from virt_hooks.spawn import lifecycle
 
 pytestmark = pytest.mark.fakehost
 

@@ -15,7 +15,7 @@ from nova_accel.inventory import faults
 from nova_accel.model import names
 from tests import simulated_fpga as site
 from tests.lab.fakehost import Controller
-from virt_hooks import lifecycle
+from virt_hooks.spawn import lifecycle
 
 pytestmark = pytest.mark.fakehost
 

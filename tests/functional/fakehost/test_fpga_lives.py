@@ -20,7 +20,7 @@ from tests import simulated_fpga as site
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
 from tests.simulated import ROOT
-from virt_hooks import lifecycle, programming
+from virt_hooks.spawn import lifecycle, programming
 
 pytestmark = pytest.mark.fakehost
 

@@ -14,7 +14,7 @@ from nova_accel.config import conf
 from tests import bitstream_files as files
 from tests.functional.images import glances
 from tests.functional.images.asking import Make, Set
-from virt_hooks import nova_images
+from virt_hooks.instance import nova_images
 
 CONF = nova.conf.CONF
 

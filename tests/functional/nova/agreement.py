@@ -12,7 +12,8 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_accel.model import names
 from tests.functional.nova import base, test_fpga
-from virt_hooks import connection, slots
+from virt_hooks.guest import connection
+from virt_hooks.instance import slots
 
 _VFIO = "vfio-pci"
 Held = dict[str, set[tuple[str, str]]]

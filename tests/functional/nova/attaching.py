@@ -17,7 +17,7 @@ from tests.functional.nova import (
     test_fpga,
     test_vfio,
 )
-from virt_hooks import wanted
+from virt_hooks.instance import wanted
 
 # What fits once more on a host of a technology, by that one's name.
 _MORE = {

@@ -18,7 +18,7 @@ from nova.tests.functional.libvirt import base
 from oslo_utils.fixture import uuidsentinel as uuids
 
 # Before Nova's fixtures forbid the import of the real libvirt.
-import virt_hooks.connection  # noqa: F401
+import virt_hooks.guest.connection  # noqa: F401
 from nova_accel.config import conf, config_source
 from nova_accel.host.execute import privileged
 from nova_accel.model import names
@@ -100,7 +100,7 @@ class AccelTestBase(base.ServersTestBase):
         privileged.run_here()
         self.useFixture(
             fixtures.MonkeyPatch(
-                "virt_hooks.connection.libvirt", fakelibvirt
+                "virt_hooks.guest.connection.libvirt", fakelibvirt
             )
         )
         self.useFixture(nova_fixtures.PrivsepFixture())

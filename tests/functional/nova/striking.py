@@ -21,9 +21,9 @@ _PACKAGES = (nova_accel, placement_sync, virt_hooks)
 # failures: both call nothing unguarded.
 GUARDS = frozenset(
     {
-        "virt_hooks.nova_bypass.accelerators_only",
-        "virt_hooks.nova_bypass.has_accelerators",
-        "virt_hooks.nova_report.logged",
+        "virt_hooks.operations.nova_bypass.accelerators_only",
+        "virt_hooks.operations.nova_bypass.has_accelerators",
+        "virt_hooks.report.nova_report.logged",
     }
 )
 OVERRIDES = frozenset(

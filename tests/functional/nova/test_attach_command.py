@@ -23,7 +23,7 @@ from tests.functional.nova import (
     test_fpga,
 )
 from tests.unit import test_progress
-from virt_hooks import nova_bus
+from virt_hooks.attach import nova_bus
 
 PROFILE = "T4-4Q"
 FOUR = base.vgpu_group("_A", "4Q")

@@ -20,7 +20,8 @@ from tests.functional.nova import (
     libvirtd,
     technologies,
 )
-from virt_hooks import nova_booking, nova_plug
+from virt_hooks.guest import nova_plug
+from virt_hooks.report import nova_booking
 
 PROFILE = "T4-4Q"
 

@@ -14,14 +14,10 @@ import pytest
 
 from nova_accel.model import attached
 from tests.functional.nova import attaching, base, releases, technologies
-from virt_hooks import (
-    lifecycle,
-    nova_attach,
-    nova_booking,
-    nova_mend,
-    nova_plug,
-    nova_unplug,
-)
+from virt_hooks.attach import nova_attach, nova_mend
+from virt_hooks.guest import nova_plug, nova_unplug
+from virt_hooks.report import nova_booking
+from virt_hooks.spawn import lifecycle
 
 PROFILE = "T4-4Q"
 # What each step is, and whether the attachment is whole once it is done.

@@ -13,7 +13,7 @@ from nova import policy
 
 from placement_sync.client import nova_bus
 from tests.functional.nova import attaching, base, technologies
-from virt_hooks import nova_booking
+from virt_hooks.report import nova_booking
 
 PROFILE = "T4-4Q"
 

@@ -12,7 +12,8 @@ import pytest
 from nova import objects
 
 from tests.functional.nova import base, moving, operations, striking
-from virt_hooks import nova_bypass, nova_driver
+from virt_hooks import nova_driver
+from virt_hooks.operations import nova_bypass
 
 SMALL = base.vgpu_group("_A", "4Q")
 # Of several hundred functions; Nova's harness ends a test after 10 minutes.

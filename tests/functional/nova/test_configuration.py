@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from nova_accel import errors
 from tests.functional.nova import base
-from virt_hooks import nova_start
+from virt_hooks.operations import nova_start
 
 SPEC = json.dumps({"vendor_id": "10de", "product_id": "1eb8"})
 OFF = json.dumps({"address": base.T4, "use": "off"})

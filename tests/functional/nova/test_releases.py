@@ -18,7 +18,7 @@ from tests.functional.nova import (
     releases,
     technologies,
 )
-from virt_hooks import nova_guest
+from virt_hooks.guest import nova_guest
 
 _VGPU = technologies.MDEV.small
 
@@ -63,7 +63,7 @@ class Releases(operations.OperationsTestBase):
                 raise libvirtd.failed("broken pipe", "SYSTEM_ERROR")
             return stock(*arguments)
 
-        self.stub_out("virt_hooks.nova_guest.is_holding", fail)
+        self.stub_out("virt_hooks.guest.nova_guest.is_holding", fail)
 
     def test_a_release_that_libvirt_interrupts(self) -> None:
         self.start_hosts("host1")

@@ -13,7 +13,7 @@ from nova import objects
 from nova.compute import vm_states
 
 from tests.functional.nova import base, libvirtd
-from virt_hooks import nova_guest
+from virt_hooks.guest import nova_guest
 
 STOCK = "libvirt.LibvirtDriver"
 

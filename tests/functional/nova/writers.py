@@ -69,8 +69,8 @@ class Ledger(logging.Handler):
             logging.getLogger(name)
             for name in (
                 "placement_sync.sync.attempts",
-                "virt_hooks.nova_report",
-                "virt_hooks.tree",
+                "virt_hooks.report.nova_report",
+                "virt_hooks.report.tree",
                 "placement.requestlog",
             )
         ]

@@ -13,7 +13,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
 
 # Before Nova's fixtures forbid the import of the real libvirt.
-import virt_hooks.connection  # noqa: F401
+import virt_hooks.guest.connection  # noqa: F401
 from nova_accel.config import conf, config_source
 from tests.functional.nova_own import chosen
 
@@ -66,7 +66,7 @@ class Switched(base.ServersTestBase):
             if id(finder) not in found:
                 self.addCleanup(sys.meta_path.remove, finder)
         for name, stand_in in (
-            ("virt_hooks.connection.libvirt", fakelibvirt),
+            ("virt_hooks.guest.connection.libvirt", fakelibvirt),
             (
                 "nova.tests.fixtures.libvirt.Connection.listAllDomains",
                 _list_domains,

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The provider tree in Nova's own report, and its reconciliation."""

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This compute node's accelerators, as nova.conf describes them."""
+
+from collections.abc import Callable
+from typing import Any
+
+from nova_accel.config import conf
+from nova_accel.discovery import plugin, snapshot, survey
+from nova_accel.host.bitstreams import bitstream_cache
+from nova_accel.host.execute import execute, privileged, serials
+from nova_accel.host.nvml import nvml, nvml_events
+from nova_accel.host.state import (
+    acknowledged,
+    drains,
+    published,
+    quarantine,
+    service_lock,
+)
+from nova_accel.host.sysfs import fs
+from nova_accel.inventory import health
+from virt_hooks.guest import connection
+from virt_hooks.spawn import lifecycle, programming
+
+# Where this machine's own kernel is; below any other root is a simulated
+# one, of which this machine's libvirt and NVML know nothing.
+_OWN = "/"
+
+
+def read_node(
+    options: Any, connect: Callable[[], Any]
+) -> lifecycle.Lifecycle:
+    """Return the accelerators of this host; nothing is read of it yet.
+
+    :param options: the service's parsed ``oslo_config.cfg.ConfigOpts``.
+    :param connect: returns the connection to this host's libvirt.
+    :raises ConfigurationError: a setting can't be used.
+    """
+    settings = conf.read_settings(options)
+    drivers = plugin.load(settings.drivers)
+    is_own = settings.root == _OWN
+
+    def read_gpus() -> nvml.Gpus:
+        # Of GPU instances NVML speaks to root only.
+        return privileged.read_gpus() if is_own else nvml.Gpus({})
+
+    kept = settings.bitstreams
+    faulted = quarantine.Quarantine(kept.state_dir)
+    if is_own:
+        read_gpus = nvml_events.listening(
+            read_gpus, lambda: health.gpus_in_use(shown.state), faulted
+        )
+    cache = bitstream_cache.Cache(kept.cache_dir, kept.limit)
+    found = survey.Survey(
+        fs.Disk(settings.root),
+        drivers,
+        settings.rules,
+        read_gpus,
+        faulted,
+        drains.Drains(kept.state_dir),
+    )
+    shown = snapshot.Snapshot(found)
+    found.seen_to = acknowledged.Acknowledged(kept.state_dir)
+    accel = lifecycle.Lifecycle(
+        drivers,
+        settings.rules,
+        execute.Executor(
+            settings.root,
+            nodedev=connection.NodeDevices(connect) if is_own else None,
+            read_gpus=read_gpus,
+            program_s=kept.seconds,
+        ),
+        shown,
+        found.look,
+        programming.Programming(faulted, cache.read_file),
+    )
+    accel.published = published.Published(kept.state_dir)
+    accel.serials = serials.Serials(kept.state_dir, settings.root)
+    accel.service_lock = service_lock.ServiceLock(kept.state_dir)
+    return accel
