@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The filter that nova-scheduler loads, and the reasons it gives.
+"""AcceleratorFilter, as nova-scheduler loads it.
 
 In nova.conf of nova-scheduler::
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which FPGA functions a request's bitstreams hold, as Glance tells.
+"""FPGA functions of a request's bitstreams, read from Glance.
 
 A flavor names an image; the regions that hold its function already need
 not be programmed. Glance is asked as the user of the request, once for an

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weigher that nova-scheduler loads: on which host a server starts.
+"""AcceleratorWeigher, as nova-scheduler loads it.
 
 In nova.conf of nova-scheduler::
 

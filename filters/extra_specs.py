@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The validators that Nova's API loads for our extra specs of flavors.
+"""Validators of ``accelerator:`` extra specs, as Nova's API loads them.
 
 Nova finds them by the entry point group ``nova.api.extra_spec_validators``
 and asks them whenever extra specs are written with microversion 2.86 or

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of the providers that allocation candidates name."""
+"""Providers and allocation candidates, as the filter judges them."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping

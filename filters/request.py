@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flavor asks of accelerators, read from its extra specs."""
+"""Accelerator groups of a request, parsed from its extra specs."""
 
 import dataclasses
 from collections.abc import Mapping

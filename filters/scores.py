@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well a host's accelerators suit a request: numbers from 0 to 1."""
+"""Scores of hosts for a request: numbers from 0 to 1."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong, each with what the operator should do next."""
+"""Exceptions of the library, each with a hint for the operator."""
 
 import errno as _errno
 import os

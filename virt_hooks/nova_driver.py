@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seam into Nova's libvirt driver.
+"""AccelLibvirtDriver: the overrides of Nova's libvirt driver.
 
 Every override calls the stock method and adds to it; none re-implements
 it. What fails here in a periodic path is logged and leaves the stock

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel explain``: why a flavor gets a card, or none."""
+"""``nova-accel explain``: why a flavor has a host, or has none."""
 
 import argparse
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why no host at all can serve a request, in words."""
+"""Reasons why Placement has no candidate for a request."""
 
 import dataclasses
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler would find for a flavor now, card by card."""
+"""Simulation of a scheduling request for a flavor, card by card."""
 
 import collections
 import dataclasses

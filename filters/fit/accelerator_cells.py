@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host's NUMA cells as nova-scheduler sees them, for one guest."""
+"""NUMA cells of a host, as nova-scheduler knows them, for one guest."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

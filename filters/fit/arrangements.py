@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether partitions can stand on a card together, wherever they stand.
+"""Feasibility of partitions on one card, for unknown places.
 
 What begins where nobody tells a scheduler, so every arrangement counts
 that the card's layout allows.

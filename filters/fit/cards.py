@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a card can still make, told from Placement alone.
+"""vGPU geometry of a card, as far as Placement tells it.
 
 A scheduler never sees the card. What consumers hold of it tells the sizes
 of its partitions, the catalogue how such sizes share a card, and the

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a filter knows of providers, and what it reads to know it.
+"""Provider data of a request: what is cached, and what is read again.
 
 What was read is remembered for the next request. One listing per request
 tells by the providers' generations what has changed since, and only that

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which allocation candidates fit, and in what order to try them."""
+"""Selection and order of the allocation candidates that fit."""
 
 import collections
 import dataclasses

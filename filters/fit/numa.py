@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether devices are where the guest will run."""
+"""NUMA affinity of devices and guests."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

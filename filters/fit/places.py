@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the devices of a candidate stand as near as a flavor wants."""
+"""NVLink and PCIe affinity of a candidate's devices."""
 
 import itertools
 import re

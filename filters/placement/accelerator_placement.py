@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement, asked with Nova's own client inside nova-scheduler.
+"""Getter for Placement that uses Nova's report client.
 
 The only door to Placement of what the scheduler loads. It logs in with
 [placement] of the nova.conf that the scheduler has anyway.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of Placement, and what its answers say."""
+"""Queries to Placement, and the parsers of their answers."""
 
 import dataclasses
 import functools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was read of providers, remembered from one request to the next."""
+"""LRU cache of provider data, by provider generation."""
 
 import collections
 import dataclasses

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which hosts have accelerators, and how they stand: for the weigher.
+"""Hosts with accelerators and their use, read in bulk for the weigher.
 
 Read in bulk, never host by host, and kept for a while.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was read elsewhere, kept for a while; whoever asks never waits long.
+"""TTL cache with a bounded wait; serves stale values while refreshing.
 
 For nova-scheduler, where what is asked (Placement, Glance) may be slow or
 gone, and a server must be placed all the same.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of the providers that a request's candidates name."""
+"""Reader of provider data: one listing, then only what has changed."""
 
 import dataclasses
 import threading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Placement is asked, and what it means when it doesn't answer."""
+"""Paths, queries and errors of requests to Placement."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

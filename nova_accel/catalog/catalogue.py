@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of NVIDIA's GPUs and their vGPU types before asking.
+"""Catalogue of NVIDIA's GPUs and vGPU types.
 
 A host tells which types a card has and which it can make now. How they
 share a card it doesn't tell: places under mixed sizes, kinds of GPU

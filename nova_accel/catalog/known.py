@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facts that come with the library, as files beside its code.
+"""Loader of the data files that come with the library.
 
 Use::
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of PCI devices that are recognised by their ids or their class.
+"""PCI ids and classes of known accelerators, and of devices that are none.
 
 Pure data. Ids are those of the kernel's drivers, which name them in their
 ``pci_device_id`` tables, and of pci.ids.

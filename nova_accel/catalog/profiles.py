@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mdev types say of themselves, read as profiles."""
+"""Profiles' names and sizes, parsed from names of mdev types."""
 
 import dataclasses
 import re

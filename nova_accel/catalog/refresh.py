@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host shows of vGPU types, held against the catalogue.
+"""Comparison of a host's vGPU types with the catalogue.
 
 What is new is added as far as it is known; what contradicts the catalogue
 is told, and stays as it is: people decide. Places under mixed sizes are

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's table of vGPU types, as its host driver ships it.
+"""Parser of vgpuConfig.xml, NVIDIA's table of vGPU types.
 
 ``vgpuConfig.xml`` lists every type the release knows, by the number that
 the kernel shows, and for each card how many of a type it takes. Numbers

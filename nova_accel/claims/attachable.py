@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices of a host can give one more profile, the best one first."""
+"""Devices of a host that can serve one more profile, best first."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which partition each slot that Nova handed out stands for."""
+"""Claims for the slots that Nova assigned to a server."""
 
 import collections
 import dataclasses

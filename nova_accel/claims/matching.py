@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices serve which groups of a flavor."""
+"""Assignment of a flavor's groups to devices, by backtracking."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether accelerators can move to another host while their guest runs.
+"""Checks whether accelerators can live-migrate to another host.
 
 Facts of both hosts go in, reasons against it come out. What can't be told
 of a host counts as a reason where the answer depends on it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New addresses for old ones, all at once, told one after another."""
+"""Order of PCI address changes in which no two devices collide."""
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to functions between two servers.
+"""Plan of how a function is scrubbed between two servers.
 
 Partitions are unmade and made anew, and FPGA regions blanked. Functions
 that are given as they are, a card's own or VFs, keep what the last server

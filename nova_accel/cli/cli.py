@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``nova-accel`` command: inspect a host, capture it, and what else.
+"""The ``nova-accel`` command: ``inspect``, ``capture``, ``heal``.
 
 Commands on the whole cloud come from other packages, by entry points.
 """

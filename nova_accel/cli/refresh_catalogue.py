@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring the catalogue of vGPU types up to date with a host.
+"""Update the catalogue of vGPU types from a host.
 
 For whoever keeps the library, on a host with a new driver or with an
 archive of one (``nova-accel capture``)::

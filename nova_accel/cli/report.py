@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host and its provider tree, for people and for programs."""
+"""A host and its provider tree, as text and as JSON."""
 
 import collections
 import dataclasses

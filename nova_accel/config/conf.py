@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the ``[nova_accel]`` group."""
+"""Options of the ``[nova_accel]`` group."""
 
 import dataclasses
 import difflib

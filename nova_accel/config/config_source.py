@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Switch the library on from nova.conf, wherever it is installed.
+"""oslo.config driver that sets ``compute_driver`` from nova.conf.
 
 Nova loads its compute driver from below ``nova.virt`` only. The wheel
 puts a package there, but an editable install, or a library installed

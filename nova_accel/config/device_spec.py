@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of a device_spec line, each checked with its mend."""
+"""Validators of the values of a ``device_spec`` line."""
 
 import re
 from collections.abc import Mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator allows: device_spec lines of nova.conf, parsed."""
+"""Parsed ``device_spec`` lines, and which of them applies to a device."""
 
 import dataclasses
 import enum

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check an installed vendor driver against hosts, by hand or in CI."""
+"""``python -m nova_accel.conformance``: check a vendor driver."""
 
 import argparse
 import logging

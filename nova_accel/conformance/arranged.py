@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a driver arranges where nothing has to be arranged."""
+"""Checks of ``plan_arrange`` where nothing has to be arranged."""
 
 import dataclasses
 from collections.abc import Iterator

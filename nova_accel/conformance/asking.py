@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver asked: its answer, its failure, and what it did besides."""
+"""Calls of a driver: its answer, its errors, its side effects."""
 
 import contextlib
 import dataclasses

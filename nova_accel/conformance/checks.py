@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A vendor driver asked everything that the library relies on."""
+"""All checks of the conformance suite, run on one driver."""
 
 import dataclasses
 import os

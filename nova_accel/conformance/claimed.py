@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a driver plans for the servers that its devices could have."""
+"""Checks of plans for the claims that a driver's devices allow."""
 
 import dataclasses
 import functools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with one device that a driver described, by rule."""
+"""Rules for one device that a driver described."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a conformance test finds."""
+"""Findings of the conformance suite."""
 
 import dataclasses
 

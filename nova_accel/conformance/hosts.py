@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with all that a driver described of a host."""
+"""Rules for all devices that a driver described of one host."""
 
 import collections
 from collections.abc import Collection, Iterable, Iterator, Sequence

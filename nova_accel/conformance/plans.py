@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with the actions that a driver planned."""
+"""Rules for the actions that a driver planned."""
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host of which one file can't be read, and what a driver makes of it."""
+"""Checks with one unreadable file of a host at a time."""
 
 import dataclasses
 import errno

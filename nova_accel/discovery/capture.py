@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What discovery reads of a host, packed to be read again elsewhere.
+"""Archive of what discovery reads of a host.
 
 An archive holds the files that were read, the names that were listed and
 what NVML said, nothing else: no serial number, no udev database, and of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One look at a host: every driver asked, every failure isolated."""
+"""One reading of a host: each driver called, each failure isolated."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vendor drivers: their protocol, and how installed ones are found."""
+"""Protocol of vendor drivers, and the loader of entry points."""
 
 import argparse
 import importlib.metadata

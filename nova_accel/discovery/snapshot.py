@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host as it was last read, for callers that must not wait."""
+"""Last reading of the host, for callers that must not wait."""
 
 import logging
 import threading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readings of one host, each as small as it may be.
+"""Change detection: which devices of a host must be read again.
 
 A whole reading looks at every file once. What can have changed since is
 told by three things: the kernel counts the uevents it sends, vGPU types of

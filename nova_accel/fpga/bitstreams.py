@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be loaded into FPGAs: an image's facts and a file's content."""
+"""Checks of bitstreams: Glance image properties and file contents."""
 
 import dataclasses
 import hashlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intel's green bitstream files: what their header says.
+"""Parser of the header of Intel's green bitstream files.
 
 A file is sixteen bytes of magic, the length of the metadata (32 bits,
 little endian), the metadata (JSON), and behind it what the FPGA takes

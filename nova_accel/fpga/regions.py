@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What flavors want of FPGA regions, and whether regions have it."""
+"""FPGA regions and the groups of flavors that they can serve."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping

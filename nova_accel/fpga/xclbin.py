@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AMD's container of FPGA bitstreams, xclbin: who it is and fits where.
+"""Parser of the header of xclbin files, AMD's FPGA containers.
 
 Use::
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the GPU instances of a device in MIG mode leave room for.
+"""Capacity of a GPU in MIG mode for further GPU instances.
 
 A partition stands in one instance of its profile's kind, beside others of
 its own size (framebuffer) only. Where instances may be made for claims,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's equal-size and mixed-size modes leave room for."""
+"""Capacity of a GPU in equal-size and in mixed-size mode."""
 
 from collections.abc import Iterable
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where devices stand, and how near to each other.
+"""PCIe root ports and NVLinks of devices, and their distances.
 
 What stands below one PCIe root port reaches each other without crossing
 the root complex. What has an NVLink in common needs no PCIe at all.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Occupancy of a card: where its partitions are, written as traits.
+"""Traits that tell the places of a card's partitions.
 
 Allocations say how many partitions of which size a card holds. Whether
 several more fit depends on where these are, which only the host knows, so

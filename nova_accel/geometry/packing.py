@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What still fits on a device beside what has been cut from it.
+"""Remaining capacity of a device, in all layouts.
 
 Four things bound it: the device's own word (``Profile.available``), its
 counters, its slots and limits, and the geometry of its layout.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic of places: what is open, how many fit, which one to take.
+"""Arithmetic of spans: free ones, how many fit, which one to take.
 
 What is taken of a region is a bit mask, one bit for each unit.
 """

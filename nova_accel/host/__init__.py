@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host, read and changed: the only code that opens sysfs."""
+"""Reads and changes of the host: the only code that opens sysfs."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices set aside: something went wrong, or their operator says so."""
+"""Fault and drain marks, put onto devices."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping

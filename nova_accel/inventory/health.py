@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices are ill, told from what the kernel and NVML count.
+"""Health of devices, judged from what the kernel and NVML count.
 
 A device is ill where its hardware gave up on something, not where its
 user did something wrong. It takes no new server then; those that run on

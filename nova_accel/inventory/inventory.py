@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The provider tree that a host's devices make on paper."""
+"""Provider tree of a host, computed from its devices and claims."""
 
 import fnmatch
 from collections.abc import Collection, Iterable, Mapping

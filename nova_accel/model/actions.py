@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every change made to a host, as a value with its undo.
+"""Changes of a host, as values.
 
 An action says what shall be, not what to do: one whose effect is there
 already is done. ``str()`` gives the words of the log.

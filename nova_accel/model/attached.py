@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What servers were given beside their flavor, as it is remembered.
+"""Hot-attached profiles, as JSON in a server's system_metadata.
 
 Nova keeps some words of a server that no user sees, its system metadata.
 There stands what was attached to it, as JSON cut into pieces that fit.

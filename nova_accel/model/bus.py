@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where on Nova's message bus nova-compute is asked for accelerators."""
+"""Topic, namespace and version of nova-compute's RPC endpoint."""
 
 # A topic of our own beside Nova's: a queue for each host, as Nova's has.
 TOPIC = "nova-accel"

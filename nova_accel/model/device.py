@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of the house: devices, profiles, partitions and claims."""
+"""Devices, profiles, partitions, slots and claims."""
 
 import dataclasses
 import enum

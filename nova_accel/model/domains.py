@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a guest has of its host, whoever tells it."""
+"""Accelerators of one libvirt domain."""
 
 import dataclasses
 

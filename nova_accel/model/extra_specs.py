@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every ``accelerator:`` extra spec of a flavor: the one table of them.
+"""Table of all ``accelerator:`` extra specs.
 
 Nova's validators (filters.extra_specs) and the page of reference are made
 of it, and it is made of what flavors reads.

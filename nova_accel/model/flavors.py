@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flavor asks for, read from its extra specs."""
+"""Request groups and options, parsed from a flavor's extra specs."""
 
 import dataclasses
 import enum

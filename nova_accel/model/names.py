@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every name and id this library makes up, each made in one place."""
+"""Names of traits, classes and providers; UUIDs of providers and mdevs."""
 
 import re
 import uuid

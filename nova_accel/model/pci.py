@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI addresses and functions as the kernel names them."""
+"""PCI addresses and functions."""
 
 import dataclasses
 import re

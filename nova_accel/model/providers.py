@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resource providers on paper."""
+"""Resource providers: inventories, nodes, trees."""
 
 import dataclasses
 from collections.abc import Mapping

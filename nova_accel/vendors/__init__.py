@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One technology, one file: each a driver of nova_accel.discovery.plugin."""
+"""Vendor drivers: one technology, one file or folder each.
+
+They implement ``nova_accel.discovery.plugin.Driver``; ``noop`` is the
+template of a new one.
+"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AMD GPUs with SR-IOV (MxGPU): S7150, MI25, V620, MI300X.
+"""Driver of AMD GPUs with SR-IOV: S7150, MI25, V620, MI300X.
 
 AMD's host driver gim makes VFs when it is loaded (``vf_num``), never
 through ``sriov_numvfs``: the kernel answers a write there with ENOENT. It

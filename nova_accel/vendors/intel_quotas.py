@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each VF of an Intel GPU has been given.
+"""Quotas of the VFs of Intel GPUs.
 
 i915 (as backported by Intel) tells it below ``drm/cardN/prelim_iov`` or,
 in older releases, ``drm/cardN/iov``; xe below ``sriov_admin``

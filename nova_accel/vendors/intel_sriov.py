@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intel GPUs with SR-IOV: Flex, Max, and integrated ones.
+"""Driver of Intel GPUs with SR-IOV: Flex, Max, integrated ones.
 
 Both of Intel's kernel drivers, i915 and xe, enable VFs through
 ``sriov_numvfs`` and share out the card among them.

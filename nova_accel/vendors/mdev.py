@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mediated devices: any mdev parent that no other driver speaks for.
+"""Driver of mediated devices that no other driver describes.
 
 Intel's GVT-g, s390's matrix and subchannels, mtty, and whatever comes. A
 parent is the physical device itself or one of its virtual functions; those

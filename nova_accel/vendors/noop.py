@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The template of a vendor driver: it finds nothing and plans nothing.
+"""Template of a vendor driver: it describes nothing and plans nothing.
 
 Copy this file to write a driver ("Writing a driver" in the manual builds
 one from it). Four steps make it known:

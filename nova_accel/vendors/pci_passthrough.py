@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole PCI functions, given to a guest as they are.
+"""Driver of whole PCI functions.
 
 libvirt detaches and reattaches them (``managed='yes'``), so nothing has to
 be made. What may be given away is decided by IOMMU groups, and by what the

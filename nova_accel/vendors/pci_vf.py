@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual functions of NVMe disks, and of whatever policy names.
+"""Driver of VFs of NVMe disks, and of what ``device_spec`` names.
 
 A network card's VFs belong to Nova and Neutron, and nobody here knows
 what an unknown card's can do: those are offered only where a device_spec

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intel QAT: VFs for cryptography and compression.
+"""Driver of Intel QAT: VFs for cryptography and compression.
 
 The PF's driver makes all VFs or none, whatever number it is asked for, and
 all of them give the services that the PF is set to.

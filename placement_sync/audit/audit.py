@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What allocations, claims, domains and kernel say, compared.
+"""List of the audit's checks, run on collected evidence.
 
 Unknown is not absent: a comparison of which one side is not known is not
 made, and the report says so.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons that begin with what the kernel and libvirt have."""
+"""Checks that begin with the kernel or libvirt."""
 
 from collections.abc import Iterator
 

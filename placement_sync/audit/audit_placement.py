@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons that begin with what Placement has."""
+"""Checks that begin with Placement."""
 
 import collections
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every source of an audit, asked.
+"""Collection of evidence from all sources of an audit.
 
 The order is part of the proof. Who comes after whom in a server's life
 (allocation, claim, partition, domain) is asked before: the kernel first,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of one host for an audit, each from who knows it."""
+"""Evidence of an audit: value types, by source."""
 
 import collections
 import dataclasses

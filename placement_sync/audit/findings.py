@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an audit tells: findings, and what it could not look at."""
+"""Findings of an audit, and sources that could not be read."""
 
 import collections
 import dataclasses

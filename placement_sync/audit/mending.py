@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an audit found, mended where that is proved to be safe.
+"""Repairs of findings (``--heal``), after a second proof.
 
 Before each change the same comparison is made again, on evidence read
 anew: what is not found then is left. What could come in between is refused

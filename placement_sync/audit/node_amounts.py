@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova allocates of a compute node's own inventories for a server.
+"""Amounts that Nova allocates on the compute node for a server.
 
 As ``ResourceRequest.from_request_spec`` of nova/scheduler/utils.py computes
 it, from what Nova's API shows of a server. What the API does not show for

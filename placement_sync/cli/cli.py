@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``placement-sync`` command: Placement and this host made to agree."""
+"""The ``placement-sync`` command."""
 
 import argparse
 import importlib

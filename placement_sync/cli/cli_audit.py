@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``placement-sync audit``: what contradicts what, and ``--heal``."""
+"""``placement-sync audit`` and ``--heal``."""
 
 import argparse
 import contextlib

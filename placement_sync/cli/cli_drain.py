@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``placement-sync drain`` and ``undrain``: what the operator says."""
+"""``placement-sync drain`` and ``undrain``."""
 
 import argparse
 import contextlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel flavor``: a flavor's extra specs, written and read."""
+"""``nova-accel flavor``: set and show a flavor's extra specs."""
 
 import argparse
 import dataclasses

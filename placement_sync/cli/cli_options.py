@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options that all forms of the command share, and what they mean."""
+"""Options that all commands share."""
 
 import argparse
 import dataclasses

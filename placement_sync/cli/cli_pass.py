@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bare command: one pass, a dry one, or passes until it is stopped."""
+"""``placement-sync``: one pass, a dry run, or the daemon."""
 
 import argparse
 import contextlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel profile list``: what the whole cloud offers."""
+"""``nova-accel profile list``: profiles of the whole cloud."""
 
 import argparse
 import json

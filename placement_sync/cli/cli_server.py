@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel server``: what a server has, and one profile more or less."""
+"""``nova-accel server``: show, attach and detach profiles."""
 
 import argparse
 import importlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``placement-sync status``: how the passes of this host went."""
+"""``placement-sync status``: results of this host's passes."""
 
 import argparse
 import json

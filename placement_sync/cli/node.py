@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compute node as it is seen from outside of nova-compute."""
+"""A compute node, read from outside of nova-compute."""
 
 import dataclasses
 import errno

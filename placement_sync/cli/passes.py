@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The passes of one command over one host, never two at once."""
+"""Passes of one process over one host, under a lock."""
 
 import argparse
 import contextlib

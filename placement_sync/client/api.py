@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to Placement and Nova: the only door of openstacksdk.
+"""REST client of Placement and Nova, on openstacksdk.
 
 Whose credentials, which endpoint and how certificates are checked is what
 nova.conf or clouds.yaml say, read by keystoneauth and openstacksdk. A token

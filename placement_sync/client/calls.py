@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes to a provider tree as values: printable, comparable."""
+"""Changes of a provider tree, as values."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keystoneauth and openstacksdk raise, in words for the operator."""
+"""Errors of keystoneauth and openstacksdk, as text for the operator."""
 
 import re
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute, asked over Nova's own message bus."""
+"""RPC client of nova-compute's endpoint."""
 
 import dataclasses
 import datetime

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova's API tells of servers, their moves, and hypervisors.
+"""Reader of servers, migrations and hypervisors from Nova's API.
 
 Nothing here takes silence for an answer: that Nova does not have something
 counts only where Nova has shown that it would say so.

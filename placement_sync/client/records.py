@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement's answers as values, and the paths they are asked from."""
+"""Parsed answers of Placement, and their paths."""
 
 import dataclasses
 import uuid as uuids

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Placement has of a host, read once for each generation.
+"""Cache of a host's providers, by provider generation.
 
 What is read is remembered with the generation of its provider, so a host
 of which nothing has changed costs one request. That is right because

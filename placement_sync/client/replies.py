@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What services say when they refuse, in words for the operator."""
+"""Error answers of services, as text for the operator."""
 
 import json
 import re

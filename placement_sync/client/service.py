@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement in our words: what a host's tree is, and one change at a time."""
+"""Fetch a provider tree from Placement, and apply one change."""
 
 import dataclasses
 import threading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes until somebody stops them, as a service of systemd or any other."""
+"""The daemon: signals, readiness, journal."""
 
 import contextlib
 import logging

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each pass leaves behind: when it was, what it did, what there is.
+"""Status file of each process that runs passes.
 
 One file for each writer, for any user to read, without Placement.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs the pass: by the clock, and soon after the world has changed.
+"""Loop of passes: interval, jitter, back-off, debounced events.
 
 Plain threading and time only, so that it is native threads' as well as
 green ones', whichever the service has chosen.

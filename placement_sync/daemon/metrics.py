@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""prometheus_client's only door: the status of the passes as metrics.
+"""Prometheus metrics; the only import of prometheus_client.
 
 ``prometheus_client`` is optional: whoever asks for metrics installs it.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a host's passes as a value, and the counts in it."""
+"""Status of a host's passes, as a value."""
 
 import collections
 import dataclasses

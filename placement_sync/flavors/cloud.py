@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All devices of ours in Placement, and the flavors in Nova."""
+"""Providers of all hosts in Placement, and flavors of Nova."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping

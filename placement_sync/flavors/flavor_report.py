@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flavor asks of accelerators, for people and for programs."""
+"""A flavor's accelerators, as text and as JSON."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence

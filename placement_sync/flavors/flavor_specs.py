@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A flavor's wish as extra specs, and extra specs as a wish."""
+"""Conversion between a profile request and extra specs."""
 
 import dataclasses
 import re

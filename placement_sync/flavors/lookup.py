@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a name on the command line means in a cloud."""
+"""Lookup of profiles, models and hosts by name."""
 
 import dataclasses
 import difflib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cloud offers, told from its resource providers alone."""
+"""Profiles that a cloud offers, and how many are free."""
 
 import dataclasses
 import re

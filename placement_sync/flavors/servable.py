@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether any host can ever serve a flavor, and how many servers fit.
+"""Feasibility of a flavor: can any host ever serve it?
 
 What is refused here no host can serve whoever else goes away; what is not
 may still find none: geometry, and what runs now, count for nothing.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices of a host serve a flavor's groups at once."""
+"""Feasibility of a flavor's groups on one host."""
 
 import dataclasses
 import itertools

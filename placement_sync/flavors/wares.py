@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of a cloud, and what each can be asked for."""
+"""Devices of a cloud, and the profiles of each."""
 
 import dataclasses
 import re

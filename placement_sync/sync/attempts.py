@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attempt of a pass after the other: look, plan, change."""
+"""Attempts of one pass: read, plan, change, retry."""
 
 import dataclasses
 import logging

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the tree that is to the tree that should be, as a list of calls."""
+"""Difference of two provider trees, as an ordered list of calls."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nests in what, and which providers have to wait for others."""
+"""Order of providers that nest in each other."""
 
 from nova_accel.model import providers
 from placement_sync.client import calls

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Placement refused during a pass, and what follows from it."""
+"""Consequences of calls that Placement refused."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose a reservation is: ours, or the operator's.
+"""Merge of the operator's ``reserved`` with ours.
 
 Both write the one field ``reserved``. What an operator has set is the
 least that stays reserved; what a device needs counts where it is more.

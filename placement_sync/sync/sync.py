@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pass: what Placement has of a host becomes what it should have."""
+"""One pass: the provider tree of a host is written to Placement."""
 
 import dataclasses
 import logging

@@ -18,6 +18,8 @@ SOURCE_SUFFIXES = {
 }  # fmt: skip
 NOT_OURS = {"build", "dist", "__pycache__", "node_modules"}
 MAX_LINES = 600
+# Modules and packages in a folder, __init__.py among them.
+MAX_ENTRIES = 14
 # The address of a libvirt, which is no path.
 LIBVIRT = ":///system"
 
@@ -314,3 +316,54 @@ def test_entry_points_name_code_that_exists() -> None:
             }
             # Nova's validators of extra specs are whole modules.
             assert not attribute or attribute in defined, target
+
+
+def defined(path: Path) -> set[str]:
+    """Return names of classes, functions and methods of a module."""
+    names = set()
+    for node in tree(path).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {
+                f"{node.name}.{one.name}"
+                for one in node.body
+                if isinstance(one, ast.FunctionDef)
+            }
+    return names
+
+
+def places() -> list[str]:
+    text = (ROOT / "CONTRIBUTING.rst").read_text()
+    start = text.index("\nWhere is what\n")
+    table = text[start : text.index("A new technology is", start)]
+    return re.findall(r"``([\w.]+)``", table)
+
+
+def test_the_table_of_places_is_there() -> None:
+    assert len(places()) > 20
+
+
+@pytest.mark.parametrize("place", places())
+def test_each_place_that_is_named_exists(place: str) -> None:
+    modules = {module_name(path): path for path in MODULES}
+    module = max(
+        (one for one in modules if f"{place}.".startswith(f"{one}.")), key=len
+    )
+    attribute = place[len(module) + 1 :]
+    assert not attribute or attribute in defined(modules[module])
+    assert modules[module].name != "__init__.py"
+
+
+@pytest.mark.parametrize(
+    "package",
+    sorted({path.parent for path in MODULES}),
+    ids=relative,
+)
+def test_a_folder_has_at_most_14_entries(package: Path) -> None:
+    entries = {
+        path.name
+        for path in package.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").is_file()
+    }
+    assert len(entries) <= MAX_ENTRIES

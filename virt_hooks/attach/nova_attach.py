@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One more profile for a server that is here already, and away again.
+"""Hot attach and detach of a profile.
 
 What is to be done is written down in the server before it is begun, with
 a task state of ours: so whatever ends in the middle is mended.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our endpoint on Nova's message bus, and who may use it.
+"""RPC endpoint of nova-compute, and its policy.
 
 Before anything is done with a server, it is read with the caller's own
 context, as Nova's API reads it: a caller who is no administrator finds the

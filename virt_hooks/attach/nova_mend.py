@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was attached to a server, taken away; and what was left, mended.
+"""Recovery of interrupted attachments.
 
 Whoever ends in the middle leaves a record that tells how far it was, and a
 task state that keeps Nova's API from anything else but a delete. A later

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server has of accelerators, told to whoever asks."""
+"""Accelerators of a server, for the RPC endpoint."""
 
 from typing import Any
 

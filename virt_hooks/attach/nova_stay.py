@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves that a server can't make while something is attached to it.
+"""Guard: refuses moves while a profile is attached.
 
 Nova claims on another host what the flavor asks for, and no more. So they
 are refused where they begin, while the server is as it was.

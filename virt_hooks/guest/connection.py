@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libvirt's only door."""
+"""Connection to libvirt; the only import of libvirt."""
 
 import contextlib
 import dataclasses

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest before its accelerators, and places for them on its buses."""
+"""PCI slots and root ports of a guest."""
 
 import dataclasses
 import itertools

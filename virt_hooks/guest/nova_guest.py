@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our elements in the guests that Nova builds, and in those it has."""
+"""Hostdev elements in the guests that Nova builds."""
 
 import contextlib
 from collections.abc import Iterable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostdevs put into a domain's definition, and taken out of it.
+"""Hostdevs added to a domain's definition, or removed from it.
 
 The guest that runs follows the definition: what it gets stands where
 libvirt has put it there, so that it finds it again after the next start.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our hostdevs taken out of a guest while it runs, and put back."""
+"""Hot unplug of hostdevs, and its undo."""
 
 import time
 from collections.abc import Collection

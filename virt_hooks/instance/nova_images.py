@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bitstreams from Glance through Nova's own image API, and those kept.
+"""Bitstream images, read through Nova's image API.
 
 When an image's signature is verified: at each download, and only there, if
 ``[glance] verify_glance_signatures`` is on, or if

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots, as Nova's objects hold them."""
+"""Slots of a ``nova.objects.Instance``."""
 
 from collections.abc import Iterable
 from typing import Any

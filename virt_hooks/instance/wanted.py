@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What servers want on this host: groups, and bitstreams of theirs."""
+"""Groups and bitstreams of a server on this host."""
 
 import contextlib
 from collections.abc import Iterable, Mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running server's accelerators on their way to another host."""
+"""Checks of a server's accelerators before it live-migrates."""
 
 import dataclasses
 import threading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host can be asked about its own part in a live migration."""
+"""Live migration abilities of a host."""
 
 import os
 

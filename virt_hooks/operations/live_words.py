@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the two hosts of a live migration tell each other.
+"""Wire format between the two hosts of a live migration.
 
 Nova's own object for it has no room for strangers, but two maps of strings
 (``LibvirtLiveMigrateData.source_mdev_types`` and ``target_mdevs``, both

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live migration, as Nova's libvirt driver is asked for it.
+"""Overrides for live migration.
 
 Both hosts are asked before anything starts. What Nova claims for other
 servers only where they have a NUMA topology, it claims for ours always.

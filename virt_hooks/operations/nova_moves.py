@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cold migrations and resizes: what comes, what goes, what comes back.
+"""Overrides for cold migration and resize.
 
 A server that is resized where it is has both for a time: what it gets is
 its own, and what it had is its migration's, as in Placement.

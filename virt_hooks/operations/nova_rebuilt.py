@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers of this host whose rebuilding failed, and what is booked for them.
+"""Servers whose rebuild failed: their allocations are restored.
 
 Nova takes each of them for evacuated, and gives up its allocations on the
 host that it is on (nova/compute/manager.py, rebuild_instance); the server

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova's database tells of this host's servers."""
+"""Servers and migrations of this host in Nova's database."""
 
 import contextlib
 import functools

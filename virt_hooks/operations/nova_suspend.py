@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Suspend and resume, of servers whose guests have accelerators.
+"""Overrides for suspend and resume.
 
 QEMU can't save a guest with a device of the host in it. Nova takes out
 what it has given itself, before it saves; ours is taken out here, and put

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server is given in Placement and by Nova's tracker, beside more."""
+"""Allocations and slots of one server, added and removed."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our providers in Nova's hands: its tree, and Placement through it."""
+"""Our providers in Nova's provider tree and report client."""
 
 import contextlib
 import dataclasses

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pass over Placement inside nova-compute, in a thread of its own.
+"""Background pass over Placement inside nova-compute.
 
 Nova's own task sends what this service has changed. This pass also sees
 what others have changed in Placement, and what came and went on the host

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our providers laid onto the ProviderTree that Nova hands round."""
+"""Planned calls, applied to nova.compute.provider_tree."""
 
 import contextlib
 import dataclasses

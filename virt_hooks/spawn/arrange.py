@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards brought into the mode that policy asks for."""
+"""Card modes at start: VF counts, mixed sizes, services."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which server of this host holds which claims, as this process knows."""
+"""Claim store: which server of this host has which claims."""
 
 import dataclasses
 import itertools

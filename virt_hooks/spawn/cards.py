@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One change at a time on a card, and cards side by side."""
+"""Device locks: one change at a time per card."""
 
 import contextlib
 import threading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold before a server's partitions are made."""
+"""Preconditions of a spawn."""
 
 from collections.abc import Callable, Iterable, Sequence
 

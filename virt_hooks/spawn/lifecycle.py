@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server's accelerators: made before its guest, unmade after it."""
+"""Accelerators of a server: ensure, recall, release."""
 
 import dataclasses
 import errno

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This compute node's accelerators, as nova.conf describes them."""
+"""Builds the Lifecycle of this compute node from nova.conf."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FPGA regions: given as they should be, and set aside when they fail."""
+"""FPGA regions: programmed for servers, set aside on failure."""
 
 import dataclasses
 import logging

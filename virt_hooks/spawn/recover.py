@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims, domains and kernel compared: what is ours and left over."""
+"""Ownership: which partitions are provably ours, and left over."""
 
 import dataclasses
 import types

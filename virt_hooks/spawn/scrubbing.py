@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions scrubbed between two servers, and read back."""
+"""Scrub of functions between two servers, with read-back."""
 
 import errno
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitions unmade: given back, left over, or in the next one's way."""
+"""Release of partitions: given back, orphaned, or reused."""
 
 import logging
 import time

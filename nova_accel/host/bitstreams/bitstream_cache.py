@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bitstreams of this host: checked, bounded, never half of one.
+"""Cache of bitstream images, with their metadata.
 
 Use::
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files named by the SHA-512 of their content, in one bounded directory.
+"""Bounded directory of files that are named by their SHA-512.
 
 Nothing is ever seen under such a name but a whole file of that content:
 what is not yet whole has another name and all its room from the start.

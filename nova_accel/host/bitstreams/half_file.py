@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file that is not yet whole, and what a full disk is called."""
+"""Partial files, and errors of full disks."""
 
 import contextlib
 import errno

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be an argument of a privileged function, and what may not.
+"""Validators of the arguments of privileged functions.
 
 Each function returns what it was given, as what it was checked to be, and
 raises MalformedError for anything else: it comes from a process with

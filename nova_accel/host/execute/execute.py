@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actions carried out on the host, read back, and undone on failure.
+"""Executor of actions: apply, read back, undo on failure.
 
 Nothing is locked while something is written: a card whose kernel files
 hang keeps nobody else waiting.

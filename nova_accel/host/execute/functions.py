@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI functions between two servers, as the kernel shows them now."""
+"""State of PCI functions after a reset."""
 
 import errno
 import os

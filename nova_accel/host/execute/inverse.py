@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What brings back the state in which an action finds the host.
+"""Undo actions, derived from the state before an action.
 
 That is more than the action's own undo: the plan may have seen another
 state, and some changes take others along. Freeing a VF clears its

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of the kernel, read and written once, their refusals as numbers.
+"""Single reads and writes of kernel files; errors as errno values.
 
 Only ``privileged`` calls what is here: it has built the paths.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bitstreams loaded into FPGA regions, and the regions read back.
+"""Load of a bitstream into an FPGA region, with read-back.
 
 An attempt that was refused before it began raises ActionError: the region
 holds what it held. After that, whatever is not a function read back is a

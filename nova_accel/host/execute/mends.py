@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to do about a change that the kernel refused, by kind and errno.
+"""Hints for the operator, by action and errno.
 
 One errno means different things to different files: EPERM is a missing
 right for an mdev and a vGPU that stands already for a typed VF.

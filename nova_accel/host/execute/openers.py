@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes have a mediated device open."""
+"""Processes that have a mediated device open."""
 
 import contextlib
 import os

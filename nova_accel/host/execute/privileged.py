@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only functions that change the kernel's state.
+"""Privileged functions: the only code that changes kernel state.
 
 Inside nova-compute they run in Nova's privileged daemon. Its context
 serves functions of modules whose name begins with "nova"

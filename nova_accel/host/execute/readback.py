@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of a change: each question reads the kernel anew."""
+"""Read-back of actions: is the state that was asked for there?"""
 
 import errno
 import os

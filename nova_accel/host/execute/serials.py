@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serial numbers of the functions that servers were given as they are.
+"""Serial numbers of the functions that servers have, by slot.
 
 A slot of a whole function, or of a VF, is its PCI address. After PCI buses
 were renumbered, or disks were swapped, another device has the address, and

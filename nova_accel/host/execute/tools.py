@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vendors' tools, run without a shell and not for ever.
+"""Vendors' command-line tools, run without a shell, with a timeout.
 
 Only ``privileged`` calls what is here: it has checked the arguments.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bitstreams as the privileged half reads them: whole, checked, its own.
+"""Root's verified copy of a bitstream file.
 
 Only ``privileged`` calls what is here: it has checked the arguments.
 """

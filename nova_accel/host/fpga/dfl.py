@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intel's FPGA cards as the kernel shows them: static part and ports.
+"""Intel's FPGA cards in sysfs: static part and ports.
 
 Two drivers have shown them, each in directories of its own below the PCI
 function::

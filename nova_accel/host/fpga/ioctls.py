@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's calls for FPGAs with a Device Feature List.
+"""ioctls of FPGAs with a Device Feature List.
 
 Numbers and structures are those of include/uapi/linux/fpga-dfl.h. Only
 ``privileged`` calls what is here: it has checked the arguments.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AMD's Alveo cards, as the drivers of XRT show them.
+"""AMD's Alveo cards in the sysfs files of XRT's drivers.
 
 ``xclmgmt`` manages a card by its first function; ``xocl`` works with what
 is loaded by its second one, which may go to a guest. Attributes and their

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's host driver says of its cards, and what it changes there.
+"""Reader of GPUs through NVML, one thread per GPU.
 
 NVML is optional. Where it is missing, or its driver is, nothing is known
 of a card but what sysfs and the catalogue say.

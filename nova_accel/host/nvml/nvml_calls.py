@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML's only door: calls into it, and its refusals as one exception.
+"""Calls of NVML and its errors; the only import of pynvml.
 
 ``pynvml`` (of nvidia-ml-py) is optional, and so is each of its functions:
 an older one, or an older driver's library, lacks some.

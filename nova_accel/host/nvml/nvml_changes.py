@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of a GPU that only NVML can make: GPU instances, size modes.
+"""Changes through NVML: GPU instances and size mode.
 
 All of them need root. Each returns 0 or the errno of the refusal; what is
 there already is done. They check their arguments, for they are called in

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Xid errors of GPUs, which NVML tells once to whoever listens.
+"""Xid errors of GPUs, received by one listener process per GPU.
 
 Listening holds a GPU: it can't be reset then, and its driver can't let it
 go. So only GPUs are listened to that servers hold anyway, and each has a

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVML says of GPUs, as plain facts."""
+"""GPUs as NVML describes them: value types."""
 
 import dataclasses
 import re

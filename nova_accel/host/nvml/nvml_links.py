@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU's NVLinks lead to, asked of NVML."""
+"""Peers of a GPU's NVLinks, read through NVML."""
 
 from typing import Any
 

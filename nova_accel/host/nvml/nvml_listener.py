@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small program that listens for the Xid errors of one GPU.
+"""Program that listens for the Xid errors of one GPU.
 
 It is run with the GPU's address and the id of the process that starts it,
 and writes the number of each error on a line of its own to its standard

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML's facts as plain values: for archives, and between processes."""
+"""Codec of NVML's value types, for archives and child processes."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes on errors that the kernel counted and somebody has seen to.
+"""Error counts of devices that an operator acknowledged.
 
 The kernel never takes its counters back. What `nova-accel heal` was told
 of is written down here, and only what comes on top of it counts.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes on what is booked for servers; they outlive a restart.
+"""Allocations of servers that are being rebuilt.
 
 Where Nova gives up what it should keep, nobody else remembers it.
 """

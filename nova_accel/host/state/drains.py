@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes on devices that their operator drains; they outlive a restart."""
+"""Devices that their operator drains."""
 
 import logging
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A directory of small notes on devices, one JSON file each."""
+"""Directory of JSON notes, one file per device."""
 
 import contextlib
 import dataclasses

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova-compute's book, for those who look at the host from outside.
+"""Claims file of nova-compute, book.json, for other processes.
 
 What a partition is for can't be told from the kernel's files: a claim
 books it, or it has to be reserved. Nova-compute publishes its claims, so

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes on devices that failed, one file each; they outlive a restart.
+"""Devices at fault, and scrubs under way.
 
 What a server holds, Nova remembers. That a region must not be given to
 the next server, nobody else does.

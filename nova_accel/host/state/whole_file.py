@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file that others read while it is written: the old or the new one."""
+"""Atomic replacement of files."""
 
 import contextlib
 import os

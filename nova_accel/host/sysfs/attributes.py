@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes that may be missing or unreadable, one device at a time."""
+"""Optional attributes of devices in sysfs."""
 
 import dataclasses
 import errno

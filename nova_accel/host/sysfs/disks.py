@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host does with the disks of an NVMe controller.
+"""NVMe controllers whose namespaces the host uses.
 
 Namespaces are below the controller (``nvme0n1``) or, with the kernel's
 own multipathing, below a subsystem that its path devices (``nvme0c0n1``)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel files below a root: read once, bounded, and never outside it."""
+"""Bounded file access below a root directory; each file is read once."""
 
 import errno
 import os

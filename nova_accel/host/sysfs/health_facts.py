@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel shows of its devices' health, and who is ill.
+"""Health of devices in sysfs: AER counters, configuration space.
 
 At most five small files are read of each card, however many VFs it has: a
 VF has no errors of its own that its PF would not show, and its own ids

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads where a host's cards stand: root ports of sysfs, NVLinks of NVML.
+"""Reader of root ports and NVLinks.
 
 Nothing is read that describing the devices has not read already: the port
 is told by where a function's directory really is, the links by what NVML

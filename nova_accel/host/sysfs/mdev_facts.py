@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mediated devices, their parents and types, as sysfs shows them."""
+"""Mediated devices, their parents and types: value types."""
 
 import dataclasses
 

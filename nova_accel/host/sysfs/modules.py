@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loaded kernel modules: which there are, and what they were told."""
+"""Versions and parameters of loaded kernel modules."""
 
 from collections.abc import Iterable
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was found in a host's files, remembered, and read again."""
+"""Files of a captured host, in memory."""
 
 import errno
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host's PCI functions and mediated devices, as its kernel shows them."""
+"""Reader of PCI functions and mediated devices."""
 
 import contextlib
 import dataclasses

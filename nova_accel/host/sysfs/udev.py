@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pyudev's only door: the doorbell that rings when devices change.
+"""Monitor of kernel uevents; the only import of pyudev.
 
 Nothing is taken from an event but that it came: what has changed is read
 from the kernel's files, as in any other pass.

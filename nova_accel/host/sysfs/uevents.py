@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tells that something on a host has changed, without reading it."""
+"""Sequence number of the kernel's uevents."""
 
 from nova_accel import errors
 from nova_accel.host.sysfs import fs

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's table of vGPU types on this host, where its driver left one.
+"""vgpuConfig.xml of this host, where NVIDIA's driver has left one.
 
 Use::
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AMD's Alveo cards: one region each, whose user function goes to guests.
+"""Driver of AMD's Alveo cards: one region, one user function each.
 
 The management function stays with the host: whoever has it has the card.
 The kernel itself refuses what is not made for the card's shell, or, where

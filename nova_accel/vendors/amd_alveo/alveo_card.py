@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AMD's Alveo cards: which PCI functions make one, and what board it is."""
+"""An Alveo card: its PCI functions and its board."""
 
 import collections
 import dataclasses

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands against giving a PCI function to a guest.
+"""Checks whether an IOMMU group can be assigned to a guest.
 
 The kernel lets a guest have an IOMMU group only if no driver of the host
 holds a part of it (drivers/iommu/iommu.c, iommu_group_claim_dma_owner).

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands against taking a device from the host's own driver.
+"""Checks whether the host uses a device.
 
 Of GPUs see ``group.console_objection``: this is of NVMe disks, of Intel's
 DSA and IAA, and of what vfio-pci refuses.

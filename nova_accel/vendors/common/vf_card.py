@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards whose virtual functions go to guests as they are.
+"""Card whose VFs are given to guests as they are.
 
 A VF needs nothing to be made: what it has been given (memory, a share of
 the engines) was settled when its PF's driver enabled it. libvirt binds

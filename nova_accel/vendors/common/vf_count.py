@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many VFs a PF has, and how that may be changed.
+"""Number of VFs of a PF, and the changes of it.
 
 The kernel takes no other count while VFs are enabled, so every change
 takes away the VFs that are there.

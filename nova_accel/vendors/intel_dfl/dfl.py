@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intel's FPGA cards: Arria 10 PAC, D5005, N3000, N6000 and their like.
+"""Driver of Intel's FPGA cards: Arria 10 PAC, D5005, N3000, N6000.
 
 Each of a card's regions has a port of its own, behind a PCI function that
 a guest can have. What is in a region is told by that port, and changed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intel's FPGA cards: which PCI functions make one, and what it is."""
+"""An Intel FPGA card: its PCI functions and its board."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence

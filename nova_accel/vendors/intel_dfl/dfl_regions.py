@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The regions of Intel's FPGA cards: where their ports are, who has them.
+"""Regions of Intel's FPGA cards: their ports and holders.
 
 A port is behind the PF, and then the whole PF goes to the guest, or it was
 released, and then a VF does. On N6000 cards the functions are behind VFs

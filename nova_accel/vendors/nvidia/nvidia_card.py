@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of NVIDIA's cards, whichever way it makes its vGPUs.
+"""An NVIDIA card: its mode, counters and profiles.
 
 The two technologies read what their kernel interface shows and fill a
 Card; what follows from that is here, once: the mode the card is in, what a

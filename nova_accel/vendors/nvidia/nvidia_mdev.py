@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's vGPUs as mediated devices.
+"""Driver of NVIDIA's vGPUs as mediated devices.
 
 Up to Turing the card itself is the mdev parent. From Ampere on each of its
 VFs is one, for one vGPU each; they are folded onto the card.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU instances that nobody tells of, concluded from what can be made.
+"""GPU instances, inferred from creatable types without NVML.
 
 Without NVML the host shows no instance of a GPU in MIG mode. But a vGPU
 stands in one, and a type can be made only where one of its kind has room:

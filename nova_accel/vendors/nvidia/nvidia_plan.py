@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What changes NVIDIA's cards, whichever way they make their vGPUs."""
+"""Actions on NVIDIA's cards, for both kinds of vGPUs."""
 
 from collections.abc import Iterator
 

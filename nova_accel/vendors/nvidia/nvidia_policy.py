@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator should know of an NVIDIA card, and do about it."""
+"""Problems of NVIDIA's cards that operators should know."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's vGPU types: what everybody who knows something says of them.
+"""NVIDIA's vGPU types, merged from kernel, NVML, XML and catalogue.
 
 The kernel tells which a card has and which it can make now, and with
 mdevs their framebuffer and limit; NVML tells the same for the whole card,

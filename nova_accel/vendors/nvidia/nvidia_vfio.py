@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's vGPUs as typed VFs: its vendor-specific VFIO, without mdevs.
+"""Driver of NVIDIA's vGPUs as typed VFs: vendor-specific VFIO.
 
 Which of the two a card has is decided by the host's kernel and driver, not
 by the card's generation: by what its VFs show.

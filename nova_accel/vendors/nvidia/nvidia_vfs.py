@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the VFs of an NVIDIA card tell of their vGPUs.
+"""Attributes of NVIDIA's VFs in sysfs.
 
 The files are in the directory ``nvidia`` of each VF: the type it has
 (``current_vgpu_type``, 0 for none), the types it could have now
