@@ -7,6 +7,7 @@ from nova import objects
 from nova.scheduler import utils
 
 from nova_accel.model import flavors
+from tests import examples
 
 suffixes = st.from_regex(r"[a-zA-Z0-9_-]{0,8}", fullmatch=True)
 kinds = st.sampled_from(["resources", "trait", "resource", "traits", "hw"])
@@ -34,7 +35,7 @@ def nova_reads(
 
 
 @given(st.dictionaries(keys, values, max_size=8))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples.examples(25))
 def test_nova_reads_the_same(extra_specs: dict[str, str]) -> None:
     objects.register_all()
     ours = {

@@ -9,6 +9,7 @@ from nova.scheduler import utils
 from nova_accel.model import providers
 from placement_sync.audit import node_amounts
 from placement_sync.client import nova_side, nova_types
+from tests import examples
 
 CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_LICENCE")
 CHARGED = {"VGPU": 2, "CUSTOM_GPU_MEMORY_MB": 8192}
@@ -36,7 +37,7 @@ overrides = st.dictionaries(
 
 
 @given(shown, overrides, st.booleans())
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples.examples(50))
 def test_nova_allocates_the_same(
     flavor: dict[str, int], specs: dict[str, str], is_volume_backed: bool
 ) -> None:

@@ -14,7 +14,7 @@ from nova_accel import model
 from nova_accel.model import names, providers
 from placement_sync.client import calls
 from placement_sync.sync import diff
-from tests import strategies
+from tests import examples, strategies
 from virt_hooks.report import tree
 
 ROOT = strategies.ROOT
@@ -30,7 +30,7 @@ guards = st.builds(
 )
 FOREIGN = "cccccccc-0000-4000-8000-00000000000c"
 SHARED = "dddddddd-0000-4000-8000-00000000000d"
-slow = settings(deadline=None, max_examples=25)
+slow = settings(deadline=None, max_examples=examples.examples(25))
 
 
 @pytest.fixture(scope="module", autouse=True)

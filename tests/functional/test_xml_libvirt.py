@@ -15,7 +15,7 @@ from lxml import etree
 
 from nova_accel import model
 from nova_accel.model import flavors
-from tests import strategies
+from tests import examples, strategies
 from tests.unit.test_hostdev import (
     CARD,
     FIRMWARE,
@@ -35,7 +35,7 @@ VERSION: int = libvirt.getVersion()
 SHARED = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     deadline=None,
-    max_examples=25,
+    max_examples=examples.examples(25),
 )
 VNC = '<graphics type="vnc"/>'
 # What Nova writes for a guest that may grow: ports without an index.

@@ -15,7 +15,7 @@ from placement_sync.audit import audit, facts, findings
 from placement_sync.audit.facts import Source
 from placement_sync.audit.findings import Kind
 from placement_sync.client import nova_types
-from tests import audited
+from tests import audited, examples
 from tests.audited import (
     CARDS,
     FUNCTIONS,
@@ -27,7 +27,7 @@ from tests.audited import (
 )
 
 FREE = "slot-5"
-fast = settings(deadline=None, max_examples=60)
+fast = settings(deadline=None, max_examples=examples.examples(60))
 settled = audited.worlds(("running", "stopped"))
 
 

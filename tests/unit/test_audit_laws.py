@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from placement_sync.audit import audit, facts, findings
 from placement_sync.audit.facts import Source
 from placement_sync.audit.findings import Kind
-from tests import audited
+from tests import audited, examples
 
 Keys = set[tuple[Kind, str, str, str]]
-thorough = settings(deadline=None, max_examples=300)
+thorough = settings(deadline=None, max_examples=examples.examples(300))
 
 
 def keys(report: findings.Report) -> Keys:

@@ -17,6 +17,7 @@ from nova_accel import errors, model
 from nova_accel.fpga import bitstreams
 from nova_accel.host.bitstreams import bitstream_cache, half_file
 from tests import bitstream_files as files
+from tests import examples
 from tests.keeping import (
     KIB,
     LIMIT,
@@ -285,7 +286,7 @@ class TestDamage:
             | st.dictionaries(st.text(), st.integers()),
         )
     )
-    @settings(max_examples=50)
+    @settings(max_examples=examples.examples(50))
     def test_anything_may_be_in_a_note(
         self,
         tmp_path_factory: pytest.TempPathFactory,

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from nova_accel import errors, model
 from nova_accel.host.bitstreams import bitstream_cache, content_store
 from tests import bitstream_files as files
+from tests import examples
 from tests.keeping import (
     KIB,
     LIMIT,
@@ -353,4 +354,6 @@ class Life(stateful.RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=40, stateful_step_count=25)
+TestLife.settings = settings(
+    max_examples=examples.examples(40), stateful_step_count=25
+)

@@ -19,6 +19,7 @@ from nova_accel.config import policy
 from nova_accel.discovery import capture, discovery
 from nova_accel.host.nvml import nvml
 from nova_accel.host.sysfs import sysfs
+from tests import examples
 from tests.hosts import look
 
 NO_RULES = policy.Policy()
@@ -365,7 +366,7 @@ def test_headers_count_in_the_size_of_an_archive(
 
 
 @given(st.binary(max_size=3000))
-@settings(max_examples=200)
+@settings(max_examples=examples.examples(200))
 def test_anything_may_be_in_an_archive(content: bytes) -> None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(gzip.compress(content, 1))
@@ -380,7 +381,7 @@ def test_anything_may_be_in_an_archive(content: bytes) -> None:
         max_size=3,
     ),
 )
-@settings(max_examples=200)
+@settings(max_examples=examples.examples(200))
 def test_damaged_headers_are_refused(
     damage: list[tuple[int, bytes]],
 ) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from nova_accel import errors
 from nova_accel.host.execute import execute
 from nova_accel.model import actions
+from tests import examples
 from tests.lab import fakehost
 
 GPU = "0000:3b:00.0"
@@ -103,7 +104,7 @@ creations = st.lists(
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     deadline=None,
-    max_examples=40,
+    max_examples=examples.examples(40),
 )
 def test_a_failure_takes_everything_back_and_only_that(
     kernel: fakehost.Controller,

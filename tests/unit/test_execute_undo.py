@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nova_accel import errors
 from nova_accel.model import actions
-from tests import executing
+from tests import examples, executing
 from tests.executing import (
     CARD,
     FLEX,
@@ -88,7 +88,7 @@ FAILING = actions.BindDriver(function=CARD, driver="no-such-driver")
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     deadline=None,
-    max_examples=120,
+    max_examples=examples.examples(120),
 )
 def test_what_fails_leaves_the_host_as_it_was(
     kernel: fakehost.Controller,
@@ -112,7 +112,7 @@ def test_what_fails_leaves_the_host_as_it_was(
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     deadline=None,
-    max_examples=60,
+    max_examples=examples.examples(60),
 )
 def test_done_is_done_and_undone_is_undone(
     kernel: fakehost.Controller, wanted: list[actions.Action]

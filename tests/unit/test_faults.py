@@ -14,7 +14,7 @@ from nova_accel.config import policy
 from nova_accel.discovery import capture, discovery
 from nova_accel.host.sysfs import sysfs
 from nova_accel.inventory import inventory
-from tests import strategies
+from tests import examples, strategies
 from tests.hosts import build, look
 
 TEXTS = ("", "\n", "-1\n", "0xffff\n", "any text\n", "9" * 30, "\0\0")
@@ -36,7 +36,7 @@ def places(root: pathlib.Path) -> list[str]:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples.examples(40), deadline=None)
 @given(
     st.sampled_from(look.NAMES),
     st.lists(

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from nova_accel import errors
 from nova_accel.host.execute import privileged
 from nova_accel.host.nvml import nvml_text
-from tests import strategies
+from tests import examples, strategies
 
 pytestmark = pytest.mark.usefixtures("own_rights")
 SHARED = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     deadline=None,
-    max_examples=80,
+    max_examples=examples.examples(80),
 )
 UUID = "83c32df7-d52e-4ec1-9668-1f3c7e4df107"
 PF = "0000:3d:00.0"

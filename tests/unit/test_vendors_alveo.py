@@ -14,6 +14,7 @@ from nova_accel.host.fpga import xrt
 from nova_accel.host.sysfs import sysfs
 from nova_accel.model import actions, names
 from nova_accel.vendors.amd_alveo import alveo
+from tests import examples
 from tests.hosts import build, look
 
 U250, U250_USER = "0000:d8:00.0", "0000:d8:00.1"
@@ -350,7 +351,7 @@ def places(root: pathlib.Path) -> list[pathlib.Path]:
 
 
 @hypothesis.settings(
-    max_examples=120,
+    max_examples=examples.examples(120),
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
     deadline=None,
 )

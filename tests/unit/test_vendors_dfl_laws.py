@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nova_accel import model
+from tests import examples
 from tests.hosts import build, look
 
 HOSTS = ("dfl-n6000", "dfl-older", "dfl-pac")
@@ -66,7 +67,7 @@ def read(
         return look.read(root), cards
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples.examples(15), deadline=None)
 @given(st.sampled_from(HOSTS), st.randoms(use_true_random=False))
 def test_the_kernels_numbers_mean_nothing(
     name: str, chance: random.Random
@@ -78,7 +79,7 @@ def test_the_kernels_numbers_mean_nothing(
     assert other.devices == usual.devices
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples.examples(40), deadline=None)
 @given(
     st.sampled_from(HOSTS),
     st.lists(

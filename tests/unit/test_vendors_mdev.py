@@ -13,6 +13,7 @@ from nova_accel.geometry import packing
 from nova_accel.host.sysfs import sysfs
 from nova_accel.model import actions
 from nova_accel.vendors import mdev
+from tests import examples
 from tests.hosts import build, look
 
 IGPU = "0000:00:02.0"
@@ -83,7 +84,7 @@ def gvtg_host(whole: tuple[int, ...], made: list[str]) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples.examples(30), deadline=None)
 @given(
     st.tuples(
         st.sampled_from([160, 416, 928]),

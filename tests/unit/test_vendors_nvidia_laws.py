@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nova_accel import model
 from nova_accel.geometry import packing
 from nova_accel.host.nvml import nvml
+from tests import examples
 from tests.hosts import build, look
 
 CARD = "0000:3e:00.0"
@@ -54,7 +55,7 @@ def described(vfs: list[tuple[Any, Any]]) -> dict[str, Any]:
     return description
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples.examples(60), deadline=None)
 @given(vfs=VFS, told=TOLD)
 def test_a_card_is_told_whatever_its_vfs_say(
     vfs: list[tuple[Any, Any]], told: nvml.GpuFacts

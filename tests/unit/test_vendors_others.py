@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from filters import request
 from nova_accel.catalog import known_kinds
 from nova_accel.model import names, pci
+from tests import examples
 from tests.hosts import build, look
 
 
@@ -222,7 +223,7 @@ FAULTS: st.SearchStrategy[str | dict[str, str]] = st.sampled_from(
 
 
 @given(faults=st.lists(st.tuples(PLACES, FAULTS), max_size=3))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples.examples(12), deadline=None)
 def test_no_broken_file_ends_a_driver(faults: list[tuple[str, Any]]) -> None:
     rule = json.dumps({"address": "*:*", "use": "passthrough"})
     with tempfile.TemporaryDirectory() as top:

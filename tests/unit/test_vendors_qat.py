@@ -14,7 +14,7 @@ from nova_accel.host.sysfs import sysfs
 from nova_accel.inventory import inventory
 from nova_accel.model import actions, names
 from nova_accel.vendors import qat
-from tests import strategies
+from tests import examples, strategies
 from tests.hosts import build, look
 
 PF = "0000:6b:00.0"
@@ -274,7 +274,7 @@ WORDS = st.sampled_from(
         max_size=4,
     ),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples.examples(30), deadline=None)
 def test_whatever_the_files_say_offered_vfs_are_counted(
     state: str, word: str, fatal: str, drivers: list[str | None]
 ) -> None:

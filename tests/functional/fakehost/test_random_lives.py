@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests import examples
 from tests.functional.fakehost.cards import (
     A40_VFS,
     T4,
@@ -143,7 +144,7 @@ class Lives(RuleBasedStateMachine):
 def test_random_lives(host: Controller) -> None:
     Lives.host = host
     chosen = settings(
-        max_examples=20,
+        max_examples=examples.examples(20),
         stateful_step_count=25,
         deadline=None,
         suppress_health_check=list(HealthCheck),
