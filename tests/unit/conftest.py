@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several unit tests share."""
+"""Fixtures of the unit tests."""
 
 import pathlib
 from collections.abc import Iterator
@@ -10,10 +10,16 @@ import pytest
 from nova_accel.host.execute import privileged
 from tests import simulated
 from tests.lab import fakehost
-from virt_hooks.spawn import lifecycle
+from virt_hooks.spawn import lifecycle, unmaking
 
 # None where Nova is not installed.
 privsep: Any = vars(privileged)["privsep"]
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a driver to bind for half a second, not for five."""
+    monkeypatch.setattr(unmaking, "_BIND_S", 0.5)
 
 
 @pytest.fixture
