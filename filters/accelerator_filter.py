@@ -21,13 +21,13 @@ from nova.scheduler import filters as host_filters
 from nova.scheduler import request_filter, utils
 from oslo_log import log as logging
 
-from filters import accelerator_images, request
-from filters.explain import explain
-from filters.fit import cards, facts, fit
-from filters.fit.accelerator_cells import is_left, reader_of_cells
-from filters.placement.accelerator_placement import placement_getter
+from filters import glance_images, request
+from filters.explain import no_candidates
+from filters.fit import candidate_fit, fact_reader, vgpu_geometry
+from filters.fit.numa_cells import is_left, reader_of_cells
+from filters.placement.report_client import placement_getter
 from nova_accel import errors
-from nova_accel.catalog import known
+from nova_accel.catalog import loader
 from nova_accel.model import flavors
 
 LOG = logging.getLogger(__name__)
@@ -64,10 +64,10 @@ def refuse_hopeless_request(ctxt: Any, spec: Any) -> bool:
     if not wanted.groups:
         return False
     try:
-        refusal = explain.find_refusal(
+        refusal = no_candidates.find_refusal(
             placement_getter(ctxt.global_id), wanted
         )
-    except facts.FactsError as error:
+    except fact_reader.FactsError as error:
         LOG.warning("Accelerators were not checked beforehand: %s", error)
         return True
     if refusal is not None:
@@ -111,11 +111,11 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
     # A rebuild keeps its devices and comes without candidates.
     RUN_ON_REBUILD = False
 
-    def __init__(self, get: facts.Get | None = None) -> None:
+    def __init__(self, get: fact_reader.Get | None = None) -> None:
         super().__init__()
-        self._reader = facts.Reader(get or placement_getter())
-        self._memories = facts.Memories()
-        self._cards = cards.Cards(known.load())
+        self._reader = fact_reader.Reader(get or placement_getter())
+        self._memories = fact_reader.Memories()
+        self._cards = vgpu_geometry.Cards(loader.load())
         install_request_filter()
 
     def filter_all(self, hosts: Iterable[Any], spec: Any) -> Iterable[Any]:
@@ -130,7 +130,7 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         if not wanted.groups:
             return hosts
         hosts = list(hosts)
-        held = accelerator_images.shared().by_group(spec._context, wanted)
+        held = glance_images.shared().by_group(spec._context, wanted)
         wanted = dataclasses.replace(wanted, preferred=held)
         memory = self._memories.recall(spec, wanted)
         for host in hosts:
@@ -150,11 +150,7 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         )
         for problem in look.problems:
             LOG.warning("AcceleratorFilter knows less: %s", problem)
-        kept = [
-            host
-            for host in hosts
-            if self._keep(host, spec, memory, look)
-        ]
+        kept = [host for host in hosts if self._keep(host, spec, memory, look)]
         if not look.again:
             memory.passed[_server(spec)] = [
                 one for host in kept for one in host.allocation_candidates
@@ -166,7 +162,11 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         return bool(list(self.filter_all([host_state], spec)))
 
     def _keep(
-        self, host: Any, spec: Any, memory: facts.Memory, look: facts.Look
+        self,
+        host: Any,
+        spec: Any,
+        memory: fact_reader.Memory,
+        look: fact_reader.Look,
     ) -> bool:
         """Prune and order a host's candidates; return whether one is left.
 
@@ -174,10 +174,10 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         """
         if not host.allocation_candidates:
             return True
-        fits, lacks = fit.fitting(
+        fits, lacks = candidate_fit.fitting(
             memory.wanted,
             host.allocation_candidates,
-            fit.View(
+            candidate_fit.View(
                 facts=look.facts,
                 cards=self._cards,
                 cells_of=_cells(host, spec, memory.wanted),
@@ -192,7 +192,7 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         every.update(lacks)
         if not fits:
             # No server goes without a host when alternates are looked for.
-            lines = explain.first(every.values(), _MAX_REASONS)
+            lines = no_candidates.first(every.values(), _MAX_REASONS)
             LOG.log(
                 logging.DEBUG if look.again else logging.INFO,
                 "AcceleratorFilter refuses host %(host)s: %(lacks)s",
@@ -203,7 +203,7 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
 
 def _cells(
     host: Any, spec: Any, wanted: request.AcceleratorRequest
-) -> fit.CellsOf | None:
+) -> candidate_fit.CellsOf | None:
     """Return what tells a host's cells where the choice depends on them."""
     policy = wanted.placing.numa
     candidates = host.allocation_candidates

@@ -21,11 +21,11 @@ from nova.scheduler import utils
 from nova.scheduler import weights as host_weights
 from oslo_log import log as logging
 
-from filters import accelerator_images, offered, request, scores
+from filters import glance_images, provider_facts, request, scores
 from filters.accelerator_filter import wanted_by
-from filters.fit import facts
-from filters.placement import census
-from filters.placement.accelerator_placement import placement_getter
+from filters.fit import fact_reader
+from filters.placement import host_usage
+from filters.placement.report_client import placement_getter
 from nova_accel.config import conf
 
 LOG = logging.getLogger(__name__)
@@ -58,15 +58,15 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
 
     def __init__(
         self,
-        get: facts.Get | None = None,
-        functions: accelerator_images.Functions | None = None,
+        get: fact_reader.Get | None = None,
+        functions: glance_images.Functions | None = None,
     ) -> None:
         super().__init__()
         self._settings = conf.read_weigher_settings(nova.conf.CONF)
-        self._census = census.Census(
+        self._census = host_usage.Census(
             get or placement_getter(), self._settings.cache_seconds
         )
-        self._functions = functions or accelerator_images.shared()
+        self._functions = functions or glance_images.shared()
         self._newcomers = _Newcomers()
 
     def weigh_objects(
@@ -138,8 +138,8 @@ class _Seen:
     ``more`` is how many servers it got that its ``cards`` do not show yet.
     """
 
-    candidates: Sequence[offered.Candidate]
-    cards: Sequence[offered.ProviderFacts]
+    candidates: Sequence[provider_facts.Candidate]
+    cards: Sequence[provider_facts.ProviderFacts]
     more: int
 
 
@@ -163,7 +163,7 @@ def _fullness(
         scores.fullness(
             wanted,
             seen.cards,
-            offered.named(wanted.classes, seen.candidates),
+            provider_facts.named(wanted.classes, seen.candidates),
             seen.more,
         )
         for seen in hosts
@@ -184,10 +184,12 @@ class _Newcomers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._cards: census.Cards = {}
+        self._cards: host_usage.Cards = {}
         self._counts: dict[str, int] = {}
 
-    def count(self, cards: census.Cards, hosts: Iterable[Any]) -> list[int]:
+    def count(
+        self, cards: host_usage.Cards, hosts: Iterable[Any]
+    ) -> list[int]:
         """Return, for each host, how many came after it was first weighed.
 
         :param cards: what was read.

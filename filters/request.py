@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from nova_accel.catalog import known_kinds
+from nova_accel.catalog import pci_ids
 from nova_accel.model import flavors, names
 
 UNSUFFIXED = ""
@@ -65,10 +65,10 @@ def _ours(group: flavors.RequestGroup) -> flavors.RequestGroup | None:
     resources = {
         name: amount
         for name, amount in sorted(group.resources.items())
-        if amount and (not unsuffixed or known_kinds.is_accelerator(name))
+        if amount and (not unsuffixed or pci_ids.is_accelerator(name))
     }
     required = frozenset() if unsuffixed else group.required
-    ours = any(map(known_kinds.is_accelerator, resources)) or any(
+    ours = any(map(pci_ids.is_accelerator, resources)) or any(
         names.is_ours(trait) and trait != names.NOVA_OWNER_TRAIT
         for trait in required
     )

@@ -4,14 +4,14 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from filters import offered, request
+from filters import provider_facts, request
 from nova_accel.model import names
 
 
 def held(
     wanted: request.AcceleratorRequest,
-    candidates: Iterable[offered.Candidate],
-    cards: Iterable[offered.ProviderFacts],
+    candidates: Iterable[provider_facts.Candidate],
+    cards: Iterable[provider_facts.ProviderFacts],
     traits: frozenset[str],
 ) -> Fraction:
     """Return what part of the traits the best candidate's cards have.
@@ -25,7 +25,7 @@ def held(
     for candidate in candidates:
         found = traits.intersection(
             trait
-            for uuid in offered.named(classes, (candidate,))
+            for uuid in provider_facts.named(classes, (candidate,))
             for trait in known.get(uuid, ())
         )
         best = max(best, len(found))
@@ -34,7 +34,7 @@ def held(
 
 def fullness(
     wanted: request.AcceleratorRequest,
-    cards: Iterable[offered.ProviderFacts],
+    cards: Iterable[provider_facts.ProviderFacts],
     uuids: Collection[str],
     more: int = 0,
 ) -> Fraction | None:
@@ -65,7 +65,7 @@ def fullness(
     return min(Fraction(1), max(used)) if used else None
 
 
-def _models(card: offered.ProviderFacts) -> frozenset[str]:
+def _models(card: provider_facts.ProviderFacts) -> frozenset[str]:
     return frozenset(
         t for t in card.traits if t.startswith(names.MODEL_PREFIX)
     )
@@ -80,9 +80,9 @@ def _needed(wanted: request.AcceleratorRequest) -> dict[str, int]:
 
 
 def _stocks(
-    cards: Sequence[offered.ProviderFacts], needed: Mapping[str, int]
-) -> dict[str, list[offered.Stock]]:
-    found: dict[str, list[offered.Stock]] = {}
+    cards: Sequence[provider_facts.ProviderFacts], needed: Mapping[str, int]
+) -> dict[str, list[provider_facts.Stock]]:
+    found: dict[str, list[provider_facts.Stock]] = {}
     for card in cards:
         for name, stock in card.stock.items():
             if name in needed and stock.capacity > 0:

@@ -3,8 +3,8 @@
 
 import pathlib
 
-from nova_accel.host.state import acknowledged
-from nova_accel.host.sysfs import health_facts, sysfs
+from nova_accel.host.state import error_baseline
+from nova_accel.host.sysfs import error_counters, host_reader
 from tests.hosts import build, look
 
 # The host, two of its cards, and a VF of the first.
@@ -42,9 +42,9 @@ def _tree(root: pathlib.Path) -> build.Tree:
 
 
 def find(
-    root: pathlib.Path, seen_to: acknowledged.Acknowledged | None = None
+    root: pathlib.Path, seen_to: error_baseline.Acknowledged | None = None
 ) -> dict[str, str]:
     state = look.read(root)
-    reader = sysfs.HostReader(root)
-    found = health_facts.find(reader, state.devices, seen_to)
+    reader = host_reader.HostReader(root)
+    found = error_counters.find(reader, state.devices, seen_to)
     return {address: fault.reason for address, fault in found.items()}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nova_accel import model
 from nova_accel.model import names
 from nova_accel.model.domains import Domain
-from placement_sync.audit import facts
+from placement_sync.audit import collected_state
 from placement_sync.client import nova_types
 from tests import strategies
 
@@ -57,7 +57,7 @@ def _device(
     )
 
 
-EMPTY = facts.Evidence(
+EMPTY = collected_state.Evidence(
     root=ROOT,
     providers=(),
     allocations=(),
@@ -111,9 +111,9 @@ def claim(
     )
 
 
-def allocation(consumer: str, address: str) -> facts.Allocation:
+def allocation(consumer: str, address: str) -> collected_state.Allocation:
     """Return what a consumer has of a device."""
-    return facts.Allocation(
+    return collected_state.Allocation(
         provider=provider(address),
         consumer=consumer,
         amounts={names.GPU_CLASS: 1},
@@ -135,14 +135,14 @@ def domain(
 
 
 def grown(
-    known: facts.Evidence,
+    known: collected_state.Evidence,
     *,
-    allocations: Iterable[facts.Allocation] = (),
+    allocations: Iterable[collected_state.Allocation] = (),
     claims: Iterable[model.Claim] = (),
     servers: Iterable[tuple[str, nova_types.Server | None]] = (),
     migrations: Iterable[nova_types.Migration] = (),
     domains: Iterable[Domain] = (),
-) -> facts.Evidence:
+) -> collected_state.Evidence:
     """Return evidence with more of some things."""
     return dataclasses.replace(
         known,
@@ -154,7 +154,9 @@ def grown(
     )
 
 
-def made(known: facts.Evidence, address: str, slot: str) -> facts.Evidence:
+def made(
+    known: collected_state.Evidence, address: str, slot: str
+) -> collected_state.Evidence:
     """Return evidence with one more partition in the kernel."""
     if address == WHOLE:
         return known
@@ -170,7 +172,9 @@ def made(known: facts.Evidence, address: str, slot: str) -> facts.Evidence:
     )
 
 
-def unmade(known: facts.Evidence, gone: str) -> facts.Evidence:
+def unmade(
+    known: collected_state.Evidence, gone: str
+) -> collected_state.Evidence:
     """Return evidence without a partition."""
     assert known.host is not None
     for device in known.host.devices:
@@ -183,12 +187,12 @@ def unmade(known: facts.Evidence, gone: str) -> facts.Evidence:
 
 
 def with_partitions(
-    known: facts.Evidence,
+    known: collected_state.Evidence,
     address: str,
     change: Callable[
         [tuple[model.Partition, ...]], tuple[model.Partition, ...]
     ],
-) -> facts.Evidence:
+) -> collected_state.Evidence:
     """Return evidence, the partitions of a device changed."""
     assert known.host is not None
     devices = tuple(
@@ -203,8 +207,12 @@ def with_partitions(
 
 
 def lived(
-    known: facts.Evidence, life: str, server: str, address: str, slot: str
-) -> facts.Evidence:
+    known: collected_state.Evidence,
+    life: str,
+    server: str,
+    address: str,
+    slot: str,
+) -> collected_state.Evidence:
     """Return evidence with one more server, somewhere in its life."""
     here = nova_types.Server(uuid=server, node=ROOT.name)
     there = nova_types.Server(uuid=server, node=ELSEWHERE)
@@ -263,7 +271,7 @@ PLACES = tuple(
 @st.composite
 def worlds(
     draw: st.DrawFn, lives: tuple[str, ...] = LIVES
-) -> facts.Evidence:
+) -> collected_state.Evidence:
     """Draw a consistent world; the last slot of each card is free."""
     places = draw(st.lists(st.sampled_from(PLACES), unique=True, max_size=6))
     known = EMPTY

@@ -115,9 +115,7 @@ def _one_more(
         start=start,
         instance=instance,
     )
-    return dataclasses.replace(
-        device, partitions=(*device.partitions, more)
-    )
+    return dataclasses.replace(device, partitions=(*device.partitions, more))
 
 
 def _next_mixed(
@@ -173,9 +171,7 @@ def most(device: model.Device, *kinds: model.Profile) -> int:
         now = dataclasses.replace(
             device,
             partitions=partitions,
-            geometry=dataclasses.replace(
-                device.geometry, instances=instances
-            ),
+            geometry=dataclasses.replace(device.geometry, instances=instances),
         )
         return max(
             (

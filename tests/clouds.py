@@ -8,9 +8,9 @@ import uuid
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from nova_accel.catalog import known
+from nova_accel.catalog import loader
 from nova_accel.model import names
-from placement_sync.flavors import wares
+from placement_sync.flavors import offered_devices
 
 HERE = "node1/0000:41:00.0@0"
 _NONE: Mapping[str, int] = MappingProxyType({})
@@ -26,14 +26,14 @@ def device(
     traits: Iterable[str] = (),
     used: Mapping[str, int] = _NONE,
     at: str = HERE,
-) -> wares.Provider:
+) -> offered_devices.Provider:
     """Return a device; a whole one has its model among its traits."""
     place, _, node = at.partition("@")
     host, _, address = place.partition("/")
     own = {f"{names.MODEL_PREFIX}{model}"} if model else set()
     where = {f"{names.NUMA_PREFIX}{node}"} if node else set()
-    is_out = wares.OUT & set(traits)
-    return wares.Provider(
+    is_out = offered_devices.OUT & set(traits)
+    return offered_devices.Provider(
         uuid=names.provider_uuid(root(host), address),
         name=names.provider_name(host, address),
         host=host,
@@ -42,7 +42,7 @@ def device(
         model=min(own, default=""),
         traits=frozenset({*traits, names.OWNER_TRAIT}) | own | where,
         stock={
-            name: wares.Stock(
+            name: offered_devices.Stock(
                 total=n, capacity=0 if is_out else n, used=used.get(name, 0)
             )
             for name, n in stock.items()
@@ -57,14 +57,14 @@ def gpu(
     layout: str = "equal",
     used: Mapping[str, int] = _NONE,
     at: str = HERE,
-) -> wares.Provider:
+) -> offered_devices.Provider:
     """Return an NVIDIA card that makes these sizes now, as ``8Q``."""
-    facts = known.load().gpu(model)
+    facts = loader.load().gpu(model)
     assert facts is not None
     is_mig = layout == "mig"
     mode = [
         one
-        for one in known.load().profiles_of(model)
+        for one in loader.load().profiles_of(model)
         if bool(one.instance) == is_mig
     ]
     stock = {
@@ -88,7 +88,7 @@ def gpu(
 
 def region(
     function: str, *, number: int = 0, is_free: bool = True
-) -> wares.Provider:
+) -> offered_devices.Provider:
     """Return a region of an FPGA that holds a function."""
     return device(
         {names.FPGA_CLASS: 1},

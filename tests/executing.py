@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nova_accel import errors
-from nova_accel.host.execute import execute
+from nova_accel.host.execute import action_executor
 from nova_accel.model import actions
 from tests.lab import fakehost
 
@@ -52,8 +52,8 @@ ONE_Q, TWO_Q, HALF = "1147", "1148", "1155"
 TOOL = "usr/lib/nvidia/sriov-manage"
 
 
-def executor(root: Path) -> execute.Executor:
-    return execute.Executor(str(root))
+def executor(root: Path) -> action_executor.Executor:
+    return action_executor.Executor(str(root))
 
 
 def failure(root: Path, *wanted: actions.Action) -> errors.ActionError:

@@ -20,8 +20,8 @@ from nova import context, objects
 from nova.scheduler import host_manager
 from nova.virt import hardware
 
-from filters import accelerator_filter, offered
-from filters.fit import accelerator_cells, fit
+from filters import accelerator_filter, provider_facts
+from filters.fit import candidate_fit, numa_cells
 from nova_accel import model
 from nova_accel.model import flavors, names
 from tests import scheduled
@@ -104,12 +104,8 @@ class Cloud:
                 for n in range(self.chance.randint(1, 3))
             ]
         }
-        self.cells = {
-            root: _topology(self.chance) for root in self.hosts
-        }
-        self.filter = accelerator_filter.AcceleratorFilter(
-            self.placement.get
-        )
+        self.cells = {root: _topology(self.chance) for root in self.hosts}
+        self.filter = accelerator_filter.AcceleratorFilter(self.placement.get)
         self.servers = 0
         for host in self.hosts.values():
             self.placement.publish(host.tree())
@@ -138,9 +134,7 @@ class Cloud:
 
     def _request(self) -> None:
         specs = self._flavor()
-        groups = tuple(
-            g for g in flavors.parse_groups(specs) if g.suffix
-        )
+        groups = tuple(g for g in flavors.parse_groups(specs) if g.suffix)
         spec = make_spec(specs)
         states = self.states(groups)
         first = {s.uuid: list(s.allocation_candidates) for s in states}
@@ -169,7 +163,7 @@ class Cloud:
         self,
         spec: Any,
         states: Sequence[Any],
-        first: Mapping[str, list[offered.Candidate]],
+        first: Mapping[str, list[provider_facts.Candidate]],
         number: int,
     ) -> tuple[list[Any], Any]:
         """Return the hosts that pass, and the one that was claimed."""
@@ -202,35 +196,37 @@ class Cloud:
         wanted: Any,
         spec: Any,
         state: Any,
-        first: Mapping[str, list[offered.Candidate]],
-    ) -> offered.Candidate | None:
+        first: Mapping[str, list[provider_facts.Candidate]],
+    ) -> provider_facts.Candidate | None:
         """Return a candidate that a host could serve, None without one."""
         several = first[state.uuid]
         if not several:
             return None
-        view = fit.View(
+        view = candidate_fit.View(
             facts=self._vague(),
             cards=scheduled.CARDS,
-            cells=accelerator_cells.read_cells(state, spec, several[0]),
+            cells=numa_cells.read_cells(state, spec, several[0]),
         )
         for candidate in several:
-            near, _ = fit.fitting(wanted, [candidate], view)
+            near, _ = candidate_fit.fitting(wanted, [candidate], view)
             if not near or not self.placement.has_room(candidate):
                 continue
             booked = {
                 u: part["resources"]
                 for u, part in candidate["allocations"].items()
             }
-            if not self.hosts[state.uuid].copy().start(
-                "judge", wanted.groups, booked
+            if (
+                not self.hosts[state.uuid]
+                .copy()
+                .start("judge", wanted.groups, booked)
             ):
                 return candidate
         return None
 
-    def _vague(self) -> dict[str, offered.ProviderFacts]:
+    def _vague(self) -> dict[str, provider_facts.ProviderFacts]:
         """Return facts that refuse for where devices are, and no more."""
         return {
-            u: offered.ProviderFacts(
+            u: provider_facts.ProviderFacts(
                 uuid=u, stock={}, name=node.name, traits=node.traits
             )
             for u, node in self.placement.nodes.items()
@@ -303,9 +299,7 @@ class Cloud:
         """Take the guest's cells, as Nova's scheduler does it."""
         if spec.numa_topology is None or state.numa_topology is None:
             return
-        fitted = accelerator_cells._fit(
-            state, spec, state.allocation_candidates[0]
-        )
+        fitted = numa_cells._fit(state, spec, state.allocation_candidates[0])
         if fitted is not None:
             state.numa_topology = hardware.numa_usage_from_instance_numa(
                 state.numa_topology, fitted

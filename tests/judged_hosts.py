@@ -2,7 +2,7 @@
 """Hosts whose cards hold what servers claimed, for the scheduler's judge.
 
 A card is a ``model.Device`` as its driver describes it; what stands on it
-is whatever ``claims.plan`` made of the servers started there, in gaps that
+is whatever ``claim_plan.plan`` made of the servers started there, in gaps that
 stopped servers left.
 """
 
@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from random import Random
 
 from nova_accel import errors, model
-from nova_accel.claims import claims
+from nova_accel.claims import claim_plan
 from nova_accel.config import policy
-from nova_accel.geometry import packing
-from nova_accel.inventory import inventory
+from nova_accel.geometry import device_capacity
+from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names, providers
 from tests import scheduled
 
@@ -162,9 +162,7 @@ def region(address: str, number: int, function: str) -> model.Device:
     own = names.region_address(address, number)
     return dataclasses.replace(
         plain_card(own, "fpga", names.FPGA_CLASS, 1, "region"),
-        traits=frozenset(
-            {names.REGION_TRAIT, names.function_trait(function)}
-        ),
+        traits=frozenset({names.REGION_TRAIT, names.function_trait(function)}),
         region=model.Region(card=address, number=number, function=function),
     )
 
@@ -236,7 +234,7 @@ class Host:
 
     def tree(self) -> providers.ProviderTree:
         """Return what the host reports to Placement."""
-        return inventory.build_tree(
+        return tree_builder.build_tree(
             self.root,
             model.HostState(devices=self.devices),
             policy.Policy(),
@@ -251,7 +249,7 @@ class Host:
     ) -> str:
         """Start a server; return why its claim failed, if it did."""
         try:
-            found = claims.plan(
+            found = claim_plan.plan(
                 server,
                 groups,
                 self._slots(booked),
@@ -263,7 +261,8 @@ class Host:
             return str(error)
         self.claims[server] = found
         self.devices = tuple(
-            _settled(packing.hold(device, found)) for device in self.devices
+            _settled(device_capacity.hold(device, found))
+            for device in self.devices
         )
         return ""
 
@@ -271,7 +270,7 @@ class Host:
         """Stop a server; what stood for it goes."""
         handles = {claim.handle for claim in self.claims.pop(server)}
         self.devices = tuple(
-            _settled(packing.without(device, handles))
+            _settled(device_capacity.without(device, handles))
             for device in self.devices
         )
 
@@ -314,12 +313,14 @@ def _twin(device: model.Device, address: str) -> model.Device:
 
 def _settled(device: model.Device) -> model.Device:
     """Return a card that offers whatever its geometry allows."""
-    return packing.settle(
+    return device_capacity.settle(
         dataclasses.replace(
             device,
             profiles=tuple(
                 dataclasses.replace(
-                    p, available=PLENTY if device.geometry.layout is not ANY
+                    p,
+                    available=PLENTY
+                    if device.geometry.layout is not ANY
                     else p.available,
                 )
                 for p in device.profiles

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib import parse
 
-from filters import offered
-from filters.fit import facts
+from filters import provider_facts
+from filters.fit import fact_reader
 from nova_accel.model import flavors, names, providers
 
 # What Nova asks for: its [scheduler] max_placement_results.
@@ -53,7 +53,7 @@ class Placement:
             return 0
         return found.total - found.reserved - self.used(provider, name)
 
-    def has_room(self, candidate: offered.Candidate) -> bool:
+    def has_room(self, candidate: provider_facts.Candidate) -> bool:
         """Return whether a candidate can be allocated now."""
         return all(
             self.left(provider, name) >= amount
@@ -62,7 +62,7 @@ class Placement:
             for name, amount in part["resources"].items()
         )
 
-    def claim(self, server: str, candidate: offered.Candidate) -> bool:
+    def claim(self, server: str, candidate: provider_facts.Candidate) -> bool:
         """Allocate a candidate to a server; return whether it has room."""
         if not self.has_room(candidate):
             return False
@@ -80,20 +80,18 @@ class Placement:
 
     def candidates(
         self, groups: Sequence[flavors.RequestGroup]
-    ) -> dict[str, list[offered.Candidate]]:
+    ) -> dict[str, list[provider_facts.Candidate]]:
         """Return the allocation candidates for a server, by root."""
         return {
             root: list(
-                itertools.islice(
-                    self._of_tree(root, groups), MOST_CANDIDATES
-                )
+                itertools.islice(self._of_tree(root, groups), MOST_CANDIDATES)
             )
             for root in sorted(set(self.roots.values()))
         }
 
     def _of_tree(
         self, root: str, groups: Sequence[flavors.RequestGroup]
-    ) -> Iterable[offered.Candidate]:
+    ) -> Iterable[provider_facts.Candidate]:
         fitting = [
             [u for u in self._below(root) if self._serves(u, group)]
             for group in groups
@@ -111,9 +109,7 @@ class Placement:
                     "": [root],
                     **{
                         group.suffix: [provider]
-                        for group, provider in zip(
-                            groups, chosen, strict=True
-                        )
+                        for group, provider in zip(groups, chosen, strict=True)
                     },
                 },
             }
@@ -160,7 +156,7 @@ class Placement:
                 ]
             }
         if rest[0] not in self.nodes:
-            raise facts.FactsError(path, "HTTP 404: no provider")
+            raise fact_reader.FactsError(path, "HTTP 404: no provider")
         return self._who(rest[0]) if not rest[1:] else self._part(*rest)
 
     def _is_in(self, provider: str, tree: str | None) -> bool:
@@ -228,9 +224,7 @@ class Placement:
 
 def _group(query: Mapping[str, str], suffix: str) -> flavors.RequestGroup:
     """Return the group that a query's parameters ask for."""
-    traits = [
-        t for t in query.get(f"required{suffix}", "").split(",") if t
-    ]
+    traits = [t for t in query.get(f"required{suffix}", "").split(",") if t]
     return flavors.RequestGroup(
         suffix=suffix,
         resources={

@@ -6,18 +6,18 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from filters import offered, request
-from filters.fit import cards, fit
+from filters import provider_facts, request
+from filters.fit import candidate_fit, vgpu_geometry
 from nova_accel import model
-from nova_accel.catalog import catalogue, known, profiles
+from nova_accel.catalog import loader, mdev_names, vgpu_types
 from nova_accel.model import names
 
-KNOWN = known.load()
-CARDS = cards.Cards(KNOWN)
+KNOWN = loader.load()
+CARDS = vgpu_geometry.Cards(KNOWN)
 ROOT = "root"
 
 
-def kind(name: str) -> catalogue.VgpuFacts:
+def kind(name: str) -> vgpu_types.VgpuFacts:
     """Return a vGPU type of the catalogue."""
     found = KNOWN.find(name)
     assert found is not None, name
@@ -26,7 +26,7 @@ def kind(name: str) -> catalogue.VgpuFacts:
 
 def trait(name: str) -> str:
     """Return the trait of a vGPU type."""
-    return profiles.profile_trait(name, "10de", gpu=True)
+    return mdev_names.profile_trait(name, "10de", gpu=True)
 
 
 def charges(name: str, count: int = 1) -> dict[str, int]:
@@ -80,7 +80,7 @@ def card(
     layout: model.Layout = model.Layout.MIXED,
     traits: Iterable[str] = (),
     **more: Any,
-) -> offered.ProviderFacts:
+) -> provider_facts.ProviderFacts:
     """Return what Placement tells of a card.
 
     :param held: what each consumer has of it: one vGPU of a type, or
@@ -89,11 +89,11 @@ def card(
     usages = tuple(
         charges(one) if isinstance(one, str) else one for one in held
     )
-    found = offered.ProviderFacts(
+    found = provider_facts.ProviderFacts(
         uuid=uuid,
         name=f"host_accel_{uuid}",
         stock={
-            name: offered.Stock(
+            name: provider_facts.Stock(
                 capacity=total,
                 used=sum(usage.get(name, 0) for usage in usages),
             )
@@ -122,14 +122,14 @@ def offers(gpu: str, layout: model.Layout) -> Iterator[str]:
 
 
 def facts_of(
-    *providers: offered.ProviderFacts,
-) -> dict[str, offered.ProviderFacts]:
+    *providers: provider_facts.ProviderFacts,
+) -> dict[str, provider_facts.ProviderFacts]:
     return {one.uuid: one for one in providers}
 
 
 def candidate(
     wanted: request.AcceleratorRequest, *uuids: str
-) -> offered.Candidate:
+) -> provider_facts.Candidate:
     """Return the candidate that takes each group from a provider."""
     allocations: dict[str, Any] = {
         ROOT: {"resources": {"VCPU": 1, "MEMORY_MB": 64}}
@@ -150,7 +150,7 @@ def candidate(
 
 def candidates(
     wanted: request.AcceleratorRequest, uuids: Iterable[str]
-) -> list[offered.Candidate]:
+) -> list[provider_facts.Candidate]:
     """Return every candidate that some providers make."""
     return [
         candidate(wanted, *chosen)
@@ -158,7 +158,7 @@ def candidates(
     ]
 
 
-def taken_by(one: offered.Candidate) -> tuple[str, ...]:
+def taken_by(one: provider_facts.Candidate) -> tuple[str, ...]:
     """Return the provider of each group of a candidate."""
     return tuple(
         provider
@@ -168,9 +168,11 @@ def taken_by(one: offered.Candidate) -> tuple[str, ...]:
 
 
 def why_not(
-    wanted: request.AcceleratorRequest, one: offered.Candidate, view: fit.View
+    wanted: request.AcceleratorRequest,
+    one: provider_facts.Candidate,
+    view: candidate_fit.View,
 ) -> str:
     """Return why a candidate is refused, nothing if it is not."""
-    fits, lacks = fit.fitting(wanted, [one], view)
+    fits, lacks = candidate_fit.fitting(wanted, [one], view)
     assert bool(fits) != bool(lacks)
     return "; ".join(lacks.values())

@@ -13,6 +13,7 @@ from tests import brute
 ADDRESS = "0000:3b:00.0"
 PLENTY = 100
 
+
 def profile(
     name: str, available: int = PLENTY, **facts: object
 ) -> model.Profile:
@@ -136,9 +137,7 @@ def mixed_cards(draw: st.DrawFn, raw: bool = True) -> model.Device:
             limit=draw(limits) if raw else None,
         )
         for span in draw(
-            st.lists(
-                st.integers(1, 4), min_size=1, max_size=3, unique=True
-            )
+            st.lists(st.integers(1, 4), min_size=1, max_size=3, unique=True)
         )
     )
     geometry = model.Geometry(
@@ -198,9 +197,7 @@ def mig_cards(
         is_dynamic=dynamic,
         limit=draw(limits) if raw else None,
     )
-    device = card(
-        geometry, *profiles, counters={names.MIG_SLICE_CLASS: 3}
-    )
+    device = card(geometry, *profiles, counters={names.MIG_SLICE_CLASS: 3})
     for number in range(draw(st.integers(0, 3))):
         device = _with_instance(draw, device, number)
     return device

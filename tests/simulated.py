@@ -3,14 +3,14 @@
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import plugin, snapshot, survey
-from nova_accel.host.execute import execute
-from nova_accel.host.state import drains, quarantine
+from nova_accel.discovery import change_detection, plugin, snapshot
+from nova_accel.host.execute import action_executor
+from nova_accel.host.state import drains, faults
 from nova_accel.host.sysfs import fs
-from nova_accel.inventory import inventory
+from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names, providers
 from nova_accel.vendors import mdev
-from nova_accel.vendors.nvidia import nvidia_mdev
+from nova_accel.vendors.nvidia import mdev_driver
 from tests import strategies
 from tests.lab import fakehost
 from virt_hooks.guest import connection
@@ -39,19 +39,19 @@ def started(
     :param state_dir: where its notes are; without it there are none.
     """
     rules = policy.Policy()
-    faulted = quarantine.Quarantine(state_dir) if state_dir else None
+    faulted = faults.Quarantine(state_dir) if state_dir else None
     drained = drains.Drains(state_dir) if state_dir else None
     drivers: dict[str, plugin.Driver] = {
-        "nvidia_mdev": nvidia_mdev.NvidiaMdevDriver(),
+        "nvidia_mdev": mdev_driver.NvidiaMdevDriver(),
         "mdev": mdev.MdevDriver(),
     }
 
     found = lifecycle.Lifecycle(
         drivers,
         rules,
-        execute.Executor(str(kernel.root)),
+        action_executor.Executor(str(kernel.root)),
         snapshot.Snapshot(
-            survey.Survey(
+            change_detection.Survey(
                 fs.Disk(kernel.root),
                 drivers,
                 rules,
@@ -88,7 +88,7 @@ def node(
     life: lifecycle.Lifecycle, address: str = GPU
 ) -> providers.ProviderNode:
     """Return the provider of a device as it would be reported."""
-    tree = life.tree(inventory.OWNER_TRAITS)
+    tree = life.tree(tree_builder.OWNER_TRAITS)
     assert tree is not None
     found = tree.node(names.provider_uuid(ROOT.uuid, address))
     assert found is not None

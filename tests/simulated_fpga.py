@@ -16,16 +16,16 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import discovery, plugin, snapshot, survey
-from nova_accel.host.execute import execute, privileged, serials
-from nova_accel.host.state import drains, quarantine
-from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.discovery import change_detection, plugin, scan, snapshot
+from nova_accel.host.execute import action_executor, privileged, serials
+from nova_accel.host.state import drains, faults
+from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import actions, flavors, names
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
 from tests.simulated import ROOT
 from virt_hooks.guest import connection
-from virt_hooks.spawn import lifecycle, programming
+from virt_hooks.spawn import lifecycle, region_programs
 
 PAC, SPLIT, BARE = "0000:5e:00.0", "0000:6e:00.0", "0000:7e:00.0"
 LEGACY, ALVEO = "0000:8e:00.0", "0000:9e:00.0"
@@ -97,14 +97,18 @@ def bitstream(
     )
 
 
-def executor(root: Path, seconds: float = PROGRAM_S) -> execute.Executor:
+def executor(
+    root: Path, seconds: float = PROGRAM_S
+) -> action_executor.Executor:
     """Return what carries out actions, with little patience."""
-    return execute.Executor(str(root), read_gpus=dict, program_s=seconds)
+    return action_executor.Executor(
+        str(root), read_gpus=dict, program_s=seconds
+    )
 
 
 def read(root: Path, rules: policy.Policy = DEFAULT) -> model.HostState:
     """Return what a service that starts now would see."""
-    return discovery.read(sysfs.HostReader(root), plugin.load(), rules)
+    return scan.read(host_reader.HostReader(root), plugin.load(), rules)
 
 
 def region(host: model.HostState, card: str, number: int = 0) -> model.Region:
@@ -141,23 +145,23 @@ def started(
 ) -> lifecycle.Lifecycle:
     """Return what a nova-compute that has just started holds."""
     drivers = plugin.load()
-    faulted = quarantine.Quarantine(str(state_dir)) if state_dir else None
+    faulted = faults.Quarantine(str(state_dir)) if state_dir else None
     drained = drains.Drains(str(state_dir)) if state_dir else None
 
-    def look() -> sysfs.HostReader:
-        return sysfs.HostReader(root)
+    def look() -> host_reader.HostReader:
+        return host_reader.HostReader(root)
 
     found = lifecycle.Lifecycle(
         drivers,
         rules,
         executor(root),
         snapshot.Snapshot(
-            survey.Survey(
+            change_detection.Survey(
                 fs.Disk(root), drivers, rules, dict, faulted, drained
             )
         ),
         look,
-        programming.Programming(faulted),
+        region_programs.Programming(faulted),
     )
     if state_dir:
         found.serials = serials.Serials(str(state_dir), str(root))

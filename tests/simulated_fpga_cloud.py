@@ -15,12 +15,12 @@ from pathlib import Path
 
 from nova_accel import errors, model
 from nova_accel.config import policy
-from nova_accel.discovery import plugin, snapshot, survey
+from nova_accel.discovery import change_detection, plugin, snapshot
 from nova_accel.fpga import bitstreams
-from nova_accel.host.execute import execute
-from nova_accel.host.state import quarantine
+from nova_accel.host.execute import action_executor
+from nova_accel.host.state import faults
 from nova_accel.host.sysfs import fs
-from nova_accel.inventory import inventory
+from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names
 from tests import simulated_fpga as site
 from tests import (
@@ -29,7 +29,7 @@ from tests import (
     simulated_fpga_kernel,
 )
 from tests.simulated import ROOT
-from virt_hooks.spawn import lifecycle, programming
+from virt_hooks.spawn import lifecycle, region_programs
 
 FUNCTIONS = (site.A, site.B, site.C)
 BLANK = "eeeeeeee111111112222222233333333"
@@ -113,7 +113,7 @@ class Cloud:
         self._drivers: Mapping[str, plugin.Driver] = plugin.load(
             ("dfl", "alveo")
         )
-        self.faulted = quarantine.Quarantine(str(place / "state"))
+        self.faulted = faults.Quarantine(str(place / "state"))
         self.servers: dict[str, Server] = {}
         self._born = 0
         #: Whether nothing was done to the host since it was last read.
@@ -138,9 +138,9 @@ class Cloud:
         self.life = lifecycle.Lifecycle(
             self._drivers,
             self._rules,
-            execute.Executor(str(self.host.root), read_gpus=dict),
+            action_executor.Executor(str(self.host.root), read_gpus=dict),
             snapshot.Snapshot(
-                survey.Survey(
+                change_detection.Survey(
                     fs.Disk(self.host.root),
                     self._drivers,
                     self._rules,
@@ -148,7 +148,7 @@ class Cloud:
                     self.faulted,
                 )
             ),
-            programs=programming.Programming(self.faulted, _read_file),
+            programs=region_programs.Programming(self.faulted, _read_file),
         )
         self.life.read_use = self.libvirt.use
         self.life.read_running = lambda: self.libvirt.use(is_running=True)
@@ -184,7 +184,7 @@ class Cloud:
 
     def offered(self) -> dict[Key, frozenset[str]]:
         """Return free regions and their traits, as Placement has them."""
-        tree = self.life.tree(inventory.OWNER_TRAITS)
+        tree = self.life.tree(tree_builder.OWNER_TRAITS)
         assert tree is not None
         used = {server.key for server in self.servers.values()}
         found = {}

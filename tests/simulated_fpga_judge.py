@@ -87,9 +87,7 @@ class Judge:
             was_faulted=key in self.faulted,
         )
 
-    def handed_over(
-        self, attempt: Attempt, wanted: str, most: int
-    ) -> None:
+    def handed_over(self, attempt: Attempt, wanted: str, most: int) -> None:
         """Judge a success.
 
         :param most: how many bitstreams might be loaded for it.

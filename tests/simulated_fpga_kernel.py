@@ -22,7 +22,12 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors
-from nova_accel.host.execute import execute, loading, privileged, tools
+from nova_accel.host.execute import (
+    action_executor,
+    privileged,
+    program_fpga,
+    vendor_tools,
+)
 from nova_accel.host.fpga import ioctls
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
@@ -220,7 +225,7 @@ class DirectKernel:
         return self._call(path, request, {ARGUMENT: struct.pack("=i", port)})
 
     def run(self, command: list[str], seconds: float) -> int:
-        """Stand for ``tools.run``: 0, ETIMEDOUT, or ToolError."""
+        """Stand for ``vendor_tools.run``: 0, ETIMEDOUT, or ToolError."""
         tool = os.path.basename(command[0])
         words = command[1:]
         files = {
@@ -286,8 +291,8 @@ def direct(spec: fakehost.HostSpec, root: Path) -> Iterator[DirectKernel]:
         patch.setattr(privileged, "_write", found.write)
         patch.setattr(ioctls, "program", found.program)
         patch.setattr(ioctls, "set_port", found.set_port)
-        patch.setattr(tools, "run", found.run)
+        patch.setattr(vendor_tools, "run", found.run)
         # nothing here comes later than at once
-        patch.setattr(loading, "_PAUSE_S", 0)
-        patch.setattr(execute, "_PAUSE_S", 0)
+        patch.setattr(program_fpga, "_PAUSE_S", 0)
+        patch.setattr(action_executor, "_PAUSE_S", 0)
         yield found

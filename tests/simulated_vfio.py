@@ -8,15 +8,15 @@ from pathlib import Path
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import snapshot, survey
-from nova_accel.host.execute import execute
-from nova_accel.host.state import quarantine
-from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.discovery import change_detection, snapshot
+from nova_accel.host.execute import action_executor
+from nova_accel.host.state import faults
+from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import actions, flavors, names
-from nova_accel.vendors.nvidia import nvidia_vfio
+from nova_accel.vendors.nvidia import vfio_driver
 from tests.lab import fakehost
 from tests.simulated import ROOT
-from virt_hooks.spawn import lifecycle, programming
+from virt_hooks.spawn import lifecycle, region_programs
 
 GPU, OTHER, BARE = "0000:3d:00.0", "0000:3e:00.0", "0000:3f:00.0"
 FIRST, SECOND = "0000:3d:00.4", "0000:3d:00.5"
@@ -58,23 +58,23 @@ def started(
 
     :param state_dir: the directory of its notes; without it there are none.
     """
-    faulted = quarantine.Quarantine(state_dir) if state_dir else None
-    drivers = {"nvidia_vfio": nvidia_vfio.NvidiaVfioDriver()}
+    faulted = faults.Quarantine(state_dir) if state_dir else None
+    drivers = {"nvidia_vfio": vfio_driver.NvidiaVfioDriver()}
 
-    def look() -> sysfs.HostReader:
-        return sysfs.HostReader(kernel.root)
+    def look() -> host_reader.HostReader:
+        return host_reader.HostReader(kernel.root)
 
     found = lifecycle.Lifecycle(
         drivers,
         rules,
-        execute.Executor(str(kernel.root), read_gpus=dict),
+        action_executor.Executor(str(kernel.root), read_gpus=dict),
         snapshot.Snapshot(
-            survey.Survey(
+            change_detection.Survey(
                 fs.Disk(kernel.root), drivers, rules, faulted=faulted
             )
         ),
         look,
-        programming.Programming(faulted),
+        region_programs.Programming(faulted),
     )
     found.adopt(ROOT)
     found.host.refresh()
@@ -107,13 +107,13 @@ def types(kernel: fakehost.Controller) -> dict[str, str]:
 
 
 def type_by_hand(kernel: fakehost.Controller, function: str) -> None:
-    execute.Executor(str(kernel.root)).apply(
+    action_executor.Executor(str(kernel.root)).apply(
         actions.SetVgpuType(function=function, type_id=EIGHT)
     )
 
 
 def clear_by_hand(kernel: fakehost.Controller, function: str) -> None:
-    execute.Executor(str(kernel.root)).apply(
+    action_executor.Executor(str(kernel.root)).apply(
         actions.ClearVgpuType(function=function, type_id=EIGHT)
     )
 

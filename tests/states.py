@@ -5,7 +5,7 @@ from typing import Any
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.inventory import inventory
+from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
 from tests import strategies
 
@@ -63,7 +63,7 @@ CLAIMS = (claim("0000:01:00.0"), claim("0000:06:00.0"))
 def tree(
     host: model.HostState, claims: tuple[model.Claim, ...] = ()
 ) -> providers.ProviderTree:
-    return inventory.build_tree(
+    return tree_builder.build_tree(
         strategies.ROOT, host, policy.Policy(), claims
     )
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 from urllib import parse
 
-from filters import offered, request
-from filters.fit import facts
+from filters import provider_facts, request
+from filters.fit import fact_reader
 from nova_accel.model import names
 
 MDEV = {"resources_A:CUSTOM_MDEV": "1"}
@@ -63,7 +63,7 @@ class Book:
         self.asked.append(path)
         place = parse.urlsplit(path)
         if self.broken in path:
-            raise facts.FactsError(path, "ConnectFailure")
+            raise fact_reader.FactsError(path, "ConnectFailure")
         query = dict(parse.parse_qsl(place.query))
         kind, *rest = place.path.strip("/").split("/")
         if kind == "allocations":
@@ -78,7 +78,7 @@ class Book:
                 "resource_providers": [self._who(u) for u in self._fit(query)]
             }
         if rest[0] not in self.providers:
-            raise facts.FactsError(path, "HTTP 404: no provider")
+            raise fact_reader.FactsError(path, "HTTP 404: no provider")
         return self._detail(*rest)
 
     def _used(self, uuid: str) -> dict[str, dict[str, int]]:
@@ -150,9 +150,9 @@ class Book:
 
 def hosts(
     uuids: Iterable[str], each: int = 2, **units: int
-) -> list[list[offered.Candidate]]:
+) -> list[list[provider_facts.Candidate]]:
     """Return hosts' candidates, so many on each."""
-    candidates: list[offered.Candidate] = [
+    candidates: list[provider_facts.Candidate] = [
         {"allocations": {uuid: {"resources": units or {"CUSTOM_MDEV": 1}}}}
         for uuid in uuids
     ]
@@ -163,14 +163,16 @@ def hosts(
 
 
 def ask(
-    reader: facts.Reader,
+    reader: fact_reader.Reader,
     uuids: Iterable[str],
     specs: dict[str, str] = MDEV,
     each: int = 2,
-) -> facts.Look:
+) -> fact_reader.Look:
     """Return what a new request comes to know."""
     wanted = request.parse_request(specs)
     units = dict(wanted.groups[0].resources)
     return reader.look(
-        facts.Memory(wanted=wanted), "server", hosts(uuids, each, **units)
+        fact_reader.Memory(wanted=wanted),
+        "server",
+        hosts(uuids, each, **units),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from nova_accel import conformance, errors, model
 from nova_accel.config import policy
-from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import actions
 from tests.hosts import build
 
@@ -36,7 +36,7 @@ class Sound:
 
     def describe(
         self,
-        host: sysfs.HostReader,
+        host: host_reader.HostReader,
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
@@ -83,7 +83,7 @@ class Sound:
         return ()
 
     def plan_arrange(
-        self, host: sysfs.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
         host.functions()
         return ()

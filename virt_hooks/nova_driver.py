@@ -20,37 +20,37 @@ from nova import exception
 
 from nova_accel import errors, model
 from nova_accel.config import conf
-from nova_accel.host.state import bookings
+from nova_accel.host.state import rebuild_allocations
 from nova_accel.model import flavors, providers
-from virt_hooks.attach import nova_attach, nova_bus, nova_stay
-from virt_hooks.guest import connection, nova_guest
-from virt_hooks.instance import nova_images, slots, wanted
+from virt_hooks.attach import attach_guard, attach_rpc, hot_attach
+from virt_hooks.guest import connection, libvirt_guest
+from virt_hooks.instance import bitstream_images, instance_request, slots
 from virt_hooks.operations import (
-    nova_bypass,
-    nova_live,
-    nova_moves,
-    nova_rebuilt,
-    nova_records,
-    nova_start,
-    nova_suspend,
+    bypass,
+    cold_migration,
+    config_checks,
+    live_migration,
+    nova_database,
+    rebuild,
+    suspend,
 )
 from virt_hooks.report import (
-    nova_consumers,
-    nova_report,
-    nova_unallocated,
+    consumers,
+    missing_allocations,
     reconcile,
+    reporter,
 )
-from virt_hooks.spawn import node, recover
+from virt_hooks.spawn import ownership, setup
 
 LOG = logging.getLogger(__name__)
 
 
 class AccelLibvirtDriver(
-    nova_attach.AttachingDriver,
-    nova_stay.StayingDriver,
-    nova_live.LiveMigration,
-    nova_moves.MovingDriver,
-    nova_suspend.SuspendingDriver,
+    hot_attach.AttachingDriver,
+    attach_guard.StayingDriver,
+    live_migration.LiveMigration,
+    cold_migration.MovingDriver,
+    suspend.SuspendingDriver,
 ):
     """LibvirtDriver whose guests get the accelerators of their flavor."""
 
@@ -61,24 +61,26 @@ class AccelLibvirtDriver(
         """
         super().__init__(virtapi, read_only)
         try:
-            self._accel = node.read_node(
+            self._accel = setup.read_node(
                 nova.conf.CONF, self._host.get_connection
             )
             kept = conf.read_settings(nova.conf.CONF).bitstreams
-            self._images = nova_images.Images(kept)
+            self._images = bitstream_images.Images(kept)
         except errors.ConfigurationError as error:
             LOG.error("nova-accel can't start: %s", error)
             sys.exit(1)
-        self._reporter = nova_report.Reporter(self._accel, virtapi)
-        self._unallocated = nova_unallocated.Unallocated(
+        self._reporter = reporter.Reporter(self._accel, virtapi)
+        self._unallocated = missing_allocations.Unallocated(
             self._accel, virtapi
         )
-        self._at_start = nova_records.AtStart(self._accel)
-        self._bus = nova_bus.Bus(self)
-        self._rebuilt = nova_rebuilt.Rebuilt(
-            self._accel, self._reporter, bookings.Bookings(kept.state_dir)
+        self._at_start = nova_database.AtStart(self._accel)
+        self._bus = attach_rpc.Bus(self)
+        self._rebuilt = rebuild.Rebuilt(
+            self._accel,
+            self._reporter,
+            rebuild_allocations.Bookings(kept.state_dir),
         )
-        self._consumers = nova_consumers.Consumers(
+        self._consumers = consumers.Consumers(
             self._accel, self._reporter.providers_of
         )
         # Of each thread: a delete may overlap a reboot of the same server.
@@ -106,8 +108,8 @@ class AccelLibvirtDriver(
         """
         super().init_host(host)
         refusals: list[errors.ConfigurationError] = []
-        with nova_report.logged("can't check the configuration"):
-            refusals += nova_start.check(
+        with reporter.logged("can't check the configuration"):
+            refusals += config_checks.check(
                 self, nova.conf.CONF, self._accel.host
             )
         if refusals:
@@ -115,33 +117,33 @@ class AccelLibvirtDriver(
         self._accel.read_use = self._read_use
         self._accel.read_running = self._read_running
         self._accel.read_awaited = self._at_start.awaited
-        with nova_report.logged("can't recover this host's accelerators"):
+        with reporter.logged("can't recover this host's accelerators"):
             self._adopt_node()
             self._at_start.learn(self.get_available_nodes)
             self._accel.arrange()
             self._accel.host.refresh()
             self._at_start.recall(self.get_available_nodes)
-        with nova_report.logged("can't keep Placement in step"):
+        with reporter.logged("can't keep Placement in step"):
             self._reconciler.start()
-        with nova_report.logged("can't be asked over Nova's message bus"):
+        with reporter.logged("can't be asked over Nova's message bus"):
             self._bus.start(host)
 
     def cleanup_host(self, host: str) -> None:
         """End our own threads with the service."""
-        with nova_report.logged("can't leave Nova's message bus"):
+        with reporter.logged("can't leave Nova's message bus"):
             self._bus.stop()
-        with nova_report.logged("can't end the passes over Placement"):
+        with reporter.logged("can't end the passes over Placement"):
             self._reconciler.stop()
         super().cleanup_host(host)
 
     def get_available_resource(self, nodename: str) -> Any:
         """Read the host anew; it is called outside Nova's lock."""
-        with nova_report.logged("can't refresh this host's accelerators"):
+        with reporter.logged("can't refresh this host's accelerators"):
             self._reporter.forget_free()
             self._adopt_node()
             self._look()
             self._reporter.find_free(self.provider_tree)
-        with nova_report.logged("can't look for missing allocations"):
+        with reporter.logged("can't look for missing allocations"):
             self._unallocated.look()
         return super().get_available_resource(nodename)
 
@@ -153,7 +155,7 @@ class AccelLibvirtDriver(
     ) -> None:
         """Lay our providers beside Nova's own, from the last reading."""
         made: list[str] = []
-        with nova_report.logged("Can't create new resource providers"):
+        with reporter.logged("Can't create new resource providers"):
             made += self._reporter.make_new(provider_tree)
         if made:  # the tracker begins again, with the tree as it is now
             raise exception.ResourceProviderUpdateConflict(
@@ -162,7 +164,7 @@ class AccelLibvirtDriver(
         super().update_provider_tree(
             provider_tree, nodename, allocations=allocations
         )
-        with nova_report.logged("can't report this host's accelerators"):
+        with reporter.logged("can't report this host's accelerators"):
             is_first = not self._reporter.is_registered
             if self._reporter.lay(provider_tree, self._at_start.slots):
                 self.provider_tree = copy.deepcopy(provider_tree)
@@ -170,7 +172,7 @@ class AccelLibvirtDriver(
                 if is_first:
                     self._reconciler.wake()
 
-    @nova_bypass.accelerators_only
+    @bypass.accelerators_only
     def rebuild(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
@@ -178,11 +180,11 @@ class AccelLibvirtDriver(
 
         :raises NotImplementedError: always; Nova destroys and spawns then.
         """
-        with nova_report.logged("can't note what is booked"):
+        with reporter.logged("can't note what is booked"):
             self._rebuilt.note(instance, kwargs.get("allocations"))
         return super().rebuild(context, instance, *args, **kwargs)
 
-    @nova_bypass.accelerators_only
+    @bypass.accelerators_only
     def spawn(
         self,
         context: Any,
@@ -195,8 +197,8 @@ class AccelLibvirtDriver(
         **kwargs: Any,
     ) -> Any:
         """Make the server's partitions first, then spawn its guest."""
-        is_rebuilt = nova_records.is_rebuilt(instance)
-        with nova_rebuilt.as_it_is_here(instance):
+        is_rebuilt = nova_database.is_rebuilt(instance)
+        with rebuild.as_it_is_here(instance):
             with self._reporter.reschedule(context, instance.uuid, is_rebuilt):
                 self._bring(context, instance, is_new=not is_rebuilt)
             if self._ensure(context, instance, allocations):
@@ -217,7 +219,7 @@ class AccelLibvirtDriver(
         self._leave_behind(instance)
         return result
 
-    @nova_bypass.accelerators_only
+    @bypass.accelerators_only
     def _get_guest_config(
         self, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
@@ -227,10 +229,10 @@ class AccelLibvirtDriver(
         with self._reporter.reschedule():
             options = flavors.parse_options(instance.flavor.extra_specs)
             version = self._host.get_connection().getLibVersion()
-            own, more = wanted.parted(instance, found)
-            nova_guest.add_claims(config, own, options, version)
+            own, more = instance_request.parted(instance, found)
+            libvirt_guest.add_claims(config, own, options, version)
             # As they were given: a flavor says nothing of these.
-            nova_guest.add_claims(config, more, flavors.Options(), version)
+            libvirt_guest.add_claims(config, more, flavors.Options(), version)
         return config
 
     def _vgpu_allocations(self, allocations: Any) -> Any:
@@ -239,7 +241,7 @@ class AccelLibvirtDriver(
         if not found:
             return found
         accelerators: set[str] = set()
-        with nova_report.logged("can't tell which providers are accelerators"):
+        with reporter.logged("can't tell which providers are accelerators"):
             if desired := self._reporter.desired():
                 accelerators |= {node.uuid for node in desired.nodes}
         return {u: r for u, r in found.items() if u not in accelerators}
@@ -252,20 +254,20 @@ class AccelLibvirtDriver(
             handle
             for device in self._accel.host.state.devices
             if self._accel.root is not None
-            for handle in recover.our_handles(self._accel.root, device)
+            for handle in ownership.our_handles(self._accel.root, device)
         }
         stock = [uuid for uuid in chosen_mdevs if uuid not in ours]
         return super()._guest_add_mdevs(guest, stock)
 
-    @nova_bypass.accelerators_only
+    @bypass.accelerators_only
     def _hard_reboot(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Keep the partitions while the domain is torn down and remade."""
         with self._keeping(instance.uuid):
-            with nova_report.logged("can't book what Nova gave up"):
+            with reporter.logged("can't book what Nova gave up"):
                 self._rebuilt.look()
-            with nova_report.logged("can't fetch bitstreams"):
+            with reporter.logged("can't fetch bitstreams"):
                 self._bring(context, instance)
             try:
                 return super()._hard_reboot(context, instance, *args, **kwargs)
@@ -278,10 +280,10 @@ class AccelLibvirtDriver(
 
         The delete has released its claims, and a function counts as clean.
         """
-        with nova_report.logged("can't note what guests have"), self._looking:
+        with reporter.logged("can't note what guests have"), self._looking:
             self._accel.tidy_now()
 
-    @nova_bypass.accelerators_only
+    @bypass.accelerators_only
     def unrescue(self, context: Any, instance: Any) -> None:
         """Make what the guest had, if its host was restarted meanwhile."""
         if instance.resources:
@@ -289,11 +291,11 @@ class AccelLibvirtDriver(
         super().unrescue(context, instance)
 
     def _bring_back(self, context: Any, instance: Any) -> None:
-        with nova_report.logged("can't fetch bitstreams"):
+        with reporter.logged("can't fetch bitstreams"):
             self._bring(context, instance)
         self._ensure(context, instance)
 
-    @nova_bypass.accelerators_only
+    @bypass.accelerators_only
     def _cleanup(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
@@ -304,7 +306,7 @@ class AccelLibvirtDriver(
         finally:  # also if it fails: nobody asks again, and a guest that
             # still runs keeps what it has
             keep = instance.uuid == getattr(self._rebooting, "uuid", None)
-            if not (keep or nova_records.is_rebuilt(instance)):
+            if not (keep or nova_database.is_rebuilt(instance)):
                 self._release(instance, lambda: self._held(instance, had), had)
 
     def _handles(self, instance: Any = None) -> frozenset[str]:
@@ -336,12 +338,12 @@ class AccelLibvirtDriver(
         with self._looking:
             self._accel.host.refresh_changed()
             self._at_start.recall(self.get_available_nodes)
-            with nova_report.logged("can't look after servers that failed"):
+            with reporter.logged("can't look after servers that failed"):
                 self._rebuilt.look()
             if self._accel.is_alone:
-                with nova_report.logged("can't compare claims with Nova"):
+                with reporter.logged("can't compare claims with Nova"):
                     self._release_orphans()
-                with nova_report.logged("can't see what guests lack"):
+                with reporter.logged("can't see what guests lack"):
                     self._plug_missing()
             self._accel.tidy_now()
             self._accel.arrange(is_again)
@@ -359,7 +361,7 @@ class AccelLibvirtDriver(
         self._accel.set_orphans(frozenset(orphans))
         self._abandoned &= self._accel.orphans
         for uuid, version in orphans.items():
-            with nova_report.logged("can't release accelerators of %s", uuid):
+            with reporter.logged("can't release accelerators of %s", uuid):
                 self._release_orphan(uuid, version)
 
     def _release_orphan(self, uuid: str, version: int) -> None:
@@ -390,9 +392,7 @@ class AccelLibvirtDriver(
             uuid,
             given,
             lambda claim: self._read_running().holds(claim.handle),
-            is_due=lambda: (
-                self._accel.book.versions().get(uuid) == version
-            ),
+            is_due=lambda: self._accel.book.versions().get(uuid) == version,
         )
         if not self._accel.claims_of(uuid):
             self._at_start.forget(uuid, given)
@@ -404,17 +404,17 @@ class AccelLibvirtDriver(
             uuid: record["resources"]
             for uuid, record in (allocations or {}).items()
         }
-        is_rebuilt = nova_records.is_rebuilt(instance)
+        is_rebuilt = nova_database.is_rebuilt(instance)
         with self._reporter.reschedule(context, instance.uuid, is_rebuilt):
             flavors.parse_options(instance.flavor.extra_specs)
             return self._accel.ensure(
                 instance.uuid,
-                wanted.groups_of(instance),
+                instance_request.groups_of(instance),
                 slots.below(
                     self._accel.root, slots.of_resources(instance.resources)
                 ),
                 booked,
-                wanted.recall(self._images, instance),
+                instance_request.recall(self._images, instance),
             )
 
     def _bring(
@@ -422,7 +422,7 @@ class AccelLibvirtDriver(
     ) -> None:
         """Bring a server's bitstreams; those of the others stay here."""
         keep = self._images_needed()
-        wanted.bring(self._images, context, instance, is_new, keep)
+        instance_request.bring(self._images, context, instance, is_new, keep)
 
     def _release(
         self,
@@ -432,7 +432,7 @@ class AccelLibvirtDriver(
         consumer: str = "",
     ) -> None:
         uuid = consumer or instance.uuid
-        with nova_report.logged(
+        with reporter.logged(
             "can't release accelerators of %s", instance.uuid
         ):
             given = slots.below(self._accel.root, read_slots())
@@ -440,7 +440,7 @@ class AccelLibvirtDriver(
             self._accel.release(
                 uuid,
                 given,
-                lambda claim: nova_guest.is_holding(
+                lambda claim: libvirt_guest.is_holding(
                     self._host, instance, claim
                 ),
                 had,
@@ -468,10 +468,10 @@ class AccelLibvirtDriver(
             exception.NovaException, errors.AcceleratorError
         ):
             if had.functions and self._accel.root is not None:
-                found |= recover.slots_had(
+                found |= ownership.slots_had(
                     self._accel.root,
                     self._accel.host.state,
-                    wanted.all_groups_of(instance),
+                    instance_request.all_groups_of(instance),
                     had,
                 )
         return tuple(found)
@@ -479,8 +479,8 @@ class AccelLibvirtDriver(
     def _read_domain(self, instance: Any) -> connection.HostdevUse:
         """Return what the server's domain has, nothing if it can't tell."""
         found = connection.HostdevUse()
-        with nova_report.logged("can't read the domain of %s", instance.uuid):
-            found = nova_guest.read_use(self._host, instance)
+        with reporter.logged("can't read the domain of %s", instance.uuid):
+            found = libvirt_guest.read_use(self._host, instance)
         return found
 
     @contextlib.contextmanager

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 
 from nova_accel import model
-from nova_accel.catalog import catalogue
+from nova_accel.catalog import vgpu_types
 from nova_accel.model import names
 
 # What a card has of each resource class.
@@ -16,7 +16,7 @@ _ADDRESS = "card"
 
 
 def build(
-    known: catalogue.Catalogue,
+    known: vgpu_types.Catalogue,
     key: str,
     layout: model.Layout,
     capacity: Capacity,
@@ -35,7 +35,7 @@ def build(
         counters[names.MIG_SLICE_CLASS] = max(slices, gpu.mig_slices)
     types = known.profiles_of(key)
     # Of a mode in which the card holds fewer, the total says so.
-    slots = counters.get(names.GPU_CLASS, catalogue.MAX_TIME_SLICED)
+    slots = counters.get(names.GPU_CLASS, vgpu_types.MAX_TIME_SLICED)
     chosen: dict[tuple[int, str], model.Profile] = {}
     for one in types:
         if bool(one.instance) == (layout is model.Layout.MIG):
@@ -61,7 +61,7 @@ def build(
 
 
 def _geometry(
-    layout: model.Layout, gpu: catalogue.GpuFacts | None
+    layout: model.Layout, gpu: vgpu_types.GpuFacts | None
 ) -> model.Geometry:
     """Return how partitions share the card.
 
@@ -81,7 +81,7 @@ def _geometry(
 
 
 def _profile(
-    one: catalogue.VgpuFacts,
+    one: vgpu_types.VgpuFacts,
     layout: model.Layout,
     charges: Mapping[str, int],
 ) -> model.Profile:

@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from filters.fit import places
+from filters.fit import candidate_locality
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ UNTOLD = Cells()
 _SEVERAL = 2
 
 
-def objection(cells: Cells, seats: Sequence[places.Seat]) -> str:
+def objection(cells: Cells, seats: Sequence[candidate_locality.Seat]) -> str:
     """Return why devices are not where the guest will run, or nothing.
 
     On a host with one cell, or of which no cells are known, they are.

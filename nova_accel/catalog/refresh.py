@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nova_accel import errors, model
-from nova_accel.catalog import catalogue, profiles
+from nova_accel.catalog import mdev_names, vgpu_types
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Finding:
 
 
 def compare(
-    known: catalogue.Catalogue, seen: Iterable[Seen]
+    known: vgpu_types.Catalogue, seen: Iterable[Seen]
 ) -> tuple[Finding, ...]:
     """Return what is new and what contradicts, a line for each."""
     findings: dict[Finding, None] = {}
@@ -58,7 +58,7 @@ def compare(
     return tuple(findings)
 
 
-def _missing(known: catalogue.Catalogue, one: Seen) -> Finding:
+def _missing(known: vgpu_types.Catalogue, one: Seen) -> Finding:
     gpu = known.of_card((), *one.pci_id.split(":"))
     if gpu is None:
         return Finding(
@@ -69,7 +69,7 @@ def _missing(known: catalogue.Catalogue, one: Seen) -> Finding:
     if (
         one.framebuffer_mb is None
         or one.limit is None
-        or (one.instance is None and profiles.named_instance(one.name))
+        or (one.instance is None and mdev_names.named_instance(one.name))
     ):
         return Finding(
             name=one.name,
@@ -80,7 +80,7 @@ def _missing(known: catalogue.Catalogue, one: Seen) -> Finding:
 
 
 def compare_kinds(
-    gpu: catalogue.GpuFacts | None, kinds: Iterable[model.InstanceKind]
+    gpu: vgpu_types.GpuFacts | None, kinds: Iterable[model.InstanceKind]
 ) -> tuple[Finding, ...]:
     """Return which kinds of GPU instance differ from a GPU's in here.
 
@@ -112,19 +112,19 @@ def merge(text: str, seen: Iterable[Seen]) -> str:
     :param text: the file as it is.
     :raises MalformedError: it is no catalogue, or would be none.
     """
-    known = catalogue.parse(text)
+    known = vgpu_types.parse(text)
     content = json.loads(text)
     shown = {one.name: one for one in seen}
     for finding in compare(known, shown.values()):
         if finding.is_added:
             _add(content, known, shown[finding.name])
     merged = render(content)
-    catalogue.parse(merged)
+    vgpu_types.parse(merged)
     return merged
 
 
 def _add(
-    content: Mapping[str, Any], known: catalogue.Catalogue, one: Seen
+    content: Mapping[str, Any], known: vgpu_types.Catalogue, one: Seen
 ) -> None:
     """Add a type to the row of its size, which may be a new one."""
     gpu = known.of_card((), *one.pci_id.split(":"))
@@ -161,9 +161,7 @@ def render(content: Mapping[str, Any]) -> str:
     So a change of one type is a change of one line.
     """
     rows = ",\n".join(_render_gpu(row) for row in content["gpus"])
-    return (
-        f'{{\n "format": {content["format"]},\n "gpus": [\n{rows}\n ]\n}}\n'
-    )
+    return f'{{\n "format": {content["format"]},\n "gpus": [\n{rows}\n ]\n}}\n'
 
 
 def _render_gpu(row: Mapping[str, Any]) -> str:

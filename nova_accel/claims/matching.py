@@ -129,9 +129,13 @@ class _Search:
 
         Used up devices make no difference.
         """
-        return index, first, *(
-            self._kinds_on(provider) if slots else None
-            for provider, slots in self.left.items()
+        return (
+            index,
+            first,
+            *(
+                self._kinds_on(provider) if slots else None
+                for provider, slots in self.left.items()
+            ),
         )
 
     def _kinds_on(self, provider: str) -> tuple[int, ...]:

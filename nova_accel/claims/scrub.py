@@ -68,9 +68,7 @@ def plan(
     )
 
 
-def _reset(
-    function: Function, rule: policy.Rule
-) -> Iterator[actions.Action]:
+def _reset(function: Function, rule: policy.Rule) -> Iterator[actions.Action]:
     is_free = function.is_resettable and not function.driver
     if rule.scrub == policy.NONE or not (
         rule.scrub == policy.RESET or is_free

@@ -13,12 +13,12 @@ INTERRUPTED = 130
 
 def nova_accel() -> int:
     """Run ``nova-accel``; return its exit status."""
-    return run("nova_accel.cli.cli")
+    return run("nova_accel.cli.commands")
 
 
 def placement_sync() -> int:
     """Run ``placement-sync``; return its exit status."""
-    return run("placement_sync.cli.cli")
+    return run("placement_sync.cli.main")
 
 
 def run(module: str) -> int:

@@ -493,9 +493,7 @@ def _is_like_group(section: str) -> bool:
     return letters.startswith(name) or matcher.ratio() >= _LIKENESS
 
 
-def _misspelt(
-    where: str, noun: str, nearest: Sequence[str]
-) -> model.Problem:
+def _misspelt(where: str, noun: str, nearest: Sequence[str]) -> model.Problem:
     hint = f"did you mean {nearest[0]}?" if nearest else "remove it"
     return model.Problem(
         where=where,

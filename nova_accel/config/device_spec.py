@@ -80,14 +80,10 @@ def parse_fields(line: str) -> Fields:
             error
         )
     if not isinstance(pairs, _Pairs):
-        raise refusal(
-            line, 'write a JSON object, as {"address": "0000:41:*"}'
-        )
+        raise refusal(line, 'write a JSON object, as {"address": "0000:41:*"}')
     for key in pairs.names:
         if key not in KEYS:
-            raise refusal(
-                line, f"unknown key {key!r}; use {', '.join(KEYS)}"
-            )
+            raise refusal(line, f"unknown key {key!r}; use {', '.join(KEYS)}")
         if pairs.names.count(key) > 1:
             raise refusal(line, f"{key} is there twice; keep one")
     return dict(pairs)
@@ -253,7 +249,7 @@ def command(line: str, fields: Fields, key: str) -> str:
         return value
     raise refusal(
         line,
-        f'{key} must be the absolute path of a command without arguments, as'
+        f"{key} must be the absolute path of a command without arguments, as"
         ' "/usr/local/sbin/wipe-nvme", of letters, digits and . _ + -',
     )
 

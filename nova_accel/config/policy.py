@@ -65,9 +65,7 @@ class Rule:
     use: Use = Use.AUTO
     max_slots: int | None = None
     profiles: tuple[str, ...] = ("*",)
-    max_instances: Mapping[str, int] = dataclasses.field(
-        default_factory=dict
-    )
+    max_instances: Mapping[str, int] = dataclasses.field(default_factory=dict)
     is_mixed: bool | None = None
     num_vfs: int | None = None
     is_dynamic: bool = False
@@ -148,9 +146,7 @@ def _parse_rule(line: str, usual: Rule) -> Rule:
     )
     device_spec.check_use(line, fields, use.value)
     sizes = device_spec.choice(line, fields, "sizes", (EQUAL, MIXED))
-    mode = device_spec.choice(
-        line, fields, "mig_instances", (STATIC, DYNAMIC)
-    )
+    mode = device_spec.choice(line, fields, "mig_instances", (STATIC, DYNAMIC))
     rule = Rule(
         address=device_spec.address(line, fields),
         vendor_id=device_spec.hex_id(line, fields, "vendor_id"),

@@ -13,7 +13,7 @@ or, in a test of your own::
     assert not conformance.check_driver(MyCardDriver(), fs.Disk(root))
 """
 
-from nova_accel.conformance.checks import check_driver
 from nova_accel.conformance.findings import Finding
+from nova_accel.conformance.suite import check_driver
 
 __all__ = ["Finding", "check_driver"]

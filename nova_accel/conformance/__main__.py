@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from nova_accel import conformance, errors
-from nova_accel.cli import cli
+from nova_accel.cli import commands
 from nova_accel.discovery import plugin
 
 _FINDINGS, _BAD_INPUT = 1, 2
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check(driver: plugin.Driver, name: str, root: str, every: bool) -> int:
     """Print what a driver breaks on one host; return how many rules."""
-    host, _ = cli.open_host(root)
+    host, _ = commands.open_host(root)
     found = conformance.check_driver(
         driver,
         host.files.source,

@@ -28,8 +28,8 @@ from collections.abc import Mapping
 from typing import IO, Any, cast
 
 from nova_accel import errors
-from nova_accel.host.nvml import nvml, nvml_text
-from nova_accel.host.sysfs import fs, pci_ids, sysfs
+from nova_accel.host.nvml import codec, gpu_reader
+from nova_accel.host.sysfs import fs, host_reader, hwdata
 from nova_accel.model import strict_json
 
 FORMAT = 1
@@ -72,7 +72,7 @@ def library_version() -> str:
         return "unknown"
 
 
-def save(host: sysfs.HostReader, path: str, meta: Meta) -> int:
+def save(host: host_reader.HostReader, path: str, meta: Meta) -> int:
     """Write everything a reader has looked at; return how many paths.
 
     :param path: the archive to make; it must not exist.
@@ -84,7 +84,7 @@ def save(host: sysfs.HostReader, path: str, meta: Meta) -> int:
         for place, found in records.items()
         if isinstance(found, int)
     }
-    told = {"nvml": nvml_text.to_plain(host.gpus)}
+    told = {"nvml": codec.to_plain(host.gpus)}
     text = json.dumps(
         {**meta, **told, "errors": failed}, indent=1, sort_keys=True
     )
@@ -133,7 +133,7 @@ def load(path: str) -> tuple[fs.Image, Meta]:
     return fs.Image(contents), meta
 
 
-def gpus(path: str, meta: Meta) -> nvml.Gpus:
+def gpus(path: str, meta: Meta) -> gpu_reader.Gpus:
     """Return what NVML said on the host in an archive.
 
     :param meta: the archive's, or that of a directory, which has none.
@@ -141,9 +141,9 @@ def gpus(path: str, meta: Meta) -> nvml.Gpus:
     """
     plain = meta.get("nvml")
     if plain is None:
-        return nvml.Gpus({}, reason="not recorded")
+        return gpu_reader.Gpus({}, reason="not recorded")
     try:
-        return nvml_text.from_plain(plain)
+        return codec.from_plain(plain)
     except errors.MalformedError as error:
         raise errors.ArchiveError(path, str(error)) from error
 
@@ -327,7 +327,7 @@ def _parse_meta(path: str, text: fs.Record) -> dict[str, Any]:
         raise errors.ArchiveError(path, f"has malformed errors in {_META}")
     models = meta.setdefault("models", {})
     if not isinstance(models, dict) or not all(
-        map(pci_ids.is_name, models.values())
+        map(hwdata.is_name, models.values())
     ):
         raise errors.ArchiveError(path, f"has malformed models in {_META}")
     return meta

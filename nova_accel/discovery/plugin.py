@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from nova_accel import errors, model
 from nova_accel.config import policy
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, domains
 
 GROUP = "nova_accel.drivers"
@@ -48,7 +48,7 @@ class Driver(Protocol):
 
     def describe(
         self,
-        host: sysfs.HostReader,
+        host: host_reader.HostReader,
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterable[model.Device | model.Problem]:
@@ -74,7 +74,7 @@ class Driver(Protocol):
         ...
 
     def plan_arrange(
-        self, host: sysfs.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
         """Return what brings devices into the mode that policy asks for.
 

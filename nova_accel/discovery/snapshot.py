@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 
 from nova_accel import model
-from nova_accel.discovery import survey
+from nova_accel.discovery import change_detection
 
 LOG = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ class Snapshot:
     does not take back what that showed.
     """
 
-    def __init__(self, source: survey.Survey) -> None:
+    def __init__(self, source: change_detection.Survey) -> None:
         """Keep what ``source`` reads; nothing is read yet."""
         self._survey = source
         self._whole = threading.Lock()
@@ -75,7 +75,7 @@ class Snapshot:
                 for address in wanted
                 if began > max(self._whole_at, self._read_at.get(address, 0))
             }
-            self._state = survey.merge(before, found, newest)
+            self._state = change_detection.merge(before, found, newest)
             self._read_at |= dict.fromkeys(newest, began)
             after = self._state
         _tell(after, before)
@@ -87,13 +87,11 @@ class Snapshot:
             self._begun += 1
             return self._begun
 
-    def _replace(
-        self, found: model.HostState, began: int
-    ) -> model.HostState:
+    def _replace(self, found: model.HostState, began: int) -> model.HostState:
         with self._guard:
             before = self._state
             newer = {a for a, when in self._read_at.items() if when > began}
-            self._state = survey.merge(found, before, newer)
+            self._state = change_detection.merge(found, before, newer)
             self._whole_at = began
             after = self._state
         _tell(after, before)

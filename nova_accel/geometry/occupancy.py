@@ -29,9 +29,7 @@ from nova_accel.model import names
 PLACE_PREFIX = "CUSTOM_ACCELERATOR_PLACE_"
 UNALLOCATED_PREFIX = "CUSTOM_ACCELERATOR_UNALLOCATED_"
 INSTANCE_PREFIX = "CUSTOM_ACCELERATOR_INSTANCE_"
-_PLACE = re.compile(
-    rf"({PLACE_PREFIX}|{UNALLOCATED_PREFIX})(\d+)_(\d+)_(\w+)"
-)
+_PLACE = re.compile(rf"({PLACE_PREFIX}|{UNALLOCATED_PREFIX})(\d+)_(\d+)_(\w+)")
 _INSTANCE = re.compile(rf"{INSTANCE_PREFIX}(\d+)_(\w+)")
 _LAYOUTS = frozenset({model.Layout.MIXED, model.Layout.MIG})
 

@@ -52,9 +52,7 @@ def most(options: Iterable[tuple[int, int]]) -> int:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def room(
-    starts: tuple[int, ...], size: int, region: int, taken: int
-) -> int:
+def room(starts: tuple[int, ...], size: int, region: int, taken: int) -> int:
     """Return how many of one length go side by side into what is free.
 
     Remembered: whoever compares places asks for the same ones again.

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from nova_accel import model
-from nova_accel.catalog import known_kinds
+from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
 from nova_accel.model import pci
 
@@ -70,9 +70,7 @@ def find(
     found = []
     for function in functions:
         address = str(function.address)
-        is_expected = (
-            known_kinds.is_candidate(function) or function.is_vfio_bound
-        )
+        is_expected = pci_ids.is_candidate(function) or function.is_vfio_bound
         is_part = function.physfn is not None or address in offered
         if is_part or not is_expected:
             continue
@@ -117,9 +115,7 @@ def _reasons_of_drivers(
     return found
 
 
-def _reasons(
-    function: pci.PciFunction, rules: policy.Policy
-) -> Iterator[str]:
+def _reasons(function: pci.PciFunction, rules: policy.Policy) -> Iterator[str]:
     """Yield why no driver of the library offers a function."""
     address = str(function.address)
     rule = rules.rule(address, function.vendor, function.product)
@@ -156,13 +152,11 @@ def _advice(function: pci.PciFunction) -> str:
     """Return which device_spec line makes a function offered, or ""."""
     if function.boot_vga or function.num_vfs:
         return ""
-    if known_kinds.find_qat(function) and function.total_vfs:
+    if pci_ids.find_qat(function) and function.total_vfs:
         return "offered as VFs if a device_spec line sets num_vfs"
-    kind = known_kinds.find(function)
-    if kind is None and not known_kinds.is_gpu(function):
-        return (
-            "of a kind that is offered only if a device_spec line names it"
-        )
+    kind = pci_ids.find(function)
+    if kind is None and not pci_ids.is_gpu(function):
+        return "of a kind that is offered only if a device_spec line names it"
     if _is_held(function) or (kind is not None and kind.keeps_data):
         return "offered whole if a device_spec line says use passthrough"
     return ""

@@ -13,6 +13,7 @@ from nova_accel.model import names
 # The most seconds that loading a bitstream may be given: an hour.
 MOST_PROGRAM_S = 3600
 
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CreateMdev:
     """Make a mediated device; undone by RemoveMdev."""
@@ -190,9 +191,7 @@ class SetVfCount:
 
     def undo(self) -> "SetVfCount":
         """Return the action that takes this one back."""
-        return dataclasses.replace(
-            self, count=self.before, before=self.count
-        )
+        return dataclasses.replace(self, count=self.before, before=self.count)
 
     def __str__(self) -> str:
         """Return the action in the words of the log."""

@@ -103,8 +103,7 @@ _PACKING = _choices(
             "The fullest device that has room, so that others stay empty."
         ),
         flavors.Packing.SPREAD: (
-            "The emptiest device, so that servers share as little as"
-            " possible."
+            "The emptiest device, so that servers share as little as possible."
         ),
         flavors.Packing.BEST_REMAINING: (
             "The device on which the choice costs the fewest of the larger"

@@ -159,9 +159,7 @@ def identity_traits(
     """Return the traits that say what a device is and where it sits."""
     traits = set()
     if vendor_id:
-        traits.add(
-            custom("ACCELERATOR", "VENDOR", vendor_name(vendor_id))
-        )
+        traits.add(custom("ACCELERATOR", "VENDOR", vendor_name(vendor_id)))
         traits.add(custom("ACCELERATOR", "DEVICE", vendor_id, product_id))
     if numa_node is not None:
         traits.add(custom("ACCELERATOR", "NUMA", str(numa_node)))

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from nova_accel import errors, model
-from nova_accel.catalog import known_kinds
+from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
-from nova_accel.vendors.common import group, vf_card
+from nova_accel.vendors.common import iommu_group, vf_card
 
 _AMD = "1002"
 _GIM = "gim"
@@ -47,7 +47,7 @@ class AmdMxgpuDriver:
 
     def describe(
         self,
-        host: sysfs.HostReader,
+        host: host_reader.HostReader,
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
@@ -63,7 +63,7 @@ class AmdMxgpuDriver:
                 yield _problem(function, reason)
             if not function.num_vfs:
                 continue
-            if function.driver not in (_GIM, group.UNKNOWN):
+            if function.driver not in (_GIM, iommu_group.UNKNOWN):
                 yield _problem(
                     function,
                     "its virtual functions are not offered: they need the"
@@ -94,14 +94,14 @@ class AmdMxgpuDriver:
         return ()
 
     def plan_arrange(
-        self, host: sysfs.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
         """Return no action: only loading gim anew changes VF counts."""
         return ()
 
 
 def _is_ours(function: pci.PciFunction) -> bool:
-    return function.vendor == _AMD and known_kinds.is_gpu(function)
+    return function.vendor == _AMD and pci_ids.is_gpu(function)
 
 
 def _problem(function: pci.PciFunction, reason: str) -> model.Problem:
@@ -147,7 +147,7 @@ def _mend(function: pci.PciFunction) -> str:
 
 
 def _facts(
-    function: pci.PciFunction, host: sysfs.HostReader
+    function: pci.PciFunction, host: host_reader.HostReader
 ) -> tuple[frozenset[str], list[model.Problem]]:
     """Return what the card's driver tells of it, as traits."""
     traits, problems = set(), []

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from nova_accel import errors, model
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import pci
-from nova_accel.vendors.common import group, vf_card
+from nova_accel.vendors.common import iommu_group, vf_card
 
 _CARD = re.compile(r"card\d+")
 # One per tile; a card of one tile may have no number there.
@@ -30,7 +30,7 @@ _EMPTY = (
 
 
 def read(
-    function: pci.PciFunction, host: sysfs.HostReader
+    function: pci.PciFunction, host: host_reader.HostReader
 ) -> tuple[Mapping[pci.PciAddress, vf_card.Quota], list[model.Problem]]:
     """Return what each VF was given, and what could not be read of it."""
     problems: list[model.Problem] = []
@@ -58,13 +58,13 @@ def _is_integrated(function: pci.PciFunction) -> bool:
 
 
 def _i915_places(
-    function: pci.PciFunction, host: sysfs.HostReader
+    function: pci.PciFunction, host: host_reader.HostReader
 ) -> Iterator[str]:
     """Yield the directories in which i915 tells of its VFs."""
     address = str(function.address)
-    for card in group.entries(host, address, "drm"):
+    for card in iommu_group.entries(host, address, "drm"):
         if _CARD.fullmatch(card):
-            inside = group.entries(host, address, f"drm/{card}")
+            inside = iommu_group.entries(host, address, f"drm/{card}")
             for name in ("prelim_iov", "iov"):
                 if name in inside:
                     yield f"drm/{card}/{name}"
@@ -73,7 +73,7 @@ def _i915_places(
 
 def _i915_quota(
     function: pci.PciFunction,
-    host: sysfs.HostReader,
+    host: host_reader.HostReader,
     places: Sequence[str],
     number: int,
 ) -> vf_card.Quota:
@@ -86,7 +86,7 @@ def _i915_quota(
     tiles = [
         f"{place}/vf{number}/{name}"
         for place in places
-        for name in group.entries(host, address, f"{place}/vf{number}")
+        for name in iommu_group.entries(host, address, f"{place}/vf{number}")
         if _TILE.fullmatch(name)
     ]
     tables = [_number(host, address, f"{t}/ggtt_quota") for t in tiles]
@@ -97,7 +97,7 @@ def _i915_quota(
 
 
 def _xe_quota(
-    function: pci.PciFunction, host: sysfs.HostReader, number: int
+    function: pci.PciFunction, host: host_reader.HostReader, number: int
 ) -> vf_card.Quota:
     """Return the quota of a VF as xe tells it.
 
@@ -121,7 +121,9 @@ def _memory_quota(
     return vf_card.Quota(memory_mb=vf_card.mebibytes(sum(told)))
 
 
-def _number(host: sysfs.HostReader, address: str, name: str) -> int | None:
+def _number(
+    host: host_reader.HostReader, address: str, name: str
+) -> int | None:
     """Return a file's number, None where there is no such file.
 
     :raises UnreadableError: it is there and can't be read.

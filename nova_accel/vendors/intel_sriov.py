@@ -8,12 +8,12 @@ Both of Intel's kernel drivers, i915 and xe, enable VFs through
 from collections.abc import Iterator, Sequence
 
 from nova_accel import model
-from nova_accel.catalog import known_kinds
+from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, pci
 from nova_accel.vendors import intel_quotas
-from nova_accel.vendors.common import group, vf_card, vf_count
+from nova_accel.vendors.common import iommu_group, vf_card, vf_count
 
 _INTEL = "8086"
 _DRIVERS = ("i915", "xe")
@@ -26,7 +26,7 @@ class IntelSriovDriver:
 
     def describe(
         self,
-        host: sysfs.HostReader,
+        host: host_reader.HostReader,
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
@@ -40,7 +40,7 @@ class IntelSriovDriver:
             yield from _wrong(function, rule, host)
             if not function.num_vfs:
                 continue
-            if function.driver not in (*_DRIVERS, group.UNKNOWN):
+            if function.driver not in (*_DRIVERS, iommu_group.UNKNOWN):
                 yield model.Problem(
                     where=str(function.address),
                     reason="its virtual functions are not offered: they"
@@ -71,7 +71,7 @@ class IntelSriovDriver:
         return ()
 
     def plan_arrange(
-        self, host: sysfs.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
         """Return the changes of VF counts that policy asks for.
 
@@ -88,11 +88,11 @@ class IntelSriovDriver:
 
 
 def _is_ours(function: pci.PciFunction) -> bool:
-    return function.vendor == _INTEL and known_kinds.is_gpu(function)
+    return function.vendor == _INTEL and pci_ids.is_gpu(function)
 
 
 def _wrong(
-    function: pci.PciFunction, rule: policy.Rule, host: sysfs.HostReader
+    function: pci.PciFunction, rule: policy.Rule, host: host_reader.HostReader
 ) -> Iterator[model.Problem]:
     """Yield what is wrong with the number of VFs."""
     reason = _count_reason(function, rule, host)
@@ -101,7 +101,7 @@ def _wrong(
 
 
 def _count_reason(
-    function: pci.PciFunction, rule: policy.Rule, host: sysfs.HostReader
+    function: pci.PciFunction, rule: policy.Rule, host: host_reader.HostReader
 ) -> str:
     total, present = function.total_vfs, function.num_vfs
     if not total and not present:

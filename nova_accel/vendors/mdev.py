@@ -11,10 +11,10 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nova_accel import model
-from nova_accel.catalog import known_kinds, profiles
+from nova_accel.catalog import mdev_names, pci_ids
 from nova_accel.config import policy
-from nova_accel.geometry import packing
-from nova_accel.host.sysfs import sysfs
+from nova_accel.geometry import device_capacity
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
 
 # Upper bound of slots on one parent. vfio_ap reports 65535 free instances,
@@ -38,7 +38,7 @@ class MdevDriver:
 
     def describe(
         self,
-        host: sysfs.HostReader,
+        host: host_reader.HostReader,
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
@@ -85,17 +85,19 @@ class MdevDriver:
         )
 
     def plan_arrange(
-        self, host: sysfs.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
         """Return no action: an mdev parent has no mode to lose."""
         return ()
 
 
 def _by_device(
-    parents: Iterable[sysfs.MdevParent],
-) -> Mapping[str, tuple[sysfs.MdevParent, ...]]:
+    parents: Iterable[host_reader.MdevParent],
+) -> Mapping[str, tuple[host_reader.MdevParent, ...]]:
     """Return parents by the address of their physical device."""
-    found: dict[str, list[sysfs.MdevParent]] = collections.defaultdict(list)
+    found: dict[str, list[host_reader.MdevParent]] = collections.defaultdict(
+        list
+    )
     for parent in parents:
         found[parent.physfn or parent.name].append(parent)
     return {
@@ -122,8 +124,8 @@ class _Card:
 
     address: str
     function: pci.PciFunction | None
-    parents: tuple[sysfs.MdevParent, ...]
-    mdevs: tuple[sysfs.Mdev, ...]
+    parents: tuple[host_reader.MdevParent, ...]
+    mdevs: tuple[host_reader.Mdev, ...]
 
     @property
     def vendor_id(self) -> str:
@@ -136,7 +138,7 @@ class _Card:
     @property
     def is_gpu(self) -> bool:
         function = self.function
-        return function is not None and known_kinds.is_gpu(function)
+        return function is not None and pci_ids.is_gpu(function)
 
     @property
     def resource_class(self) -> str:
@@ -171,7 +173,7 @@ class _Card:
             return
         yield self._device(usable, offers)
 
-    def _usable(self) -> tuple[sysfs.MdevParent, ...]:
+    def _usable(self) -> tuple[host_reader.MdevParent, ...]:
         """Return the parents that make mdevs, or hold one.
 
         Beside VFs that make them, the PF itself is none.
@@ -185,17 +187,19 @@ class _Card:
         )
 
     def _offers(
-        self, usable: tuple[sysfs.MdevParent, ...]
+        self, usable: tuple[host_reader.MdevParent, ...]
     ) -> tuple[_Offer, ...]:
-        kinds: dict[str, dict[str, sysfs.MdevType]] = {}
+        kinds: dict[str, dict[str, host_reader.MdevType]] = {}
         for parent in usable:
             for kind in parent.types:
                 same = kinds.setdefault(self._profile_name(kind), {})
                 same.setdefault(parent.name, kind)
         return tuple(_offer(name, kinds[name]) for name in sorted(kinds))
 
-    def _profile_name(self, kind: sysfs.MdevType) -> str:
-        return profiles.profile_name(kind.type_id, kind.label, self.vendor_id)
+    def _profile_name(self, kind: host_reader.MdevType) -> str:
+        return mdev_names.profile_name(
+            kind.type_id, kind.label, self.vendor_id
+        )
 
     def _available(self, offer: _Offer) -> int:
         """Return how many more of a profile the parents say they can make.
@@ -224,7 +228,7 @@ class _Card:
 
     def _device(
         self,
-        usable: tuple[sysfs.MdevParent, ...],
+        usable: tuple[host_reader.MdevParent, ...],
         offers: tuple[_Offer, ...],
     ) -> model.Device:
         function = self.function
@@ -235,7 +239,7 @@ class _Card:
             counters[names.GPU_MEMORY_CLASS] = _memory_total(
                 described, partitions
             )
-        return packing.settle(
+        return device_capacity.settle(
             model.Device(
                 address=self.address,
                 plugin=MdevDriver.name,
@@ -271,7 +275,7 @@ class _Card:
             charges[names.GPU_MEMORY_CLASS] = offer.memory_mb
         return model.Profile(
             name=offer.name,
-            trait=profiles.profile_trait(
+            trait=mdev_names.profile_trait(
                 offer.name, self.vendor_id, gpu=self.is_gpu
             ),
             charges=charges,
@@ -284,7 +288,7 @@ class _Card:
 
     def _slots(
         self,
-        usable: tuple[sysfs.MdevParent, ...],
+        usable: tuple[host_reader.MdevParent, ...],
         offers: tuple[_Offer, ...],
     ) -> tuple[str, ...]:
         """Return the identifiers of all slots the card could ever have.
@@ -304,13 +308,15 @@ class _Card:
         return names.slot_names(min(wanted, MAX_SLOTS))
 
 
-def _is_given_away(parent: sysfs.MdevParent) -> bool:
+def _is_given_away(parent: host_reader.MdevParent) -> bool:
     return parent.function is not None and parent.function.is_vfio_bound
 
 
-def _offer(name: str, kinds: Mapping[str, sysfs.MdevType]) -> _Offer:
+def _offer(name: str, kinds: Mapping[str, host_reader.MdevType]) -> _Offer:
     """Return a profile as its parents' types describe it together."""
-    facts = [profiles.parse_description(k.description) for k in kinds.values()]
+    facts = [
+        mdev_names.parse_description(k.description) for k in kinds.values()
+    ]
     return _Offer(
         name=name,
         memory_mb=_largest(f.memory_mb for f in facts),

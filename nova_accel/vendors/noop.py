@@ -38,7 +38,7 @@ from collections.abc import Iterable, Sequence
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions
 
 
@@ -49,7 +49,7 @@ class NoopDriver:
 
     def describe(
         self,
-        host: sysfs.HostReader,
+        host: host_reader.HostReader,
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterable[model.Device | model.Problem]:
@@ -87,7 +87,7 @@ class NoopDriver:
         return ()
 
     def plan_arrange(
-        self, host: sysfs.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
         """Return no action.
 

@@ -10,11 +10,11 @@ import collections
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from nova_accel import model
-from nova_accel.catalog import known, known_kinds
+from nova_accel.catalog import loader, pci_ids
 from nova_accel.config import policy
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
-from nova_accel.vendors.common import group, in_use
+from nova_accel.vendors.common import host_use, iommu_group
 
 # Multimedia (PCI Code and ID Assignment Specification).
 _SOUND = 0x04
@@ -28,7 +28,7 @@ class PciPassthroughDriver:
 
     def describe(
         self,
-        host: sysfs.HostReader,
+        host: host_reader.HostReader,
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
@@ -46,12 +46,12 @@ class PciPassthroughDriver:
             wanted = [f for f in unit if _is_wanted(f, rules)]
             if not wanted or _is_touched(unit, taken):
                 continue
-            gpus = (f for f in wanted if known_kinds.is_gpu(f))
+            gpus = (f for f in wanted if pci_ids.is_gpu(f))
             first = next(gpus, wanted[0])
             parts = tuple(
                 f for f in unit if f in wanted or _slot(f) == _slot(first)
             )
-            if any(group.is_stray_vf(f, host) for f in parts):
+            if any(iommu_group.is_stray_vf(f, host) for f in parts):
                 reason = (
                     "it is a virtual function without its physical one,"
                     " half made or half removed; enable them again"
@@ -86,7 +86,7 @@ class PciPassthroughDriver:
         return ()
 
     def plan_arrange(
-        self, host: sysfs.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
         """Return no action: a whole function has no mode."""
         return ()
@@ -108,7 +108,7 @@ def _units(
     for slot, members in list(found.items()):
         number = members[0].iommu_group
         if number is None or not any(
-            known_kinds.is_gpu(f) or _is_wanted(f, rules) for f in members
+            pci_ids.is_gpu(f) or _is_wanted(f, rules) for f in members
         ):
             continue
         first = shared.setdefault(number, slot)
@@ -132,7 +132,7 @@ def _is_wanted(function: pci.PciFunction, rules: policy.Policy) -> bool:
     """Return whether policy, or the default, would offer a function."""
     rule = rules.rule(str(function.address), function.vendor, function.product)
     if rule.use is policy.Use.PASSTHROUGH:
-        return rule.is_specific or known_kinds.is_gpu(function)
+        return rule.is_specific or pci_ids.is_gpu(function)
     return (
         rule.use is policy.Use.AUTO
         and _is_known(function)
@@ -145,8 +145,8 @@ def _is_wanted(function: pci.PciFunction, rules: policy.Policy) -> bool:
 
 def _is_known(function: pci.PciFunction) -> bool:
     """Return whether a free function is offered without being named."""
-    kind = known_kinds.find(function)
-    return known_kinds.is_gpu(function) or (
+    kind = pci_ids.find(function)
+    return pci_ids.is_gpu(function) or (
         kind is not None and not kind.keeps_data
     )
 
@@ -178,13 +178,13 @@ def _held(
     The sound and the USB port of a GPU go with it; what else is in its
     slot, or on the card of another device, may be the host's network.
     """
-    is_gpu = known_kinds.is_gpu(first)
+    is_gpu = pci_ids.is_gpu(first)
     other = next(
         (
             f
             for f in unit
             if f not in wanted
-            and not group.is_free(f)
+            and not iommu_group.is_free(f)
             and not (is_gpu and _goes_along(f, first))
         ),
         None,
@@ -209,7 +209,7 @@ def _goes_along(function: pci.PciFunction, gpu: pci.PciFunction) -> bool:
 def _objection(
     first: pci.PciFunction,
     unit: tuple[pci.PciFunction, ...],
-    host: sysfs.HostReader,
+    host: host_reader.HostReader,
 ) -> str:
     """Return why a unit can't be given to a guest, empty if it can."""
     if any(f.boot_vga for f in unit):
@@ -224,10 +224,10 @@ def _objection(
         )
     together = tuple(f.address for f in unit)
     for reason in (
-        *(group.console_objection(f, host) for f in unit),
-        group.objection(first, together, host, _MEND),
-        *(group.reset_objection(f, host) for f in unit),
-        *(in_use.objection(f, host) for f in unit),
+        *(iommu_group.console_objection(f, host) for f in unit),
+        iommu_group.objection(first, together, host, _MEND),
+        *(iommu_group.reset_objection(f, host) for f in unit),
+        *(host_use.objection(f, host) for f in unit),
     ):
         if reason:
             return reason
@@ -237,7 +237,7 @@ def _objection(
 def _device(
     first: pci.PciFunction,
     unit: tuple[pci.PciFunction, ...],
-    host: sysfs.HostReader,
+    host: host_reader.HostReader,
 ) -> model.Device:
     address = str(first.address)
     ids = f"{first.vendor}:{first.product}"
@@ -266,17 +266,17 @@ def _device(
             for address in sorted(f.address for f in unit)
             if address != first.address
         ),
-        is_managed=not group.keeps_driver(unit),
-        fault=in_use.fault(first, host),
+        is_managed=not iommu_group.keeps_driver(unit),
+        fault=host_use.fault(first, host),
     )
 
 
 def _class_and_trait(function: pci.PciFunction) -> tuple[str, str]:
     """Return the class that a function is counted in, and its trait."""
     ids = (function.vendor, function.product)
-    if known_kinds.is_gpu(function):
+    if pci_ids.is_gpu(function):
         return names.WHOLE_GPU_CLASS, names.custom("GPU_PCI", *ids)
-    kind = known_kinds.find(function)
+    kind = pci_ids.find(function)
     resource_class = kind.whole_class if kind else names.custom("PCI", *ids)
     return resource_class, names.custom("ACCELERATOR_PCI", *ids)
 
@@ -286,14 +286,14 @@ def _identity(function: pci.PciFunction) -> tuple[str, frozenset[str]]:
     traits = names.identity_traits(
         function.vendor, function.product, function.numa_node
     )
-    facts = known.load().of_card(
+    facts = loader.load().of_card(
         (),
         function.vendor,
         function.product,
         function.subsystem_vendor,
         function.subsystem_product,
     )
-    title = facts.key if facts else known_kinds.find_model(function)
+    title = facts.key if facts else pci_ids.find_model(function)
     if facts is not None:
         traits |= facts.traits
     if title:

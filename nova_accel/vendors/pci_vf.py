@@ -9,9 +9,9 @@ line says ``use`` ``vf`` for the PF.
 from collections.abc import Iterator, Sequence
 
 from nova_accel import model
-from nova_accel.catalog import known_kinds
+from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
 from nova_accel.vendors.common import vf_card, vf_count
 
@@ -23,7 +23,7 @@ class PciVfDriver:
 
     def describe(
         self,
-        host: sysfs.HostReader,
+        host: host_reader.HostReader,
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
@@ -52,7 +52,7 @@ class PciVfDriver:
         return ()
 
     def plan_arrange(
-        self, host: sysfs.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
         """Return the changes of VF counts that policy asks for.
 
@@ -67,7 +67,7 @@ class PciVfDriver:
 
 
 def _wanted(
-    host: sysfs.HostReader, rules: policy.Policy
+    host: host_reader.HostReader, rules: policy.Policy
 ) -> Iterator[tuple[pci.PciFunction, policy.Rule]]:
     """Yield the PFs, or what should be one, whose VFs policy offers."""
     for function, rule in vf_card.wanted(host, rules, _is_ours):
@@ -80,14 +80,14 @@ def _is_ours(function: pci.PciFunction) -> bool:
     """Return whether no other driver knows how to make its VFs."""
     return not (
         function.is_bridge
-        or known_kinds.is_gpu(function)
-        or known_kinds.is_qat(function)
-        or function.driver in known_kinds.FPGA_DRIVERS
+        or pci_ids.is_gpu(function)
+        or pci_ids.is_qat(function)
+        or function.driver in pci_ids.FPGA_DRIVERS
     )
 
 
 def _is_nvme(function: pci.PciFunction) -> bool:
-    return known_kinds.find(function) is known_kinds.NVME
+    return pci_ids.find(function) is pci_ids.NVME
 
 
 def _has_driver(function: pci.PciFunction) -> bool:
@@ -96,7 +96,7 @@ def _has_driver(function: pci.PciFunction) -> bool:
 
 
 def _count_reason(
-    function: pci.PciFunction, rule: policy.Rule, host: sysfs.HostReader
+    function: pci.PciFunction, rule: policy.Rule, host: host_reader.HostReader
 ) -> str:
     """Return what is wrong with the number of VFs, empty if nothing is."""
     total, present, asked = (
@@ -127,7 +127,7 @@ def _count_reason(
 
 def _card(plugin: str, function: pci.PciFunction) -> vf_card.Card:
     resource_class = (
-        known_kinds.NVME.vf_class
+        pci_ids.NVME.vf_class
         if _is_nvme(function)
         else names.custom("PCI", function.vendor, function.product, "VF")
     )

@@ -8,11 +8,11 @@ all of them give the services that the PF is set to.
 from collections.abc import Iterator, Mapping, Sequence
 
 from nova_accel import errors, model
-from nova_accel.catalog import known_kinds
+from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
-from nova_accel.vendors.common import group, in_use, vf_card, vf_count
+from nova_accel.vendors.common import host_use, iommu_group, vf_card, vf_count
 
 # Words of qat/cfg_services by what they stand for; "dcc" is "dc" that can
 # hash what it then compresses (ABI/testing/sysfs-driver-qat).
@@ -35,7 +35,7 @@ class QatDriver:
 
     def describe(
         self,
-        host: sysfs.HostReader,
+        host: host_reader.HostReader,
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
@@ -55,7 +55,7 @@ class QatDriver:
                     yield _problem(function, reason)
             if not function.num_vfs:
                 continue
-            if function.driver not in (driver, group.UNKNOWN):
+            if function.driver not in (driver, iommu_group.UNKNOWN):
                 yield _problem(
                     function,
                     "its virtual functions are not offered: they need the"
@@ -66,7 +66,7 @@ class QatDriver:
             card, problems = _card(self.name, function, host)
             yield from problems
             yield from vf_card.describe(card, host, rules)
-        yield from vf_card.orphans(host, known_kinds.is_qat)
+        yield from vf_card.orphans(host, pci_ids.is_qat)
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
         """Return no action: a VF is there, and libvirt detaches it."""
@@ -77,7 +77,7 @@ class QatDriver:
         return ()
 
     def plan_arrange(
-        self, host: sysfs.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
         """Return the changes of services and VFs that policy asks for.
 
@@ -96,7 +96,7 @@ class QatDriver:
 
 
 def _arrange(
-    function: pci.PciFunction, rule: policy.Rule, host: sysfs.HostReader
+    function: pci.PciFunction, rule: policy.Rule, host: host_reader.HostReader
 ) -> Iterator[actions.Action]:
     present, wanted = function.num_vfs, _wanted_vfs(function, rule)
     services = _new_services(function, rule, host)
@@ -129,7 +129,7 @@ def _set_count(
 
 
 def _new_services(
-    function: pci.PciFunction, rule: policy.Rule, host: sysfs.HostReader
+    function: pci.PciFunction, rule: policy.Rule, host: host_reader.HostReader
 ) -> actions.SetServices | None:
     """Return the change of services that a rule asks for, if it is one."""
     if not rule.services or _family(function).services:
@@ -148,11 +148,11 @@ def _new_services(
 
 
 def _is_pf(function: pci.PciFunction) -> bool:
-    return known_kinds.find_qat(function) is not None
+    return pci_ids.find_qat(function) is not None
 
 
-def _family(function: pci.PciFunction) -> known_kinds.QatFamily:
-    return known_kinds.QAT[function.product]
+def _family(function: pci.PciFunction) -> pci_ids.QatFamily:
+    return pci_ids.QAT[function.product]
 
 
 def _problem(function: pci.PciFunction, reason: str) -> model.Problem:
@@ -160,7 +160,7 @@ def _problem(function: pci.PciFunction, reason: str) -> model.Problem:
 
 
 def _count_reason(
-    function: pci.PciFunction, rule: policy.Rule, host: sysfs.HostReader
+    function: pci.PciFunction, rule: policy.Rule, host: host_reader.HostReader
 ) -> str:
     """Return what is wrong with the VFs, empty if nothing is."""
     total, present = function.total_vfs, function.num_vfs
@@ -191,7 +191,7 @@ def _count_reason(
 def _card(
     plugin: str,
     function: pci.PciFunction,
-    host: sysfs.HostReader,
+    host: host_reader.HostReader,
 ) -> tuple[vf_card.Card, list[model.Problem]]:
     """Return a PF with VFs as it is to be described, and what is wrong."""
     family = _family(function)
@@ -223,7 +223,7 @@ def _card(
 
 
 def _read(
-    function: pci.PciFunction, host: sysfs.HostReader, name: str
+    function: pci.PciFunction, host: host_reader.HostReader, name: str
 ) -> tuple[str, str]:
     """Return a file's text, and why it can't be read.
 
@@ -242,7 +242,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _services(
-    function: pci.PciFunction, host: sysfs.HostReader
+    function: pci.PciFunction, host: host_reader.HostReader
 ) -> tuple[frozenset[str], list[str]]:
     """Return the traits of what the VFs give, and what is wrong."""
     text, reason = _read(function, host, _CFG_SERVICES)
@@ -262,7 +262,7 @@ def _services(
 
 
 def _services_reason(
-    function: pci.PciFunction, rule: policy.Rule, host: sysfs.HostReader
+    function: pci.PciFunction, rule: policy.Rule, host: host_reader.HostReader
 ) -> str:
     """Return why the VFs don't give what a rule asks for."""
     family = _family(function)
@@ -281,7 +281,9 @@ def _services_reason(
     )
 
 
-def _fatal_reason(function: pci.PciFunction, host: sysfs.HostReader) -> str:
+def _fatal_reason(
+    function: pci.PciFunction, host: host_reader.HostReader
+) -> str:
     """Return that the device has had errors that can't be corrected."""
     try:
         text = host.attribute(str(function.address), _FATAL).strip()
@@ -296,13 +298,13 @@ def _fatal_reason(function: pci.PciFunction, host: sysfs.HostReader) -> str:
 
 
 def _refused(
-    function: pci.PciFunction, host: sysfs.HostReader
+    function: pci.PciFunction, host: host_reader.HostReader
 ) -> dict[pci.PciAddress, vf_card.Quota]:
     """Return the VFs that vfio-pci would not take, with the reason."""
     found = {}
     for address in function.virtual_functions:
         child = host.function(str(address))
-        reason = in_use.denial(child, host) if child else ""
+        reason = host_use.denial(child, host) if child else ""
         if reason:
             found[address] = vf_card.Quota(reason=reason)
     return found

@@ -17,7 +17,7 @@ from typing import Protocol, Self
 
 from nova_accel import errors, model
 from nova_accel.discovery import capture
-from nova_accel.host.state import directories, whole_file
+from nova_accel.host.state import atomic_write, directories
 from nova_accel.model import providers, strict_json
 from placement_sync.daemon import status
 
@@ -34,7 +34,7 @@ _MAX_BYTES = 64 << 20
 
 
 class Outcome(Protocol):
-    """How a pass went that came to its end; ``sync.Result`` is one."""
+    """How a pass went that came to its end; ``sync_pass.Result`` is one."""
 
     @property
     def calls(self) -> Iterable[object]:
@@ -186,7 +186,7 @@ class Heartbeat:
     def _write(self, new: Status) -> None:
         text = json.dumps(new.as_dict(), indent=2) + "\n"
         try:
-            whole_file.replace(self.path, text.encode(), _MODE, is_made=True)
+            atomic_write.replace(self.path, text.encode(), _MODE, is_made=True)
         except OSError as error:
             reason = error.strerror or str(error)
             if reason != self._said:

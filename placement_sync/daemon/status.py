@@ -150,9 +150,7 @@ def count_devices(
         for claim in claims
         if claim.device not in present | host.unknown
     }
-    labelled = {
-        n.uuid for n in tree.nodes if names.MISSING_TRAIT in n.traits
-    }
+    labelled = {n.uuid for n in tree.nodes if names.MISSING_TRAIT in n.traits}
     found["unreadable"] += len(host.unknown)
     found["missing"] += len(labelled)
     found["missing" if host.complete else "unreadable"] += len(

@@ -8,8 +8,14 @@ from urllib import parse
 
 from nova_accel import errors
 from nova_accel.model import names
-from placement_sync.client import api, calls, nova_side, records, service
-from placement_sync.flavors import flavor_specs, wares
+from placement_sync.client import (
+    calls,
+    nova_api,
+    provider_records,
+    resource_providers,
+    rest,
+)
+from placement_sync.flavors import flavor_specs, offered_devices
 
 # What every host has of Nova's own. A bulk answer has the hosts that have
 # one unit left: who is out of the first is asked for by the next.
@@ -21,7 +27,7 @@ _ATTEMPTS = 5
 # -- Placement --------------------------------------------------------------
 
 
-def read(door: api.Door) -> wares.Cloud:
+def read(door: rest.Door) -> offered_devices.Cloud:
     """Return all devices of ours, full ones and drained ones too.
 
     Three requests, whatever the number of hosts. Hosts that have nothing
@@ -33,7 +39,7 @@ def read(door: api.Door) -> wares.Cloud:
     """
     ours = _ours(door)
     if not ours:
-        return wares.Cloud()
+        return offered_devices.Cloud()
     listed = {each.uuid: each for each in _list(door)}
     found: dict[str, _Summary] = {}
     for name in _BULK_CLASSES:
@@ -46,7 +52,7 @@ def read(door: api.Door) -> wares.Cloud:
         for each in sorted(ours.values(), key=lambda each: each.name)
     )
     roots = {device.root for device in devices}
-    cloud = wares.Cloud(
+    cloud = offered_devices.Cloud(
         devices=devices,
         hosts={u: found[u].stock for u in roots & found.keys()},
     )
@@ -55,8 +61,8 @@ def read(door: api.Door) -> wares.Cloud:
 
 
 def with_totals(
-    door: api.Door, cloud: wares.Cloud, uuids: Collection[str]
-) -> wares.Cloud:
+    door: rest.Door, cloud: offered_devices.Cloud, uuids: Collection[str]
+) -> offered_devices.Cloud:
     """Return the cloud, with all that some devices have, reserved or not.
 
     One request for each.
@@ -64,17 +70,15 @@ def with_totals(
     :raises ServiceError: Placement can't be asked.
     """
     devices = tuple(
-        dataclasses.replace(d, stock=_whole(door, d))
-        if d.uuid in uuids
-        else d
+        dataclasses.replace(d, stock=_whole(door, d)) if d.uuid in uuids else d
         for d in cloud.devices
     )
     return dataclasses.replace(cloud, devices=devices)
 
 
 def _whole(
-    door: api.Door, device: wares.Provider
-) -> Mapping[str, wares.Stock]:
+    door: rest.Door, device: offered_devices.Provider
+) -> Mapping[str, offered_devices.Stock]:
     used = {name: stock.used for name, stock in device.stock.items()}
     return _stock(door, device.uuid, used)
 
@@ -82,7 +86,7 @@ def _whole(
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Summary:
     traits: frozenset[str]
-    stock: Mapping[str, wares.Stock]
+    stock: Mapping[str, offered_devices.Stock]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +97,7 @@ class _Listed:
     root: str
 
 
-def _list(door: api.Door) -> list[_Listed]:
+def _list(door: rest.Door) -> list[_Listed]:
     return door.read("/resource_providers", _parse_list)
 
 
@@ -109,19 +113,19 @@ def _parse_list(body: Any) -> list[_Listed]:
     ]
 
 
-def _ours(door: api.Door) -> dict[str, _Listed]:
+def _ours(door: rest.Door) -> dict[str, _Listed]:
     """Return our providers; none where nobody ever reported one."""
     return {each.uuid: each for each in with_trait(door, names.OWNER_TRAIT)}
 
 
-def with_trait(door: api.Door, trait: str) -> list[_Listed]:
+def with_trait(door: rest.Door, trait: str) -> list[_Listed]:
     """Return the providers that have a trait, by name."""
-    path = f"/resource_providers?required={records.quoted(trait)}"
+    path = f"/resource_providers?required={provider_records.quoted(trait)}"
     found = door.read_with_trait(path, trait, _parse_list) or []
     return sorted(found, key=lambda each: each.name)
 
 
-def _summaries(door: api.Door, resource_class: str) -> dict[str, _Summary]:
+def _summaries(door: rest.Door, resource_class: str) -> dict[str, _Summary]:
     """Return all of every host with one unit of a class left."""
     query = {
         "resources_HOST": f"{resource_class}:1",
@@ -138,7 +142,7 @@ def _parse_summaries(body: Any) -> dict[str, _Summary]:
         uuid: _Summary(
             traits=frozenset(each["traits"]),
             stock={
-                name: wares.Stock(
+                name: offered_devices.Stock(
                     total=s["capacity"], capacity=s["capacity"], used=s["used"]
                 )
                 for name, s in each["resources"].items()
@@ -148,10 +152,10 @@ def _parse_summaries(body: Any) -> dict[str, _Summary]:
     }
 
 
-def _read_one(door: api.Door, uuid: str) -> _Summary:
+def _read_one(door: rest.Door, uuid: str) -> _Summary:
     """Return a provider that is in no bulk answer."""
-    usages = records.provider_path(uuid, "usages")
-    traits = records.provider_path(uuid, "traits")
+    usages = provider_records.provider_path(uuid, "usages")
+    traits = provider_records.provider_path(uuid, "traits")
     used = door.read(usages, lambda b: dict(b["usages"]) if b else {})
     return _Summary(
         traits=door.read(traits, _parse_traits),
@@ -160,16 +164,16 @@ def _read_one(door: api.Door, uuid: str) -> _Summary:
 
 
 def _parse_traits(body: Any) -> frozenset[str]:
-    return records.parse_traits(body) if body else frozenset()
+    return provider_records.parse_traits(body) if body else frozenset()
 
 
 def _stock(
-    door: api.Door, uuid: str, used: Mapping[str, int]
-) -> dict[str, wares.Stock]:
-    path = records.provider_path(uuid, "inventories")
-    answer = door.read(path, records.parse_inventories)
+    door: rest.Door, uuid: str, used: Mapping[str, int]
+) -> dict[str, offered_devices.Stock]:
+    path = provider_records.provider_path(uuid, "inventories")
+    answer = door.read(path, provider_records.parse_inventories)
     return {
-        name: wares.Stock(
+        name: offered_devices.Stock(
             total=int(i.total * i.allocation_ratio),
             capacity=int((i.total - i.reserved) * i.allocation_ratio),
             used=used.get(name, 0),
@@ -183,13 +187,13 @@ def _device(
     ours: Mapping[str, _Listed],
     everybody: Mapping[str, _Listed],
     found: Mapping[str, _Summary],
-) -> wares.Provider:
+) -> offered_devices.Provider:
     top = listed
     while top.parent in ours:
         top = ours[top.parent]
     root = everybody.get(listed.root)
     model = {t for t in found[top.uuid].traits if _is_model(t)}
-    return wares.Provider(
+    return offered_devices.Provider(
         uuid=listed.uuid,
         name=listed.name,
         host=root.name if root else listed.root,
@@ -206,7 +210,7 @@ def _is_model(trait: str) -> bool:
 
 
 def ensure_trait(
-    placement: service.Placement,
+    placement: resource_providers.Placement,
     providers: Iterable[str],
     trait: str,
     is_there: bool = True,
@@ -236,7 +240,7 @@ def ensure_trait(
     return tuple(made)
 
 
-def _apply(placement: service.Placement, call: calls.Call) -> None:
+def _apply(placement: resource_providers.Placement, call: calls.Call) -> None:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             placement.apply(call)
@@ -264,13 +268,13 @@ class Flavor:
     disk_gb: int = 0
 
 
-def find_flavor(compute: api.Door, wanted: str) -> Flavor:
+def find_flavor(compute: rest.Door, wanted: str) -> Flavor:
     """Return the flavor of that id or, if there is none, of that name.
 
     :raises MalformedError: Nova has no such flavor, or shows none.
     :raises ServiceError: Nova can't be asked.
     """
-    path = f"/flavors/{records.quoted(wanted)}"
+    path = f"/flavors/{provider_records.quoted(wanted)}"
     if wanted and (found := compute.read(path, _one_flavor)) is not None:
         return found
     for flavor in flavors(compute):
@@ -284,13 +288,13 @@ def find_flavor(compute: api.Door, wanted: str) -> Flavor:
     )
 
 
-def flavors(compute: api.Door) -> Iterator[Flavor]:
+def flavors(compute: rest.Door) -> Iterator[Flavor]:
     """Return all flavors, those of some projects only too.
 
     :raises ServiceError: Nova can't be asked.
     """
     path = "/flavors/detail"
-    return nova_side.pages(
+    return nova_api.pages(
         compute, path, "flavors", _flavor, {"is_public": "None"}
     )
 
@@ -320,7 +324,7 @@ def _disk_gb(body: Any) -> int:
 
 
 def write_specs(
-    compute: api.Door, flavor: Flavor, change: flavor_specs.Change
+    compute: rest.Door, flavor: Flavor, change: flavor_specs.Change
 ) -> None:
     """Change a flavor's extra specs.
 
@@ -328,8 +332,8 @@ def write_specs(
 
     :raises ServiceError: Nova refuses it.
     """
-    path = f"/flavors/{records.quoted(flavor.id)}/os-extra_specs"
+    path = f"/flavors/{provider_records.quoted(flavor.id)}/os-extra_specs"
     if change.added:
         compute.post(path, {"extra_specs": dict(change.added)})
     for key in change.removed:
-        compute.delete(f"{path}/{records.quoted(key)}")
+        compute.delete(f"{path}/{provider_records.quoted(key)}")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from nova_accel import errors
-from nova_accel.catalog import known_kinds
+from nova_accel.catalog import pci_ids
 from nova_accel.model import flavors, names
 
 # Nova reads it for all groups of a flavor, and wants it with two or more
@@ -186,7 +186,7 @@ def _is_ours(name: str) -> bool:
     if name == names.NOVA_OWNER_TRAIT:
         return False
     return (
-        known_kinds.is_accelerator(name)
+        pci_ids.is_accelerator(name)
         or name.startswith(names.PIN_PREFIX)
         or names.is_ours(name)
     )

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 
 from nova_accel import errors
-from nova_accel.catalog import profiles
+from nova_accel.catalog import mdev_names
 from nova_accel.model import flavors, names
-from placement_sync.flavors import flavor_specs, wares
+from placement_sync.flavors import flavor_specs, offered_devices
 
 _NEAREST = 4
 # NVIDIA's, as sysfs has them.
@@ -52,8 +52,8 @@ class Ask:
 
 def find(
     ask: Ask,
-    cloud: wares.Cloud,
-    types: wares.Types,
+    cloud: offered_devices.Cloud,
+    types: offered_devices.Types,
     is_forced: bool = False,
 ) -> flavor_specs.Want:
     """Return the extra specs' words for what is asked for.
@@ -90,7 +90,7 @@ def find(
     )
 
 
-def _programmable(ask: Ask, terms: wares.Terms) -> frozenset[str]:
+def _programmable(ask: Ask, terms: offered_devices.Terms) -> frozenset[str]:
     """Return the trait of regions that a bitstream can be loaded into.
 
     :raises RefusedError: nothing can be loaded into what is asked for.
@@ -112,8 +112,8 @@ def _programmable(ask: Ask, terms: wares.Terms) -> frozenset[str]:
 
 
 def on_host(
-    devices: Iterable[wares.Provider], host: str
-) -> list[wares.Provider]:
+    devices: Iterable[offered_devices.Provider], host: str
+) -> list[offered_devices.Provider]:
     """Return the devices of a host, named in full or up to its first dot.
 
     :raises MalformedError: no host of that name has any.
@@ -134,7 +134,7 @@ def on_host(
 
 
 def model_trait(
-    model: str, devices: Iterable[wares.Provider]
+    model: str, devices: Iterable[offered_devices.Provider]
 ) -> str:
     """Return the trait of the model that is meant: ``A40``, ``NVIDIA A40``.
 
@@ -148,16 +148,18 @@ def model_trait(
             return trait
     raise RefusedError(
         f"no host has a card of model {model}; there are:"
-        f" {', '.join(map(wares.spoken_model, known)) or 'none'}"
+        f" {', '.join(map(offered_devices.spoken_model, known)) or 'none'}"
     )
 
 
-def models(devices: Iterable[wares.Provider]) -> frozenset[str]:
+def models(devices: Iterable[offered_devices.Provider]) -> frozenset[str]:
     """Return the traits of the models that there are."""
     return frozenset(d.model for d in devices if d.model)
 
 
-def _of_class(ask: Ask, cloud: wares.Cloud) -> wares.Terms | None:
+def _of_class(
+    ask: Ask, cloud: offered_devices.Cloud
+) -> offered_devices.Terms | None:
     """Return the terms of what is asked for by its resource class.
 
     :raises RefusedError: a class says too little, or counts no devices.
@@ -172,19 +174,19 @@ def _of_class(ask: Ask, cloud: wares.Cloud) -> wares.Terms | None:
         )
     if not any(name in device.stock for device in cloud.devices):
         return None
-    return wares.Terms(name=name, kind="", charges={name: 1})
+    return offered_devices.Terms(name=name, kind="", charges={name: 1})
 
 
 def _of_offers(
-    ask: Ask, cloud: wares.Cloud, types: wares.Types
-) -> wares.Terms | None:
+    ask: Ask, cloud: offered_devices.Cloud, types: offered_devices.Types
+) -> offered_devices.Terms | None:
     """Return the terms of what some device can be asked for.
 
     :raises RefusedError: several things have that name.
     """
-    found: dict[frozenset[str], wares.Terms] = {}
+    found: dict[frozenset[str], offered_devices.Terms] = {}
     for device in cloud.devices:
-        for terms, _ in wares.terms_of(device, types):
+        for terms, _ in offered_devices.terms_of(device, types):
             if _is_meant(ask.profile, terms):
                 found[terms.required] = terms
     if len(found) > 1:
@@ -193,8 +195,8 @@ def _of_offers(
     return next(iter(found.values()), None)
 
 
-def _is_meant(what: str, terms: wares.Terms) -> bool:
-    return profiles.is_spelling(what, terms.name) or any(
+def _is_meant(what: str, terms: offered_devices.Terms) -> bool:
+    return mdev_names.is_spelling(what, terms.name) or any(
         _is_fpga_id(what, trait) for trait in terms.required
     )
 
@@ -204,25 +206,27 @@ def _is_fpga_id(what: str, trait: str) -> bool:
     if not trait.startswith((names.FUNCTION_PREFIX, names.INTERFACE_PREFIX)):
         return False
     return what.strip().upper() == trait or (
-        _slug(names.fpga_id(what)) == profiles.strip_head(trait)
+        _slug(names.fpga_id(what)) == mdev_names.strip_head(trait)
     )
 
 
-def _of_catalogue(what: str, types: wares.Types) -> wares.Terms | None:
+def _of_catalogue(
+    what: str, types: offered_devices.Types
+) -> offered_devices.Terms | None:
     """Return the terms of a type that no device of this cloud makes."""
     for facts in types.by_trait.values():
-        if profiles.is_spelling(what, facts.name):
+        if mdev_names.is_spelling(what, facts.name):
             return types.terms(facts)
     return None
 
 
-def _of_trait(what: str) -> wares.Terms | None:
+def _of_trait(what: str) -> offered_devices.Terms | None:
     """Return what can be told of a profile by its trait alone."""
     trait = what.strip().upper()
     for head, resource_class in _HEADS.items():
         if trait.startswith(head):
-            guessed = wares.guess(trait) if "GPU_" in head else {}
-            return wares.Terms(
+            guessed = offered_devices.guess(trait) if "GPU_" in head else {}
+            return offered_devices.Terms(
                 name=trait,
                 kind="",
                 charges={resource_class: 1, **guessed},
@@ -235,16 +239,18 @@ def _slug(text: str) -> str:
     return names.custom(text).removeprefix(names.CUSTOM)
 
 
-def _unknown(what: str, cloud: wares.Cloud, types: wares.Types) -> str:
+def _unknown(
+    what: str, cloud: offered_devices.Cloud, types: offered_devices.Types
+) -> str:
     """Return why a name is refused, with the nearest ones."""
     here = {
         terms.name: None
         for device in cloud.devices
-        for terms, _ in wares.terms_of(device, types)
+        for terms, _ in offered_devices.terms_of(device, types)
     }
     known = {**here, **{t.name: None for t in types.by_trait.values()}}
     slugs = {_slug(name): name for name in reversed(known)}
-    given = _slug(profiles.strip_brand(what))
+    given = _slug(mdev_names.strip_brand(what))
     near = difflib.get_close_matches(given, slugs, n=_NEAREST, cutoff=0.5)
     hint = f"; near it: {', '.join(slugs[n] for n in near)}" if near else ""
     if _TYPE_ID.fullmatch(what.strip()):
@@ -258,24 +264,24 @@ def _unknown(what: str, cloud: wares.Cloud, types: wares.Types) -> str:
     )
 
 
-def say(group: flavors.RequestGroup, types: wares.Types) -> str:
+def say(group: flavors.RequestGroup, types: offered_devices.Types) -> str:
     """Return what a group asks for, in words."""
     for trait in sorted(group.required):
         facts = types.find(trait)
         if facts is not None:
             return facts.name
         if trait.startswith(names.FUNCTION_PREFIX):
-            return f"FPGA function {profiles.name_of(trait).lower()}"
+            return f"FPGA function {mdev_names.name_of(trait).lower()}"
         if trait == names.REGION_TRAIT:
             return "FPGA region"
         if trait.startswith(names.PROFILE_PREFIXES):
-            return profiles.name_of(trait)
+            return mdev_names.name_of(trait)
         if trait.startswith(names.DEVICE_PREFIX):
             is_vf = any(n.endswith("_VF") for n in group.resources)
-            return profiles.whole_name(trait, is_vf)
+            return mdev_names.whole_name(trait, is_vf)
     own = sorted(group.resources.keys() - names.MEASURES)
     model = [
-        wares.spoken_model(t)
+        offered_devices.spoken_model(t)
         for t in sorted(group.required)
         if t.startswith(names.MODEL_PREFIX)
     ]

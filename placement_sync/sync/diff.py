@@ -75,9 +75,7 @@ def plan(
         elif node.uuid in kept:
             found += _changes(node, shelved(node), guard)
         else:
-            found.append(
-                calls.DeleteProvider(uuid=node.uuid, name=node.name)
-            )
+            found.append(calls.DeleteProvider(uuid=node.uuid, name=node.name))
     ordered = sorted(found, key=lambda call: _rank(call, before))
     return [*_names(ordered, known), *ordered]
 

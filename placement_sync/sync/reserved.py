@@ -41,9 +41,7 @@ def join(
         remembered = hidden.get(_suffix(name), 0)
         # A record may have been wiped: what is remembered was not.
         old = before.get(name, wanted)
-        theirs = (
-            operators(old, remembered) if name in before else remembered
-        )
+        theirs = operators(old, remembered) if name in before else remembered
         found[name] = _joined(old, wanted, theirs)
         there = found[name].reserved
         if theirs > there or (theirs and there == found[name].own):

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import requests
 
-from filters.fit import facts
+from filters.fit import fact_reader
 from nova_accel.model import names
 from tests.benchmark import clouds, placement_calls
 from tests.functional.sync import servers
@@ -98,7 +98,8 @@ def ask(server: servers.Server, path: str, runs: int) -> Result:
             server.url + path,
             headers={
                 "X-Auth-Token": "admin",
-                "OpenStack-API-Version": f"placement {facts.MICROVERSION}",
+                "OpenStack-API-Version": "placement "
+                + fact_reader.MICROVERSION,
             },
             timeout=_SECONDS,
         )

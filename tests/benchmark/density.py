@@ -13,8 +13,8 @@ comparison: all cards as one, in which nothing ever stands in the way, and a
 vGPU takes what it takes of a card full of its type alone, with mixed sizes.
 
 All that decides is the library's own code: the vendor driver describes the
-cards, ``packing`` chooses the place on the card and says what remains,
-``inventory`` the provider with its traits, and ``filters.fit`` which card
+cards, ``device_capacity`` chooses the place on the card and says what remains,
+``tree_builder`` the provider with its traits, and ``candidate_fit`` which card
 comes first. Of what is between them only the rules of Placement are told
 here again: a provider is a candidate if it has the trait and enough left.
 """
@@ -36,16 +36,16 @@ from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
-from filters import offered, request
-from filters.fit import cards, fit
+from filters import provider_facts, request
+from filters.fit import candidate_fit, vgpu_geometry
 from nova_accel import model
-from nova_accel.catalog import known
+from nova_accel.catalog import loader
 from nova_accel.config import policy
-from nova_accel.discovery import discovery, plugin
-from nova_accel.geometry import packing
-from nova_accel.host.nvml import nvml
-from nova_accel.host.sysfs import fs, sysfs
-from nova_accel.inventory import inventory
+from nova_accel.discovery import plugin, scan
+from nova_accel.geometry import device_capacity
+from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.sysfs import fs, host_reader
+from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names, providers
 from tests.hosts import build, vgpu_cards
 
@@ -84,8 +84,10 @@ def describe_card(gpu: vgpu_cards.Gpu, is_mixed: bool) -> model.Device:
     rules = policy.parse_policy([f'{{"address": "*", "sizes": "{sizes}"}}'])
     with tempfile.TemporaryDirectory() as root:
         build.build(description, pathlib.Path(root))
-        host = sysfs.HostReader(source=fs.Disk(root), gpus=nvml.Gpus({}))
-        state = discovery.read(host, plugin.load(), rules)
+        host = host_reader.HostReader(
+            source=fs.Disk(root), gpus=gpu_reader.Gpus({})
+        )
+        state = scan.read(host, plugin.load(), rules)
     (device,) = state.devices
     # What the driver would say: as many as there is room for.
     made = device.profiles
@@ -119,14 +121,16 @@ class Kind:
             )
             for number, (profile, start) in enumerate(state)
         )
-        return packing.settle(
+        return device_capacity.settle(
             dataclasses.replace(self.blank, partitions=tuple(standing))
         )
 
-    def _choose(self, state: State, profile: str) -> packing.Choice | None:
-        return packing.choose(self.settled(state), profile)
+    def _choose(
+        self, state: State, profile: str
+    ) -> device_capacity.Choice | None:
+        return device_capacity.choose(self.settled(state), profile)
 
-    def _publish(self, state: State) -> offered.ProviderFacts:
+    def _publish(self, state: State) -> provider_facts.ProviderFacts:
         """Return what Placement knows of a card in this state."""
         device = self.settled(state)
         claims = [
@@ -142,17 +146,17 @@ class Kind:
             )
             for partition in device.partitions
         ]
-        (node,) = inventory.build_tree(
+        (node,) = tree_builder.build_tree(
             ROOT, model.HostState(devices=(device,)), policy.Policy(), claims
         ).nodes
         charges = tuple(self.charges(profile) for profile, _ in state)
         layout = names.layout_trait(device.geometry.layout.value)
-        return offered.ProviderFacts(
+        return provider_facts.ProviderFacts(
             uuid=node.uuid,
             name=node.name,
             traits=node.traits | {layout},
             stock={
-                name: offered.Stock(
+                name: provider_facts.Stock(
                     capacity=record.total - record.reserved,
                     used=sum(c.get(name, 0) for c in charges),
                 )
@@ -218,9 +222,7 @@ class Request:
     profile: model.Profile
 
 
-def trace(
-    blank: model.Device, seed: int, count: int
-) -> Iterator[Request]:
+def trace(blank: model.Device, seed: int, count: int) -> Iterator[Request]:
     """Yield servers in the order in which they come."""
     chance = random.Random(seed)  # noqa: S311
     kinds = sorted(blank.profiles, key=lambda p: p.name)
@@ -238,9 +240,7 @@ def trace(
         )
 
 
-def wanted_of(
-    profile: model.Profile, way: Way
-) -> request.AcceleratorRequest:
+def wanted_of(profile: model.Profile, way: Way) -> request.AcceleratorRequest:
     """Return the request of a flavor that names a profile."""
     specs = {f"resources_A:{n}": str(a) for n, a in profile.charges.items()}
     specs[f"trait_A:{profile.trait}"] = "required"
@@ -250,7 +250,7 @@ def wanted_of(
 
 def candidates_of(
     found: Mapping[str, Card], profile: model.Profile
-) -> list[offered.Candidate]:
+) -> list[provider_facts.Candidate]:
     """Return what Placement would offer."""
     return [
         {
@@ -270,21 +270,19 @@ class Host:
     """The cards of a host, and where on them servers stand."""
 
     def __init__(self, kind: Kind, way: Way) -> None:
-        self._known = cards.Cards(known.load())
+        self._known = vgpu_geometry.Cards(loader.load())
         made = (Card(kind, number) for number in range(CARDS))
         self._cards = {card.uuid: card for card in made}
-        self._wishes = {
-            p.name: wanted_of(p, way) for p in kind.blank.profiles
-        }
+        self._wishes = {p.name: wanted_of(p, way) for p in kind.blank.profiles}
         self._places: dict[str, Card] = {}
 
     def take(self, one: Request) -> bool:
         """Place a server as the library would; return whether it has room."""
-        view = fit.View(
+        view = candidate_fit.View(
             facts={uuid: card.facts for uuid, card in self._cards.items()},
             cards=self._known,
         )
-        fits, _ = fit.fitting(
+        fits, _ = candidate_fit.fitting(
             self._wishes[one.profile.name],
             candidates_of(self._cards, one.profile),
             view,

@@ -28,7 +28,7 @@ from nova.scheduler import host_manager
 from nova.scheduler.filters import numa_topology_filter
 
 from filters import accelerator_filter
-from filters.fit import facts
+from filters.fit import fact_reader
 from nova_accel.model import names
 from tests.benchmark import clouds, placement_calls
 from tests.functional import scheduling
@@ -60,7 +60,8 @@ class Placement:
         self._session.headers.update(
             {
                 "X-Auth-Token": "admin",
-                "OpenStack-API-Version": f"placement {facts.MICROVERSION}",
+                "OpenStack-API-Version": "placement "
+                + fact_reader.MICROVERSION,
             }
         )
         self.calls = 0

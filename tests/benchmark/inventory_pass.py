@@ -33,12 +33,12 @@ from nova.virt.libvirt import driver as libvirt_driver
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import plugin, survey
+from nova_accel.discovery import change_detection, plugin
 from nova_accel.host.sysfs import fs
-from nova_accel.inventory import inventory
+from nova_accel.inventory import tree_builder
 from nova_accel.model import providers
 from tests.benchmark import hosts, namespace
-from virt_hooks.report import tree
+from virt_hooks.report import nova_provider_tree
 
 ROOT = providers.ProviderRoot(name="node", uuid=str(uuid.UUID(int=1)))
 RUNS = 5
@@ -67,7 +67,9 @@ class Ours:
 
     def start(self) -> None:
         """Forget everything, as a service that has just started."""
-        self.survey = survey.Survey(self.disk, self.drivers, self.rules)
+        self.survey = change_detection.Survey(
+            self.disk, self.drivers, self.rules
+        )
         self.state = model.HostState()
 
     def look(self) -> None:
@@ -79,17 +81,17 @@ class Ours:
         first = self.state.devices[0]
         found = self.survey.read_devices([first]).device(first.address)
         assert found is not None
-        self.state = model.HostState(
-            devices=(found, *self.state.devices[1:])
-        )
+        self.state = model.HostState(devices=(found, *self.state.devices[1:]))
 
     def lay(self) -> None:
         """Update Nova's tree: under its lock."""
-        desired = inventory.build_tree(ROOT, self.state, self.rules)
-        tree.lay(
+        desired = tree_builder.build_tree(ROOT, self.state, self.rules)
+        nova_provider_tree.lay(
             self.nova_tree,
             desired,
-            tree.guard(self.nova_tree, desired, frozenset(), self.state),
+            nova_provider_tree.guard(
+                self.nova_tree, desired, frozenset(), self.state
+            ),
             lambda slot: slot,
         )
 

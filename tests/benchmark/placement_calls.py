@@ -21,12 +21,12 @@ from typing import Any
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import plugin, survey
+from nova_accel.discovery import change_detection, plugin
 from nova_accel.host.sysfs import fs
-from nova_accel.inventory import inventory
+from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
-from placement_sync.client import api, service
-from placement_sync.sync import sync
+from placement_sync.client import resource_providers, rest
+from placement_sync.sync import sync_pass
 from tests.benchmark import hosts
 from tests.functional.sync import servers
 from tests.hosts import build
@@ -73,11 +73,13 @@ class Node:
         self.root = providers.ProviderRoot(
             name=name, uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
         )
-        self._survey = survey.Survey(fs.Disk(where), plugin.load(), RULES)
+        self._survey = change_detection.Survey(
+            fs.Disk(where), plugin.load(), RULES
+        )
         self.state = model.HostState()
         self.claims: tuple[model.Claim, ...] = ()
-        self._one = sync.Synchroniser(
-            service.Placement(api.from_endpoint(server.url))
+        self._one = sync_pass.Synchroniser(
+            resource_providers.Placement(rest.from_endpoint(server.url))
         )
         self._one.run(self.tree(), self.state, create_root=True)
 
@@ -91,7 +93,7 @@ class Node:
 
     def tree(self) -> providers.ProviderTree:
         """Return the tree that the host should have."""
-        return inventory.build_tree(
+        return tree_builder.build_tree(
             self.root, self.state, RULES, self.claims
         )
 
@@ -205,9 +207,7 @@ def allocate(
         "PUT",
         f"/allocations/{claimed.consumer}",
         {
-            "allocations": {
-                claimed.provider: {"resources": dict(charges)}
-            },
+            "allocations": {claimed.provider: {"resources": dict(charges)}},
             "consumer_generation": None,
             "project_id": "project",
             "user_id": "user",

@@ -120,9 +120,7 @@ def _end_hosts() -> None:
                 os.kill(int(child), signal.SIGKILL)
 
 
-def in_a_world(
-    technology: str, body: Callable[[worlds.World], None]
-) -> None:
+def in_a_world(technology: str, body: Callable[[worlds.World], None]) -> None:
     """Start Nova on two hosts, do something with it, and end it.
 
     :raises RuntimeError: it does not start, or ``body`` failed.

@@ -402,9 +402,7 @@ def _is_ours(frame: Any) -> bool:
     return "/nova_accel/" in frame.f_code.co_filename
 
 
-def _failing(
-    numbers: tuple[int, ...], path: str
-) -> Callable[[Fault], Any]:
+def _failing(numbers: tuple[int, ...], path: str) -> Callable[[Fault], Any]:
     def fail(fault: Fault) -> Any:
         number = numbers[fault.code % len(numbers)]
         raise OSError(number, os.strerror(number), path)

@@ -12,8 +12,8 @@ from nova import objects
 from nova.compute import vm_states
 from nova.tests.functional.api import client
 
-from nova_accel.discovery import survey
-from nova_accel.host.state import quarantine
+from nova_accel.discovery import change_detection
+from nova_accel.host.state import faults
 from nova_accel.model import names
 from tests.campaign import life as lives
 from tests.campaign import world as worlds
@@ -85,7 +85,7 @@ class Judge:
         # A file that could not be read once is read again some time later,
         # and so does Nova's client with providers of which an answer was lost
         # (resource_provider_association_refresh).
-        with mock.patch.object(survey, "WHOLE_EVERY_S", 0):
+        with mock.patch.object(change_detection, "WHOLE_EVERY_S", 0):
             for host in worlds.HOSTS:
                 tracker = self._world.computes[host].manager.rt
                 tracker.reportclient._association_refresh_time.clear()
@@ -345,7 +345,7 @@ class Judge:
             state = world._places[host]["state_dir"]
             faulted = self._faulted(host)
             if faulted:
-                quarantine.Quarantine(state).heal(faulted)
+                faults.Quarantine(state).heal(faulted)
                 with world.at(host):
                     driver = world.computes[host].driver
                     driver._accel.host.refresh()

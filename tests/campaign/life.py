@@ -157,9 +157,7 @@ class Life:
                 shown = _TEMPORARY.sub("", name)
                 self.log.append(f"   struck {fault} {shown}")
 
-    def _try(
-        self, name: str, call: Callable[[Step], Any], step: Step
-    ) -> None:
+    def _try(self, name: str, call: Callable[[Step], Any], step: Step) -> None:
         told = f"{name} {step.target} {step.flavor}"
         try:
             self.world.bus.run(lambda: call(step))
@@ -179,8 +177,10 @@ class Life:
         step = Step(name, target)
         if name == "boot":
             (step.flavor,) = rng.choices(("small", "other", "none"), (8, 3, 1))
-            step.target = rng.choice(worlds.HOSTS) if rng.random() < 0.3 else (
-                worlds.HOSTS[0]
+            step.target = (
+                rng.choice(worlds.HOSTS)
+                if rng.random() < 0.3
+                else (worlds.HOSTS[0])
             )
         elif name.startswith("resize"):
             (step.flavor,) = rng.choices(("other", "small", "none"), (4, 2, 1))

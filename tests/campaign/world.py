@@ -19,7 +19,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from oslo_utils.fixture import uuidsentinel as uuids
 from sqlalchemy import pool
 
-from nova_accel.model import bus, names
+from nova_accel.model import names, rpc_names
 from tests.campaign import faults, messages, scrubbed
 from tests.functional.nova import (
     attaching,
@@ -30,7 +30,7 @@ from tests.functional.nova import (
 )
 
 HOSTS = ("host1", "host2")
-_SERVES = ("compute", "compute-alt", bus.TOPIC)
+_SERVES = ("compute", "compute-alt", rpc_names.TOPIC)
 
 #: Two cards on each host: a function soon has its next holder.
 TECHNOLOGIES = {
@@ -119,7 +119,7 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
                 "nova.virt.libvirt.LibvirtDriver.get_host_uptime",
                 lambda _: "0:00",
             ),
-            ("virt_hooks.report.nova_unallocated.CHECK_S", 0.0),
+            ("virt_hooks.report.missing_allocations.CHECK_S", 0.0),
         ):
             self.useFixture(fixtures.MonkeyPatch(name, value))
 
@@ -293,9 +293,10 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
         def take(domain: Any, element: Any) -> None:
             stock(domain, element)
             source = libvirtd._source(element)
-            name = source.get("uuid") or libvirtd._device(
-                domain._connection.root, element
-            )._address
+            name = (
+                source.get("uuid")
+                or libvirtd._device(domain._connection.root, element)._address
+            )
             root = str(domain._connection.root)
             scrubs.take(root, name, domain.UUIDString())
 

@@ -24,13 +24,13 @@ from oslo_config import fixture as config_fixture
 from placement.tests.functional.fixtures import placement
 from requests import adapters
 
-from filters.fit import facts
+from filters.fit import fact_reader
 from nova_accel import model
 from nova_accel.model import names
 from tests import scheduled
 
 objects.register_all()
-VERSION = {"OpenStack-API-Version": f"placement {facts.MICROVERSION}"}
+VERSION = {"OpenStack-API-Version": f"placement {fact_reader.MICROVERSION}"}
 PROFILE = "CUSTOM_MDEV_MTTY_2"
 # What only Nova's own question for candidates has: its
 # [scheduler] max_placement_results.
@@ -70,15 +70,11 @@ class Cloud:
         )
 
     def call(self, method: str, path: str, body: object = None) -> Any:
-        answer = self.client.request(
-            path, method, json=body, headers=VERSION
-        )
+        answer = self.client.request(path, method, json=body, headers=VERSION)
         assert answer.status_code < 300, answer.text
         return answer.json() if answer.content else {}
 
-    def add_host(
-        self, name: str, **cards: int
-    ) -> tuple[str, dict[str, str]]:
+    def add_host(self, name: str, **cards: int) -> tuple[str, dict[str, str]]:
         """Add a host whose cards have so many mdev slots each."""
         root = self._provider(name, None, {"VCPU": 64, "MEMORY_MB": 65536})
         self.hosts[root] = name
@@ -174,9 +170,7 @@ class Cloud:
             "PUT",
             f"/allocations/{server}",
             {
-                "allocations": {
-                    provider: {"resources": dict(resources)}
-                },
+                "allocations": {provider: {"resources": dict(resources)}},
                 "consumer_generation": None,
                 "project_id": "other",
                 "user_id": "other",

@@ -29,9 +29,7 @@ LOADED = "virt_hooks.nova_driver.AccelLibvirtDriver"
 STOCK = "nova.virt.libvirt.driver.LibvirtDriver"
 
 BY_NAME = "[DEFAULT]\ncompute_driver = accel.AccelLibvirtDriver\n"
-BY_SOURCE = (
-    "[DEFAULT]\nconfig_source = accel\n[accel]\ndriver = nova_accel\n"
-)
+BY_SOURCE = "[DEFAULT]\nconfig_source = accel\n[accel]\ndriver = nova_accel\n"
 PLAIN = "[DEFAULT]\ncompute_driver = libvirt.LibvirtDriver\n"
 
 AS_NOVA_COMPUTE = """
@@ -294,9 +292,7 @@ def test_beside_a_distributions_nova_by_source(
 
 
 @pytest.mark.parametrize("text", [BY_NAME, BY_SOURCE], ids=["name", "source"])
-def test_editable(
-    editable: Installation, tmp_path: Path, text: str
-) -> None:
+def test_editable(editable: Installation, tmp_path: Path, text: str) -> None:
     answer = editable.load(tmp_path, text)
     assert answer["loaded"] == LOADED
     assert answer["shim"].endswith("virt_hooks/shim/__init__.py")

@@ -10,7 +10,7 @@ from tests.benchmark import candidates, filter_cost
 
 
 def test_candidates_of_a_provider_per_card_and_of_one_per_vf(
-    capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     size = "--hosts 3 --cards 2 --vfs 3 --pairs 1 --runs 1"
 

@@ -72,9 +72,7 @@ def test_the_card_is_where_the_guest_is(
     cards = one_host(cloud, (A, node(0)), (B, node(1)))
     cloud.cells["host1"] = topology(busy)
 
-    (server,) = scheduler.boot(
-        vgpus("L40S-8Q", numa_policy=policy) | guest
-    )
+    (server,) = scheduler.boot(vgpus("L40S-8Q", numa_policy=policy) | guest)
 
     assert cloud.devices_of(server) == {cards[near]}
 
@@ -172,9 +170,7 @@ def test_reasons_of_each_card_are_told_in_one_line(
         cloud.give(cards[C], scheduled.charges("L40S-16Q"))
     cloud.then = lambda: cloud.add_traits(cards[B], names.FAULTED_TRAIT)
 
-    line = refused(
-        scheduler, log, vgpus("L40S-16Q", numa_policy="required")
-    )
+    line = refused(scheduler, log, vgpus("L40S-16Q", numa_policy="required"))
 
     assert sorted(line.split("; ")) == [
         "host1_accel_0000_41_00_0: on NUMA node 0, which has no room for"

@@ -12,9 +12,9 @@ import pytest
 from nova import exception
 from nova.scheduler import request_filter
 
-from filters import offered, request
-from filters.fit import facts
-from filters.placement import accelerator_placement
+from filters import provider_facts, request
+from filters.fit import fact_reader
+from filters.placement import report_client
 from nova_accel.model import names
 from tests.functional import scheduling
 from tests.functional.scheduling import Cloud, Scheduler, flavor_specs
@@ -125,7 +125,7 @@ def test_nothing_new_costs_one_call(
     cloud: Cloud, scheduler: Scheduler
 ) -> None:
     _, cards = cloud.add_host("labvm", a=2, b=2, c=2)
-    reader = facts.Reader(accelerator_placement.placement_getter())
+    reader = fact_reader.Reader(report_client.placement_getter())
 
     first, found = ask(cloud, reader, cards.values())
     second, same = ask(cloud, reader, cards.values())
@@ -152,14 +152,14 @@ def test_what_is_remembered_is_what_placement_has_but_for_releases(
         for host in range(3)
         for card in cloud.add_host(f"host{host}", a=4, b=4, c=4)[1].values()
     ]
-    get = accelerator_placement.placement_getter()
-    reader = facts.Reader(get)
+    get = report_client.placement_getter()
+    reader = fact_reader.Reader(get)
     servers: list[str] = []
     for _ in range(12):
         change(cloud, chance, cards, servers)
         _, found = ask(cloud, reader, cards)
         for card in cards:
-            now = facts.fetch_provider(get, found[card])
+            now = fact_reader.fetch_provider(get, found[card])
             was = found[card].stock[names.MDEV_CLASS]
             has = now.stock[names.MDEV_CLASS]
             assert found[card].traits == now.traits
@@ -172,7 +172,7 @@ def test_what_is_remembered_is_what_placement_has_but_for_releases(
         for card, one in exact.items()
     } == {
         card: dataclasses.replace(
-            facts.fetch_provider(get, found[card]), held=None
+            fact_reader.fetch_provider(get, found[card]), held=None
         )
         for card in cards
     }
@@ -182,14 +182,14 @@ LISTING = "/resource_providers"
 CARD = ("inventories", "traits", "allocations")
 
 
-def memory() -> facts.Memory:
+def memory() -> fact_reader.Memory:
     wanted = request.parse_request(flavor_specs())
-    return facts.Memory(wanted=wanted)
+    return fact_reader.Memory(wanted=wanted)
 
 
 def ask(
-    cloud: Cloud, reader: facts.Reader, cards: Iterable[str]
-) -> tuple[list[str], offered.Facts]:
+    cloud: Cloud, reader: fact_reader.Reader, cards: Iterable[str]
+) -> tuple[list[str], provider_facts.Facts]:
     """Return what a new request asks, and what it then knows."""
     cloud.asked.clear()
     candidates = [
@@ -213,9 +213,7 @@ def change(
         more = {names.DRAINED_TRAIT} if chance.random() < 0.5 else set()
         for trait in more:
             cloud.call("PUT", f"/traits/{trait}")
-        cloud.set_traits(
-            card, names.OWNER_TRAIT, scheduling.PROFILE, *more
-        )
+        cloud.set_traits(card, names.OWNER_TRAIT, scheduling.PROFILE, *more)
     elif len(servers) < 4:
         servers.append(cloud.take(card, 1))
 
@@ -284,7 +282,7 @@ def test_a_provider_that_changes_while_it_is_read_is_not_exact(
 ) -> None:
     _, cards = cloud.add_host("labvm", a=1)
     cloud.take(cards["a"], 1)
-    ask_placement = accelerator_placement.placement_getter()
+    ask_placement = report_client.placement_getter()
     ask = cloud.client.get
 
     def get(url: str, **kwargs: object) -> object:
@@ -293,12 +291,12 @@ def test_a_provider_that_changes_while_it_is_read_is_not_exact(
             cloud.set_traits(cards["a"], names.OWNER_TRAIT)
         return answer
 
-    who = offered.ProviderFacts(uuid=cards["a"], stock={})
-    before = facts.fetch_provider(ask_placement, who)
+    who = provider_facts.ProviderFacts(uuid=cards["a"], stock={})
+    before = fact_reader.fetch_provider(ask_placement, who)
     monkeypatch.setattr(cloud.client, "get", get)
-    after = facts.fetch_provider(ask_placement, who)
+    after = fact_reader.fetch_provider(ask_placement, who)
 
-    stock = {names.MDEV_CLASS: offered.Stock(capacity=1, used=1)}
+    stock = {names.MDEV_CLASS: provider_facts.Stock(capacity=1, used=1)}
     held = ({names.MDEV_CLASS: 1},)
     assert (before.stock, before.held, before.exact) == (stock, held, True)
     assert (after.stock, after.held, after.exact) == (stock, held, False)

@@ -8,7 +8,7 @@ from nova.scheduler import utils
 
 from nova_accel.model import providers
 from placement_sync.audit import node_amounts
-from placement_sync.client import nova_side, nova_types
+from placement_sync.client import nova_api, nova_types
 from tests import examples
 
 CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_LICENCE")
@@ -83,7 +83,7 @@ def read_server(body: object, is_volume_backed: bool) -> nova_types.Server:
     door: object = Door()
     assert isinstance(body, dict)
     body["OS-EXT-SRV-ATTR:root_device_name"] = "/dev/vda"
-    found, reason = nova_side.read_servers(
+    found, reason = nova_api.read_servers(
         door,  # type: ignore[arg-type]
         "host",
         (),

@@ -56,7 +56,7 @@ from oslo_privsep import priv_context
 from nova import privsep
 from nova_accel.model import actions
 from nova_accel import errors
-from nova_accel.host.execute import execute, privileged
+from nova_accel.host.execute import action_executor, privileged
 
 root, helper = sys.argv[1:]
 cfg.CONF([], project="nova")
@@ -65,7 +65,7 @@ privsep.sys_admin_pctxt.start(priv_context.Method.ROOTWRAP)
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
-on_host = execute.Executor(root)
+on_host = action_executor.Executor(root)
 pf, vf = "0000:3d:00.0", "0000:3d:00.4"
 place = root + "/sys/bus/pci/devices/" + vf
 print(privileged._write(place + "/nvidia/current_vgpu_type", "1"))
@@ -94,7 +94,7 @@ from oslo_privsep import priv_context
 from nova import privsep
 from nova_accel.model import actions
 from nova_accel import errors, model
-from nova_accel.host.execute import execute, privileged
+from nova_accel.host.execute import action_executor, privileged
 
 root, helper = sys.argv[1:]
 cfg.CONF([], project="nova")
@@ -118,7 +118,7 @@ def load(words, function, tool="fpgaconf", seconds=20):
         card=card, number=0, slot=card, tool=tool,
         bitstream=bitstream(words, function))
     try:
-        print(execute.Executor(root, program_s=seconds).apply(action))
+        print(action_executor.Executor(root, program_s=seconds).apply(action))
     except errors.ActionError as error:
         print(type(error).__name__, error.number, vars(error).get("region"),
             error.detail)
@@ -156,7 +156,7 @@ from oslo_privsep import priv_context
 from nova import privsep
 from nova_accel.model import actions
 from nova_accel import errors
-from nova_accel.host.execute import execute, privileged
+from nova_accel.host.execute import action_executor, privileged
 
 root, helper = sys.argv[1:]
 cfg.CONF([], project="nova")
@@ -165,7 +165,7 @@ privsep.sys_admin_pctxt.start(priv_context.Method.ROOTWRAP)
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
-on_host = execute.Executor(root)
+on_host = action_executor.Executor(root)
 for function in ("0000:3d:00.0", "0000:3d:00.1"):
     for action in (
         actions.ResetFunction(function=function),
@@ -185,13 +185,13 @@ except errors.MalformedError as error:
 WITHOUT = """
 import sys
 from oslo_config import cfg
-from nova_accel.host.nvml import nvml
+from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.execute import privileged
 
 cfg.CONF([], project="nova")
 from nova import privsep
 cfg.CONF.set_override("helper_command", "/bin/false", group="nova_sys_admin")
-assert nvml.is_installed()
+assert gpu_reader.is_installed()
 gpus = privileged.read_gpus()
 print(dict(gpus), [problem.where for problem in gpus.problems])
 print(gpus.problems[0].reason)
@@ -219,8 +219,15 @@ def run(client: str, root: Path) -> list[str]:
     conf = root / "nova.conf"
     conf.write_text(f"[nova_accel]\nroot = {root}\n")
     done = subprocess.run(  # noqa: S603
-        [sys.executable, "-W", "ignore", "-c", client, root,
-         f"{helper()} --config-file {conf}"],
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            client,
+            root,
+            f"{helper()} --config-file {conf}",
+        ],
         env=os.environ
         | {"PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "ignore"},
         capture_output=True,

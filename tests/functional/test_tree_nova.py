@@ -15,7 +15,7 @@ from nova_accel.model import names, providers
 from placement_sync.client import calls
 from placement_sync.sync import diff
 from tests import examples, strategies
-from virt_hooks.report import tree
+from virt_hooks.report import nova_provider_tree
 
 ROOT = strategies.ROOT
 NOTHING = diff.Guard()
@@ -94,7 +94,7 @@ def lay(
     desired: providers.ProviderTree,
     guard: diff.Guard = NOTHING,
 ) -> list[calls.ProviderCall]:
-    return tree.lay(found, desired, guard, resource)
+    return nova_provider_tree.lay(found, desired, guard, resource)
 
 
 @given(slotted())
@@ -102,7 +102,7 @@ def lay(
 def test_what_is_laid_is_what_is_read(desired: providers.ProviderTree) -> None:
     found = nova_tree()
     lay(found, desired)
-    read = tree.read_tree(found, desired)
+    read = nova_provider_tree.read_tree(found, desired)
     assert [n.uuid for n in read.nodes] == [n.uuid for n in desired.nodes]
     for node in read.nodes:
         wanted = desired.node(node.uuid)
@@ -168,9 +168,9 @@ def test_what_a_crash_left_is_adopted(
 ) -> None:
     """Created, but not yet marked as ours, when the service died."""
     found, whole = nova_tree(), nova_tree()
-    made = tree.plan(found, desired, NOTHING)
+    made = nova_provider_tree.plan(found, desired, NOTHING)
     for call in made[: data.draw(st.integers(0, len(made)))]:
-        tree._apply(found, call)
+        nova_provider_tree._apply(found, call)
     lay(found, desired)
     lay(whole, desired)
     assert everything(found) == everything(whole)
@@ -207,14 +207,14 @@ def test_only_what_is_known_to_be_free_shrinks(
         asked.append(uuid)
         return uuid in allocated
 
-    free = tree.free_to_go(found, empty, host, is_allocated)
+    free = nova_provider_tree.free_to_go(found, empty, host, is_allocated)
     unreadable = {
         names.provider_uuid(ROOT.uuid, address) for address in host.unknown
     }
-    guard = tree.guard(found, empty, free, host)
+    guard = nova_provider_tree.guard(found, empty, free, host)
     before = everything(found)
     lay(found, empty, guard)
-    left = {n.uuid for n in tree.read_tree(found, empty).nodes}
+    left = {n.uuid for n in nova_provider_tree.read_tree(found, empty).nodes}
     if not host.complete:
         # A whole technology could not be read: nothing may be told absent.
         assert not asked
@@ -249,7 +249,9 @@ def test_nothing_is_asked_where_nothing_shrinks(
         raise AssertionError(f"asked for {uuid}")
 
     host = model.HostState()
-    assert not tree.free_to_go(found, desired, host, is_allocated)
+    assert not nova_provider_tree.free_to_go(
+        found, desired, host, is_allocated
+    )
 
 
 @given(slotted(), st.data())
@@ -271,7 +273,7 @@ def test_a_held_slot_of_a_missing_device_is_still_there(
         found.update_resources(uuid, {})  # the service has just started
     guard = diff.Guard(held=frozenset(slot.provider for slot in held))
     empty = providers.ProviderTree(root=ROOT)
-    tree.lay(found, empty, guard, resource, held)
+    nova_provider_tree.lay(found, empty, guard, resource, held)
     published = {
         (r.provider_uuid, r.resource_class, r.identifier)
         for uuid in found.get_provider_uuids()
@@ -373,7 +375,7 @@ def test_new_slots_come_to_a_tree_in_use_and_none_go(
     before = {
         uuid: found.data(uuid).resources for uuid in found.get_provider_uuids()
     }
-    tree.lay_new_slots(found, second, resource)
+    nova_provider_tree.lay_new_slots(found, second, resource)
     for uuid, old in before.items():
         for name, resources in old.items():
             assert resources <= found.data(uuid).resources[name]
@@ -382,8 +384,10 @@ def test_new_slots_come_to_a_tree_in_use_and_none_go(
         for name, slots in node.slots.items():
             assert slots <= {r.identifier for r in data.resources[name]}
         if node.uuid not in before:  # Nova may send it as it is
-            assert data.inventory == tree.as_dicts(node.inventories)
+            assert data.inventory == nova_provider_tree.as_dicts(
+                node.inventories
+            )
             assert data.traits == node.traits
     again = everything(found)
-    tree.lay_new_slots(found, second, resource)
+    nova_provider_tree.lay_new_slots(found, second, resource)
     assert everything(found) == again

@@ -13,7 +13,7 @@ import pytest
 from nova import conf, context, objects
 from oslo_config import fixture as config_fixture
 
-from filters import accelerator_images, accelerator_weigher
+from filters import accelerator_weigher, glance_images
 from nova_accel.model import names
 from tests import bitstream_files as files
 from tests.functional import scheduling
@@ -88,7 +88,7 @@ def option(scheduler: Scheduler) -> Iterator[Any]:
 
 @pytest.fixture
 def weighing(cloud: Cloud, option: Any) -> Weighing:
-    accelerator_images.shared.cache_clear()
+    glance_images.shared.cache_clear()
     return Weighing(cloud)
 
 
@@ -216,9 +216,7 @@ def test_an_aggregate_s_multiplier_counts_for_its_hosts(
     hosts = weighing.host_manager.get_host_states_by_uuids(
         None, roots.values(), None
     )
-    packed = objects.Aggregate(
-        id=1, metadata={PACKING: "-3.5"}, hosts=["b"]
-    )
+    packed = objects.Aggregate(id=1, metadata={PACKING: "-3.5"}, hosts=["b"])
     weigher, found = weighing.ours, {}
     for host in hosts:
         host.aggregates = [packed] if host.host == "b" else []
@@ -242,9 +240,7 @@ def test_hosts_that_hold_the_function_come_first(
     busy = add_fpgas(cloud, "busy", FUNCTION_TRAIT, OTHER_FUNCTION)
     take_region(cloud, busy["r0"])  # its free region holds another one
     image = asking.add(glance)
-    landed = weighing.land(
-        fpga_specs(image.upper()), count=2, ctxt=user()
-    )
+    landed = weighing.land(fpga_specs(image.upper()), count=2, ctxt=user())
 
     assert landed == ["holder", "holder"]
 
@@ -371,9 +367,7 @@ def test_multipliers_keep_their_ratios_in_nova_s_own_handler(
     cloud.add_host("half", a=4)
     cloud.take(used["a"], 2)
     states = list(
-        weighing.host_manager.get_host_states_by_uuids(
-            None, cloud.hosts, None
-        )
+        weighing.host_manager.get_host_states_by_uuids(None, cloud.hosts, None)
     )
     for state in states:
         card = cloud_card(cloud, state.host)
@@ -384,9 +378,7 @@ def test_multipliers_keep_their_ratios_in_nova_s_own_handler(
             }
         ]
     cloud.take(cloud_card(cloud, "half"), 1)
-    spec = scheduling.make_spec(
-        user(), flavor_specs(), [str(uuid.uuid4())]
-    )
+    spec = scheduling.make_spec(user(), flavor_specs(), [str(uuid.uuid4())])
     handler = weighing.host_manager.weight_handler
 
     found = handler.get_weighed_objects(

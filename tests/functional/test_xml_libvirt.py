@@ -27,7 +27,7 @@ from tests.unit.test_hostdev import (
     VF,
     WHOLE,
 )
-from virt_hooks.guest import connection, guest, hostdev, nodedev
+from virt_hooks.guest import connection, guest_pci, hostdev, nodedev
 
 SCHEMAS = Path("/usr/share/libvirt/schemas")
 VERSION: int = libvirt.getVersion()
@@ -70,7 +70,7 @@ def whole(
     """Return a domain with the devices of some claims."""
     bare = domain(machine, *beside, kind=kind)
     added = hostdev.plan_elements(
-        claims, guest.parse_guest(bare), options, VERSION
+        claims, guest_pci.parse_guest(bare), options, VERSION
     )
     return domain(machine, *beside, *added, kind=kind)
 

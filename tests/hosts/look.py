@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import discovery, plugin
-from nova_accel.host.nvml import nvml
-from nova_accel.host.sysfs import sysfs
+from nova_accel.discovery import plugin, scan
+from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.sysfs import host_reader
 from nova_accel.vendors import (
     amd_mxgpu,
     intel_sriov,
@@ -18,19 +18,19 @@ from nova_accel.vendors import (
     pci_vf,
     qat,
 )
-from nova_accel.vendors.amd_alveo import alveo
-from nova_accel.vendors.intel_dfl import dfl
-from nova_accel.vendors.nvidia import nvidia_mdev, nvidia_vfio
+from nova_accel.vendors.amd_alveo import alveo_driver
+from nova_accel.vendors.intel_dfl import dfl_driver
+from nova_accel.vendors.nvidia import mdev_driver, vfio_driver
 from tests.hosts import build
 
 NAMES = tuple(sorted(path.stem for path in build.HERE.glob("*.json")))
 DRIVERS: Mapping[str, plugin.Driver] = {
-    "nvidia_mdev": nvidia_mdev.NvidiaMdevDriver(),
-    "nvidia_vfio": nvidia_vfio.NvidiaVfioDriver(),
+    "nvidia_mdev": mdev_driver.NvidiaMdevDriver(),
+    "nvidia_vfio": vfio_driver.NvidiaVfioDriver(),
     "intel_sriov": intel_sriov.IntelSriovDriver(),
     "amd_mxgpu": amd_mxgpu.AmdMxgpuDriver(),
-    "dfl": dfl.DflDriver(),
-    "alveo": alveo.AlveoDriver(),
+    "dfl": dfl_driver.DflDriver(),
+    "alveo": alveo_driver.AlveoDriver(),
     "qat": qat.QatDriver(),
     "mdev": mdev.MdevDriver(),
     "pci_vf": pci_vf.PciVfDriver(),
@@ -47,11 +47,13 @@ def make(name: str, root: pathlib.Path) -> pathlib.Path:
 def read(
     root: pathlib.Path,
     rules: Iterable[str] = (),
-    gpus: Iterable[nvml.GpuFacts] = (),
+    gpus: Iterable[gpu_reader.GpuFacts] = (),
 ) -> model.HostState:
     """Read a tree afresh, under device_spec lines, beside what NVML says."""
-    host = sysfs.HostReader(root, gpus={one.address: one for one in gpus})
-    return discovery.read(host, DRIVERS, policy.parse_policy(rules))
+    host = host_reader.HostReader(
+        root, gpus={one.address: one for one in gpus}
+    )
+    return scan.read(host, DRIVERS, policy.parse_policy(rules))
 
 
 def device(state: model.HostState, address: str) -> model.Device:

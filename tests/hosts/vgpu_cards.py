@@ -4,7 +4,7 @@
 import dataclasses
 from typing import Any
 
-from nova_accel.catalog import known
+from nova_accel.catalog import loader
 from tests.hosts import build
 
 # NVIDIA's cards since Ampere have 32 virtual functions, from 0.4 on.
@@ -56,7 +56,7 @@ def describe(
         }
     types = [
         one
-        for one in known.load().profiles_of(gpu.key)
+        for one in loader.load().profiles_of(gpu.key)
         if not one.instance and one.name.endswith(gpu.series)
     ]
     listed = [

@@ -9,10 +9,10 @@ import pytest
 
 from nova_accel.config import policy
 from nova_accel.host.execute import privileged
-from nova_accel.host.sysfs import sysfs
-from nova_accel.inventory import inventory
+from nova_accel.host.sysfs import host_reader
+from nova_accel.inventory import tree_builder
 from nova_accel.model import actions
-from nova_accel.vendors.nvidia import nvidia_vfio
+from nova_accel.vendors.nvidia import vfio_driver
 from tests import simulated_vfio
 from tests.lab import fakehost
 from tests.simulated_vfio import BARE, ENABLE, started
@@ -50,7 +50,7 @@ def test_vfs_are_enabled_as_policy_asks(
     written = kernel.writes()
     assert not life.arrange(), "it is in its mode by now"
     assert kernel.writes() == written
-    tree = life.tree(inventory.OWNER_TRAITS)
+    tree = life.tree(tree_builder.OWNER_TRAITS)
     assert tree is not None
     assert len(tree.nodes) == 3
 
@@ -75,11 +75,11 @@ def test_without_policy_nothing_is_arranged(
 def test_what_can_t_be_arranged_is_told_once_and_tried_again(
     kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(nvidia_vfio.NvidiaVfioDriver):
+    class Broken(vfio_driver.NvidiaVfioDriver):
         is_broken = True
 
         def plan_arrange(
-            self, host: sysfs.HostReader, rules: policy.Policy
+            self, host: host_reader.HostReader, rules: policy.Policy
         ) -> tuple[actions.Action, ...]:
             if self.is_broken:
                 raise RuntimeError("a bug")
@@ -147,11 +147,11 @@ def test_a_card_of_which_a_guest_has_a_part_is_left_alone(
     assert "a running guest has a part of it" in caplog.text
 
 
-class Fewer(nvidia_vfio.NvidiaVfioDriver):
+class Fewer(vfio_driver.NvidiaVfioDriver):
     """Would take VFs away from a card, whatever stands on it."""
 
     def plan_arrange(
-        self, host: sysfs.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.Policy
     ) -> tuple[actions.Action, ...]:
         function = host.function(simulated_vfio.GPU)
         assert function is not None

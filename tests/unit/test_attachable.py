@@ -7,8 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nova_accel import errors, model
-from nova_accel.claims import attachable
-from nova_accel.geometry import packing
+from nova_accel.claims import attach_candidates
+from nova_accel.geometry import device_capacity
 from nova_accel.model import names
 from tests import fpga, strategies
 from tests.hosts import look
@@ -23,17 +23,22 @@ def test_only_devices_with_room_and_the_cheapest_first(
     host = booking.host
     known = sorted({p.name for d in host.devices for p in d.profiles})
     assume(known and not any(d.region for d in host.devices))
-    offers = attachable.find(data.draw(st.sampled_from(known)), ROOT, host)
+    offers = attach_candidates.find(
+        data.draw(st.sampled_from(known)), ROOT, host
+    )
     every = {offer.provider for offer in offers}
-    found = attachable.rank(offers, every)
+    found = attach_candidates.rank(offers, every)
     for offer in found:
-        assert packing.choose(offer.device, offer.profile.name) is not None
+        assert (
+            device_capacity.choose(offer.device, offer.profile.name)
+            is not None
+        )
         assert not offer.device.fault
     left = [o for o in offers if o not in found]
-    reasons = list(attachable.explain(left, every))
+    reasons = list(attach_candidates.explain(left, every))
     assert len(reasons) == len(left)
-    assert attachable.rank(tuple(reversed(offers)), every) == found
-    assert attachable.rank(offers, set()) == ()
+    assert attach_candidates.rank(tuple(reversed(offers)), every) == found
+    assert attach_candidates.rank(offers, set()) == ()
 
 
 @given(strategies.bookings())
@@ -53,19 +58,19 @@ def test_what_is_drained_or_at_fault_is_left_out(
             "no permission",
         ),
     ):
-        offer = attachable.Offer(
+        offer = attach_candidates.Offer(
             device=device,
             profile=device.profiles[0],
             provider=names.provider_uuid(ROOT.uuid, device.address),
         )
-        assert attachable.rank([offer], {offer.provider}) == ()
-        (reason,) = attachable.explain([offer], {offer.provider})
+        assert attach_candidates.rank([offer], {offer.provider}) == ()
+        (reason,) = attach_candidates.explain([offer], {offer.provider})
         assert word in reason
 
 
 def test_a_profile_that_no_device_has() -> None:
     with pytest.raises(errors.MalformedError) as caught:
-        attachable.find("T4-4Q", ROOT, model.HostState(devices=()))
+        attach_candidates.find("T4-4Q", ROOT, model.HostState(devices=()))
     assert "one of: (nothing)" in str(caught.value)
 
 
@@ -82,27 +87,27 @@ def test_a_region_is_meant_by_its_interface_and_given_with_a_bitstream() -> (
         names.REGION_TRAIT,
     ):
         with pytest.raises(errors.MalformedError) as caught:
-            attachable.find(word, ROOT, host)
+            attach_candidates.find(word, ROOT, host)
         assert "one with a bitstream" in str(caught.value)
-        offers = attachable.find(word, ROOT, host, is_loaded=True)
-        (offer,) = attachable.loaded(offers, loaded)
+        offers = attach_candidates.find(word, ROOT, host, is_loaded=True)
+        (offer,) = attach_candidates.loaded(offers, loaded)
         assert offer.required == {
             names.REGION_TRAIT,
             names.PROGRAMMABLE_TRAIT,
             names.interface_trait(fpga.INTERFACE),
         }
-        assert attachable.rank([offer], {offer.provider}) == (offer,)
+        assert attach_candidates.rank([offer], {offer.provider}) == (offer,)
         assert offer.group().resources == {names.FPGA_CLASS: 1}
 
 
 def test_a_region_that_does_not_take_the_bitstream() -> None:
-    offers = attachable.find(
+    offers = attach_candidates.find(
         "region", ROOT, fpga.host(fpga.region()), is_loaded=True
     )
     other = fpga.bitstream(interface="ab" * 16)
-    (offer,) = attachable.loaded(offers, other)
-    assert attachable.rank([offer], {offer.provider}) == ()
-    (reason,) = attachable.explain([offer], {offer.provider})
+    (offer,) = attach_candidates.loaded(offers, other)
+    assert attach_candidates.rank([offer], {offer.provider}) == ()
+    (reason,) = attach_candidates.explain([offer], {offer.provider})
     assert f"made for interface {other.interface}" in reason
 
 
@@ -110,7 +115,7 @@ def test_a_bitstream_is_for_regions() -> None:
     host = model.HostState(devices=(strategies.card("0000:3b:00.0", 4),))
     (profile, *_) = host.devices[0].profiles
     with pytest.raises(errors.MalformedError) as caught:
-        attachable.find(profile.name, ROOT, host, is_loaded=True)
+        attach_candidates.find(profile.name, ROOT, host, is_loaded=True)
     assert "one of an FPGA region" in str(caught.value)
 
 
@@ -122,14 +127,14 @@ def test_a_profile_of_the_host_has_many_spellings(
     text: str, tmp_path: pathlib.Path
 ) -> None:
     host = look.read(look.make("t4-mdev", tmp_path / "host"))
-    found = attachable.find(text, ROOT, host)
+    found = attach_candidates.find(text, ROOT, host)
     assert {offer.profile.name for offer in found} == {"T4-4Q"}
 
 
 def test_a_class_means_its_only_profile(tmp_path: pathlib.Path) -> None:
     host = look.read(look.make("qat", tmp_path / "host"))
     with pytest.raises(errors.MalformedError):
-        attachable.find("CUSTOM_QAT_VF", ROOT, host)
+        attach_candidates.find("CUSTOM_QAT_VF", ROOT, host)
     host = look.read(look.make("nvme", tmp_path / "other"))
-    (offer, *_) = attachable.find("CUSTOM_NVME_VF", ROOT, host)
+    (offer, *_) = attach_candidates.find("CUSTOM_NVME_VF", ROOT, host)
     assert offer.profile.name == "144d:a824-VF"

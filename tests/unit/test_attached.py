@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import errors
-from nova_accel.model import attached
+from nova_accel.model import attachment
 
 UUIDS = st.uuids().map(str)
 AMOUNTS = st.dictionaries(
@@ -21,15 +21,15 @@ WORDS = st.text(string.printable + "äß漢", max_size=300)
 
 
 @st.composite
-def attachments(draw: st.DrawFn) -> attached.Attachment:
-    return attached.Attachment(
+def attachments(draw: st.DrawFn) -> attachment.Attachment:
+    return attachment.Attachment(
         number=draw(st.integers(1, 999)),
         profile=draw(WORDS),
         resources=draw(AMOUNTS),
         required=draw(st.frozensets(WORDS, max_size=3)),
         provider=draw(UUIDS),
         slot=draw(WORDS),
-        state=draw(st.sampled_from(attached.State)),
+        state=draw(st.sampled_from(attachment.State)),
         besides=draw(AMOUNTS | st.just({})),
         bitstream=draw(UUIDS | st.just("")),
     )
@@ -37,7 +37,7 @@ def attachments(draw: st.DrawFn) -> attached.Attachment:
 
 MANY = st.lists(attachments(), max_size=5, unique_by=lambda one: one.number)
 OTHERS = st.dictionaries(
-    WORDS.filter(lambda key: not key.startswith(attached.KEY)),
+    WORDS.filter(lambda key: not key.startswith(attachment.KEY)),
     WORDS,
     max_size=4,
 )
@@ -45,32 +45,32 @@ OTHERS = st.dictionaries(
 
 @given(MANY, OTHERS, MANY)
 def test_what_is_written_is_read(
-    before: list[attached.Attachment],
+    before: list[attachment.Attachment],
     others: dict[str, str],
-    after: list[attached.Attachment],
+    after: list[attachment.Attachment],
 ) -> None:
-    written = attached.write(attached.write(others, before), after)
-    found = attached.parse(written)
+    written = attachment.write(attachment.write(others, before), after)
+    found = attachment.parse(written)
     assert found == tuple(sorted(after, key=lambda one: one.number))
     ours = {k: v for k, v in written.items() if k not in others}
     assert {k: v for k, v in written.items() if k in others} == others
-    assert all(0 < len(text) <= attached.PIECE for text in ours.values())
+    assert all(0 < len(text) <= attachment.PIECE for text in ours.values())
 
 
 @given(MANY, OTHERS, attachments())
 def test_one_more_taken_away_leaves_nothing(
-    known: list[attached.Attachment],
+    known: list[attachment.Attachment],
     others: dict[str, str],
-    one: attached.Attachment,
+    one: attachment.Attachment,
 ) -> None:
     """Whatever is written on the way: the end is as the beginning."""
-    before = attached.write(others, known)
-    number = attached.next_number(known)
+    before = attachment.write(others, known)
+    number = attachment.next_number(known)
     assert number not in {each.number for each in known}
     metadata = before
-    for state in attached.State:
-        change = attached.in_state(
-            attached.Attachment(
+    for state in attachment.State:
+        change = attachment.in_state(
+            attachment.Attachment(
                 number=number,
                 profile=one.profile,
                 resources=one.resources,
@@ -79,25 +79,25 @@ def test_one_more_taken_away_leaves_nothing(
             ),
             state,
         )
-        metadata = attached.write(
-            metadata, attached.replaced(attached.parse(metadata), change)
+        metadata = attachment.write(
+            metadata, attachment.replaced(attachment.parse(metadata), change)
         )
-    assert change in attached.parse(metadata)
-    left = attached.without(attached.parse(metadata), change)
-    assert attached.write(metadata, left) == before
+    assert change in attachment.parse(metadata)
+    left = attachment.without(attachment.parse(metadata), change)
+    assert attachment.write(metadata, left) == before
 
 
 @given(attachments())
-def test_what_is_beside_it_is_what_stays(one: attached.Attachment) -> None:
+def test_what_is_beside_it_is_what_stays(one: attachment.Attachment) -> None:
     """Allocated and given up, the server has what it had before."""
     for name, amount in one.total.items():
         assert amount == one.besides.get(name, 0) + one.resources.get(name, 0)
-    assert attached.among(one, one.total).besides == one.besides
+    assert attachment.among(one, one.total).besides == one.besides
 
 
 @given(st.lists(attachments(), min_size=2, max_size=5), st.randoms())
 def test_in_whatever_order_they_come_and_go(
-    many: list[attached.Attachment], rng: random.Random
+    many: list[attachment.Attachment], rng: random.Random
 ) -> None:
     """Those of one provider leave each other's alone."""
     held: dict[str, int] = dict(many[0].besides)
@@ -105,7 +105,7 @@ def test_in_whatever_order_they_come_and_go(
     for one in many:
         held = dict(dataclasses.replace(one, besides=held).total)
     for one in rng.sample(many, len(many)):
-        held = dict(attached.among(one, held).besides)
+        held = dict(attachment.among(one, held).besides)
     assert held == before
 
 
@@ -122,18 +122,18 @@ def test_in_whatever_order_they_come_and_go(
 )
 def test_what_a_newer_release_wrote_is_refused(text: str) -> None:
     with pytest.raises(errors.MalformedError) as caught:
-        attached.parse({f"{attached.KEY}0": text})
+        attachment.parse({f"{attachment.KEY}0": text})
     assert "newer nova-accel" in str(caught.value)
 
 
 def test_keys_of_others_are_left_alone() -> None:
-    metadata = {f"{attached.KEY}name": "x", "image_min_ram": "0"}
-    assert attached.parse(metadata) == ()
-    assert attached.write(metadata, ()) == metadata
+    metadata = {f"{attachment.KEY}name": "x", "image_min_ram": "0"}
+    assert attachment.parse(metadata) == ()
+    assert attachment.write(metadata, ()) == metadata
 
 
 def test_its_group_is_served_by_its_slot() -> None:
-    one = attached.Attachment(
+    one = attachment.Attachment(
         number=2,
         profile="T4-4Q",
         resources={"VGPU": 1},

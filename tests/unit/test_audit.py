@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from nova_accel import model
 from nova_accel.model import names
 from nova_accel.model.providers import Inventory
-from placement_sync.audit import audit, facts, findings
-from placement_sync.audit.facts import Source
+from placement_sync.audit import checks, collected_state, findings
+from placement_sync.audit.collected_state import Source
 from placement_sync.audit.findings import Kind
 from placement_sync.client import nova_types
 from tests import audited, examples
@@ -31,10 +31,10 @@ fast = settings(deadline=None, max_examples=examples.examples(60))
 settled = audited.worlds(("running", "stopped"))
 
 
-def found(known: facts.Evidence) -> set[tuple[Kind, str, str, str]]:
+def found(known: collected_state.Evidence) -> set[tuple[Kind, str, str, str]]:
     return {
         (f.kind, f.provider, f.consumer, f.handle)
-        for f in audit.compare(known).findings
+        for f in checks.compare(known).findings
     }
 
 
@@ -46,14 +46,16 @@ def one(
 
 @given(audited.worlds())
 @fast
-def test_a_consistent_world_has_no_findings(known: facts.Evidence) -> None:
-    assert audit.compare(known) == findings.Report()
+def test_a_consistent_world_has_no_findings(
+    known: collected_state.Evidence,
+) -> None:
+    assert checks.compare(known) == findings.Report()
 
 
 @given(audited.worlds(), st.sampled_from([*CARDS, NVIDIA, WHOLE]))
 @fast
 def test_an_allocation_that_nobody_has(
-    known: facts.Evidence, address: str
+    known: collected_state.Evidence, address: str
 ) -> None:
     known = audited.grown(
         known,
@@ -61,13 +63,13 @@ def test_an_allocation_that_nobody_has(
         servers=[(NOBODY, None)],
     )
     assert found(known) == one(Kind.LEAKED, address, NOBODY)
-    assert audit.compare(known).findings[0].is_safe
+    assert checks.compare(known).findings[0].is_safe
 
 
 @given(audited.worlds(), st.sampled_from(["confirmed", "error", "completed"]))
 @fast
 def test_an_allocation_of_a_move_that_ended_is_left_to_people(
-    known: facts.Evidence, status: str
+    known: collected_state.Evidence, status: str
 ) -> None:
     known = audited.grown(
         known,
@@ -77,7 +79,7 @@ def test_an_allocation_of_a_move_that_ended_is_left_to_people(
         ],
     )
     assert found(known) == one(Kind.LEAKED, NVIDIA, NOBODY)
-    assert not audit.compare(known).findings[0].is_safe
+    assert not checks.compare(known).findings[0].is_safe
 
 
 @given(
@@ -87,7 +89,7 @@ def test_an_allocation_of_a_move_that_ended_is_left_to_people(
 )
 @fast
 def test_a_claim_that_placement_has_no_allocation_for(
-    known: facts.Evidence, address: str, life: str
+    known: collected_state.Evidence, address: str, life: str
 ) -> None:
     slot = {NVIDIA: FUNCTIONS[-1], WHOLE: WHOLE}.get(address, FREE)
     assume(all(c.slot != slot for c in known.claims or ()))
@@ -97,13 +99,13 @@ def test_a_claim_that_placement_has_no_allocation_for(
         known,
         allocations=before.allocations,
         consumers={
-            claim.consumer: facts.Consumer(
+            claim.consumer: collected_state.Consumer(
                 allocations={ROOT.uuid: {"VCPU": 2}}, project="p", user="u"
             )
             for claim in known.claims or ()
         },
         providers=(
-            facts.Provider(
+            collected_state.Provider(
                 uuid=audited.provider(address),
                 name=names.provider_name(ROOT.name, address),
                 parent=ROOT.uuid,
@@ -117,8 +119,8 @@ def test_a_claim_that_placement_has_no_allocation_for(
 
 
 def with_server(
-    known: facts.Evidence, address: str = CARDS[0], slot: str = FREE
-) -> tuple[facts.Evidence, str]:
+    known: collected_state.Evidence, address: str = CARDS[0], slot: str = FREE
+) -> tuple[collected_state.Evidence, str]:
     known = audited.lived(known, "running", OTHER, address, slot)
     return known, audited.handle(address, slot)
 
@@ -126,7 +128,7 @@ def with_server(
 @given(audited.worlds(), st.sampled_from([*CARDS, NVIDIA]))
 @fast
 def test_a_partition_that_the_kernel_has_lost(
-    known: facts.Evidence, address: str
+    known: collected_state.Evidence, address: str
 ) -> None:
     slot = FREE if address in CARDS else FUNCTIONS[-1]
     known, handle = with_server(known, address, slot)
@@ -138,7 +140,7 @@ def test_a_partition_that_the_kernel_has_lost(
 @given(settled)
 @fast
 def test_a_card_that_is_gone_while_a_server_has_it(
-    known: facts.Evidence,
+    known: collected_state.Evidence,
 ) -> None:
     assume(all(c.device != WHOLE for c in known.claims or ()))
     known, handle = with_server(known, WHOLE, WHOLE)
@@ -157,17 +159,17 @@ def test_a_card_that_is_gone_while_a_server_has_it(
 @given(settled)
 @fast
 def test_a_card_that_is_gone_is_missed_whoever_else_is_silent(
-    known: facts.Evidence,
+    known: collected_state.Evidence,
 ) -> None:
     """Placement and the kernel are enough to tell."""
     known, _ = with_server(known, WHOLE, WHOLE)
     assert known.host is not None
     left = tuple(d for d in known.host.devices if d.address != WHOLE)
     host = dataclasses.replace(known.host, devices=left)
-    alone = facts.Evidence(
+    alone = collected_state.Evidence(
         root=known.root,
         providers=(
-            facts.Provider(
+            collected_state.Provider(
                 uuid=audited.provider(WHOLE),
                 name=names.provider_name(ROOT.name, WHOLE),
                 parent=ROOT.uuid,
@@ -185,7 +187,7 @@ def test_a_card_that_is_gone_is_missed_whoever_else_is_silent(
 @given(audited.worlds())
 @fast
 def test_a_guest_that_runs_without_what_it_claims(
-    known: facts.Evidence,
+    known: collected_state.Evidence,
 ) -> None:
     known, handle = with_server(known)
     assert known.domains is not None
@@ -204,7 +206,7 @@ def test_a_guest_that_runs_without_what_it_claims(
 @given(audited.worlds())
 @fast
 def test_a_guest_that_runs_without_what_it_is_charged_for(
-    known: facts.Evidence,
+    known: collected_state.Evidence,
 ) -> None:
     known = audited.grown(
         known,
@@ -221,7 +223,7 @@ def test_a_guest_that_runs_without_what_it_is_charged_for(
 )
 @fast
 def test_a_device_in_a_guest_that_nobody_gave_it_to(
-    known: facts.Evidence, place: tuple[str, str]
+    known: collected_state.Evidence, place: tuple[str, str]
 ) -> None:
     handle = audited.handle(*place)
     known = audited.grown(
@@ -231,12 +233,10 @@ def test_a_device_in_a_guest_that_nobody_gave_it_to(
     assert found(known) == one(Kind.FOREIGN, place[0], NOBODY, handle)
 
 
-@given(
-    audited.worlds(), st.sampled_from([*CARDS, NVIDIA])
-)
+@given(audited.worlds(), st.sampled_from([*CARDS, NVIDIA]))
 @fast
 def test_a_partition_that_nobody_has(
-    known: facts.Evidence, address: str
+    known: collected_state.Evidence, address: str
 ) -> None:
     """Nobody has it, unless somebody is about to."""
     slot = FREE if address in CARDS else FUNCTIONS[-1]
@@ -244,11 +244,11 @@ def test_a_partition_that_nobody_has(
     handle = audited.handle(address, slot)
     left = audited.made(known, address, slot)
     provider = audited.provider(address)
-    if facts.World(known).is_pending(provider):
+    if collected_state.World(known).is_pending(provider):
         assert found(left) == set()
     else:
         assert found(left) == one(kind, address, "", handle)
-        is_ours = audit.compare(left).findings[0].is_safe
+        is_ours = checks.compare(left).findings[0].is_safe
         assert is_ours == (kind is Kind.ORPHAN)
     coming = audited.grown(
         left, allocations=[audited.allocation(OTHER, address)]
@@ -259,7 +259,7 @@ def test_a_partition_that_nobody_has(
 @given(audited.worlds(), st.booleans())
 @fast
 def test_an_mdev_that_is_not_ours_is_nobodys_business(
-    known: facts.Evidence, is_used: bool
+    known: collected_state.Evidence, is_used: bool
 ) -> None:
     stranger = model.Partition(
         profile="P-1", parent=CARDS[0], handle=str(uuid.uuid4())
@@ -270,8 +270,8 @@ def test_an_mdev_that_is_not_ours_is_nobodys_business(
     assert found(known) == set()
 
 
-def lost(name: str, parent: str, root: str) -> facts.Provider:
-    return facts.Provider(
+def lost(name: str, parent: str, root: str) -> collected_state.Provider:
+    return collected_state.Provider(
         uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, name)),
         name=name,
         parent=parent,
@@ -282,7 +282,7 @@ def lost(name: str, parent: str, root: str) -> facts.Provider:
 @given(audited.worlds(), st.booleans(), st.booleans())
 @fast
 def test_providers_of_a_host_that_is_gone(
-    known: facts.Evidence, is_card_used: bool, is_part_used: bool
+    known: collected_state.Evidence, is_card_used: bool, is_part_used: bool
 ) -> None:
     whole = lost("compute-9_accel_card", OTHER, OTHER)
     part = lost("compute-9_accel_card_region_0", whole.uuid, OTHER)
@@ -295,7 +295,7 @@ def test_providers_of_a_host_that_is_gone(
         gone=frozenset({OTHER}),
         used=frozenset(used),
     )
-    report = audit.compare(known)
+    report = checks.compare(known)
     assert {f.kind for f in report.findings} == {Kind.GONE}
     assert {f.provider: f.is_safe for f in report.findings} == {
         whole.uuid: not is_card_used and not is_part_used,
@@ -305,8 +305,8 @@ def test_providers_of_a_host_that_is_gone(
 
 @given(audited.worlds())
 @fast
-def test_two_providers_of_one_device(known: facts.Evidence) -> None:
-    first = facts.Provider(
+def test_two_providers_of_one_device(known: collected_state.Evidence) -> None:
+    first = collected_state.Provider(
         uuid=audited.provider(CARDS[0]),
         name=names.provider_name(ROOT.name, CARDS[0]),
         parent=ROOT.uuid,
@@ -327,7 +327,7 @@ def test_two_providers_of_one_device(known: facts.Evidence) -> None:
 @given(audited.worlds())
 @fast
 def test_two_servers_that_claim_one_partition(
-    known: facts.Evidence,
+    known: collected_state.Evidence,
 ) -> None:
     known, handle = with_server(known)
     twice = audited.grown(
@@ -339,19 +339,21 @@ def test_two_servers_that_claim_one_partition(
 
 @given(audited.worlds())
 @fast
-def test_two_guests_that_have_one_partition(known: facts.Evidence) -> None:
+def test_two_guests_that_have_one_partition(
+    known: collected_state.Evidence,
+) -> None:
     known, handle = with_server(known)
     twice = audited.grown(known, domains=[audited.domain(NOBODY, {handle})])
     second = max(NOBODY, OTHER)
-    assert found(twice) == one(
-        Kind.DUPLICATE, CARDS[0], second, handle
-    ) | one(Kind.FOREIGN, CARDS[0], NOBODY, handle)
+    assert found(twice) == one(Kind.DUPLICATE, CARDS[0], second, handle) | one(
+        Kind.FOREIGN, CARDS[0], NOBODY, handle
+    )
 
 
 @given(audited.worlds())
 @fast
 def test_an_allocation_of_a_server_that_is_elsewhere(
-    known: facts.Evidence,
+    known: collected_state.Evidence,
 ) -> None:
     known = audited.grown(
         known,
@@ -364,7 +366,7 @@ def test_an_allocation_of_a_server_that_is_elsewhere(
 CHARGES = {names.GPU_CLASS: 1, names.GPU_MEMORY_CLASS: 512}
 
 
-def with_memory() -> facts.Evidence:
+def with_memory() -> collected_state.Evidence:
     """Return evidence of a card that counts memory, and of its provider."""
     card = dataclasses.replace(
         audited.card(CARDS[0]),
@@ -378,7 +380,7 @@ def with_memory() -> facts.Evidence:
             ),
         ),
     )
-    provider = facts.Provider(
+    provider = collected_state.Provider(
         uuid=audited.provider(CARDS[0]),
         name=names.provider_name(ROOT.name, CARDS[0]),
         parent=ROOT.uuid,
@@ -400,10 +402,12 @@ def test_each_class_that_a_claim_takes_has_to_be_allocated(name: str) -> None:
     known = dataclasses.replace(
         known,
         allocations=(
-            facts.Allocation(provider=uuid, consumer=OTHER, amounts=amounts),
+            collected_state.Allocation(
+                provider=uuid, consumer=OTHER, amounts=amounts
+            ),
         ),
         consumers={
-            OTHER: facts.Consumer(
+            OTHER: collected_state.Consumer(
                 allocations={ROOT.uuid: {"VCPU": 1}, uuid: amounts},
                 project="p",
                 user="u",
@@ -413,7 +417,7 @@ def test_each_class_that_a_claim_takes_has_to_be_allocated(name: str) -> None:
     if not name:
         assert found(known) == set()
         return
-    (finding,) = audit.compare(known).findings
+    (finding,) = checks.compare(known).findings
     assert (finding.kind, finding.is_safe) == (Kind.UNALLOCATED, True)
     assert (
         f" --allocation rp={uuid},{names.GPU_MEMORY_CLASS}=512,VGPU=1 "
@@ -426,7 +430,7 @@ def test_one_command_sets_the_allocations_of_all_devices() -> None:
     known = dataclasses.replace(
         audited.EMPTY,
         providers=tuple(
-            facts.Provider(
+            collected_state.Provider(
                 uuid=audited.provider(address),
                 name=names.provider_name(ROOT.name, address),
                 parent=ROOT.uuid,
@@ -434,7 +438,7 @@ def test_one_command_sets_the_allocations_of_all_devices() -> None:
             )
             for address in cards
         ),
-        consumers={OTHER: facts.Consumer(allocations={})},
+        consumers={OTHER: collected_state.Consumer(allocations={})},
         inventories={
             ROOT.uuid: {"VCPU": Inventory(total=8)},
             audited.provider(CARDS[1]): {
@@ -454,9 +458,7 @@ def test_one_command_sets_the_allocations_of_all_devices() -> None:
         claims=[audited.claim(OTHER, address, FREE) for address in cards],
     )
     both = [
-        f
-        for f in audit.compare(known).findings
-        if f.kind is Kind.UNALLOCATED
+        f for f in checks.compare(known).findings if f.kind is Kind.UNALLOCATED
     ]
     assert [f.is_safe for f in both] == [True, True]
     (command,) = {f.mend for f in both}
@@ -477,7 +479,7 @@ def test_a_source_that_said_not_all_is_told_of() -> None:
     known = dataclasses.replace(
         audited.EMPTY, unasked={Source.KERNEL: "0000:3b:00.0 can't be read"}
     )
-    gaps = audit.compare(known).gaps
+    gaps = checks.compare(known).gaps
     assert {g.source for g in gaps} == {Source.KERNEL.value}
     assert {g.reason for g in gaps} == {"0000:3b:00.0 can't be read"}
 

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement_sync.audit import audit, facts, findings
-from placement_sync.audit.facts import Source
+from placement_sync.audit import checks, collected_state, findings
+from placement_sync.audit.collected_state import Source
 from placement_sync.audit.findings import Kind
 from tests import audited, examples
 
@@ -22,8 +22,8 @@ def keys(report: findings.Report) -> Keys:
     }
 
 
-def found(known: facts.Evidence) -> Keys:
-    return keys(audit.compare(known))
+def found(known: collected_state.Evidence) -> Keys:
+    return keys(checks.compare(known))
 
 
 UNKNOWN = {
@@ -40,7 +40,7 @@ UNKNOWN = {
 
 
 @st.composite
-def faulty(draw: st.DrawFn) -> facts.Evidence:
+def faulty(draw: st.DrawFn) -> collected_state.Evidence:
     """Draw a world in which anything may be wrong, several times."""
     known = draw(audited.worlds())
     people = [audited.NOBODY, audited.OTHER, *(known.servers or {})]
@@ -75,23 +75,25 @@ def faulty(draw: st.DrawFn) -> facts.Evidence:
 @given(faulty(), st.sets(st.sampled_from(list(Source)), min_size=1))
 @thorough
 def test_who_knows_less_finds_no_more(
-    known: facts.Evidence, silent: set[Source]
+    known: collected_state.Evidence, silent: set[Source]
 ) -> None:
     unknown: dict[str, Any] = {UNKNOWN[source]: None for source in silent}
     less = dataclasses.replace(known, **unknown)
     assert found(less) <= found(known)
-    gaps = {gap.source for gap in audit.compare(less).gaps}
+    gaps = {gap.source for gap in checks.compare(less).gaps}
     assert gaps == {source.value for source in silent}
 
 
 @given(faulty())
 @thorough
-def test_what_is_in_use_is_never_safe_to_mend(known: facts.Evidence) -> None:
+def test_what_is_in_use_is_never_safe_to_mend(
+    known: collected_state.Evidence,
+) -> None:
     assert known.domains is not None
     assert known.claims is not None
     assert known.servers is not None
     assert known.migrations is not None
-    for finding in audit.compare(known).findings:
+    for finding in checks.compare(known).findings:
         if not finding.is_safe:
             continue
         if finding.kind is Kind.LEAKED:
@@ -109,9 +111,9 @@ def test_what_is_in_use_is_never_safe_to_mend(known: facts.Evidence) -> None:
 
 @given(faulty())
 @thorough
-def test_mended_is_mended(known: facts.Evidence) -> None:
+def test_mended_is_mended(known: collected_state.Evidence) -> None:
     """On paper: the audit after it finds the same less what was mended."""
-    report = audit.compare(known)
+    report = checks.compare(known)
     mended = [f for f in report.findings if f.is_safe]
     for finding in mended:
         if finding.kind is Kind.ORPHAN:

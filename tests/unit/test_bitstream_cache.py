@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nova_accel import errors, model
 from nova_accel.fpga import bitstreams
-from nova_accel.host.bitstreams import bitstream_cache, half_file
+from nova_accel.host.bitstreams import bitstream_cache, partial_file
 from tests import bitstream_files as files
 from tests import examples
 from tests.keeping import (
@@ -157,7 +157,7 @@ class TestPut:
     ) -> None:
         content = bits("a")
 
-        def fill(half: half_file.Half) -> None:
+        def fill(half: partial_file.Half) -> None:
             half.write(b"something else")
             assert half.truncate(0) == 0
             half.write(content)
@@ -199,7 +199,7 @@ class TestSignature:
     def test_it_is_asked_for_again(self, cache: bitstream_cache.Cache) -> None:
         asked = []
 
-        def fill(half: half_file.Half) -> None:
+        def fill(half: partial_file.Half) -> None:
             asked.append(1)
             half.write(bits("a"))
 
@@ -214,7 +214,7 @@ class TestSignature:
         put(cache, B, bits("a"))
         one = self.signed("one")
 
-        def fill(half: half_file.Half) -> None:
+        def fill(half: partial_file.Half) -> None:
             raise ConnectionError("refused")
 
         with pytest.raises(ConnectionError):

@@ -17,7 +17,7 @@ from hypothesis import settings, stateful
 from hypothesis import strategies as st
 
 from nova_accel import errors, model
-from nova_accel.host.bitstreams import bitstream_cache, content_store
+from nova_accel.host.bitstreams import bitstream_cache, blob_store
 from tests import bitstream_files as files
 from tests import examples
 from tests.keeping import (
@@ -100,7 +100,7 @@ class TestRoom:
     def test_what_comes_just_now_counts(
         self, cache: bitstream_cache.Cache, place: Path
     ) -> None:
-        store = content_store.Store(str(place), LIMIT)
+        store = blob_store.Store(str(place), LIMIT)
         content = bits("a", 50 * KIB)
         with (
             store.adding(A, files.digest(content), len(content)),

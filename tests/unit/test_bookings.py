@@ -10,35 +10,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel.host.state import bookings
+from nova_accel.host.state import rebuild_allocations
 
 SERVER, OTHER = (f"{n * 8}-0000-4000-8000-000000000000" for n in "ab")
 BOOKED = {"a provider": {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096}}
 
 
 @pytest.fixture
-def kept(tmp_path: pathlib.Path) -> bookings.Bookings:
-    return bookings.Bookings(str(tmp_path / "state"))
+def kept(tmp_path: pathlib.Path) -> rebuild_allocations.Bookings:
+    return rebuild_allocations.Bookings(str(tmp_path / "state"))
 
 
-def again(kept: bookings.Bookings) -> bookings.Bookings:
+def again(kept: rebuild_allocations.Bookings) -> rebuild_allocations.Bookings:
     """Return what the next service has."""
-    return bookings.Bookings(os.path.dirname(kept.place))
+    return rebuild_allocations.Bookings(os.path.dirname(kept.place))
 
 
-def test_it_outlives_the_service(kept: bookings.Bookings) -> None:
+def test_it_outlives_the_service(kept: rebuild_allocations.Bookings) -> None:
     kept.put(SERVER, BOOKED)
     kept.put(OTHER, {})
     assert kept.read() == again(kept).read() == {SERVER: BOOKED, OTHER: {}}
 
 
-def test_nothing_is_booked_at_first(kept: bookings.Bookings) -> None:
+def test_nothing_is_booked_at_first(
+    kept: rebuild_allocations.Bookings,
+) -> None:
     assert kept.read() == {}
     kept.remove(SERVER)
     assert not os.path.exists(kept.place)
 
 
-def test_what_is_booked_again_is_forgotten(kept: bookings.Bookings) -> None:
+def test_what_is_booked_again_is_forgotten(
+    kept: rebuild_allocations.Bookings,
+) -> None:
     kept.put(SERVER, BOOKED)
     kept.put(OTHER, BOOKED)
     again(kept).read()
@@ -59,7 +63,7 @@ def test_the_last_word_counts(
     said: list[tuple[str, dict[str, dict[str, int]]]],
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
-        kept = bookings.Bookings(place)
+        kept = rebuild_allocations.Bookings(place)
         for server, amounts in said:
             kept.put(server, amounts)
         assert kept.read() == again(kept).read() == dict(said)
@@ -89,7 +93,9 @@ def with_amounts(text: str) -> str:
     ids=lambda text: text[:70],
 )
 def test_a_note_that_is_broken_is_told_and_left(
-    kept: bookings.Bookings, text: str, caplog: pytest.LogCaptureFixture
+    kept: rebuild_allocations.Bookings,
+    text: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     kept.put(SERVER, BOOKED)
     (path,) = pathlib.Path(kept.place).iterdir()
@@ -104,7 +110,9 @@ def test_a_note_that_is_broken_is_told_and_left(
     "amounts", ['"x"', "[]", '{"p": 1}', '{"p": {"c": []}}']
 )
 def test_amounts_that_are_broken(
-    kept: bookings.Bookings, amounts: str, caplog: pytest.LogCaptureFixture
+    kept: rebuild_allocations.Bookings,
+    amounts: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     kept.put(SERVER, BOOKED)
     (path,) = pathlib.Path(kept.place).iterdir()
@@ -117,7 +125,7 @@ def test_amounts_that_are_broken(
 
 
 def test_what_can_not_be_written_counts_until_the_end(
-    kept: bookings.Bookings, caplog: pytest.LogCaptureFixture
+    kept: rebuild_allocations.Bookings, caplog: pytest.LogCaptureFixture
 ) -> None:
     pathlib.Path(kept.place).parent.write_text("a file")
     kept.put(SERVER, BOOKED)
@@ -131,5 +139,5 @@ def test_a_place_that_can_not_be_listed(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "booked").write_text("a file")
-    assert bookings.Bookings(str(tmp_path)).read() == {}
+    assert rebuild_allocations.Bookings(str(tmp_path)).read() == {}
     assert "is not known" in caplog.text

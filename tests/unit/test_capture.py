@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nova_accel import errors, model
-from nova_accel.cli import cli
+from nova_accel.cli import commands
 from nova_accel.config import policy
-from nova_accel.discovery import capture, discovery
-from nova_accel.host.nvml import nvml
-from nova_accel.host.sysfs import sysfs
+from nova_accel.discovery import capture, scan
+from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.sysfs import host_reader
 from tests import examples
 from tests.hosts import look
 
@@ -27,13 +27,13 @@ GOOD_META = json.dumps({"format": capture.FORMAT, "errors": {}})
 
 
 def pack(root: pathlib.Path, path: pathlib.Path) -> None:
-    host = sysfs.HostReader(root)
-    discovery.read(host, look.DRIVERS, NO_RULES)
+    host = host_reader.HostReader(root)
+    scan.read(host, look.DRIVERS, NO_RULES)
     assert capture.save(host, str(path), capture.describe_host(str(root)))
 
 
-def replay(path: pathlib.Path) -> sysfs.HostReader:
-    return sysfs.HostReader(source=capture.load(str(path))[0])
+def replay(path: pathlib.Path) -> host_reader.HostReader:
+    return host_reader.HostReader(source=capture.load(str(path))[0])
 
 
 @pytest.mark.parametrize("name", look.NAMES)
@@ -42,9 +42,7 @@ def test_an_archive_gives_the_same_devices_and_problems(
 ) -> None:
     root = look.make(name, tmp_path / "host")
     pack(root, tmp_path / "host.tar.gz")
-    again = discovery.read(
-        replay(tmp_path / "host.tar.gz"), look.DRIVERS, NO_RULES
-    )
+    again = scan.read(replay(tmp_path / "host.tar.gz"), look.DRIVERS, NO_RULES)
     assert again == look.read(root)
 
 
@@ -55,10 +53,10 @@ def test_an_archive_of_an_archive_is_the_same(
     root = look.make(name, tmp_path / "host")
     pack(root, tmp_path / "1.tar.gz")
     host = replay(tmp_path / "1.tar.gz")
-    first = discovery.read(host, look.DRIVERS, NO_RULES)
+    first = scan.read(host, look.DRIVERS, NO_RULES)
     capture.save(host, str(tmp_path / "2.tar.gz"), {"format": 1})
     again = replay(tmp_path / "2.tar.gz")
-    assert discovery.read(again, look.DRIVERS, NO_RULES) == first
+    assert scan.read(again, look.DRIVERS, NO_RULES) == first
 
 
 @pytest.mark.parametrize(
@@ -75,14 +73,14 @@ def test_an_unpacked_archive_is_a_plain_tree(
     assert look.read(tmp_path / "plain") == look.read(root)
 
 
-GPUS = nvml.Gpus(
+GPUS = gpu_reader.Gpus(
     {
-        "0000:3b:00.0": nvml.GpuFacts(
+        "0000:3b:00.0": gpu_reader.GpuFacts(
             address="0000:3b:00.0",
             driver_version="570.133.10",
             is_mig=False,
             types=(
-                nvml.VgpuType(
+                gpu_reader.VgpuType(
                     name="T4-4Q",
                     type_id="232",
                     framebuffer_mb=4096,
@@ -96,17 +94,17 @@ GPUS = nvml.Gpus(
 
 
 def test_what_nvml_said_is_replayed(tmp_path: pathlib.Path) -> None:
-    host = sysfs.HostReader(look.make("t4-mdev", tmp_path), gpus=GPUS)
-    first = discovery.read(host, look.DRIVERS, NO_RULES)
+    host = host_reader.HostReader(look.make("t4-mdev", tmp_path), gpus=GPUS)
+    first = scan.read(host, look.DRIVERS, NO_RULES)
     assert GPUS.problems[0] in first.problems
     path = str(tmp_path / "host.tar.gz")
     capture.save(host, path, {"format": capture.FORMAT})
     image, meta = capture.load(path)
     gpus = capture.gpus(path, meta)
     assert gpus == GPUS
-    again = sysfs.HostReader(source=image, gpus=gpus)
-    assert discovery.read(again, look.DRIVERS, NO_RULES) == first
-    opened, _ = cli.open_host(path)
+    again = host_reader.HostReader(source=image, gpus=gpus)
+    assert scan.read(again, look.DRIVERS, NO_RULES) == first
+    opened, _ = commands.open_host(path)
     assert opened.gpus == GPUS
 
 
@@ -145,8 +143,8 @@ def test_only_what_discovery_reads_is_packed(tmp_path: pathlib.Path) -> None:
     (card / "subsystem_device").unlink()
     (card / "subsystem_device").symlink_to("/etc/shadow")
     (card / "serial_link").symlink_to("/etc/shadow")
-    host = sysfs.HostReader(root)
-    discovery.read(host, look.DRIVERS, NO_RULES)
+    host = host_reader.HostReader(root)
+    scan.read(host, look.DRIVERS, NO_RULES)
     assert all(p.startswith("/sys") for p in host.files.records())
     path = tmp_path / "host.tar.gz"
     capture.save(host, str(path), {"format": 1})
@@ -173,14 +171,14 @@ def test_an_existing_file_is_not_overwritten(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "precious"
     path.write_text("precious")
     with pytest.raises(errors.ArchiveError, match="exists"):
-        capture.save(sysfs.HostReader(tmp_path), str(path), {})
+        capture.save(host_reader.HostReader(tmp_path), str(path), {})
     assert path.read_text() == "precious"
 
 
 def test_a_place_that_cant_be_written_is_told(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.ArchiveError, match="can't be written"):
         capture.save(
-            sysfs.HostReader(tmp_path), str(tmp_path / "no/such/dir"), {}
+            host_reader.HostReader(tmp_path), str(tmp_path / "no/such/dir"), {}
         )
 
 
@@ -265,7 +263,7 @@ def test_links_in_an_archive_lead_nowhere_else(
         ("sys/bus/pci/devices/0000:01:00.0/revision link", str(secret)),
         ("sys/bus/pci/devices/0000:01:00.0/vendor link", "../" * 30 + "x"),
     )
-    host = sysfs.HostReader(source=capture.load(path)[0])
+    host = host_reader.HostReader(source=capture.load(path)[0])
     for name in ("revision", "vendor"):
         with pytest.raises(errors.UnreadableError) as caught:
             host.attribute("0000:01:00.0", name)
@@ -314,8 +312,7 @@ HOSTILE = {
     ),
     "sparse of GNU": old_sparse(64 * MIB),
     "no header ends": member("sys/a", comment="a")[:1024] * 20_000,
-    "a large file": member(f"{PLACE}/a", size=str(64 * MIB))
-    + bytes(64 * MIB),
+    "a large file": member(f"{PLACE}/a", size=str(64 * MIB)) + bytes(64 * MIB),
 }
 
 

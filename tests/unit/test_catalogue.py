@@ -8,9 +8,9 @@ import os_traits
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.catalog import catalogue, known
+from nova_accel.catalog import loader, vgpu_types
 
-CATALOGUE = known.load()
+CATALOGUE = loader.load()
 GPUS = CATALOGUE.gpus()
 TYPES = [one for gpu in GPUS for one in CATALOGUE.profiles_of(gpu.key)]
 PLACED = [one for one in TYPES if one.starts_mixed]
@@ -18,15 +18,15 @@ BACKED = [one for one in TYPES if one.instance]
 SLICED = [one for one in TYPES if not one.instance]
 
 
-def name_of(one: catalogue.VgpuFacts) -> str:
+def name_of(one: vgpu_types.VgpuFacts) -> str:
     return one.name
 
 
-def key_of(gpu: catalogue.GpuFacts) -> str:
+def key_of(gpu: vgpu_types.GpuFacts) -> str:
     return gpu.key
 
 
-def gpu_of(one: catalogue.VgpuFacts) -> catalogue.GpuFacts:
+def gpu_of(one: vgpu_types.VgpuFacts) -> vgpu_types.GpuFacts:
     gpu = CATALOGUE.gpu(one.gpu)
     assert gpu is not None
     return gpu
@@ -111,12 +111,12 @@ def test_a_gpu_without_facts_may_have_any_mode() -> None:
 
 def test_no_numeric_type_id_is_kept() -> None:
     """They change from driver to driver: nothing may rely on one."""
-    assert "type_id" not in known.text()
-    assert "nvidia-" not in known.text()
+    assert "type_id" not in loader.text()
+    assert "nvidia-" not in loader.text()
 
 
 def test_names_are_unique_and_every_type_has_its_gpu() -> None:
-    rows = json.loads(known.text())["gpus"]
+    rows = json.loads(loader.text())["gpus"]
     names = [
         f"{row['stem']}-{name}"
         for row in rows
@@ -128,7 +128,7 @@ def test_names_are_unique_and_every_type_has_its_gpu() -> None:
 
 
 @pytest.mark.parametrize("one", PLACED, ids=name_of)
-def test_every_place_is_in_the_region(one: catalogue.VgpuFacts) -> None:
+def test_every_place_is_in_the_region(one: vgpu_types.VgpuFacts) -> None:
     region = gpu_of(one).region
     for starts in (one.starts_mixed, one.starts_equal):
         assert list(starts) == sorted(set(starts))
@@ -137,35 +137,35 @@ def test_every_place_is_in_the_region(one: catalogue.VgpuFacts) -> None:
 
 @pytest.mark.parametrize("one", PLACED, ids=name_of)
 def test_the_mixed_limit_is_what_the_starts_allow(
-    one: catalogue.VgpuFacts,
+    one: vgpu_types.VgpuFacts,
 ) -> None:
     assert one.limit_mixed == min(
-        most(one.starts_mixed, one.span), catalogue.MAX_TIME_SLICED
+        most(one.starts_mixed, one.span), vgpu_types.MAX_TIME_SLICED
     )
 
 
 @pytest.mark.parametrize("one", SLICED, ids=name_of)
 def test_equal_sizes_fit_the_memory_and_their_starts(
-    one: catalogue.VgpuFacts,
+    one: vgpu_types.VgpuFacts,
 ) -> None:
     gpu = gpu_of(one)
-    assert 1 <= one.limit <= catalogue.MAX_TIME_SLICED
+    assert 1 <= one.limit <= vgpu_types.MAX_TIME_SLICED
     assert one.limit * one.framebuffer_mb <= gpu.memory_mb
     if one.starts_equal:
         assert one.limit == most(one.starts_equal, one.span)
     else:
         room = gpu.memory_mb // one.framebuffer_mb
-        assert one.limit == min(room, catalogue.MAX_TIME_SLICED)
+        assert one.limit == min(room, vgpu_types.MAX_TIME_SLICED)
 
 
 @pytest.mark.parametrize("one", PLACED, ids=name_of)
-def test_a_span_holds_the_framebuffer(one: catalogue.VgpuFacts) -> None:
+def test_a_span_holds_the_framebuffer(one: vgpu_types.VgpuFacts) -> None:
     assert one.span * 1024 >= one.framebuffer_mb
     assert (one.limit_mixed or 0) <= one.limit
 
 
 @pytest.mark.parametrize("one", BACKED, ids=name_of)
-def test_mig_limits_are_the_geometry(one: catalogue.VgpuFacts) -> None:
+def test_mig_limits_are_the_geometry(one: vgpu_types.VgpuFacts) -> None:
     gpu = gpu_of(one)
     kind = model.Geometry(kinds=gpu.kinds).kind(one.instance)
     assert kind is not None
@@ -182,7 +182,7 @@ def test_mig_limits_are_the_geometry(one: catalogue.VgpuFacts) -> None:
 @pytest.mark.parametrize(
     "gpu", [gpu for gpu in GPUS if gpu.is_mig_capable], ids=key_of
 )
-def test_instances_fit_the_slices(gpu: catalogue.GpuFacts) -> None:
+def test_instances_fit_the_slices(gpu: vgpu_types.GpuFacts) -> None:
     assert gpu.kinds
     assert gpu.mig_region == max(k.starts[-1] + k.size for k in gpu.kinds)
     for kind in gpu.kinds:
@@ -218,7 +218,7 @@ def test_kinds_of_rtx_pro_6000_are_the_published_ones() -> None:
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=key_of)
-def test_a_gpu_agrees_with_itself(gpu: catalogue.GpuFacts) -> None:
+def test_a_gpu_agrees_with_itself(gpu: vgpu_types.GpuFacts) -> None:
     types = CATALOGUE.profiles_of(gpu.key)
     assert gpu.has_mixed == any(one.starts_mixed for one in types)
     assert gpu.is_mig_capable == any(one.instance for one in types)
@@ -233,7 +233,7 @@ def test_a_gpu_agrees_with_itself(gpu: catalogue.GpuFacts) -> None:
 
 @pytest.mark.parametrize("gpu", GPUS, ids=key_of)
 def test_standard_traits_exist_and_tell_the_architecture(
-    gpu: catalogue.GpuFacts,
+    gpu: vgpu_types.GpuFacts,
 ) -> None:
     assert gpu.traits <= set(os_traits.get_traits("HW_GPU_"))
     cuda = "HW_GPU_CUDA_COMPUTE_CAPABILITY_V" + (
@@ -295,11 +295,11 @@ def test_a_card_is_known_by_its_types_and_else_by_its_ids() -> None:
 )
 def test_what_is_no_catalogue_is_refused(text: str) -> None:
     with pytest.raises(errors.MalformedError, match="catalogue"):
-        catalogue.parse(text)
+        vgpu_types.parse(text)
 
 
 def test_a_torn_catalogue_is_refused() -> None:
-    whole = known.text()
+    whole = loader.text()
     for length in range(0, len(whole) - 2, 997):
         with pytest.raises(errors.MalformedError):
-            catalogue.parse(whole[:length])
+            vgpu_types.parse(whole[:length])

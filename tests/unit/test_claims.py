@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nova_accel import errors, model
-from nova_accel.claims import claims
-from nova_accel.geometry import packing
+from nova_accel.claims import claim_plan
+from nova_accel.geometry import device_capacity
 from nova_accel.model import flavors, names
 from tests import strategies
 
@@ -21,7 +21,7 @@ ROOT = strategies.ROOT
 
 
 def plan(booking: strategies.Booking) -> tuple[model.Claim, ...]:
-    return claims.plan(
+    return claim_plan.plan(
         CONSUMER, booking.groups, booking.slots, ROOT, booking.host
     )
 
@@ -56,7 +56,7 @@ def made(
 
 
 def _with(device: model.Device, new: list[model.Claim]) -> model.Device:
-    left = packing.remaining(device, [claim.profile for claim in new])
+    left = device_capacity.remaining(device, [claim.profile for claim in new])
     handles = {claim.handle for claim in new}
     kept = tuple(p for p in device.partitions if p.handle not in handles)
     cut = tuple(
@@ -217,7 +217,7 @@ def test_find_gives_back_what_was_made(booking: strategies.Booking) -> None:
     assume(found)
     assert found is not None
     host = made(booking.host, found)
-    again = claims.find(CONSUMER, booking.slots, ROOT, host)
+    again = claim_plan.find(CONSUMER, booking.slots, ROOT, host)
     assert sorted(c.handle for c in again) == sorted(c.handle for c in found)
     by_handle = {c.handle: c for c in found}
     for claim in again:
@@ -232,7 +232,7 @@ def test_find_finds_only_partitions_in_those_slots(
 ) -> None:
     slots = [s for d in host.devices for s in strategies.slots_of(d)]
     for slot in slots:
-        for claim in claims.find(CONSUMER, [slot], ROOT, host):
+        for claim in claim_plan.find(CONSUMER, [slot], ROOT, host):
             assert (claim.provider, claim.slot) == (
                 slot.provider,
                 slot.identifier,
@@ -243,7 +243,7 @@ def test_find_finds_only_partitions_in_those_slots(
     foreign = model.Slot(
         provider=ROOT.uuid, resource_class="VGPU", identifier="slot-0"
     )
-    assert claims.find(CONSUMER, [foreign], ROOT, host) == ()
+    assert claim_plan.find(CONSUMER, [foreign], ROOT, host) == ()
 
 
 # -- compared with brute force ---------------------------------------------

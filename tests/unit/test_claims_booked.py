@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import model
-from nova_accel.claims import claims
+from nova_accel.claims import claim_plan
 from nova_accel.model import names
 from tests import strategies
 
@@ -57,7 +57,7 @@ def booked(sizes: dict[str, int]) -> model.Booked:
     [dict(zip((A, B), p, strict=True)) for p in itertools.permutations(SIZES)],
 )
 def test_each_card_makes_what_was_booked_on_it(sizes: dict[str, int]) -> None:
-    found = claims.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST, booked(sizes))
+    found = claim_plan.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST, booked(sizes))
     made = {claim.device: charge(claim, claim.device) for claim in found}
     assert made == sizes
 
@@ -102,7 +102,7 @@ def test_what_was_booked_on_a_card_pays_for_all_groups_together(
         for address, size in sizes.items()
     }
 
-    found = claims.plan(CONSUMER, groups, slots, ROOT, host, allocated)
+    found = claim_plan.plan(CONSUMER, groups, slots, ROOT, host, allocated)
 
     made = dict.fromkeys(sizes, 0)
     for claim in found:
@@ -113,8 +113,8 @@ def test_what_was_booked_on_a_card_pays_for_all_groups_together(
 def test_a_flavor_edited_since_is_still_served() -> None:
     """What was booked agrees with no match: it decides nothing."""
     small = booked({A: 1, B: 1})
-    found = claims.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST, small)
-    assert found == claims.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST)
+    found = claim_plan.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST, small)
+    assert found == claim_plan.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST)
 
 
 # -- claims without an allocation -----------------------------------------
@@ -145,7 +145,7 @@ def missing_classes(
 ) -> list[tuple[str, str, str]]:
     """Return consumer, slot and class of what is not allocated."""
     claimed = held(*consumers)
-    found = claims.find_unallocated(
+    found = claim_plan.find_unallocated(
         claimed, {c.key: CHARGES for c in claimed}, {"card": allocated}
     )
     return sorted((consumer, slot, name) for consumer, _, slot, name in found)
@@ -186,7 +186,7 @@ def test_each_class_is_compared(name: str) -> None:
 def test_of_too_small_an_amount_the_rest_is_missing() -> None:
     (claim,) = held("server-1")
     allocated = {"card": {"server-1": {"VGPU": 1, MEMORY: 1024}}}
-    assert claims.find_unallocated(
+    assert claim_plan.find_unallocated(
         [claim], {claim.key: CHARGES}, allocated
     ) == {(*claim.key, MEMORY): CHARGES[MEMORY] - 1024}
 
@@ -194,15 +194,13 @@ def test_of_too_small_an_amount_the_rest_is_missing() -> None:
 def test_an_allocation_of_a_migration_stands_for_its_server() -> None:
     """Which server a consumer without claims belongs to is not known."""
     assert missing({"migration": 1}, "server-1") == []
-    assert missing({"migration": 1}, *SERVERS[:2]) == [
-        ("server-2", "slot-1")
-    ]
+    assert missing({"migration": 1}, *SERVERS[:2]) == [("server-2", "slot-1")]
 
 
 def test_a_provider_that_could_not_be_asked_is_left_out() -> None:
     (claim,) = held("server-1")
     charges = {claim.key: CHARGES}
-    assert claims.find_unallocated([claim], charges, {}) == {}
+    assert claim_plan.find_unallocated([claim], charges, {}) == {}
 
 
 def test_only_classes_that_a_device_counts_are_charged() -> None:
@@ -210,9 +208,9 @@ def test_only_classes_that_a_device_counts_are_charged() -> None:
     claim = dataclasses.replace(
         held("server-1")[0], profile=device.profiles[1].name
     )
-    assert claims.charges(device, claim) == {"VGPU": 1, MEMORY: 8192}
+    assert claim_plan.charges(device, claim) == {"VGPU": 1, MEMORY: 8192}
     uncounted = dataclasses.replace(device, counters={"VGPU": 4})
-    assert claims.charges(uncounted, claim) == {"VGPU": 1}
+    assert claim_plan.charges(uncounted, claim) == {"VGPU": 1}
 
 
 @given(st.lists(st.sampled_from(SERVERS)), st.data())

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nova_accel import errors, model
-from nova_accel.claims import claims, matching
+from nova_accel.claims import claim_plan, matching
 from nova_accel.model import flavors, names
 from tests import strategies
 from tests.unit import test_claims
@@ -17,7 +17,7 @@ ROOT = strategies.ROOT
 
 
 def plan(booking: strategies.Booking) -> tuple[model.Claim, ...]:
-    return claims.plan(
+    return claim_plan.plan(
         test_claims.CONSUMER,
         booking.groups,
         booking.slots,

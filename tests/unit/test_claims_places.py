@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import errors, model
-from nova_accel.claims import claims
-from nova_accel.geometry import packing
+from nova_accel.claims import claim_plan
+from nova_accel.geometry import device_capacity
 from nova_accel.model import names
 from tests import brute, shapes, strategies
 
@@ -64,12 +64,10 @@ def plan(
         groups.append(strategies.group(f"_{number}", device, profile))
     slots = strategies.slots_of(device)[first : first + len(wanted)]
     host = model.HostState(devices=(device,))
-    return claims.plan(CONSUMER, groups, slots, ROOT, host)
+    return claim_plan.plan(CONSUMER, groups, slots, ROOT, host)
 
 
-def made(
-    device: model.Device, found: tuple[model.Claim, ...]
-) -> model.Device:
+def made(device: model.Device, found: tuple[model.Claim, ...]) -> model.Device:
     """Return the device once the claims are made, as a driver reads it.
 
     What stood under their handles is gone, and so are instances that are
@@ -78,11 +76,11 @@ def made(
     for claim in found:
         if claim.state is model.ClaimState.MADE:
             continue
-        device = packing.without(device, {claim.handle})
-        choice = packing.Choice(
+        device = device_capacity.without(device, {claim.handle})
+        choice = device_capacity.Choice(
             start=claim.start, instance_start=claim.instance_start
         )
-        device = packing.assume(device, claim.profile, choice)
+        device = device_capacity.assume(device, claim.profile, choice)
         device = dataclasses.replace(
             device,
             partitions=(
@@ -94,7 +92,7 @@ def made(
                 ),
             ),
         )
-    return packing.settle(device)
+    return device_capacity.settle(device)
 
 
 def test_a_claim_carries_what_its_driver_needs() -> None:
@@ -154,12 +152,10 @@ def test_an_instance_that_the_operator_made_is_not_owned() -> None:
     assert (claim.instance, claim.owns_instance) == ("2g", False)
 
 
-def holding(
-    device: model.Device, *parts: model.Partition
-) -> model.Device:
+def holding(device: model.Device, *parts: model.Partition) -> model.Device:
     """Return the device, settled, with some of its VFs typed."""
     return handled(
-        packing.settle(dataclasses.replace(device, partitions=parts))
+        device_capacity.settle(dataclasses.replace(device, partitions=parts))
     )
 
 
@@ -180,7 +176,7 @@ def test_what_was_left_in_the_slot_takes_no_place() -> None:
         shapes.held("P-4", 0, start=0),
         shapes.held("P-4", 1, start=4),
     )
-    assert packing.remaining(device)["P-1"] == 0
+    assert device_capacity.remaining(device)["P-1"] == 0
     (claim,) = plan(device, "P-1", first=1)
     assert claim.state is model.ClaimState.PLANNED
     assert claim.start is not None
@@ -197,7 +193,7 @@ def test_the_size_of_what_was_left_decides_nothing() -> None:
         slots=8,
     )
     device = holding(equal, shapes.held("P-8", 0))
-    assert packing.remaining(device)["P-1"] == 0
+    assert device_capacity.remaining(device)["P-1"] == 0
     found = plan(device, "P-1", "P-1", "P-1")
     assert {c.state for c in found} == {model.ClaimState.PLANNED}
 
@@ -208,7 +204,7 @@ def test_of_a_partition_that_owns_its_instance() -> None:
     (again,) = plan(after, "M-2g")
     assert again.state is model.ClaimState.MADE
     assert again.instance_start == 0
-    assert claims.of_partition(after, after.partitions[0]).owns_instance
+    assert claim_plan.of_partition(after, after.partitions[0]).owns_instance
 
 
 def test_a_function_given_away_as_it_is_stands_in_its_own_slot() -> None:
@@ -220,10 +216,10 @@ def test_a_function_given_away_as_it_is_stands_in_its_own_slot() -> None:
     assert claim.parent == claim.handle == claim.slot == device.slots[2]
     host = model.HostState(devices=(device,))
     slots = strategies.slots_of(device)[2:3]
-    (found,) = claims.find(CONSUMER, slots, ROOT, host)
+    (found,) = claim_plan.find(CONSUMER, slots, ROOT, host)
     assert found == dataclasses.replace(claim, state=model.ClaimState.MADE)
     gone = dataclasses.replace(slots[0], identifier="0000:3b:1f.7")
-    assert claims.find(CONSUMER, [gone], ROOT, host) == ()
+    assert claim_plan.find(CONSUMER, [gone], ROOT, host) == ()
 
 
 # -- laws ------------------------------------------------------------------
@@ -233,7 +229,7 @@ def test_a_function_given_away_as_it_is_stands_in_its_own_slot() -> None:
 def test_claims_of_one_server_fit_beside_each_other(
     device: model.Device, data: st.DataObject
 ) -> None:
-    device = handled(packing.settle(apart(device)))
+    device = handled(device_capacity.settle(apart(device)))
     wanted = data.draw(
         st.lists(
             st.sampled_from([p.name for p in device.profiles]),

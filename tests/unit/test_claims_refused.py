@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.claims import claims
+from nova_accel.claims import claim_plan
 from nova_accel.model import flavors, names
 from tests import strategies
 from tests.strategies import card
@@ -25,7 +25,7 @@ def refusal(
 ) -> str:
     host = model.HostState(devices=devices)
     with pytest.raises(errors.ClaimError) as caught:
-        claims.plan(CONSUMER, groups, slots, ROOT, host)
+        claim_plan.plan(CONSUMER, groups, slots, ROOT, host)
     assert caught.value.consumer == CONSUMER
     assert CONSUMER in str(caught.value)
     return str(caught.value)
@@ -65,7 +65,7 @@ def test_a_group_that_names_no_profile_of_several_is_refused() -> None:
 def test_a_group_that_names_no_profile_gets_the_only_one() -> None:
     device = card(A, 4)
     group = flavors.RequestGroup(suffix="", resources={"VGPU": 1})
-    (claim,) = claims.plan(
+    (claim,) = claim_plan.plan(
         CONSUMER,
         [group],
         strategies.slots_of(device)[:1],
@@ -130,7 +130,7 @@ def test_a_full_device_is_refused_before_anything_is_made() -> None:
 
 def test_a_partition_that_is_made_needs_no_room() -> None:
     device = card(A, 0, cut=2)
-    found = claims.plan(
+    found = claim_plan.plan(
         CONSUMER,
         [strategies.group("_G", device, device.profiles[0], 2)],
         strategies.slots_of(device)[:2],

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 
 from nova_accel import errors, model
-from nova_accel.claims import claims, matching
+from nova_accel.claims import claim_plan, matching
 from nova_accel.model import flavors, names
 from tests import scheduled, strategies
 from tests.judged_hosts import nvidia_card
@@ -33,7 +33,9 @@ def test_a_server_is_refused_only_if_no_way_has_room(
 
     def is_possible(groups: Sequence[flavors.RequestGroup]) -> bool:
         try:
-            claims.plan(CONSUMER, groups, booking.slots, ROOT, booking.host)
+            claim_plan.plan(
+                CONSUMER, groups, booking.slots, ROOT, booking.host
+            )
         except errors.ClaimError:
             return False
         return True
@@ -130,7 +132,7 @@ def test_eight_groups_on_eight_cards(
     }
     begun = time.process_time()
     try:
-        found = claims.plan(
+        found = claim_plan.plan(
             CONSUMER,
             groups,
             slots,

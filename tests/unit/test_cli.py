@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from nova_accel import model
-from nova_accel.cli import cli, report
-from nova_accel.host.state import published
+from nova_accel.cli import commands, inspect_output
+from nova_accel.host.state import claims_file
 from nova_accel.model import names, providers
 from tests.hosts import look
 
@@ -31,7 +31,7 @@ Output = pytest.CaptureFixture[str]
 
 
 def run(capsys: Output, *arguments: str) -> str:
-    assert cli.main(arguments) == 0
+    assert commands.main(arguments) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
     return captured.out
@@ -114,7 +114,7 @@ def test_a_host_without_accelerators_gets_a_sentence(
 ) -> None:
     root = look.make("nothing", tmp_path)
     text = run(capsys, "inspect", "--root", str(root))
-    assert text.startswith(report.NOTHING + "\n")
+    assert text.startswith(inspect_output.NOTHING + "\n")
     # The display of a management controller is no accelerator.
     assert "1a03:2000" not in text
 
@@ -161,7 +161,7 @@ def compute(tmp_path: pathlib.Path) -> pathlib.Path:
         technology="mdev",
         state=model.ClaimState.MADE,
     )
-    published.Published(str(state_dir)).write(NODE, [claim], [])
+    claims_file.Published(str(state_dir)).write(NODE, [claim], [])
     return path
 
 
@@ -252,7 +252,7 @@ def test_a_capture_names_itself(
 
 
 def refused(capsys: Output, *arguments: str) -> str:
-    assert cli.main(arguments) == 2
+    assert commands.main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("nova-accel: ")
@@ -353,7 +353,7 @@ def test_a_reader_that_leaves_early_costs_no_trace(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
-    command = [sys.executable, "-m", "nova_accel.cli.cli", "inspect"]
+    command = [sys.executable, "-m", "nova_accel.cli.commands", "inspect"]
     with subprocess.Popen(  # noqa: S603
         [*command, "--root", str(root)],
         stdout=subprocess.PIPE,
@@ -368,7 +368,7 @@ def test_a_reader_that_leaves_early_costs_no_trace(
 
 def test_a_full_disk_costs_no_trace(tmp_path: pathlib.Path) -> None:
     root = look.make("t4-mdev", tmp_path)
-    command = [sys.executable, "-m", "nova_accel.cli.cli", "inspect"]
+    command = [sys.executable, "-m", "nova_accel.cli.commands", "inspect"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(  # noqa: S603
             [*command, "--root", str(root)],
@@ -384,6 +384,6 @@ def test_a_full_disk_costs_no_trace(tmp_path: pathlib.Path) -> None:
 
 def test_the_version_is_told(capsys: Output) -> None:
     with pytest.raises(SystemExit) as caught:
-        cli.main(["--version"])
+        commands.main(["--version"])
     assert caught.value.code == 0
     assert capsys.readouterr().out.startswith("nova-accel ")

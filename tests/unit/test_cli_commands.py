@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from nova_accel.cli import cli
+from nova_accel.cli import commands
 from nova_accel.discovery import plugin
 
 Output = pytest.CaptureFixture[str]
@@ -46,7 +46,7 @@ def brought(
 
 @pytest.mark.usefixtures("brought")
 def test_a_command_of_another_package_runs(capsys: Output) -> None:
-    assert cli.main(["fine", "word"]) == 0
+    assert commands.main(["fine", "word"]) == 0
     assert capsys.readouterr().out == "word!"
 
 
@@ -59,7 +59,7 @@ def test_a_command_of_another_package_runs(capsys: Output) -> None:
     ],
 )
 def test_one_that_fails_says_why(capsys: Output, name: str, why: str) -> None:
-    assert cli.main([name, "word"]) == 2
+    assert commands.main([name, "word"]) == 2
     words = capsys.readouterr().err
     assert words.startswith(f"nova-accel: command {name}: ")
     assert why in words and words.count("\n") == 1
@@ -68,7 +68,7 @@ def test_one_that_fails_says_why(capsys: Output, name: str, why: str) -> None:
 @pytest.mark.usefixtures("brought")
 def test_the_help_names_them_all(capsys: Output) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["--help"])
+        commands.main(["--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
     for word in ("inspect", "fine", "all of it", "broken", "flavor"):
@@ -79,7 +79,7 @@ def test_the_help_of_profiles_tells_what_most_leaves_out(
     capsys: Output,
 ) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["profile", "list", "--help"])
+        commands.main(["profile", "list", "--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert "MOST" in said and "max_slots" in said
 
@@ -89,7 +89,7 @@ def test_the_others_run_beside_a_broken_one(
     capsys: Output, tmp_path: pathlib.Path
 ) -> None:
     (tmp_path / "host" / "sys").mkdir(parents=True)
-    assert cli.main(["inspect", "--root", str(tmp_path / "host")]) == 0
+    assert commands.main(["inspect", "--root", str(tmp_path / "host")]) == 0
     assert capsys.readouterr().err == ""
 
 
@@ -105,8 +105,8 @@ def test_inspect_loads_no_client_of_openstack(
 ) -> None:
     (tmp_path / "sys").mkdir()
     code = (
-        "import sys; from nova_accel.cli import cli;"
-        f"cli.main(['inspect', '--root', {str(tmp_path)!r}]);"
+        "import sys; from nova_accel.cli import commands;"
+        f"commands.main(['inspect', '--root', {str(tmp_path)!r}]);"
         "sys.exit(bool({'openstack', 'placement_sync'} & set(sys.modules)))"
     )
     done = subprocess.run(  # noqa: S603

@@ -12,7 +12,7 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.config import policy
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions
 from tests.widget import (
     GPU,
@@ -108,7 +108,7 @@ def _wordless(self: Sound, *_: object) -> Iterator[model.Problem]:
 
 def _greedy(
     self: Sound,
-    host: sysfs.HostReader,
+    host: host_reader.HostReader,
     rules: policy.Policy,
     taken: frozenset[str],
 ) -> Iterator[model.Device | model.Problem]:
@@ -150,7 +150,7 @@ def _running(
 
 def _uncaught(
     self: Sound,
-    host: sysfs.HostReader,
+    host: host_reader.HostReader,
     rules: policy.Policy,
     taken: frozenset[str],
 ) -> Iterator[model.Device | model.Problem]:
@@ -162,7 +162,7 @@ def _uncaught(
 
 def _hasty(
     self: Sound,
-    host: sysfs.HostReader,
+    host: host_reader.HostReader,
     rules: policy.Policy,
     taken: frozenset[str],
 ) -> Iterator[model.Device | model.Problem]:
@@ -174,7 +174,7 @@ def _hasty(
 
 def _believing(
     self: Sound,
-    host: sysfs.HostReader,
+    host: host_reader.HostReader,
     rules: policy.Policy,
     taken: frozenset[str],
 ) -> Iterator[model.Device | model.Problem]:
@@ -241,13 +241,13 @@ def _plan_badly(self: Sound, claim: model.Claim) -> Sequence[actions.Action]:
 
 
 def _change(
-    self: Sound, host: sysfs.HostReader, rules: policy.Policy
+    self: Sound, host: host_reader.HostReader, rules: policy.Policy
 ) -> Sequence[actions.Action]:
     return (actions.SetVfCount(function=GPU, count=1),)
 
 
 def _change_the_unknown(
-    self: Sound, host: sysfs.HostReader, rules: policy.Policy
+    self: Sound, host: host_reader.HostReader, rules: policy.Policy
 ) -> Sequence[actions.Action]:
     try:
         host.attribute(GPU, "widget/mode")
@@ -257,7 +257,7 @@ def _change_the_unknown(
 
 
 def _stumble(
-    self: Sound, host: sysfs.HostReader, rules: policy.Policy
+    self: Sound, host: host_reader.HostReader, rules: policy.Policy
 ) -> Sequence[actions.Action]:
     raise KeyError(GPU)
 

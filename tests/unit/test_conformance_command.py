@@ -16,8 +16,8 @@ import pytest
 from nova_accel import conformance, model
 from nova_accel.config import policy
 from nova_accel.conformance import __main__ as command
-from nova_accel.conformance import unreadable
-from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.conformance import check_errors
+from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import names
 from nova_accel.vendors import noop
 from tests.hosts import look
@@ -32,7 +32,7 @@ def region_of(**fields: Any) -> object:
 
     def describe(
         self: Sound,
-        host: sysfs.HostReader,
+        host: host_reader.HostReader,
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
@@ -113,16 +113,16 @@ def test_two_files_of_each_kind_are_made_unreadable() -> None:
         f"/a/0000:0{n}:00.0/vendor": "0x8086\n" for n in range(4)
     }
     records |= {"/a": fs.Directory(), "/b": errno.EIO, "/c": fs.Link("a")}
-    paths = {path for path, _ in unreadable.choose(records)}
+    paths = {path for path, _ in check_errors.choose(records)}
     assert paths == {
         "/a/0000:00:00.0/vendor",
         "/a/0000:03:00.0/vendor",
         "/c",
     }
-    every = set(unreadable.choose(records, every=True))
+    every = set(check_errors.choose(records, every=True))
     assert {path for path, _ in every} == {*records} - {"/a", "/b"}
     assert {n for path, n in every if path == "/c"} == {errno.ENOENT}
-    assert {n for path, n in every if path != "/c"} == {*unreadable.ERRNOS}
+    assert {n for path, n in every if path != "/c"} == {*check_errors.ERRNOS}
 
 
 SAMPLES = (

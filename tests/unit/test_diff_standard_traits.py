@@ -2,9 +2,9 @@
 """Standard traits of a card that was replaced go with it."""
 
 from nova_accel import model
-from nova_accel.catalog import known
+from nova_accel.catalog import loader
 from nova_accel.config import policy
-from nova_accel.inventory import inventory
+from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
 from placement_sync.sync import diff
 
@@ -14,7 +14,7 @@ ROOT = providers.ProviderRoot(
 
 
 def card(key: str) -> model.Device:
-    gpu = known.load().gpu(key)
+    gpu = loader.load().gpu(key)
     assert gpu is not None
     _, product = gpu.pci_ids[0].split(":")[:2]
     return model.Device(
@@ -33,7 +33,7 @@ def card(key: str) -> model.Device:
 
 
 def tree(key: str) -> providers.ProviderTree:
-    return inventory.build_tree(
+    return tree_builder.build_tree(
         ROOT, model.HostState(devices=(card(key),)), policy.Policy()
     )
 

@@ -6,9 +6,9 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.config import policy
-from nova_accel.discovery import discovery, plugin
-from nova_accel.host.sysfs import sysfs
-from nova_accel.inventory import inventory
+from nova_accel.discovery import plugin, scan
+from nova_accel.host.sysfs import host_reader
+from nova_accel.inventory import tree_builder
 from nova_accel.vendors import noop
 from tests import strategies
 from tests.hosts import look
@@ -37,7 +37,7 @@ class Failing(noop.NoopDriver):
 
     def describe(
         self,
-        host: sysfs.HostReader,
+        host: host_reader.HostReader,
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
@@ -53,7 +53,7 @@ class Greedy(noop.NoopDriver):
 
     def describe(
         self,
-        host: sysfs.HostReader,
+        host: host_reader.HostReader,
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterable[model.Device | model.Problem]:
@@ -63,7 +63,7 @@ class Greedy(noop.NoopDriver):
 def read(
     root: pathlib.Path, drivers: Mapping[str, plugin.Driver]
 ) -> model.HostState:
-    return discovery.read(sysfs.HostReader(root), drivers, policy.Policy())
+    return scan.read(host_reader.HostReader(root), drivers, policy.Policy())
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_a_device_that_is_off_is_nobodys(tmp_path: pathlib.Path) -> None:
     state = look.read(root, off)
     assert [d.address for d in state.devices] == ["0000:af:00.0"]
     assert state.problems == ()
-    found = discovery.read(
-        sysfs.HostReader(root),
+    found = scan.read(
+        host_reader.HostReader(root),
         {"greedy": Greedy(a_device(T4))},
         policy.parse_policy(off),
     )
@@ -150,7 +150,7 @@ def test_a_pass_is_deterministic_and_whole(
             )
         slots = device.counters[device.resource_class]
         assert len(device.partitions) <= slots <= len(device.slots)
-    tree = inventory.build_tree(strategies.ROOT, first, policy.Policy())
+    tree = tree_builder.build_tree(strategies.ROOT, first, policy.Policy())
     assert len(tree.nodes) == len(first.devices)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.inventory import inventory
+from nova_accel.inventory import tree_builder
 from nova_accel.model import providers
 from tests import strategies
 from tests.hosts import build, look
@@ -195,7 +195,7 @@ def test_no_total_is_more_than_placement_takes(tmp_path: pathlib.Path) -> None:
         "framebuffer=999999999999M, max_instance=4\n",
     )
     state = look.read(root)
-    tree = inventory.build_tree(strategies.ROOT, state, policy.Policy())
+    tree = tree_builder.build_tree(strategies.ROOT, state, policy.Policy())
     totals = [i.total for n in tree.nodes for i in n.inventories.values()]
     assert max(totals) == providers.MAX_TOTAL == 0x7FFFFFFF
 
@@ -278,7 +278,7 @@ def test_no_profile_is_offered_once_all_slots_that_are_allowed_are_taken(
 ) -> None:
     state = look.read(look.make("t4-mdev", tmp_path))
     for limit, is_offered in ((3, False), (4, True)):
-        tree = inventory.build_tree(
+        tree = tree_builder.build_tree(
             strategies.ROOT,
             state,
             policy.parse_policy([f'{{"max_slots": {limit}}}']),

@@ -7,9 +7,9 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import discovery
-from nova_accel.host.nvml import nvml
-from nova_accel.host.sysfs import sysfs
+from nova_accel.discovery import scan
+from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.sysfs import host_reader
 from tests.hosts import look
 
 T4 = "0000:3b:00.0"
@@ -78,7 +78,7 @@ def test_what_nvml_could_not_tell_is_among_the_problems(
     root: pathlib.Path,
 ) -> None:
     lost = model.Problem(where="NVML GPU 1", reason="GPU is lost")
-    host = sysfs.HostReader(root, gpus=nvml.Gpus({}, (lost,)))
-    state = discovery.read(host, look.DRIVERS, policy.Policy())
+    host = host_reader.HostReader(root, gpus=gpu_reader.Gpus({}, (lost,)))
+    state = scan.read(host, look.DRIVERS, policy.Policy())
     assert lost in state.problems
     assert look.device(state, T4).profiles

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.inventory import faults, inventory
+from nova_accel.inventory import conditions, tree_builder
 from nova_accel.model import names, providers
 from tests import fpga, strategies
 from tests.hosts import look
@@ -18,7 +18,7 @@ from tests.hosts import look
 GPU = "0000:3b:00.0"
 
 
-def said(address: str, reason: str = "a fan is loud") -> faults.Drains:
+def said(address: str, reason: str = "a fan is loud") -> conditions.Drains:
     return {address: model.Drain(address=address, reason=reason)}
 
 
@@ -26,7 +26,7 @@ def said(address: str, reason: str = "a fan is loud") -> faults.Drains:
 
 
 def address_at(host: model.HostState, text: str) -> str | None:
-    found = faults.device_of(host, text)
+    found = conditions.device_of(host, text)
     return found.address if found else None
 
 
@@ -52,7 +52,7 @@ def test_an_address_stands_for_its_device(
     region = fpga.region(slot=fpga.VF, members=("0000:5e:00.2",))
     host = fpga.host(region, strategies.card(GPU, 1))
     assert address_at(host, text) == address
-    assert faults.address_of(host, text) == address or address is None
+    assert conditions.address_of(host, text) == address or address is None
 
 
 def test_a_card_s_own_address_is_not_its_region_s() -> None:
@@ -69,7 +69,7 @@ def test_each_function_of_a_device_stands_for_one(
         assert address_at(host, device.address) == device.address
         for function in (*device.slots, *device.members):
             if ":" in function:
-                found = faults.device_of(host, function)
+                found = conditions.device_of(host, function)
                 assert found is not None
                 # Of a card whose region it is, the region speaks for it.
                 assert device.address in (found.address, found.parent) or (
@@ -79,8 +79,8 @@ def test_each_function_of_a_device_stands_for_one(
 
 def test_the_address_of_what_is_not_there_is_kept() -> None:
     host = model.HostState()
-    assert faults.address_of(host, "5E:00.0") == fpga.CARD
-    assert faults.address_of(host, " mtty ") == "mtty"
+    assert conditions.address_of(host, "5E:00.0") == fpga.CARD
+    assert conditions.address_of(host, " mtty ") == "mtty"
 
 
 # -- marked -----------------------------------------------------------------
@@ -103,7 +103,7 @@ def test_a_card_s_drain_is_its_parts_too(
     address: str, marked: set[str]
 ) -> None:
     host = fpga.host(fpga.region(slot=fpga.VF), strategies.card(GPU, 1))
-    found = faults.drain_marks(host, said(address))
+    found = conditions.drain_marks(host, said(address))
     assert drains_by(found) == dict.fromkeys(marked, "a fan is loud")
     told = {p.where: p.reason for p in found.problems}
     assert told.keys() <= marked
@@ -115,19 +115,19 @@ def test_a_card_s_drain_is_its_parts_too(
 
 def test_two_drains_of_one_device_are_both_told() -> None:
     both = {**said(fpga.CARD, "one"), **said(fpga.REGION, "two")}
-    found = faults.drain_marks(fpga.host(), both)
+    found = conditions.drain_marks(fpga.host(), both)
     assert drains_by(found) == {fpga.CARD: "one", fpga.REGION: "one; two"}
     assert [p.where for p in found.problems] == [fpga.CARD, fpga.REGION]
 
 
 def test_a_drain_without_a_reason_is_one() -> None:
-    found = faults.drain_marks(fpga.host(), said(fpga.CARD, ""))
+    found = conditions.drain_marks(fpga.host(), said(fpga.CARD, ""))
     assert all(device.drain for device in found.devices)
 
 
 def test_who_is_ill_is_set_aside() -> None:
     ill = {fpga.CARD: model.Fault(address=fpga.CARD, reason="2 fatal errors")}
-    host, healed = faults.mark(faults.ill_marks(fpga.host(), ill), {})
+    host, healed = conditions.mark(conditions.ill_marks(fpga.host(), ill), {})
     assert not healed
     assert [d.fault for d in host.devices] == ["2 fatal errors", ""]
     (problem,) = host.problems
@@ -139,8 +139,8 @@ def test_who_is_ill_is_set_aside() -> None:
 def test_a_fault_that_is_noted_and_seen_is_told_once_more() -> None:
     fault = model.Fault(address=fpga.CARD, reason="it failed")
     ill = {fpga.CARD: model.Fault(address=fpga.CARD, reason="it is ill")}
-    host, _ = faults.mark(
-        faults.ill_marks(fpga.host(), ill), {fpga.CARD: fault}
+    host, _ = conditions.mark(
+        conditions.ill_marks(fpga.host(), ill), {fpga.CARD: fault}
     )
     device = host.device(fpga.CARD)
     assert device is not None
@@ -150,7 +150,7 @@ def test_a_fault_that_is_noted_and_seen_is_told_once_more() -> None:
 def test_a_fault_that_is_noted_and_read_has_its_reason_once() -> None:
     fault = model.Fault(address=fpga.CARD, reason="2 fatal errors")
     noted = {fpga.CARD: fault}
-    host, _ = faults.mark(faults.ill_marks(fpga.host(), noted), noted)
+    host, _ = conditions.mark(conditions.ill_marks(fpga.host(), noted), noted)
     device = host.device(fpga.CARD)
     assert device is not None
     assert device.fault == "2 fatal errors"
@@ -159,7 +159,7 @@ def test_a_fault_that_is_noted_and_read_has_its_reason_once() -> None:
 def node(
     host: model.HostState, address: str = fpga.REGION
 ) -> providers.ProviderNode:
-    tree = inventory.build_tree(fpga.ROOT, host, policy.Policy())
+    tree = tree_builder.build_tree(fpga.ROOT, host, policy.Policy())
     found = tree.node(names.provider_uuid(fpga.ROOT.uuid, address))
     assert found is not None
     return found
@@ -170,7 +170,7 @@ def test_a_drained_device_keeps_its_counters_and_offers_nothing() -> None:
         node(host)
         for host in (
             fpga.host(),
-            faults.drain_marks(fpga.host(), said(fpga.CARD)),
+            conditions.drain_marks(fpga.host(), said(fpga.CARD)),
         )
     )
     assert after.inventories.keys() == before.inventories.keys()
@@ -182,7 +182,9 @@ def test_a_drained_device_keeps_its_counters_and_offers_nothing() -> None:
 
 
 def test_a_device_with_unknown_marks_is_reserved_and_not_drained() -> None:
-    host = faults.unknown_marks(fpga.host(), "/state/drained: EACCES", True)
+    host = conditions.unknown_marks(
+        fpga.host(), "/state/drained: EACCES", True
+    )
     after = node(host)
     record = after.inventories[names.FPGA_CLASS]
     assert (record.total, record.reserved) == (1, 1)
@@ -194,14 +196,12 @@ def test_a_device_with_unknown_marks_is_reserved_and_not_drained() -> None:
 @st.composite
 def drained_hosts(
     draw: st.DrawFn,
-) -> tuple[model.HostState, faults.Drains]:
+) -> tuple[model.HostState, conditions.Drains]:
     """Draw a host and drains: of its devices, their functions, others."""
     host = draw(strategies.hosts())
     if draw(st.booleans()):
         card, region = fpga.card(), fpga.region(slot=fpga.VF)
-        host = dataclasses.replace(
-            host, devices=(*host.devices, card, region)
-        )
+        host = dataclasses.replace(host, devices=(*host.devices, card, region))
     known = [
         name
         for device in host.devices
@@ -220,16 +220,16 @@ def drained_hosts(
 @settings(deadline=None)
 @given(drained_hosts())
 def test_marks_change_nothing_but_the_word(
-    drawn: tuple[model.HostState, faults.Drains],
+    drawn: tuple[model.HostState, conditions.Drains],
 ) -> None:
     host, drained = drawn
-    marked = faults.drain_marks(host, drained)
+    marked = conditions.drain_marks(host, drained)
     plain = tuple(dataclasses.replace(d, drain="") for d in marked.devices)
     assert plain == host.devices
     assert (marked.unknown, marked.complete) == (host.unknown, host.complete)
     assert {*host.problems} <= {*marked.problems}
-    assert faults.drain_marks(host, {}) == host
-    assert faults.drain_marks(marked, drained) == marked
+    assert conditions.drain_marks(host, {}) == host
+    assert conditions.drain_marks(marked, drained) == marked
     meant = {address_at(host, address) for address in drained}
     assert {d.address for d in marked.devices if d.drain} == {
         d.address for d in host.devices if meant & {d.address, d.parent}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.host.state import drains, quarantine
+from nova_accel.host.state import drains, faults
 from nova_accel.model import names
 from tests.lab import fakehost
 from tests.simulated import (
@@ -36,9 +36,7 @@ def state_dir(tmp_path: pathlib.Path) -> str:
 
 
 @pytest.fixture
-def accel(
-    kernel: fakehost.Controller, state_dir: str
-) -> lifecycle.Lifecycle:
+def accel(kernel: fakehost.Controller, state_dir: str) -> lifecycle.Lifecycle:
     """Return what a nova-compute that has just started holds."""
     return started(kernel, state_dir)
 
@@ -48,7 +46,7 @@ def close(request: pytest.FixtureRequest, state_dir: str) -> Put:
     """Return what takes the first GPU from those that take servers."""
     if request.param == "drained":
         return lambda: drains.Drains(state_dir).put(GPU, "a fan is loud")
-    return lambda: quarantine.Quarantine(state_dir).put(GPU, "ill", None)
+    return lambda: faults.Quarantine(state_dir).put(GPU, "ill", None)
 
 
 @pytest.fixture
@@ -57,7 +55,7 @@ def reopen(state_dir: str) -> Put:
 
     def both() -> None:
         drains.Drains(state_dir).remove([GPU])
-        quarantine.Quarantine(state_dir).heal([GPU])
+        faults.Quarantine(state_dir).heal([GPU])
 
     return both
 

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import errors, model
-from nova_accel.cli import cli
+from nova_accel.cli import commands
 from nova_accel.config import policy
-from nova_accel.discovery import survey
-from nova_accel.host.state import drains, notes, quarantine
+from nova_accel.discovery import change_detection
+from nova_accel.host.state import drains, faults, notes
 from nova_accel.host.sysfs import fs
 from tests import fpga
 from tests.hosts import look
@@ -367,11 +367,11 @@ def drains_by(host: model.HostState) -> dict[str, str]:
 
 def surveyed(
     root: pathlib.Path, drained: drains.Drains
-) -> survey.Survey:
+) -> change_detection.Survey:
     """Return a survey of a host whose kernel counts uevents."""
     (root / "sys/kernel").mkdir(exist_ok=True)
     (root / "sys/kernel/uevent_seqnum").write_text("4711\n")
-    return survey.Survey(
+    return change_detection.Survey(
         fs.Disk(root), look.DRIVERS, policy.Policy(), drained=drained
     )
 
@@ -425,10 +425,10 @@ def test_where_drains_cannot_be_read_they_stay(
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("kind", [drains.Drains, quarantine.Quarantine])
+@pytest.mark.parametrize("kind", [drains.Drains, faults.Quarantine])
 def test_unreadable_marks_are_unknown_and_not_drained(
     tmp_path: pathlib.Path,
-    kind: type[drains.Drains] | type[quarantine.Quarantine],
+    kind: type[drains.Drains] | type[faults.Quarantine],
 ) -> None:
     """Unknown is not absent, whoever could read them before."""
     root = look.make("t4-mdev", tmp_path / "host")
@@ -436,11 +436,11 @@ def test_unreadable_marks_are_unknown_and_not_drained(
     place = pathlib.Path(notes_on[kind].place)
     place.parent.mkdir()
     place.write_text("no directory")
-    one = survey.Survey(
+    one = change_detection.Survey(
         fs.Disk(root),
         look.DRIVERS,
         policy.Policy(),
-        faulted=notes_on.get(quarantine.Quarantine),  # type: ignore[arg-type]
+        faulted=notes_on.get(faults.Quarantine),  # type: ignore[arg-type]
         drained=notes_on.get(drains.Drains),  # type: ignore[arg-type]
     )
     before = one.read()
@@ -471,11 +471,11 @@ def test_the_report_tells_who_is_drained(
     conf.write_text(f"[nova_accel]\nroot = {root}\nstate_dir = {state_dir}\n")
     drained.put(GPU, "a fan is loud")
     arguments = ["inspect", "--config-file", str(conf)]
-    assert cli.main(arguments) == 0
+    assert commands.main(arguments) == 0
     text = capsys.readouterr().out
     assert text.count("\n  drained: a fan is loud\n") == 1
     assert f"{GPU}: is drained" in text
-    assert cli.main([*arguments, "--json"]) == 0
+    assert commands.main([*arguments, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["devices"]
     assert [d.get("drain") for d in told] == ["a fan is loud", None]
     assert not any("fault" in device for device in told)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nova_accel import errors
-from nova_accel.host.execute import execute
+from nova_accel.host.execute import action_executor
 from nova_accel.model import actions
 from tests import examples
 from tests.lab import fakehost
@@ -26,8 +26,8 @@ UUIDS = [f"83c32df7-d52e-4ec1-9668-1f3c7e4df1{n:02}" for n in range(30)]
 pytestmark = pytest.mark.usefixtures("own_rights")
 
 
-def executor(root: Path) -> execute.Executor:
-    return execute.Executor(str(root))
+def executor(root: Path) -> action_executor.Executor:
+    return action_executor.Executor(str(root))
 
 
 def create(

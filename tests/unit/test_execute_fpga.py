@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.host.execute import execute
+from nova_accel.host.execute import action_executor
 from nova_accel.model import actions
 from tests.executing import executor, failure, read
 from tests.lab import fakehost
@@ -133,7 +133,7 @@ def test_what_goes_wrong_halfway_is_told_of_the_region(
 def test_what_hangs_is_left_alone(
     kernel: fakehost.Controller, tmp_path: Path
 ) -> None:
-    on_host = execute.Executor(str(kernel.root), program_s=0.5)
+    on_host = action_executor.Executor(str(kernel.root), program_s=0.5)
     with pytest.raises(errors.ProgrammingError) as caught:
         on_host.apply(load(tmp_path, "HANG"))
     assert caught.value.number == errno.ETIMEDOUT

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors
-from nova_accel.host.execute import execute
+from nova_accel.host.execute import action_executor
 from nova_accel.model import actions
 from tests.lab import fakehost
 
@@ -77,7 +77,7 @@ def test_whatever_libvirt_does_the_mdev_is_made_and_removed_once(
     kernel: fakehost.Controller, way: Way
 ) -> None:
     libvirt = Libvirt(kernel.root, way)
-    on_host = execute.Executor(str(kernel.root), libvirt)
+    on_host = action_executor.Executor(str(kernel.root), libvirt)
     assert [on_host.apply(CREATE) for _ in range(2)] == [True, False]
     assert kernel.mdevs()[UUID]["type"] == "mtty-1"
     undo = CREATE.undo()
@@ -97,7 +97,9 @@ def test_a_refusal_has_the_kernel_s_number(
     kernel.fail(
         "class/mdev_bus/mtty/mdev_supported_types/mtty-1/create", "ENOSPC"
     )
-    on_host = execute.Executor(str(kernel.root), Libvirt(kernel.root, way))
+    on_host = action_executor.Executor(
+        str(kernel.root), Libvirt(kernel.root, way)
+    )
     with pytest.raises(errors.ActionError) as caught:
         on_host.apply(CREATE)
     assert caught.value.number == errno.ENOSPC
@@ -106,7 +108,7 @@ def test_a_refusal_has_the_kernel_s_number(
 def test_what_libvirt_says_but_did_not_do_is_an_error(
     kernel: fakehost.Controller,
 ) -> None:
-    on_host = execute.Executor(
+    on_host = action_executor.Executor(
         str(kernel.root), Libvirt(kernel.root, does_nothing)
     )
     with pytest.raises(errors.ActionError, match="no change"):
@@ -132,7 +134,9 @@ def test_what_libvirt_does_while_the_kernel_is_asked_is_ours(
         threading.Thread(target=later).start()
         return False
 
-    on_host = execute.Executor(str(kernel.root), Libvirt(kernel.root, goes_on))
+    on_host = action_executor.Executor(
+        str(kernel.root), Libvirt(kernel.root, goes_on)
+    )
     assert on_host.apply(CREATE)
     assert set(kernel.mdevs()) == {UUID}
     assert on_host.apply(CREATE.undo())
@@ -142,7 +146,7 @@ def test_other_actions_do_not_go_through_libvirt(
     kernel: fakehost.Controller,
 ) -> None:
     libvirt = Libvirt(kernel.root, breaks)
-    on_host = execute.Executor(str(kernel.root), libvirt)
+    on_host = action_executor.Executor(str(kernel.root), libvirt)
     on_host.apply(
         actions.BindDriver(function="0000:3b:00.0", driver="vfio-pci")
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.host.execute import execute, mends
+from nova_accel.host.execute import action_executor, hints
 from nova_accel.model import actions
 from tests.executing import executor, failure
 
@@ -204,7 +204,7 @@ def test_a_tool_that_hangs(tmp_path: Path) -> None:
     """The region shows the function, but who knows what else is in it."""
     shown = intel(tmp_path)
     script(tmp_path, f"echo {NEW} > {shown}; sleep 600")
-    on_host = execute.Executor(str(tmp_path), program_s=0.5)
+    on_host = action_executor.Executor(str(tmp_path), program_s=0.5)
     with pytest.raises(errors.ProgrammingError) as caught:
         on_host.apply(load(tmp_path))
     assert caught.value.number == errno.ETIMEDOUT
@@ -217,7 +217,9 @@ def test_a_card_that_vanishes(
     intel(tmp_path)
     script(tmp_path, f"mv {functions(tmp_path) / CARD} {tmp_path}/away")
     # half a minute is long
-    monkeypatch.setattr("nova_accel.host.execute.loading._UNREAD_BY_TOOL", 5)
+    monkeypatch.setattr(
+        "nova_accel.host.execute.program_fpga._UNREAD_BY_TOOL", 5
+    )
     text = fault(tmp_path, load(tmp_path))
     assert "can't be read, or is gone" in text
 
@@ -249,7 +251,7 @@ def test_a_function_that_the_host_works_with_keeps_the_card_as_it_is(
     action = dataclasses.replace(load(tmp_path), dependents=(VF,))
     bind(tmp_path, VF, "virtio-pci")
     error = refusal(tmp_path, action)
-    assert (error.number, error.mend) == (errno.EBUSY, mends.WITH_HOST)
+    assert (error.number, error.mend) == (errno.EBUSY, hints.WITH_HOST)
     assert VF in error.detail
     assert runs(tmp_path) == 0
     bind(tmp_path, VF, "dfl-pci")
@@ -302,8 +304,8 @@ def test_a_tool_that_is_missing(tmp_path: Path) -> None:
 def test_there_is_something_to_do_about_each_refusal() -> None:
     bitstream = load_nothing()
     for number in (0, *errno.errorcode):
-        assert mends.mend(bitstream, number)
-    assert "vGPU" not in mends.mend(bitstream, errno.EBUSY)
+        assert hints.mend(bitstream, number)
+    assert "vGPU" not in hints.mend(bitstream, errno.EBUSY)
 
 
 def load_nothing() -> actions.ProgramRegion:

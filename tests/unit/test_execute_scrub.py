@@ -10,7 +10,7 @@ import pytest
 
 from nova_accel import errors
 from nova_accel.claims import scrub
-from nova_accel.host.execute import functions, privileged
+from nova_accel.host.execute import privileged, reset_checks
 from nova_accel.model import actions
 from tests import executing
 from tests.executing import CARD, FLEX, FLEX_VF, executor, failure, path_of
@@ -35,9 +35,7 @@ def reset(function: str = CARD) -> actions.ResetFunction:
     return actions.ResetFunction(function=function)
 
 
-def run(
-    command: str = COMMAND, function: str = CARD
-) -> actions.RunScrub:
+def run(command: str = COMMAND, function: str = CARD) -> actions.RunScrub:
     return actions.RunScrub(command=command, function=function)
 
 
@@ -77,7 +75,7 @@ def test_a_refused_reset_is_a_failure_though_it_answers(
     kernel.fail(path_of(CARD, "reset"), name)
     error = failure(kernel.root, reset())
     assert error.number == getattr(errno, name)
-    assert functions.answers(str(kernel.root), CARD)
+    assert reset_checks.answers(str(kernel.root), CARD)
 
 
 def test_a_function_that_does_not_come_back(
@@ -111,14 +109,14 @@ def test_what_is_gone_or_cannot_be_read_does_not_answer(
     kernel.fail(path_of(FLEX, "config"), "EIO", on="read")
     kernel.unplug(CARD)
     for address in (FLEX, CARD, "../x"):
-        assert not functions.answers(root, address)
+        assert not reset_checks.answers(root, address)
     error = failure(kernel.root, reset())
     assert error.number == errno.ENOENT
-    assert functions.read(root, CARD) is None
-    assert functions.ids(root, CARD) == ("", "")
+    assert reset_checks.read(root, CARD) is None
+    assert reset_checks.ids(root, CARD) == ("", "")
     kernel.fail(f"bus/pci/devices/{FLEX}", "EIO", on="list")
     with pytest.raises(errors.UnreadableError):
-        functions.read(root, FLEX)
+        reset_checks.read(root, FLEX)
 
 
 def test_a_card_with_vfs_is_not_reset(kernel: fakehost.Controller) -> None:
@@ -130,7 +128,7 @@ def test_a_card_with_vfs_is_not_reset(kernel: fakehost.Controller) -> None:
 def test_a_reset_that_fails_gives_the_driver_back(
     kernel: fakehost.Controller,
 ) -> None:
-    (found,) = filter(None, [functions.read(str(kernel.root), CARD)])
+    (found,) = filter(None, [reset_checks.read(str(kernel.root), CARD)])
     assert (found.driver, found.is_resettable) == ("nouveau", True)
     before = executing.state(kernel)
     kernel.fail(path_of(CARD, "reset"), "ENOTTY")
@@ -147,7 +145,7 @@ def test_a_driver_for_guests_is_none_of_the_host(
         actions.BindDriver(function=CARD, driver="vfio-pci")
     )
     kernel.vanish(path_of(CARD, "reset"))
-    assert functions.read(str(kernel.root), CARD) == scrub.Function(
+    assert reset_checks.read(str(kernel.root), CARD) == scrub.Function(
         address=CARD, driver="", is_resettable=False
     )
 
@@ -165,10 +163,8 @@ def test_who_can_be_reset(
     (place / "reset").touch()
     if methods is not None:
         (place / "reset_method").write_text(methods)
-    found = functions.read(str(tmp_path), CARD)
-    assert found == scrub.Function(
-        address=CARD, is_resettable=is_resettable
-    )
+    found = reset_checks.read(str(tmp_path), CARD)
+    assert found == scrub.Function(address=CARD, is_resettable=is_resettable)
 
 
 def test_who_has_it_must_be_known(tmp_path: Path) -> None:
@@ -176,7 +172,7 @@ def test_who_has_it_must_be_known(tmp_path: Path) -> None:
     place.mkdir(parents=True)
     (place / "driver").write_text("no link")
     with pytest.raises(errors.UnreadableError):
-        functions.read(str(tmp_path), CARD)
+        reset_checks.read(str(tmp_path), CARD)
 
 
 # -- the command ------------------------------------------------------------
@@ -267,9 +263,7 @@ def test_a_command_that_is_not_there(kernel: fakehost.Controller) -> None:
 
 
 @pytest.mark.parametrize("command", ["wipe", "/opt/../wipe", "/opt/wipe -a"])
-def test_what_is_no_command(
-    kernel: fakehost.Controller, command: str
-) -> None:
+def test_what_is_no_command(kernel: fakehost.Controller, command: str) -> None:
     with pytest.raises(errors.MalformedError):
         privileged.run_scrub(str(kernel.root), command, CARD)
 

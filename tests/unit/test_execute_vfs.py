@@ -108,9 +108,7 @@ def test_the_host_s_drivers_take_vfs_only_where_they_may(
 def test_a_refused_count_leaves_probing_as_it_was(
     kernel: fakehost.Controller,
 ) -> None:
-    error = failure(
-        kernel.root, dataclasses.replace(vfs(40), is_probed=False)
-    )
+    error = failure(kernel.root, dataclasses.replace(vfs(40), is_probed=False))
     assert error.number == errno.ERANGE
     assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "1"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors
-from nova_accel.host.execute import mends
+from nova_accel.host.execute import hints
 from nova_accel.model import actions
 from tests import executing
 from tests.executing import (
@@ -140,8 +140,8 @@ def test_a_refused_type_says_what_to_do(
 def test_eperm_of_an_mdev_is_about_rights_of_a_vf_about_its_vgpu() -> None:
     """The same number means two things."""
     mdev = actions.CreateMdev(parent="mtty", type_id="mtty-1", uuid=UUID)
-    assert "capabilities" in mends.mend(mdev, errno.EPERM)
-    assert "capabilities" not in mends.mend(typed(), errno.EPERM)
+    assert "capabilities" in hints.mend(mdev, errno.EPERM)
+    assert "capabilities" not in hints.mend(typed(), errno.EPERM)
 
 
 def test_who_loses_a_race_for_the_same_type_changes_nothing(

@@ -7,7 +7,7 @@ them is wrong.
 
 import pytest
 
-from nova_accel.catalog import known, profiles
+from nova_accel.catalog import loader, mdev_names
 from tests.lab.fakehost.technologies import nvidia_instances, nvidia_types
 
 TYPES = [
@@ -23,7 +23,7 @@ TYPES = [
 def test_a_type_is_what_the_catalogue_says(
     key: str, kind: nvidia_types.VgpuType
 ) -> None:
-    listed = known.load().find(profiles.strip_brand(kind.name))
+    listed = loader.load().find(mdev_names.strip_brand(kind.name))
     assert listed is not None
     assert listed.gpu == key
     assert listed.framebuffer_mb == kind.framebuffer
@@ -39,7 +39,7 @@ def test_a_type_is_what_the_catalogue_says(
 
 @pytest.mark.parametrize("key", sorted(nvidia_types.MODELS))
 def test_instances_are_what_the_catalogue_says(key: str) -> None:
-    gpu = known.load().gpu(key)
+    gpu = loader.load().gpu(key)
     assert gpu is not None
     listed = {
         kind.name: (kind.size, kind.slices, kind.starts, kind.limit)

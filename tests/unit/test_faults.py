@@ -9,11 +9,11 @@ import tempfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova_accel.cli import report
+from nova_accel.cli import inspect_output
 from nova_accel.config import policy
-from nova_accel.discovery import capture, discovery
-from nova_accel.host.sysfs import sysfs
-from nova_accel.inventory import inventory
+from nova_accel.discovery import capture, scan
+from nova_accel.host.sysfs import host_reader
+from nova_accel.inventory import tree_builder
 from tests import examples, strategies
 from tests.hosts import build, look
 
@@ -57,15 +57,15 @@ def test_a_broken_host_is_reported_and_captured_whole(
             with contextlib.suppress(OSError, RuntimeError):
                 place = known[int(share * len(known))]
                 build.break_path(root, place, fault)
-        host = sysfs.HostReader(root)
-        state = discovery.read(host, look.DRIVERS, allowed)
+        host = host_reader.HostReader(root)
+        state = scan.read(host, look.DRIVERS, allowed)
         assert not [p for p in state.problems if "wrote" in p.reason]
-        tree = inventory.build_tree(strategies.ROOT, state, allowed)
-        assert report.as_text(state, tree, report.Use())
+        tree = tree_builder.build_tree(strategies.ROOT, state, allowed)
+        assert inspect_output.as_text(state, tree, inspect_output.Use())
         for node in tree.nodes:
             for record in node.inventories.values():
                 assert 0 <= record.reserved <= record.total
         archive = os.path.join(directory, "host.tar.gz")
         capture.save(host, archive, {"format": capture.FORMAT})
-        again = sysfs.HostReader(source=capture.load(archive)[0])
-        assert discovery.read(again, look.DRIVERS, allowed) == state
+        again = host_reader.HostReader(source=capture.load(archive)[0])
+        assert scan.read(again, look.DRIVERS, allowed) == state

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import pytest
 
 from filters import request
-from filters.fit import facts
+from filters.fit import fact_reader
 
 pytest.importorskip("nova", reason="the scheduler's seam needs Nova")
 
@@ -18,7 +18,7 @@ from nova.scheduler.client import report
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from filters import accelerator_filter
-from filters.placement import accelerator_placement
+from filters.placement import report_client
 
 objects.register_all()
 
@@ -57,7 +57,7 @@ def host(name: str = "labvm", candidates: int = 1) -> Any:
 
 
 def unreachable(path: str) -> NoReturn:
-    raise facts.FactsError(path, "ConnectFailure")
+    raise fact_reader.FactsError(path, "ConnectFailure")
 
 
 class Asked(AssertionError):
@@ -94,9 +94,7 @@ def test_requests_that_are_not_ours_pass_and_nothing_is_asked(
     ours = accelerator_filter.AcceleratorFilter(forbidden)
     several = [host("a", 2), host("b", 0)]
 
-    assert (
-        ours.filter_all(several, spec(extra_specs, hints=hints)) is several
-    )
+    assert ours.filter_all(several, spec(extra_specs, hints=hints)) is several
 
 
 @pytest.mark.usefixtures("request_filters")
@@ -117,7 +115,7 @@ def test_a_host_without_candidates_is_not_judged() -> None:
 
 @pytest.mark.usefixtures("request_filters")
 def test_when_placement_is_down_all_pass_unchanged_and_it_is_logged(
-    caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     ours = accelerator_filter.AcceleratorFilter(unreachable)
     labvm, asks = host(candidates=2), spec(MTTY)
@@ -144,7 +142,7 @@ def test_an_answer_of_another_shape_passes_unchanged() -> None:
 
 
 def test_a_request_s_memory_goes_with_its_spec() -> None:
-    memories = facts.Memories()
+    memories = fact_reader.Memories()
     wanted = request.parse_request(MTTY)
     first, second = spec(MTTY), spec(MTTY)
 
@@ -159,7 +157,7 @@ def test_a_request_s_memory_goes_with_its_spec() -> None:
 
 
 def test_the_request_filter_is_added_once(
-    request_filters: list[object]
+    request_filters: list[object],
 ) -> None:
     before = len(request_filters)
 
@@ -167,9 +165,7 @@ def test_the_request_filter_is_added_once(
     accelerator_filter.AcceleratorFilter()
 
     assert len(request_filters) == before + 1
-    assert (
-        request_filters[-1] is accelerator_filter.refuse_hopeless_request
-    )
+    assert request_filters[-1] is accelerator_filter.refuse_hopeless_request
 
 
 def test_a_request_without_accelerators_is_not_looked_at(
@@ -210,12 +206,12 @@ def test_placement_down_beforehand_lets_nova_decide(
 
 
 def test_whatever_nova_s_client_raises_is_one_error(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(report, "report_client_singleton", no_catalog)
 
-    with pytest.raises(facts.FactsError, match="no catalog"):
-        accelerator_placement.placement_getter()("/resource_providers")
+    with pytest.raises(fact_reader.FactsError, match="no catalog"):
+        report_client.placement_getter()("/resource_providers")
 
 
 def test_credentials_in_a_client_s_words_are_left_out(
@@ -228,6 +224,8 @@ def test_credentials_in_a_client_s_words_are_left_out(
 
     monkeypatch.setattr(report, "report_client_singleton", unreachable)
 
-    with pytest.raises(facts.FactsError, match="//placement:1") as caught:
-        accelerator_placement.placement_getter()("/resource_providers")
+    with pytest.raises(
+        fact_reader.FactsError, match="//placement:1"
+    ) as caught:
+        report_client.placement_getter()("/resource_providers")
     assert "secret" not in str(caught.value)

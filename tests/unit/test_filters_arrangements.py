@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from filters import offered
-from filters.fit import arrangements
+from filters import provider_facts
+from filters.fit import vgpu_feasibility
 from nova_accel import model
 from tests import scheduled
 from tests.scheduled import CARDS, KNOWN, card
@@ -24,7 +24,7 @@ EQUAL, MIXED, MIG = (
 
 
 def has_room(
-    facts: offered.ProviderFacts, *more: str, gpu: str = "L40S"
+    facts: provider_facts.ProviderFacts, *more: str, gpu: str = "L40S"
 ) -> bool:
     shape = CARDS.shape(facts, gpu)
     assert shape is not None
@@ -190,9 +190,7 @@ def test_one_consumer_s_several_vgpus_may_be_of_several_sizes() -> None:
     assert has_room(card("c", both), "L40S-16Q")
 
 
-def test_a_region_whose_length_nobody_tells_ends_with_the_last_start() -> (
-    None
-):
+def test_a_region_whose_length_nobody_tells_ends_with_the_last_start() -> None:
     profile = model.Profile(
         name="P", trait="T", charges={}, available=1, span=4, starts=(0, 4)
     )
@@ -211,5 +209,5 @@ def test_a_region_whose_length_nobody_tells_ends_with_the_last_start() -> (
         geometry=model.Geometry(layout=MIXED),
     )
 
-    assert arrangements.is_possible(device, {"P": 2})
-    assert not arrangements.is_possible(device, {"P": 3})
+    assert vgpu_feasibility.is_possible(device, {"P": 2})
+    assert not vgpu_feasibility.is_possible(device, {"P": 3})

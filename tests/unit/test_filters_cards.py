@@ -8,11 +8,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from filters import offered
-from filters.fit import cards
+from filters import provider_facts
+from filters.fit import vgpu_geometry
 from nova_accel import model
-from nova_accel.geometry import occupancy, packing
-from nova_accel.host.nvml import nvml
+from nova_accel.geometry import device_capacity, occupancy
+from nova_accel.host.nvml import gpu_reader
 from nova_accel.model import names
 from tests import scheduled
 from tests.hosts import build, look
@@ -25,14 +25,16 @@ EQUAL, MIXED, MIG = (
 )
 
 
-def shape_of(facts: offered.ProviderFacts, gpu: str = "L40S") -> cards.Shape:
+def shape_of(
+    facts: provider_facts.ProviderFacts, gpu: str = "L40S"
+) -> vgpu_geometry.Shape:
     found = CARDS.shape(facts, gpu)
     assert found is not None
     return found
 
 
 def has_room(
-    facts: offered.ProviderFacts, *more: str, gpu: str = "L40S"
+    facts: provider_facts.ProviderFacts, *more: str, gpu: str = "L40S"
 ) -> bool:
     return CARDS.has_room(
         shape_of(facts, gpu), tuple(sorted(Counter(more).items()))
@@ -89,7 +91,7 @@ H200 = "H200-7C"
 MOST_H200 = 20
 
 
-def h200(count: int, starts: Iterable[int]) -> offered.ProviderFacts:
+def h200(count: int, starts: Iterable[int]) -> provider_facts.ProviderFacts:
     """Return a card with so many vGPUs, of which some starts are reported."""
     suffix = scheduled.trait(H200).removeprefix(names.CUSTOM)
     return card(
@@ -216,7 +218,7 @@ def test_what_stands_on_a_card_in_words() -> None:
         ),
         (mig, "1 of 20480 MB, 2 of 5120 MB"),
     ]:
-        assert cards.described(shape_of(facts, "A100")) == words
+        assert vgpu_geometry.described(shape_of(facts, "A100")) == words
 
 
 # -- what is lost, against the cards that hosts really have -----------------
@@ -235,13 +237,13 @@ def real_card(name: str, root: pathlib.Path) -> model.Device:
         for parent in description["parents"]:
             # Of drivers newer than this host's.
             parent["types"].append(["9", "GRID A100-1-10C", 0, [10240, 4]])
-        told = nvml.GpuFacts(address=A100, is_mig=True, kinds=gpu.kinds)
+        told = gpu_reader.GpuFacts(address=A100, is_mig=True, kinds=gpu.kinds)
         spec = ['{"vendor_id": "10de", "mig_instances": "dynamic"}']
         state = look.read(build.build(description, root), spec, [told])
         return look.device(state, A100)
     if name == "T4":
         return look.device(look.read(look.make("t4-mdev", root)), T4)
-    told = nvml.GpuFacts(
+    told = gpu_reader.GpuFacts(
         address=L40S, is_mig=False, is_mixed=name == "L40S mixed"
     )
     host = look.make("l40s-vendor-vfio", root)
@@ -269,9 +271,7 @@ def roomy(device: model.Device) -> model.Device:
     )
 
 
-def stood(
-    device: model.Device, wanted: Iterable[str]
-) -> model.Device | None:
+def stood(device: model.Device, wanted: Iterable[str]) -> model.Device | None:
     """Return a device with profiles on it, the largest one made first."""
 
     def largest_first(name: str) -> tuple[int, str]:
@@ -280,16 +280,16 @@ def stood(
         return -profile.size, name
 
     for name in sorted(wanted, key=largest_first):
-        choice = packing.choose(device, name)
+        choice = device_capacity.choose(device, name)
         if choice is None:
             return None
-        device = packing.assume(device, name, choice)
+        device = device_capacity.assume(device, name, choice)
     return device
 
 
 def by_size(device: model.Device) -> dict[int, int]:
     """Return how many more of each size a device can make."""
-    left = packing.remaining(device)
+    left = device_capacity.remaining(device)
     found: dict[int, int] = {}
     for profile in device.profiles:
         most = max(found.get(profile.size, 0), left[profile.name])
@@ -297,17 +297,19 @@ def by_size(device: model.Device) -> dict[int, int]:
     return found
 
 
-def told(device: model.Device, held: Iterable[str]) -> offered.ProviderFacts:
+def told(
+    device: model.Device, held: Iterable[str]
+) -> provider_facts.ProviderFacts:
     """Return what Placement is told of a device that holds profiles."""
     usages = []
     for name in held:
         profile = device.profile(name)
         assert profile is not None
         usages.append(profile.charges)
-    return offered.ProviderFacts(
+    return provider_facts.ProviderFacts(
         uuid="c",
         stock={
-            name: offered.Stock(
+            name: provider_facts.Stock(
                 capacity=total, used=sum(u.get(name, 0) for u in usages)
             )
             for name, total in device.counters.items()

@@ -11,7 +11,7 @@ from nova.objects import base, fields
 from nova.scheduler import host_manager
 from oslo_utils.fixture import uuidsentinel as uuids
 
-from filters.fit import accelerator_cells, numa
+from filters.fit import numa, numa_cells
 
 objects.register_all()
 
@@ -92,7 +92,7 @@ def spec(*cells: Any, vcpus: int = 1, memory_mb: int = 256) -> Any:
 
 
 def read(state: Any, asks: Any) -> numa.Cells:
-    return accelerator_cells.read_cells(state, asks, CANDIDATE)
+    return numa_cells.read_cells(state, asks, CANDIDATE)
 
 
 @pytest.mark.parametrize("cells", [(), (cell(0),)])
@@ -115,16 +115,12 @@ def test_a_guest_without_topology_runs_where_there_is_room() -> None:
     assert not read(host(cell(0), cell(1)), spec(memory_mb=1025)).roomy
 
 
-@pytest.mark.parametrize(
-    ("busy", "chosen"), [(None, 0), (0, 1), (1, 0)]
-)
+@pytest.mark.parametrize(("busy", "chosen"), [(None, 0), (0, 1), (1, 0)])
 @pytest.mark.parametrize("guest", [guest_cell(0, 2), pinned(0, 0, 1)])
 def test_nova_chooses_the_cell_of_a_guest_with_one(
     guest: Any, busy: int | None, chosen: int
 ) -> None:
-    cells = [
-        cell(n, memory_usage=800 if n == busy else 0) for n in (0, 1)
-    ]
+    cells = [cell(n, memory_usage=800 if n == busy else 0) for n in (0, 1)]
     asks = spec(guest, vcpus=2)
 
     assert read(host(*cells), asks) == numa.Cells(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
 
-from filters import offered, request
-from filters.explain import explain
+from filters import provider_facts, request
+from filters.explain import no_candidates
 
 SPECS = {
     "resources_A:VGPU": "1",
@@ -18,12 +18,12 @@ ROOM = 255 - 45
 
 def card(
     uuid: str, vgpu: tuple[int, int], memory: tuple[int, int], *traits: str
-) -> offered.ProviderFacts:
-    return offered.ProviderFacts(
+) -> provider_facts.ProviderFacts:
+    return provider_facts.ProviderFacts(
         uuid=uuid,
         stock={
-            "VGPU": offered.Stock(capacity=vgpu[0], used=vgpu[1]),
-            "CUSTOM_GPU_MEMORY_MB": offered.Stock(
+            "VGPU": provider_facts.Stock(capacity=vgpu[0], used=vgpu[1]),
+            "CUSTOM_GPU_MEMORY_MB": provider_facts.Stock(
                 capacity=memory[0], used=memory[1]
             ),
         },
@@ -31,14 +31,16 @@ def card(
     )
 
 
-def describe(*providers: offered.ProviderFacts) -> explain.Refusal:
+def describe(
+    *providers: provider_facts.ProviderFacts,
+) -> no_candidates.Refusal:
     names = {"u1": "host1_accel_1", "u2": "host2_accel_1"}
-    return explain.describe(GROUP, providers, names)
+    return no_candidates.describe(GROUP, providers, names)
 
 
 def test_nobody_has_the_class() -> None:
-    root = offered.ProviderFacts(
-        uuid="root", stock={"VCPU": offered.Stock(capacity=8, used=0)}
+    root = provider_facts.ProviderFacts(
+        uuid="root", stock={"VCPU": provider_facts.Stock(capacity=8, used=0)}
     )
 
     refusal = describe(root)
@@ -81,8 +83,7 @@ def test_all_that_offer_it_are_full() -> None:
         " CUSTOM_VGPU_X, not CUSTOM_ACCELERATOR_DRAINED"
     )
     assert refusal.details[:2] == (
-        "CUSTOM_GPU_MEMORY_MB 32768 of 32768 left on 1;"
-        " VGPU 0 of 4 left on 1",
+        "CUSTOM_GPU_MEMORY_MB 32768 of 32768 left on 1; VGPU 0 of 4 left on 1",
         "host1_accel_1: VGPU 0 of 4 left, 1 needed,"
         " CUSTOM_GPU_MEMORY_MB 32768 of 32768 left",
     )
@@ -90,9 +91,9 @@ def test_all_that_offer_it_are_full() -> None:
 
 
 def test_a_forbidden_trait_and_a_missing_class_are_named() -> None:
-    bare = offered.ProviderFacts(
+    bare = provider_facts.ProviderFacts(
         uuid="u2",
-        stock={"VGPU": offered.Stock(capacity=4, used=0)},
+        stock={"VGPU": provider_facts.Stock(capacity=4, used=0)},
         traits=frozenset({"CUSTOM_VGPU_X"}),
     )
     refusal = describe(
@@ -133,7 +134,7 @@ def test_a_pinned_device_is_not_named_to_the_server_s_owner() -> None:
     pin = "CUSTOM_DEVICE_AT_HOST1_0000_65_00_0"
     group = dataclasses.replace(GROUP, required=GROUP.required | {pin})
 
-    refusal = explain.describe(
+    refusal = no_candidates.describe(
         group, [card("u1", (4, 4), (32768, 32768), "CUSTOM_VGPU_X")], {}
     )
 
@@ -143,9 +144,7 @@ def test_a_pinned_device_is_not_named_to_the_server_s_owner() -> None:
 
 
 def test_a_large_cloud_does_not_flood_the_log() -> None:
-    refusal = describe(
-        *(card(f"u{n:03}", (1, 1), (1, 1)) for n in range(100))
-    )
+    refusal = describe(*(card(f"u{n:03}", (1, 1), (1, 1)) for n in range(100)))
 
     assert len(refusal.details) == 22
     assert refusal.details[-1] == "and 80 more"
@@ -154,5 +153,8 @@ def test_a_large_cloud_does_not_flood_the_log() -> None:
 def test_of_many_reasons_the_first_ones_are_told() -> None:
     said = [f"card{n}" for n in range(30)]
 
-    assert explain.first([*said, *said], 24) == [*said[:24], "and 6 more"]
-    assert explain.first(["a", "b", "a"], 2) == ["a", "b"]
+    assert no_candidates.first([*said, *said], 24) == [
+        *said[:24],
+        "and 6 more",
+    ]
+    assert no_candidates.first(["a", "b", "a"], 2) == ["a", "b"]

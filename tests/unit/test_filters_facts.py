@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from filters import offered, request
-from filters.fit import facts
-from filters.placement import answers, cache
+from filters import provider_facts, request
+from filters.fit import fact_reader
+from filters.placement import generation_cache, responses
 from nova_accel.model import names
 from tests import told
 
@@ -21,13 +21,13 @@ def test_before_the_first_host_reports_nothing_of_ours_is_offered() -> None:
     """Placement refuses a trait that nobody ever reported."""
 
     def get(path: str) -> Any:
-        raise facts.FactsError(
+        raise fact_reader.FactsError(
             path,
             'HTTP 400: {"errors": [{"detail": "No such trait(s):'
             ' CUSTOM_OWNER_NOVA_ACCEL."}]}',
         )
 
-    assert answers.fetch_offers(get, GROUP) == {}
+    assert responses.fetch_offers(get, GROUP) == {}
 
 
 @pytest.mark.parametrize(
@@ -35,15 +35,15 @@ def test_before_the_first_host_reports_nothing_of_ours_is_offered() -> None:
 )
 def test_another_failure_stays_unknown(reason: str) -> None:
     def get(path: str) -> Any:
-        raise facts.FactsError(path, reason)
+        raise fact_reader.FactsError(path, reason)
 
-    with pytest.raises(facts.FactsError):
-        answers.fetch_offers(get, GROUP)
+    with pytest.raises(fact_reader.FactsError):
+        responses.fetch_offers(get, GROUP)
 
 
 # -- malformed answers --------------------------------------------------------
 
-CARD = offered.ProviderFacts(uuid="card", stock={})
+CARD = provider_facts.ProviderFacts(uuid="card", stock={})
 
 
 @pytest.mark.parametrize("amount", [float("inf"), "eight", None, [1]])
@@ -66,8 +66,8 @@ def test_a_provider_with_a_malformed_amount_is_not_known(
         "allocations": {"server": {"resources": {"VGPU": amount}}},
     }
 
-    with pytest.raises(facts.FactsError):
-        answers.fetch_provider(
+    with pytest.raises(fact_reader.FactsError):
+        responses.fetch_provider(
             lambda path: {**answer, part: malformed[part]}, CARD
         )
 
@@ -84,8 +84,8 @@ def test_a_bulk_read_with_a_malformed_amount_is_an_error(
         "root_provider_uuid": "root",
     }
 
-    with pytest.raises(facts.FactsError):
-        answers.fetch_offers(
+    with pytest.raises(fact_reader.FactsError):
+        responses.fetch_offers(
             lambda _: {"provider_summaries": {"card": summary}}, GROUP
         )
 
@@ -96,8 +96,8 @@ def test_a_server_with_a_malformed_amount_is_not_known(
 ) -> None:
     answer = {"allocations": {"card": {"resources": {"VGPU": amount}}}}
 
-    with pytest.raises(facts.FactsError):
-        answers.fetch_taken(lambda _: answer, "server")
+    with pytest.raises(fact_reader.FactsError):
+        responses.fetch_taken(lambda _: answer, "server")
 
 
 # -- how often ----------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_a_server_with_a_malformed_amount_is_not_known(
 
 def test_a_few_cards_are_read_one_by_one_and_then_remembered() -> None:
     book = told.Book(2)
-    reader = facts.Reader(book.get)
+    reader = fact_reader.Reader(book.get)
 
     first = told.ask(reader, book.providers).facts
     assert book.calls() == [told.LISTING, *told.CARD * 2]
@@ -115,7 +115,7 @@ def test_a_few_cards_are_read_one_by_one_and_then_remembered() -> None:
 
 def test_many_cards_are_read_in_one_call() -> None:
     book = told.Book(40)
-    reader = facts.Reader(book.get)
+    reader = fact_reader.Reader(book.get)
 
     first = told.ask(reader, book.providers).facts
     assert book.calls() == [told.LISTING, told.BULK]
@@ -130,7 +130,7 @@ def test_many_cards_are_read_in_one_call() -> None:
 def test_of_one_host_only_its_tree_is_listed() -> None:
     book = told.Book(40)
 
-    told.ask(facts.Reader(book.get), ["card03"] * 2)
+    told.ask(fact_reader.Reader(book.get), ["card03"] * 2)
 
     assert "in_tree=card03" in book.asked[0]
 
@@ -150,7 +150,7 @@ def test_without_a_choice_only_a_policy_or_a_vgpu_needs_facts(
 ) -> None:
     book = told.Book(3)
 
-    told.ask(facts.Reader(book.get), book.providers, specs, each=1)
+    told.ask(fact_reader.Reader(book.get), book.providers, specs, each=1)
 
     assert book.calls()[:1] == calls
 
@@ -166,7 +166,7 @@ def test_what_different_groups_have_in_common_is_listed() -> None:
         "trait_B:CUSTOM_OLD": "forbidden",
     }
 
-    told.ask(facts.Reader(book.get), book.providers, wanted)
+    told.ask(fact_reader.Reader(book.get), book.providers, wanted)
 
     assert book.asked[0] == (
         "/resource_providers?resources=VGPU:1"
@@ -178,7 +178,7 @@ def test_the_classes_of_a_group_without_suffix_may_be_two_cards() -> None:
     book = told.Book(4)
     wanted = {"resources:VGPU": "2", "resources:CUSTOM_GPU_MEMORY_MB": "8"}
 
-    told.ask(facts.Reader(book.get), book.providers, wanted)
+    told.ask(fact_reader.Reader(book.get), book.providers, wanted)
 
     assert book.asked[0] == (
         "/resource_providers?required=CUSTOM_OWNER_NOVA_ACCEL"
@@ -191,7 +191,7 @@ def test_cards_of_others_are_looked_at_once(count: int) -> None:
     others = [f"card{number}" for number in range(50, 50 + count)]
     for uuid in others:
         book.add(uuid, owned=False)
-    reader = facts.Reader(book.get)
+    reader = fact_reader.Reader(book.get)
 
     told.ask(reader, others)
     book.calls()
@@ -204,7 +204,7 @@ def test_cards_of_others_are_looked_at_once(count: int) -> None:
 
 def test_the_cache_forgets_who_was_not_asked_for_longest() -> None:
     book = told.Book(4)
-    reader = facts.Reader(book.get, cache.Cache(3))
+    reader = fact_reader.Reader(book.get, generation_cache.Cache(3))
 
     told.ask(reader, ["card00", "card01"])
     told.ask(reader, ["card02", "card00"])
@@ -219,14 +219,14 @@ def test_the_cache_forgets_who_was_not_asked_for_longest() -> None:
 
 def test_a_provider_made_again_is_read_again_after_a_while() -> None:
     book, now = told.Book(2), [0.0]
-    reader = facts.Reader(
-        book.get, cache.Cache(clock=lambda: now[0])
+    reader = fact_reader.Reader(
+        book.get, generation_cache.Cache(clock=lambda: now[0])
     )
     told.ask(reader, book.providers)
     # Deleted and created again, up to the same generation.
     book.providers["card00"]["total"][names.MDEV_CLASS] = 3
 
-    now[0] = cache.FRESH_SECONDS
+    now[0] = generation_cache.FRESH_SECONDS
     found = told.ask(reader, book.providers).facts
 
     assert found["card00"].stock[names.MDEV_CLASS].capacity == 3
@@ -237,7 +237,7 @@ def test_a_provider_made_again_is_read_again_after_a_while() -> None:
 
 def test_a_provider_under_another_name_is_another_one() -> None:
     book = told.Book(2)
-    reader = facts.Reader(book.get)
+    reader = fact_reader.Reader(book.get)
     told.ask(reader, book.providers)
     book.providers["card00"]["total"][names.MDEV_CLASS] = 3
     book.names["card00"] = "another_node_card00"
@@ -256,7 +256,7 @@ def test_who_holds_what_is_read_where_sums_do_not_tell() -> None:
     for card in ("card01", "card20"):
         book.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
         book.take(f"also {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
-    reader = facts.Reader(book.get)
+    reader = fact_reader.Reader(book.get)
 
     found = told.ask(reader, book.providers, told.VGPU).facts
 
@@ -275,7 +275,7 @@ def test_of_many_used_cards_each_request_reads_some() -> None:
     book = told.Book(50, told.MIXED)
     for card in book.providers:
         book.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
-    reader = facts.Reader(book.get)
+    reader = fact_reader.Reader(book.get)
 
     reads = []
     for _ in range(3):
@@ -301,16 +301,18 @@ def test_holdings_of_a_card_made_again_expire() -> None:
     book, now = told.Book(8, told.MIXED), [0.0]
     book.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     book.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
-    reader = facts.Reader(book.get, cache.Cache(clock=lambda: now[0]))
+    reader = fact_reader.Reader(
+        book.get, generation_cache.Cache(clock=lambda: now[0])
+    )
     told.ask(reader, book.providers, told.VGPU)
     make_again(book, "card00", 24, 8)
     # A bulk read for the sake of other cards has the same sums.
-    now[0] = cache.FRESH_SECONDS - 1
+    now[0] = generation_cache.FRESH_SECONDS - 1
     for number in range(1, 8):
         book.change(f"card{number:02d}", names.DRAINED_TRAIT)
     told.ask(reader, book.providers, told.VGPU)
 
-    now[0] = cache.FRESH_SECONDS
+    now[0] = generation_cache.FRESH_SECONDS
     found = told.ask(reader, book.providers, told.VGPU).facts["card00"]
 
     assert [each[told.MEMORY] for each in found.held or ()] == [24, 8]
@@ -320,11 +322,13 @@ def test_expired_holdings_are_not_taken_over_by_a_bulk_read() -> None:
     book, now = told.Book(8, told.MIXED), [0.0]
     book.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     book.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
-    reader = facts.Reader(book.get, cache.Cache(clock=lambda: now[0]))
+    reader = fact_reader.Reader(
+        book.get, generation_cache.Cache(clock=lambda: now[0])
+    )
     told.ask(reader, book.providers, told.VGPU)
     make_again(book, "card00", 24, 8)
 
-    now[0] = cache.FRESH_SECONDS
+    now[0] = generation_cache.FRESH_SECONDS
     found = told.ask(reader, book.providers, told.VGPU).facts["card00"]
 
     assert [each[told.MEMORY] for each in found.held or ()] == [24, 8]
@@ -334,10 +338,10 @@ def test_a_confirmation_reads_what_consumers_hold() -> None:
     book = told.Book(8, told.MIXED)
     book.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     book.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
-    reader = facts.Reader(book.get)
+    reader = fact_reader.Reader(book.get)
     told.ask(reader, book.providers, told.VGPU)
     make_again(book, "card00", 24, 8)
-    memory = facts.Memory(wanted=request.parse_request(told.VGPU))
+    memory = fact_reader.Memory(wanted=request.parse_request(told.VGPU))
 
     found = reader.confirm(memory, book.providers).facts["card00"]
 
@@ -357,9 +361,9 @@ def test_a_failed_read_is_a_problem_and_no_more(
 ) -> None:
     book = told.Book(count, told.MIXED)
     book.take("server1", "card00", VGPU=8, CUSTOM_GPU_MEMORY_MB=64)
-    reader = facts.Reader(book.get)
+    reader = fact_reader.Reader(book.get)
     wanted = request.parse_request(told.VGPU)
-    memory = facts.Memory(wanted=wanted)
+    memory = fact_reader.Memory(wanted=wanted)
     memory.seen.append("server1")
     book.broken = broken
 
@@ -377,7 +381,7 @@ def test_a_failed_read_is_a_problem_and_no_more(
 
 def test_without_a_listing_what_is_remembered_serves() -> None:
     book = told.Book(3)
-    reader = facts.Reader(book.get)
+    reader = fact_reader.Reader(book.get)
     before = told.ask(reader, book.providers).facts
 
     book.broken = told.LISTING
@@ -389,7 +393,7 @@ def test_without_a_listing_what_is_remembered_serves() -> None:
 
 def test_a_provider_that_is_gone_does_not_hide_the_others() -> None:
     book = told.Book(3)
-    reader = facts.Reader(book.get)
+    reader = fact_reader.Reader(book.get)
 
     told.ask(reader, ["card00", "card02"])
     look = told.ask(reader, ["card00", "gone", "card02"])
@@ -405,8 +409,8 @@ def test_a_provider_that_is_gone_does_not_hide_the_others() -> None:
 def test_a_confirmation_is_exact_and_remembered() -> None:
     book = told.Book(2, told.MIXED)
     book.take("server1", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
-    reader = facts.Reader(book.get)
-    memory = facts.Memory(wanted=request.parse_request(told.VGPU))
+    reader = fact_reader.Reader(book.get)
+    memory = fact_reader.Memory(wanted=request.parse_request(told.VGPU))
     candidates = told.hosts(book.providers, VGPU=1)
     reader.look(memory, "server", candidates)
     # What is given back raises no generation.
@@ -436,8 +440,8 @@ def test_a_change_while_it_is_read_is_not_exact() -> None:
             book.take("other", "card00", CUSTOM_MDEV=1)
         return book.get(path)
 
-    memory = facts.Memory(wanted=request.parse_request(told.MDEV))
-    look = facts.Reader(get).confirm(memory, ["card00"])
+    memory = fact_reader.Memory(wanted=request.parse_request(told.MDEV))
+    look = fact_reader.Reader(get).confirm(memory, ["card00"])
 
     assert not look.facts["card00"].exact
     assert look.facts["card00"].stock["CUSTOM_MDEV"].used == 1
@@ -454,8 +458,8 @@ def test_a_change_while_many_are_read_is_not_exact(path: str) -> None:
             book.change("card00", names.DRAINED_TRAIT)
         return answer
 
-    memory = facts.Memory(wanted=request.parse_request(told.VGPU))
-    look = facts.Reader(get).confirm(memory, book.providers)
+    memory = fact_reader.Memory(wanted=request.parse_request(told.VGPU))
+    look = fact_reader.Reader(get).confirm(memory, book.providers)
 
     exact = {uuid: one.exact for uuid, one in look.facts.items()}
     assert exact == {"card00": False, "card01": True, "card02": True}
@@ -473,8 +477,8 @@ def test_a_card_that_placement_lists_no_more_is_exact() -> None:
             listed[:] = [one for one in listed if one["uuid"] != "card00"]
         return answer
 
-    memory = facts.Memory(wanted=request.parse_request(told.MDEV))
-    look = facts.Reader(get).confirm(memory, book.providers)
+    memory = fact_reader.Memory(wanted=request.parse_request(told.MDEV))
+    look = fact_reader.Reader(get).confirm(memory, book.providers)
 
     assert look.facts["card00"].exact
     assert look.facts["card00"].stock["CUSTOM_MDEV"].left == 0
@@ -485,8 +489,8 @@ def test_all_doubtful_providers_are_confirmed_in_three_calls(
     count: int,
 ) -> None:
     book = told.Book(count, told.MIXED)
-    reader = facts.Reader(book.get)
-    memory = facts.Memory(wanted=request.parse_request(told.VGPU))
+    reader = fact_reader.Reader(book.get)
+    memory = fact_reader.Memory(wanted=request.parse_request(told.VGPU))
     reader.look(memory, "server", told.hosts(book.providers, VGPU=1))
     book.take("other", "card01", VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
     del book.servers["other"]
@@ -505,12 +509,12 @@ def test_consumers_that_sums_do_not_tell_are_read_for_some_dozens() -> None:
     book = told.Book(50, told.MIXED)
     for card in book.providers:
         book.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
-    reader = facts.Reader(book.get)
+    reader = fact_reader.Reader(book.get)
     reads = [told.LISTING, told.BULK, *[told.HELD] * 32, told.LISTING]
 
     # The second one reads the others, and remembers the rest.
     for unknown in (18, 0):
-        memory = facts.Memory(wanted=request.parse_request(told.VGPU))
+        memory = fact_reader.Memory(wanted=request.parse_request(told.VGPU))
         look = reader.confirm(memory, book.providers)
 
         assert book.calls() == reads
@@ -519,12 +523,10 @@ def test_consumers_that_sums_do_not_tell_are_read_for_some_dozens() -> None:
         assert held.count(None) == unknown
 
 
-def test_a_card_is_read_again_only_after_another_server_took_from_it() -> (
-    None
-):
+def test_a_card_is_read_again_only_after_another_server_took_from_it() -> None:
     book = told.Book(2)
-    reader = facts.Reader(book.get)
-    memory = facts.Memory(wanted=request.parse_request(told.MDEV))
+    reader = fact_reader.Reader(book.get)
+    memory = fact_reader.Memory(wanted=request.parse_request(told.MDEV))
     candidates = told.hosts(book.providers)
     reader.look(memory, "server1", candidates)
     book.take("server1", "card00", CUSTOM_MDEV=1)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters import request
-from filters.fit import facts
+from filters.fit import fact_reader
 from tests import told
 
 cards = st.integers(0, 11).map("card{:02d}".format)
@@ -28,7 +28,7 @@ def test_remembered_facts_are_fresh_but_for_what_was_given_back(
     rounds: list[list[tuple[str, int, str]]], count: int
 ) -> None:
     book = told.Book(12, told.MIXED)
-    reader = facts.Reader(book.get)
+    reader = fact_reader.Reader(book.get)
     named = list(book.providers)[:count]
     for happening in rounds:
         for what, number, card in happening:
@@ -36,7 +36,7 @@ def test_remembered_facts_are_fresh_but_for_what_was_given_back(
         found = told.ask(reader, named, told.VGPU).facts
         assert found.keys() == set(named)
         for card in named:
-            now = facts.fetch_provider(book.get, found[card])
+            now = fact_reader.fetch_provider(book.get, found[card])
             assert found[card].traits == now.traits
             assert not found[card].exact
             for name, stock in now.stock.items():
@@ -44,14 +44,18 @@ def test_remembered_facts_are_fresh_but_for_what_was_given_back(
                 assert found[card].stock[name].used >= stock.used
             was_held = found[card].held or ()
             assert all(held in was_held for held in now.held or ())
-    memory = facts.Memory(wanted=request.parse_request(told.VGPU))
+    memory = fact_reader.Memory(wanted=request.parse_request(told.VGPU))
     for one in reader.confirm(memory, named).facts.values():
         assert one.exact
-        assert one == facts.fetch_provider(book.get, one)
+        assert one == fact_reader.fetch_provider(book.get, one)
 
 
 def happen(
-    book: told.Book, reader: facts.Reader, what: str, number: int, card: str
+    book: told.Book,
+    reader: fact_reader.Reader,
+    what: str,
+    number: int,
+    card: str,
 ) -> None:
     wanted = request.parse_request(told.VGPU)
     does: dict[str, Callable[[], object]] = {
@@ -62,7 +66,7 @@ def happen(
         "trait": lambda: book.change(card, f"CUSTOM_VGPU_{number}"),
         "ask": lambda: told.ask(reader, [card, "card00"], told.VGPU),
         "confirm": lambda: reader.confirm(
-            facts.Memory(wanted=wanted), [card]
+            fact_reader.Memory(wanted=wanted), [card]
         ),
     }
     does[what]()

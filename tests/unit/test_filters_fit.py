@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters import offered, request
-from filters.fit import fit, numa
+from filters import provider_facts, request
+from filters.fit import candidate_fit, numa
 from nova_accel.model import flavors, names
 from tests import scheduled
 
@@ -27,16 +27,16 @@ def provider(
     used: int,
     memory: tuple[int, int] | None = None,
     **more: Any,
-) -> offered.ProviderFacts:
-    stock = {"VGPU": offered.Stock(capacity=capacity, used=used)}
+) -> provider_facts.ProviderFacts:
+    stock = {"VGPU": provider_facts.Stock(capacity=capacity, used=used)}
     if memory is not None:
-        stock["CUSTOM_GPU_MEMORY_MB"] = offered.Stock(
+        stock["CUSTOM_GPU_MEMORY_MB"] = provider_facts.Stock(
             capacity=memory[0], used=memory[1]
         )
-    return offered.ProviderFacts(uuid=uuid, stock=stock, **more)
+    return provider_facts.ProviderFacts(uuid=uuid, stock=stock, **more)
 
 
-def candidate(**vgpus: int) -> offered.Candidate:
+def candidate(**vgpus: int) -> provider_facts.Candidate:
     allocations: dict[str, Any] = {"root": {"resources": {"VCPU": 1}}}
     for uuid, amount in vgpus.items():
         allocations[uuid] = {"resources": {"VGPU": amount}}
@@ -44,20 +44,20 @@ def candidate(**vgpus: int) -> offered.Candidate:
 
 
 def facts_of(
-    *providers: offered.ProviderFacts,
-) -> dict[str, offered.ProviderFacts]:
+    *providers: provider_facts.ProviderFacts,
+) -> dict[str, provider_facts.ProviderFacts]:
     return {p.uuid: p for p in providers}
 
 
 def view(
-    *providers: offered.ProviderFacts, cells: numa.Cells = numa.UNTOLD
-) -> fit.View:
-    return fit.View(
+    *providers: provider_facts.ProviderFacts, cells: numa.Cells = numa.UNTOLD
+) -> candidate_fit.View:
+    return candidate_fit.View(
         facts=facts_of(*providers), cards=scheduled.CARDS, cells=cells
     )
 
 
-def cards(found: list[offered.Candidate]) -> list[list[str]]:
+def cards(found: list[provider_facts.Candidate]) -> list[list[str]]:
     return [c["mappings"]["_A"] for c in found]
 
 
@@ -89,9 +89,9 @@ def test_a_total_below_what_is_used_leaves_nothing_not_less() -> None:
 
 
 def test_other_classes_of_the_server_are_not_ours_to_judge() -> None:
-    root = offered.ProviderFacts(
+    root = provider_facts.ProviderFacts(
         uuid="root",
-        stock={"VCPU": offered.Stock(capacity=1, used=1)},
+        stock={"VCPU": provider_facts.Stock(capacity=1, used=1)},
         exact=True,
     )
 
@@ -102,7 +102,7 @@ def test_the_fullest_device_comes_first_and_whole_ones_stay_free() -> None:
     facts = view(
         provider("empty", 4, 0), provider("half", 4, 2), provider("one", 4, 3)
     )
-    found = fit.order(
+    found = candidate_fit.order(
         PACK,
         [candidate(empty=1), candidate(half=1), candidate(one=1)],
         facts,
@@ -121,7 +121,7 @@ def test_the_scarcest_counter_says_how_full_a_device_is() -> None:
         (uuid,) = one["mappings"]["_A"]
         one["allocations"][uuid]["resources"]["CUSTOM_GPU_MEMORY_MB"] = 4
 
-    found = fit.order(PACK, several, facts)
+    found = candidate_fit.order(PACK, several, facts)
 
     assert cards(found) == [["slots"], ["memory"]]
 
@@ -136,7 +136,7 @@ def test_a_card_that_was_read_as_full_comes_last(
     )
     facts = view(provider("full", 1, 1), provider("free", 1, 0))
 
-    found = fit.order(
+    found = candidate_fit.order(
         request_,
         [candidate(full=1), candidate(unread=1), candidate(free=1)],
         facts,
@@ -154,7 +154,7 @@ def test_a_card_without_a_place_comes_last_until_it_is_confirmed(
         scheduled.card("a", "L40S-16Q", "L40S-16Q"), scheduled.card("b")
     )
 
-    found = fit.order(asks, scheduled.candidates(asks, "ab"), facts)
+    found = candidate_fit.order(asks, scheduled.candidates(asks, "ab"), facts)
 
     assert [scheduled.taken_by(one) for one in found] == [("b",), ("a",)]
 
@@ -162,7 +162,7 @@ def test_a_card_without_a_place_comes_last_until_it_is_confirmed(
 def test_unknown_providers_come_last_in_their_own_order() -> None:
     facts = view(provider("known", 4, 0))
 
-    found = fit.order(
+    found = candidate_fit.order(
         WANTED, [candidate(z=1), candidate(a=1), candidate(known=1)], facts
     )
 
@@ -172,7 +172,7 @@ def test_unknown_providers_come_last_in_their_own_order() -> None:
 def test_a_shortage_met_in_several_candidates_is_named_once() -> None:
     facts = view(provider("p", 1, 1, exact=True))
 
-    fits, lacks = fit.fitting(
+    fits, lacks = candidate_fit.fitting(
         WANTED, [candidate(p=1, q=1), candidate(p=1, r=1)], facts
     )
 
@@ -188,7 +188,7 @@ def test_spread_takes_the_emptiest() -> None:
         WANTED, placing=flavors.Placing(packing=flavors.Packing.SPREAD)
     )
 
-    found = fit.order(
+    found = candidate_fit.order(
         spread,
         [candidate(one=1), candidate(half=1), candidate(empty=1)],
         facts,
@@ -202,11 +202,11 @@ def test_preferred_traits_come_before_packing() -> None:
         provider("full", 4, 3),
         provider("empty", 4, 0, traits=frozenset({"CUSTOM_FUNCTION"})),
     )
-    prefers = dataclasses.replace(
-        PACK, preferred={"_A": "CUSTOM_FUNCTION"}
-    )
+    prefers = dataclasses.replace(PACK, preferred={"_A": "CUSTOM_FUNCTION"})
 
-    found = fit.order(prefers, [candidate(full=1), candidate(empty=1)], facts)
+    found = candidate_fit.order(
+        prefers, [candidate(full=1), candidate(empty=1)], facts
+    )
 
     assert cards(found) == [["empty"], ["full"]]
 
@@ -227,9 +227,11 @@ def test_health_refuses_where_it_was_read_just_now() -> None:
         one = candidate(p=1)
         assert not scheduled.why_not(WANTED, one, view(ill))
         assert scheduled.why_not(WANTED, one, view(sure)) == f"p: {words}"
-        assert fit.doubts(WANTED, [[candidate(p=1)]], view(ill)) == {"p"}
+        assert candidate_fit.doubts(WANTED, [[candidate(p=1)]], view(ill)) == {
+            "p"
+        }
         # What was read just now needs no second look.
-        assert not fit.doubts(WANTED, [[candidate(p=1)]], view(sure))
+        assert not candidate_fit.doubts(WANTED, [[candidate(p=1)]], view(sure))
 
 
 def test_a_shortage_is_a_doubt_where_a_host_has_a_choice() -> None:
@@ -237,10 +239,10 @@ def test_a_shortage_is_a_doubt_where_a_host_has_a_choice() -> None:
     p, q = candidate(p=1), candidate(q=1)
 
     # Placement counts it again when the server is claimed.
-    assert not fit.doubts(WANTED, [[p], [q]], known)
-    assert fit.doubts(WANTED, [[p, q]], known) == {"p"}
+    assert not candidate_fit.doubts(WANTED, [[p], [q]], known)
+    assert candidate_fit.doubts(WANTED, [[p, q]], known) == {"p"}
     exact = provider("p", 2, 2, exact=True)
-    assert not fit.doubts(WANTED, [[p, q]], view(exact))
+    assert not candidate_fit.doubts(WANTED, [[p, q]], view(exact))
 
 
 def test_a_type_without_a_place_is_a_doubt_and_then_a_refusal() -> None:
@@ -249,7 +251,7 @@ def test_a_type_without_a_place_is_a_doubt_and_then_a_refusal() -> None:
     (one,) = scheduled.candidates(asks, "c")
 
     assert not scheduled.why_not(asks, one, view(full))
-    assert fit.doubts(asks, [[one]], view(full)) == {"c"}
+    assert candidate_fit.doubts(asks, [[one]], view(full)) == {"c"}
     sure = dataclasses.replace(full, exact=True)
     assert scheduled.why_not(asks, one, view(sure)) == (
         "host_accel_c: 1 L40S-16Q has no place beside"
@@ -261,7 +263,7 @@ def test_groups_on_one_card_need_places_side_by_side() -> None:
     asks = scheduled.asks("L40S-16Q", "L40S-16Q")
     begun = scheduled.card("c", "L40S-16Q", exact=True)
     empty = scheduled.card("d", exact=True)
-    found, lacks = fit.fitting(
+    found, lacks = candidate_fit.fitting(
         asks, scheduled.candidates(asks, "cd"), view(begun, empty)
     )
 
@@ -282,7 +284,7 @@ def test_best_remaining_spares_the_card_that_a_large_one_needs() -> None:
         # Nothing large fits here any more.
         scheduled.card("c", "L40S-24Q", "L40S-12Q", "L40S-4Q"),
     )
-    found = fit.order(asks, scheduled.candidates(asks, "abc"), facts)
+    found = candidate_fit.order(asks, scheduled.candidates(asks, "abc"), facts)
 
     assert [scheduled.taken_by(one) for one in found] == [
         ("c",),
@@ -293,12 +295,10 @@ def test_best_remaining_spares_the_card_that_a_large_one_needs() -> None:
 
 def test_what_serves_crosswise_has_an_order_of_its_own() -> None:
     asks = scheduled.asks("L40S-8Q", "L40S-4Q", packing="pack")
-    several = [
-        scheduled.candidate(asks, *pair) for pair in ("ab", "ba")
-    ]
+    several = [scheduled.candidate(asks, *pair) for pair in ("ab", "ba")]
     facts = view(scheduled.card("a"), scheduled.card("b"))
 
-    assert fit.order(asks, several, facts) == fit.order(
+    assert candidate_fit.order(asks, several, facts) == candidate_fit.order(
         asks, several[::-1], facts
     )
 
@@ -315,15 +315,15 @@ FACTS = st.lists(PROVIDERS, unique_by=lambda p: p.uuid).map(
     lambda found: view(*found)
 )
 CANDIDATES = st.lists(
-    st.dictionaries(
-        st.sampled_from(UUIDS), st.integers(1, 8), min_size=1
-    ).map(lambda vgpus: candidate(**vgpus)),
+    st.dictionaries(st.sampled_from(UUIDS), st.integers(1, 8), min_size=1).map(
+        lambda vgpus: candidate(**vgpus)
+    ),
     max_size=12,
 )
 
 
 def brute_force(
-    one: offered.Candidate, facts: offered.Facts
+    one: provider_facts.Candidate, facts: provider_facts.Facts
 ) -> bool:
     """Try to take every unit one by one from what is left."""
     for uuid, allocation in one["allocations"].items():
@@ -340,9 +340,9 @@ def brute_force(
 
 @given(CANDIDATES, FACTS)
 def test_exactly_what_fits_is_kept_and_nothing_is_added(
-    several: list[offered.Candidate], facts: fit.View
+    several: list[provider_facts.Candidate], facts: candidate_fit.View
 ) -> None:
-    fits, lacks = fit.fitting(WANTED, several, facts)
+    fits, lacks = candidate_fit.fitting(WANTED, several, facts)
 
     right = [c for c in several if brute_force(c, facts.facts)]
     assert sorted(map(id, fits)) == sorted(map(id, right))
@@ -351,10 +351,10 @@ def test_exactly_what_fits_is_kept_and_nothing_is_added(
 
 @given(CANDIDATES, FACTS)
 def test_a_second_pass_changes_nothing(
-    several: list[offered.Candidate], facts: fit.View
+    several: list[provider_facts.Candidate], facts: candidate_fit.View
 ) -> None:
-    once, _ = fit.fitting(WANTED, several, facts)
-    twice, lacks = fit.fitting(WANTED, once, facts)
+    once, _ = candidate_fit.fitting(WANTED, several, facts)
+    twice, lacks = candidate_fit.fitting(WANTED, once, facts)
 
     assert list(map(id, twice)) == list(map(id, once))
     assert lacks == {}
@@ -362,8 +362,8 @@ def test_a_second_pass_changes_nothing(
 
 @given(CANDIDATES, FACTS, st.randoms(use_true_random=False))
 def test_the_order_does_not_depend_on_how_they_came(
-    several: list[offered.Candidate],
-    facts: fit.View,
+    several: list[provider_facts.Candidate],
+    facts: candidate_fit.View,
     random: Random,
 ) -> None:
     known = [
@@ -374,17 +374,17 @@ def test_the_order_does_not_depend_on_how_they_came(
     shuffled = list(known)
     random.shuffle(shuffled)
 
-    def ranks(found: list[offered.Candidate]) -> list[list[str]]:
+    def ranks(found: list[provider_facts.Candidate]) -> list[list[str]]:
         return [sorted(c["mappings"]["_A"]) for c in found]
 
-    assert ranks(fit.order(WANTED, known, facts)) == ranks(
-        fit.order(WANTED, shuffled, facts)
+    assert ranks(candidate_fit.order(WANTED, known, facts)) == ranks(
+        candidate_fit.order(WANTED, shuffled, facts)
     )
 
 
 @given(CANDIDATES, FACTS)
 def test_without_exact_facts_all_are_kept(
-    several: list[offered.Candidate], facts: fit.View
+    several: list[provider_facts.Candidate], facts: candidate_fit.View
 ) -> None:
     vague = view(
         *(
@@ -393,6 +393,6 @@ def test_without_exact_facts_all_are_kept(
         )
     )
 
-    fits, _ = fit.fitting(WANTED, several, vague)
+    fits, _ = candidate_fit.fitting(WANTED, several, vague)
 
     assert sorted(map(id, fits)) == sorted(map(id, several))

@@ -223,8 +223,6 @@ def _without_places(
     return dataclasses.replace(
         node,
         traits=frozenset(
-            t
-            for t in node.traits
-            if not t.startswith(occupancy.PLACE_PREFIX)
+            t for t in node.traits if not t.startswith(occupancy.PLACE_PREFIX)
         ),
     )

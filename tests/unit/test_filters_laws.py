@@ -9,8 +9,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters import offered, request
-from filters.fit import fit, numa
+from filters import provider_facts, request
+from filters.fit import candidate_fit, numa
 from nova_accel import model
 from nova_accel.model import flavors, names
 from tests import scheduled
@@ -22,7 +22,7 @@ ILL = (names.DRAINED_TRAIT, names.FAULTED_TRAIT, names.MISSING_TRAIT)
 
 
 @st.composite
-def known_cards(draw: st.DrawFn, uuid: str) -> offered.ProviderFacts:
+def known_cards(draw: st.DrawFn, uuid: str) -> provider_facts.ProviderFacts:
     layout = draw(st.sampled_from([EQUAL, MIXED]))
     held = draw(st.lists(st.sampled_from(TYPES), max_size=3))
     traits = {
@@ -60,11 +60,11 @@ def known_cards(draw: st.DrawFn, uuid: str) -> offered.ProviderFacts:
 
 
 @st.composite
-def hosts(draw: st.DrawFn) -> fit.View:
+def hosts(draw: st.DrawFn) -> candidate_fit.View:
     known = [u for u in UUIDS if draw(st.integers(0, 5))]
     facts = [draw(known_cards(uuid)) for uuid in known]
     cells = st.frozensets(st.sampled_from([0, 1]))
-    return fit.View(
+    return candidate_fit.View(
         facts=scheduled.facts_of(*facts),
         cards=scheduled.CARDS,
         cells=numa.Cells(
@@ -90,8 +90,8 @@ def requests(draw: st.DrawFn) -> request.AcceleratorRequest:
 
 def is_right(
     asks: request.AcceleratorRequest,
-    one: offered.Candidate,
-    view: fit.View,
+    one: provider_facts.Candidate,
+    view: candidate_fit.View,
 ) -> bool:
     return (
         has_stock(one, view)
@@ -102,13 +102,13 @@ def is_right(
 
 
 def cards_of(
-    one: offered.Candidate, view: fit.View
-) -> list[offered.ProviderFacts]:
+    one: provider_facts.Candidate, view: candidate_fit.View
+) -> list[provider_facts.ProviderFacts]:
     """Return the known cards that a candidate takes from."""
     return [view.facts[u] for u in one["allocations"] if u in view.facts]
 
 
-def has_stock(one: offered.Candidate, view: fit.View) -> bool:
+def has_stock(one: provider_facts.Candidate, view: candidate_fit.View) -> bool:
     for facts in cards_of(one, view):
         taken = one["allocations"][facts.uuid]["resources"]
         if facts.exact and (
@@ -124,8 +124,8 @@ def has_stock(one: offered.Candidate, view: fit.View) -> bool:
 
 def has_places(
     asks: request.AcceleratorRequest,
-    one: offered.Candidate,
-    view: fit.View,
+    one: provider_facts.Candidate,
+    view: candidate_fit.View,
 ) -> bool:
     """Try every place of all that stands on a card and is to come."""
     for facts in cards_of(one, view):
@@ -179,7 +179,7 @@ def placeable(sizes: tuple[int, ...]) -> bool:
     return False
 
 
-def node_of(facts: offered.ProviderFacts) -> set[int]:
+def node_of(facts: provider_facts.ProviderFacts) -> set[int]:
     return {
         n
         for n in range(8)
@@ -189,8 +189,8 @@ def node_of(facts: offered.ProviderFacts) -> set[int]:
 
 def is_near_the_guest(
     asks: request.AcceleratorRequest,
-    one: offered.Candidate,
-    view: fit.View,
+    one: provider_facts.Candidate,
+    view: candidate_fit.View,
 ) -> bool:
     cells = view.cells
     if asks.placing.numa is not flavors.NumaPolicy.REQUIRED:
@@ -208,8 +208,8 @@ def is_near_the_guest(
 
 def is_together(
     asks: request.AcceleratorRequest,
-    one: offered.Candidate,
-    view: fit.View,
+    one: provider_facts.Candidate,
+    view: candidate_fit.View,
 ) -> bool:
     locality = asks.placing.locality
     used = [one["mappings"][group.suffix][0] for group in asks.groups]
@@ -244,11 +244,11 @@ def is_together(
 
 @given(requests(), hosts())
 def test_exactly_what_is_right_is_kept(
-    asks: request.AcceleratorRequest, view: fit.View
+    asks: request.AcceleratorRequest, view: candidate_fit.View
 ) -> None:
     several = scheduled.candidates(asks, UUIDS)
 
-    fits, lacks = fit.fitting(asks, several, view)
+    fits, lacks = candidate_fit.fitting(asks, several, view)
 
     right = {id(one) for one in several if is_right(asks, one, view)}
     assert {id(one) for one in fits} == right
@@ -261,11 +261,13 @@ def test_exactly_what_is_right_is_kept(
 
 @given(requests(), hosts())
 def test_a_second_pass_changes_nothing(
-    asks: request.AcceleratorRequest, view: fit.View
+    asks: request.AcceleratorRequest, view: candidate_fit.View
 ) -> None:
-    once, _ = fit.fitting(asks, scheduled.candidates(asks, UUIDS), view)
+    once, _ = candidate_fit.fitting(
+        asks, scheduled.candidates(asks, UUIDS), view
+    )
 
-    twice, lacks = fit.fitting(asks, once, view)
+    twice, lacks = candidate_fit.fitting(asks, once, view)
 
     assert list(map(id, twice)) == list(map(id, once))
     assert not lacks
@@ -273,21 +275,21 @@ def test_a_second_pass_changes_nothing(
 
 @given(requests(), hosts(), st.randoms(use_true_random=False))
 def test_the_order_does_not_depend_on_how_they_came(
-    asks: request.AcceleratorRequest, view: fit.View, random: Random
+    asks: request.AcceleratorRequest, view: candidate_fit.View, random: Random
 ) -> None:
     several = scheduled.candidates(asks, sorted(view.facts))
     shuffled = random.sample(several, len(several))
 
-    once = fit.order(asks, several, view)
+    once = candidate_fit.order(asks, several, view)
 
-    assert list(map(id, fit.order(asks, shuffled, view))) == list(
+    assert list(map(id, candidate_fit.order(asks, shuffled, view))) == list(
         map(id, once)
     )
 
 
 @given(requests(), hosts())
 def test_facts_that_are_not_exact_refuse_nobody_for_want_of_room(
-    asks: request.AcceleratorRequest, view: fit.View
+    asks: request.AcceleratorRequest, view: candidate_fit.View
 ) -> None:
     vague = dataclasses.replace(
         view,
@@ -305,7 +307,7 @@ def test_facts_that_are_not_exact_refuse_nobody_for_want_of_room(
 
 @given(requests(), hosts())
 def test_whoever_is_refused_for_its_state_was_doubted_before(
-    asks: request.AcceleratorRequest, view: fit.View
+    asks: request.AcceleratorRequest, view: candidate_fit.View
 ) -> None:
     several = scheduled.candidates(asks, UUIDS)
     vague, sure = (
@@ -319,8 +321,8 @@ def test_whoever_is_refused_for_its_state_was_doubted_before(
         for exact in (False, True)
     )
 
-    _, lacks = fit.fitting(asks, several, sure)
+    _, lacks = candidate_fit.fitting(asks, several, sure)
 
     refused = {uuid for uuid, _ in lacks if uuid in view.facts}
-    assert fit.doubts(asks, [several], vague) == refused
-    assert not fit.doubts(asks, [several], sure)
+    assert candidate_fit.doubts(asks, [several], vague) == refused
+    assert not candidate_fit.doubts(asks, [several], sure)

@@ -3,18 +3,18 @@ import dataclasses
 
 import pytest
 
-from filters import offered
-from filters.fit import numa, places
+from filters import provider_facts
+from filters.fit import candidate_locality, numa
 from nova_accel.model import names
 
 TWO = numa.Cells(present=frozenset({0, 1}), roomy=frozenset({0, 1}))
 GUEST = numa.Cells(present=frozenset({0, 1}), chosen=frozenset({1}))
 
 
-def seat(name: str, *nodes: int) -> places.Seat:
+def seat(name: str, *nodes: int) -> candidate_locality.Seat:
     traits = {names.custom("ACCELERATOR", "NUMA", str(n)) for n in nodes}
-    return places.Seat(
-        facts=offered.ProviderFacts(
+    return candidate_locality.Seat(
+        facts=provider_facts.ProviderFacts(
             uuid=name,
             stock={},
             name=name,
@@ -78,7 +78,9 @@ def test_a_node_without_a_cell_is_not_near() -> None:
 
 
 def test_of_what_nothing_was_read_nothing_is_said() -> None:
-    unread = places.Seat(facts=offered.ProviderFacts(uuid="u", stock={}))
+    unread = candidate_locality.Seat(
+        facts=provider_facts.ProviderFacts(uuid="u", stock={})
+    )
 
     assert numa.objection(GUEST, [unread]) == ""
     assert numa.objection(GUEST, [unread, seat("a", 0)])

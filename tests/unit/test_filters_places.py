@@ -3,8 +3,8 @@ import itertools
 
 import pytest
 
-from filters import offered
-from filters.fit import places
+from filters import provider_facts
+from filters.fit import candidate_locality
 from nova_accel.model import flavors, names
 
 DIFFERENT, NVLINK, PCIE, NUMA = (
@@ -18,10 +18,10 @@ A, B, C = "0000:41:00.0", "0000:81:00.0", "0000:c1:00.0"
 
 def seat(
     address: str = A, *traits: str, units: int = 1, name: str | None = None
-) -> places.Seat:
+) -> candidate_locality.Seat:
     usual = names.provider_name("host", address)
-    return places.Seat(
-        facts=offered.ProviderFacts(
+    return candidate_locality.Seat(
+        facts=provider_facts.ProviderFacts(
             uuid=address,
             stock={},
             name=usual if name is None else name,
@@ -35,41 +35,44 @@ def numa(node: int) -> str:
     return names.custom("ACCELERATOR", "NUMA", str(node))
 
 
-def nothing_read(address: str) -> places.Seat:
-    facts = offered.ProviderFacts(uuid=address, stock={}, name=address)
-    return places.Seat(facts=facts)
+def nothing_read(address: str) -> candidate_locality.Seat:
+    facts = provider_facts.ProviderFacts(uuid=address, stock={}, name=address)
+    return candidate_locality.Seat(facts=facts)
 
 
 @pytest.mark.parametrize("locality", flavors.Locality)
 def test_one_device_is_always_together(locality: flavors.Locality) -> None:
-    assert places.objection(locality, [seat()]) == ""
-    assert places.objection(locality, []) == ""
+    assert candidate_locality.objection(locality, [seat()]) == ""
+    assert candidate_locality.objection(locality, []) == ""
 
 
 def test_any_objects_to_nothing() -> None:
     found = [seat(units=3), seat(), seat(B)]
 
-    assert places.objection(flavors.Locality.ANY, found) == ""
+    assert candidate_locality.objection(flavors.Locality.ANY, found) == ""
 
 
 def test_two_parts_of_one_card_are_not_on_different_cards() -> None:
-    assert places.objection(DIFFERENT, [seat(A), seat(B)]) == ""
-    assert places.objection(DIFFERENT, [seat(units=2), seat(B)]) == (
-        "host_accel_0000_41_00_0: 2 of one card"
-    )
+    assert candidate_locality.objection(DIFFERENT, [seat(A), seat(B)]) == ""
+    assert candidate_locality.objection(
+        DIFFERENT, [seat(units=2), seat(B)]
+    ) == ("host_accel_0000_41_00_0: 2 of one card")
 
 
 def test_two_regions_are_of_one_card() -> None:
     one, two = seat(f"{A}/region-0"), seat(f"{A}/region-1")
 
     assert one.card == two.card == "host_accel_0000_41_00_0"
-    assert places.objection(DIFFERENT, [one, two]) == (
+    assert candidate_locality.objection(DIFFERENT, [one, two]) == (
         "host_accel_0000_41_00_0_region_0 and"
         " host_accel_0000_41_00_0_region_1: one card"
     )
-    assert places.objection(DIFFERENT, [one, seat(f"{B}/region-0")]) == ""
+    assert (
+        candidate_locality.objection(DIFFERENT, [one, seat(f"{B}/region-0")])
+        == ""
+    )
     for locality in (NVLINK, PCIE, NUMA):
-        assert places.objection(locality, [one, two]) == ""
+        assert candidate_locality.objection(locality, [one, two]) == ""
 
 
 def test_a_host_may_have_any_name() -> None:
@@ -78,16 +81,16 @@ def test_a_host_may_have_any_name() -> None:
             seat(address, name=names.provider_name(root, address))
             for address in (A, B)
         )
-        assert places.objection(DIFFERENT, [one, two]) == ""
+        assert candidate_locality.objection(DIFFERENT, [one, two]) == ""
 
 
 def test_cards_without_names_are_told_by_their_uuids() -> None:
     one, two = seat(A, name=""), seat(B, name="")
 
-    assert places.objection(DIFFERENT, [one, two]) == ""
-    assert places.objection(DIFFERENT, [one, one])
+    assert candidate_locality.objection(DIFFERENT, [one, two]) == ""
+    assert candidate_locality.objection(DIFFERENT, [one, one])
     # Which card a link leads to is told by its address.
-    assert places.objection(NVLINK, [one, two]) == ""
+    assert candidate_locality.objection(NVLINK, [one, two]) == ""
 
 
 def test_each_card_needs_a_link_to_each_other() -> None:
@@ -95,14 +98,14 @@ def test_each_card_needs_a_link_to_each_other() -> None:
     two, three = seat(B), seat(C)
 
     for pair in itertools.permutations([one, two]):
-        assert places.objection(NVLINK, pair) == ""
-    assert places.objection(NVLINK, [one, two, three]) == (
+        assert candidate_locality.objection(NVLINK, pair) == ""
+    assert candidate_locality.objection(NVLINK, [one, two, three]) == (
         "host_accel_0000_81_00_0 and host_accel_0000_c1_00_0:"
         " no NVLink between them"
     )
     # One of the two says so.
     linked = seat(C, names.nvlink_trait(B))
-    assert places.objection(NVLINK, [one, two, linked]) == ""
+    assert candidate_locality.objection(NVLINK, [one, two, linked]) == ""
 
 
 @pytest.mark.parametrize(
@@ -120,19 +123,25 @@ def test_each_card_needs_a_link_to_each_other() -> None:
 def test_what_stands_apart_is_not_together(
     locality: flavors.Locality, here: str, there: str, words: str
 ) -> None:
-    assert places.objection(locality, [seat(A, here), seat(B, here)]) == ""
-    assert places.objection(
-        locality, [seat(A, here), seat(B, here), seat(C, there)]
-    ) == f"host_accel_0000_41_00_0 and host_accel_0000_c1_00_0: {words}"
+    assert (
+        candidate_locality.objection(locality, [seat(A, here), seat(B, here)])
+        == ""
+    )
+    assert (
+        candidate_locality.objection(
+            locality, [seat(A, here), seat(B, here), seat(C, there)]
+        )
+        == f"host_accel_0000_41_00_0 and host_accel_0000_c1_00_0: {words}"
+    )
 
 
 def test_a_place_that_only_one_card_tells_is_not_the_same() -> None:
-    assert places.objection(NUMA, [seat(A, numa(0)), seat(B)]) == (
+    assert candidate_locality.objection(NUMA, [seat(A, numa(0)), seat(B)]) == (
         "host_accel_0000_41_00_0 and host_accel_0000_81_00_0:"
         " NUMA node 0 and not known"
     )
     # Of neither: a host with one node tells none.
-    assert places.objection(NUMA, [seat(A), seat(B)]) == ""
+    assert candidate_locality.objection(NUMA, [seat(A), seat(B)]) == ""
 
 
 @pytest.mark.parametrize("locality", [NVLINK, PCIE, NUMA])
@@ -142,7 +151,7 @@ def test_a_device_of_which_nothing_was_read_is_no_objection(
     told = seat(A, numa(0), names.pcie_trait("p"), names.nvlink_trait(C))
 
     for pair in itertools.permutations([told, nothing_read(B)]):
-        assert places.objection(locality, pair) == ""
+        assert candidate_locality.objection(locality, pair) == ""
 
 
 def test_a_seat_tells_its_nodes() -> None:
@@ -161,7 +170,7 @@ def test_a_pair_is_told_the_same_in_either_order(
     ]
 
     told = {
-        places.objection(locality, order)
+        candidate_locality.objection(locality, order)
         for order in itertools.permutations(found)
     }
 

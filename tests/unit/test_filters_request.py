@@ -134,8 +134,7 @@ def test_every_word_is_read_in_any_case(
     chosen: dict[str, flavors.Word], spell: Callable[[str], str]
 ) -> None:
     parsed = request.parse_request(
-        ASKS
-        | {f"accelerator:{k}": spell(w.value) for k, w in chosen.items()}
+        ASKS | {f"accelerator:{k}": spell(w.value) for k, w in chosen.items()}
     )
 
     usual = flavors.USUAL_PLACING
@@ -172,9 +171,7 @@ TRAITS = ["CUSTOM_VGPU_NVIDIA_T4_4Q", "CUSTOM_OTHER", "OWNER_NOVA"]
 
 @given(
     st.dictionaries(
-        st.builds(
-            "resources{}:{}".format, SUFFIXES, st.sampled_from(CLASSES)
-        ),
+        st.builds("resources{}:{}".format, SUFFIXES, st.sampled_from(CLASSES)),
         st.sampled_from(["0", "1", "4", "-1", "x", ""]),
     ),
     st.dictionaries(

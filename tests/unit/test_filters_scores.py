@@ -4,7 +4,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters import offered, request, scores
+from filters import provider_facts, request, scores
 
 A40 = "CUSTOM_ACCELERATOR_MODEL_NVIDIA_A40"
 T4 = "CUSTOM_ACCELERATOR_MODEL_NVIDIA_T4"
@@ -21,27 +21,27 @@ def card(
     vgpus: tuple[int, int],
     memory: tuple[int, int],
     *traits: str,
-) -> offered.ProviderFacts:
+) -> provider_facts.ProviderFacts:
     stock = {"VGPU": vgpus, "CUSTOM_GPU_MEMORY_MB": memory}
-    return offered.ProviderFacts(
+    return provider_facts.ProviderFacts(
         uuid=uuid,
         stock={
-            name: offered.Stock(used=used, capacity=capacity)
+            name: provider_facts.Stock(used=used, capacity=capacity)
             for name, (used, capacity) in stock.items()
         },
         traits=frozenset(traits),
     )
 
 
-def region(uuid: str, *traits: str) -> offered.ProviderFacts:
-    return offered.ProviderFacts(
+def region(uuid: str, *traits: str) -> provider_facts.ProviderFacts:
+    return provider_facts.ProviderFacts(
         uuid=uuid,
-        stock={"FPGA": offered.Stock(capacity=1, used=0)},
+        stock={"FPGA": provider_facts.Stock(capacity=1, used=0)},
         traits=frozenset(traits),
     )
 
 
-def takes(*uuids: str) -> offered.Candidate:
+def takes(*uuids: str) -> provider_facts.Candidate:
     return {"allocations": {u: {"resources": {"FPGA": 1}} for u in uuids}}
 
 
@@ -83,8 +83,7 @@ def test_fullness_is_a_part_and_grows_with_use(
     used: list[int], more: int
 ) -> None:
     cards = [
-        card(str(n), (each, 8), (each, 8), A40)
-        for n, each in enumerate(used)
+        card(str(n), (each, 8), (each, 8), A40) for n, each in enumerate(used)
     ]
     before = scores.fullness(ONE, cards, frozenset("0"), more)
     after = scores.fullness(ONE, cards, frozenset("0"), more + 1)
@@ -117,4 +116,4 @@ def test_only_accelerators_are_named() -> None:
             "a": {"resources": {"FPGA": 1}},
         }
     }
-    assert offered.named(FPGAS.classes, [candidate]) == ("a",)
+    assert provider_facts.named(FPGAS.classes, [candidate]) == ("a",)

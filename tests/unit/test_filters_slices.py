@@ -5,8 +5,8 @@ import dataclasses
 
 import pytest
 
-from filters import offered
-from filters.fit import fit
+from filters import provider_facts
+from filters.fit import candidate_fit
 from nova_accel import model
 from nova_accel.model import names
 from tests import scheduled
@@ -24,10 +24,12 @@ def test_a_type_that_charges_no_slices_fits_a_card_with_reserved_ones(
     assert names.MIG_SLICE_CLASS not in scheduled.charges(TYPE)
     stock = dict(one.stock)
     # An operator has reserved 1 of 4 slices.
-    stock[names.MIG_SLICE_CLASS] = offered.Stock(capacity=3)
+    stock[names.MIG_SLICE_CLASS] = provider_facts.Stock(capacity=3)
     one = dataclasses.replace(one, stock=stock, held=held)
     wanted = scheduled.asks(TYPE)
     chosen = scheduled.candidate(wanted, "a")
-    view = fit.View(facts=scheduled.facts_of(one), cards=scheduled.CARDS)
-    fits, lacks = fit.fitting(wanted, [chosen], view)
+    view = candidate_fit.View(
+        facts=scheduled.facts_of(one), cards=scheduled.CARDS
+    )
+    fits, lacks = candidate_fit.fitting(wanted, [chosen], view)
     assert fits, lacks

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from filters import request
 from nova_accel import errors
-from nova_accel.catalog import known_kinds
+from nova_accel.catalog import pci_ids
 from nova_accel.model import flavors, names
 from placement_sync.flavors import flavor_specs
 
@@ -34,7 +34,7 @@ FOREIGN = {
 wants = st.builds(
     flavor_specs.Want,
     resources=st.dictionaries(
-        st.sampled_from(sorted(known_kinds.ACCELERATOR_CLASSES)),
+        st.sampled_from(sorted(pci_ids.ACCELERATOR_CLASSES)),
         st.integers(1, 9),
         min_size=1,
     ),

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from nova_accel import model
-from nova_accel.host.sysfs import fs, health_facts, sysfs
+from nova_accel.host.sysfs import error_counters, fs, host_reader
 from tests import ailing
 from tests.ailing import CARD, CARD_VF, GONE, OTHER, WELL, errors_of, find, put
 from tests.hosts import build, look
@@ -96,11 +96,11 @@ def test_a_device_that_is_a_vf_is_as_well_as_its_card(
         counters={"PGPU": 1},
         slots=(CARD_VF,),
     )
-    reader = sysfs.HostReader(root)
-    assert health_facts.find(reader, (single,)) == {}
+    reader = host_reader.HostReader(root)
+    assert error_counters.find(reader, (single,)) == {}
     put(root, CARD, {"aer_dev_fatal": errors_of(1)})
-    reader = sysfs.HostReader(root)
-    assert health_facts.find(reader, (single,)).keys() == {CARD_VF}
+    reader = host_reader.HostReader(root)
+    assert error_counters.find(reader, (single,)).keys() == {CARD_VF}
 
 
 class Counted(fs.Disk):
@@ -118,8 +118,8 @@ class Counted(fs.Disk):
 def test_who_sleeps_is_not_woken(root: pathlib.Path) -> None:
     put(root, CARD, ASLEEP, GONE)
     state, source = look.read(root), Counted(root)
-    reader = sysfs.HostReader(source=source)
-    assert health_facts.find(reader, state.devices) == {}
+    reader = host_reader.HostReader(source=source)
+    assert error_counters.find(reader, state.devices) == {}
     assert not [path for path in source.opened if path.endswith("/config")]
     # The kernel believes it to be awake, and can't reach it.
     put(root, CARD, {"power/runtime_status": "active\n"})
@@ -133,7 +133,7 @@ def test_a_card_costs_few_reads_however_many_vfs_it_has(
     for address in (CARD, CARD_VF):
         put(root, address, {**awake, "aer_dev_fatal": errors_of(0)}, WELL)
     state, source = look.read(root), Counted(root)
-    health_facts.find(sysfs.HostReader(source=source), state.devices)
+    error_counters.find(host_reader.HostReader(source=source), state.devices)
     assert len(source.opened) == 4
     assert not [path for path in source.opened if CARD_VF in path]
 

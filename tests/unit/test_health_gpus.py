@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nova_accel.config.policy import Policy
-from nova_accel.discovery import survey
+from nova_accel.discovery import change_detection
 from nova_accel.host.nvml import (
-    nvml,
-    nvml_calls,
-    nvml_events,
-    nvml_listener,
-    nvml_text,
+    codec,
+    gpu_reader,
+    nvml_library,
+    xid_events,
+    xid_listener,
 )
-from nova_accel.host.state import quarantine
-from nova_accel.host.sysfs import fs, health_facts, sysfs
+from nova_accel.host.state import faults
+from nova_accel.host.sysfs import error_counters, fs, host_reader
 from tests import ailing
 from tests.hosts import look
 
@@ -31,8 +31,8 @@ STANDINS = pathlib.Path(__file__).parents[1] / "lab/standins"
 GPU, DEAF = "0000:41:00.0", "0000:42:00.0"
 SAY = """
 import json
-from nova_accel.host.nvml import nvml, nvml_text
-print(json.dumps(nvml_text.to_plain(nvml.read_gpus())))
+from nova_accel.host.nvml import codec, gpu_reader
+print(json.dumps(codec.to_plain(gpu_reader.read_gpus())))
 """
 
 
@@ -65,7 +65,7 @@ def ill(
     return tmp_path
 
 
-def read() -> nvml.Gpus:
+def read() -> gpu_reader.Gpus:
     """Read in a process that finds the library."""
     found = subprocess.run(  # noqa: S603 - our own words
         [sys.executable, "-c", SAY],
@@ -75,7 +75,7 @@ def read() -> nvml.Gpus:
         timeout=60,
         check=True,
     )
-    return nvml_text.from_plain(json.loads(found.stdout))
+    return codec.from_plain(json.loads(found.stdout))
 
 
 def test_a_gpu_that_is_well_says_nothing(ill: pathlib.Path) -> None:
@@ -110,19 +110,21 @@ def test_a_gpu_that_is_lost_has_no_address(ill: pathlib.Path) -> None:
 
 
 def test_archives_of_older_releases_tell_of_well_gpus() -> None:
-    plain = nvml_text.to_plain(nvml.Gpus({GPU: nvml.GpuFacts(address=GPU)}))
+    plain = codec.to_plain(
+        gpu_reader.Gpus({GPU: gpu_reader.GpuFacts(address=GPU)})
+    )
     del plain["lost"], plain["gpus"][0]["fault"], plain["gpus"][0]["recovery"]
-    gpus = nvml_text.from_plain(plain)
-    assert gpus == {GPU: nvml.GpuFacts(address=GPU)}
+    gpus = codec.from_plain(plain)
+    assert gpus == {GPU: gpu_reader.GpuFacts(address=GPU)}
     assert gpus.lost == ()
 
 
 # -- who is meant -------------------------------------------------------------
 
 
-def judge(root: pathlib.Path, gpus: nvml.Gpus) -> dict[str, str]:
-    reader = sysfs.HostReader(root, gpus=gpus)
-    found = health_facts.find(reader, look.read(root).devices)
+def judge(root: pathlib.Path, gpus: gpu_reader.Gpus) -> dict[str, str]:
+    reader = host_reader.HostReader(root, gpus=gpus)
+    found = error_counters.find(reader, look.read(root).devices)
     return {address: fault.reason for address, fault in found.items()}
 
 
@@ -134,39 +136,41 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 CARDS = ("0000:3d:00.0", "0000:3e:00.0", "0000:d8:00.0")
 
 
-def facts(*addresses: str) -> dict[str, nvml.GpuFacts]:
-    return {one: nvml.GpuFacts(address=one) for one in addresses}
+def facts(*addresses: str) -> dict[str, gpu_reader.GpuFacts]:
+    return {one: gpu_reader.GpuFacts(address=one) for one in addresses}
 
 
 def test_the_gpu_that_nvml_speaks_of_is_ill(root: pathlib.Path) -> None:
     told = facts(*CARDS)
-    told[CARDS[0]] = nvml.GpuFacts(address=CARDS[0], fault="NVML: it is lost")
-    told[CARDS[1]] = nvml.GpuFacts(address=CARDS[1], recovery=4)
-    found = judge(root, nvml.Gpus(told))
+    told[CARDS[0]] = gpu_reader.GpuFacts(
+        address=CARDS[0], fault="NVML: it is lost"
+    )
+    told[CARDS[1]] = gpu_reader.GpuFacts(address=CARDS[1], recovery=4)
+    found = judge(root, gpu_reader.Gpus(told))
     assert found.keys() == set(CARDS[:2])
     assert found[CARDS[0]] == "NVML: it is lost"
     assert "reset" in found[CARDS[1]]
 
 
 def test_the_lost_gpu_is_the_one_that_is_missing(root: pathlib.Path) -> None:
-    gpus = nvml.Gpus(facts(*CARDS[1:]), lost=("NVML: GPU is lost",))
+    gpus = gpu_reader.Gpus(facts(*CARDS[1:]), lost=("NVML: GPU is lost",))
     assert judge(root, gpus) == {CARDS[0]: "NVML: GPU is lost"}
 
 
 def test_who_is_lost_of_several_that_are_missing_is_unknown(
     root: pathlib.Path,
 ) -> None:
-    gpus = nvml.Gpus(facts(*CARDS[2:]), lost=("NVML: GPU is lost",))
+    gpus = gpu_reader.Gpus(facts(*CARDS[2:]), lost=("NVML: GPU is lost",))
     assert judge(root, gpus) == {}
-    assert judge(root, nvml.Gpus({}, reason="no driver")) == {}
+    assert judge(root, gpu_reader.Gpus({}, reason="no driver")) == {}
 
 
 # -- listening ----------------------------------------------------------------
 
 
 @pytest.fixture
-def watcher(ill: pathlib.Path) -> Iterator[nvml_events.Watcher]:
-    found = nvml_events.Watcher()
+def watcher(ill: pathlib.Path) -> Iterator[xid_events.Watcher]:
+    found = xid_events.Watcher()
     yield found
     found.watch(())
 
@@ -180,7 +184,7 @@ def until(what: Callable[[], bool]) -> None:
     pytest.fail("it did not come true")
 
 
-def heard(watcher: nvml_events.Watcher, count: int) -> list[int]:
+def heard(watcher: xid_events.Watcher, count: int) -> list[int]:
     """Return so many errors, or fail."""
     found: list[int] = []
 
@@ -193,7 +197,7 @@ def heard(watcher: nvml_events.Watcher, count: int) -> list[int]:
 
 
 def test_each_error_is_told_once(
-    watcher: nvml_events.Watcher, ill: pathlib.Path
+    watcher: xid_events.Watcher, ill: pathlib.Path
 ) -> None:
     watcher.watch([GPU])
     assert watcher.drain() == ()
@@ -219,7 +223,7 @@ def children() -> dict[int, bool]:
             if int(parent) == os.getpid():
                 words = (place.parent / "cmdline").read_bytes().split(b"\0")
                 found[int(place.parent.name)] = (
-                    nvml_listener.__name__.encode() in words
+                    xid_listener.__name__.encode() in words
                 )
     return found
 
@@ -239,7 +243,7 @@ def listeners() -> Callable[[], set[int]]:
 
 
 def test_who_is_not_in_use_is_not_held(
-    watcher: nvml_events.Watcher, listeners: Callable[[], set[int]]
+    watcher: xid_events.Watcher, listeners: Callable[[], set[int]]
 ) -> None:
     watcher.watch([GPU])
     until(lambda: len(listeners()) == 1)
@@ -251,7 +255,7 @@ def test_who_is_not_in_use_is_not_held(
 
 
 def test_who_has_no_such_events_is_left_alone(
-    watcher: nvml_events.Watcher,
+    watcher: xid_events.Watcher,
     listeners: Callable[[], set[int]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -259,7 +263,7 @@ def test_who_has_no_such_events_is_left_alone(
     until(lambda: not listeners())
     watcher.watch([DEAF])
     assert not listeners()
-    monkeypatch.setattr(nvml_events, "RETRY_S", 0)
+    monkeypatch.setattr(xid_events, "RETRY_S", 0)
     before = children()
     watcher.watch([DEAF])
     # It may have ended by now, and is a zombie then.
@@ -268,7 +272,7 @@ def test_who_has_no_such_events_is_left_alone(
 
 def test_a_listener_ends_with_its_gpu(ill: pathlib.Path) -> None:
     (ill / "gone").touch()
-    words = [sys.executable, "-m", nvml_listener.__name__, GPU]
+    words = [sys.executable, "-m", xid_listener.__name__, GPU]
     ended = subprocess.run(  # noqa: S603 - our own words
         [*words, str(os.getpid())],
         capture_output=True,
@@ -276,14 +280,14 @@ def test_a_listener_ends_with_its_gpu(ill: pathlib.Path) -> None:
         timeout=60,
         check=False,
     )
-    assert ended.returncode == nvml_listener.LOST
+    assert ended.returncode == xid_listener.LOST
     assert "GPU is lost" in ended.stderr
 
 
 def test_a_listener_ends_with_who_started_it(ill: pathlib.Path) -> None:
     start = (
         "import os, subprocess, sys; print(subprocess.Popen([sys.executable,"
-        f" '-m', '{nvml_listener.__name__}', '{GPU}', str(os.getpid())],"
+        f" '-m', '{xid_listener.__name__}', '{GPU}', str(os.getpid())],"
         " stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)"
     )
     found = subprocess.run(  # noqa: S603 - our own words
@@ -300,33 +304,33 @@ def test_a_listener_ends_with_who_started_it(ill: pathlib.Path) -> None:
 def test_nobody_listens_where_nvml_is_missing(
     monkeypatch: pytest.MonkeyPatch, listeners: Callable[[], set[int]]
 ) -> None:
-    monkeypatch.setattr(nvml_calls, "pynvml", None)
-    watcher = nvml_events.Watcher()
+    monkeypatch.setattr(nvml_library, "pynvml", None)
+    watcher = xid_events.Watcher()
     watcher.watch([GPU])
     assert watcher.drain() == ()
     assert not listeners()
-    assert nvml_listener.main([GPU, "1"]) == nvml_listener.DEAF
+    assert xid_listener.main([GPU, "1"]) == xid_listener.DEAF
 
 
 # -- setting aside ------------------------------------------------------------
 
 
-def xid(number: int, address: str = GPU) -> nvml_events.Xid:
-    return nvml_events.Xid(address=address, number=number)
+def xid(number: int, address: str = GPU) -> xid_events.Xid:
+    return xid_events.Xid(address=address, number=number)
 
 
 def test_a_gpu_that_failed_stays_aside_until_it_is_healed(
     tmp_path: pathlib.Path,
 ) -> None:
-    faulted = quarantine.Quarantine(str(tmp_path))
-    nvml_events.set_aside([xid(43), xid(79, DEAF)], faulted)
+    faulted = faults.Quarantine(str(tmp_path))
+    xid_events.set_aside([xid(43), xid(79, DEAF)], faulted)
     assert faulted.read().keys() == {DEAF}
-    nvml_events.set_aside([xid(119, DEAF), xid(79, DEAF)], faulted)
-    later = quarantine.Quarantine(str(tmp_path))
+    xid_events.set_aside([xid(119, DEAF), xid(79, DEAF)], faulted)
+    later = faults.Quarantine(str(tmp_path))
     reason = later.read()[DEAF].reason
     assert reason.count("Xid 79: ") == reason.count("Xid 119: ") == 1
     later.heal([DEAF])
-    nvml_events.set_aside([xid(79, DEAF)], faulted)
+    xid_events.set_aside([xid(79, DEAF)], faulted)
     assert later.read()[DEAF].reason.startswith("Xid 79")
 
 
@@ -334,8 +338,8 @@ def test_what_cannot_be_written_down_counts_all_the_same(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "faulted").write_text("no directory")
-    faulted = quarantine.Quarantine(str(tmp_path))
-    nvml_events.set_aside([xid(79)], faulted)
+    faulted = faults.Quarantine(str(tmp_path))
+    xid_events.set_aside([xid(79)], faulted)
     (tmp_path / "faulted").unlink()
     assert faulted.read().keys() == {GPU}
 
@@ -346,14 +350,14 @@ def test_a_pass_notices_an_error_at_once(
     card = CARDS[0]
     (root / "sys/kernel").mkdir(exist_ok=True)
     (root / "sys/kernel/uevent_seqnum").write_text("1\n")
-    faulted = quarantine.Quarantine(str(ill / "state"))
-    errors: list[nvml_events.Xid] = []
+    faulted = faults.Quarantine(str(ill / "state"))
+    errors: list[xid_events.Xid] = []
 
-    def read_gpus() -> nvml.Gpus:
-        nvml_events.set_aside(errors, faulted)
-        return nvml.Gpus(facts(*CARDS))
+    def read_gpus() -> gpu_reader.Gpus:
+        xid_events.set_aside(errors, faulted)
+        return gpu_reader.Gpus(facts(*CARDS))
 
-    one = survey.Survey(
+    one = change_detection.Survey(
         fs.Disk(root), look.DRIVERS, Policy(), read_gpus, faulted
     )
     assert not look.device(one.read(), card).fault
@@ -373,10 +377,10 @@ def test_a_pass_notices_an_error_at_once(
 def test_gpus_in_use_are_listened_to_with_each_reading(
     ill: pathlib.Path, listeners: Callable[[], set[int]]
 ) -> None:
-    faulted = quarantine.Quarantine(str(ill / "state"))
+    faulted = faults.Quarantine(str(ill / "state"))
     in_use = {GPU}
-    read_gpus = nvml_events.listening(
-        lambda: nvml.Gpus({}), lambda: in_use, faulted
+    read_gpus = xid_events.listening(
+        lambda: gpu_reader.Gpus({}), lambda: in_use, faulted
     )
     assert read_gpus() == {}
     until(lambda: len(listeners()) == 1)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import model
-from nova_accel.cli import cli
+from nova_accel.cli import commands
 from nova_accel.config import policy
-from nova_accel.discovery import capture, survey
-from nova_accel.host.state import acknowledged, drains, quarantine
-from nova_accel.host.sysfs import fs, health_facts, sysfs
-from nova_accel.inventory import inventory
+from nova_accel.discovery import capture, change_detection
+from nova_accel.host.state import drains, error_baseline, faults
+from nova_accel.host.sysfs import error_counters, fs, host_reader
+from nova_accel.inventory import tree_builder
 from nova_accel.model import names
 from tests import ailing, strategies
 from tests.ailing import CARD, GONE, OTHER, WELL, errors_of, find, put
@@ -28,12 +28,12 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture
-def seen_to(tmp_path: pathlib.Path) -> acknowledged.Acknowledged:
-    return acknowledged.Acknowledged(str(tmp_path / "state"), boot="one")
+def seen_to(tmp_path: pathlib.Path) -> error_baseline.Acknowledged:
+    return error_baseline.Acknowledged(str(tmp_path / "state"), boot="one")
 
 
 def test_acknowledged_errors_count_no_more(
-    root: pathlib.Path, seen_to: acknowledged.Acknowledged
+    root: pathlib.Path, seen_to: error_baseline.Acknowledged
 ) -> None:
     put(root, CARD, {"aer_dev_fatal": errors_of(2)})
     seen_to.put({CARD: 2})
@@ -43,7 +43,7 @@ def test_acknowledged_errors_count_no_more(
 
 
 def test_a_card_that_was_enumerated_again_begins_anew(
-    root: pathlib.Path, seen_to: acknowledged.Acknowledged
+    root: pathlib.Path, seen_to: error_baseline.Acknowledged
 ) -> None:
     seen_to.put({CARD: 2})
     put(root, CARD, {"aer_dev_fatal": errors_of(0)})
@@ -55,24 +55,24 @@ def test_a_card_that_was_enumerated_again_begins_anew(
 def test_another_boot_begins_anew(
     root: pathlib.Path,
     tmp_path: pathlib.Path,
-    seen_to: acknowledged.Acknowledged,
+    seen_to: error_baseline.Acknowledged,
 ) -> None:
     put(root, CARD, {"aer_dev_fatal": errors_of(2)})
     seen_to.put({CARD: 2})
-    later = acknowledged.Acknowledged(str(tmp_path / "state"), boot="two")
+    later = error_baseline.Acknowledged(str(tmp_path / "state"), boot="two")
     assert "2 uncorrectable" in find(root, later)[CARD]
 
 
 def test_a_restart_forgets_nothing(
-    tmp_path: pathlib.Path, seen_to: acknowledged.Acknowledged
+    tmp_path: pathlib.Path, seen_to: error_baseline.Acknowledged
 ) -> None:
     seen_to.put({CARD: 2, OTHER: 0})
-    later = acknowledged.Acknowledged(str(tmp_path / "state"), boot="one")
+    later = error_baseline.Acknowledged(str(tmp_path / "state"), boot="one")
     assert later.read() == {CARD: 2, OTHER: 0}
 
 
 def test_what_cannot_be_read_stays_as_it_was(
-    tmp_path: pathlib.Path, seen_to: acknowledged.Acknowledged
+    tmp_path: pathlib.Path, seen_to: error_baseline.Acknowledged
 ) -> None:
     seen_to.put({CARD: 2})
     assert seen_to.read() == {CARD: 2}
@@ -93,7 +93,7 @@ def test_what_cannot_be_read_stays_as_it_was(
 
 def test_an_outdated_note_that_stays_is_left_aside(
     root: pathlib.Path,
-    seen_to: acknowledged.Acknowledged,
+    seen_to: error_baseline.Acknowledged,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen_to.put({CARD: 2})
@@ -111,8 +111,8 @@ def test_an_outdated_note_that_stays_is_left_aside(
 
 
 def test_the_id_of_a_boot_is_the_kernels(tmp_path: pathlib.Path) -> None:
-    assert acknowledged.read_boot_id() == acknowledged.read_boot_id() != ""
-    assert acknowledged.read_boot_id(str(tmp_path / "none")) == ""
+    assert error_baseline.read_boot_id() == error_baseline.read_boot_id() != ""
+    assert error_baseline.read_boot_id(str(tmp_path / "none")) == ""
 
 
 events = st.lists(
@@ -137,7 +137,7 @@ def test_ill_is_who_failed_since_somebody_looked(
             place / "host",
         )  # fmt: skip
         count, is_ill = 0, False
-        seen_to = acknowledged.Acknowledged(directory, boot="one")
+        seen_to = error_baseline.Acknowledged(directory, boot="one")
         for what, more in course:
             if what == "fail":
                 count, is_ill = count + more, True
@@ -147,7 +147,7 @@ def test_ill_is_who_failed_since_somebody_looked(
             elif what == "again":
                 count, is_ill = 0, False
             else:
-                seen_to = acknowledged.Acknowledged(directory, boot="one")
+                seen_to = error_baseline.Acknowledged(directory, boot="one")
             put(root, CARD, {"aer_dev_fatal": errors_of(count)})
             assert bool(find(root, seen_to)) is is_ill, (what, count)
 
@@ -155,21 +155,23 @@ def test_ill_is_who_failed_since_somebody_looked(
 # -- in the house -----------------------------------------------------------
 
 
-def survey_of(root: pathlib.Path, state_dir: pathlib.Path) -> survey.Survey:
-    found = survey.Survey(
+def survey_of(
+    root: pathlib.Path, state_dir: pathlib.Path
+) -> change_detection.Survey:
+    found = change_detection.Survey(
         fs.Disk(root),
         look.DRIVERS,
         policy.Policy(),
-        faulted=quarantine.Quarantine(str(state_dir)),
+        faulted=faults.Quarantine(str(state_dir)),
         drained=drains.Drains(str(state_dir)),
     )
-    found.seen_to = acknowledged.Acknowledged(str(state_dir))
+    found.seen_to = error_baseline.Acknowledged(str(state_dir))
     (root / "sys/kernel").mkdir(exist_ok=True)
     (root / "sys/kernel/uevent_seqnum").write_text("1\n")
     return found
 
 
-def changed(one: survey.Survey) -> model.Device:
+def changed(one: change_detection.Survey) -> model.Device:
     state = one.read_changed()
     assert state is not None, "it has to be noticed"
     return look.device(state, CARD)
@@ -189,7 +191,7 @@ def test_a_pass_notices_who_falls_ill_and_who_heals(
     assert not changed(one).fault
     put(root, CARD, {"aer_dev_fatal": errors_of(1)})
     assert "fatal error" in changed(one).fault
-    acknowledged.Acknowledged(str(tmp_path / "state")).put({CARD: 1})
+    error_baseline.Acknowledged(str(tmp_path / "state")).put({CARD: 1})
     assert not changed(one).fault
     assert one.read_changed() is None
 
@@ -199,7 +201,7 @@ def test_an_ill_card_is_reserved_whole_and_labelled(
 ) -> None:
     put(root, CARD, head=GONE)
     state = survey_of(root, tmp_path / "state").read()
-    tree = inventory.build_tree(strategies.ROOT, state, policy.Policy())
+    tree = tree_builder.build_tree(strategies.ROOT, state, policy.Policy())
     ill, well = (
         tree.node(names.provider_uuid(strategies.ROOT.uuid, address))
         for address in (CARD, OTHER)
@@ -220,10 +222,10 @@ def test_a_captured_host_is_as_ill(
     put(root, CARD, {"aer_dev_fatal": errors_of(1)}, GONE)
     put(root, OTHER, head=WELL)
     archive = str(tmp_path / "host.tar.gz")
-    assert cli.main(["capture", "--root", str(root), "-o", archive]) == 0
+    assert commands.main(["capture", "--root", str(root), "-o", archive]) == 0
     image, _ = capture.load(archive)
-    told = health_facts.find(
-        sysfs.HostReader(source=image), look.read(root).devices
+    told = error_counters.find(
+        host_reader.HostReader(source=image), look.read(root).devices
     )
     assert {a: f.reason for a, f in told.items()} == find(root)
     place = f"{os.path.realpath(root)}/sys/bus/pci/devices/{OTHER}/config"
@@ -231,17 +233,15 @@ def test_a_captured_host_is_as_ill(
     assert image.content(path) == WELL
     capsys.readouterr()
     for where in (archive, str(root)):
-        assert cli.main(["inspect", "--root", where]) == 0
+        assert commands.main(["inspect", "--root", where]) == 0
         assert "does not answer any more" in capsys.readouterr().out
 
 
 def command(root: pathlib.Path, state_dir: pathlib.Path, *words: str) -> int:
     state_dir.mkdir(exist_ok=True)  # as nova-compute does
     conf = state_dir.parent / "nova.conf"
-    conf.write_text(
-        f"[nova_accel]\nroot = {root}\nstate_dir = {state_dir}\n"
-    )
-    return cli.main(["heal", *words, "--config-file", str(conf)])
+    conf.write_text(f"[nova_accel]\nroot = {root}\nstate_dir = {state_dir}\n")
+    return commands.main(["heal", *words, "--config-file", str(conf)])
 
 
 def test_the_operator_acknowledges_errors(
@@ -268,7 +268,7 @@ def test_both_kinds_of_faults_are_healed_at_once(
 ) -> None:
     state_dir = tmp_path / "state"
     put(root, CARD, {"aer_dev_fatal": errors_of(2)}, WELL)
-    quarantine.Quarantine(str(state_dir)).put(CARD, "Xid 79", None)
+    faults.Quarantine(str(state_dir)).put(CARD, "Xid 79", None)
     fault = look.device(survey_of(root, state_dir).read(), CARD).fault
     assert "Xid 79" in fault
     assert "2 uncorrectable" in fault

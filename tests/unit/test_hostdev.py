@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from nova_accel import errors, model
 from nova_accel.model import flavors, pci
 from tests import strategies
-from virt_hooks.guest import connection, guest, hostdev
+from virt_hooks.guest import connection, guest_pci, hostdev
 
 OLD, NEW = 9_000_000, hostdev.FIRST_PCI_DISPLAY
 PLAIN = flavors.Options()
 SCREEN = flavors.Options(has_display=True)
 FIRMWARE = flavors.Options(has_display=True, has_ramfb=True)
-Q35 = guest.Guest(machine="pc-q35-9.0", has_graphics=True)
-I440FX = guest.Guest(machine="pc", has_graphics=True)
+Q35 = guest_pci.Guest(machine="pc-q35-9.0", has_graphics=True)
+I440FX = guest_pci.Guest(machine="pc", has_graphics=True)
 
 MDEV = model.Claim(
     consumer="c",
@@ -48,7 +48,7 @@ VF = dataclasses.replace(WHOLE, technology="vf", handle="0000:9a:00.1")
 
 def elements(
     *claims: model.Claim,
-    machine: guest.Guest = Q35,
+    machine: guest_pci.Guest = Q35,
     options: flavors.Options = PLAIN,
     version: int = NEW,
 ) -> list[ElementTree.Element]:
@@ -118,10 +118,10 @@ def test_what_is_no_function_is_refused(text: str) -> None:
 
 @given(
     st.lists(strategies.pci_addresses, min_size=1, max_size=6, unique=True),
-    st.sampled_from([Q35, I440FX, guest.Guest()]),
+    st.sampled_from([Q35, I440FX, guest_pci.Guest()]),
 )
 def test_every_function_is_given_once_and_to_a_place_of_its_own(
-    members: list[str], machine: guest.Guest
+    members: list[str], machine: guest_pci.Guest
 ) -> None:
     claim = dataclasses.replace(
         WHOLE, handle=members[0], members=tuple(members[1:])
@@ -223,9 +223,7 @@ def test_functions_without_a_first_one_go_separate_ways() -> None:
 
 
 def test_a_group_over_two_slots_of_the_host_has_two_of_the_guest() -> None:
-    claim = dataclasses.replace(
-        CARD, members=("0000:65:00.1", "0000:66:00.0")
-    )
+    claim = dataclasses.replace(CARD, members=("0000:65:00.1", "0000:66:00.0"))
     places = {
         e.find("./source/address").get("bus"): seen(e)  # type: ignore[union-attr]
         for e in elements(claim)
@@ -239,7 +237,7 @@ def test_a_group_over_two_slots_of_the_host_has_two_of_the_guest() -> None:
     "machine", ["", "pseries", "s390-ccw-virtio", "microvm"]
 )
 def test_other_machines_are_left_to_libvirt(machine: str) -> None:
-    found = elements(CARD, machine=guest.Guest(machine=machine))
+    found = elements(CARD, machine=guest_pci.Guest(machine=machine))
     assert [seen(e) for e in found] == [None] * 4
 
 
@@ -264,7 +262,7 @@ GUEST = """
 
 
 def test_a_guest_says_what_is_taken() -> None:
-    assert guest.parse_guest(GUEST) == guest.Guest(
+    assert guest_pci.parse_guest(GUEST) == guest_pci.Guest(
         machine="pc-q35-7.2",
         has_graphics=True,
         has_ramfb=True,
@@ -273,7 +271,7 @@ def test_a_guest_says_what_is_taken() -> None:
         buses=frozenset({0, 1, 2, 3}),
         slots=frozenset({0x1D}),
     )
-    assert guest.parse_guest("<domain/>") == guest.Guest()
+    assert guest_pci.parse_guest("<domain/>") == guest_pci.Guest()
 
 
 @given(
@@ -286,8 +284,8 @@ def test_what_is_taken_is_not_taken_again(
     card = pci.parse_address("0000:65:00.0")
     group = (card, dataclasses.replace(card, function=1))
     for machine in ("pc", "q35"):
-        found = guest.plan_layout(
-            guest.Guest(machine=machine, slots=slots, buses=buses), [group]
+        found = guest_pci.plan_layout(
+            guest_pci.Guest(machine=machine, slots=slots, buses=buses), [group]
         )
         for place in found.places.values():
             if machine == "pc":
@@ -313,7 +311,7 @@ def test_display_and_ramfb_are_said_of_vgpus_alone() -> None:
 
 def test_a_display_can_be_refused_too() -> None:
     off = flavors.Options(has_display=False)
-    blind = guest.Guest()
+    blind = guest_pci.Guest()
     (found,) = hostdevs(MDEV, options=off, machine=blind)
     assert found["display"] == "off"
     (found,) = hostdevs(TYPED, options=off, version=NEW)
@@ -346,7 +344,7 @@ def test_what_has_no_display_is_not_shown(claim: model.Claim) -> None:
 
 def test_a_display_needs_a_graphics_device() -> None:
     with pytest.raises(errors.ClaimError, match="no graphics device"):
-        elements(MDEV, options=SCREEN, machine=guest.Guest(machine="q35"))
+        elements(MDEV, options=SCREEN, machine=guest_pci.Guest(machine="q35"))
 
 
 def test_a_guest_has_one_ramfb() -> None:

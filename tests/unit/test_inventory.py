@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.geometry import packing
-from nova_accel.inventory import inventory
+from nova_accel.geometry import device_capacity
+from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
 from placement_sync.client import calls
 from placement_sync.sync import diff
@@ -21,7 +21,7 @@ NO_RULES = policy.Policy()
 def test_every_inventory_is_one_that_placement_takes(
     host: model.HostState,
 ) -> None:
-    tree = inventory.build_tree(strategies.ROOT, host, NO_RULES)
+    tree = tree_builder.build_tree(strategies.ROOT, host, NO_RULES)
     for node in tree.nodes:
         for record in node.inventories.values():
             assert 0 < record.total
@@ -34,7 +34,7 @@ def test_every_inventory_is_one_that_placement_takes(
 def test_each_device_is_one_owned_provider_below_the_root(
     host: model.HostState,
 ) -> None:
-    tree = inventory.build_tree(strategies.ROOT, host, NO_RULES)
+    tree = tree_builder.build_tree(strategies.ROOT, host, NO_RULES)
     assert len(tree.nodes) == len(host.devices)
     assert len({n.uuid for n in tree.nodes}) == len(tree.nodes)
     assert len({n.name for n in tree.nodes}) == len(tree.nodes)
@@ -46,16 +46,16 @@ def test_each_device_is_one_owned_provider_below_the_root(
 @given(strategies.hosts())
 def test_the_same_host_gives_the_same_tree(host: model.HostState) -> None:
     again = model.HostState(devices=host.devices[::-1])
-    assert inventory.build_tree(
+    assert tree_builder.build_tree(
         strategies.ROOT, host, NO_RULES
-    ) == inventory.build_tree(strategies.ROOT, again, NO_RULES)
+    ) == tree_builder.build_tree(strategies.ROOT, again, NO_RULES)
 
 
 @given(strategies.hosts())
 def test_the_profile_traits_are_those_that_can_be_made(
     host: model.HostState,
 ) -> None:
-    tree = inventory.build_tree(strategies.ROOT, host, NO_RULES)
+    tree = tree_builder.build_tree(strategies.ROOT, host, NO_RULES)
     for device in host.devices:
         node = tree.node(
             names.provider_uuid(strategies.ROOT_UUID, device.address)
@@ -70,8 +70,8 @@ def test_max_slots_limits_slots_and_nothing_else(
     host: model.HostState, limit: int
 ) -> None:
     rules = policy.parse_policy([f'{{"max_slots": {limit}}}'])
-    free = inventory.build_tree(strategies.ROOT, host, NO_RULES)
-    tied = inventory.build_tree(strategies.ROOT, host, rules)
+    free = tree_builder.build_tree(strategies.ROOT, host, NO_RULES)
+    tied = tree_builder.build_tree(strategies.ROOT, host, rules)
     for device in host.devices:
         uuid = names.provider_uuid(strategies.ROOT_UUID, device.address)
         before, after = free.node(uuid), tied.node(uuid)
@@ -101,12 +101,12 @@ def test_what_a_claim_holds_is_not_reserved_again(
         for device in host.devices
         for partition in device.partitions
     ]
-    tree = inventory.build_tree(strategies.ROOT, host, NO_RULES, claims)
+    tree = tree_builder.build_tree(strategies.ROOT, host, NO_RULES, claims)
     for node in tree.nodes:
         assert all(r.reserved == 0 for r in node.inventories.values())
     lost = [dataclasses.replace(claim, is_allocated=False) for claim in claims]
     found, unclaimed = (
-        inventory.build_tree(strategies.ROOT, host, NO_RULES, given)
+        tree_builder.build_tree(strategies.ROOT, host, NO_RULES, given)
         for given in (lost, ())
     )
     for node, other in zip(found.nodes, unclaimed.nodes, strict=True):
@@ -123,7 +123,9 @@ def vfs(technology: str, count: int = 4) -> model.Device:
     device = shapes.card(
         model.Geometry(), shapes.profile("vf", count), slots=count
     )
-    return packing.settle(dataclasses.replace(device, technology=technology))
+    return device_capacity.settle(
+        dataclasses.replace(device, technology=technology)
+    )
 
 
 def node(
@@ -132,7 +134,7 @@ def node(
     claims: tuple[model.Claim, ...] = (),
     occupied: frozenset[str] = frozenset(),
 ) -> providers.ProviderNode:
-    tree = inventory.build_tree(
+    tree = tree_builder.build_tree(
         ROOT,
         model.HostState(devices=(device,)),
         policy.Policy(rules=(rule or policy.Rule(),)),
@@ -185,7 +187,7 @@ def test_of_a_claim_only_what_is_not_allocated_is_reserved() -> None:
         ),
         slots=4,
     )
-    device = packing.settle(
+    device = device_capacity.settle(
         dataclasses.replace(device, counters={"VGPU": 4, memory: 2048})
     )
     lost = dataclasses.replace(
@@ -283,7 +285,7 @@ def test_a_layout_that_changed_is_another_trait_in_placement() -> None:
     def tree(layout: model.Layout) -> providers.ProviderTree:
         device = shapes.card(model.Geometry(layout=layout))
         host = model.HostState(devices=(device,))
-        return inventory.build_tree(ROOT, host, NO_RULES)
+        return tree_builder.build_tree(ROOT, host, NO_RULES)
 
     (change,) = diff.plan(
         tree(model.Layout.EQUAL), tree(model.Layout.MIXED), diff.Guard()
@@ -303,12 +305,12 @@ def test_what_is_unread_of_a_device_is_unread_of_its_provider() -> None:
     )
     assert node(region).unread == ("CUSTOM_ACCELERATOR_A",)
     found = node(region, occupied=frozenset(region.slots))
-    assert found.unread == ("CUSTOM_ACCELERATOR_A", *inventory.FPGA_TRAITS)
+    assert found.unread == ("CUSTOM_ACCELERATOR_A", *tree_builder.FPGA_TRAITS)
 
 
 # -- what policy offers ----------------------------------------------------
 
-EQUAL = packing.settle(
+EQUAL = device_capacity.settle(
     shapes.card(
         model.Geometry(layout=model.Layout.EQUAL),
         shapes.profile("T4-1Q", size=1, limit=16),
@@ -325,11 +327,9 @@ def offered(
 ) -> set[str]:
     device = dataclasses.replace(
         EQUAL,
-        partitions=tuple(
-            shapes.held(name, n) for n, name in enumerate(parts)
-        ),
+        partitions=tuple(shapes.held(name, n) for n, name in enumerate(parts)),
     )
-    traits = node(packing.settle(device), rule, claims).traits
+    traits = node(device_capacity.settle(device), rule, claims).traits
     return {p.name for p in device.profiles if p.trait in traits}
 
 

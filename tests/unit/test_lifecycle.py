@@ -6,10 +6,10 @@ import errno
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.inventory import inventory
+from nova_accel.inventory import tree_builder
 from nova_accel.model import actions, flavors, names
 from nova_accel.vendors import mdev
-from nova_accel.vendors.nvidia import nvidia_mdev
+from nova_accel.vendors.nvidia import mdev_driver
 from tests.lab import fakehost
 from tests.simulated import (
     EIGHT_Q,
@@ -206,7 +206,7 @@ def test_a_driver_s_own_failure_keeps_nothing_else(
 ) -> None:
     """What one driver can't unmake stays; the rest goes, here and later."""
 
-    class Broken(nvidia_mdev.NvidiaMdevDriver):
+    class Broken(mdev_driver.NvidiaMdevDriver):
         def plan_release(self, claim: model.Claim) -> list[actions.Action]:
             raise RuntimeError("a bug")
 
@@ -271,6 +271,6 @@ def test_a_node_that_is_not_registered_claims_nothing(
     life.root = None
     with pytest.raises(errors.ClaimError, match="not registered itself yet"):
         life.ensure(A, (asks(FOUR_Q),), (slot(),))
-    assert life.tree(inventory.OWNER_TRAITS) is None
+    assert life.tree(tree_builder.OWNER_TRAITS) is None
     life.tidy(IDLE)
     life.release(A, (slot(),), stopped)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.cli import cli
-from nova_accel.host.state import quarantine
+from nova_accel.cli import commands
+from nova_accel.host.state import faults
 from tests import simulated_scrub
 from tests.lab import fakehost
 from tests.simulated import A, B, node, stopped
@@ -36,9 +36,7 @@ NOTHING = connection.HostdevUse()
 
 
 @pytest.fixture
-def cut_off(
-    kernel: fakehost.Controller, state: Path
-) -> Iterator[model.Slot]:
+def cut_off(kernel: fakehost.Controller, state: Path) -> Iterator[model.Slot]:
     """A VF in whose reset the service stands still for ever."""
     life = started(kernel, state)
     one = slot(life, FLEX, FLEX_VF)
@@ -60,7 +58,7 @@ def cut_off(
 
 def begun(state: Path) -> list[str]:
     """Return the functions of which a scrub has begun."""
-    kept = quarantine.Quarantine(str(state))
+    kept = faults.Quarantine(str(state))
     return [one.address for one in kept.begun()]
 
 
@@ -104,7 +102,7 @@ def test_what_nobody_will_scrub_any_more_is_set_aside(
     assert begun(state) == []
     assert "cut off" in fault(again(kernel, state), FLEX)
     kernel.heal()  # healed or not, the function is scrubbed once more
-    assert cli.main(["heal", FLEX, "--state-dir", str(state)]) == 0
+    assert commands.main(["heal", FLEX, "--state-dir", str(state)]) == 0
     healed = again(kernel, state)
     assert fault(healed, FLEX) == ""
     give(healed, cut_off, B)
@@ -113,7 +111,7 @@ def test_what_nobody_will_scrub_any_more_is_set_aside(
 def test_a_note_that_cannot_be_read_counts(
     kernel: fakehost.Controller, state: Path
 ) -> None:
-    kept = quarantine.Quarantine(str(state))
+    kept = faults.Quarantine(str(state))
     kept.begin(FLEX_VF, FLEX)
     (path,) = (state / "scrubbing").iterdir()
     assert json.loads(path.read_text())["device"] == FLEX
@@ -126,7 +124,7 @@ def test_a_later_pass_leaves_what_is_being_scrubbed_alone(
 ) -> None:
     life = started(kernel, state)
     life.tidy(NOTHING)
-    quarantine.Quarantine(str(state)).begin(GPU, GPU)
+    faults.Quarantine(str(state)).begin(GPU, GPU)
     life.tidy(NOTHING)
     assert begun(state) == [GPU]
     life.host.refresh()
@@ -140,8 +138,8 @@ def test_without_a_place_for_notes_it_is_scrubbed_all_the_same(
     life = started(kernel, state)
     one = slot(life, FLEX, FLEX_VF)
     before = node(life, FLEX)
-    quarantine.Quarantine(str(state)).begin(FLEX_VF, FLEX)
-    quarantine.Quarantine(str(state)).end(FLEX_VF)
+    faults.Quarantine(str(state)).begin(FLEX_VF, FLEX)
+    faults.Quarantine(str(state)).end(FLEX_VF)
     life.tidy(NOTHING)
     assert node(life, FLEX) == before
     life.release(A, (one,), stopped)

@@ -7,7 +7,7 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.config import policy
-from nova_accel.inventory import inventory
+from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names, providers
 from tests.lab import fakehost
 from tests.simulated import (
@@ -104,7 +104,7 @@ def reserved(
     device: model.Device, used: set[str], *held: model.Claim
 ) -> tuple[int, frozenset[str]]:
     """Return what a whole card reserves, and its slots."""
-    tree: providers.ProviderTree = inventory.build_tree(
+    tree: providers.ProviderTree = tree_builder.build_tree(
         ROOT,
         model.HostState(devices=(device,)),
         policy.Policy(),

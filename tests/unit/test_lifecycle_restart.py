@@ -11,7 +11,7 @@ import pytest
 from nova_accel import errors, model
 from nova_accel.config import policy
 from nova_accel.discovery import snapshot
-from nova_accel.host.execute import execute
+from nova_accel.host.execute import action_executor
 from nova_accel.model import actions, names
 from tests.lab import fakehost
 from tests.simulated import (
@@ -94,7 +94,7 @@ def test_a_new_card_is_locked_too(
     fresh = lifecycle.Lifecycle(
         life._drivers,
         policy.Policy(),
-        execute.Executor(str(kernel.root)),
+        action_executor.Executor(str(kernel.root)),
         snapshot.Snapshot(life.host._survey),
     )
     fresh.adopt(ROOT)
@@ -290,7 +290,7 @@ def test_only_provable_orphans_are_tidied_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    on_host = execute.Executor(str(kernel.root))
+    on_host = action_executor.Executor(str(kernel.root))
     uuids = {
         "foreign": "83c32df7-d52e-4ec1-9668-1f3c7e4df107",
         "in a domain": names.mdev_uuid(slot().provider, "slot-1"),

@@ -41,9 +41,7 @@ def test_each_function_of_a_card_is_reset(
     give(life, one, B)
 
 
-def test_a_vf_is_reset_alone(
-    kernel: fakehost.Controller, state: Path
-) -> None:
+def test_a_vf_is_reset_alone(kernel: fakehost.Controller, state: Path) -> None:
     life = started(kernel, state)
     one = slot(life, FLEX, FLEX_VF)
     give(life, one)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors
-from nova_accel.cli import cli
+from nova_accel.cli import commands
 from nova_accel.config import policy
 from nova_accel.model import names
 from tests import simulated_fpga as site
@@ -60,7 +60,7 @@ def test_what_cannot_be_reset_is_set_aside_until_it_is_healed(
     assert reserved(later, GPU)
     (problem,) = [p for p in later.host.state.problems if p.where == GPU]
     assert f"nova-accel heal {GPU}" in problem.reason
-    assert cli.main(["heal", GPU, "--state-dir", str(state)]) == 0
+    assert commands.main(["heal", GPU, "--state-dir", str(state)]) == 0
     later.host.refresh()
     assert node(later, GPU) == before
     give(later, one, B)
@@ -224,7 +224,7 @@ def test_what_is_gone_has_nothing_to_scrub(
         kernel.unplug(address)
     life.release(A, (one,), stopped)
     assert life.claims() == ()
-    assert cli.main(["heal", GPU, "--state-dir", str(state)]) == 2
+    assert commands.main(["heal", GPU, "--state-dir", str(state)]) == 2
 
 
 # -- the command ------------------------------------------------------------

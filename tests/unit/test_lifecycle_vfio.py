@@ -9,7 +9,7 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.host.execute import privileged
-from nova_accel.host.state import quarantine
+from nova_accel.host.state import faults
 from tests import simulated_vfio
 from tests.lab import fakehost
 from tests.simulated import IDLE, A, B, node, stopped
@@ -101,7 +101,7 @@ def test_a_server_from_before_there_were_notes_gets_one(
     """Else its VF would stay typed if it went while the service is down."""
     before = started(kernel, state_dir=str(tmp_path))
     before.ensure(A, (asks(),), (slot(),))
-    quarantine.Quarantine(str(tmp_path)).note_clean(FIRST)
+    faults.Quarantine(str(tmp_path)).note_clean(FIRST)
     upgraded = started(kernel, state_dir=str(tmp_path))
     upgraded.recall(A, (slot(),))
     upgraded.tidy(IDLE)

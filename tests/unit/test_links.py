@@ -9,11 +9,11 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import capture, discovery
-from nova_accel.geometry.locality import Links
-from nova_accel.host.nvml import nvml
-from nova_accel.host.sysfs import sysfs
-from nova_accel.inventory import inventory
+from nova_accel.discovery import capture, scan
+from nova_accel.geometry.topology import Links
+from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.sysfs import host_reader
+from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
 from nova_accel.vendors import noop
 from placement_sync.sync import diff
@@ -45,10 +45,10 @@ def peers(state: model.HostState, address: str) -> set[str]:
     return said(state, address, names.NVLINK_PREFIX)
 
 
-def facts(**links: Links | None) -> list[nvml.GpuFacts]:
+def facts(**links: Links | None) -> list[gpu_reader.GpuFacts]:
     """Return what NVML says of the first cards, by a, b and c."""
     return [
-        nvml.GpuFacts(address=GPUS["abc".index(key)], links=found)
+        gpu_reader.GpuFacts(address=GPUS["abc".index(key)], links=found)
         for key, found in links.items()
     ]
 
@@ -74,7 +74,7 @@ class Told(noop.NoopDriver):
 
     def describe(
         self,
-        host: sysfs.HostReader,
+        host: host_reader.HostReader,
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterable[model.Device | model.Problem]:
@@ -115,12 +115,12 @@ def test_a_vf_that_is_a_device_stands_where_its_pf_does(
         "group": 1,
         "vfs": {"total": 8, "count": 8, "offset": 4, "first_group": 9},
     }
-    reader = sysfs.HostReader(build.build({"functions": [pf]}, tmp_path))
+    reader = host_reader.HostReader(build.build({"functions": [pf]}, tmp_path))
     found = reader.function("0000:00:05.0")
     assert found is not None
     assert str(found.physfn) == "0000:00:04.0"
     told = Told(a_device("0000:00:05.0"))
-    state = discovery.read(reader, {"test": told}, policy.Policy())
+    state = scan.read(reader, {"test": told}, policy.Policy())
     assert port(state, "0000:00:05.0") == {"0000_00_04"}
 
 
@@ -132,8 +132,8 @@ def test_where_devices_are_no_links_nothing_is_told(
     link.unlink()
     place.rename(link)
     told = Told(a_device(FIRST), a_device(SECOND))
-    state = discovery.read(
-        sysfs.HostReader(root), {"test": told}, policy.Policy()
+    state = scan.read(
+        host_reader.HostReader(root), {"test": told}, policy.Policy()
     )
     assert port(state, FIRST) == set()
     assert look.device(state, FIRST).unread == (names.PCIE_PREFIX,)
@@ -148,8 +148,8 @@ def test_an_unreadable_bus_costs_no_reading(tmp_path: pathlib.Path) -> None:
     )
     one = dataclasses.replace(a_device(FIRST), vendor_id="10de")
     gpus = {FIRST: facts(a=Links(peers=frozenset({SECOND})))[0]}
-    reader = sysfs.HostReader(root, gpus=gpus)
-    state = discovery.read(reader, {"test": Told(one)}, policy.Policy())
+    reader = host_reader.HostReader(root, gpus=gpus)
+    state = scan.read(reader, {"test": Told(one)}, policy.Policy())
     found = look.device(state, FIRST)
     assert names.PCIE_PREFIX in found.unread
 
@@ -209,7 +209,7 @@ def test_a_card_that_nvml_does_not_see_is_unknown(root: pathlib.Path) -> None:
 
 
 def tree(state: model.HostState) -> providers.ProviderTree:
-    return inventory.build_tree(strategies.ROOT, state, policy.Policy())
+    return tree_builder.build_tree(strategies.ROOT, state, policy.Policy())
 
 
 def test_links_stay_in_placement_while_nobody_can_tell_them(
@@ -229,13 +229,15 @@ def test_an_archive_holds_where_cards_stand(
     root: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     told = facts(a=Links(peers=frozenset({SECOND})), b=Links())
-    host = sysfs.HostReader(root, gpus=nvml.Gpus({t.address: t for t in told}))
-    first = discovery.read(host, look.DRIVERS, policy.Policy())
+    host = host_reader.HostReader(
+        root, gpus=gpu_reader.Gpus({t.address: t for t in told})
+    )
+    first = scan.read(host, look.DRIVERS, policy.Policy())
     path = str(tmp_path / "host.tar.gz")
     capture.save(host, path, {"format": capture.FORMAT})
     image, meta = capture.load(path)
-    again = sysfs.HostReader(source=image, gpus=capture.gpus(path, meta))
-    state = discovery.read(again, look.DRIVERS, policy.Policy())
+    again = host_reader.HostReader(source=image, gpus=capture.gpus(path, meta))
+    state = scan.read(again, look.DRIVERS, policy.Policy())
     assert state == first
     assert peers(state, FIRST) == {"0000_44_00_0"}
     assert port(state, FIRST) == {"0000_40_01_1"}

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import errors, model
-from nova_accel.claims import migratable
-from virt_hooks.operations import live_words
+from nova_accel.claims import migration
+from virt_hooks.operations import live_migration_wire
 
 texts = st.text(max_size=8)
 versions = st.lists(st.integers(0, 99), max_size=3).map(tuple)
 tolds = st.builds(
-    live_words.Told,
+    live_migration_wire.Told,
     host=st.builds(
-        migratable.Host,
+        migration.Host,
         libvirt=versions,
         qemu=versions,
         kernel=texts,
@@ -26,7 +26,7 @@ tolds = st.builds(
     ),
     parts=st.lists(
         st.builds(
-            migratable.Part,
+            migration.Part,
             technology=texts,
             driver=texts,
             profile=texts,
@@ -40,8 +40,11 @@ tolds = st.builds(
 
 
 @given(tolds)
-def test_what_is_told_is_what_was_said(told: live_words.Told) -> None:
-    assert live_words.parse_told(live_words.to_text(told)) == told
+def test_what_is_told_is_what_was_said(told: live_migration_wire.Told) -> None:
+    assert (
+        live_migration_wire.parse_told(live_migration_wire.to_text(told))
+        == told
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,20 +61,18 @@ def test_what_is_told_is_what_was_said(told: live_words.Told) -> None:
 )
 def test_other_words_are_refused(text: str) -> None:
     with pytest.raises(errors.MalformedError, match="one nova-accel"):
-        live_words.parse_told(text)
+        live_migration_wire.parse_told(text)
 
 
 def test_a_part_of_another_release_is_refused() -> None:
-    told = live_words.Told(
-        host=migratable.Host(),
-        parts=(
-            migratable.Part(technology="mdev", driver="mtty", profile="m"),
-        ),
+    told = live_migration_wire.Told(
+        host=migration.Host(),
+        parts=(migration.Part(technology="mdev", driver="mtty", profile="m"),),
     )
-    words = json.loads(live_words.to_text(told))
+    words = json.loads(live_migration_wire.to_text(told))
     words["parts"][0]["colour"] = "red"
     with pytest.raises(errors.MalformedError):
-        live_words.parse_told(json.dumps(words))
+        live_migration_wire.parse_told(json.dumps(words))
 
 
 def claim(technology: str) -> model.Claim:
@@ -109,8 +110,8 @@ def device(technology: str) -> model.Device:
     )
 
 
-def part(technology: str, *devices: model.Device) -> migratable.Part:
-    (found,) = live_words.parts_of(
+def part(technology: str, *devices: model.Device) -> migration.Part:
+    (found,) = live_migration_wire.parts_of(
         [claim(technology)],
         model.HostState(devices=devices),
         {"0000:f3:00.1": "qat-vfio-pci"}.__getitem__,
@@ -131,7 +132,7 @@ def test_of_a_card_that_can_not_be_read_nothing_is_told() -> None:
 def test_size_is_what_is_booked_where_the_type_tells_none() -> None:
     assert part("mdev", device("mdev")).size == 256
     card = device("mdev")
-    offer = live_words.offer_of(card, card.profiles[0])
+    offer = live_migration_wire.offer_of(card, card.profiles[0])
     assert (offer.size, offer.driver, offer.handle) == (256, "4xxx_pf", "")
 
 
@@ -146,8 +147,10 @@ def test_types_without_a_bus_are_named_after_their_driver() -> None:
             ),
         ),
     )
-    assert live_words.offer_of(card, card.profiles[0]).driver == "mtty"
-    (found,) = live_words.parts_of(
+    assert (
+        live_migration_wire.offer_of(card, card.profiles[0]).driver == "mtty"
+    )
+    (found,) = live_migration_wire.parts_of(
         [dataclasses.replace(claim("mdev"), type_id="mtty-2")],
         model.HostState(devices=(card,)),
         str,

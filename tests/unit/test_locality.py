@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import model
-from nova_accel.geometry import locality
-from nova_accel.geometry.locality import Links
+from nova_accel.geometry import topology
+from nova_accel.geometry.topology import Links
 from nova_accel.model import names
 from tests import strategies
 
@@ -42,7 +42,7 @@ A, B, C, D = (f"0000:{bus}:00.0" for bus in ("41", "61", "81", "a1"))
 def test_the_port_is_the_first_bridge_below_the_host_bridge(
     place: str, port: str
 ) -> None:
-    assert locality.parse_port(f"/devices/{place}") == port
+    assert topology.parse_port(f"/devices/{place}") == port
 
 
 @st.composite
@@ -86,8 +86,8 @@ def test_below_one_port_is_below_one_bridge_or_in_one_slot(
     """Equal ports make an equivalence, and no other one than this."""
     for one in ways:
         for two in ways:
-            is_equal = locality.parse_port("/".join(one)) == (
-                locality.parse_port("/".join(two))
+            is_equal = topology.parse_port("/".join(one)) == (
+                topology.parse_port("/".join(two))
             )
             are_below = len(one) > 2 and len(two) > 2
             are_on_root = len(one) == len(two) == 2
@@ -122,7 +122,7 @@ hosts = st.dictionaries(st.sampled_from([A, B, C, D]), st.none() | links)
 def test_whoever_has_a_peer_is_its_peer(
     host: dict[str, Links | None],
 ) -> None:
-    found = locality.peers(host)
+    found = topology.peers(host)
     assert found.keys() >= host.keys()
     for address, them in found.items():
         assert address not in them
@@ -133,7 +133,7 @@ def test_whoever_has_a_peer_is_its_peer(
 def test_nobody_has_a_peer_of_which_neither_tells(
     host: dict[str, Links | None],
 ) -> None:
-    for one, them in locality.peers(host).items():
+    for one, them in topology.peers(host).items():
         for two in them:
             mine, other = host.get(one), host.get(two)
             assert (
@@ -145,7 +145,7 @@ def test_nobody_has_a_peer_of_which_neither_tells(
 
 def test_all_on_switches_are_peers_and_no_others() -> None:
     switched = Links(is_switched=True)
-    found = locality.peers(
+    found = topology.peers(
         {A: switched, B: switched, C: Links(), D: Links(peers=frozenset({C}))}
     )
     assert found == {A: {B}, B: {A}, C: {D}, D: {C}}
@@ -169,16 +169,16 @@ def device(address: str, **facts: object) -> model.Device:
 
 
 def placed(
-    places: locality.Places, *devices: model.Device
+    places: topology.Places, *devices: model.Device
 ) -> dict[str, tuple[Set[str], tuple[str, ...]]]:
     return {
         one.address: (one.traits, one.unread)
-        for one in locality.place(devices, places)
+        for one in topology.place(devices, places)
     }
 
 
 def test_a_part_stands_where_its_whole_does() -> None:
-    places = locality.Places(ports={A: "0000:40:01.1"})
+    places = topology.Places(ports={A: "0000:40:01.1"})
     part = device(f"{A}/region-0", parent=A, traits=frozenset({"CUSTOM_X"}))
     found = placed(places, device(A), part)
     trait = "CUSTOM_ACCELERATOR_PCIE_0000_40_01_1"
@@ -187,13 +187,13 @@ def test_a_part_stands_where_its_whole_does() -> None:
 
 
 def test_off_the_bus_there_is_nothing_to_tell() -> None:
-    found = placed(locality.Places(), device("mtty"), device("0.0.0052"))
+    found = placed(topology.Places(), device("mtty"), device("0.0.0052"))
     assert set(found.values()) == {(frozenset(), ())}
 
 
 def test_what_cant_be_told_is_unread_and_not_absent() -> None:
     mine = device(A, unread=("CUSTOM_ACCELERATOR_MINE",))
-    places = locality.Places(links={A: None})
+    places = topology.Places(links={A: None})
     assert placed(places, mine)[A] == (
         frozenset(),
         ("CUSTOM_ACCELERATOR_MINE", names.PCIE_PREFIX, names.NVLINK_PREFIX),
@@ -201,7 +201,7 @@ def test_what_cant_be_told_is_unread_and_not_absent() -> None:
 
 
 def test_a_link_that_one_end_tells_is_both_ends_link() -> None:
-    places = locality.Places(
+    places = topology.Places(
         ports={A: "p", B: "p"},
         links={A: Links(peers=frozenset({B})), B: None},
     )
@@ -217,7 +217,7 @@ def test_a_link_that_one_end_tells_is_both_ends_link() -> None:
 def test_of_a_silent_card_the_others_on_the_switch_keep_what_they_had() -> (
     None
 ):
-    places = locality.Places(
+    places = topology.Places(
         ports=dict.fromkeys((A, B, C, D), "p"),
         links={
             A: Links(is_switched=True),
@@ -240,8 +240,8 @@ def test_placing_adds_traits_and_changes_nothing_else(
     addresses: list[str], told: dict[str, Links | None]
 ) -> None:
     before = [device(one, traits=frozenset({"X"})) for one in addresses]
-    places = locality.Places(ports=dict.fromkeys(addresses, A), links=told)
-    after = locality.place(before, places)
+    places = topology.Places(ports=dict.fromkeys(addresses, A), links=told)
+    after = topology.place(before, places)
     assert [one.address for one in after] == addresses
     for one in after:
         assert one.traits >= {"X", names.pcie_trait(A)}

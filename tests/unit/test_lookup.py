@@ -3,13 +3,13 @@
 
 import pytest
 
-from nova_accel.catalog import known
+from nova_accel.catalog import loader
 from nova_accel.model import names
-from placement_sync.flavors import lookup, wares
+from placement_sync.flavors import lookup, offered_devices
 from tests import clouds
 
-TYPES = wares.Types(known.load())
-CLOUD = wares.Cloud(
+TYPES = offered_devices.Types(loader.load())
+CLOUD = offered_devices.Cloud(
     devices=(
         clouds.gpu("A40", ("8Q",)),
         clouds.gpu("A100", ("1-5C",), layout="mig", at="node2/0000:41:00.0"),

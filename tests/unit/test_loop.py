@@ -101,9 +101,7 @@ def test_a_drain_wakes_it(tmp_path: pathlib.Path) -> None:
     drained = drains.Drains(str(tmp_path))
     watch = notes.Watch(drained.place)
     run = Pass()
-    made = loop.Loop(
-        run, HOUR_S, settle_s=SETTLE_S, watch=watch.has_changed
-    )
+    made = loop.Loop(run, HOUR_S, settle_s=SETTLE_S, watch=watch.has_changed)
     made.start()
     until(lambda: run.count == 1)
     drained.put("0000:3b:00.0", "a loud fan")

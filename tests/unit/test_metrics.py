@@ -184,9 +184,7 @@ def test_the_manual_has_each_metric_and_no_other(
     assert set(re.findall(r"nova_accel_\w+", manual)) <= real
 
 
-outcomes = st.sampled_from(
-    [GOOD, FAILED, dataclasses.replace(GOOD, undone=1)]
-)
+outcomes = st.sampled_from([GOOD, FAILED, dataclasses.replace(GOOD, undone=1)])
 
 
 @given(st.lists(outcomes, min_size=1, max_size=8))
@@ -202,9 +200,10 @@ def test_counters_never_go_back(passes: list[status.Status]) -> None:
             for sample in family.samples
         }
         assert all(now[key] >= value for key, value in last.items())
-        assert sum(
-            value for key, value in now.items() if "passes_total" in key
-        ) == number
+        assert (
+            sum(value for key, value in now.items() if "passes_total" in key)
+            == number
+        )
         last = now
     assert [one.outcome for one in passes].count("failed") == (
         last["nova_accel_passes_total "

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel.claims import migratable
-from nova_accel.claims.migratable import Host, Limits, Part
+from nova_accel.claims import migration
+from nova_accel.claims.migration import Host, Limits, Part
 
 HOST = Host(
     libvirt=(10, 0, 0),
@@ -47,14 +47,14 @@ NO_LIMIT = Limits(downtime=500)
 def leaving(
     *parts: Part, host: Host = HOST, limits: Limits = NO_LIMIT
 ) -> tuple[str, ...]:
-    return migratable.check_leaving(parts, host, limits)
+    return migration.check_leaving(parts, host, limits)
 
 
 def arriving(
     *parts: Part, there: Host = HOST, offers: tuple[Part, ...] | None = None
 ) -> tuple[str, ...]:
     shown = parts if offers is None else offers
-    return migratable.check_arriving(parts, HOST, shown, there)
+    return migration.check_arriving(parts, HOST, shown, there)
 
 
 @pytest.mark.parametrize("part", [VGPU, TYPED, MTTY])
@@ -155,7 +155,7 @@ def test_vendors_drivers_must_be_the_same() -> None:
     silent = dataclasses.replace(HOST, drivers={"nvidia": ""})
     (reason,) = arriving(VGPU, there=silent)
     assert "on the destination can't be told" in reason
-    (reason,) = migratable.check_arriving([VGPU], silent, [VGPU], HOST)
+    (reason,) = migration.check_arriving([VGPU], silent, [VGPU], HOST)
     assert "on this host can't be told" in reason
     gone = dataclasses.replace(HOST, drivers={})
     (reason,) = arriving(VGPU, there=gone)
@@ -164,7 +164,7 @@ def test_vendors_drivers_must_be_the_same() -> None:
 
 def test_the_kernels_own_drivers_see_for_themselves() -> None:
     newer = dataclasses.replace(HOST, kernel="6.18.1")
-    found = migratable.check_arriving([MTTY], HOST, [MTTY], newer)
+    found = migration.check_arriving([MTTY], HOST, [MTTY], newer)
     assert found == ()
 
 
@@ -191,9 +191,9 @@ def test_reasons_are_told_once() -> None:
 
 def test_downtime_of_a_framebuffer() -> None:
     # 4 GiB at 10 Gbit/s, which are 1192 MiB/s.
-    assert migratable.estimate_downtime([VGPU], 1192) == 3437
-    assert migratable.estimate_downtime([VGPU], 0) is None
-    assert migratable.estimate_downtime([QAT], 1) == 0
+    assert migration.estimate_downtime([VGPU], 1192) == 3437
+    assert migration.estimate_downtime([VGPU], 0) is None
+    assert migration.estimate_downtime([QAT], 1) == 0
 
 
 def test_too_long_is_refused_with_the_number_that_helps() -> None:
@@ -213,12 +213,12 @@ def test_too_long_is_refused_with_the_number_that_helps() -> None:
 )
 def test_downtime_laws(sizes: list[int], link: int, more: int) -> None:
     parts = [dataclasses.replace(VGPU, size=size) for size in sizes]
-    found = migratable.estimate_downtime(parts, link)
+    found = migration.estimate_downtime(parts, link)
     assert found is not None
     # Enough, and not a millisecond more than enough.
     assert found * link >= sum(sizes) * 1000
     assert (found - 1) * link < sum(sizes) * 1000 or found == 0
-    faster = migratable.estimate_downtime(parts, link + more)
+    faster = migration.estimate_downtime(parts, link + more)
     assert faster is not None and faster <= found
 
 
@@ -239,7 +239,7 @@ def test_all_find_their_like(parts: list[Part], random: Random) -> None:
     before = named(parts, "old")
     random.shuffle(parts)
     after = named(parts, "new")
-    pairs = migratable.plan_pairs(before, after)
+    pairs = migration.plan_pairs(before, after)
     assert sorted(pairs) == sorted(p.handle for p in before)
     assert sorted(pairs.values()) == sorted(p.handle for p in after)
     profiles = {p.handle: p.profile for p in (*before, *after)}
@@ -250,7 +250,7 @@ def test_all_find_their_like(parts: list[Part], random: Random) -> None:
 @given(st.lists(kinds, max_size=4), st.lists(kinds, max_size=4))
 def test_no_part_is_left_over(old: list[Part], new: list[Part]) -> None:
     alike = sorted(p.profile for p in old) == sorted(p.profile for p in new)
-    pairs = migratable.plan_pairs(named(old, "old"), named(new, "new"))
+    pairs = migration.plan_pairs(named(old, "old"), named(new, "new"))
     assert bool(pairs) == (alike and bool(old))
 
 
@@ -281,6 +281,6 @@ def test_company_never_helps(parts: list[Part], host: Host) -> None:
 @given(kinds, hosts)
 def test_a_host_is_like_itself(part: Part, host: Host) -> None:
     """What speaks against arriving where it is speaks of the host alone."""
-    reasons = migratable.check_arriving([part], host, [part], host)
+    reasons = migration.check_arriving([part], host, [part], host)
     assert not any("at the destination, and" in reason for reason in reasons)
     assert not any("no card" in reason for reason in reasons)

@@ -5,7 +5,7 @@ import uuid
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nova_accel.catalog import profiles
+from nova_accel.catalog import mdev_names
 from nova_accel.model import names
 
 # Placement's own rule for names that are not of os-traits.
@@ -20,7 +20,7 @@ def test_traits_of_profiles_are_legal_and_ours(
     name: str, vendor: str, gpu: bool
 ) -> None:
     assume(re.search(r"[A-Za-z0-9]", name))
-    trait = profiles.profile_trait(name, vendor, gpu=gpu)
+    trait = mdev_names.profile_trait(name, vendor, gpu=gpu)
     assert LEGAL.fullmatch(trait)
     assert len(trait) <= names.MAX_NAME
     assert names.is_ours(trait)

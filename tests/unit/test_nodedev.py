@@ -11,7 +11,7 @@ import libvirt
 import pytest
 from hypothesis import given
 
-from nova_accel.host.execute import execute
+from nova_accel.host.execute import action_executor
 from nova_accel.model import actions, names
 from tests import strategies
 from tests.lab import fakehost
@@ -107,7 +107,7 @@ def test_libvirt_makes_and_unmakes_an_mdev(
 ) -> None:
     daemon = Daemon(kernel)
     devices = connection.NodeDevices(lambda: daemon)
-    on_host = execute.Executor(str(kernel.root), nodedev=devices)
+    on_host = action_executor.Executor(str(kernel.root), nodedev=devices)
     assert on_host.apply(MAKE)
     assert set(kernel.mdevs()) == {UUID}
     assert len(daemon.asked) == 1
@@ -122,7 +122,7 @@ def test_a_parent_that_libvirt_does_not_know_is_left_to_the_kernel(
 ) -> None:
     caplog.set_level("INFO")
     daemon = Daemon(kernel)
-    on_host = execute.Executor(
+    on_host = action_executor.Executor(
         str(kernel.root), nodedev=connection.NodeDevices(lambda: daemon)
     )
     on_host.apply(
@@ -140,7 +140,7 @@ def test_a_connection_that_is_down_is_left_to_the_kernel(
         raise RuntimeError("the hypervisor is unavailable")
 
     devices = connection.NodeDevices(connect)
-    on_host = execute.Executor(str(kernel.root), nodedev=devices)
+    on_host = action_executor.Executor(str(kernel.root), nodedev=devices)
     assert on_host.apply(MAKE)
     assert on_host.apply(MAKE.undo())
 

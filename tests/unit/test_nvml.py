@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.catalog import known
-from nova_accel.host.nvml import nvml, nvml_changes, nvml_text
+from nova_accel.catalog import loader
+from nova_accel.host.nvml import codec, gpu_reader, gpu_writer
 from tests.lab import fakehost
 from tests.lab.fakehost import nvml as stand_in
 
@@ -46,14 +46,14 @@ SPEC = fakehost.HostSpec(
 
 SAY = """
 import json, sys
-from nova_accel.host.nvml import nvml, nvml_text
+from nova_accel.host.nvml import codec, gpu_reader
 for _ in range(2):
-    print(json.dumps(nvml_text.to_plain(nvml.read_gpus(0.5))))
-print(nvml.create_instance("0000:41:00.0", "1g.5gb", 0))
+    print(json.dumps(codec.to_plain(gpu_reader.read_gpus(0.5))))
+print(gpu_reader.create_instance("0000:41:00.0", "1g.5gb", 0))
 """
 
 
-def say(path: Path, before: str = "") -> tuple[list[nvml.Gpus], int]:
+def say(path: Path, before: str = "") -> tuple[list[gpu_reader.Gpus], int]:
     """Read twice, in a process that finds its libraries in a directory."""
     found = subprocess.run(  # noqa: S603 - our own words
         [sys.executable, "-c", before + SAY],
@@ -68,9 +68,9 @@ def say(path: Path, before: str = "") -> tuple[list[nvml.Gpus], int]:
         timeout=60,
         check=True,
     ).stdout.splitlines()
-    return [
-        nvml_text.from_plain(json.loads(line)) for line in found[:2]
-    ], int(found[2])
+    return [codec.from_plain(json.loads(line)) for line in found[:2]], int(
+        found[2]
+    )
 
 
 def test_without_nvidia_ml_py_nothing_is_known(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_lost_gpu_and_a_silent_one_cost_only_themselves(
     looks, number = say(build_old(tmp_path))
     for gpus in looks:
         assert gpus == {
-            "10000:af:1f.0": nvml.GpuFacts(
+            "10000:af:1f.0": gpu_reader.GpuFacts(
                 address="10000:af:1f.0",
                 driver_version="418.226.00",
                 memory_mb=16384,
@@ -175,7 +175,7 @@ def cards(
 
 
 def test_each_gpu_is_described(cards: fakehost.Controller) -> None:
-    gpus = nvml.read_gpus()
+    gpus = gpu_reader.read_gpus()
     assert list(gpus) == sorted(cards.gpus())
     assert gpus.problems == ()
     assert gpus.reason == ""
@@ -187,7 +187,7 @@ def test_each_gpu_is_described(cards: fakehost.Controller) -> None:
     assert gpus[A100].is_mig
     assert gpus[A100].driver_version
     types = {one.name: one for one in gpus[L40S].types}
-    assert types["L40S-24Q"] == nvml.VgpuType(
+    assert types["L40S-24Q"] == gpu_reader.VgpuType(
         name="L40S-24Q",
         type_id="1155",
         framebuffer_mb=24576,
@@ -199,11 +199,11 @@ def test_each_gpu_is_described(cards: fakehost.Controller) -> None:
 def test_what_nvml_says_agrees_with_the_catalogue(
     cards: fakehost.Controller, address: str
 ) -> None:
-    told = nvml.read_gpus()[address]
-    listed = known.load().of_card([one.name for one in told.types])
+    told = gpu_reader.read_gpus()[address]
+    listed = loader.load().of_card([one.name for one in told.types])
     assert listed is not None
     for one in told.types:
-        facts = known.load().find(one.name)
+        facts = loader.load().find(one.name)
         assert facts is not None, one.name
         assert facts.framebuffer_mb == one.framebuffer_mb, one.name
         assert facts.limit == one.max_instances, one.name
@@ -217,11 +217,11 @@ def test_what_nvml_says_agrees_with_the_catalogue(
 def test_places_of_types_are_read_in_mixed_mode(
     cards: fakehost.Controller,
 ) -> None:
-    assert nvml.set_mixed(L40S, True) == 0
-    types = nvml.read_gpus()[L40S].types
+    assert gpu_reader.set_mixed(L40S, True) == 0
+    types = gpu_reader.read_gpus()[L40S].types
     assert types
     for one in types:
-        facts = known.load().find(one.name)
+        facts = loader.load().find(one.name)
         # L40S-3B is not in the catalogue.
         if facts is not None:
             assert (one.span, one.starts) == (facts.span, facts.starts_mixed)
@@ -230,7 +230,7 @@ def test_places_of_types_are_read_in_mixed_mode(
 def instances(address: str) -> list[tuple[str, int]]:
     return sorted(
         (one.kind, one.span.start)
-        for one in nvml.read_gpus()[address].instances
+        for one in gpu_reader.read_gpus()[address].instances
         if one.span is not None
     )
 
@@ -238,25 +238,27 @@ def instances(address: str) -> list[tuple[str, int]]:
 def test_an_instance_is_made_once_and_unmade(
     cards: fakehost.Controller,
 ) -> None:
-    assert nvml.create_instance(A100, "2g.10gb", 2) == 0
-    assert nvml.create_instance(A100, "2g.10gb", 2) == 0
-    assert nvml.create_instance(A100, "1g.5gb", 0) == 0
+    assert gpu_reader.create_instance(A100, "2g.10gb", 2) == 0
+    assert gpu_reader.create_instance(A100, "2g.10gb", 2) == 0
+    assert gpu_reader.create_instance(A100, "1g.5gb", 0) == 0
     assert instances(A100) == [("1g.5gb", 0), ("2g.10gb", 2)]
-    spans = {one.span for one in nvml.read_gpus()[A100].instances}
+    spans = {one.span for one in gpu_reader.read_gpus()[A100].instances}
     assert model.Span(start=2, size=2) in spans
-    assert nvml.destroy_instance(A100, "2g.10gb", 2) == 0
-    assert nvml.destroy_instance(A100, "2g.10gb", 2) == 0
-    assert nvml.destroy_instance(A100, "1g.5gb", None) == 0
+    assert gpu_reader.destroy_instance(A100, "2g.10gb", 2) == 0
+    assert gpu_reader.destroy_instance(A100, "2g.10gb", 2) == 0
+    assert gpu_reader.destroy_instance(A100, "1g.5gb", None) == 0
     assert instances(A100) == []
 
 
 def test_what_does_not_fit_is_refused(cards: fakehost.Controller) -> None:
-    assert nvml.create_instance(A100, "4g.20gb", 0) == 0
-    assert nvml.create_instance(A100, "1g.5gb", 1) == errno.ENOSPC
-    assert nvml.create_instance(A100, "2g.10gb", 1) == errno.EINVAL
-    assert nvml.create_instance(A100, "1g.24gb", 0) == errno.ENODEV
-    assert nvml.create_instance(L40S, "1g.5gb", 0) == errno.ENODEV
-    assert nvml.create_instance("0000:99:00.0", "1g.5gb", 0) == errno.ENODEV
+    assert gpu_reader.create_instance(A100, "4g.20gb", 0) == 0
+    assert gpu_reader.create_instance(A100, "1g.5gb", 1) == errno.ENOSPC
+    assert gpu_reader.create_instance(A100, "2g.10gb", 1) == errno.EINVAL
+    assert gpu_reader.create_instance(A100, "1g.24gb", 0) == errno.ENODEV
+    assert gpu_reader.create_instance(L40S, "1g.5gb", 0) == errno.ENODEV
+    assert (
+        gpu_reader.create_instance("0000:99:00.0", "1g.5gb", 0) == errno.ENODEV
+    )
     assert instances(A100) == [("4g.20gb", 0)]
 
 
@@ -268,55 +270,55 @@ def vf(host: fakehost.Controller, address: str, number: int) -> Path:
 def test_an_instance_that_holds_a_vgpu_stays(
     cards: fakehost.Controller,
 ) -> None:
-    types = {one.name: one for one in nvml.read_gpus()[A100].types}
+    types = {one.name: one for one in gpu_reader.read_gpus()[A100].types}
     for start in (0, 1):
-        assert nvml.create_instance(A100, "1g.5gb", start) == 0
+        assert gpu_reader.create_instance(A100, "1g.5gb", start) == 0
     place = vf(cards, A100, 0)
     place.write_text(types["A100-1-5C"].type_id)
-    assert nvml.destroy_instance(A100, "1g.5gb", None) == 0
+    assert gpu_reader.destroy_instance(A100, "1g.5gb", None) == 0
     ((_, start),) = instances(A100)
-    assert nvml.destroy_instance(A100, "1g.5gb", start) == errno.EBUSY
+    assert gpu_reader.destroy_instance(A100, "1g.5gb", start) == errno.EBUSY
     assert instances(A100) == [("1g.5gb", start)]
     # It is as it was: the next vGPU can be made there.
     place.write_text("0")
     place.write_text(types["A100-1-5C"].type_id)
     place.write_text("0")
-    assert nvml.destroy_instance(A100, "1g.5gb", start) == 0
+    assert gpu_reader.destroy_instance(A100, "1g.5gb", start) == 0
 
 
 def test_sizes_are_mixed_while_no_vgpu_is_there(
     cards: fakehost.Controller,
 ) -> None:
-    assert nvml.set_mixed(L40S, True) == 0
-    assert nvml.read_gpus()[L40S].is_mixed
-    assert nvml.set_mixed(L40S, True) == 0
+    assert gpu_reader.set_mixed(L40S, True) == 0
+    assert gpu_reader.read_gpus()[L40S].is_mixed
+    assert gpu_reader.set_mixed(L40S, True) == 0
     place = vf(cards, L40S, 0)
     place.write_text("1155")
-    assert nvml.set_mixed(L40S, True) == 0  # it is so already
-    assert nvml.set_mixed(L40S, False) == errno.EBUSY
+    assert gpu_reader.set_mixed(L40S, True) == 0  # it is so already
+    assert gpu_reader.set_mixed(L40S, False) == errno.EBUSY
     place.write_text("0")
-    assert nvml.set_mixed(L40S, False) == 0
-    assert nvml.set_mixed(T4, True) == errno.EOPNOTSUPP
+    assert gpu_reader.set_mixed(L40S, False) == 0
+    assert gpu_reader.set_mixed(T4, True) == errno.EOPNOTSUPP
 
 
 def test_a_driver_that_is_gone_is_nobody(
     cards: fakehost.Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKEHOST_CONTROL", "/nonexistent")
-    gpus = nvml.read_gpus()
+    gpus = gpu_reader.read_gpus()
     assert gpus == {}
     assert gpus.problems == ()
     assert "Driver Not Loaded" in gpus.reason
-    assert nvml.set_mixed(L40S, True) == errno.ENXIO
+    assert gpu_reader.set_mixed(L40S, True) == errno.ENXIO
 
 
 def test_facts_survive_the_way_to_another_process(
     cards: fakehost.Controller,
 ) -> None:
-    assert nvml.create_instance(A100, "3g.20gb", 4) == 0
-    gpus = nvml.read_gpus()
-    plain = json.loads(json.dumps(nvml_text.to_plain(gpus)))
-    assert nvml_text.from_plain(plain) == gpus
+    assert gpu_reader.create_instance(A100, "3g.20gb", 4) == 0
+    gpus = gpu_reader.read_gpus()
+    plain = json.loads(json.dumps(codec.to_plain(gpus)))
+    assert codec.from_plain(plain) == gpus
 
 
 # -- values ---------------------------------------------------------------
@@ -331,13 +333,13 @@ def test_facts_survive_the_way_to_another_process(
     ],
 )
 def test_bus_ids_become_addresses(text: str, address: str) -> None:
-    assert nvml.parse_bus_id(text) == address
+    assert gpu_reader.parse_bus_id(text) == address
 
 
 @pytest.mark.parametrize("text", ["", "41:00.0", "0000:41:00", "gpu:0:0.0"])
 def test_what_is_no_bus_id_is_refused(text: str) -> None:
     with pytest.raises(errors.MalformedError):
-        nvml.parse_bus_id(text)
+        gpu_reader.parse_bus_id(text)
 
 
 @pytest.mark.parametrize(
@@ -356,13 +358,13 @@ def test_arguments_of_changes_are_checked(
     address: str, kind: str, start: int
 ) -> None:
     with pytest.raises(errors.MalformedError):
-        nvml_changes.create_instance(address, kind, start)
+        gpu_writer.create_instance(address, kind, start)
     with pytest.raises(errors.MalformedError):
-        nvml_changes.destroy_instance(address, kind, start)
+        gpu_writer.destroy_instance(address, kind, start)
 
 
 def test_every_kind_of_the_catalogue_passes_the_check() -> None:
-    kinds = {k.name for gpu in known.load().gpus() for k in gpu.kinds}
+    kinds = {k.name for gpu in loader.load().gpus() for k in gpu.kinds}
     assert kinds
     for kind in sorted(kinds):
-        nvml_changes._check("0000:41:00.0", kind, 0)
+        gpu_writer._check("0000:41:00.0", kind, 0)

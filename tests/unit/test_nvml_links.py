@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from nova_accel.cli import cli
+from nova_accel.cli import commands
 from nova_accel.config import policy
-from nova_accel.discovery import capture, discovery, plugin
-from nova_accel.geometry.locality import Links
-from nova_accel.host.nvml import nvml, nvml_text
+from nova_accel.discovery import capture, plugin, scan
+from nova_accel.geometry.topology import Links
+from nova_accel.host.nvml import codec, gpu_reader
 from tests.lab import fakehost
 from tests.lab.fakehost import nvml as stand_in
 
@@ -67,7 +67,7 @@ def _fixture_socket(
 
 
 def test_links_that_are_up_lead_to_gpus_and_switches() -> None:
-    gpus = nvml.read_gpus()
+    gpus = gpu_reader.read_gpus()
     assert gpus.problems == ()
     assert {address: one.links for address, one in gpus.items()} == {
         T4: Links(),
@@ -78,9 +78,9 @@ def test_links_that_are_up_lead_to_gpus_and_switches() -> None:
 
 
 def test_links_survive_the_way_to_another_process() -> None:
-    gpus = nvml.read_gpus()
-    plain = json.loads(json.dumps(nvml_text.to_plain(gpus)))
-    assert nvml_text.from_plain(plain) == gpus
+    gpus = gpu_reader.read_gpus()
+    plain = json.loads(json.dumps(codec.to_plain(gpus)))
+    assert codec.from_plain(plain) == gpus
 
 
 def test_a_link_to_a_card_that_another_driver_took_is_down(
@@ -88,9 +88,11 @@ def test_a_link_to_a_card_that_another_driver_took_is_down(
 ) -> None:
     drivers = host.sys / "bus/pci/drivers"
     (drivers / "nvidia/unbind").write_text(SECOND)
-    assert nvml.read_gpus()[FIRST].links == Links()
+    assert gpu_reader.read_gpus()[FIRST].links == Links()
     (drivers / "nvidia/bind").write_text(SECOND)
-    assert nvml.read_gpus()[FIRST].links == Links(peers=frozenset({SECOND}))
+    assert gpu_reader.read_gpus()[FIRST].links == Links(
+        peers=frozenset({SECOND})
+    )
 
 
 def test_the_command_shows_what_is_linked(
@@ -99,13 +101,13 @@ def test_the_command_shows_what_is_linked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """As it would on that host itself, by way of an archive of it."""
-    reader, _ = cli.open_host(str(host.sys.parent))
-    reader.gpus = nvml.read_gpus()
+    reader, _ = commands.open_host(str(host.sys.parent))
+    reader.gpus = gpu_reader.read_gpus()
     archive = str(tmp_path / "host.tar.gz")
-    state = discovery.read(reader, plugin.load(), policy.Policy())
+    state = scan.read(reader, plugin.load(), policy.Policy())
     capture.save(reader, archive, {"format": capture.FORMAT})
     assert len(state.devices) == 4
-    assert cli.main(["inspect", "--root", archive]) == 0
+    assert commands.main(["inspect", "--root", archive]) == 0
     lines = capsys.readouterr().out.split()
     assert lines.count("CUSTOM_ACCELERATOR_NVLINK_0000_41_00_0") == 1
     assert lines.count("CUSTOM_ACCELERATOR_NVLINK_0000_61_00_0") == 1
@@ -116,14 +118,14 @@ def test_the_command_shows_what_is_linked(
 
 SAY = """
 import json
-from nova_accel.host.nvml import nvml, nvml_text
-print(json.dumps(nvml_text.to_plain(nvml.read_gpus(2))))
+from nova_accel.host.nvml import codec, gpu_reader
+print(json.dumps(codec.to_plain(gpu_reader.read_gpus(2))))
 """
 
 
 def say(
     place: pathlib.Path, *files: str, before: str = ""
-) -> tuple[nvml.Gpus, str]:
+) -> tuple[gpu_reader.Gpus, str]:
     """Return what is read of a library whose GPUs fall ill."""
     if not shutil.which("gcc"):
         pytest.skip("there is no gcc")
@@ -151,7 +153,7 @@ def say(
         timeout=60,
         check=True,
     ).stdout
-    gpus = nvml_text.from_plain(json.loads(found))
+    gpus = codec.from_plain(json.loads(found))
     return gpus, "\n".join(p.reason for p in gpus.problems)
 
 

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import errors, model
-from nova_accel.geometry import locality
-from nova_accel.host.nvml import nvml, nvml_text
+from nova_accel.geometry import topology
+from nova_accel.host.nvml import codec, gpu_reader
 
 words = st.text(max_size=8)
 counts = st.integers(0, 1 << 20)
 addresses = st.sampled_from(["0000:41:00.0", "10000:af:1f.0"])
 facts = st.builds(
-    nvml.GpuFacts,
+    gpu_reader.GpuFacts,
     address=addresses,
     driver_version=words,
     memory_mb=st.none() | counts,
@@ -23,7 +23,7 @@ facts = st.builds(
     is_mixed=st.none() | st.booleans(),
     types=st.lists(
         st.builds(
-            nvml.VgpuType,
+            gpu_reader.VgpuType,
             name=words,
             type_id=words,
             framebuffer_mb=counts,
@@ -60,7 +60,7 @@ facts = st.builds(
     recovery=st.none() | counts,
     links=st.none()
     | st.builds(
-        locality.Links,
+        topology.Links,
         peers=st.frozensets(addresses),
         is_switched=st.booleans(),
     ),
@@ -69,34 +69,34 @@ facts = st.builds(
 
 @given(st.lists(facts, max_size=2), words)
 def test_plain_values_are_the_facts(
-    found: list[nvml.GpuFacts], reason: str
+    found: list[gpu_reader.GpuFacts], reason: str
 ) -> None:
     problem = model.Problem(where="NVML GPU 1", reason=reason)
     by_address = {f.address: f for f in found}
-    gpus = nvml.Gpus(by_address, (problem,), reason, (reason, reason))
-    plain = json.loads(json.dumps(nvml_text.to_plain(gpus)))
-    again = nvml_text.from_plain(plain)
+    gpus = gpu_reader.Gpus(by_address, (problem,), reason, (reason, reason))
+    plain = json.loads(json.dumps(codec.to_plain(gpus)))
+    again = codec.from_plain(plain)
     assert again == gpus
     assert again.problems == gpus.problems
     assert again.reason == reason
     assert again.lost == gpus.lost
     for row in plain["gpus"]:
         del row["placements"]  # as in archives of older releases
-    older = nvml_text.from_plain(plain)
+    older = codec.from_plain(plain)
     assert older.keys() == gpus.keys()
     assert not any(t.starts for gpu in older.values() for t in gpu.types)
 
 
 def test_what_older_releases_recorded_tells_no_links() -> None:
-    gpu = nvml.GpuFacts(address="0000:41:00.0", links=locality.Links())
-    plain = nvml_text.to_plain(nvml.Gpus({gpu.address: gpu}))
+    gpu = gpu_reader.GpuFacts(address="0000:41:00.0", links=topology.Links())
+    plain = codec.to_plain(gpu_reader.Gpus({gpu.address: gpu}))
     del plain["gpus"][0]["links"]
-    (found,) = nvml_text.from_plain(plain).values()
-    assert found == nvml.GpuFacts(address="0000:41:00.0")
+    (found,) = codec.from_plain(plain).values()
+    assert found == gpu_reader.GpuFacts(address="0000:41:00.0")
     assert found.links is None
     plain["gpus"][0]["links"] = {"peers": ["x"], "is_switched": False}
     with pytest.raises(errors.MalformedError):
-        nvml_text.from_plain(plain)
+        codec.from_plain(plain)
 
 
 @pytest.mark.parametrize(
@@ -114,4 +114,4 @@ def test_what_older_releases_recorded_tells_no_links() -> None:
 )
 def test_other_values_are_refused(plain: object) -> None:
     with pytest.raises(errors.MalformedError):
-        nvml_text.from_plain(plain)
+        codec.from_plain(plain)

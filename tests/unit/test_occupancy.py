@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import model
-from nova_accel.geometry import occupancy, packing
+from nova_accel.geometry import device_capacity, occupancy
 from tests import shapes
 
 
@@ -52,7 +52,9 @@ def test_a_card_read_from_its_traits_has_the_same_room(
     )
 
     assert found is not None
-    assert packing.remaining(found) == packing.remaining(device)
+    assert device_capacity.remaining(found) == device_capacity.remaining(
+        device
+    )
 
 
 def test_fixed_instances_are_reported_without_partitions() -> None:

@@ -5,24 +5,26 @@ import dataclasses
 
 import pytest
 
-from nova_accel.catalog import known
+from nova_accel.catalog import loader
 from nova_accel.model import flavors, names
-from placement_sync.flavors import lookup, offers, wares
+from placement_sync.flavors import lookup, offered_devices, profile_list
 from tests import clouds
 
-TYPES = wares.Types(known.load())
+TYPES = offered_devices.Types(loader.load())
 
 
-def listed(*devices: wares.Provider) -> dict[str, offers.Offer]:
+def listed(
+    *devices: offered_devices.Provider,
+) -> dict[str, profile_list.Offer]:
     return {
         offer.terms.name: offer
-        for offer in offers.list_offers(devices, TYPES)
+        for offer in profile_list.list_offers(devices, TYPES)
     }
 
 
 def test_every_type_has_a_trait_of_its_own() -> None:
     count = sum(
-        len(known.load().profiles_of(gpu.key)) for gpu in known.load().gpus()
+        len(loader.load().profiles_of(gpu.key)) for gpu in loader.load().gpus()
     )
     assert len(TYPES.by_trait) == count
 
@@ -71,7 +73,7 @@ def test_a_full_card_still_lists_what_it_makes() -> None:
 
 
 def test_a_card_that_is_out_counts_for_nothing() -> None:
-    for trait in wares.OUT:
+    for trait in offered_devices.OUT:
         assert not listed(clouds.gpu("A40", ("8Q",), trait))
 
 
@@ -109,7 +111,7 @@ def test_slices_are_charged_of_a_card_in_mig_mode() -> None:
     ],
 )
 def test_names_tell_charges(trait: str, charges: dict[str, int]) -> None:
-    assert wares.guess(trait) == charges
+    assert offered_devices.guess(trait) == charges
 
 
 def test_an_unlisted_series_is_as_its_size() -> None:
@@ -153,7 +155,7 @@ def test_a_whole_function_is_named_as_its_driver_names_it() -> None:
     assert found.models == ("INTEL QAT C62X",)
     assert found.terms.required == {"CUSTOM_ACCELERATOR_DEVICE_8086_37C8"}
     ask = lookup.Ask(profile="CUSTOM_ACCELERATOR_VF_INTEL_37C8")
-    want = lookup.find(ask, wares.Cloud(devices=(device,)), TYPES)
+    want = lookup.find(ask, offered_devices.Cloud(devices=(device,)), TYPES)
     group = flavors.RequestGroup(
         suffix="_A", resources=want.resources, required=want.required
     )
@@ -161,7 +163,7 @@ def test_a_whole_function_is_named_as_its_driver_names_it() -> None:
 
 
 def test_other_classes_are_one_row_for_each_model() -> None:
-    found = offers.list_offers(
+    found = profile_list.list_offers(
         [
             clouds.device({"CUSTOM_QAT_VF": 16}, "INTEL_QAT_C62X"),
             clouds.device(

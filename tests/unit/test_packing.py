@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import model
-from nova_accel.geometry import packing
+from nova_accel.geometry import device_capacity
 from tests import strategies
 
 devices = strategies.mdev_devices() | strategies.whole_devices()
@@ -16,11 +16,11 @@ def test_planning_one_more_never_frees_anything(
     choices = st.sampled_from([p.name for p in device.profiles])
     planned = data.draw(st.lists(choices, max_size=4))
     more = [*planned, data.draw(choices)]
-    before = packing.remaining(device, planned)
-    after = packing.remaining(device, more)
+    before = device_capacity.remaining(device, planned)
+    after = device_capacity.remaining(device, more)
     assert all(after[name] <= before[name] for name in before)
-    free = packing.free_counters(device, planned)
-    left = packing.free_counters(device, more)
+    free = device_capacity.free_counters(device, planned)
+    left = device_capacity.free_counters(device, more)
     assert all(left[name] <= free[name] for name in free)
 
 
@@ -30,16 +30,16 @@ def test_what_remains_can_be_planned_until_nothing_does(
 ) -> None:
     name = data.draw(st.sampled_from([p.name for p in device.profiles]))
     planned: list[str] = []
-    for expected in range(packing.remaining(device)[name], 0, -1):
-        assert packing.remaining(device, planned)[name] == expected
+    for expected in range(device_capacity.remaining(device)[name], 0, -1):
+        assert device_capacity.remaining(device, planned)[name] == expected
         planned.append(name)
-    assert packing.remaining(device, planned)[name] == 0
+    assert device_capacity.remaining(device, planned)[name] == 0
 
 
 @given(devices)
 def test_never_more_than_the_device_itself_says(device: model.Device) -> None:
     for profile in device.profiles:
-        left = packing.remaining(device)[profile.name]
+        left = device_capacity.remaining(device)[profile.name]
         assert 0 <= left <= profile.available
 
 
@@ -49,9 +49,9 @@ def test_counters_never_go_below_zero_while_something_remains(
 ) -> None:
     planned: list[str] = []
     for profile in data.draw(st.permutations(device.profiles)):
-        if packing.remaining(device, planned)[profile.name]:
+        if device_capacity.remaining(device, planned)[profile.name]:
             planned.append(profile.name)
-            free = packing.free_counters(device, planned)
+            free = device_capacity.free_counters(device, planned)
             assert all(free[name] >= 0 for name in profile.charges)
 
 
@@ -69,4 +69,4 @@ def test_a_partition_of_an_unknown_profile_takes_one_slot() -> None:
             model.Partition(profile="gone", parent="mtty", handle="u"),
         ),
     )
-    assert packing.free_counters(device) == {"CUSTOM_MDEV": 2}
+    assert device_capacity.free_counters(device) == {"CUSTOM_MDEV": 2}

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from nova_accel import model
-from nova_accel.geometry import packing
+from nova_accel.geometry import device_capacity
 from nova_accel.model import names
 from tests import shapes
 
@@ -26,16 +26,18 @@ T4 = shapes.card(
 
 
 def test_the_first_decides_the_size_and_the_size_the_number() -> None:
-    assert packing.capacity(T4) == 16
+    assert device_capacity.capacity(T4) == 16
     begun = shapes.cut(T4, shapes.held("T4-1B", 0))
-    left = dict(packing.remaining(begun))
+    left = dict(device_capacity.remaining(begun))
     assert left.pop("T4-1Q") == left.pop("T4-1B") == 15
     assert set(left.values()) == {0}
-    assert packing.capacity(shapes.cut(T4, shapes.held("T4-8Q", 0))) == 2
+    assert (
+        device_capacity.capacity(shapes.cut(T4, shapes.held("T4-8Q", 0))) == 2
+    )
 
 
 def test_planning_decides_the_size_as_well() -> None:
-    left = packing.remaining(T4, ["T4-4Q"])
+    left = device_capacity.remaining(T4, ["T4-4Q"])
     assert left == {n: 3 if n == "T4-4Q" else 0 for n in left}
 
 
@@ -44,27 +46,27 @@ def test_of_an_unknown_partition_the_device_knows_best() -> None:
         shapes.cut(T4, shapes.held("gone", 0)),
         **dict.fromkeys((p.name for p in T4.profiles), 0) | {"T4-4Q": 3},
     )
-    left = packing.remaining(strange)
+    left = device_capacity.remaining(strange)
     assert {n: c for n, c in left.items() if c} == {"T4-4Q": 3}
-    assert packing.capacity(strange) == 4
+    assert device_capacity.capacity(strange) == 4
 
 
 def test_a_profile_of_unknown_size_is_offered_as_the_device_says() -> None:
     device = dataclasses.replace(
         T4, profiles=(*T4.profiles, shapes.profile("new", 2))
     )
-    assert packing.remaining(device)["new"] == 2
+    assert device_capacity.remaining(device)["new"] == 2
     begun = shapes.cut(device, shapes.held("T4-1B", 0))
-    assert packing.remaining(begun)["new"] == 2
+    assert device_capacity.remaining(begun)["new"] == 2
     # What is planned the device doesn't know of: nothing goes beside it.
-    assert packing.remaining(device, ["T4-1B"])["new"] == 0
-    assert packing.remaining(device, ["new"])["T4-1B"] == 0
-    assert packing.remaining(device, ["new"])["new"] == 1
+    assert device_capacity.remaining(device, ["T4-1B"])["new"] == 0
+    assert device_capacity.remaining(device, ["new"])["T4-1B"] == 0
+    assert device_capacity.remaining(device, ["new"])["new"] == 1
 
 
 def test_profiles_of_one_size_are_cut_from_the_same_slots() -> None:
     last = shapes.word(T4, **{"T4-1Q": 1, "T4-1B": 1})
-    left = packing.remaining(last, ["T4-1Q"])
+    left = device_capacity.remaining(last, ["T4-1Q"])
     assert left["T4-1B"] == 0
 
 
@@ -85,11 +87,11 @@ def test_small_ones_keep_together_so_that_large_ones_fit() -> None:
     device = A100
     starts = []
     for _ in range(4):
-        choice = packing.choose(device, "A100-4C")
+        choice = device_capacity.choose(device, "A100-4C")
         assert choice is not None
         starts.append(choice.start)
-        device = packing.assume(device, "A100-4C", choice)
-        assert packing.remaining(device)["A100-20C"] == 1
+        device = device_capacity.assume(device, "A100-4C", choice)
+        assert device_capacity.remaining(device)["A100-20C"] == 1
     assert starts == [0, 6, 10, 16]
 
 
@@ -100,7 +102,9 @@ def test_a_gap_is_filled_before_a_large_place_is_broken() -> None:
         shapes.profile("P-4", span=4, starts=(0, 4)),
     )
     device = shapes.cut(device, shapes.held("P-1", 0, start=5))
-    assert packing.choose(device, "P-1") == packing.Choice(start=4)
+    assert device_capacity.choose(device, "P-1") == device_capacity.Choice(
+        start=4
+    )
 
 
 def test_a_place_never_costs_its_own_kind_two() -> None:
@@ -110,7 +114,9 @@ def test_a_place_never_costs_its_own_kind_two() -> None:
         shapes.profile("P-2", span=2, starts=(2, 3, 4)),
         shapes.profile("P-3", span=3, starts=(0, 5)),
     )
-    assert packing.choose(device, "P-2") == packing.Choice(start=2)
+    assert device_capacity.choose(device, "P-2") == device_capacity.Choice(
+        start=2
+    )
 
 
 def test_places_taken_and_places_that_stay() -> None:
@@ -119,11 +125,11 @@ def test_places_taken_and_places_that_stay() -> None:
         shapes.held("A100-20C", 0, start=20),
         shapes.held("A100-4C", 1, start=6),
     )
-    assert packing.remaining(device) == {
+    assert device_capacity.remaining(device) == {
         "A100-4C": 3, "A100-8C": 1, "A100-10C": 1, "A100-20C": 0,
         "A100-40C": 0,
     }  # fmt: skip
-    assert packing.capacity(device) == 5
+    assert device_capacity.capacity(device) == 5
 
 
 @pytest.mark.parametrize(
@@ -138,21 +144,23 @@ def test_beside_an_unknown_place_the_device_is_right_about_one(
     part: model.Partition,
 ) -> None:
     device = shapes.word(shapes.cut(A100, part), **{"A100-40C": 0})
-    left = packing.remaining(device)
+    left = device_capacity.remaining(device)
     assert left == {n: int(n != "A100-40C") for n in left}
-    assert packing.choose(device, "A100-20C") == packing.Choice()
-    assert packing.choose(device, "A100-40C") is None
-    assert set(packing.remaining(device, ["A100-4C"]).values()) == {0}
-    assert packing.capacity(device) == 2
+    assert (
+        device_capacity.choose(device, "A100-20C") == device_capacity.Choice()
+    )
+    assert device_capacity.choose(device, "A100-40C") is None
+    assert set(device_capacity.remaining(device, ["A100-4C"]).values()) == {0}
+    assert device_capacity.capacity(device) == 2
 
 
 def test_a_profile_without_known_places_is_offered_one_by_one() -> None:
     device = dataclasses.replace(
         A100, profiles=(*A100.profiles, shapes.profile("new", 3))
     )
-    assert packing.remaining(device)["new"] == 1
-    assert packing.choose(device, "new") == packing.Choice()
-    assert set(packing.remaining(device, ["new"]).values()) == {0}
+    assert device_capacity.remaining(device)["new"] == 1
+    assert device_capacity.choose(device, "new") == device_capacity.Choice()
+    assert set(device_capacity.remaining(device, ["new"]).values()) == {0}
 
 
 # -- bounds -----------------------------------------------------------------
@@ -168,5 +176,5 @@ def test_memory_bounds_what_geometry_allows() -> None:
             for p in A100.profiles
         ),
     )
-    assert packing.remaining(device)["A100-4C"] == 2
-    assert packing.capacity(device) == 2
+    assert device_capacity.remaining(device)["A100-4C"] == 2
+    assert device_capacity.capacity(device) == 2

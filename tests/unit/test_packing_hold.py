@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.geometry import packing
-from nova_accel.inventory import inventory
+from nova_accel.geometry import device_capacity
+from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
 from tests import simulated, simulated_vfio, strategies
 from tests.lab import fakehost
@@ -24,7 +24,9 @@ RULES = policy.Policy()
 def nodes(
     life: lifecycle.Lifecycle, claims: tuple[model.Claim, ...]
 ) -> tuple[providers.ProviderNode, ...]:
-    tree = inventory.build_tree(simulated.ROOT, life.host.state, RULES, claims)
+    tree = tree_builder.build_tree(
+        simulated.ROOT, life.host.state, RULES, claims
+    )
     return tree.nodes
 
 
@@ -128,7 +130,7 @@ def test_what_is_made_takes_nothing_more(
     stranger = _claim(device, "any", "other")
     claims.append(dataclasses.replace(stranger, device="another"))
     claims.append(dataclasses.replace(stranger, state=model.ClaimState.MADE))
-    assert packing.hold(device, claims) is device
+    assert device_capacity.hold(device, claims) is device
 
 
 @given(
@@ -138,12 +140,12 @@ def test_what_is_held_is_offered_no_more(
     device: model.Device, data: st.DataObject
 ) -> None:
     """As much less of it is left as if it had been made."""
-    device = packing.settle(device)
+    device = device_capacity.settle(device)
     left = [p.name for p in device.profiles if p.available > 0]
     if not left:
         return
     name = data.draw(st.sampled_from(left))
-    held = packing.hold(device, [_claim(device, name, "held")])
+    held = device_capacity.hold(device, [_claim(device, name, "held")])
     if device.technology == "passthrough":
         assert held is device
         return
@@ -158,7 +160,9 @@ def test_what_is_held_is_offered_no_more(
 
 
 def _claim(device: model.Device, profile: str, handle: str) -> model.Claim:
-    choice = packing.choose(device, profile) or packing.Choice()
+    choice = (
+        device_capacity.choose(device, profile) or device_capacity.Choice()
+    )
     return model.Claim(
         consumer="server",
         provider=names.provider_uuid(simulated.ROOT.uuid, device.address),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import model
-from nova_accel.geometry import packing
+from nova_accel.geometry import device_capacity
 from tests import brute, shapes
 
 
@@ -20,10 +20,10 @@ def test_what_is_chosen_never_overlaps_and_keeps_the_limits(
     device: model.Device, data: st.DataObject
 ) -> None:
     for name in data.draw(st.lists(names_of(device), max_size=8)):
-        choice = packing.choose(device, name)
+        choice = device_capacity.choose(device, name)
         if choice is None:
             continue
-        device = packing.assume(device, name, choice)
+        device = device_capacity.assume(device, name, choice)
         geometry = device.geometry
         kept = [p.profile for p in device.partitions]
         profile = device.profile(name)
@@ -67,19 +67,17 @@ def check_instances(device: model.Device) -> None:
 
 
 @given(shapes.any_cards, st.data())
-def test_adding_never_frees(
-    device: model.Device, data: st.DataObject
-) -> None:
+def test_adding_never_frees(device: model.Device, data: st.DataObject) -> None:
     planned = data.draw(st.lists(names_of(device), max_size=3))
     more = [*planned, data.draw(names_of(device))]
-    before = packing.remaining(device, planned)
-    after = packing.remaining(device, more)
+    before = device_capacity.remaining(device, planned)
+    after = device_capacity.remaining(device, more)
     assert all(after[name] <= before[name] for name in before)
 
 
 @given(shapes.any_cards)
 def test_what_remains_is_exact(device: model.Device) -> None:
-    left = packing.remaining(device)
+    left = device_capacity.remaining(device)
     for profile in device.profiles:
         room = brute.most(device, profile)
         if blind(device):
@@ -102,13 +100,13 @@ def test_choices_and_what_remains_agree(
     device: model.Device, data: st.DataObject
 ) -> None:
     for name in data.draw(st.lists(names_of(device), max_size=6)):
-        left = packing.remaining(device)
-        choice = packing.choose(device, name)
-        assert choice == packing.choose(device, name)
+        left = device_capacity.remaining(device)
+        choice = device_capacity.choose(device, name)
+        assert choice == device_capacity.choose(device, name)
         assert (choice is None) is (left[name] == 0)
         if choice is not None:
-            device = packing.assume(device, name, choice)
-            after = packing.remaining(device)
+            device = device_capacity.assume(device, name, choice)
+            after = device_capacity.remaining(device)
             assert after[name] == left[name] - 1
             assert all(after[other] <= left[other] for other in left)
 
@@ -120,46 +118,46 @@ def test_capacity_is_what_every_way_together_reaches(
     more = brute.most(device, *device.profiles)
     if blind(device):
         more = 1
-    assert packing.capacity(device) == len(device.partitions) + more
+    assert device_capacity.capacity(device) == len(device.partitions) + more
 
 
 @given(shapes.any_cards, st.data())
 def test_capacity_is_never_less_than_what_choices_reach(
     device: model.Device, data: st.DataObject
 ) -> None:
-    capacity = packing.capacity(device)
+    capacity = device_capacity.capacity(device)
     held, limit = len(device.partitions), device.geometry.limit
     assert held <= capacity <= len(device.slots)
     assert limit is None or capacity <= max(limit, held)
     for name in data.draw(st.lists(names_of(device), max_size=8)):
-        choice = packing.choose(device, name)
+        choice = device_capacity.choose(device, name)
         if choice is not None:
-            device = packing.assume(device, name, choice)
+            device = device_capacity.assume(device, name, choice)
     assert len(device.partitions) <= capacity
 
 
 @given(shapes.any_cards)
 def test_a_settled_device_stays_as_it_is(device: model.Device) -> None:
-    settled = packing.settle(device)
-    assert packing.settle(settled) == settled
-    left = packing.remaining(device)
-    assert packing.remaining(settled) == left
+    settled = device_capacity.settle(device)
+    assert device_capacity.settle(settled) == settled
+    left = device_capacity.remaining(device)
+    assert device_capacity.remaining(settled) == left
     assert {p.name: p.available for p in settled.profiles} == left
-    assert settled.counters["VGPU"] == packing.capacity(device)
+    assert settled.counters["VGPU"] == device_capacity.capacity(device)
 
 
 @given(shapes.any_cards, st.data())
 def test_a_settled_device_chooses_as_before(
     device: model.Device, data: st.DataObject
 ) -> None:
-    settled = packing.settle(device)
+    settled = device_capacity.settle(device)
     for name in data.draw(st.lists(names_of(device), max_size=6)):
-        choice = packing.choose(settled, name)
+        choice = device_capacity.choose(settled, name)
         if choice is None:
             continue
-        assert packing.choose(device, name) == choice
-        settled = packing.assume(settled, name, choice)
-        device = packing.assume(device, name, choice)
+        assert device_capacity.choose(device, name) == choice
+        settled = device_capacity.assume(settled, name, choice)
+        device = device_capacity.assume(device, name, choice)
 
 
 @given(shapes.free_cards, st.data())
@@ -171,16 +169,16 @@ def test_taken_away_again_there_is_room_as_before(
     If it stood in an instance that goes with it, there is even more.
     """
     name = data.draw(names_of(device))
-    before = packing.remaining(device)
-    choice = packing.choose(device, name)
+    before = device_capacity.remaining(device)
+    choice = device_capacity.choose(device, name)
     if choice is None:
         return
-    full = packing.assume(device, name, choice)
+    full = device_capacity.assume(device, name, choice)
     real = dataclasses.replace(full.partitions[-1], handle="stale")
-    seen = packing.settle(
+    seen = device_capacity.settle(
         dataclasses.replace(full, partitions=(*full.partitions[:-1], real))
     )
-    after = packing.remaining(packing.without(seen, {"stale"}))
+    after = device_capacity.remaining(device_capacity.without(seen, {"stale"}))
     assert after[name] >= 1
     if not device.geometry.instances:
         assert all(after[n] <= max(before[n], 1) for n in before)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from nova_accel import model
-from nova_accel.geometry import packing
+from nova_accel.geometry import device_capacity
 from nova_accel.model import names
 from tests import shapes
 
@@ -60,11 +60,11 @@ def instance(
 
 
 def test_an_empty_card_in_mig_mode() -> None:
-    assert packing.remaining(DYNAMIC) == {
+    assert device_capacity.remaining(DYNAMIC) == {
         "A100-1-5C": 7, "A100-2-10C": 3, "A100-3-20C": 2, "A100-4-20C": 1,
         "A100-7-40C": 1,
     }  # fmt: skip
-    assert packing.capacity(DYNAMIC) == 7
+    assert device_capacity.capacity(DYNAMIC) == 7
 
 
 def test_a_card_makes_one_instance_with_media_engines() -> None:
@@ -88,27 +88,27 @@ def test_a_card_makes_one_instance_with_media_engines() -> None:
         geometry, *profiles, counters={names.MIG_SLICE_CLASS: 4}
     )
 
-    left = packing.remaining(card, ["1g.6gb+me"])
+    left = device_capacity.remaining(card, ["1g.6gb+me"])
 
     assert left == {"1g.6gb": 1, "1g.6gb+me": 0, "2g.12gb+me": 0}
 
 
 def test_a_small_instance_goes_where_the_large_one_stays_possible() -> None:
-    choice = packing.choose(DYNAMIC, "A100-3-20C")
-    assert choice == packing.Choice(instance_start=4)
-    after = packing.assume(DYNAMIC, "A100-3-20C", choice)
-    assert packing.remaining(after)["A100-4-20C"] == 1
-    choice = packing.choose(after, "A100-4-20C")
-    assert choice == packing.Choice(instance_start=0)
-    full = packing.assume(after, "A100-4-20C", choice)
-    assert set(packing.remaining(full).values()) == {0}
+    choice = device_capacity.choose(DYNAMIC, "A100-3-20C")
+    assert choice == device_capacity.Choice(instance_start=4)
+    after = device_capacity.assume(DYNAMIC, "A100-3-20C", choice)
+    assert device_capacity.remaining(after)["A100-4-20C"] == 1
+    choice = device_capacity.choose(after, "A100-4-20C")
+    assert choice == device_capacity.Choice(instance_start=0)
+    full = device_capacity.assume(after, "A100-4-20C", choice)
+    assert set(device_capacity.remaining(full).values()) == {0}
 
 
 def test_compute_slices_run_out_before_memory_does() -> None:
     device = with_instances(
         DYNAMIC, instance("4g.20gb", "1", 0), instance("3g.20gb", "2", 4)
     )
-    left = dict(packing.remaining(device))
+    left = dict(device_capacity.remaining(device))
     assert left.pop("A100-4-20C") == left.pop("A100-3-20C") == 1
     assert set(left.values()) == {0}
 
@@ -124,7 +124,7 @@ def test_compute_slices_run_out_before_memory_does() -> None:
     ],
 )
 def test_nothing_new_beside_what_is_not_known(device: model.Device) -> None:
-    left = packing.remaining(device)
+    left = device_capacity.remaining(device)
     existing = {i.kind for i in device.geometry.instances}
     standing = {p.name for p in device.profiles if p.instance in existing}
     assert {n for n, count in left.items() if count} == standing
@@ -137,23 +137,28 @@ def test_instances_as_they_are() -> None:
         *(instance("2g.10gb", str(n), n) for n in (0, 2)),
     )
     device = shapes.cut(device, shapes.held("A100-2-10C", 0))
-    left = packing.remaining(device)
+    left = device_capacity.remaining(device)
     assert {n: c for n, c in left.items() if c} == {
         "A100-3-20C": 1,
         "A100-2-10C": 1,
     }
-    assert packing.choose(device, "A100-2-10C") == packing.Choice()
-    assert packing.capacity(device) == 3
+    assert (
+        device_capacity.choose(device, "A100-2-10C")
+        == device_capacity.Choice()
+    )
+    assert device_capacity.capacity(device) == 3
 
 
 def test_where_nobody_tells_of_instances_the_device_is_right_about_one() -> (
     None
 ):
     device = shapes.word(STATIC, **{"A100-1-5C": 16, "A100-2-10C": 0})
-    left = packing.remaining(device)
+    left = device_capacity.remaining(device)
     assert left["A100-1-5C"] == 1
     assert left["A100-2-10C"] == 0
-    assert set(packing.remaining(device, ["A100-1-5C"]).values()) == {0}
+    assert set(device_capacity.remaining(device, ["A100-1-5C"]).values()) == {
+        0
+    }
 
 
 SHARED = shapes.card(
@@ -184,17 +189,19 @@ SHARED = shapes.card(
 
 
 def test_an_instance_holds_several_of_one_size() -> None:
-    assert packing.remaining(SHARED) == {"DC-1-8Q": 6, "DC-1-12Q": 4}
+    assert device_capacity.remaining(SHARED) == {"DC-1-8Q": 6, "DC-1-12Q": 4}
     begun = shapes.cut(SHARED, shapes.held("DC-1-12Q", 0, instance="1"))
-    assert packing.remaining(begun) == {"DC-1-8Q": 3, "DC-1-12Q": 3}
-    planned = packing.remaining(begun, ["DC-1-12Q", "DC-1-8Q"])
+    assert device_capacity.remaining(begun) == {"DC-1-8Q": 3, "DC-1-12Q": 3}
+    planned = device_capacity.remaining(begun, ["DC-1-12Q", "DC-1-8Q"])
     assert planned == {"DC-1-8Q": 2, "DC-1-12Q": 0}
 
 
 def test_partitions_adrift_fill_instances_of_their_kind() -> None:
     """Four of one size take two instances, wherever they stand."""
     adrift = shapes.cut(SHARED, *(shapes.held("DC-1-8Q", n) for n in range(4)))
-    assert packing.remaining(shapes.word(adrift, **{"DC-1-12Q": 0})) == {
+    assert device_capacity.remaining(
+        shapes.word(adrift, **{"DC-1-12Q": 0})
+    ) == {
         "DC-1-8Q": 2,
         "DC-1-12Q": 0,
     }
@@ -217,7 +224,7 @@ def test_the_limit_of_a_kind_bounds_the_capacity() -> None:
             for n in (2, 3)
         ),
     )
-    assert packing.capacity(device) == 3
+    assert device_capacity.capacity(device) == 3
 
 
 def test_an_instance_never_costs_its_own_kind_two() -> None:
@@ -236,23 +243,23 @@ def test_an_instance_never_costs_its_own_kind_two() -> None:
         shapes.profile("M-2", instance="2g"),
         shapes.profile("M-3", instance="3g"),
     )
-    choice = packing.Choice(instance_start=2)
-    assert packing.choose(device, "M-2") == choice
+    choice = device_capacity.Choice(instance_start=2)
+    assert device_capacity.choose(device, "M-2") == choice
 
 
 def test_slots_bound_what_geometry_allows() -> None:
     few = dataclasses.replace(DYNAMIC, slots=DYNAMIC.slots[:2])
-    assert packing.capacity(few) == 2
-    assert packing.remaining(few)["A100-1-5C"] == 2
+    assert device_capacity.capacity(few) == 2
+    assert device_capacity.remaining(few)["A100-1-5C"] == 2
 
 
 def test_a_large_card_is_settled_in_no_time() -> None:
     started = time.monotonic()
-    settled = packing.settle(DYNAMIC)
+    settled = device_capacity.settle(DYNAMIC)
     for _ in range(7):
-        choice = packing.choose(settled, "A100-1-5C")
+        choice = device_capacity.choose(settled, "A100-1-5C")
         assert choice is not None
-        settled = packing.assume(settled, "A100-1-5C", choice)
+        settled = device_capacity.assume(settled, "A100-1-5C", choice)
     assert time.monotonic() - started < 2
 
 
@@ -291,26 +298,29 @@ def claimed(handle: str, instance_start: int | None) -> model.Claim:
 
 def test_an_instance_that_is_held_is_made_by_who_comes_first() -> None:
     """Two servers that are off share one; either may be started first."""
-    device = packing.hold(HALVES, [claimed("one", 0)])
-    assert packing.choose(device, "A100-3-10C") == packing.Choice()
-    assert packing.held_start(device, "A100-3-10C") == 0
+    device = device_capacity.hold(HALVES, [claimed("one", 0)])
+    assert (
+        device_capacity.choose(device, "A100-3-10C")
+        == device_capacity.Choice()
+    )
+    assert device_capacity.held_start(device, "A100-3-10C") == 0
     there = with_instances(HALVES, instance("3g.20gb", "gi-1", 0))
-    assert packing.held_start(there, "A100-3-10C") is None
-    assert packing.held_start(HALVES, "A100-3-10C") is None
+    assert device_capacity.held_start(there, "A100-3-10C") is None
+    assert device_capacity.held_start(HALVES, "A100-3-10C") is None
 
 
 def test_held_in_any_order_is_the_same() -> None:
     brings, shares = claimed("one", 0), claimed("two", None)
     found = [
-        packing.hold(HALVES, claims)
+        device_capacity.hold(HALVES, claims)
         for claims in ((brings, shares), (shares, brings))
     ]
     for device in found:
         assert [p.instance for p in device.partitions] == ["planned-0"] * 2
-        assert packing.remaining(device) == {"A100-3-10C": 2}
-        assert packing.choose(device, "A100-3-10C") == packing.Choice(
-            instance_start=4
-        )
+        assert device_capacity.remaining(device) == {"A100-3-10C": 2}
+        assert device_capacity.choose(
+            device, "A100-3-10C"
+        ) == device_capacity.Choice(instance_start=4)
     assert found[0].geometry == found[1].geometry
 
 
@@ -341,7 +351,7 @@ def test_claims_that_share_an_instance_hold_one() -> None:
         for number, slot in enumerate(card.slots[:2])
     ]
 
-    held = packing.hold(card, claims)
+    held = device_capacity.hold(card, claims)
 
     assert [i.span.start for i in held.geometry.instances if i.span] == [0]
-    assert packing.remaining(held) == {"P": 4}
+    assert device_capacity.remaining(held) == {"P": 4}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel.discovery import capture
-from nova_accel.host.sysfs import fs, pci_ids
+from nova_accel.host.sysfs import fs, hwdata
 from tests.hosts import build
 from tests.unit import test_cli
 
@@ -34,7 +34,7 @@ MI300X = "0000:63:00.0"
 
 def test_the_name_in_brackets_is_taken() -> None:
     ids = {"1002:74a1", "8086:56c0", "8086:5912", "1002:74ff", "1002:0000"}
-    assert pci_ids.parse(LISTED, ids) == {
+    assert hwdata.parse(LISTED, ids) == {
         "1002:74a1": "Instinct MI300X",
         "8086:56c0": "Data Center GPU Flex 170",
         "8086:5912": "HD Graphics 630",
@@ -42,12 +42,12 @@ def test_the_name_in_brackets_is_taken() -> None:
 
 
 @given(
-    st.lists(
-        st.sampled_from(LISTED.splitlines()) | st.text(max_size=120)
-    ).map("\n".join)
+    st.lists(st.sampled_from(LISTED.splitlines()) | st.text(max_size=120)).map(
+        "\n".join
+    )
 )
 def test_any_text_gives_printable_names_of_what_was_asked(text: str) -> None:
-    found = pci_ids.parse(text, ["1002:74a1"])
+    found = hwdata.parse(text, ["1002:74a1"])
     assert found.keys() <= {"1002:74a1"}
     assert all(n.isprintable() and len(n) <= 100 for n in found.values())
 

@@ -187,9 +187,7 @@ def a_device(*profile_names: str) -> model.Device:
         counters={"VGPU": 1},
         slots=("0000:41:00.4",),
         profiles=tuple(
-            model.Profile(
-                name=name, trait="CUSTOM_X", charges={}, available=1
-            )
+            model.Profile(name=name, trait="CUSTOM_X", charges={}, available=1)
             for name in profile_names
         ),
     )
@@ -243,9 +241,7 @@ json_values = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(
-                [*device_spec.KEYS, "bus", "function"]
-            )
+            st.sampled_from([*device_spec.KEYS, "bus", "function"])
             | st.text(max_size=5),
             inner,
             max_size=3,

@@ -18,7 +18,7 @@ import pytest
 from nova_accel import errors
 from nova_accel.fpga import bitstreams, gbs
 from nova_accel.host.execute import privileged
-from nova_accel.host.fpga import contents, ioctls
+from nova_accel.host.fpga import bitstream_payload, ioctls
 from nova_accel.model import actions
 
 pytestmark = pytest.mark.usefixtures("own_rights")
@@ -115,7 +115,7 @@ def test_another_file_than_the_checked_one_goes_nowhere(
     os.mkfifo(fifo)
     assert loads(tmp_path, fifo) == errno.EINVAL
     with file.open("r+b") as opened:
-        opened.truncate(contents.MOST_BYTES + 1)
+        opened.truncate(bitstream_payload.MOST_BYTES + 1)
     assert loads(tmp_path, file) == errno.EFBIG
     assert not (tmp_path / "ran").exists()
 
@@ -123,7 +123,7 @@ def test_another_file_than_the_checked_one_goes_nowhere(
 def test_intel_s_header_is_not_for_the_kernel(file: Path) -> None:
     for content in (CONTENT, gbs.MAGIC + b"\x02\x00\x00\x00{}" + CONTENT):
         file.write_bytes(content)
-        found = contents.read_payload(str(file), digest(content))
+        found = bitstream_payload.read_payload(str(file), digest(content))
         assert found == bytes(bitstreams.payload(content)) == CONTENT
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from nova_accel import errors
 from nova_accel.host.execute import privileged
-from nova_accel.host.nvml import nvml_text
+from nova_accel.host.nvml import codec
 from tests import examples, strategies
 
 pytestmark = pytest.mark.usefixtures("own_rights")
@@ -278,6 +278,6 @@ def test_gpu_instances_are_asked_for_by_words_only() -> None:
 
 def test_what_nvml_says_goes_between_processes() -> None:
     plain = privileged.read_plain_gpus()
-    told = nvml_text.from_plain(plain)
-    assert nvml_text.to_plain(told) == plain
+    told = codec.from_plain(plain)
+    assert codec.to_plain(told) == plain
     assert type(privileged.read_gpus()) is type(told)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors
-from nova_accel.host.execute import privileged, tools
-from nova_accel.host.fpga import contents
+from nova_accel.host.execute import privileged, vendor_tools
+from nova_accel.host.fpga import bitstream_payload
 
 pytestmark = pytest.mark.usefixtures("own_rights")
 CARD, USER = "0000:5e:00.0", "0000:5e:00.1"
@@ -163,14 +163,10 @@ def test_a_tool_in_a_directory_that_others_may_write_is_not_run(
     """They could exchange it between the check and the start."""
     path = privileged.SRIOV_MANAGE if tool == "sriov-manage" else None
     place = place.replace("bin", "lib" if path else "bin")
-    script(
-        tmp_path, f"touch {tmp_path}/ran", path or "usr/bin/fpgaconf"
-    )
+    script(tmp_path, f"touch {tmp_path}/ran", path or "usr/bin/fpgaconf")
     (tmp_path / place).chmod(0o777)
     if path:
-        assert (
-            privileged.manage_vfs(str(tmp_path), CARD, True) == errno.EACCES
-        )
+        assert privileged.manage_vfs(str(tmp_path), CARD, True) == errno.EACCES
     else:
         assert run(tmp_path, file) == errno.EACCES
     assert not (tmp_path / "ran").exists()
@@ -180,14 +176,14 @@ def test_a_tool_exchanged_while_its_bitstream_is_read_is_not_run(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = script(tmp_path, "exit 0")
-    read = contents.read
+    read = bitstream_payload.read
 
     def exchange(path: str, sha512: str) -> bytes:
         tool.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
         tool.chmod(0o777)
         return read(path, sha512)
 
-    monkeypatch.setattr(contents, "read", exchange)
+    monkeypatch.setattr(bitstream_payload, "read", exchange)
     assert run(tmp_path, file) == errno.EACCES
     assert not (tmp_path / "ran").exists()
 
@@ -236,7 +232,7 @@ def test_no_room_for_the_copy(tmp_path: Path, file: Path) -> None:
 def test_a_copy_is_gone_whatever_happens(tmp_path: Path) -> None:
     with (
         pytest.raises(ZeroDivisionError),
-        contents.private_copy(str(tmp_path), CONTENT) as copy,
+        bitstream_payload.private_copy(str(tmp_path), CONTENT) as copy,
     ):
         assert Path(copy).read_bytes() == CONTENT
         raise ZeroDivisionError
@@ -244,7 +240,7 @@ def test_a_copy_is_gone_whatever_happens(tmp_path: Path) -> None:
 
 
 def test_every_tool_has_a_place_below_the_root() -> None:
-    for places, arguments in tools.PROGRAMMERS.values():
+    for places, arguments in vendor_tools.PROGRAMMERS.values():
         assert places
         assert not any(os.path.isabs(place) for place in places)
         assert CARD in " ".join(arguments(CARD)) or len(arguments(CARD)) > 4

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel.catalog import known, profiles
+from nova_accel.catalog import loader, mdev_names
 from nova_accel.model import names
-from placement_sync.flavors import wares
+from placement_sync.flavors import offered_devices
 from tests.hosts import look
 
-TYPES = wares.Types(known.load())
+TYPES = offered_devices.Types(loader.load())
 
 NVIDIA_SAYS = (
     "num_heads=4, frl_config=60, framebuffer=1024M,"
@@ -23,13 +23,13 @@ INTEL_SAYS = (
 
 
 def test_nvidias_description_tells_memory_and_limit() -> None:
-    assert profiles.parse_description(NVIDIA_SAYS) == profiles.TypeFacts(
+    assert mdev_names.parse_description(NVIDIA_SAYS) == mdev_names.TypeFacts(
         memory_mb=1024, max_instances=16
     )
 
 
 def test_intels_description_tells_the_aperture() -> None:
-    assert profiles.parse_description(INTEL_SAYS) == profiles.TypeFacts(
+    assert mdev_names.parse_description(INTEL_SAYS) == mdev_names.TypeFacts(
         memory_mb=128
     )
 
@@ -38,12 +38,12 @@ def test_intels_description_tells_the_aperture() -> None:
     "text", ["", "\n", "framebuffer=lots, max_instance=some", "a=b", ":::"]
 )
 def test_a_description_without_facts_gives_none(text: str) -> None:
-    assert profiles.parse_description(text) == profiles.TypeFacts()
+    assert mdev_names.parse_description(text) == mdev_names.TypeFacts()
 
 
 @given(st.text())
 def test_any_text_may_be_a_description(text: str) -> None:
-    facts = profiles.parse_description(text)
+    facts = mdev_names.parse_description(text)
     assert facts.memory_mb is None or facts.memory_mb >= 0
     assert facts.max_instances is None or facts.max_instances >= 0
 
@@ -62,7 +62,7 @@ def test_any_text_may_be_a_description(text: str) -> None:
 def test_a_profiles_name_outlives_driver_releases(
     type_id: str, label: str | None, vendor: str, name: str
 ) -> None:
-    assert profiles.profile_name(type_id, label, vendor) == name
+    assert mdev_names.profile_name(type_id, label, vendor) == name
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_profiles_name_outlives_driver_releases(
 def test_a_cards_model_is_its_profiles_stem(
     found: list[str], model: str
 ) -> None:
-    assert profiles.model_name(found, "10de:1eb8") == model
+    assert mdev_names.model_name(found, "10de:1eb8") == model
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_a_cards_model_is_its_profiles_stem(
 def test_nvidias_names_tell_size_and_instance(
     name: str, size: int | None, instance: str
 ) -> None:
-    assert profiles.named_size(name) == size
-    assert profiles.named_instance(name) == instance
+    assert mdev_names.named_size(name) == size
+    assert mdev_names.named_instance(name) == instance
 
 
 # Labels of which a trait tells the letters only: made up for tests, with no
@@ -111,7 +111,7 @@ def test_a_trait_tells_the_name_that_drivers_give(
 ) -> None:
     for device in look.read(look.make(host, tmp_path / "host")).devices:
         for one in device.profiles:
-            name = profiles.name_of(one.trait)
+            name = mdev_names.name_of(one.trait)
             if one.name in PECULIAR:
                 name = name.capitalize()
             known = TYPES.find(one.trait)
@@ -129,9 +129,9 @@ def test_every_spelling_means_the_profile(
         for text in (
             *(name, name.lower(), name.upper(), f"GRID {name}"),
             *(f"nvidia  {name}", one.trait, one.trait.lower(), bare),
-            *(bare.lower(), profiles.strip_head(one.trait)),
+            *(bare.lower(), mdev_names.strip_head(one.trait)),
         ):
-            meant = {n for n in every if profiles.is_spelling(text, n)}
+            meant = {n for n in every if mdev_names.is_spelling(text, n)}
             assert meant == {name}, text
 
 
@@ -139,18 +139,18 @@ def test_every_spelling_means_the_profile(
     "text", ["", "4Q", "4Q8", "T4-8Q", "CUSTOM_VGPU_NVIDIA_T4_4", "GRID"]
 )
 def test_less_than_its_name_is_no_spelling(text: str) -> None:
-    assert not profiles.is_spelling(text, "T4-4Q")
+    assert not mdev_names.is_spelling(text, "T4-4Q")
 
 
 @given(st.text())
 def test_any_text_may_be_a_spelling(text: str) -> None:
-    assert not profiles.is_spelling(text, "A100-1-5CME") or "5" in text
+    assert not mdev_names.is_spelling(text, "A100-1-5CME") or "5" in text
 
 
 def test_series_of_one_size_are_found() -> None:
-    assert set(profiles.same_size("A100-1-5CME")) == {
+    assert set(mdev_names.same_size("A100-1-5CME")) == {
         "A100-1-5QME",
         "A100-1-5AME",
         "A100-1-5BME",
     }
-    assert not tuple(profiles.same_size("Peculiar"))
+    assert not tuple(mdev_names.same_size("Peculiar"))

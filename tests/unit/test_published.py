@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import model
-from nova_accel.host.state import published
+from nova_accel.host.state import claims_file
 from nova_accel.model import providers
 
 ROOT = providers.ProviderRoot(
@@ -41,7 +41,7 @@ def claim(slot: str, **fields: Any) -> model.Claim:
 def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
     """By anybody, from a directory that is made for it."""
     place = tmp_path / "accel" / "state"
-    book = published.Published(str(place))
+    book = claims_file.Published(str(place))
     assert not book.read().is_known
     planned = {"state": model.ClaimState.PLANNED, "start": 8}
     claims = (
@@ -52,7 +52,7 @@ def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
         claim("slot-4", is_allocated=False, unallocated=(("VGPU", 1),)),
     )
     book.write(ROOT, claims, {"0000:71:00.0"})
-    assert published.Published(str(place)).read() == published.Book(
+    assert claims_file.Published(str(place)).read() == claims_file.Book(
         root=ROOT,
         claims=claims,
         occupied=frozenset({"0000:71:00.0"}),
@@ -64,7 +64,7 @@ def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_same_is_not_written_twice(tmp_path: pathlib.Path) -> None:
-    book = published.Published(str(tmp_path))
+    book = claims_file.Published(str(tmp_path))
     book.write(ROOT, [claim("a"), claim("b")], ["2", "1"])
     before = os.stat(book.path).st_ino
     book.write(ROOT, [claim("b"), claim("a")], ["1", "2"])
@@ -80,7 +80,7 @@ def test_a_file_that_can_not_be_written_is_told_of_once(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "accel").write_text("somebody's file")
-    book = published.Published(str(tmp_path / "accel"))
+    book = claims_file.Published(str(tmp_path / "accel"))
     with caplog.at_level(logging.WARNING):
         book.write(ROOT, [], [])
         book.write(ROOT, [claim("a")], [])
@@ -97,7 +97,7 @@ GOOD = {
     "root": {"name": "compute-1", "uuid": ROOT.uuid},
     "claims": [
         {
-            **{name: "x" for name in published._TEXTS},
+            **{name: "x" for name in claims_file._TEXTS},
             "state": "made",
         }
     ],
@@ -131,7 +131,7 @@ GOOD = {
 def test_a_broken_file_is_unknown_and_says_why(
     tmp_path: pathlib.Path, text: str
 ) -> None:
-    book = published.Published(str(tmp_path))
+    book = claims_file.Published(str(tmp_path))
     pathlib.Path(book.path).write_text(json.dumps(GOOD))
     assert book.read().is_known
     pathlib.Path(book.path).write_text(text, encoding="latin-1")
@@ -141,25 +141,31 @@ def test_a_broken_file_is_unknown_and_says_why(
     assert book.path in found.reason
 
 
-@given(st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["format", "root", "claims", "occupied", "name"]),
-        inner,
-        max_size=4,
-    ),
-    max_leaves=8,
-))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["format", "root", "claims", "occupied", "name"]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=8,
+    )
+)
 def test_nothing_in_it_raises(found: Any) -> None:
     with tempfile.TemporaryDirectory() as place:
-        book = published.Published(place)
+        book = claims_file.Published(place)
         pathlib.Path(book.path).write_text(json.dumps(found))
-        assert isinstance(book.read(), published.Book)
+        assert isinstance(book.read(), claims_file.Book)
 
 
 def test_a_reader_sees_one_book_or_the_other(tmp_path: pathlib.Path) -> None:
-    book = published.Published(str(tmp_path))
+    book = claims_file.Published(str(tmp_path))
     wanted = [[claim(f"slot-{n}") for n in range(size)] for size in (1, 60)]
     book.write(ROOT, wanted[0], [])
     done = threading.Event()

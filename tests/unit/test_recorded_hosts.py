@@ -12,10 +12,10 @@ import pathlib
 
 import pytest
 
-from nova_accel.cli import cli
+from nova_accel.cli import commands
 from nova_accel.config import policy
-from nova_accel.discovery import capture, discovery, plugin
-from nova_accel.host.sysfs import sysfs
+from nova_accel.discovery import capture, plugin, scan
+from nova_accel.host.sysfs import host_reader
 from tests.hosts import recorded
 from tests.unit import test_cli
 
@@ -26,13 +26,13 @@ def test_the_report_of_a_recorded_host_is_its_golden_one(
     tmp_path: pathlib.Path, capsys: test_cli.Output, name: str, kind: str
 ) -> None:
     """By way of an archive: what is read is enough to read it again."""
-    host = sysfs.HostReader(source=recorded.load(name))
-    state = discovery.read(host, plugin.load(), policy.Policy())
+    host = host_reader.HostReader(source=recorded.load(name))
+    state = scan.read(host, plugin.load(), policy.Policy())
     assert not [p for p in state.problems if p.where.startswith("driver ")]
     archive = str(tmp_path / "host.tar.gz")
     capture.save(host, archive, capture.describe_host(str(tmp_path)))
-    again, _ = cli.open_host(archive)
-    assert discovery.read(again, plugin.load(), policy.Policy()) == state
+    again, _ = commands.open_host(archive)
+    assert scan.read(again, plugin.load(), policy.Policy()) == state
     form = ["--json"] if kind == "json" else []
     text = test_cli.run(
         capsys, "inspect", "--root", archive, "--host", "node1", *form

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import model
-from nova_accel.claims import claims
+from nova_accel.claims import claim_plan
 from nova_accel.model import names
 from tests import strategies
 from virt_hooks.guest import connection
-from virt_hooks.spawn import book, recover
+from virt_hooks.spawn import claim_store, ownership
 
 ROOT = strategies.ROOT
 NOBODY = connection.HostdevUse()
@@ -31,7 +31,7 @@ def handles(host: model.HostState) -> list[str]:
 
 def everything_claimed(host: model.HostState) -> tuple[model.Claim, ...]:
     slots = [s for d in host.devices for s in strategies.slots_of(d)]
-    return claims.find("consumer", slots, ROOT, host)
+    return claim_plan.find("consumer", slots, ROOT, host)
 
 
 @given(strategies.hosts(), st.data())
@@ -42,7 +42,7 @@ def test_orphans_are_ours_unclaimed_and_unused(
     kept = data.draw(st.sets(st.sampled_from(held))) if held else set()
     present = handles(host)
     used = data.draw(st.frozensets(st.sampled_from(present or ["none"])))
-    orphans = recover.find_orphans(
+    orphans = ownership.find_orphans(
         ROOT, host, kept, connection.HostdevUse(mdevs=used)
     )
     assert {p.handle for p in orphans} == (
@@ -54,7 +54,7 @@ def test_orphans_are_ours_unclaimed_and_unused(
 @given(strategies.hosts())
 def test_what_claims_stand_for_is_no_orphan(host: model.HostState) -> None:
     assert (
-        recover.find_orphans(ROOT, host, everything_claimed(host), NOBODY)
+        ownership.find_orphans(ROOT, host, everything_claimed(host), NOBODY)
         == ()
     )
 
@@ -66,18 +66,18 @@ def test_another_node_s_partitions_are_not_ours(
     """The same slots of the same addresses, under another compute node."""
     foreign = type(ROOT)(name="compute-2", uuid=other)
     if other != ROOT.uuid:
-        assert recover.find_orphans(foreign, host, (), NOBODY) == ()
+        assert ownership.find_orphans(foreign, host, (), NOBODY) == ()
 
 
 @given(strategies.whole_devices())
 def test_a_whole_function_is_never_an_orphan(device: model.Device) -> None:
     """Nobody made it, and so nobody takes it away."""
-    assert not recover.our_handles(ROOT, device)
+    assert not ownership.our_handles(ROOT, device)
 
 
 def test_a_claim_without_a_type_id_gets_the_one_known_before() -> None:
     """What was planned while the ids were unreadable can be cleared."""
-    kept = book.Book()
+    kept = claim_store.Book()
     typed = model.Claim(
         consumer="a server",
         provider="provider",
@@ -96,7 +96,7 @@ def test_a_claim_without_a_type_id_gets_the_one_known_before() -> None:
     assert kept.claims() == (typed,)
     kept.recall("a server", (), (bare,), (bare,))
     assert kept.made() == {typed.handle: typed}
-    assert recover.as_made(typed, {bare.handle: bare}) == typed
+    assert ownership.as_made(typed, {bare.handle: bare}) == typed
     other = dataclasses.replace(bare, profile="L40S-4Q")
     kept.write_down("a server", (other,))
     assert kept.claims() == (other,)

@@ -8,12 +8,12 @@ import pathlib
 import pytest
 
 from nova_accel import errors
-from nova_accel.catalog import catalogue, known, refresh
-from nova_accel.cli import cli, refresh_catalogue
+from nova_accel.catalog import loader, refresh, vgpu_types
+from nova_accel.cli import commands, refresh_catalog
 from tests.hosts import look
 
-TEXT = known.text()
-CATALOGUE = known.load()
+TEXT = loader.text()
+CATALOGUE = loader.load()
 A40_5Z = refresh.Seen(
     name="A40-5Z",
     pci_id="10de:2235",
@@ -59,9 +59,9 @@ def test_the_file_is_written_as_it_is_kept() -> None:
 def test_a_new_type_is_added_and_then_known() -> None:
     assert words(A40_5Z) == ["A40-5Z is new for A40"]
     merged = refresh.merge(TEXT, [A40_5Z])
-    found = catalogue.parse(merged)
+    found = vgpu_types.parse(merged)
     assert refresh.compare(found, [A40_5Z]) == ()
-    assert found.find("A40-5Z") == catalogue.VgpuFacts(
+    assert found.find("A40-5Z") == vgpu_types.VgpuFacts(
         name="A40-5Z", gpu="A40", framebuffer_mb=5120, limit=9
     )
     assert found.find("A40-8Q") == CATALOGUE.find("A40-8Q")
@@ -75,7 +75,7 @@ def test_a_new_series_of_a_known_size_has_its_places() -> None:
     before, after = TEXT.splitlines(), refresh.merge(TEXT, [one]).splitlines()
     assert len(before) == len(after)
     assert len([1 for a, b in zip(before, after, strict=True) if a != b]) == 1
-    found = catalogue.parse("\n".join(after)).find("A40-8Z")
+    found = vgpu_types.parse("\n".join(after)).find("A40-8Z")
     like = CATALOGUE.find("A40-8Q")
     assert found is not None
     assert like is not None
@@ -92,7 +92,7 @@ def test_a_new_type_in_a_gpu_instance() -> None:
         instance="2g.48gb",
         per_instance=4,
     )
-    found = catalogue.parse(refresh.merge(TEXT, [one])).find(one.name)
+    found = vgpu_types.parse(refresh.merge(TEXT, [one])).find(one.name)
     assert found is not None
     assert (found.instance, found.per_instance) == ("2g.48gb", 4)
     assert found.limit == one.limit
@@ -164,8 +164,8 @@ def test_geometry_that_differs_is_told() -> None:
 def test_no_described_host_contradicts_the_catalogue(
     tmp_path: pathlib.Path, name: str
 ) -> None:
-    host, _ = cli.open_host(str(look.make(name, tmp_path)))
-    seen = tuple(refresh_catalogue.read_seen(host))
+    host, _ = commands.open_host(str(look.make(name, tmp_path)))
+    seen = tuple(refresh_catalog.read_seen(host))
     denied = [
         finding
         for finding in refresh.compare(CATALOGUE, seen)
@@ -180,11 +180,11 @@ def test_the_command_writes_what_it_learnt(
     root = look.make("p100-mdev", tmp_path / "host")
     output = tmp_path / "new.json"
     arguments = ["--root", str(root), "--output", str(output)]
-    assert refresh_catalogue.main(arguments) == 1
+    assert refresh_catalog.main(arguments) == 1
     told = capsys.readouterr().out
     assert "P100-16Q is new for P100" in told
-    found = catalogue.parse(output.read_text())
-    assert found.find("P100-16Q") == catalogue.VgpuFacts(
+    found = vgpu_types.parse(output.read_text())
+    assert found.find("P100-16Q") == vgpu_types.VgpuFacts(
         name="P100-16Q", gpu="P100", framebuffer_mb=16384, limit=1
     )
     assert CATALOGUE.find("P100-16Q") is None
@@ -194,12 +194,12 @@ def test_the_command_is_quiet_about_a_known_host(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
-    assert refresh_catalogue.main(["--root", str(root)]) == 0
+    assert refresh_catalog.main(["--root", str(root)]) == 0
     assert capsys.readouterr().out == "10 types, 0 findings\n"
 
 
 def test_the_command_names_bad_input(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert refresh_catalogue.main(["--root", str(tmp_path / "none")]) == 2
+    assert refresh_catalog.main(["--root", str(tmp_path / "none")]) == 2
     assert "does not exist" in capsys.readouterr().err

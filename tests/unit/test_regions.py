@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.claims import claims
+from nova_accel.claims import claim_plan
 from nova_accel.fpga import regions
 from nova_accel.model import flavors, names
 from tests import fpga
 from virt_hooks.guest import connection
-from virt_hooks.spawn import programming
+from virt_hooks.spawn import region_programs
 
 OLD, NEW = map(names.function_trait, (fpga.OLD, fpga.NEW))
 HELD = connection.HostdevUse(functions=frozenset({fpga.CARD}))
@@ -22,7 +22,7 @@ NONE = connection.HostdevUse()
 def planned(
     host: model.HostState, group: flavors.RequestGroup
 ) -> tuple[model.Claim, ...]:
-    return claims.plan(
+    return claim_plan.plan(
         fpga.A, (group,), (fpga.slot(),), fpga.ROOT, host, {}
     )
 
@@ -36,7 +36,7 @@ def served(
     holders: tuple[model.Claim, ...] = (),
 ) -> model.Claim:
     """Return the claim as it is to be made."""
-    programs = programming.Programming()
+    programs = region_programs.Programming()
     programs.uses = lambda is_running: running if is_running else defined
     found = {fpga.IMAGE: fpga.bitstream()}
     (claim,) = programs.plan(
@@ -168,9 +168,7 @@ def test_a_region_on_whose_function_a_guest_depends_is_not_programmed() -> (
     device = fpga.region(dependents=(fpga.VF,))
     use = connection.HostdevUse(functions=frozenset({fpga.VF}))
     with pytest.raises(errors.ClaimError, match=fpga.VF):
-        served(
-            fpga.host(device), fpga.asks(image=fpga.IMAGE), defined=use
-        )
+        served(fpga.host(device), fpga.asks(image=fpga.IMAGE), defined=use)
 
 
 def test_nor_one_of_which_another_server_holds_a_part() -> None:
@@ -190,7 +188,9 @@ def test_other_devices_are_none_of_its_business() -> None:
     assert regions.can_serve(
         fpga.asks(image=fpga.IMAGE), dataclasses.replace(fpga.card())
     )
-    assert programming.Programming().plan((), (), {}, (), fpga.host()) == ()
+    assert (
+        region_programs.Programming().plan((), (), {}, (), fpga.host()) == ()
+    )
 
 
 def test_groups_find_the_regions_of_their_interfaces() -> None:
@@ -219,7 +219,7 @@ def test_groups_find_the_regions_of_their_interfaces() -> None:
             for one in (mine, other)
         ]
         host = model.HostState(devices=devices)
-        found = claims.plan(fpga.A, groups, slots, fpga.ROOT, host)
+        found = claim_plan.plan(fpga.A, groups, slots, fpga.ROOT, host)
         for claim in found:
             device = host.device(claim.device)
             assert device is not None

@@ -17,9 +17,7 @@ FREE = providers.Inventory(total=8, max_unit=8)
 amounts = st.integers(0, 8)
 
 
-def card(
-    own: int, *traits: str, name: str = "VGPU"
-) -> providers.ProviderTree:
+def card(own: int, *traits: str, name: str = "VGPU") -> providers.ProviderTree:
     """Return one card of eight units of which the device needs some."""
     return providers.ProviderTree(
         root=ROOT,

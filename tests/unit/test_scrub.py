@@ -34,9 +34,7 @@ def kinds(
     found: tuple[actions.Action, ...], address: str
 ) -> list[type[actions.Action]]:
     return [
-        type(one)
-        for one in found
-        if getattr(one, "function", "") == address
+        type(one) for one in found if getattr(one, "function", "") == address
     ]
 
 
@@ -154,9 +152,7 @@ def test_a_line_that_says_it(use: str, word: str) -> None:
 @pytest.mark.parametrize(
     "key", ['"scrub": "reset"', f'"scrub_command": "{COMMAND}"']
 )
-def test_partitions_and_regions_have_their_own_way(
-    use: str, key: str
-) -> None:
+def test_partitions_and_regions_have_their_own_way(use: str, key: str) -> None:
     with pytest.raises(errors.ConfigurationError, match="means nothing"):
         policy.parse_policy([f'{{"use": "{use}", {key}}}'])
 

@@ -8,28 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters import offered
-from filters.fit import places
-from nova_accel.catalog import known
+from filters import provider_facts
+from filters.fit import candidate_locality
+from nova_accel.catalog import loader
 from nova_accel.model import flavors, names
 from placement_sync.flavors import (
+    feasibility,
+    feasibility_search,
     flavor_specs,
     lookup,
-    servable,
-    together,
-    wares,
+    offered_devices,
 )
 from tests import clouds
 
-TYPES = wares.Types(known.load())
+TYPES = offered_devices.Types(loader.load())
 
 
-def cloud(*devices: wares.Provider) -> wares.Cloud:
-    return wares.Cloud(devices=devices)
+def cloud(*devices: offered_devices.Provider) -> offered_devices.Cloud:
+    return offered_devices.Cloud(devices=devices)
 
 
 def asked(
-    there: wares.Cloud, *profiles: str, **settings: str
+    there: offered_devices.Cloud, *profiles: str, **settings: str
 ) -> flavor_specs.Asked:
     """Return what a flavor asks that names these profiles."""
     specs: dict[str, str] = {}
@@ -44,9 +44,9 @@ def asked(
     return flavor_specs.read(specs)
 
 
-def why(there: wares.Cloud, *profiles: str, **settings: str) -> str:
+def why(there: offered_devices.Cloud, *profiles: str, **settings: str) -> str:
     wanted = asked(there, *profiles, **settings)
-    return servable.objection(wanted, there, TYPES)
+    return feasibility.objection(wanted, there, TYPES)
 
 
 A = clouds.gpu("A40", ("8Q",), at="node1/0000:41:00.0@0")
@@ -94,9 +94,7 @@ def test_links_and_ports_count() -> None:
     )
     assert why(cloud(one, C), "A40-48Q*2", locality="nvlink") == ""
     port = names.pcie_trait("0000:40:01.0")
-    same = [
-        dataclasses.replace(d, traits=d.traits | {port}) for d in (A, B)
-    ]
+    same = [dataclasses.replace(d, traits=d.traits | {port}) for d in (A, B)]
     assert why(cloud(*same), "A40-48Q*2", locality="pcie") == ""
     other = dataclasses.replace(
         B, traits=B.traits | {names.pcie_trait("0000:60:01.0")}
@@ -120,9 +118,9 @@ def test_modes_of_a_card_are_told_apart() -> None:
 
 def test_a_guest_on_two_nodes_has_devices_of_both() -> None:
     wanted = asked(TWO, "A40-48Q*2", numa_policy="required")
-    assert servable.objection(wanted, TWO, TYPES)
+    assert feasibility.objection(wanted, TWO, TYPES)
     spread = dataclasses.replace(wanted, cells=2)
-    assert servable.objection(spread, TWO, TYPES) == ""
+    assert feasibility.objection(spread, TWO, TYPES) == ""
 
 
 def test_one_card_holds_one_size_in_equal_mode() -> None:
@@ -147,9 +145,9 @@ def test_a_pinned_device_must_make_it() -> None:
     want = lookup.find(lookup.Ask(profile="A40-8Q"), there, TYPES)
     want = dataclasses.replace(want, required=want.required | {pin})
     specs = flavor_specs.plan({}, flavor_specs.Wish(want=want)).specs
-    found = servable.objection(flavor_specs.read(specs), there, TYPES)
+    found = feasibility.objection(flavor_specs.read(specs), there, TYPES)
     assert "node1_accel_0000_41_00_0 can't give it" in found
-    nobody = servable.objection(flavor_specs.read(specs), cloud(C), TYPES)
+    nobody = feasibility.objection(flavor_specs.read(specs), cloud(C), TYPES)
     assert "no device has CUSTOM_DEVICE_AT_NODE1_0000_41_00_0" in nobody
 
 
@@ -159,7 +157,7 @@ _PORTS = ("0000:00:01.0", "0000:80:01.0")
 
 
 @st.composite
-def hosts(draw: st.DrawFn) -> list[wares.Provider]:
+def hosts(draw: st.DrawFn) -> list[offered_devices.Provider]:
     """Return a host with some A40."""
     count = draw(st.integers(1, 4))
     addresses = [f"0000:{n + 16:02x}:00.0" for n in range(count)]
@@ -183,21 +181,29 @@ def hosts(draw: st.DrawFn) -> list[wares.Provider]:
 
 
 def is_possible(
-    wanted: flavor_specs.Asked, host: list[wares.Provider]
+    wanted: flavor_specs.Asked, host: list[offered_devices.Provider]
 ) -> bool:
     """Try every way, with the scheduler's own rules for places."""
     groups = wanted.groups
     for ways in itertools.product(range(len(host)), repeat=len(groups)):
         chosen = [host[n] for n in ways]
-        nodes = {min(together.nodes(d)) for d in chosen}
+        nodes = {min(feasibility_search.nodes(d)) for d in chosen}
         is_near = wanted.placing.numa is not flavors.NumaPolicy.REQUIRED
         seats = [_seat(host[n], ways.count(n)) for n in sorted(set(ways))]
         if (
             (is_near or len(nodes) == 1)
-            and not places.objection(wanted.placing.locality, seats)
+            and not candidate_locality.objection(
+                wanted.placing.locality, seats
+            )
             and all(
-                _holds(device, [g for g, w in zip(groups, ways, strict=True)
-                                if host[w] is device])
+                _holds(
+                    device,
+                    [
+                        g
+                        for g, w in zip(groups, ways, strict=True)
+                        if host[w] is device
+                    ],
+                )
                 for device in host
             )
         ):
@@ -205,23 +211,25 @@ def is_possible(
     return False
 
 
-def _seat(device: wares.Provider, units: int) -> places.Seat:
-    facts = offered.ProviderFacts(
+def _seat(
+    device: offered_devices.Provider, units: int
+) -> candidate_locality.Seat:
+    facts = provider_facts.ProviderFacts(
         uuid=device.uuid, stock={}, name=device.name, traits=device.traits
     )
-    return places.Seat(facts=facts, units=units)
+    return candidate_locality.Seat(facts=facts, units=units)
 
 
 def _holds(
-    device: wares.Provider, groups: list[flavors.RequestGroup]
+    device: offered_devices.Provider, groups: list[flavors.RequestGroup]
 ) -> bool:
     sizes = [g.resources[names.GPU_MEMORY_CLASS] for g in groups]
     if names.layout_trait("equal") in device.traits and len(set(sizes)) > 1:
         return False
     for size in set(sizes):
-        one = known.load().find(f"A40-{size // 1024}Q")
+        one = loader.load().find(f"A40-{size // 1024}Q")
         assert one is not None
-        most = wares.limit(device, one)
+        most = offered_devices.limit(device, one)
         if most is not None and sizes.count(size) > most:
             return False
     return sum(sizes) <= device.stock[names.GPU_MEMORY_CLASS].total
@@ -229,13 +237,16 @@ def _holds(
 
 @given(
     hosts(),
-    st.lists(st.sampled_from(["A40-8Q", "A40-24Q", "A40-48Q"]), min_size=1,
-             max_size=4),
+    st.lists(
+        st.sampled_from(["A40-8Q", "A40-24Q", "A40-48Q"]),
+        min_size=1,
+        max_size=4,
+    ),
     st.sampled_from([one.value for one in flavors.Locality]),
     st.sampled_from([one.value for one in flavors.NumaPolicy]),
 )
 def test_it_is_refused_only_where_no_way_is_left(
-    host: list[wares.Provider],
+    host: list[offered_devices.Provider],
     profiles: list[str],
     locality: str,
     numa_policy: str,
@@ -244,7 +255,7 @@ def test_it_is_refused_only_where_no_way_is_left(
     wanted = asked(
         there, *profiles, locality=locality, numa_policy=numa_policy
     )
-    found = servable.objection(wanted, there, TYPES)
+    found = feasibility.objection(wanted, there, TYPES)
     assert (not found) == is_possible(wanted, host), found
 
 
@@ -253,19 +264,22 @@ def test_it_is_refused_only_where_no_way_is_left(
 
 def test_room_counts_servers() -> None:
     there = cloud(A, C)
-    assert together.room(asked(there, "A40-8Q"), there, {}) == 12
-    assert together.room(asked(there, "A40-8Q*4"), there, {}) == 3
+    assert feasibility_search.room(asked(there, "A40-8Q"), there, {}) == 12
+    assert feasibility_search.room(asked(there, "A40-8Q*4"), there, {}) == 3
     apart = asked(there, "A40-8Q*2", locality="different_card")
-    assert together.room(apart, there, {}) == 6
+    assert feasibility_search.room(apart, there, {}) == 6
     near = asked(there, "A40-8Q*4", numa_policy="required")
-    assert together.room(near, there, {}) == 2
-    assert together.room(asked(there, "A40-48Q"), there, {}) == 0
+    assert feasibility_search.room(near, there, {}) == 2
+    assert feasibility_search.room(asked(there, "A40-48Q"), there, {}) == 0
 
 
 def test_room_is_what_the_host_has_beside_its_cards() -> None:
-    stock = {"VCPU": wares.Stock(total=16, capacity=16, used=7)}
-    there = wares.Cloud(devices=(A,), hosts={clouds.root(): stock})
-    assert together.room(asked(there, "A40-8Q"), there, {"VCPU": 4}) == 2
+    stock = {"VCPU": offered_devices.Stock(total=16, capacity=16, used=7)}
+    there = offered_devices.Cloud(devices=(A,), hosts={clouds.root(): stock})
+    assert (
+        feasibility_search.room(asked(there, "A40-8Q"), there, {"VCPU": 4})
+        == 2
+    )
 
 
 @given(st.lists(st.integers(0, 5), max_size=5), st.integers(1, 4))
@@ -278,4 +292,4 @@ def test_servers_apart_are_as_many_as_can_be_dealt(
             [n - 1 for n in left[:count]] + left[count:], reverse=True
         )
         dealt += 1
-    assert together.servers(free, count, is_apart=True) == dealt
+    assert feasibility_search.servers(free, count, is_apart=True) == dealt

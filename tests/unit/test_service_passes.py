@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nova_accel.config import policy
-from nova_accel.host.state import quarantine
+from nova_accel.host.state import faults
 from tests import simulated_fpga as site
 from tests import simulated_scrub
 from tests.lab import fakehost
@@ -24,7 +24,7 @@ from tests.simulated_scrub import (
     started,
 )
 from virt_hooks.guest import connection
-from virt_hooks.operations import nova_records
+from virt_hooks.operations import nova_database
 from virt_hooks.spawn import lifecycle
 
 pytestmark = pytest.mark.usefixtures("own_rights")
@@ -68,9 +68,7 @@ def test_a_successor_spawns_while_this_one_still_sweeps(
 
     older = started(kernel, state)
     kernel.hang(f"bus/pci/devices/{FLEX_VF}/reset")
-    sweeps = threading.Thread(
-        target=older.tidy, args=(NOTHING,), daemon=True
-    )
+    sweeps = threading.Thread(target=older.tidy, args=(NOTHING,), daemon=True)
     sweeps.start()
     wait_begun(state)
 
@@ -96,10 +94,10 @@ def test_a_pass_waits_for_nobody(
     """
     life = started(kernel, state)
     one = slot(life, FLEX, FLEX_VF)
-    at_start = nova_records.AtStart(life)
-    records = nova_records.Records()
+    at_start = nova_database.AtStart(life)
+    records = nova_database.Records()
     records.slots[A] = (one, slot(life, FLEX, "0000:4d:00.7"))
-    monkeypatch.setattr(nova_records, "read", lambda _: records)
+    monkeypatch.setattr(nova_database, "read", lambda _: records)
     at_start.recall(lambda: [])
     assert [claim.slot for claim in life.claims()] == [FLEX_VF]
     other = slot(life, FLEX, NEXT_VF)
@@ -123,7 +121,7 @@ def test_a_pass_waits_for_nobody(
 
 
 def wait_begun(state: Path) -> None:
-    kept = quarantine.Quarantine(str(state))
+    kept = faults.Quarantine(str(state))
     until = time.monotonic() + 10
     while not kept.begun():
         assert time.monotonic() < until

@@ -8,43 +8,43 @@ import pathlib
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.cli import cli
+from nova_accel.cli import commands
 from nova_accel.config import conf, policy
-from nova_accel.host.state import quarantine
-from nova_accel.inventory import faults, inventory
+from nova_accel.host.state import faults
+from nova_accel.inventory import conditions, tree_builder
 from nova_accel.model import names, providers
 from placement_sync.sync import diff
 from tests import fpga
 
 
 @pytest.fixture
-def notes(tmp_path: pathlib.Path) -> quarantine.Quarantine:
-    return quarantine.Quarantine(str(tmp_path / "state"))
+def notes(tmp_path: pathlib.Path) -> faults.Quarantine:
+    return faults.Quarantine(str(tmp_path / "state"))
 
 
 def node(host: model.HostState) -> providers.ProviderNode:
-    tree = inventory.build_tree(fpga.ROOT, host, policy.Policy())
+    tree = tree_builder.build_tree(fpga.ROOT, host, policy.Policy())
     found = tree.node(fpga.PROVIDER)
     assert found is not None
     return found
 
 
-def test_a_fault_outlives_the_service(notes: quarantine.Quarantine) -> None:
+def test_a_fault_outlives_the_service(notes: faults.Quarantine) -> None:
     notes.put(fpga.REGION, "it failed", fpga.OLD)
-    again = quarantine.Quarantine(os.path.dirname(notes.place)).read()
+    again = faults.Quarantine(os.path.dirname(notes.place)).read()
     assert again.keys() == {fpga.REGION}
     fault = again[fpga.REGION]
     assert (fault.reason, fault.function) == ("it failed", fpga.OLD)
     assert fault.when
 
 
-def test_nothing_is_set_aside_at_first(notes: quarantine.Quarantine) -> None:
+def test_nothing_is_set_aside_at_first(notes: faults.Quarantine) -> None:
     assert notes.read() == {}
     assert not os.path.exists(notes.place)
 
 
 def test_what_a_note_no_longer_tells_still_counts(
-    notes: quarantine.Quarantine,
+    notes: faults.Quarantine,
 ) -> None:
     notes.put(fpga.REGION, "it failed", None)
     (name,) = os.listdir(notes.place)
@@ -56,7 +56,7 @@ def test_a_note_that_cannot_be_written_counts_until_the_end(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "faulted").write_text("no directory")
-    notes = quarantine.Quarantine(str(tmp_path))
+    notes = faults.Quarantine(str(tmp_path))
     notes.put(fpga.REGION, "it failed", None)
     with pytest.raises(errors.UnreadableError):
         notes.read()
@@ -67,10 +67,10 @@ def test_a_note_that_cannot_be_written_counts_until_the_end(
 
 
 def test_a_faulted_region_is_reserved_and_marked(
-    notes: quarantine.Quarantine,
+    notes: faults.Quarantine,
 ) -> None:
     notes.put(fpga.REGION, "it failed", fpga.OLD)
-    marked, healed = faults.mark(fpga.host(), notes.read())
+    marked, healed = conditions.mark(fpga.host(), notes.read())
     assert not healed
     found = node(marked)
     assert found.inventories[names.FPGA_CLASS].reserved == 1
@@ -82,7 +82,7 @@ def test_a_faulted_region_is_reserved_and_marked(
 
 def test_other_devices_are_not_marked() -> None:
     fault = model.Fault(address="0000:99:00.0", reason="gone")
-    marked, healed = faults.mark(fpga.host(), {fault.address: fault})
+    marked, healed = conditions.mark(fpga.host(), {fault.address: fault})
     assert marked == fpga.host()
     assert not healed
 
@@ -101,7 +101,7 @@ def test_who_shows_another_function_has_healed(
     then: str | None, now: str | None, is_healed: bool
 ) -> None:
     fault = model.Fault(address=fpga.REGION, reason="x", function=then)
-    marked, healed = faults.mark(
+    marked, healed = conditions.mark(
         fpga.host(fpga.region(now)), {fault.address: fault}
     )
     assert healed == ({fpga.REGION} if is_healed else set())
@@ -114,7 +114,7 @@ def test_who_shows_another_function_has_healed(
 
 
 def test_a_region_nests_in_its_card() -> None:
-    tree = inventory.build_tree(fpga.ROOT, fpga.host(), policy.Policy())
+    tree = tree_builder.build_tree(fpga.ROOT, fpga.host(), policy.Policy())
     card, region = tree.nodes
     assert (card.parent, card.inventories) == (fpga.ROOT.uuid, {})
     assert region.parent == card.uuid
@@ -133,9 +133,9 @@ def test_a_device_spec_line_for_the_card_counts_for_its_region() -> None:
 
 def test_what_a_guest_hides_stays_as_it_was_known() -> None:
     """While a guest has the card, nothing tells what it holds."""
-    before = inventory.build_tree(fpga.ROOT, fpga.host(), policy.Policy())
+    before = tree_builder.build_tree(fpga.ROOT, fpga.host(), policy.Policy())
     hidden = fpga.host(fpga.region(None))
-    in_use = inventory.build_tree(
+    in_use = tree_builder.build_tree(
         fpga.ROOT, hidden, policy.Policy(), occupied=frozenset({fpga.CARD})
     )
     after = diff.apply(before, diff.plan(before, in_use, diff.Guard()))
@@ -143,7 +143,7 @@ def test_what_a_guest_hides_stays_as_it_was_known() -> None:
     assert node is not None
     assert names.function_trait(fpga.OLD) in node.traits
     assert names.interface_trait(fpga.INTERFACE) in node.traits
-    idle = inventory.build_tree(fpga.ROOT, hidden, policy.Policy())
+    idle = tree_builder.build_tree(fpga.ROOT, hidden, policy.Policy())
     later = diff.apply(after, diff.plan(after, idle, diff.Guard()))
     node = later.node(fpga.PROVIDER)
     assert node is not None
@@ -153,13 +153,13 @@ def test_what_a_guest_hides_stays_as_it_was_known() -> None:
 # -- the command ------------------------------------------------------------
 
 
-def heal(notes: quarantine.Quarantine, *arguments: str) -> int:
+def heal(notes: faults.Quarantine, *arguments: str) -> int:
     place = os.path.dirname(notes.place)
-    return cli.main(["heal", *arguments, "--state-dir", place])
+    return commands.main(["heal", *arguments, "--state-dir", place])
 
 
 def test_the_operator_heals_what_is_in_order_again(
-    notes: quarantine.Quarantine, capsys: pytest.CaptureFixture[str]
+    notes: faults.Quarantine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkdir(os.path.dirname(notes.place))
     assert heal(notes) == 0
@@ -173,7 +173,7 @@ def test_the_operator_heals_what_is_in_order_again(
 
 
 def test_who_is_not_set_aside_cannot_be_healed(
-    notes: quarantine.Quarantine, capsys: pytest.CaptureFixture[str]
+    notes: faults.Quarantine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     notes.put(fpga.REGION, "it failed", None)
     assert heal(notes, fpga.CARD) == 2
@@ -182,14 +182,14 @@ def test_who_is_not_set_aside_cannot_be_healed(
 
 
 def test_heal_refuses_a_state_dir_that_is_missing(
-    notes: quarantine.Quarantine, capsys: pytest.CaptureFixture[str]
+    notes: faults.Quarantine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert heal(notes) == 2
     said = capsys.readouterr()
     assert said.out == ""
     missing = os.path.dirname(notes.place)
     assert f"'{missing}' is not a --state-dir" in said.err
-    assert cli.main(["heal", "--state-dir", "accel"]) == 2
+    assert commands.main(["heal", "--state-dir", "accel"]) == 2
     said = capsys.readouterr()
     assert "'accel' is not a --state-dir; expected an absolute" in said.err
 
@@ -199,14 +199,14 @@ def test_heal_names_the_file_of_a_state_dir_that_is_missing(
 ) -> None:
     path = tmp_path / "compute.conf"
     path.write_text(f"[nova_accel]\nstate_dir = {tmp_path}/missing\n")
-    assert cli.main(["heal", "--config-file", str(path)]) == 2
+    assert commands.main(["heal", "--config-file", str(path)]) == 2
     said = capsys.readouterr().err
     option = f"{path} [nova_accel] state_dir = {tmp_path}/missing"
     assert said.startswith(f"nova-accel: {option}: is no directory")
 
 
 def test_heal_reads_the_nova_conf_of_this_machine(
-    notes: quarantine.Quarantine,
+    notes: faults.Quarantine,
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -216,11 +216,11 @@ def test_heal_reads_the_nova_conf_of_this_machine(
     path.write_text(f"[nova_accel]\nstate_dir = {state_dir}\n")
     monkeypatch.setattr(conf, "CONFIG_FILES", (str(path), "/none"))
     notes.put(fpga.REGION, "it failed", None)
-    assert cli.main(["heal"]) == 0
+    assert commands.main(["heal"]) == 0
     assert f"{fpga.REGION}  since 2" in capsys.readouterr().out
 
 
-def test_a_note_is_json_for_people(notes: quarantine.Quarantine) -> None:
+def test_a_note_is_json_for_people(notes: faults.Quarantine) -> None:
     notes.put(fpga.REGION, "it failed", fpga.OLD)
     (path,) = pathlib.Path(notes.place).iterdir()
     note = json.loads(path.read_text(encoding="utf-8"))
@@ -228,7 +228,7 @@ def test_a_note_is_json_for_people(notes: quarantine.Quarantine) -> None:
 
 
 def test_the_regions_of_a_card_that_cannot_be_read_stay() -> None:
-    before = inventory.build_tree(fpga.ROOT, fpga.host(), policy.Policy())
+    before = tree_builder.build_tree(fpga.ROOT, fpga.host(), policy.Policy())
     card = names.provider_uuid(fpga.ROOT.uuid, fpga.CARD)
     nothing = providers.ProviderTree(root=fpga.ROOT)
     guard = diff.Guard(unknown=frozenset({card}))
@@ -239,9 +239,9 @@ def test_what_was_written_down_later_can_be_healed(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "faulted").write_text("no directory")
-    notes = quarantine.Quarantine(str(tmp_path))
+    notes = faults.Quarantine(str(tmp_path))
     notes.put(fpga.REGION, "first", None)
     (tmp_path / "faulted").unlink()
     notes.put(fpga.REGION, "second", None)
-    assert quarantine.Quarantine(str(tmp_path)).heal([fpga.REGION])
+    assert faults.Quarantine(str(tmp_path)).heal([fpga.REGION])
     assert notes.read() == {}

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from nova_accel.config import policy
-from nova_accel.discovery import snapshot, survey
+from nova_accel.discovery import change_detection, snapshot
 from nova_accel.host.sysfs import fs
 from tests.hosts import look
 
@@ -41,7 +41,7 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 def snapshot_of(root: pathlib.Path) -> tuple[snapshot.Snapshot, Gate]:
     source = Gate(root)
     made = snapshot.Snapshot(
-        survey.Survey(source, look.DRIVERS, policy.Policy())
+        change_detection.Survey(source, look.DRIVERS, policy.Policy())
     )
     made.refresh()
     return made, source
@@ -129,7 +129,7 @@ def test_an_older_reading_of_a_card_takes_nothing_back(
 def test_nothing_is_absent_before_the_first_reading(
     root: pathlib.Path,
 ) -> None:
-    source = survey.Survey(Gate(root), look.DRIVERS, policy.Policy())
+    source = change_detection.Survey(Gate(root), look.DRIVERS, policy.Policy())
     assert not snapshot.Snapshot(source).state.complete
     assert snapshot.Snapshot(source).refresh().complete
 

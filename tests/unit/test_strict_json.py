@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import errors
-from nova_accel.catalog import catalogue
+from nova_accel.catalog import vgpu_types
 from nova_accel.config import device_spec
-from nova_accel.model import attached, strict_json
-from virt_hooks.operations import live_words
+from nova_accel.model import attachment, strict_json
+from virt_hooks.operations import live_migration_wire
 
 NOT_JSON = ("Infinity", "-Infinity", "NaN", "1e999", "-1e999", "[" * 10_000)
 VALUES = st.recursive(
@@ -47,19 +47,19 @@ def read_attached(number: str) -> None:
         '"required":[],"provider":"","slot":"","state":"here","besides":{}}'
         '],"version":1}'
     )
-    attached.parse({f"{attached.KEY}0": text})
+    attachment.parse({f"{attachment.KEY}0": text})
 
 
 def read_told(number: str) -> None:
-    live_words.parse_told(
+    live_migration_wire.parse_told(
         f'{{"form": 1, "host": {{"libvirt": [{number}], "qemu": [1],'
         ' "kernel": "", "drivers": {}, "has_post_copy": false}, "parts": []}'
     )
 
 
 def read_catalogue(number: str) -> None:
-    catalogue.parse(
-        f'{{"format": {catalogue.FORMAT}, "gpus": [{{"key": "x",'
+    vgpu_types.parse(
+        f'{{"format": {vgpu_types.FORMAT}, "gpus": [{{"key": "x",'
         ' "product": "x", "pci_ids": [], "architecture": "",'
         f' "compute_capability": "", "memory_mb": {number}}}]}}'
     )

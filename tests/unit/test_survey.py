@@ -8,10 +8,10 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import snapshot, survey
-from nova_accel.host.nvml import nvml
-from nova_accel.host.state import acknowledged
-from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.discovery import change_detection, snapshot
+from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.state import error_baseline
+from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.vendors import noop
 from tests import strategies
 from tests.hosts import look
@@ -32,9 +32,11 @@ class Counted(fs.Disk):
         return super().content(path)
 
 
-def survey_of(root: pathlib.Path) -> tuple[survey.Survey, Counted]:
+def survey_of(root: pathlib.Path) -> tuple[change_detection.Survey, Counted]:
     source = Counted(root)
-    return survey.Survey(source, look.DRIVERS, policy.Policy()), source
+    return change_detection.Survey(
+        source, look.DRIVERS, policy.Policy()
+    ), source
 
 
 def send_uevent(root: pathlib.Path) -> None:
@@ -90,7 +92,7 @@ class TypeReader(noop.NoopDriver):
 
     def describe(
         self,
-        host: sysfs.HostReader,
+        host: host_reader.HostReader,
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
@@ -106,7 +108,7 @@ def test_a_type_written_without_a_uevent_is_noticed(
     written.parent.mkdir()
     written.write_text("0\n")
     send_uevent(root)
-    one = survey.Survey(
+    one = change_detection.Survey(
         Counted(root), {"noop": TypeReader()}, policy.Policy()
     )
     one.read()
@@ -128,7 +130,7 @@ def test_it_is_read_whole_after_a_while(
     one, _ = survey_of(root)
     one.read()
     assert one.read_changed() is None
-    monkeypatch.setattr(survey, "WHOLE_EVERY_S", -1)
+    monkeypatch.setattr(change_detection, "WHOLE_EVERY_S", -1)
     assert one.read_changed() is not None
 
 
@@ -186,11 +188,11 @@ def test_nvml_is_asked_only_where_its_cards_are(
     send_uevent(root)
     times: list[int] = []
 
-    def read_gpus() -> nvml.Gpus:
+    def read_gpus() -> gpu_reader.Gpus:
         times.append(1)
-        return nvml.Gpus({})
+        return gpu_reader.Gpus({})
 
-    one = survey.Survey(
+    one = change_detection.Survey(
         fs.Disk(root), look.DRIVERS, policy.Policy(), read_gpus
     )
     state = one.read()
@@ -206,8 +208,8 @@ def test_a_card_of_another_vendor_asks_no_nvml(
 ) -> None:
     """Also beside cards of NVIDIA's, whose facts stay as they were."""
     root = look.make("passthrough", tmp_path)
-    answers = [nvml.Gpus({A40: nvml.GpuFacts(address=A40)})]
-    one = survey.Survey(
+    answers = [gpu_reader.Gpus({A40: gpu_reader.GpuFacts(address=A40)})]
+    one = change_detection.Survey(
         fs.Disk(root), look.DRIVERS, policy.Policy(), answers.pop
     )
     state = one.read()
@@ -224,7 +226,7 @@ class Moody(noop.NoopDriver):
 
     def describe(
         self,
-        host: sysfs.HostReader,
+        host: host_reader.HostReader,
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
@@ -239,7 +241,9 @@ def test_a_card_whose_driver_fails_is_unknown_and_not_gone(
     root = look.make("a40-vf-mdev", tmp_path)
     send_uevent(root)
     driver = Moody()
-    one = survey.Survey(fs.Disk(root), {"moody": driver}, policy.Policy())
+    one = change_detection.Survey(
+        fs.Disk(root), {"moody": driver}, policy.Policy()
+    )
     found = snapshot.Snapshot(one)
     before = found.refresh()
     driver.is_failing = True
@@ -257,7 +261,7 @@ def test_an_error_that_the_kernel_counts_is_noticed_without_a_uevent(
     root = look.make("t4-mdev", tmp_path / "host")
     send_uevent(root)
     one, _ = survey_of(root)
-    one.seen_to = acknowledged.Acknowledged(str(tmp_path / "state"), "boot")
+    one.seen_to = error_baseline.Acknowledged(str(tmp_path / "state"), "boot")
     before = one.read()
     address = before.devices[0].address
     written = root / f"sys/bus/pci/devices/{address}/aer_dev_fatal"

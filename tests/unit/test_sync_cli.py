@@ -19,10 +19,10 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.model import providers
-from placement_sync.cli import cli, cli_options, cli_pass, passes
+from placement_sync.cli import common_options, locked_pass, main, sync_command
 from placement_sync.client import calls
-from placement_sync.daemon import cli_daemon, heartbeat
-from placement_sync.sync import sync
+from placement_sync.daemon import heartbeat, serve
+from placement_sync.sync import sync_pass
 from tests.hosts import look
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -34,13 +34,13 @@ Output = pytest.CaptureFixture[str]
 def parsed(*words: str) -> argparse.Namespace:
     """Return arguments with the shared options only."""
     parser = argparse.ArgumentParser()
-    cli_options.add_arguments(parser)
+    common_options.add_arguments(parser)
     return parser.parse_args(words)
 
 
 def helped(capsys: Output, *words: str) -> str:
     with pytest.raises(SystemExit) as ended:
-        cli.main([*words, "--help"])
+        main.main([*words, "--help"])
     assert ended.value.code == 0
     return capsys.readouterr().out
 
@@ -64,7 +64,7 @@ def test_each_option_is_in_the_help_and_in_the_documentation(
 def test_a_word_that_is_none_ends_with_2(capsys: Output) -> None:
     for words in (["nothing"], ["--inter", "3"], ["--interval", "0"]):
         with pytest.raises(SystemExit) as ended:
-            cli.main(words)
+            main.main(words)
         assert ended.value.code == 2
         assert "placement-sync: error: " in capsys.readouterr().err
 
@@ -77,7 +77,7 @@ def test_what_is_no_number_of_seconds_is_named(
     capsys: Output, words: list[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main([*words, "abc"])
+        main.main([*words, "abc"])
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert f"{words[-1]}: 'abc' is no number of seconds" in said
@@ -85,7 +85,7 @@ def test_what_is_no_number_of_seconds_is_named(
 
 def test_json_is_for_what_ends(capsys: Output) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["--json"])
+        main.main(["--json"])
     assert ended.value.code == 2
     assert "--json goes with" in capsys.readouterr().err
 
@@ -107,12 +107,12 @@ def test_json_is_for_what_ends(capsys: Output) -> None:
 )
 def test_an_argument_that_says_nothing_is_refused(words: list[str]) -> None:
     with pytest.raises(errors.MalformedError):
-        cli_options.choose(parsed(*words))
+        common_options.choose(parsed(*words))
 
 
 def test_a_uuid_is_taken_in_any_spelling() -> None:
     given = parsed("--host-uuid", "AAAAAAAA00004000800000000000000A")
-    cli_options.choose(given)
+    common_options.choose(given)
     assert given.host_uuid == "aaaaaaaa-0000-4000-8000-00000000000a"
 
 
@@ -122,12 +122,12 @@ def test_a_file_is_followed(tmp_path: pathlib.Path) -> None:
         f"[nova_accel]\nroot = {tmp_path}\nstate_dir = /kept\n"
         "sync_interval = 7\n"
     )
-    found = cli_options.choose(parsed("--config-file", str(conf)))
+    found = common_options.choose(parsed("--config-file", str(conf)))
     assert found.root == str(tmp_path)
     assert found.state_dir == "/kept"
     assert found.settings.sync.interval == 7
     assert not found.is_foreign
-    named = cli_options.choose(
+    named = common_options.choose(
         parsed("--config-file", str(conf), "--state-dir", str(tmp_path))
     )
     assert named.state_dir == str(tmp_path)
@@ -139,17 +139,17 @@ def test_of_this_machine_only_what_is_named_is_used_for_another(
     conf = tmp_path / "nova.conf"
     conf.write_text("[nova_accel]\nstate_dir = /kept\n")
     monkeypatch.setattr("nova_accel.config.conf.CONFIG_FILES", (str(conf),))
-    here = cli_options.choose(parsed())
+    here = common_options.choose(parsed())
     assert (here.files, here.state_dir) == ((str(conf),), "/kept")
-    there = cli_options.choose(parsed("--root", str(tmp_path)))
+    there = common_options.choose(parsed("--root", str(tmp_path)))
     assert (there.files, there.state_dir) == ((), None)
     assert there.drains_dir == "/var/lib/nova/accel"
     assert there.is_foreign
-    named = cli_options.choose(
+    named = common_options.choose(
         parsed("--root", str(tmp_path), "--config-file", str(conf))
     )
     assert (named.state_dir, named.drains_dir) == (None, "/kept")
-    given = cli_options.choose(
+    given = common_options.choose(
         parsed("--root", str(tmp_path), "--state-dir", str(tmp_path))
     )
     assert given.state_dir == given.drains_dir == str(tmp_path)
@@ -162,28 +162,28 @@ def test_there_are_no_credentials_without_a_file(
     monkeypatch.delenv("OS_CLOUD", raising=False)
     given = parsed()
     with pytest.raises(errors.ConfigurationError, match="--os-cloud"):
-        cli_options.open_door(given, cli_options.choose(given))
+        common_options.open_door(given, common_options.choose(given))
 
 
 # -- never two at once -----------------------------------------------------
 
 
-def choose(place: pathlib.Path, state: pathlib.Path) -> cli_options.Chosen:
+def choose(place: pathlib.Path, state: pathlib.Path) -> common_options.Chosen:
     """Return the options with a configuration file that has a state_dir."""
     conf = place / "compute.conf"
     conf.write_text(f"[nova_accel]\nstate_dir = {state}\n")
-    return cli_options.choose(parsed("--config-file", str(conf)))
+    return common_options.choose(parsed("--config-file", str(conf)))
 
 
 def test_the_lock_is_held_and_given_back(tmp_path: pathlib.Path) -> None:
     chosen = choose(tmp_path, tmp_path / "made" / "on the way")
-    with passes.alone(chosen):
+    with locked_pass.alone(chosen):
         with (
             pytest.raises(errors.BusyError, match="held by another"),
-            passes.alone(chosen, patience_s=0.2),
+            locked_pass.alone(chosen, patience_s=0.2),
         ):
             pytest.fail("two at once")
-    with passes.alone(chosen, patience_s=0):
+    with locked_pass.alone(chosen, patience_s=0):
         pass
 
 
@@ -200,7 +200,7 @@ def test_a_lock_that_comes_free_is_taken(
                 fcntl.flock(other, fcntl.LOCK_UN)
 
         monkeypatch.setattr(time, "sleep", sleep)
-        with passes.alone(choose(tmp_path, tmp_path)):
+        with locked_pass.alone(choose(tmp_path, tmp_path)):
             assert len(waited) == 3
     assert capsys.readouterr().err.count("waiting") == 1
 
@@ -211,7 +211,7 @@ def test_a_place_that_is_none_is_told(tmp_path: pathlib.Path) -> None:
     option = f"^{tmp_path}/compute.conf .nova_accel. state_dir = {file}: can't"
     with (
         pytest.raises(errors.ConfigurationError, match=option),
-        passes.alone(choose(tmp_path, file)),
+        locked_pass.alone(choose(tmp_path, file)),
     ):
         pytest.fail("there is no such directory")
 
@@ -238,7 +238,7 @@ def beaten(state: pathlib.Path, interval_s: float = 0.0) -> None:
         root=providers.ProviderRoot(name="node1", uuid="u")
     )
     heartbeat.Heartbeat(str(state), "nova-compute", interval_s).beat(
-        sync.Result(
+        sync_pass.Result(
             calls=(calls.CreateTrait(name="CUSTOM_A"),), reads=3, writes=1
         ),
         host,
@@ -250,7 +250,7 @@ def run_status(
     capsys: Output, state: pathlib.Path, *words: str
 ) -> tuple[str, int]:
     asked = ["status", "--root", "/", "--state-dir", str(state), *words]
-    status = cli.main(asked)
+    status = main.main(asked)
     return capsys.readouterr().out, status
 
 
@@ -316,13 +316,13 @@ def test_a_user_from_whom_the_kernel_hides_something_is_told(
         model.Problem(where="0000:3b:00.0", reason=str(hidden)),
     )
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    cli_pass.hint(problems)
+    sync_command.hint(problems)
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "0000:3b:00.0" in said and "run it as root" in said
-    cli_pass.hint(problems[:1])
+    sync_command.hint(problems[:1])
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    cli_pass.hint(problems)
+    sync_command.hint(problems)
     assert capsys.readouterr().err == ""
 
 
@@ -333,12 +333,12 @@ def test_notes_that_cant_be_written_are_told(
     (tmp_path / "drained").write_text("")
     asked = ["--root", str(root), "--state-dir", str(tmp_path)]
     drain = ["drain", "3b:00.0", "--reason", "r"]
-    assert cli.main([*drain, *asked]) == 2
+    assert main.main([*drain, *asked]) == 2
     said = capsys.readouterr().err
     assert f": command line --state-dir = {tmp_path}: can't be" in said
     conf = tmp_path / "compute.conf"
     conf.write_text(f"[nova_accel]\nroot = {root}\nstate_dir = {tmp_path}\n")
-    assert cli.main([*drain, "--config-file", str(conf)]) == 2
+    assert main.main([*drain, "--config-file", str(conf)]) == 2
     said = capsys.readouterr().err
     assert f": {conf} [nova_accel] state_dir = {tmp_path}: can't be" in said
 
@@ -349,7 +349,7 @@ def test_a_relative_state_dir_is_refused_and_not_created(
     monkeypatch.chdir(tmp_path)
     root = look.make("t4-mdev", tmp_path / "host")
     asked = ["--root", str(root), "--state-dir", "accel"]
-    assert cli.main(["drain", "3b:00.0", "--reason", "r", *asked]) == 2
+    assert main.main(["drain", "3b:00.0", "--reason", "r", *asked]) == 2
     assert "expected an absolute path" in capsys.readouterr().err
     assert not (tmp_path / "accel").exists()
 
@@ -362,7 +362,7 @@ def test_a_problem_is_told_when_it_is_new(
 ) -> None:
     one = model.Problem(where="VGPU", reason="is in use")
     results = [(one,), (one,), (), (one,)]
-    told = cli_daemon.Told(lambda: sync.Result(problems=results.pop(0)))
+    told = serve.Told(lambda: sync_pass.Result(problems=results.pop(0)))
     for expected in (1, 1, 1, 2):
         told.run()
         assert len(caplog.records) == expected
@@ -373,7 +373,7 @@ def test_a_problem_of_the_host_is_logged_when_it_is_new(
 ) -> None:
     one = model.Problem(where="0000:3b:00.0", reason="can't be read")
     readings = [(one,), (one,), (), (one,)]
-    told = cli_daemon.Told(sync.Result, lambda: readings.pop(0))
+    told = serve.Told(sync_pass.Result, lambda: readings.pop(0))
     for expected in (1, 1, 1, 2):
         told.run()
         assert len(caplog.records) == expected
@@ -384,7 +384,7 @@ def test_the_unit_is_printed_with_the_path_of_the_command(
     capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["/opt/v/bin/placement-sync"])
-    assert cli.main(["--print-unit"]) == 0
+    assert main.main(["--print-unit"]) == 0
     text = capsys.readouterr().out
     assert "\nExecStart=/opt/v/bin/placement-sync $PLACEMENT_S" in text
     packaged = UNIT.read_text()

@@ -10,11 +10,11 @@ import pytest
 
 from nova_accel import errors
 from nova_accel.config import policy
-from nova_accel.discovery import survey
-from nova_accel.host.state import drains, published, quarantine
+from nova_accel.discovery import change_detection
+from nova_accel.host.state import claims_file, drains, faults
 from nova_accel.host.sysfs import fs
 from nova_accel.model import names, providers
-from placement_sync.cli import node
+from placement_sync.cli import outside_host
 from tests import simulated
 from tests.hosts import look
 from tests.lab import fakehost
@@ -28,25 +28,25 @@ def outside(
     kernel: fakehost.Controller,
     life: lifecycle.Lifecycle,
     state_dir: pathlib.Path,
-) -> node.Node:
+) -> outside_host.Node:
     """Return what somebody else sees of a nova-compute's host."""
-    life.published = published.Published(str(state_dir))
-    return node.Node(
-        survey.Survey(
+    life.published = claims_file.Published(str(state_dir))
+    return outside_host.Node(
+        change_detection.Survey(
             fs.Disk(kernel.root),
             life._drivers,
             life._rules,
-            faulted=quarantine.Quarantine(str(state_dir)),
+            faulted=faults.Quarantine(str(state_dir)),
             drained=drains.Drains(str(state_dir)),
         ),
         life._rules,
-        published.Published(str(state_dir)),
+        claims_file.Published(str(state_dir)),
     )
 
 
-def agree(life: lifecycle.Lifecycle, seen: node.Node) -> None:
+def agree(life: lifecycle.Lifecycle, seen: outside_host.Node) -> None:
     life.host.refresh()
-    assert seen.view(ROOT).tree == life.tree(node.OWNER_TRAITS)
+    assert seen.view(ROOT).tree == life.tree(outside_host.OWNER_TRAITS)
 
 
 def test_it_sees_the_tree_that_nova_compute_reports(
@@ -58,9 +58,7 @@ def test_it_sees_the_tree_that_nova_compute_reports(
     life.tidy(simulated.IDLE)
     agree(life, seen)
     slots = (simulated.slot(0), simulated.slot(1))
-    life.ensure(
-        simulated.A, (simulated.asks(simulated.FOUR_Q, 2),), slots
-    )
+    life.ensure(simulated.A, (simulated.asks(simulated.FOUR_Q, 2),), slots)
     agree(life, seen)
     life.ensure(
         simulated.B,
@@ -107,10 +105,10 @@ def test_a_book_that_says_nothing_stops_the_pass(
 ) -> None:
     (tmp_path / "book.json").write_text(text)
     root = look.make("t4-mdev", tmp_path / "host")
-    seen = node.Node(
-        survey.Survey(fs.Disk(root), look.DRIVERS, RULES),
+    seen = outside_host.Node(
+        change_detection.Survey(fs.Disk(root), look.DRIVERS, RULES),
         RULES,
-        published.Published(str(tmp_path)),
+        claims_file.Published(str(tmp_path)),
     )
     with pytest.raises(errors.MalformedError, match=r"book\.json"):
         seen.view(ROOT)
@@ -122,9 +120,9 @@ def test_a_book_that_is_hidden_stops_the_pass(
 ) -> None:
     (tmp_path / "book.json").write_text("{}")
     (tmp_path / "book.json").chmod(0)
-    book = published.Published(str(tmp_path))
-    seen = node.Node(
-        survey.Survey(fs.Disk(tmp_path), {}, RULES), RULES, book
+    book = claims_file.Published(str(tmp_path))
+    seen = outside_host.Node(
+        change_detection.Survey(fs.Disk(tmp_path), {}, RULES), RULES, book
     )
     with pytest.raises(errors.UnreadableError, match="EACCES"):
         seen.book()
@@ -157,24 +155,24 @@ def test_the_name_is_the_one_that_libvirt_tells(
 
     monkeypatch.setattr(socket, "gethostname", lambda: name)
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    assert node.own_name() == told
+    assert outside_host.own_name() == told
 
 
 def test_the_uuid_is_the_first_that_is_found(tmp_path: pathlib.Path) -> None:
     places = [str(tmp_path / name) for name in ("a", "b", "c")]
-    assert node.own_uuid(places) is None
+    assert outside_host.own_uuid(places) is None
     for name, number in (("b", 2), ("c", 3)):
         (tmp_path / name).mkdir()
         own = uuid.UUID(int=number)
         (tmp_path / name / "compute_id").write_text(f" {own}\n")
-    assert node.own_uuid(places) == str(uuid.UUID(int=2))
+    assert outside_host.own_uuid(places) == str(uuid.UUID(int=2))
 
 
 def test_a_file_without_a_uuid_is_told(tmp_path: pathlib.Path) -> None:
     (tmp_path / "compute_id").write_text("mine")
     with pytest.raises(errors.MalformedError, match="compute_id"):
-        node.own_uuid([str(tmp_path)])
+        outside_host.own_uuid([str(tmp_path)])
     (tmp_path / "compute_id").unlink()
     (tmp_path / "compute_id").mkdir()
     with pytest.raises(errors.UnreadableError, match="compute_id"):
-        node.own_uuid([str(tmp_path)])
+        outside_host.own_uuid([str(tmp_path)])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from nova_accel import errors
-from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.host.sysfs import fs, host_reader
 from tests.hosts import build, look
 
 T4 = "0000:3b:00.0"
@@ -49,7 +49,7 @@ class Counting:
 def test_a_function_is_read_as_the_kernel_shows_it(
     tmp_path: pathlib.Path,
 ) -> None:
-    host = sysfs.HostReader(look.make("a40-vf-mdev", tmp_path))
+    host = host_reader.HostReader(look.make("a40-vf-mdev", tmp_path))
     card = host.function("0000:41:00.0")
     assert card is not None
     assert (card.vendor, card.product) == ("10de", "2235")
@@ -70,7 +70,7 @@ def test_a_function_is_read_as_the_kernel_shows_it(
 
 
 def test_minus_one_is_no_numa_node(tmp_path: pathlib.Path) -> None:
-    host = sysfs.HostReader(look.make("gvtg", tmp_path))
+    host = host_reader.HostReader(look.make("gvtg", tmp_path))
     card = host.function("0000:00:02.0")
     assert card is not None
     assert card.numa_node is None
@@ -81,14 +81,14 @@ def test_minus_one_is_no_numa_node(tmp_path: pathlib.Path) -> None:
 def test_functions_come_in_the_order_of_their_numbers(
     tmp_path: pathlib.Path,
 ) -> None:
-    host = sysfs.HostReader(look.make("passthrough", tmp_path))
+    host = host_reader.HostReader(look.make("passthrough", tmp_path))
     found = [f.address for f in host.functions()]
     assert found == sorted(found)
     assert str(found[-1]) == "10000:01:00.0"
 
 
 def test_a_parent_on_no_bus_has_no_function(tmp_path: pathlib.Path) -> None:
-    host = sysfs.HostReader(look.make("mtty", tmp_path))
+    host = host_reader.HostReader(look.make("mtty", tmp_path))
     (parent,) = host.mdev_parents()
     assert (parent.name, parent.function) == ("mtty", None)
     assert [(t.type_id, t.label, t.available) for t in parent.types] == [
@@ -102,7 +102,7 @@ def test_a_parent_on_no_bus_has_no_function(tmp_path: pathlib.Path) -> None:
 def test_no_sysfs_class_of_parents_is_no_parent(
     tmp_path: pathlib.Path,
 ) -> None:
-    host = sysfs.HostReader(look.make("nothing", tmp_path))
+    host = host_reader.HostReader(look.make("nothing", tmp_path))
     assert host.mdev_parents() == ()
     assert host.mdevs() == ()
     assert host.problems() == ()
@@ -110,7 +110,7 @@ def test_no_sysfs_class_of_parents_is_no_parent(
 
 def test_each_file_is_read_once_in_a_pass(root: pathlib.Path) -> None:
     source = Counting(root)
-    host = sysfs.HostReader(source=source)
+    host = host_reader.HostReader(source=source)
     for _ in range(2):
         host.functions()
         host.mdev_parents()
@@ -121,11 +121,11 @@ def test_each_file_is_read_once_in_a_pass(root: pathlib.Path) -> None:
 
 
 def test_a_new_pass_sees_what_has_changed(root: pathlib.Path) -> None:
-    before = sysfs.HostReader(root)
+    before = host_reader.HostReader(root)
     assert before.attribute(T4, "numa_node") == "0"
     break_path(root, f"bus/pci/devices/{T4}/numa_node", "1\n")
     assert before.attribute(T4, "numa_node") == "0"
-    assert sysfs.HostReader(root).attribute(T4, "numa_node") == "1"
+    assert host_reader.HostReader(root).attribute(T4, "numa_node") == "1"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_an_attribute_fails_with_its_errno(
     root: pathlib.Path, fault: str, number: int
 ) -> None:
     break_path(root, f"bus/pci/devices/{T4}/revision", fault)
-    host = sysfs.HostReader(root)
+    host = host_reader.HostReader(root)
     for _ in range(2):
         with pytest.raises(errors.UnreadableError) as caught:
             host.attribute(T4, "revision")
@@ -164,7 +164,7 @@ def test_a_function_without_ids_is_unknown_and_costs_no_other(
     root: pathlib.Path, name: str, fault: str
 ) -> None:
     break_path(root, f"bus/pci/devices/{T4}/{name}", fault)
-    host = sysfs.HostReader(root)
+    host = host_reader.HostReader(root)
     assert host.function(T4) is None
     assert host.unknown() == {T4}
     assert len(host.functions()) == 3
@@ -173,7 +173,7 @@ def test_a_function_without_ids_is_unknown_and_costs_no_other(
 
 def test_a_function_that_left_the_bus_is_unknown(root: pathlib.Path) -> None:
     break_path(root, f"bus/pci/devices/{T4}/vendor", "0xffff\n")
-    host = sysfs.HostReader(root)
+    host = host_reader.HostReader(root)
     assert host.function(T4) is None
     assert host.unknown() == {T4}
     assert "gone from the bus" in host.problems()[0].reason
@@ -184,7 +184,7 @@ def test_an_unreadable_numa_node_is_a_problem_not_a_loss(
     root: pathlib.Path, fault: str
 ) -> None:
     break_path(root, f"bus/pci/devices/{T4}/numa_node", fault)
-    host = sysfs.HostReader(root)
+    host = host_reader.HostReader(root)
     card = host.function(T4)
     assert card is not None
     assert card.numa_node is None
@@ -196,7 +196,7 @@ def test_what_may_be_in_use_is_never_taken_for_free(
 ) -> None:
     break_path(root, f"bus/pci/devices/{T4}/driver", "no link\n")
     break_path(root, f"bus/pci/devices/{T4}/boot_vga", "EIO")
-    host = sysfs.HostReader(root)
+    host = host_reader.HostReader(root)
     card = host.function(T4)
     assert card is not None
     assert card.driver == "unknown"
@@ -212,7 +212,7 @@ def test_vfs_that_are_half_there_are_sorted_out(
     break_path(root, f"{devices}/0000:41:00.5/physfn", "missing")
     break_path(root, "devices/pci0000:41/0000:41:00.6", "missing")
     break_path(root, f"{devices}/0000:41:00.7", "missing")
-    host = sysfs.HostReader(root)
+    host = host_reader.HostReader(root)
     young = host.function("0000:41:00.5")
     assert young is not None
     assert str(young.physfn) == "0000:41:00.0"
@@ -236,7 +236,7 @@ def test_a_type_that_vanishes_while_being_read_costs_no_other(
                 gone.rmdir()
             return super().content(path)
 
-    host = sysfs.HostReader(source=Vanishing(root))
+    host = host_reader.HostReader(source=Vanishing(root))
     parent = host.mdev_parents()[0]
     assert "nvidia-230" not in {t.type_id for t in parent.types}
     assert len(parent.types) == 9
@@ -247,7 +247,7 @@ def test_a_type_that_vanishes_while_being_read_costs_no_other(
 
 def test_a_parent_that_vanishes_is_unknown(root: pathlib.Path) -> None:
     break_path(root, f"class/mdev_bus/{T4}", "dangling")
-    host = sysfs.HostReader(root)
+    host = host_reader.HostReader(root)
     assert [p.name for p in host.mdev_parents()] == ["0000:af:00.0"]
     assert T4 in host.unknown()
 
@@ -258,7 +258,7 @@ def test_a_type_that_tells_no_number_is_kept_without_one(
 ) -> None:
     path = f"{TYPES}/nvidia-230/available_instances"
     break_path(root, path.removeprefix("/sys/"), fault)
-    host = sysfs.HostReader(root)
+    host = host_reader.HostReader(root)
     found = {t.type_id: t for t in host.mdev_parents()[0].types}
     assert found["nvidia-230"].available is None
     assert found["nvidia-231"].available == 8
@@ -270,7 +270,7 @@ def test_an_mdev_whose_type_is_not_there_yet_is_still_an_mdev(
 ) -> None:
     uuid = "0f0e6f0a-0000-4000-8000-000000000001"
     break_path(root, f"bus/mdev/devices/{uuid}/mdev_type", "missing")
-    host = sysfs.HostReader(root)
+    host = host_reader.HostReader(root)
     found = {m.uuid: m.type_id for m in host.mdevs()}
     assert found[uuid] == ""
     assert [p.where for p in host.problems()] == [uuid]
@@ -291,7 +291,7 @@ def test_an_attribute_is_asked_for_by_name_only(
     root: pathlib.Path, address: str, name: str
 ) -> None:
     with pytest.raises(errors.MalformedError):
-        sysfs.HostReader(root).attribute(address, name)
+        host_reader.HostReader(root).attribute(address, name)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_no_link_leads_out_of_sysfs(root: pathlib.Path, target: str) -> None:
     (root / "etc/secret").write_text("secret\n")
     place = root / f"sys/devices/pci0000:3b/{T4}/revision"
     place.symlink_to(target)
-    host = sysfs.HostReader(root)
+    host = host_reader.HostReader(root)
     with pytest.raises(errors.UnreadableError) as caught:
         host.attribute(T4, "revision")
     assert caught.value.number == errno.ENOENT
@@ -315,7 +315,7 @@ def test_a_link_with_an_absolute_target_stays_below_the_root(
     place = root / f"sys/devices/pci0000:3b/{T4}/revision"
     place.symlink_to("/sys/chosen")
     (root / "sys/chosen").write_text("0xa1\n")
-    assert sysfs.HostReader(root).attribute(T4, "revision") == "0xa1"
+    assert host_reader.HostReader(root).attribute(T4, "revision") == "0xa1"
 
 
 def test_a_bus_that_cant_be_listed_is_no_empty_bus(
@@ -323,7 +323,7 @@ def test_a_bus_that_cant_be_listed_is_no_empty_bus(
 ) -> None:
     break_path(root, "bus/pci/devices", "a file\n")
     with pytest.raises(errors.UnreadableError) as caught:
-        sysfs.HostReader(root).functions()
+        host_reader.HostReader(root).functions()
     assert caught.value.number == errno.ENOTDIR
 
 
@@ -336,8 +336,8 @@ def every_path(files: fs.Files) -> Iterator[tuple[str, object]]:
 def test_an_image_answers_as_the_disk_did(
     tmp_path: pathlib.Path, name: str
 ) -> None:
-    first = sysfs.HostReader(look.make(name, tmp_path))
-    again = sysfs.HostReader(source=fs.Image(_read_all(first)))
+    first = host_reader.HostReader(look.make(name, tmp_path))
+    again = host_reader.HostReader(source=fs.Image(_read_all(first)))
     _read_all(again)
     assert first.functions() == again.functions()
     assert first.mdev_parents() == again.mdev_parents()
@@ -346,6 +346,6 @@ def test_an_image_answers_as_the_disk_did(
     assert first.unknown() == again.unknown()
 
 
-def _read_all(host: sysfs.HostReader) -> dict[str, fs.Record]:
+def _read_all(host: host_reader.HostReader) -> dict[str, fs.Record]:
     host.functions(), host.mdev_parents(), host.mdevs()
     return dict(host.files.records())

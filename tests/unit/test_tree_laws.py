@@ -12,7 +12,7 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.inventory import inventory
+from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
 from tests import strategies
 from tests.hosts import build, look
@@ -68,7 +68,7 @@ def check_device(device: model.Device, node: providers.ProviderNode) -> None:
 
 def check(root: pathlib.Path) -> None:
     state = look.read(root)
-    tree = inventory.build_tree(strategies.ROOT, state, policy.Policy())
+    tree = tree_builder.build_tree(strategies.ROOT, state, policy.Policy())
     assert len({n.name for n in tree.nodes}) == len(state.devices)
     for device in state.devices:
         node = tree.node(

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import discovery
+from nova_accel.discovery import scan
 from nova_accel.host.fpga import xrt
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names
-from nova_accel.vendors.amd_alveo import alveo
+from nova_accel.vendors.amd_alveo import alveo_driver
 from tests import examples
 from tests.hosts import build, look
 
@@ -172,10 +172,10 @@ def read(
         for path, fault in (faults or {}).items()
     ]
     build.build({"functions": functions, "faults": broken}, root)
-    return discovery.read(
-        sysfs.HostReader(root),
+    return scan.read(
+        host_reader.HostReader(root),
         {
-            "alveo": alveo.AlveoDriver(),
+            "alveo": alveo_driver.AlveoDriver(),
             "pci_passthrough": look.DRIVERS["pci_passthrough"],
         },
         policy.parse_policy(rules),
@@ -279,8 +279,10 @@ def test_policy_names_what_is_loaded_after_each_server(
 
 def test_what_another_driver_has_is_left_alone(tmp_path: pathlib.Path) -> None:
     build.build({"functions": one()}, tmp_path)
-    found = alveo.AlveoDriver().describe(
-        sysfs.HostReader(tmp_path), policy.Policy(), frozenset({U250_USER})
+    found = alveo_driver.AlveoDriver().describe(
+        host_reader.HostReader(tmp_path),
+        policy.Policy(),
+        frozenset({U250_USER}),
     )
     assert list(found) == []
 
@@ -313,7 +315,7 @@ def a_claim(state: model.HostState) -> model.Claim:
 
 
 def test_without_a_bitstream_nothing_is_done(state: model.HostState) -> None:
-    driver, claim = alveo.AlveoDriver(), a_claim(state)
+    driver, claim = alveo_driver.AlveoDriver(), a_claim(state)
     assert driver.plan_prepare(claim) == ()
     assert driver.plan_release(claim) == ()
     bare = dataclasses.replace(claim, region=None, bitstream=BITSTREAM)
@@ -323,7 +325,7 @@ def test_without_a_bitstream_nothing_is_done(state: model.HostState) -> None:
 def test_a_bitstream_is_loaded_through_the_hosts_driver(
     state: model.HostState, tmp_path: pathlib.Path
 ) -> None:
-    driver = alveo.AlveoDriver()
+    driver = alveo_driver.AlveoDriver()
     claim = dataclasses.replace(a_claim(state), bitstream=BITSTREAM)
     assert driver.plan_prepare(claim) == (
         actions.BindDriver(function=U250_USER, driver="xocl"),
@@ -336,7 +338,7 @@ def test_a_bitstream_is_loaded_through_the_hosts_driver(
         ),
     )
     assert driver.plan_release(claim) == driver.plan_prepare(claim)
-    host = sysfs.HostReader(tmp_path)
+    host = host_reader.HostReader(tmp_path)
     assert driver.plan_arrange(host, policy.Policy()) == ()
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import discovery
-from nova_accel.host.sysfs import sysfs
+from nova_accel.discovery import scan
+from nova_accel.host.sysfs import host_reader
 from nova_accel.vendors import amd_mxgpu
 from tests.hosts import build, look
 
@@ -41,7 +41,7 @@ def read(
 ) -> model.HostState:
     build.build({"functions": [one]}, root)
     rules = policy.Policy(rules=(rule,) if rule else ())
-    return discovery.read(sysfs.HostReader(root), look.DRIVERS, rules)
+    return scan.read(host_reader.HostReader(root), look.DRIVERS, rules)
 
 
 def test_a_card_is_what_its_vfs_are(tmp_path: pathlib.Path) -> None:
@@ -103,7 +103,7 @@ def test_vf_counts_are_gims_to_set(tmp_path: pathlib.Path) -> None:
     assert look.device(state, MI25).counters == {"VGPU": 2}
     assert "options gim vf_num=N" in look.reasons(state, MI25)
     planned = amd_mxgpu.AmdMxgpuDriver().plan_arrange(
-        sysfs.HostReader(tmp_path), policy.Policy(rules=(rule,))
+        host_reader.HostReader(tmp_path), policy.Policy(rules=(rule,))
     )
     assert planned == ()
 

@@ -7,12 +7,12 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions
-from nova_accel.vendors.intel_dfl import dfl
+from nova_accel.vendors.intel_dfl import dfl_driver
 from tests.hosts import build, look
 
-DRIVER = dfl.DflDriver()
+DRIVER = dfl_driver.DflDriver()
 PF, BEHIND, HELD = "0000:05:00.0", "0000:15:00.0", "0000:25:00.0"
 BITSTREAM = model.Bitstream(
     name="image",
@@ -48,7 +48,7 @@ def arrange(
 ) -> tuple[actions.Action, ...]:
     lines = [f'{{"address": "{card}", "use": "fpga", "num_vfs": {count}}}']
     rules = policy.parse_policy(lines)
-    return tuple(DRIVER.plan_arrange(sysfs.HostReader(root), rules))
+    return tuple(DRIVER.plan_arrange(host_reader.HostReader(root), rules))
 
 
 def reasons(root: pathlib.Path, card: str, count: int) -> str:
@@ -136,7 +136,7 @@ def test_what_is_so_already_needs_nothing(pac: pathlib.Path) -> None:
     assert arrange(pac, PF, 0) == arrange(pac, BEHIND, 1) == ()
     assert not reasons(pac, PF, 0)
     assert not reasons(pac, BEHIND, 1)
-    host = sysfs.HostReader(pac)
+    host = host_reader.HostReader(pac)
     assert DRIVER.plan_arrange(host, policy.Policy()) == ()
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import discovery
-from nova_accel.host.sysfs import sysfs
+from nova_accel.discovery import scan
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions
 from nova_accel.vendors import intel_sriov
 from tests.hosts import build, look
@@ -48,13 +48,13 @@ def read(
 ) -> model.HostState:
     build.build({"functions": functions, "faults": faults}, root)
     rules = policy.Policy(rules=(rule,) if rule else ())
-    return discovery.read(sysfs.HostReader(root), look.DRIVERS, rules)
+    return scan.read(host_reader.HostReader(root), look.DRIVERS, rules)
 
 
 def arrange(root: pathlib.Path, rule: policy.Rule) -> list[str]:
     driver = intel_sriov.IntelSriovDriver()
     planned = driver.plan_arrange(
-        sysfs.HostReader(root), policy.Policy(rules=(rule,))
+        host_reader.HostReader(root), policy.Policy(rules=(rule,))
     )
     return [str(action) for action in planned]
 
@@ -279,7 +279,7 @@ def test_new_vfs_are_kept_from_the_hosts_drivers(
     build.build({"functions": [flex(count=2)]}, tmp_path)
     rules = policy.Policy(rules=(policy.Rule(num_vfs=8),))
     driver = intel_sriov.IntelSriovDriver()
-    assert driver.plan_arrange(sysfs.HostReader(tmp_path), rules) == (
+    assert driver.plan_arrange(host_reader.HostReader(tmp_path), rules) == (
         actions.SetVfCount(function=FLEX, count=8, before=2, is_probed=False),
     )
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.geometry import packing
-from nova_accel.host.sysfs import sysfs
+from nova_accel.geometry import device_capacity
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions
 from nova_accel.vendors import mdev
 from tests import examples
@@ -103,7 +103,7 @@ def test_gvtg_offers_what_i915_would_make(
     host = gvtg_host(whole, made)
     with tempfile.TemporaryDirectory() as root:
         (card,) = look.read(build.build(host, pathlib.Path(root))).devices
-    left = packing.remaining(card)
+    left = device_capacity.remaining(card)
     for profile in card.profiles:
         kind = profile.name.removeprefix("i915-GVTg-")
         assert left[profile.name] == gvtg_room(whole, made, kind)
@@ -124,13 +124,13 @@ def test_the_use_that_policy_names_counts(tmp_path: pathlib.Path) -> None:
     ):
         rules = policy.Policy(rules=(policy.Rule(use=use),))
         for root, offered in ((gpu, on_gpu), (other, on_other)):
-            host = sysfs.HostReader(root)
+            host = host_reader.HostReader(root)
             found = mdev.MdevDriver().describe(host, rules, frozenset())
             assert bool(list(found)) is offered, use
 
 
 def test_nvidias_parents_are_another_drivers(tmp_path: pathlib.Path) -> None:
-    host = sysfs.HostReader(look.make("t4-mdev", tmp_path))
+    host = host_reader.HostReader(look.make("t4-mdev", tmp_path))
     found = mdev.MdevDriver().describe(host, policy.Policy(), frozenset())
     assert list(found) == []
 
@@ -138,7 +138,7 @@ def test_nvidias_parents_are_another_drivers(tmp_path: pathlib.Path) -> None:
 def test_a_parent_that_another_driver_described_is_left_to_it(
     tmp_path: pathlib.Path,
 ) -> None:
-    host = sysfs.HostReader(look.make("gvtg", tmp_path))
+    host = host_reader.HostReader(look.make("gvtg", tmp_path))
     found = mdev.MdevDriver().describe(
         host, policy.Policy(), frozenset({IGPU})
     )

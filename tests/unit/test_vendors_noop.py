@@ -4,7 +4,7 @@ import pathlib
 from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.discovery import plugin
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from nova_accel.vendors import noop
 from tests.hosts import look
 
@@ -14,7 +14,7 @@ def test_the_template_is_a_driver_that_does_nothing(
 ) -> None:
     driver = noop.NoopDriver()
     assert isinstance(driver, plugin.Driver)
-    host = sysfs.HostReader(look.make("t4-mdev", tmp_path))
+    host = host_reader.HostReader(look.make("t4-mdev", tmp_path))
     assert not list(driver.describe(host, policy.Policy(), frozenset()))
     claim = model.Claim(
         consumer="c",

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nova_accel import model
-from nova_accel.geometry import packing
-from nova_accel.host.nvml import nvml
+from nova_accel.geometry import device_capacity
+from nova_accel.host.nvml import gpu_reader
 from tests import examples
 from tests.hosts import build, look
 
@@ -37,7 +37,7 @@ LISTS = st.one_of(
 VFS = st.lists(st.tuples(CURRENTS, LISTS), min_size=7, max_size=7)
 MODES = st.sampled_from([None, True, False])
 TOLD = st.builds(
-    nvml.GpuFacts, address=st.just(CARD), is_mig=MODES, is_mixed=MODES
+    gpu_reader.GpuFacts, address=st.just(CARD), is_mig=MODES, is_mixed=MODES
 )
 
 
@@ -58,7 +58,7 @@ def described(vfs: list[tuple[Any, Any]]) -> dict[str, Any]:
 @settings(max_examples=examples.examples(60), deadline=None)
 @given(vfs=VFS, told=TOLD)
 def test_a_card_is_told_whatever_its_vfs_say(
-    vfs: list[tuple[Any, Any]], told: nvml.GpuFacts
+    vfs: list[tuple[Any, Any]], told: gpu_reader.GpuFacts
 ) -> None:
     with tempfile.TemporaryDirectory() as top:
         root = build.build(described(vfs), pathlib.Path(top))
@@ -95,7 +95,7 @@ def check(card: model.Device, vfs: list[tuple[Any, Any]]) -> None:
     # Placement can book what exists and what can be made beside it.
     most = max((p.available for p in card.profiles), default=0)
     assert card.counters["VGPU"] >= len(made) + min(1, most)
-    left = packing.free_counters(card)
+    left = device_capacity.free_counters(card)
     for profile in card.profiles:
         if profile.available:
             assert all(left[c] >= n for c, n in profile.charges.items())

@@ -8,11 +8,11 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.geometry import packing
-from nova_accel.host.nvml import nvml
-from nova_accel.host.sysfs import sysfs
+from nova_accel.geometry import device_capacity
+from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names
-from nova_accel.vendors.nvidia import nvidia_mdev
+from nova_accel.vendors.nvidia import mdev_driver
 from tests.hosts import build, look
 
 T4 = "0000:3b:00.0"
@@ -49,7 +49,7 @@ def test_existing_mdevs_are_partitions(tmp_path: pathlib.Path) -> None:
     assert all(p.parent == FULL_T4 and p.in_use for p in card.partitions)
     assert card.counters["VGPU"] == 4
     assert card.slots == names.slot_names(16)
-    left = packing.remaining(card)
+    left = device_capacity.remaining(card)
     assert left["T4-4Q"] == left["T4-4C"] == 1
     assert left["T4-1Q"] == left["T4-16Q"] == 0
 
@@ -134,7 +134,7 @@ def test_a_half_readable_card_offers_the_rest(
     assert "no name" in look.reasons(state, f"{card.address} nvidia-232")
     (partition,) = card.partitions
     assert partition.profile == "unknown"
-    assert packing.free_counters(card)["VGPU"] == 15
+    assert device_capacity.free_counters(card)["VGPU"] == 15
 
 
 def test_a_type_that_nothing_knows_is_offered_by_the_drivers_word(
@@ -174,8 +174,8 @@ def test_another_use_takes_the_card_away(
 # -- sizes and policy -----------------------------------------------------
 
 
-def sizes(*, is_mixed: bool | None) -> nvml.GpuFacts:
-    return nvml.GpuFacts(address=A40, is_mig=False, is_mixed=is_mixed)
+def sizes(*, is_mixed: bool | None) -> gpu_reader.GpuFacts:
+    return gpu_reader.GpuFacts(address=A40, is_mig=False, is_mixed=is_mixed)
 
 
 def test_mixed_sizes_have_places(tmp_path: pathlib.Path) -> None:
@@ -259,7 +259,7 @@ def claim(**more: object) -> model.Claim:
 
 
 def test_a_claims_mdev_is_made_and_removed() -> None:
-    driver = nvidia_mdev.NvidiaMdevDriver()
+    driver = mdev_driver.NvidiaMdevDriver()
     one = claim(start=8)  # an mdev can't be told its place
     (made,) = driver.plan_prepare(one)
     (removed,) = driver.plan_release(one)
@@ -270,7 +270,7 @@ def test_a_claims_mdev_is_made_and_removed() -> None:
 
 
 def test_an_instance_comes_first_and_goes_last() -> None:
-    driver = nvidia_mdev.NvidiaMdevDriver()
+    driver = mdev_driver.NvidiaMdevDriver()
     one = claim(
         instance="1g.5gb",
         instance_start=3,
@@ -297,10 +297,15 @@ def test_a_mode_is_switched_only_on_an_empty_card(
     description = json.loads(json.dumps(build.load("a40-vf-mdev")))
     gpus = {A40: sizes(is_mixed=is_mixed)}
     rules = policy.parse_policy(['{"sizes": "mixed"}'])
-    driver = nvidia_mdev.NvidiaMdevDriver()
+    driver = mdev_driver.NvidiaMdevDriver()
     used = build.build(description, tmp_path / "used")
-    assert driver.plan_arrange(sysfs.HostReader(used, gpus=gpus), rules) == ()
+    assert (
+        driver.plan_arrange(host_reader.HostReader(used, gpus=gpus), rules)
+        == ()
+    )
     empty = build.build({**description, "mdevs": []}, tmp_path / "empty")
-    planned = driver.plan_arrange(sysfs.HostReader(empty, gpus=gpus), rules)
+    planned = driver.plan_arrange(
+        host_reader.HostReader(empty, gpus=gpus), rules
+    )
     wanted = actions.SetMixedSizes(gpu=A40, is_mixed=True)
     assert planned == (wanted,) * expected

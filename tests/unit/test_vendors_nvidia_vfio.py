@@ -12,13 +12,13 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import discovery
-from nova_accel.geometry import packing
-from nova_accel.host.nvml import nvml
-from nova_accel.host.sysfs import fs, sysfs
-from nova_accel.inventory import inventory
+from nova_accel.discovery import scan
+from nova_accel.geometry import device_capacity
+from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.sysfs import fs, host_reader
+from nova_accel.inventory import tree_builder
 from nova_accel.model import actions, names, providers
-from nova_accel.vendors.nvidia import nvidia_vfio
+from nova_accel.vendors.nvidia import vfio_driver
 from tests.hosts import build, look
 
 USED = "0000:3d:00.0"
@@ -111,10 +111,10 @@ def test_a_lone_full_card_still_names_its_types(
     assert card.model == "L40S"
     assert look.profile(card, "L40S-24Q").available == 0
     # NVML does.
-    told = nvml.GpuFacts(
+    told = gpu_reader.GpuFacts(
         address=USED,
         types=(
-            nvml.VgpuType(
+            gpu_reader.VgpuType(
                 name="NVIDIA L40S-24Q",
                 type_id="1155",
                 framebuffer_mb=24576,
@@ -124,7 +124,7 @@ def test_a_lone_full_card_still_names_its_types(
     )
     card = look.device(look.read(root, gpus=[told]), USED)
     assert [p.profile for p in card.partitions] == ["L40S-24Q"]
-    assert packing.free_counters(card)["CUSTOM_GPU_MEMORY_MB"] == 24576
+    assert device_capacity.free_counters(card)["CUSTOM_GPU_MEMORY_MB"] == 24576
 
 
 def test_names_that_lists_told_are_remembered(tmp_path: pathlib.Path) -> None:
@@ -132,10 +132,10 @@ def test_names_that_lists_told_are_remembered(tmp_path: pathlib.Path) -> None:
     (lone,) = (f for f in description["functions"] if f["address"] == USED)
     lone["vfs"]["vgpus"]["creatable"] = []
     later = {"functions": [lone], "modules": description["modules"]}
-    driver = nvidia_vfio.NvidiaVfioDriver()
+    driver = vfio_driver.NvidiaVfioDriver()
 
     def profiles_of(tree: pathlib.Path) -> list[str]:
-        host = sysfs.HostReader(tree)
+        host = host_reader.HostReader(tree)
         found = driver.describe(host, policy.Policy(), frozenset())
         (card,) = (
             one
@@ -219,7 +219,7 @@ def test_a_vf_that_does_not_tell_is_not_handed_out(
     root = providers.ProviderRoot(
         name="n", uuid="5a1ab1e5-0000-4000-8000-00000000000f"
     )
-    tree = inventory.build_tree(root, state, policy.Policy())
+    tree = tree_builder.build_tree(root, state, policy.Policy())
     (node,) = (n for n in tree.nodes if n.name.endswith("0000_21_00_0"))
     assert "0000:21:00.4" not in node.slots[names.GPU_CLASS]
     assert "0000:21:00.4" in card.slots
@@ -241,8 +241,8 @@ def test_a_vf_that_lost_its_card_is_told(tmp_path: pathlib.Path) -> None:
 
 def test_a_failure_of_all_vfs_is_one_problem(tmp_path: pathlib.Path) -> None:
     root = look.make("l40s-vendor-vfio", tmp_path)
-    reader = sysfs.HostReader(source=Refusing(root))
-    state = discovery.read(reader, look.DRIVERS, policy.Policy())
+    reader = host_reader.HostReader(source=Refusing(root))
+    state = scan.read(reader, look.DRIVERS, policy.Policy())
     reason = look.reasons(state, EMPTY)
     assert "7 of its VFs (0000:3e:00.4 and on)" in reason
     assert "NVIDIA's driver failed" in reason
@@ -335,7 +335,7 @@ BLACKWELL_KINDS = tuple(
 
 
 def empty_blackwell(
-    root: pathlib.Path, told: nvml.GpuFacts
+    root: pathlib.Path, told: gpu_reader.GpuFacts
 ) -> model.Device:
     """Read the card in MIG mode without vGPUs and instances."""
     description = json.loads(json.dumps(build.load("rtxpro6000-vendor-vfio")))
@@ -349,9 +349,9 @@ def empty_blackwell(
     return look.device(state, MIG)
 
 
-def blackwell_types() -> tuple[nvml.VgpuType, ...]:
+def blackwell_types() -> tuple[gpu_reader.VgpuType, ...]:
     return tuple(
-        nvml.VgpuType(
+        gpu_reader.VgpuType(
             name=f"NVIDIA {STEM}-{shape}Q",
             type_id=str(1600 + number),
             framebuffer_mb=int(shape.partition("-")[2]) * 1024,
@@ -371,31 +371,33 @@ def blackwell_types() -> tuple[nvml.VgpuType, ...]:
 def test_places_of_instances_are_in_the_units_of_nvml(
     tmp_path: pathlib.Path,
 ) -> None:
-    told = nvml.GpuFacts(
+    told = gpu_reader.GpuFacts(
         address=MIG,
         is_mig=True,
         types=blackwell_types(),
         kinds=BLACKWELL_KINDS,
     )
     card = empty_blackwell(tmp_path, told)
-    remaining = packing.remaining(card)
+    remaining = device_capacity.remaining(card)
     shapes = ("1-24Q", "2-48Q", "4-96Q")
     assert [remaining[f"{STEM}-{shape}"] for shape in shapes] == [4, 2, 1]
     name = f"{STEM}-2-48Q"
-    first = packing.choose(card, name)
+    first = device_capacity.choose(card, name)
     assert first is not None
-    choice = packing.choose(packing.assume(card, name, first), name)
+    choice = device_capacity.choose(
+        device_capacity.assume(card, name, first), name
+    )
     assert choice is not None
     assert {first.instance_start, choice.instance_start} == {0, 6}
 
 
 def test_places_are_known_in_mixed_mode(tmp_path: pathlib.Path) -> None:
     root = look.make("l40s-vendor-vfio", tmp_path)
-    told = nvml.GpuFacts(address=USED, is_mig=False, is_mixed=True)
+    told = gpu_reader.GpuFacts(address=USED, is_mig=False, is_mixed=True)
     card = look.device(look.read(root, gpus=[told]), USED)
     assert card.geometry.layout is model.Layout.MIXED
     assert card.partitions[0].start == 0
-    choice = packing.choose(card, "L40S-24Q")
+    choice = device_capacity.choose(card, "L40S-24Q")
     assert choice is not None
     assert choice.start == 24
 
@@ -450,10 +452,10 @@ def test_places_of_nvml_come_before_those_of_the_catalogue(
     """The catalogue has 16 places of an H200X-7C, NVIDIA publishes 20."""
     types = {"creatable": [[1, "NVIDIA H200X-7C"]]}
     root = build.build(one_card("2335", types), tmp_path)
-    silent = nvml.GpuFacts(address=EMPTY, is_mig=False, is_mixed=True)
+    silent = gpu_reader.GpuFacts(address=EMPTY, is_mig=False, is_mixed=True)
     card = look.device(look.read(root, gpus=[silent]), EMPTY)
     assert look.profile(card, "H200X-7C").available == 16
-    told = nvml.VgpuType(
+    told = gpu_reader.VgpuType(
         name="NVIDIA H200X-7C",
         type_id="1",
         framebuffer_mb=7168,
@@ -485,7 +487,7 @@ CLAIM = model.Claim(
 
 
 def test_a_claims_vf_is_typed_placed_and_freed() -> None:
-    driver = nvidia_vfio.NvidiaVfioDriver()
+    driver = vfio_driver.NvidiaVfioDriver()
     typed = actions.SetVgpuType(function=CLAIM.handle, type_id="1155")
     assert driver.plan_prepare(CLAIM) == (
         typed,
@@ -496,14 +498,14 @@ def test_a_claims_vf_is_typed_placed_and_freed() -> None:
 
 
 def arranged(
-    root: pathlib.Path, line: str, *gpus: nvml.GpuFacts
+    root: pathlib.Path, line: str, *gpus: gpu_reader.GpuFacts
 ) -> tuple[actions.Action, ...]:
-    host = sysfs.HostReader(
+    host = host_reader.HostReader(
         look.make("l40s-vendor-vfio", root),
         gpus={one.address: one for one in gpus},
     )
     rules = policy.parse_policy([line])
-    return tuple(nvidia_vfio.NvidiaVfioDriver().plan_arrange(host, rules))
+    return tuple(vfio_driver.NvidiaVfioDriver().plan_arrange(host, rules))
 
 
 def test_vfs_are_enabled_by_the_vendors_tool(tmp_path: pathlib.Path) -> None:
@@ -520,7 +522,7 @@ def test_vfs_are_enabled_by_the_vendors_tool(tmp_path: pathlib.Path) -> None:
 def test_mixed_sizes_are_set_after_the_vfs(tmp_path: pathlib.Path) -> None:
     line = '{"num_vfs": 32, "sizes": "mixed"}'
     gpus = [
-        nvml.GpuFacts(address=address, is_mig=False, is_mixed=is_mixed)
+        gpu_reader.GpuFacts(address=address, is_mig=False, is_mixed=is_mixed)
         for address, is_mixed in (
             (USED, False),  # holds a vGPU
             (EMPTY, True),  # is in that mode already

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from filters import request
-from nova_accel.catalog import known_kinds
+from nova_accel.catalog import pci_ids
 from nova_accel.model import names, pci
 from tests import examples
 from tests.hosts import build, look
@@ -171,21 +171,19 @@ def test_what_vfio_pci_refuses_is_not_offered(
 
 
 def test_kinds_are_told_by_ids_or_class() -> None:
-    assert known_kinds.find(function("144d", "a824", 0x010802)) is (
-        known_kinds.NVME
-    )
-    assert known_kinds.find(function("144d", "a824", 0x010601)) is None
-    assert known_kinds.find(function("1da3", "ffff", 0x120000)) is None
-    assert known_kinds.find_model(function("1ae0", "0027")) == "TPU v3"
-    assert known_kinds.find_model(function("10de", "0027")) == ""
-    assert known_kinds.find_qat(function("8086", "37c8")) is not None
-    assert known_kinds.find_qat(function("8086", "37c9")) is None
-    assert known_kinds.is_qat(function("8086", "37c9"))
-    assert not known_kinds.is_qat(function("10de", "37c9"))
+    assert pci_ids.find(function("144d", "a824", 0x010802)) is (pci_ids.NVME)
+    assert pci_ids.find(function("144d", "a824", 0x010601)) is None
+    assert pci_ids.find(function("1da3", "ffff", 0x120000)) is None
+    assert pci_ids.find_model(function("1ae0", "0027")) == "TPU v3"
+    assert pci_ids.find_model(function("10de", "0027")) == ""
+    assert pci_ids.find_qat(function("8086", "37c8")) is not None
+    assert pci_ids.find_qat(function("8086", "37c9")) is None
+    assert pci_ids.is_qat(function("8086", "37c9"))
+    assert not pci_ids.is_qat(function("10de", "37c9"))
 
 
 def test_every_class_of_ours_is_a_request_for_an_accelerator() -> None:
-    assert known_kinds.CLASSES == {
+    assert pci_ids.CLASSES == {
         names.QAT_VF_CLASS,
         "CUSTOM_ASCEND",
         "CUSTOM_DSA",
@@ -196,7 +194,7 @@ def test_every_class_of_ours_is_a_request_for_an_accelerator() -> None:
         "CUSTOM_NVME_VF",
         "CUSTOM_TPU",
     }
-    for name in (*known_kinds.CLASSES, "CUSTOM_PCI_8086_1592_VF"):
+    for name in (*pci_ids.CLASSES, "CUSTOM_PCI_8086_1592_VF"):
         assert re.fullmatch(r"CUSTOM_[A-Z0-9_]{1,248}", name)
         parsed = request.parse_request({f"resources:{name}": "1"})
         assert parsed.classes == {name}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nova_accel.config import policy
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions
 from nova_accel.vendors import pci_vf
 from tests.hosts import build, look
@@ -48,7 +48,7 @@ def arrange(
     build.build({"functions": [function]}, root)
     rules = policy.Policy(rules=(rule,))
     driver = pci_vf.PciVfDriver()
-    return tuple(driver.plan_arrange(sysfs.HostReader(root), rules))
+    return tuple(driver.plan_arrange(host_reader.HostReader(root), rules))
 
 
 def test_vfs_of_an_nvme_disk_are_offered_by_themselves(

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova_accel.catalog import known_kinds
+from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
-from nova_accel.host.sysfs import sysfs
-from nova_accel.inventory import inventory
+from nova_accel.host.sysfs import host_reader
+from nova_accel.inventory import tree_builder
 from nova_accel.model import actions, names
 from nova_accel.vendors import qat
 from tests import examples, strategies
@@ -51,7 +51,7 @@ def arrange(
     build.build({"functions": [function]}, root)
     rules = policy.Policy(rules=(policy.Rule(address=PF, **rule),))
     driver = qat.QatDriver()
-    return tuple(driver.plan_arrange(sysfs.HostReader(root), rules))
+    return tuple(driver.plan_arrange(host_reader.HostReader(root), rules))
 
 
 def count(number: int, before: int) -> actions.SetVfCount:
@@ -94,7 +94,7 @@ def test_what_is_down_is_set_aside_and_stays(tmp_path: pathlib.Path) -> None:
     assert "write up" in look.reasons(state, DOWN)
     assert found.counters == {"CUSTOM_QAT_VF": 2}
     assert found.traits >= {"CUSTOM_QAT_DC", "CUSTOM_QAT_DCC"}
-    tree = inventory.build_tree(strategies.ROOT, state, policy.Policy())
+    tree = tree_builder.build_tree(strategies.ROOT, state, policy.Policy())
     node = tree.node(names.provider_uuid(strategies.ROOT_UUID, DOWN))
     assert node is not None
     assert node.inventories["CUSTOM_QAT_VF"].reserved == 2
@@ -248,11 +248,11 @@ def test_a_vf_whose_pf_is_gone_is_told(tmp_path: pathlib.Path) -> None:
     assert "gone from the bus" in look.reasons(state, "0000:6b:00.1")
 
 
-@pytest.mark.parametrize("product", sorted(known_kinds.QAT))
+@pytest.mark.parametrize("product", sorted(pci_ids.QAT))
 def test_each_family_is_known_by_its_ids(
     tmp_path: pathlib.Path, product: str
 ) -> None:
-    family = known_kinds.QAT[product]
+    family = pci_ids.QAT[product]
     card = pf(id=f"8086:{family.vf}", driver="vfio-pci")
     card |= {"id": f"8086:{product}", "driver": family.driver}
     build.build({"functions": [card]}, tmp_path)

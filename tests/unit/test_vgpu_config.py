@@ -9,9 +9,9 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.config import policy
-from nova_accel.discovery import capture, discovery
-from nova_accel.host.nvml import nvml
-from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.discovery import capture, scan
+from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.sysfs import fs, host_reader
 from tests.hosts import build, look, vgpu_config
 
 FULL = "0000:3d:00.0"
@@ -76,10 +76,10 @@ def test_sizes_and_limits_of_a_new_type_come_from_it(
     assert (found.size, found.limit) == (24576, 2)
     assert found.charges["CUSTOM_GPU_MEMORY_MB"] == 24576
     # NVML is nearer.
-    gpu = nvml.GpuFacts(
+    gpu = gpu_reader.GpuFacts(
         address=FULL,
         types=(
-            nvml.VgpuType(
+            gpu_reader.VgpuType(
                 name="NVIDIA L40S-Tiny",
                 type_id="2000",
                 framebuffer_mb=8192,
@@ -98,10 +98,10 @@ def test_the_table_of_another_release_is_left_aside(
 ) -> None:
     listed = ((1147, "NVIDIA L40S-1Q"),) if source == "list" else ()
     root = lone(tmp_path, *listed)
-    gpu = nvml.GpuFacts(
+    gpu = gpu_reader.GpuFacts(
         address=FULL,
         types=(
-            nvml.VgpuType(
+            gpu_reader.VgpuType(
                 name="NVIDIA L40S-1Q",
                 type_id="1147",
                 framebuffer_mb=1024,
@@ -192,10 +192,10 @@ def test_an_mdev_type_without_a_name_is_named(tmp_path: pathlib.Path) -> None:
     assert found.handles == {T4: "nvidia-232"}
     assert not look.reasons(state, f"{T4} nvidia-232")
     # NVML, of the loaded driver itself, is believed before it.
-    gpu = nvml.GpuFacts(
+    gpu = gpu_reader.GpuFacts(
         address=T4,
         types=(
-            nvml.VgpuType(
+            gpu_reader.VgpuType(
                 name="GRID T4-4C",
                 type_id="232",
                 framebuffer_mb=4096,
@@ -226,12 +226,12 @@ def test_a_name_file_is_believed_before_the_table(
 def test_it_is_captured_and_replayed(tmp_path: pathlib.Path) -> None:
     root = lone(tmp_path / "host")
     write(root, vgpu_config.text({"1155": BIG}))
-    host = sysfs.HostReader(root)
-    first = discovery.read(host, look.DRIVERS, policy.Policy())
+    host = host_reader.HostReader(root)
+    first = scan.read(host, look.DRIVERS, policy.Policy())
     path = str(tmp_path / "host.tar.gz")
     capture.save(host, path, {"format": capture.FORMAT})
-    again = sysfs.HostReader(source=capture.load(path)[0])
-    assert discovery.read(again, look.DRIVERS, policy.Policy()) == first
+    again = host_reader.HostReader(source=capture.load(path)[0])
+    assert scan.read(again, look.DRIVERS, policy.Policy()) == first
     assert held(first) == ["L40S-24Q"]
     shutil.unpack_archive(path, tmp_path / "plain")
     assert look.read(tmp_path / "plain") == first
@@ -240,12 +240,12 @@ def test_it_is_captured_and_replayed(tmp_path: pathlib.Path) -> None:
 def test_an_unreadable_one_is_replayed_too(tmp_path: pathlib.Path) -> None:
     root = lone(tmp_path / "host")
     write(root, b"\xff\xfe")
-    host = sysfs.HostReader(root)
-    first = discovery.read(host, look.DRIVERS, policy.Policy())
+    host = host_reader.HostReader(root)
+    first = scan.read(host, look.DRIVERS, policy.Policy())
     path = str(tmp_path / "host.tar.gz")
     capture.save(host, path, {"format": capture.FORMAT})
-    again = sysfs.HostReader(source=capture.load(path)[0])
-    found = discovery.read(again, look.DRIVERS, policy.Policy())
+    again = host_reader.HostReader(source=capture.load(path)[0])
+    found = scan.read(again, look.DRIVERS, policy.Policy())
     assert told(found) == told(first)
     assert len(told(first)) == 1
 
@@ -255,8 +255,8 @@ def test_nobody_asks_for_it_without_nvidia_cards(
 ) -> None:
     root = look.make("intel-vf", tmp_path)
     write(root, "damaged")
-    host = sysfs.HostReader(root)
-    discovery.read(host, look.DRIVERS, policy.Policy())
+    host = host_reader.HostReader(root)
+    scan.read(host, look.DRIVERS, policy.Policy())
     assert fs.VGPU_CONFIG not in host.files.records()
 
 

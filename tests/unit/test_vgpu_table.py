@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import errors
-from nova_accel.catalog import profiles, vgpu_table
+from nova_accel.catalog import mdev_names, vgpu_xml
 from nova_accel.model import pci
 from tests.hosts import vgpu_config
 
@@ -44,19 +44,19 @@ EXCERPT = """<?xml version="1.0" encoding="utf-8"?>
 
 
 def test_types_are_known_by_number() -> None:
-    table = vgpu_table.parse(EXCERPT)
+    table = vgpu_xml.parse(EXCERPT)
     assert table.names == {"1155": "L40S-24Q", "35": "M10-0B"}
-    assert table.facts("1155", L40S) == profiles.TypeFacts(
+    assert table.facts("1155", L40S) == mdev_names.TypeFacts(
         memory_mb=24576, max_instances=2
     )
     # A size goes with the type, a limit with the card.
-    assert table.facts("35", L40S) == profiles.TypeFacts(memory_mb=512)
-    assert table.facts("7", L40S) == profiles.TypeFacts()
-    assert table.facts(None, L40S) == profiles.TypeFacts()
+    assert table.facts("35", L40S) == mdev_names.TypeFacts(memory_mb=512)
+    assert table.facts("7", L40S) == mdev_names.TypeFacts()
+    assert table.facts(None, L40S) == mdev_names.TypeFacts()
 
 
 def test_a_board_of_its_own_comes_before_any_board() -> None:
-    table = vgpu_table.parse(
+    table = vgpu_xml.parse(
         vgpu_config.text(
             {"1155": "NVIDIA L40S-24Q"},
             cards=[
@@ -74,7 +74,7 @@ def test_hexadecimal_numbers_and_a_document_type_are_read() -> None:
         "<vgpuconfig>",
         '<!DOCTYPE vgpu SYSTEM "http://localhost/no.dtd"><vgpuconfig>',
     )
-    assert vgpu_table.parse(text).names == {"1155": "L40S-24Q"}
+    assert vgpu_xml.parse(text).names == {"1155": "L40S-24Q"}
 
 
 @pytest.mark.parametrize(
@@ -96,23 +96,23 @@ def test_hexadecimal_numbers_and_a_document_type_are_read() -> None:
 )
 def test_what_is_no_table_is_refused(text: str, reason: str) -> None:
     with pytest.raises(errors.MalformedError, match=reason):
-        vgpu_table.parse(text)
+        vgpu_xml.parse(text)
 
 
 @pytest.mark.parametrize("odd", ["", "lots", "-1", "0x", "1e3"])
 def test_odd_sizes_and_limits_are_unknown(odd: str) -> None:
     text = EXCERPT.replace("0x600000000", odd).replace(">2<", f">{odd}<")
-    found = vgpu_table.parse(text).facts("1155", L40S)
-    assert found == profiles.TypeFacts()
+    found = vgpu_xml.parse(text).facts("1155", L40S)
+    assert found == mdev_names.TypeFacts()
 
 
 @given(st.text(alphabet='<>/="&;! vgpuTypeid09', max_size=80))
 def test_anything_else_is_malformed(text: str) -> None:
     with pytest.raises(errors.MalformedError):
-        vgpu_table.parse(text)
+        vgpu_xml.parse(text)
 
 
 def test_a_table_of_another_release_is_told() -> None:
-    table = vgpu_table.parse(EXCERPT)
+    table = vgpu_xml.parse(EXCERPT)
     assert table.objection({"1155": "L40S-24Q", "9": "L40S-1Q"}) == ""
     assert "'L40S-24Q'" in table.objection({"1155": "L40S-48Q"})

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 from nova_accel import errors, model
 from nova_accel.model import flavors, pci
-from virt_hooks.guest import guest
+from virt_hooks.guest import guest_pci
 
 # display and ramfb of a PCI function (formatdomain, "Host device
 # assignment"), as libvirt counts its versions: 10.3.0.
@@ -20,7 +20,7 @@ _ON_OFF = {True: "on", False: "off"}
 
 def plan_elements(
     claims: Sequence[model.Claim],
-    machine: guest.Guest,
+    machine: guest_pci.Guest,
     options: flavors.Options,
     libvirt_version: int,
 ) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ def plan_elements(
     _check_rom(claims, options)
     _check_display(claims, machine, options, libvirt_version)
     functions = {claim.handle: _functions(claim) for claim in claims}
-    layout = guest.plan_layout(machine, functions.values())
+    layout = guest_pci.plan_layout(machine, functions.values())
     found = [_port(index) for index in layout.ports]
     screens = itertools.count()
     for claim in claims:
@@ -65,7 +65,7 @@ def _functions(claim: model.Claim) -> tuple[pci.PciAddress, ...]:
     return tuple(map(pci.parse_address, (claim.handle, *claim.members)))
 
 
-def _check_ap(claims: Sequence[model.Claim], machine: guest.Guest) -> None:
+def _check_ap(claims: Sequence[model.Claim], machine: guest_pci.Guest) -> None:
     """A guest's crypto adapters are one matrix, which is one device."""
     found = [claim for claim in claims if claim.device_api == "vfio-ap"]
     if len(found) + machine.has_ap > 1:
@@ -92,7 +92,7 @@ def _check_rom(
 
 def _check_display(
     claims: Sequence[model.Claim],
-    machine: guest.Guest,
+    machine: guest_pci.Guest,
     options: flavors.Options,
     libvirt_version: int,
 ) -> None:
@@ -168,9 +168,7 @@ def _port(index: int) -> ElementTree.Element:
     )
 
 
-def _mdev(
-    claim: model.Claim, display: dict[str, str]
-) -> ElementTree.Element:
+def _mdev(claim: model.Claim, display: dict[str, str]) -> ElementTree.Element:
     """Return the element of an mdev; it is bound already.
 
     libvirt chooses where the guest sees it: the kind of address goes with
@@ -192,7 +190,7 @@ def _mdev(
 def _pci(
     claim: model.Claim,
     address: pci.PciAddress,
-    place: guest.Place | None,
+    place: guest_pci.Place | None,
     display: dict[str, str],
     options: flavors.Options,
 ) -> ElementTree.Element:

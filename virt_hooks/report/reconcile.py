@@ -15,10 +15,10 @@ from nova_accel.config import conf
 from nova_accel.host.state import drains, notes
 from nova_accel.host.sysfs import udev
 from nova_accel.model import providers
-from placement_sync.client import api, service
+from placement_sync.client import resource_providers, rest
 from placement_sync.daemon import heartbeat, loop, metrics
-from placement_sync.sync import sync
-from virt_hooks.report import nova_report
+from placement_sync.sync import sync_pass
+from virt_hooks.report import reporter
 from virt_hooks.spawn import lifecycle
 
 LOG = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Reconciler:
         options: Any,
         accel: lifecycle.Lifecycle,
         look: Callable[[], None],
-        reporter: nova_report.Reporter,
+        reporter: reporter.Reporter,
         settle: Callable[[], None],
     ) -> None:
         """Start nothing yet.
@@ -65,7 +65,7 @@ class Reconciler:
             self._settings.sync.interval,
             self._show,
         )
-        self._synchroniser: sync.Synchroniser | None = None
+        self._synchroniser: sync_pass.Synchroniser | None = None
         self._problems: frozenset[model.Problem] = frozenset()
         self._offered: frozenset[str] = frozenset()
         self._looks = 0
@@ -101,7 +101,7 @@ class Reconciler:
         if self._metrics is not None:
             self._metrics.close()
 
-    def run(self) -> sync.Result | None:
+    def run(self) -> sync_pass.Result | None:
         """Run one pass, and return how it went.
 
         None is run before Nova has reported the node itself, and before
@@ -162,14 +162,14 @@ class Reconciler:
         self._reporter.lay_new_slots(desired)
         return desired, host
 
-    def _connect(self) -> sync.Synchroniser:
+    def _connect(self) -> sync_pass.Synchroniser:
         if self._synchroniser is None:
-            self._synchroniser = sync.Synchroniser(
-                service.Placement(api.from_conf(self._options))
+            self._synchroniser = sync_pass.Synchroniser(
+                resource_providers.Placement(rest.from_conf(self._options))
             )
         return self._synchroniser
 
-    def _tell(self, result: sync.Result) -> None:
+    def _tell(self, result: sync_pass.Result) -> None:
         """Log problems once, when they appear and when they change."""
         found = frozenset(result.problems)
         for problem in sorted(

@@ -9,25 +9,25 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
-from nova_accel.claims import claims, scrub
+from nova_accel.claims import claim_plan, scrub
 from nova_accel.config import policy
 from nova_accel.discovery import plugin, snapshot
-from nova_accel.host.execute import execute
+from nova_accel.host.execute import action_executor
 from nova_accel.host.execute.serials import Serials
-from nova_accel.host.state import published, service_lock
-from nova_accel.host.sysfs import sysfs
-from nova_accel.inventory import inventory
+from nova_accel.host.state import claims_file, service_lock
+from nova_accel.host.sysfs import host_reader
+from nova_accel.inventory import tree_builder
 from nova_accel.model import actions, flavors, providers
 from virt_hooks.guest import connection
 from virt_hooks.spawn import (
-    arrange,
-    book,
-    cards,
-    checks,
-    programming,
-    recover,
-    sweep,
-    unmaking,
+    card_modes,
+    claim_store,
+    device_locks,
+    orphan_cleanup,
+    ownership,
+    region_programs,
+    release,
+    spawn_checks,
 )
 
 LOG = logging.getLogger(__name__)
@@ -47,10 +47,10 @@ class Lifecycle:
         self,
         drivers: Mapping[str, plugin.Driver],
         rules: policy.Policy,
-        executor: execute.Executor,
+        executor: action_executor.Executor,
         host: snapshot.Snapshot,
-        look: Callable[[], sysfs.HostReader] | None = None,
-        programs: programming.Programming | None = None,
+        look: Callable[[], host_reader.HostReader] | None = None,
+        programs: region_programs.Programming | None = None,
     ) -> None:
         """Use these drivers, rules, and this host.
 
@@ -66,7 +66,7 @@ class Lifecycle:
         #: The same, of domains that run.
         self.read_running = self.read_use
         #: Where others can see what this host's servers hold.
-        self.published: published.Published | None = None
+        self.published: claims_file.Published | None = None
         #: Held by the one nova-compute of this host.
         self.service_lock: service_lock.ServiceLock | None = None
         #: Whether all claims of the host's servers are known, because no
@@ -80,7 +80,7 @@ class Lifecycle:
         self.unallocated: Mapping[model.ClassKey, int] = {}
         self._telling, self._is_known = threading.Lock(), False
         self._is_cut_off_noted = False
-        self._programs = programs or programming.Programming()
+        self._programs = programs or region_programs.Programming()
         self._programs.uses = self._uses
         self._use, self._using = _NOTHING, threading.Lock()
         #: Handles given back since domains were asked for last.
@@ -88,15 +88,17 @@ class Lifecycle:
         self._drivers = drivers
         self._rules = rules
         self._executor = executor
-        self.book = book.Book(self._tell)
-        self._cards = cards.Cards()
-        self._unmaking = unmaking.Unmaking(
+        self.book = claim_store.Book(self._tell)
+        self._cards = device_locks.Cards()
+        self._unmaking = release.Unmaking(
             drivers, executor, self.book, host, self._programs, rules
         )
-        self._sweeper = sweep.Sweeper(self.book, self._cards, self._unmaking)
+        self._sweeper = orphan_cleanup.Sweeper(
+            self.book, self._cards, self._unmaking
+        )
         self._arranged: model.HostState | None = None
         self._arranger = (
-            arrange.Arranger(drivers, rules, executor, self._cards, look)
+            card_modes.Arranger(drivers, rules, executor, self._cards, look)
             if look is not None
             else None
         )
@@ -143,7 +145,7 @@ class Lifecycle:
         """
         if self.root is None:
             return None
-        return inventory.build_tree(
+        return tree_builder.build_tree(
             self.root,
             self.host.state,
             self._rules,
@@ -193,7 +195,7 @@ class Lifecycle:
 
     def slots_of(self, consumer: str) -> tuple[model.Slot, ...]:
         """Return the slots that one server's claims stand for."""
-        return book.slots_of(self.claims_of(consumer))
+        return claim_store.slots_of(self.claims_of(consumer))
 
     def ensure(
         self,
@@ -217,16 +219,16 @@ class Lifecycle:
         :raises ClaimError: the slots can't be met by this host.
         :raises ActionError: the kernel refused to make one.
         """
-        checks.check_booked(consumer, groups, slots, self.host.state)
+        spawn_checks.check_booked(consumer, groups, slots, self.host.state)
         if not slots:
             return ()
         root = self._known_root(consumer)
         with self._cards.hold(self._locks(slots)):
             host = self._look_at(root, slots)
             known = self.claims_of(consumer)
-            before = book.only_made(known)
+            before = claim_store.only_made(known)
             if booked:  # it comes: one that is here already keeps its own
-                checks.check_all_open(
+                spawn_checks.check_all_open(
                     consumer, root, slots, host, self.book.holds
                 )
             # First what can be refused: then the other server keeps its own.
@@ -234,15 +236,15 @@ class Lifecycle:
                 host = self._look_at(root, slots)
             self.book.evict(consumer, slots)
             left = self.book.beside(consumer, host)
-            found = recover.unless_held(
+            found = ownership.unless_held(
                 before,
-                claims.plan(consumer, groups, slots, root, left, booked),
+                claim_plan.plan(consumer, groups, slots, root, left, booked),
             )
             found = self._programs.plan(
                 found, before, bitstreams, self.claims(), host
             )
             self._check_serials(consumer, found)
-            self._unmaking.note_assigned(recover.but(found, before))
+            self._unmaking.note_assigned(ownership.but(found, before))
             self.book.write_down(consumer, found)
             if all(c.state is model.ClaimState.MADE for c in found):
                 return found
@@ -252,7 +254,7 @@ class Lifecycle:
                 self._programs.note(error, self._read_anew)
                 self.book.write_down(consumer, known)
                 is_late = getattr(error, "number", 0) == errno.ETIMEDOUT
-                self._unmaking.check(recover.but(found, before), is_late)
+                self._unmaking.check(ownership.but(found, before), is_late)
                 raise
             made = tuple(
                 dataclasses.replace(claim, state=model.ClaimState.MADE)
@@ -287,25 +289,27 @@ class Lifecycle:
         root, wanted = self._known_root(consumer), tuple(slots)
         with self._cards.hold(self._locks(wanted)):
             wanted = wanted if still is None else tuple(still())
-            known = book.within(self.claims_of(consumer), wanted)
-            if len(book.only_made(known)) == len(wanted):
+            known = claim_store.within(self.claims_of(consumer), wanted)
+            if len(claim_store.only_made(known)) == len(wanted):
                 return known
             host = self.host.state
             found = more = tuple(
                 claim
-                for claim in claims.find(consumer, wanted, root, host)
+                for claim in claim_plan.find(consumer, wanted, root, host)
                 if claim.profile != model.UNKNOWN
             )
             if groups and len(found) < len(wanted):
                 left = self.book.beside(consumer, host)
-                more = recover.expected(
+                more = ownership.expected(
                     consumer, found, groups, wanted, root, left
                 )
-            made = book.only_made(known)
+            made = claim_store.only_made(known)
             if is_built:
                 made += self._unmaking.without_unclean(consumer, more)
-            more = recover.unless_held(made, more)
-            more += book.without(book.only_made(known), book.slots_of(more))
+            more = ownership.unless_held(made, more)
+            more += claim_store.without(
+                claim_store.only_made(known), claim_store.slots_of(more)
+            )
             self.book.recall(consumer, wanted, found, more)
         return more
 
@@ -338,19 +342,19 @@ class Lifecycle:
                 return
             host = self._look_at(self.root, wanted)
             held = self.book.own(
-                consumer, book.within(self.claims_of(consumer), wanted)
+                consumer, claim_store.within(self.claims_of(consumer), wanted)
             )
             if not any(in_use(claim) for claim in held):
                 host = self._unmaking.await_drivers(held, host)
             found = self._standing(consumer, wanted, held, had, host)
             # The host's driver may use by now what the guest gave back.
-            left = found + recover.but(held, found)
+            left = found + ownership.but(held, found)
             if any(in_use(claim) for claim in left):
                 LOG.error("server %s still runs: nothing is unmade", consumer)
                 return
             mine = had.functions | {claim.handle for claim in held}
             due = self._programs.blanked(
-                found, mine, host, recover.but(self.claims(), held)
+                found, mine, host, ownership.but(self.claims(), held)
             )
             self._unmaking.scrub(left)
             self.book.forget(consumer, wanted)
@@ -386,16 +390,16 @@ class Lifecycle:
         root = self._known_root(consumer)
         known = self._unmaking.made(host)
         found = tuple(
-            recover.as_made(claim, known)
+            ownership.as_made(claim, known)
             for claim in self.book.own(
-                consumer, claims.find(consumer, slots, root, host)
+                consumer, claim_plan.find(consumer, slots, root, host)
             )
-            if had.holds(claim.handle) or recover.is_ours(claim, known)
+            if had.holds(claim.handle) or ownership.is_ours(claim, known)
         )
-        if unknown := recover.but(found, held):
+        if unknown := ownership.but(found, held):
             use = self.read_use().without(had.mdevs | had.functions)
             taken = [c for c in unknown if use.holds(c.handle)]
-            found = recover.but(found, taken)
+            found = ownership.but(found, taken)
         return found
 
     def is_busy(self, slots: Iterable[model.Slot]) -> bool:
@@ -431,7 +435,7 @@ class Lifecycle:
         """Return the slots of this host's servers, None if not all."""
         if not self.is_alone:
             return None
-        return (*book.slots_of(self.claims()), *self.read_awaited())
+        return (*claim_store.slots_of(self.claims()), *self.read_awaited())
 
     def tidy_now(self) -> None:
         """Ask what the host's domains hold, and tidy by the answer.
@@ -499,7 +503,7 @@ class Lifecycle:
         wanted = {slot.provider for slot in slots}
         addresses = {
             device.address
-            for device in recover.devices_of(root, self.host.state, slots)
+            for device in ownership.devices_of(root, self.host.state, slots)
         }
         if len(addresses) < len(wanted):
             return self.host.refresh()
@@ -509,8 +513,8 @@ class Lifecycle:
         """Return the locks for some slots: their cards', whole and parts."""
         host = self.host.state
         return frozenset(slot.provider for slot in slots) | {
-            recover.provider_of(self.root, device.parent)
-            for device in recover.devices_of(self.root, host, slots)
+            ownership.provider_of(self.root, device.parent)
+            for device in ownership.devices_of(self.root, host, slots)
             if device.parent
         }
 

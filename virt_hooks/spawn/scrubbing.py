@@ -7,7 +7,7 @@ from nova_accel import errors, model
 from nova_accel.claims import scrub
 from nova_accel.config import policy
 from nova_accel.discovery import snapshot
-from nova_accel.host.execute import execute, functions
+from nova_accel.host.execute import action_executor, reset_checks
 from nova_accel.model import actions, pci
 
 # What the host may not be at work with meanwhile.
@@ -19,7 +19,7 @@ class Scrubbing:
 
     def __init__(
         self,
-        executor: execute.Executor,
+        executor: action_executor.Executor,
         rules: policy.Policy,
         host: snapshot.Snapshot,
     ) -> None:
@@ -41,7 +41,7 @@ class Scrubbing:
         found = tuple(
             function
             for address in addresses
-            if (function := functions.read(root, address)) is not None
+            if (function := reset_checks.read(root, address)) is not None
         )
         if not found:
             return False
@@ -50,7 +50,7 @@ class Scrubbing:
             self._check_free(claim, due, running)
         self._executor.apply_all(due)
         for function in found:
-            if not functions.answers(root, function.address):
+            if not reset_checks.answers(root, function.address):
                 raise _refusal(
                     function.address,
                     errno.ENODEV,
@@ -63,7 +63,7 @@ class Scrubbing:
 
         The host may not be able to describe it.
         """
-        ids = functions.ids(self._executor.root, claim.device)
+        ids = reset_checks.ids(self._executor.root, claim.device)
         if not all(ids):
             raise _refusal(
                 claim.device,

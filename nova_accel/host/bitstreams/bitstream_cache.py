@@ -23,7 +23,7 @@ from typing import Any
 
 from nova_accel import errors, model
 from nova_accel.fpga import bitstreams
-from nova_accel.host.bitstreams import content_store, half_file
+from nova_accel.host.bitstreams import blob_store, partial_file
 from nova_accel.model import strict_json
 
 _NOTE = ".json"
@@ -54,7 +54,7 @@ class Cache:
     """
 
     def __init__(self, directory: str, limit: int) -> None:
-        self._store = content_store.Store(directory, limit)
+        self._store = blob_store.Store(directory, limit)
         self._limit = limit
         self._files: dict[str, tuple[_Version, model.Bitstream]] = {}
 
@@ -105,7 +105,7 @@ class Cache:
         As ``fetch`` does.
         """
 
-        def fill(half: half_file.Half) -> None:
+        def fill(half: partial_file.Half) -> None:
             for chunk in chunks:
                 half.write(chunk)
 
@@ -115,7 +115,7 @@ class Cache:
         self,
         facts: bitstreams.ImageFacts,
         wanted: bitstreams.Wanted,
-        fill: Callable[[half_file.Half], object],
+        fill: Callable[[partial_file.Half], object],
         keep: Collection[str] = (),
     ) -> model.Bitstream:
         """Return an image's bitstream; what is here is not asked for.
@@ -163,7 +163,7 @@ class Cache:
         except OSError as error:
             raise errors.BitstreamError(
                 path,
-                f"it can't be read: {half_file.words(error)}; put the"
+                f"it can't be read: {partial_file.words(error)}; put the"
                 " file there, or correct the key blank in nova.conf"
                 " [nova_accel] device_spec",
             ) from error
@@ -195,7 +195,7 @@ class Cache:
             known = self.facts(facts.id)
             if known is None or known.signature != facts.signature:
                 return None
-        with half_file.disk(facts.id, self._store.directory):
+        with partial_file.disk(facts.id, self._store.directory):
             path = self._store.find(wanted.sha512, wanted.size)
         if path is None:
             return None
@@ -211,7 +211,7 @@ class Cache:
         self,
         image: str,
         wanted: bitstreams.Wanted,
-        fill: Callable[[half_file.Half], object],
+        fill: Callable[[partial_file.Half], object],
         keep: Collection[str],
     ) -> str:
         with self._store.adding(
@@ -279,7 +279,7 @@ def _bitstream(
 def _check_content(image: str, wanted: bitstreams.Wanted, path: str) -> None:
     """Check what a file says of itself, if it says anything."""
     # A buffer would make one more copy of the content.
-    with half_file.disk(image, path), open(path, "rb", buffering=0) as file:
+    with partial_file.disk(image, path), open(path, "rb", buffering=0) as file:
         head = file.read(bitstreams.HEAD)
         if bitstreams.describes_itself(head):
             file.seek(0)

@@ -26,12 +26,12 @@ from typing import Any, ParamSpec, TypeVar
 
 from nova_accel import model
 from nova_accel.config import conf
-from nova_accel.host.execute import checked, tools
-from nova_accel.host.execute.kernel_files import read as _read
-from nova_accel.host.execute.kernel_files import read_bytes as _read_bytes
-from nova_accel.host.execute.kernel_files import write as _write
-from nova_accel.host.fpga import contents, ioctls
-from nova_accel.host.nvml import nvml, nvml_text
+from nova_accel.host.execute import argument_checks, vendor_tools
+from nova_accel.host.execute.kernel_writes import read as _read
+from nova_accel.host.execute.kernel_writes import read_bytes as _read_bytes
+from nova_accel.host.execute.kernel_writes import write as _write
+from nova_accel.host.fpga import bitstream_payload, ioctls
+from nova_accel.host.nvml import codec, gpu_reader
 from nova_accel.model import actions, pci
 
 try:
@@ -117,7 +117,7 @@ def _confined(
     ) -> _Answer:
         if not _own_rights.is_set():
             given = signature.bind(*arguments, **named).arguments["root"]
-            checked.root(given, _read_own_root())
+            argument_checks.root(given, _read_own_root())
         return function(*arguments, **named)
 
     return call
@@ -148,12 +148,12 @@ def create_mdev(root: str, parent: str, type_id: str, uuid: str) -> int:
     path = os.path.join(
         root,
         "sys/class/mdev_bus",
-        checked.part(parent, "mdev parent"),
+        argument_checks.part(parent, "mdev parent"),
         "mdev_supported_types",
-        checked.part(type_id, "mdev type"),
+        argument_checks.part(type_id, "mdev type"),
         "create",
     )
-    return _write(path, checked.uuid(uuid))
+    return _write(path, argument_checks.uuid(uuid))
 
 
 @_entrypoint()
@@ -170,13 +170,13 @@ def remove_mdev(root: str, uuid: str) -> int:
 def set_vgpu_type(root: str, function: str, type_id: str) -> int:
     """Type a VF of NVIDIA's vendor-specific VFIO; ``0`` frees it."""
     path = os.path.join(_function(root, function), "nvidia/current_vgpu_type")
-    return _write(path, checked.vgpu_type(type_id))
+    return _write(path, argument_checks.vgpu_type(type_id))
 
 
 @_entrypoint(late=(errno.ETIMEDOUT, ""))
 def read_vgpu(root: str, target: str, name: str) -> tuple[int, str]:
     """Return errno and text of a vGPU's file that only root may read."""
-    setting = checked.setting(name)
+    setting = argument_checks.setting(name)
     return _read(os.path.join(_vgpu(root, target), setting))
 
 
@@ -199,7 +199,7 @@ def set_vgpu_params(root: str, target: str, params: str) -> int:
 
     A single space clears them.
     """
-    text = checked.params(params) or " "
+    text = argument_checks.params(params) or " "
     return _write(os.path.join(_vgpu(root, target), "vgpu_params"), text)
 
 
@@ -207,54 +207,58 @@ def set_vgpu_params(root: str, target: str, params: str) -> int:
 def set_placement(root: str, function: str, start: int) -> int:
     """Move a vGPU that nobody has opened to a place on its GPU."""
     path = os.path.join(_function(root, function), "nvidia/placement_id")
-    return _write(path, str(checked.count(start, "placement")))
+    return _write(path, str(argument_checks.count(start, "placement")))
 
 
-def read_gpus() -> nvml.Gpus:
+def read_gpus() -> gpu_reader.Gpus:
     """Return what NVML says to root, by PCI address; nothing is raised.
 
     Others are not told of memory slices. The daemon is not asked for what
     is not installed here; one that can't be is a problem in the result.
     """
-    if not nvml.is_installed():
-        return nvml.read_gpus()
+    if not gpu_reader.is_installed():
+        return gpu_reader.read_gpus()
     try:
-        return nvml_text.from_plain(read_plain_gpus())
+        return codec.from_plain(read_plain_gpus())
     except Exception as error:  # whatever keeps the daemon from starting
         reason = f"nova-compute's privileged daemon can't ask it: {error!r}"
-        return nvml.Gpus({}, (model.Problem(where="NVML", reason=reason),))
+        return gpu_reader.Gpus(
+            {}, (model.Problem(where="NVML", reason=reason),)
+        )
 
 
 @_entrypoint(late=_SILENT)
 def read_plain_gpus() -> dict[str, Any]:
     """Return what NVML says to root, as it goes between processes."""
-    return nvml_text.to_plain(nvml.read_gpus())
+    return codec.to_plain(gpu_reader.read_gpus())
 
 
 @_entrypoint()
 def create_instance(gpu: str, kind: str, start: int) -> int:
     """Make a GPU instance and the compute instance that fills it."""
-    return nvml.create_instance(
-        checked.address(gpu),
-        checked.part(kind, "kind of GPU instance"),
-        checked.count(start, "memory slice"),
+    return gpu_reader.create_instance(
+        argument_checks.address(gpu),
+        argument_checks.part(kind, "kind of GPU instance"),
+        argument_checks.count(start, "memory slice"),
     )
 
 
 @_entrypoint()
 def destroy_instance(gpu: str, kind: str, start: int | None) -> int:
     """Unmake the GPU instance at a start, None for every empty one."""
-    return nvml.destroy_instance(
-        checked.address(gpu),
-        checked.part(kind, "kind of GPU instance"),
-        None if start is None else checked.count(start, "memory slice"),
+    return gpu_reader.destroy_instance(
+        argument_checks.address(gpu),
+        argument_checks.part(kind, "kind of GPU instance"),
+        None
+        if start is None
+        else argument_checks.count(start, "memory slice"),
     )
 
 
 @_entrypoint()
 def set_mixed(gpu: str, is_mixed: bool) -> int:
     """Switch a GPU's mixed-size mode."""
-    return nvml.set_mixed(checked.address(gpu), bool(is_mixed))
+    return gpu_reader.set_mixed(argument_checks.address(gpu), bool(is_mixed))
 
 
 @_entrypoint()
@@ -270,7 +274,7 @@ def set_vf_count(root: str, function: str, count: int, is_probed: bool) -> int:
     numvfs = os.path.join(place, "sriov_numvfs")
     autoprobe = os.path.join(place, "sriov_drivers_autoprobe")
     wanted = str(int(is_probed))
-    text = str(checked.count(count, "number of virtual functions"))
+    text = str(argument_checks.count(count, "number of virtual functions"))
     _, before = _read(autoprobe)  # kernels before 4.13 have none
     is_switched = before in ("0", "1") and before != wanted
     _, present = _read(numvfs)
@@ -285,7 +289,7 @@ def set_vf_count(root: str, function: str, count: int, is_probed: bool) -> int:
     return number
 
 
-@_entrypoint(TOOL_S + 2 * tools.BURIAL_S)
+@_entrypoint(TOOL_S + 2 * vendor_tools.BURIAL_S)
 def manage_vfs(root: str, function: str, is_enabled: bool) -> int:
     """Enable all of a PF's VFs, or none, with NVIDIA's sriov-manage.
 
@@ -295,8 +299,10 @@ def manage_vfs(root: str, function: str, is_enabled: bool) -> int:
     """
     program = os.path.join(root, SRIOV_MANAGE)
     switch = "-e" if is_enabled else "-d"
-    command = [program, switch, checked.address(function)]
-    return tools.refusal(root, program) or tools.run(command, TOOL_S)
+    command = [program, switch, argument_checks.address(function)]
+    return vendor_tools.refusal(root, program) or vendor_tools.run(
+        command, TOOL_S
+    )
 
 
 @_entrypoint(_PROGRAM_S)
@@ -311,11 +317,14 @@ def program_port(
     :returns: also EBADMSG for another file, EFBIG over 2 GiB, and EBUSY
         while an earlier call hangs. Nothing was touched then.
     """
-    device = os.path.join(root, "dev", checked.node(node))
-    number, limit = checked.count(port, "FPGA port"), checked.seconds(seconds)
-    file, digest = checked.path(path), checked.sha512(sha512)
+    device = os.path.join(root, "dev", argument_checks.node(node))
+    number, limit = (
+        argument_checks.count(port, "FPGA port"),
+        argument_checks.seconds(seconds),
+    )
+    file, digest = argument_checks.path(path), argument_checks.sha512(sha512)
     try:
-        payload = contents.read_payload(file, digest)
+        payload = bitstream_payload.read_payload(file, digest)
     except OSError as error:
         return error.errno or errno.EIO
     return ioctls.program(device, number, payload, limit)
@@ -335,16 +344,18 @@ def run_fpga_tool(
         which it can't be started.
     :raises ToolError: the tool failed; its output is in it.
     """
-    command = tools.command(root, tool, checked.address(address))
-    file, digest = checked.path(path), checked.sha512(sha512)
-    limit = checked.seconds(seconds)
+    command = vendor_tools.command(
+        root, tool, argument_checks.address(address)
+    )
+    file, digest = argument_checks.path(path), argument_checks.sha512(sha512)
+    limit = argument_checks.seconds(seconds)
     try:
-        content = contents.read(file, digest)
+        content = bitstream_payload.read(file, digest)
         # To read it takes seconds: the tool is checked when it is run.
-        if number := tools.refusal(root, command[0]):
+        if number := vendor_tools.refusal(root, command[0]):
             return number
-        with contents.private_copy(root, content) as copy:
-            return tools.run([*command, copy], limit)
+        with bitstream_payload.private_copy(root, content) as copy:
+            return vendor_tools.run([*command, copy], limit)
     except OSError as error:
         return error.errno or errno.EIO
 
@@ -356,8 +367,8 @@ def set_port(root: str, node: str, port: int, is_released: bool) -> int:
     EBUSY is for one that is open, or released already
     (drivers/fpga/dfl.c, dfl_fpga_cdev_release_port()).
     """
-    device = os.path.join(root, "dev", checked.node(node))
-    number = checked.count(port, "FPGA port")
+    device = os.path.join(root, "dev", argument_checks.node(node))
+    number = argument_checks.count(port, "FPGA port")
     return ioctls.set_port(device, number, bool(is_released))
 
 
@@ -369,7 +380,7 @@ def set_services(root: str, function: str, services: str) -> int:
     (Documentation/ABI/testing/sysfs-driver-qat).
     """
     place = os.path.join(_function(root, function), "qat")
-    words = checked.services(services)
+    words = argument_checks.services(services)
     state = os.path.join(place, "state")
     number, now = _read(state)
     # The kernel may refuse to take down what is down (EINVAL).
@@ -395,7 +406,7 @@ def bind_driver(root: str, function: str, driver: str) -> int:
     place = _function(root, function)
     bus = os.path.join(root, "sys/bus/pci")
     if driver:
-        checked.part(driver, "driver")
+        argument_checks.part(driver, "driver")
         if not os.path.isdir(os.path.join(bus, "drivers", driver)):
             return errno.ENOPKG
     override = os.path.join(place, "driver_override")
@@ -420,7 +431,7 @@ def reset_function(root: str, function: str) -> int:
     return _write(os.path.join(_function(root, function), "reset"), "1")
 
 
-@_entrypoint(SCRUB_S + 2 * tools.BURIAL_S)
+@_entrypoint(SCRUB_S + 2 * vendor_tools.BURIAL_S)
 def run_scrub(root: str, command: str, address: str) -> int:
     """Run an operator's command for a function.
 
@@ -428,9 +439,11 @@ def run_scrub(root: str, command: str, address: str) -> int:
         whose directories they may.
     :raises ToolError: it failed; its output is in it.
     """
-    program = os.path.join(root, checked.command(command).lstrip("/"))
-    words = [program, checked.address(address)]
-    return tools.refusal(root, program) or tools.run(words, SCRUB_S)
+    program = os.path.join(root, argument_checks.command(command).lstrip("/"))
+    words = [program, argument_checks.address(address)]
+    return vendor_tools.refusal(root, program) or vendor_tools.run(
+        words, SCRUB_S
+    )
 
 
 def is_for_guests(driver: str) -> bool:
@@ -439,14 +452,18 @@ def is_for_guests(driver: str) -> bool:
 
 
 def _mdev(root: str, uuid: str) -> str:
-    return os.path.join(root, "sys/bus/mdev/devices", checked.uuid(uuid))
+    return os.path.join(
+        root, "sys/bus/mdev/devices", argument_checks.uuid(uuid)
+    )
 
 
 def _vgpu(root: str, target: str) -> str:
-    is_mdev = checked.is_uuid(target)
+    is_mdev = argument_checks.is_uuid(target)
     place = _mdev(root, target) if is_mdev else _function(root, target)
     return os.path.join(place, "nvidia")
 
 
 def _function(root: str, address: str) -> str:
-    return os.path.join(root, "sys/bus/pci/devices", checked.address(address))
+    return os.path.join(
+        root, "sys/bus/pci/devices", argument_checks.address(address)
+    )

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from nova_accel import errors
-from nova_accel.host.execute import functions, privileged
+from nova_accel.host.execute import privileged, reset_checks
 from nova_accel.host.fpga import dfl, xrt
-from nova_accel.host.nvml import nvml
+from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import fs
 from nova_accel.model import actions, names
 
@@ -36,7 +36,7 @@ GpuAction = (
 )
 CardAction = actions.ProgramRegion | actions.SetPort | actions.SetServices
 FunctionAction = actions.BindDriver | actions.ResetFunction | actions.RunScrub
-ReadGpus = Callable[[], Mapping[str, nvml.GpuFacts]]
+ReadGpus = Callable[[], Mapping[str, gpu_reader.GpuFacts]]
 
 
 class Readback:
@@ -87,7 +87,7 @@ class Readback:
         """
         function = action.function
         if not isinstance(action, actions.BindDriver):
-            return is_new and functions.answers(self._root, function)
+            return is_new and reset_checks.answers(self._root, function)
         override = self._function(function, "driver_override")
         return self.driver(function) == action.driver and (
             bool(action.driver) or override in _NO_OVERRIDE
@@ -145,7 +145,7 @@ class Readback:
         """Return whether a QAT device is up."""
         return self._function(function, "qat/state") == "up"
 
-    def gpu(self, address: str) -> nvml.GpuFacts | None:
+    def gpu(self, address: str) -> gpu_reader.GpuFacts | None:
         """Return what NVML says of a GPU, None for nothing."""
         return self._read_gpus().get(address)
 

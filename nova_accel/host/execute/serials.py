@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from nova_accel import errors
 from nova_accel.host.execute import privileged
 from nova_accel.host.state import notes
-from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.host.sysfs import fs, host_reader
 
 LOG = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ def read_numbers(root: str, address: str) -> Numbers:
     The PCI serial number is beyond what users may read of configuration
     space, so Nova's privileged daemon reads it.
     """
-    host = sysfs.HostReader(source=fs.Disk(root))
+    host = host_reader.HostReader(source=fs.Disk(root))
     try:
         pf = host.target(address, "physfn")
     except (errors.UnreadableError, errors.MalformedError):
@@ -197,7 +197,7 @@ def read_numbers(root: str, address: str) -> Numbers:
     }
 
 
-def _vf_index(host: sysfs.HostReader, pf: str, address: str) -> str:
+def _vf_index(host: host_reader.HostReader, pf: str, address: str) -> str:
     """Return a VF's number on its NVMe controller, empty for other VFs."""
     try:
         if not host.attribute(address, "class").startswith(_NVME_CLASS):
@@ -211,7 +211,9 @@ def _vf_index(host: sysfs.HostReader, pf: str, address: str) -> str:
     return ""
 
 
-def _read_own(host: sysfs.HostReader, root: str, address: str) -> Numbers:
+def _read_own(
+    host: host_reader.HostReader, root: str, address: str
+) -> Numbers:
     number, dsn = privileged.read_serial(root, address)
     if number:
         LOG.debug("No PCI serial number of %s: errno %s", address, number)
@@ -219,7 +221,7 @@ def _read_own(host: sysfs.HostReader, root: str, address: str) -> Numbers:
     return {kind: text for kind, text in found.items() if text}
 
 
-def _read_nvme(host: sysfs.HostReader, address: str) -> str:
+def _read_nvme(host: host_reader.HostReader, address: str) -> str:
     try:
         for name in host.names(address, "nvme"):
             return host.attribute(address, f"nvme/{name}/serial").strip()

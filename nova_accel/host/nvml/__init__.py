@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's management library; ``nvml_calls`` alone imports it."""
+"""NVIDIA's management library; ``nvml_library`` alone imports it."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from nova_accel import errors
-from nova_accel.host.state import directories, whole_file
+from nova_accel.host.state import atomic_write, directories
 from nova_accel.model import strict_json
 
 _SUFFIX = ".json"
@@ -71,7 +71,7 @@ class Notes(Generic[N]):
 
         :raises OSError: it can't be written.
         """
-        whole_file.replace(
+        atomic_write.replace(
             os.path.join(self.place, name_of(note.address)),
             json.dumps(dataclasses.asdict(note), indent=2).encode(),
             _FILE_MODE,
@@ -95,7 +95,7 @@ class Notes(Generic[N]):
                         os.unlink(name, dir_fd=place)
                         is_found = True
             if is_found:
-                whole_file.sync(place)
+                atomic_write.sync(place)
         return is_found
 
     @contextlib.contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from nova_accel import errors
-from nova_accel.host.sysfs.records import Directory, Image, Link, Record
+from nova_accel.host.sysfs.recorded_files import Directory, Image, Link, Record
 
 __all__ = [
     "LIMIT",

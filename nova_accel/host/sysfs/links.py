@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Collection
 
 from nova_accel import errors, model
-from nova_accel.geometry import locality
-from nova_accel.host.sysfs import sysfs
+from nova_accel.geometry import topology
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import pci
 
 # Documentation/ABI/testing: sysfs-bus-pci.
@@ -20,8 +20,8 @@ _NVIDIA = "10de"
 
 
 def read(
-    reader: sysfs.HostReader, devices: Collection[model.Device]
-) -> locality.Places:
+    reader: host_reader.HostReader, devices: Collection[model.Device]
+) -> topology.Places:
     """Return where devices stand; what can't be read is unknown there.
 
     :param reader: what has read the host.
@@ -29,7 +29,7 @@ def read(
     """
     cards = sorted(filter(pci.is_address, {_card(one) for one in devices}))
     ports = {card: _port(reader, card) for card in cards}
-    return locality.Places(
+    return topology.Places(
         ports={card: port for card, port in ports.items() if port},
         links=_links(reader, devices),
     )
@@ -39,7 +39,7 @@ def _card(device: model.Device) -> str:
     return device.parent or device.address
 
 
-def _port(reader: sysfs.HostReader, card: str) -> str:
+def _port(reader: host_reader.HostReader, card: str) -> str:
     """Return a card's root port, of a VF that of its PF; empty if unknown.
 
     A VF may have another device number than its PF, so that on the root
@@ -48,7 +48,7 @@ def _port(reader: sysfs.HostReader, card: str) -> str:
     try:
         function = reader.function(card)
         physical = str(function.physfn or card) if function else card
-        return locality.parse_port(
+        return topology.parse_port(
             reader.files.resolve(f"{_FUNCTIONS}/{physical}")
         )
     except errors.UnreadableError:
@@ -56,27 +56,27 @@ def _port(reader: sysfs.HostReader, card: str) -> str:
 
 
 def _links(
-    reader: sysfs.HostReader, devices: Collection[model.Device]
-) -> dict[str, locality.Links | None]:
+    reader: host_reader.HostReader, devices: Collection[model.Device]
+) -> dict[str, topology.Links | None]:
     """Return the NVLinks of NVIDIA's cards; None where nobody tells them.
 
     Nobody does of a card that a guest has whole.
     """
-    found: dict[str, locality.Links | None] = {
+    found: dict[str, topology.Links | None] = {
         device.address: None
         for device in devices
         if device.vendor_id == _NVIDIA and pci.is_address(device.address)
     }
     gpus = _gpus(reader) if reader.gpus else frozenset()
     for address, facts in reader.gpus.items():
-        known = locality.Links() if facts.is_mig else facts.links
+        known = topology.Links() if facts.is_mig else facts.links
         found[address] = known and dataclasses.replace(
             known, peers=known.peers & gpus
         )
     return found
 
 
-def _gpus(reader: sysfs.HostReader) -> frozenset[str]:
+def _gpus(reader: host_reader.HostReader) -> frozenset[str]:
     """Return the addresses of the GPUs that can have a peer.
 
     They are this host's: in a virtual machine NVML tells addresses of the

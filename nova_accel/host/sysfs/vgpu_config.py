@@ -17,17 +17,17 @@ import functools
 from collections.abc import Mapping
 
 from nova_accel import errors, model
-from nova_accel.catalog import vgpu_table
+from nova_accel.catalog import vgpu_xml
 from nova_accel.host.sysfs import fs
 
-_NOTHING = vgpu_table.Table()
+_NOTHING = vgpu_xml.Table()
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 _MEND = "install the host driver anew"
 
 
 def read(
     files: fs.Files, told: Mapping[str, str]
-) -> tuple[vgpu_table.Table, tuple[model.Problem, ...]]:
+) -> tuple[vgpu_xml.Table, tuple[model.Problem, ...]]:
     """Return the host's table, and why it is not used if it can't be.
 
     An empty one where there is none, which is no problem.
@@ -56,8 +56,8 @@ def read(
 
 # A look at a host reads the file, only other words are parsed.
 @functools.lru_cache(maxsize=2)
-def _parsed(text: str) -> vgpu_table.Table:
-    return vgpu_table.parse(text)
+def _parsed(text: str) -> vgpu_xml.Table:
+    return vgpu_xml.parse(text)
 
 
 def _problem(reason: str) -> model.Problem:

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from nova_accel.host.fpga import xrt
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import names, pci
-from nova_accel.vendors.common import group
+from nova_accel.vendors.common import iommu_group
 
 VENDOR = "10ee"
 # Boards by product id of the management function, and the product ids of
@@ -82,7 +82,7 @@ class Card:
     @property
     def driver(self) -> str | None:
         """Return the management function's driver."""
-        return self.manager.driver if self.manager else group.UNKNOWN
+        return self.manager.driver if self.manager else iommu_group.UNKNOWN
 
     @property
     def numa_node(self) -> int | None:
@@ -120,7 +120,7 @@ class Card:
         return names.identity_traits(self.vendor, self.product, self.numa_node)
 
 
-def find(host: sysfs.HostReader) -> Iterator[Card]:
+def find(host: host_reader.HostReader) -> Iterator[Card]:
     """Yield the cards, one for each management function's place.
 
     :raises UnreadableError: the PCI bus can't be listed.
@@ -134,7 +134,7 @@ def find(host: sysfs.HostReader) -> Iterator[Card]:
             yield _card(hidden[0], None, users[0], functions, unread)
 
 
-def orphans(host: sysfs.HostReader) -> Iterator[pci.PciFunction]:
+def orphans(host: host_reader.HostReader) -> Iterator[pci.PciFunction]:
     """Yield the user functions in whose place nothing manages a card.
 
     :raises UnreadableError: the PCI bus can't be listed.
@@ -146,7 +146,7 @@ def orphans(host: sysfs.HostReader) -> Iterator[pci.PciFunction]:
 
 
 def _places(
-    host: sysfs.HostReader,
+    host: host_reader.HostReader,
 ) -> Iterator[tuple[Sequence[pci.PciFunction], Sequence[pci.PciAddress]]]:
     """Yield the functions that stand together, and those unreadable."""
     found: dict[object, list[pci.PciFunction]] = collections.defaultdict(list)

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
 from nova_accel.config import policy
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import names, pci
-from nova_accel.vendors.common import group
+from nova_accel.vendors.common import iommu_group
 
 _VIRTFN = re.compile(r"virtfn(\d+)")
 _MIB = 1 << 20
@@ -74,7 +74,7 @@ class Card:
 
 
 def wanted(
-    host: sysfs.HostReader,
+    host: host_reader.HostReader,
     rules: policy.Policy,
     is_ours: Callable[[pci.PciFunction], bool],
 ) -> Iterator[tuple[pci.PciFunction, policy.Rule]]:
@@ -103,7 +103,7 @@ def none_to_enable(rule: policy.Rule) -> str:
 
 
 def orphans(
-    host: sysfs.HostReader, is_ours: Callable[[pci.PciFunction], bool]
+    host: host_reader.HostReader, is_ours: Callable[[pci.PciFunction], bool]
 ) -> Iterator[model.Problem]:
     """Yield the VFs whose PF is not on the bus.
 
@@ -123,7 +123,7 @@ def orphans(
 
 
 def numbers(
-    function: pci.PciFunction, host: sysfs.HostReader
+    function: pci.PciFunction, host: host_reader.HostReader
 ) -> dict[pci.PciAddress, int]:
     """Return the VFs' numbers, from 0, by address.
 
@@ -132,7 +132,7 @@ def numbers(
     """
     address = str(function.address)
     found = {}
-    for name in group.entries(host, address):
+    for name in iommu_group.entries(host, address):
         match = _VIRTFN.fullmatch(name)
         if match is None:
             continue
@@ -146,7 +146,7 @@ def numbers(
 
 
 def describe(
-    card: Card, host: sysfs.HostReader, rules: policy.Policy
+    card: Card, host: host_reader.HostReader, rules: policy.Policy
 ) -> Iterator[model.Device | model.Problem]:
     """Yield the card as one device, and what is wrong with its VFs."""
     function = card.function
@@ -168,7 +168,7 @@ def describe(
 
 
 def _probed_again(
-    card: Card, host: sysfs.HostReader
+    card: Card, host: host_reader.HostReader
 ) -> Iterator[model.Problem]:
     """Yield that VFs will be the host's once a guest has had them.
 
@@ -191,7 +191,7 @@ def _probed_again(
 
 
 def _sorted_out(
-    card: Card, host: sysfs.HostReader, rules: policy.Policy
+    card: Card, host: host_reader.HostReader, rules: policy.Policy
 ) -> tuple[tuple[pci.PciFunction, ...], Mapping[str, list[pci.PciAddress]]]:
     """Return the VFs that can be offered, and the others by reason."""
     usable: list[pci.PciFunction] = []
@@ -226,7 +226,7 @@ def _is_off(function: pci.PciFunction, rules: policy.Policy) -> bool:
 
 
 def _objection(
-    function: pci.PciFunction, card: Card, host: sysfs.HostReader
+    function: pci.PciFunction, card: Card, host: host_reader.HostReader
 ) -> str:
     """Return why a VF can't be given to a guest, empty if it can."""
     free = function.driver is None or function.is_vfio_bound
@@ -237,9 +237,9 @@ def _objection(
         )
     if function.boot_vga:
         return "the host shows its console on it"
-    return group.objection(
+    return iommu_group.objection(
         function, (function.address,), host, _MEND
-    ) or group.reset_objection(function, host)
+    ) or iommu_group.reset_objection(function, host)
 
 
 def _refusal(
@@ -291,7 +291,7 @@ def _device(card: Card, usable: tuple[pci.PciFunction, ...]) -> model.Device:
                 by_size.items(), key=lambda item: item[0] or 0
             )
         ),
-        is_managed=not group.keeps_driver(usable),
+        is_managed=not iommu_group.keeps_driver(usable),
         fault=card.fault,
         traits=card.traits
         | {names.custom("ACCELERATOR", "VFS", shares)}

@@ -8,13 +8,13 @@ takes away the VFs that are there.
 from collections.abc import Collection
 
 from nova_accel.config import policy
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, pci
 
 
 def used(
     function: pci.PciFunction,
-    host: sysfs.HostReader,
+    host: host_reader.HostReader,
     probed: Collection[str] = (),
 ) -> str:
     """Return the first VF that may be in use, empty if none is.
@@ -37,7 +37,7 @@ def used(
 def change(
     function: pci.PciFunction,
     rule: policy.Rule,
-    host: sysfs.HostReader,
+    host: host_reader.HostReader,
     probed: Collection[str] = (),
 ) -> tuple[actions.SetVfCount, ...]:
     """Return what gives a PF the VFs that its rule asks for, if it can.
@@ -65,7 +65,7 @@ def change(
 def unmet(
     function: pci.PciFunction,
     asked: int,
-    host: sysfs.HostReader,
+    host: host_reader.HostReader,
     probed: Collection[str] = (),
 ) -> str:
     """Return why there aren't as many VFs as a rule asks for."""
@@ -82,7 +82,7 @@ def unmet(
 
 def when(
     function: pci.PciFunction,
-    host: sysfs.HostReader,
+    host: host_reader.HostReader,
     probed: Collection[str] = (),
 ) -> str:
     """Return when VFs can be taken away, in words."""

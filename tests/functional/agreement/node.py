@@ -16,11 +16,11 @@ from pathlib import Path
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import discovery, plugin, snapshot, survey
-from nova_accel.host.execute import execute
-from nova_accel.host.nvml import nvml
-from nova_accel.host.sysfs import fs, sysfs
-from nova_accel.inventory import inventory
+from nova_accel.discovery import change_detection, plugin, scan, snapshot
+from nova_accel.host.execute import action_executor
+from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.sysfs import fs, host_reader
+from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names, providers
 from tests.lab import fakehost
 from virt_hooks.spawn import lifecycle
@@ -35,21 +35,21 @@ class Facts:
     def __init__(self, kernel: fakehost.Controller) -> None:
         self._kernel = kernel
         self._key: object = None
-        self._facts = nvml.Gpus({})
+        self._facts = gpu_reader.Gpus({})
 
-    def read(self) -> nvml.Gpus:
+    def read(self) -> gpu_reader.Gpus:
         """Return what nvml.read_gpus() would."""
         key = {
             address: (card["mig"], card["mixed"], card["instances"])
             for address, card in self._kernel.gpus().items()
         }
         if key != self._key:
-            self._key, self._facts = key, nvml.read_gpus()
+            self._key, self._facts = key, gpu_reader.read_gpus()
         return self._facts
 
     def check(self) -> None:
         """Compare with a new look."""
-        assert self.read() == nvml.read_gpus()
+        assert self.read() == gpu_reader.read_gpus()
         assert not self._facts.problems
 
 
@@ -73,9 +73,11 @@ class Node:
         self.life = lifecycle.Lifecycle(
             self._drivers,
             rules,
-            execute.Executor(str(kernel.root), read_gpus=self.facts.read),
+            action_executor.Executor(
+                str(kernel.root), read_gpus=self.facts.read
+            ),
             snapshot.Snapshot(
-                survey.Survey(
+                change_detection.Survey(
                     fs.Disk(kernel.root),
                     self._drivers,
                     rules,
@@ -108,12 +110,14 @@ class Node:
     def read_anew(self) -> model.HostState:
         """Return what a service that starts now would see."""
         self.use_nvml()
-        reader = sysfs.HostReader(self.kernel.root, gpus=nvml.read_gpus())
-        return discovery.read(reader, self._drivers, self._rules)
+        reader = host_reader.HostReader(
+            self.kernel.root, gpus=gpu_reader.read_gpus()
+        )
+        return scan.read(reader, self._drivers, self._rules)
 
     def tree(self) -> providers.ProviderTree:
         """Return the tree that the library wants."""
-        found = self.life.tree(inventory.OWNER_TRAITS)
+        found = self.life.tree(tree_builder.OWNER_TRAITS)
         assert found is not None
         return found
 

@@ -7,7 +7,7 @@ import collections
 from collections.abc import Iterator, Sequence
 
 from nova_accel import model
-from nova_accel.host.state import published
+from nova_accel.host.state import claims_file
 from nova_accel.model import providers
 from tests.functional.fakehost import crash_outside, crash_technologies
 
@@ -22,7 +22,7 @@ class Judge:
         self,
         outside: crash_outside.Outside,
         technology: crash_technologies.Technology,
-        book: published.Published,
+        book: claims_file.Published,
     ) -> None:
         self._outside = outside
         self._technology = technology

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nova-compute in small: production's accelerators, Nova's order of steps.
 
-What is built is what the driver builds (virt_hooks.spawn.node). Before each
+What is built is what the driver builds (virt_hooks.spawn.setup). Before each
 write into the kernel, each change of the book and each word to Nova or
 libvirt the service tells that it is about to take this step, and dies
 there if it is told to.
@@ -17,11 +17,11 @@ from oslo_config import cfg
 
 from nova_accel import model
 from nova_accel.config import conf
-from nova_accel.inventory import inventory
+from nova_accel.inventory import tree_builder
 from tests import mortal
 from tests.functional.fakehost import crash_outside, crash_technologies
 from tests.simulated import ROOT
-from virt_hooks.spawn import node
+from virt_hooks.spawn import setup
 
 Record = crash_outside.Record
 
@@ -47,7 +47,7 @@ class Service:
             ("device_spec", technology.device_spec(place)),
         ):
             options.set_override(name, value, "nova_accel")
-        self.life = node.read_node(options, lambda: None)
+        self.life = setup.read_node(options, lambda: None)
         self.tell_steps = functools.partial(link.tell_steps, self.life)
 
     def start(self) -> None:
@@ -165,7 +165,7 @@ class Service:
 
     def show(self, stage: str) -> None:
         """Have everybody's books compared."""
-        tree = self.life.tree(inventory.OWNER_TRAITS)
+        tree = self.life.tree(tree_builder.OWNER_TRAITS)
         assert tree is not None
         self.ask(
             *("judge", stage, self.life.claims()),

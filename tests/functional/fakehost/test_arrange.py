@@ -10,10 +10,10 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import plugin, snapshot, survey
-from nova_accel.host.execute import execute, privileged
-from nova_accel.host.nvml import nvml as facts
-from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.discovery import change_detection, plugin, snapshot
+from nova_accel.host.execute import action_executor, privileged
+from nova_accel.host.nvml import gpu_reader as facts
+from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import providers
 from tests import strategies
 from tests.lab import fakehost
@@ -67,11 +67,13 @@ def life(host: fakehost.Controller) -> lifecycle.Lifecycle:
     found = lifecycle.Lifecycle(
         drivers,
         RULES,
-        execute.Executor(root, read_gpus=facts.read_gpus),
+        action_executor.Executor(root, read_gpus=facts.read_gpus),
         snapshot.Snapshot(
-            survey.Survey(fs.Disk(root), drivers, RULES, facts.read_gpus)
+            change_detection.Survey(
+                fs.Disk(root), drivers, RULES, facts.read_gpus
+            )
         ),
-        lambda: sysfs.HostReader(root, gpus=facts.read_gpus()),
+        lambda: host_reader.HostReader(root, gpus=facts.read_gpus()),
     )
     found.adopt(providers.ProviderRoot(name="host", uuid=strategies.ROOT.uuid))
     found.host.refresh()

@@ -22,7 +22,7 @@ import pytest
 
 from nova_accel import model
 from nova_accel.host.execute import privileged
-from nova_accel.host.state import published
+from nova_accel.host.state import claims_file
 from tests import mortal
 from tests.functional.fakehost import (
     crash_judge,
@@ -89,7 +89,7 @@ class Trial:
         self.judge = crash_judge.Judge(
             self.outside,
             technology,
-            published.Published(str(place / "state")),
+            claims_file.Published(str(place / "state")),
         )
         self._rounds = 0
         self._slots: list[model.Slot] = []

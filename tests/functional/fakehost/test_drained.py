@@ -11,7 +11,7 @@ import pytest
 from nova_accel import errors, model
 from nova_accel.config import policy
 from nova_accel.host.state import drains
-from nova_accel.inventory import faults
+from nova_accel.inventory import conditions
 from nova_accel.model import names
 from tests import simulated_fpga as site
 from tests.lab.fakehost import Controller
@@ -86,7 +86,7 @@ def test_a_drained_region_leaves_the_others(
 ) -> None:
     life = site.started(host.root, state_dir=tmp_path)
     wanted = site.bitstream(tmp_path, site.B)
-    address = faults.address_of(life.host.state, site.SPLIT_VFS[1])
+    address = conditions.address_of(life.host.state, site.SPLIT_VFS[1])
     assert address == names.region_address(site.SPLIT, 1)
     drains.Drains(str(tmp_path)).put(address, "x")
     with pytest.raises(errors.ClaimError, match="takes no new server"):
@@ -100,4 +100,4 @@ def test_each_function_of_a_card_is_the_card(gpus: Controller) -> None:
     for device in state.devices:
         for name in (*device.slots, *device.members, device.address):
             if ":" in name and not device.parent:
-                assert faults.address_of(state, name) == device.address
+                assert conditions.address_of(state, name) == device.address

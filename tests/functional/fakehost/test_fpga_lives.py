@@ -11,16 +11,16 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.config import policy
-from nova_accel.discovery import plugin, snapshot, survey
+from nova_accel.discovery import change_detection, plugin, snapshot
 from nova_accel.host.execute import privileged
-from nova_accel.host.state import quarantine
-from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.host.state import faults
+from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import names
 from tests import simulated_fpga as site
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
 from tests.simulated import ROOT
-from virt_hooks.spawn import lifecycle, programming
+from virt_hooks.spawn import lifecycle, region_programs
 
 pytestmark = pytest.mark.fakehost
 
@@ -47,15 +47,17 @@ def start(
 
     def started() -> lifecycle.Lifecycle:
         root, drivers = kernel.root, plugin.load()
-        faulted = quarantine.Quarantine(str(tmp_path / "state"))
-        look = survey.Survey(fs.Disk(root), drivers, BLANKING, dict, faulted)
+        faulted = faults.Quarantine(str(tmp_path / "state"))
+        look = change_detection.Survey(
+            fs.Disk(root), drivers, BLANKING, dict, faulted
+        )
         life = lifecycle.Lifecycle(
             drivers,
             BLANKING,
             site.executor(root),
             snapshot.Snapshot(look),
-            lambda: sysfs.HostReader(root),
-            programming.Programming(faulted, lambda _: blank),
+            lambda: host_reader.HostReader(root),
+            region_programs.Programming(faulted, lambda _: blank),
         )
         life.adopt(ROOT)
         life.host.refresh()
@@ -130,12 +132,12 @@ def test_who_never_got_a_region_does_not_make_it_clean(
     slot = ensure(start(), ONE, site.PAC, site.bitstream(tmp_path, site.A))
     life = start()
     release(life, TWO, slot)
-    notes = quarantine.Quarantine(str(tmp_path / "state")).unreleased()
+    notes = faults.Quarantine(str(tmp_path / "state")).unreleased()
     assert [*notes] == [slot.identifier]
     before = len(kernel.programmings())
     life.tidy(site.using())
     assert len(kernel.programmings()) == before + 1
-    assert not quarantine.Quarantine(str(tmp_path / "state")).unreleased()
+    assert not faults.Quarantine(str(tmp_path / "state")).unreleased()
 
 
 def test_another_build_of_a_function_is_loaded(
@@ -182,6 +184,6 @@ def test_a_card_that_came_back_is_set_aside_until_it_is_healed(
     kernel.heal()
     kernel.plug()
     assert region(life).fault
-    assert quarantine.Quarantine(str(tmp_path / "state")).heal([REGION])
+    assert faults.Quarantine(str(tmp_path / "state")).heal([REGION])
     assert not region(life).fault
     ensure(life, TWO, site.PAC, site.bitstream(tmp_path, site.B))

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from tests.functional.fakehost.cards import (
     A40,
     A40_VFS,
@@ -24,7 +24,7 @@ TYPES = "/sys/class/mdev_bus/mtty/mdev_supported_types"
 
 
 def offers(host: Controller) -> dict[str, dict[str, int | None]]:
-    reader = sysfs.HostReader(host.root)
+    reader = host_reader.HostReader(host.root)
     return {
         parent.name: {kind.type_id: kind.available for kind in parent.types}
         for parent in reader.mdev_parents()
@@ -34,7 +34,7 @@ def offers(host: Controller) -> dict[str, dict[str, int | None]]:
 def test_functions_and_parents_are_those_of_the_kernel(
     host: Controller,
 ) -> None:
-    reader = sysfs.HostReader(host.root)
+    reader = host_reader.HostReader(host.root)
     assert {str(f.address) for f in reader.functions()} == set(
         host.functions()
     )
@@ -59,7 +59,7 @@ def test_offers_follow_creates_and_removes(host: Controller) -> None:
     during = offers(host)[T4]
     assert during["nvidia-232"] == 3
     assert during["nvidia-230"] == 0
-    (mdev,) = sysfs.HostReader(host.root).mdevs()
+    (mdev,) = host_reader.HostReader(host.root).mdevs()
     assert (mdev.uuid, mdev.parent, mdev.type_id) == (
         uuid,
         T4,
@@ -75,7 +75,7 @@ def test_an_unreadable_type_is_a_problem_and_others_go_on(
 ) -> None:
     before = offers(host)
     host.fail(f"{TYPES}/mtty-1/available_instances", "EIO", on=on)
-    reader = sysfs.HostReader(host.root)
+    reader = host_reader.HostReader(host.root)
     seen = {p.name: p for p in reader.mdev_parents()}
     assert seen.keys() == before.keys()
     assert any("mtty-1" in p.where for p in reader.problems())

@@ -9,15 +9,15 @@ from nova import context as nova_context
 
 from tests import bitstream_files as files
 from tests.functional.images import glances
-from virt_hooks.instance import nova_images
+from virt_hooks.instance import bitstream_images
 
 CONTENT = files.gbs(payload=bytes(range(256)) * 800)
 MISSING = "00000000-0000-4000-8000-000000000000"
-OURS = "virt_hooks.instance.nova_images"
+OURS = "virt_hooks.instance.bitstream_images"
 
 # What sets options of Nova's, and what makes Images on one directory.
 Set = Callable[..., None]
-Make = Callable[..., nova_images.Images]
+Make = Callable[..., bitstream_images.Images]
 
 
 def user(project: str = files.OWNER) -> nova_context.RequestContext:

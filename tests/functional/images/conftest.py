@@ -14,7 +14,7 @@ from nova_accel.config import conf
 from tests import bitstream_files as files
 from tests.functional.images import glances
 from tests.functional.images.asking import Make, Set
-from virt_hooks.instance import nova_images
+from virt_hooks.instance import bitstream_images
 
 CONF = nova.conf.CONF
 
@@ -78,12 +78,12 @@ def glance(
 def make(tmp_path: Path) -> Make:
     """Return what makes Images on one directory, as a restart does."""
 
-    def images(**changed: Any) -> nova_images.Images:
+    def images(**changed: Any) -> bitstream_images.Images:
         given = conf.BitstreamSettings(
             owners=frozenset({files.OWNER}),
             state_dir=str(tmp_path / "accel"),
             limit=files.MIB,
         )
-        return nova_images.Images(dataclasses.replace(given, **changed))
+        return bitstream_images.Images(dataclasses.replace(given, **changed))
 
     return images

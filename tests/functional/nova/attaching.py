@@ -8,16 +8,16 @@ from typing import Any
 
 from nova import context, objects
 
-from nova_accel.cli import cli
-from nova_accel.model import attached
-from placement_sync.client import nova_bus
+from nova_accel.cli import commands
+from nova_accel.model import attachment
+from placement_sync.client import compute_rpc
 from tests.functional.nova import (
     operations,
     technologies,
     test_fpga,
     test_vfio,
 )
-from virt_hooks.instance import wanted
+from virt_hooks.instance import instance_request
 
 # What fits once more on a host of a technology, by that one's name.
 _MORE = {
@@ -45,14 +45,14 @@ class AttachingTestBase(operations.OperationsTestBase):
 
     def ask(self, server: Any, method: str, **words: Any) -> Any:
         """Return what nova-compute answers on the bus."""
-        found = nova_bus.Bus(())
+        found = compute_rpc.Bus(())
         host = self.host_of(server)
         return found.ask(host, method, False, server=server["id"], **words)
 
     def attach(self, server: Any, profile: str) -> Any:
-        return self.ask(server, "attach", **self.attachment(profile))
+        return self.ask(server, "attach", **self.attach_arguments(profile))
 
-    def attachment(self, profile: str) -> dict[str, str]:
+    def attach_arguments(self, profile: str) -> dict[str, str]:
         """Return what is asked for: a region is to hold something, too."""
         is_region = profile == test_fpga.ANY
         image = self.image_of(test_fpga.BLUE) if is_region else ""
@@ -63,7 +63,7 @@ class AttachingTestBase(operations.OperationsTestBase):
 
     def refused(self, server: Any, method: str, **words: Any) -> str:
         """Return why nova-compute refuses."""
-        with self.assertRaises(nova_bus.RefusedError) as caught:
+        with self.assertRaises(compute_rpc.RefusedError) as caught:
             self.ask(server, method, **words)
         return str(caught.exception)
 
@@ -75,8 +75,8 @@ class AttachingTestBase(operations.OperationsTestBase):
             for each in told["accelerators"]
         ]
 
-    def attachments(self, server: Any) -> tuple[attached.Attachment, ...]:
-        return wanted.attachments_of(self.instance(server))
+    def attachments(self, server: Any) -> tuple[attachment.Attachment, ...]:
+        return instance_request.attachments_of(self.instance(server))
 
     def instance(self, server: Any) -> Any:
         return objects.Instance.get_by_uuid(
@@ -102,7 +102,7 @@ class AttachingTestBase(operations.OperationsTestBase):
                 for c in self.computes[host].driver._accel.claims()
             ),
             mdevs,
-            sorted(k for k in instance.system_metadata if attached.KEY in k),
+            sorted(k for k in instance.system_metadata if attachment.KEY in k),
             instance.task_state,
             sorted(self.mdevs_of(server, host)),
             sorted(self.functions_of(server, host)),
@@ -126,7 +126,7 @@ class AttachingTestBase(operations.OperationsTestBase):
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            found = cli.main(["server", *words])
+            found = commands.main(["server", *words])
         self.assertEqual(status, found, out.getvalue() + err.getvalue())
         return err.getvalue() if status else out.getvalue()
 

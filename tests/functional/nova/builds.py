@@ -29,9 +29,7 @@ class Builds(base.AccelTestBase):
         self.rescheduled: list[str] = []
         self.booked: dict[str, dict[str, Any]] = {}
 
-    def be_ready(
-        self, extra_specs: dict[str, str], *cards: Any
-    ) -> None:
+    def be_ready(self, extra_specs: dict[str, str], *cards: Any) -> None:
         """Start a host, and make the flavor of its servers."""
         self.start_host(*cards)
         self.stand_in()
@@ -58,8 +56,8 @@ class Builds(base.AccelTestBase):
             fixtures.MockPatchObject(
                 self.manager.compute_task_api,
                 "build_instances",
-                lambda _context, instances, *_, **__: (
-                    self.rescheduled.extend(i.uuid for i in instances)
+                lambda _context, instances, *_, **__: self.rescheduled.extend(
+                    i.uuid for i in instances
                 ),
             )
         )

@@ -34,9 +34,7 @@ class World(mortal.World):
 
     @property
     def _domains(self) -> dict[str, Any]:
-        found: dict[str, Any] = (
-            self.compute.driver._host.get_connection()._vms
-        )
+        found: dict[str, Any] = self.compute.driver._host.get_connection()._vms
         return found
 
     def leave(self) -> None:

@@ -21,9 +21,9 @@ _PACKAGES = (nova_accel, placement_sync, virt_hooks)
 # failures: both call nothing unguarded.
 GUARDS = frozenset(
     {
-        "virt_hooks.operations.nova_bypass.accelerators_only",
-        "virt_hooks.operations.nova_bypass.has_accelerators",
-        "virt_hooks.report.nova_report.logged",
+        "virt_hooks.operations.bypass.accelerators_only",
+        "virt_hooks.operations.bypass.has_accelerators",
+        "virt_hooks.report.reporter.logged",
     }
 )
 OVERRIDES = frozenset(

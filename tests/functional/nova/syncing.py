@@ -8,7 +8,7 @@ from keystoneauth1 import loading
 from nova_accel.config import conf
 from nova_accel.host.state import drains
 from nova_accel.model import providers
-from placement_sync.sync import sync
+from placement_sync.sync import sync_pass
 from tests.functional.nova import base, writers
 
 AUTH = "admin_token"
@@ -35,9 +35,9 @@ class SyncTestBase(base.AccelTestBase):
         """Return what runs the pass inside a nova-compute."""
         return self.computes[name].driver._reconciler
 
-    def pass_by(self, name: str = "host1") -> sync.Result:
+    def pass_by(self, name: str = "host1") -> sync_pass.Result:
         """Run one pass, as the thread of nova-compute does."""
-        result: sync.Result = self.reconciler(name).run()
+        result: sync_pass.Result = self.reconciler(name).run()
         return result
 
     def outside(self, name: str = "host1") -> writers.Outside:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nova_accel.model import attached
+from nova_accel.model import attachment
 from tests.functional.nova import attaching, technologies
 
 
@@ -30,7 +30,7 @@ class Life(attaching.AttachingTestBase):
         self.attach(server, self.profile())
         self.assert_agreement("attach", is_passed=True)
         (record,) = self.attachments(server)
-        self.assertIs(attached.State.HERE, record.state)
+        self.assertIs(attachment.State.HERE, record.state)
         held = self.handles(server)
         self.assertEqual(2, len(held))
         self.assertEqual(

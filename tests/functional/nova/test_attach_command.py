@@ -11,10 +11,10 @@ import pytest
 from nova import context, exception, rpc
 from nova.tests.functional.api import client
 
-from nova_accel.cli import cli
-from nova_accel.model import bus
+from nova_accel.cli import commands
+from nova_accel.model import rpc_names
 from placement_sync.cli import progress
-from placement_sync.client import nova_bus as client_bus
+from placement_sync.client import compute_rpc as client_bus
 from tests.functional.nova import (
     attaching,
     base,
@@ -23,7 +23,7 @@ from tests.functional.nova import (
     test_fpga,
 )
 from tests.unit import test_progress
-from virt_hooks.attach import nova_bus
+from virt_hooks.attach import attach_rpc
 
 PROFILE = "T4-4Q"
 FOUR = base.vgpu_group("_A", "4Q")
@@ -32,10 +32,12 @@ FOUR = base.vgpu_group("_A", "4Q")
 class Older:
     """The endpoint of version 1.0, which takes no deadline."""
 
-    target = oslo_messaging.Target(namespace=bus.NAMESPACE, version="1.0")
+    target = oslo_messaging.Target(
+        namespace=rpc_names.NAMESPACE, version="1.0"
+    )
 
     def show(self, context: Any, server: str) -> dict[str, Any]:
-        return {bus.TOLD: server}
+        return {rpc_names.TOLD: server}
 
 
 class Command(attaching.AttachingTestBase):
@@ -134,14 +136,14 @@ class Command(attaching.AttachingTestBase):
             mock.patch.object(progress, "DELAY_S", 0.0),
         ):
             words = ("--host", "host1")
-            cli.main(["server", "detach", server["id"], *words])
+            commands.main(["server", "detach", server["id"], *words])
         self.assertIn("gave attached-1 back", out.getvalue())
         self.assertIn("waiting for nova-compute on host1", err.getvalue())
         self.assertIn("device_detach_timeout", err.getvalue())
 
     def test_who_may_ask(self) -> None:
         server = self.start_one()
-        endpoint = nova_bus.Endpoint(self.computes["host1"].driver)
+        endpoint = attach_rpc.Endpoint(self.computes["host1"].driver)
         own = self.instance(server).project_id
         for project, reason in (
             (own, "Policy doesn't allow"),
@@ -153,14 +155,14 @@ class Command(attaching.AttachingTestBase):
                 endpoint.attach(user, server["id"], PROFILE),
                 endpoint.detach(user, server["id"], ""),
             ):
-                self.assertIn(reason, answer[bus.REFUSED])
+                self.assertIn(reason, answer[rpc_names.REFUSED])
         chief = context.RequestContext("ann", "films", roles=["admin"])
-        self.assertIn(bus.TOLD, endpoint.show(chief, server["id"]))
+        self.assertIn(rpc_names.TOLD, endpoint.show(chief, server["id"]))
         self.assert_agreement("refusals")
 
     def test_a_role_counts_in_its_own_project_only(self) -> None:
         server = self.start_one()
-        endpoint = nova_bus.Endpoint(self.computes["host1"].driver)
+        endpoint = attach_rpc.Endpoint(self.computes["host1"].driver)
         own = self.instance(server).project_id
         self.policy.set_rules(
             {
@@ -175,16 +177,16 @@ class Command(attaching.AttachingTestBase):
             endpoint.attach(other, server["id"], PROFILE),
             endpoint.detach(other, server["id"], ""),
         ):
-            self.assertIn("there is no such server", answer[bus.REFUSED])
+            self.assertIn("there is no such server", answer[rpc_names.REFUSED])
         artist = context.RequestContext("ann", own, roles=["artist"])
-        self.assertIn(bus.TOLD, endpoint.show(artist, server["id"]))
+        self.assertIn(rpc_names.TOLD, endpoint.show(artist, server["id"]))
         self.assert_agreement("refusals")
 
     def test_a_rule_may_name_the_owner(self) -> None:
         """It counts; what speaks of the host is not shown to an owner."""
         self.start_host(base.TWO_T4[0])
         server = self.boot(base.vgpu_group("_A", "16Q"))
-        endpoint = nova_bus.Endpoint(self.computes["host1"].driver)
+        endpoint = attach_rpc.Endpoint(self.computes["host1"].driver)
         instance = self.instance(server)
         own, owner = instance.project_id, instance.user_id
         owns = "user_id:%(user_id)s and project_id:%(project_id)s"
@@ -197,10 +199,10 @@ class Command(attaching.AttachingTestBase):
             overwrite=False,
         )
         other = context.RequestContext("joe", own, roles=["member"])
-        refused = endpoint.show(other, server["id"])[bus.REFUSED]
+        refused = endpoint.show(other, server["id"])[rpc_names.REFUSED]
         self.assertIn("Policy doesn't allow", refused)
         user = context.RequestContext(owner, own, roles=["member"])
-        answer = endpoint.show(user, server["id"])[bus.TOLD]
+        answer = endpoint.show(user, server["id"])[rpc_names.TOLD]
         (shown,) = answer["accelerators"]
         self.assertEqual("T4-16Q", shown["profile"])
         for field in (answer["host"], shown["device"], shown["handle"]):
@@ -209,7 +211,7 @@ class Command(attaching.AttachingTestBase):
         self.assertEqual(
             f"accelerators of server {server['id']}: no room on its host for"
             " T4-16Q now",
-            refused[bus.REFUSED],
+            refused[rpc_names.REFUSED],
         )
         for error, word in (
             (exception.ComputeHostNotFound(host="host1"), "could not answer"),
@@ -221,17 +223,17 @@ class Command(attaching.AttachingTestBase):
                 side_effect=error,
             ):
                 answer = endpoint.attach(user, server["id"], "T4-16Q")
-            self.assertIn(word, answer[bus.REFUSED])
-            self.assertNotIn("host1", answer[bus.REFUSED])
+            self.assertIn(word, answer[rpc_names.REFUSED])
+            self.assertNotIn("host1", answer[rpc_names.REFUSED])
         chief = context.RequestContext("ann", "films", roles=["admin"])
         refused = endpoint.attach(chief, server["id"], "T4-16Q")
-        self.assertIn(base.T4, refused[bus.REFUSED])
+        self.assertIn(base.T4, refused[rpc_names.REFUSED])
         self.assert_agreement("refusals")
 
     def test_a_late_request_is_not_carried_out(self) -> None:
         server = self.start_one()
         before = self.everything(server)
-        endpoint = nova_bus.Endpoint(self.computes["host1"].driver)
+        endpoint = attach_rpc.Endpoint(self.computes["host1"].driver)
         chief = context.get_admin_context()
         for deadline, reason in (
             ("2026-01-31T12:00:00+00:00", "until 2026-01-31T12:00:00+00:00"),
@@ -241,16 +243,16 @@ class Command(attaching.AttachingTestBase):
             answer = endpoint.attach(
                 chief, server["id"], PROFILE, deadline=deadline
             )
-            self.assertIn(reason, answer[bus.REFUSED])
+            self.assertIn(reason, answer[rpc_names.REFUSED])
             self.assertEqual(before, self.everything(server))
         later = "2999-01-31T12:00:00+01:00"
         answer = endpoint.attach(chief, server["id"], PROFILE, deadline=later)
-        self.assertIn(bus.TOLD, answer)
+        self.assertIn(rpc_names.TOLD, answer)
         # As callers of version 1.0 ask.
-        self.assertIn(bus.TOLD, endpoint.detach(chief, server["id"], ""))
+        self.assertIn(rpc_names.TOLD, endpoint.detach(chief, server["id"], ""))
 
     def test_a_nova_compute_of_before_is_asked_without_deadline(self) -> None:
-        target = oslo_messaging.Target(topic=bus.TOPIC, server="older")
+        target = oslo_messaging.Target(topic=rpc_names.TOPIC, server="older")
         server = rpc.get_server(target, [Older()])
         server.start()
         self.addCleanup(server.stop)
@@ -322,9 +324,7 @@ class Command(attaching.AttachingTestBase):
     @pytest.mark.long
     def test_a_region_and_what_it_is_to_hold(self) -> None:
         region = technologies.REGION
-        self.start_host(
-            *region.cards, base.TWO_T4[0], **dict(region.settings)
-        )
+        self.start_host(*region.cards, base.TWO_T4[0], **dict(region.settings))
         server = self.boot({}, name="painter")
         before = self.everything(server)
         good = self.image_of(test_fpga.BLUE)

@@ -7,7 +7,7 @@ import pytest
 from keystoneauth1 import exceptions
 from keystoneauth1.access import service_catalog
 
-from placement_sync.client import api, nova_bus
+from placement_sync.client import compute_rpc, rest
 from tests.functional.nova import attaching, base, technologies
 
 HOST = "http://cloud.example"
@@ -38,15 +38,15 @@ CATALOG = (service("image", "north", "south"), service("compute", "south"))
 
 def asker(
     *roles: str, is_administrator: bool = False, project: str = "films"
-) -> nova_bus.Asker:
-    identity = api.Identity(
+) -> compute_rpc.Asker:
+    identity = rest.Identity(
         token="a token",  # noqa: S106
         user="ann",
         project=project,
         roles=roles,
         catalog=CATALOG,
     )
-    return nova_bus.Asker(identity, is_administrator)
+    return compute_rpc.Asker(identity, is_administrator)
 
 
 class Context(attaching.AttachingTestBase):
@@ -54,7 +54,7 @@ class Context(attaching.AttachingTestBase):
 
     def test_the_old_catalogue_says_the_same(self) -> None:
         old = service_catalog.ServiceCatalogV2(
-            list(nova_bus.old_catalog(CATALOG))
+            list(compute_rpc.old_catalog(CATALOG))
         )
         new = service_catalog.ServiceCatalogV3(list(CATALOG))
         for kind in ("image", "compute"):
@@ -86,7 +86,7 @@ class Context(attaching.AttachingTestBase):
             return stock(context, uuid)
 
         driver.show_accelerators = show
-        bus = nova_bus.Bus(())
+        bus = compute_rpc.Bus(())
         words = {"server": server["id"]}
         own = self.instance(server).project_id
         for project, reason in (
@@ -94,7 +94,7 @@ class Context(attaching.AttachingTestBase):
             ("films", "no such server"),
         ):
             member = asker("member", project=project)
-            with pytest.raises(nova_bus.RefusedError, match=reason):
+            with pytest.raises(compute_rpc.RefusedError, match=reason):
                 bus.ask("host1", "show", False, member, **words)
         self.assertEqual([], seen)
         for one in (

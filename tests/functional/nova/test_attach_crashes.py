@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nova_accel.model import attached
+from nova_accel.model import attachment
 from tests.functional.nova import (
     attaching,
     mortals,
@@ -59,7 +59,7 @@ class Dying(attaching.AttachingTestBase):
     def is_attached(self) -> bool:
         """Return whether the server has it; what it has is whole."""
         states = [one.state for one in self.attachments(self.server)]
-        self.assertIn(states, ([], [attached.State.HERE]))
+        self.assertIn(states, ([], [attachment.State.HERE]))
         return bool(states)
 
     def interrupt(self, method: str, kill_at: int | None) -> list[str]:
@@ -69,7 +69,7 @@ class Dying(attaching.AttachingTestBase):
         """
         given = {"name": ""}
         if method == "attach_accelerator":
-            given = self.attachment(self.profile())
+            given = self.attach_arguments(self.profile())
         world = mortals.World(self.computes["host1"])
         world.kill_at = kill_at
 

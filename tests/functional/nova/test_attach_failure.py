@@ -20,8 +20,8 @@ from tests.functional.nova import (
     libvirtd,
     technologies,
 )
-from virt_hooks.guest import nova_plug
-from virt_hooks.report import nova_booking
+from virt_hooks.guest import plug
+from virt_hooks.report import server_allocations
 
 PROFILE = "T4-4Q"
 
@@ -116,7 +116,7 @@ class Attaching(FailingTestBase):
     @pytest.mark.long
     def test_it_is_not_there_when_read_back(self) -> None:
         self.refused_with(
-            mock.patch.object(nova_plug, "holds", lambda *_: False),
+            mock.patch.object(plug, "holds", lambda *_: False),
             "reading back fails",
             "does not show",
         )
@@ -124,7 +124,7 @@ class Attaching(FailingTestBase):
     def test_the_server_is_deleted_meanwhile(self) -> None:
         """The delete waits for the attachment, which gives up."""
         server = self.start_one()
-        stock = nova_plug.add
+        stock = plug.add
 
         # Here Nova's API waits until nova-compute has done it.
         deleting = threading.Thread(
@@ -140,7 +140,7 @@ class Attaching(FailingTestBase):
                 )
             )
 
-        with mock.patch.object(nova_plug, "add", add):
+        with mock.patch.object(plug, "add", add):
             reason = self.refused(server, "attach", profile=PROFILE)
         self.assertIn("Nova is at work with it", reason)
         deleting.join()
@@ -180,7 +180,7 @@ class Attaching(FailingTestBase):
         """Its slot is released once: the next server keeps its own."""
         server = self.start_one()
         before = self.slots(server)
-        stock = nova_booking.Booking.give_slots
+        stock = server_allocations.Booking.give_slots
         others: list[Any] = []
 
         def give(*arguments: Any) -> None:
@@ -189,7 +189,7 @@ class Attaching(FailingTestBase):
 
         with (
             self.losing(server),
-            mock.patch.object(nova_booking.Booking, "give_slots", give),
+            mock.patch.object(server_allocations.Booking, "give_slots", give),
         ):
             reason = self.refused(server, "attach", profile=PROFILE)
         self.assertIn("no reply", reason)

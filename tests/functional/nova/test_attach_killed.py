@@ -12,31 +12,31 @@ from unittest import mock
 
 import pytest
 
-from nova_accel.model import attached
+from nova_accel.model import attachment
 from tests.functional.nova import attaching, base, releases, technologies
-from virt_hooks.attach import nova_attach, nova_mend
-from virt_hooks.guest import nova_plug, nova_unplug
-from virt_hooks.report import nova_booking
+from virt_hooks.attach import attach_recovery, hot_attach
+from virt_hooks.guest import plug, unplug
+from virt_hooks.report import server_allocations
 from virt_hooks.spawn import lifecycle
 
 PROFILE = "T4-4Q"
 # What each step is, and whether the attachment is whole once it is done.
 COMING = (
-    (nova_attach.AttachingDriver, "_note", False),
-    (nova_booking.Booking, "allocate", False),
-    (nova_booking.Booking, "take_slot", False),
+    (hot_attach.AttachingDriver, "_note", False),
+    (server_allocations.Booking, "allocate", False),
+    (server_allocations.Booking, "take_slot", False),
     (lifecycle.Lifecycle, "ensure", False),
-    (nova_unplug, "plug", True),
-    (nova_plug, "add", True),
+    (unplug, "plug", True),
+    (plug, "add", True),
 )
 # And whether it is still there.
 GOING = (
-    (nova_attach.AttachingDriver, "_note", True),
-    (nova_plug, "release", False),
-    (nova_plug, "forget", False),
+    (hot_attach.AttachingDriver, "_note", True),
+    (plug, "release", False),
+    (plug, "forget", False),
     (lifecycle.Lifecycle, "release", False),
-    (nova_booking.Booking, "allocate", False),
-    (nova_booking.Booking, "give_slots", False),
+    (server_allocations.Booking, "allocate", False),
+    (server_allocations.Booking, "give_slots", False),
 )
 
 
@@ -56,19 +56,15 @@ class Killed(attaching.AttachingTestBase):
         def nothing(*_: Any) -> Any:
             return contextlib.nullcontext()
 
-        taking_away = nova_mend.MendingDriver._take_away
+        taking_away = attach_recovery.MendingDriver._take_away
         with (
             mock.patch.object(owner, name, end),
-            mock.patch.object(
-                nova_attach.AttachingDriver, "_undoing", nothing
-            ),
-            mock.patch.object(
-                nova_attach.AttachingDriver, "_staying", nothing
-            ),
-            mock.patch.object(nova_mend.MendingDriver, "_tell"),
+            mock.patch.object(hot_attach.AttachingDriver, "_undoing", nothing),
+            mock.patch.object(hot_attach.AttachingDriver, "_staying", nothing),
+            mock.patch.object(attach_recovery.MendingDriver, "_tell"),
         ):
             yield
-        assert nova_mend.MendingDriver._take_away is taking_away
+        assert attach_recovery.MendingDriver._take_away is taking_away
 
     def end_in(
         self, server: Any, step: Any, method: str, **words: str
@@ -91,7 +87,7 @@ class Killed(attaching.AttachingTestBase):
         for step in COMING:
             self.end_in(server, step, "attach", profile=PROFILE)
             states = [each.state for each in self.attachments(server)]
-            whole = [attached.State.HERE] if step[2] else []
+            whole = [attachment.State.HERE] if step[2] else []
             self.assertEqual(whole, states, step)
             if whole:
                 self.detach(server)

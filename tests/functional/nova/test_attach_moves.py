@@ -8,7 +8,7 @@ import pytest
 from nova import exception
 from nova.virt.libvirt import driver
 
-from nova_accel.model import attached
+from nova_accel.model import attachment
 from tests.functional.nova import (
     attaching,
     base,
@@ -22,7 +22,7 @@ FOUR = base.vgpu_group("_A", "4Q")
 
 def break_record(instance: Any) -> None:
     """Let a newer release have written what is attached to a server."""
-    instance.system_metadata[f"{attached.KEY}0"] = '{"version":99}'
+    instance.system_metadata[f"{attachment.KEY}0"] = '{"version":99}'
     instance.save()
 
 

@@ -11,9 +11,9 @@ from unittest import mock
 import pytest
 from nova import policy
 
-from placement_sync.client import nova_bus
+from placement_sync.client import compute_rpc
 from tests.functional.nova import attaching, base, technologies
-from virt_hooks.report import nova_booking
+from virt_hooks.report import server_allocations
 
 PROFILE = "T4-4Q"
 
@@ -28,7 +28,7 @@ class Race(attaching.AttachingTestBase):
         def attach(server: Any) -> None:
             try:
                 self.attach(server, PROFILE)
-            except nova_bus.RefusedError as error:
+            except compute_rpc.RefusedError as error:
                 refusals.append(str(error))
 
         threads = [
@@ -88,7 +88,7 @@ class Race(attaching.AttachingTestBase):
 
     def once(self, name: str, then: Callable[[], Any]) -> Any:
         """Do something when a step of the booking is done the first time."""
-        stock = getattr(nova_booking.Booking, name)
+        stock = getattr(server_allocations.Booking, name)
         todo = [then]
 
         def step(*arguments: Any, **words: Any) -> Any:
@@ -97,7 +97,7 @@ class Race(attaching.AttachingTestBase):
                 todo.pop()()
             return found
 
-        return mock.patch.object(nova_booking.Booking, name, step)
+        return mock.patch.object(server_allocations.Booking, name, step)
 
     @pytest.mark.long
     def test_a_place_that_is_given_back_has_its_slot(self) -> None:

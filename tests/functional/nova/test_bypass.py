@@ -13,14 +13,14 @@ from nova import objects
 
 from tests.functional.nova import base, moving, operations, striking
 from virt_hooks import nova_driver
-from virt_hooks.operations import nova_bypass
+from virt_hooks.operations import bypass
 
 SMALL = base.vgpu_group("_A", "4Q")
 # Of several hundred functions; Nova's harness ends a test after 10 minutes.
 _PARTS = 8
 _STRUCK = "StruckError: "
 _INIT = f"{nova_driver.__name__}.AccelLibvirtDriver.init_host"
-_NAMED = f"{nova_bypass.__name__}._is_named"
+_NAMED = f"{bypass.__name__}._is_named"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_flavors_that_name_accelerators(
 ) -> None:
     instance = objects.Instance(flavor=objects.Flavor(extra_specs={}))
     setattr(instance, field, objects.Flavor(extra_specs={key: "1"}))
-    assert nova_bypass._is_named(None, instance) is is_named
+    assert bypass._is_named(None, instance) is is_named
 
 
 class StockServers(moving.LiveBase, operations.OperationsTestBase):

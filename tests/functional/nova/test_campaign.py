@@ -32,9 +32,7 @@ def _failures(chunk: campaign.Chunk) -> list[str]:
 @pytest.mark.parametrize(
     "technology",
     [
-        pytest.param(
-            name, marks=[] if name in _USUAL else [pytest.mark.long]
-        )
+        pytest.param(name, marks=[] if name in _USUAL else [pytest.mark.long])
         for name in world.TECHNOLOGIES
     ],
 )

@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from nova_accel import errors
 from tests.functional.nova import base
-from virt_hooks.operations import nova_start
+from virt_hooks.operations import config_checks
 
 SPEC = json.dumps({"vendor_id": "10de", "product_id": "1eb8"})
 OFF = json.dumps({"address": base.T4, "use": "off"})
@@ -68,7 +68,7 @@ class Configuration(base.AccelTestBase):
         nova.conf.devices.register_opts(options)
         self.start_host(base.TWO_T4[0])
         driver = self.computes["host1"].driver
-        nova_start.check(driver, options, driver._accel.host)
+        config_checks.check(driver, options, driver._accel.host)
         (line,) = self.lines("devce_spec")
         self.assertIn(f"{path} [nova_accel] devce_spec: is ignored", line)
         self.assertIn("did you mean device_spec?", line)

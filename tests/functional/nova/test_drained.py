@@ -93,9 +93,7 @@ class Drained(base.AccelTestBase):
         # Nova 34's schema of the answer forgets servers that are off.
         with contextlib.suppress(client.OpenStackApiException):
             self._rebuild_server(server, base.IMAGE, "SHUTOFF")
-        self.notifier.wait_for_versioned_notifications(
-            "instance.rebuild.end"
-        )
+        self.notifier.wait_for_versioned_notifications("instance.rebuild.end")
         self._wait_for_state_change(server, "SHUTOFF")
         self.assertEqual({mdev}, set(self.hosts["host1"].mdevs()))
         self._start_server(server)

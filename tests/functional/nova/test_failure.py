@@ -73,9 +73,7 @@ class Failures(base.AccelTestBase):
     def test_second_device_of_a_server_fails(self) -> None:
         """The first one is taken back."""
         self.start_host(*base.TWO_T4)
-        self.hosts["host1"].fail(
-            CREATE.replace("232", "233"), "EIO"
-        )
+        self.hosts["host1"].fail(CREATE.replace("232", "233"), "EIO")
         self.hosts["host1"].fail(
             CREATE.replace("232", "233").replace(base.T4, base.T4_B), "EIO"
         )
@@ -187,7 +185,5 @@ class Failures(base.AccelTestBase):
         for server in (*servers, full):
             self._delete_server(server)
         self.assertEqual({foreign}, set(self.hosts["host1"].mdevs()))
-        self.assertTrue(
-            os.path.exists(sysfs / "bus/mdev/devices" / foreign)
-        )
+        self.assertTrue(os.path.exists(sysfs / "bus/mdev/devices" / foreign))
         self.assertEqual({}, self.usages(base.T4))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nova_accel.cli import cli
+from nova_accel.cli import commands
 from nova_accel.model import names
 from tests.functional.nova import base, scheduled
 
@@ -24,7 +24,7 @@ class FlavorCommand(scheduled.AskedTestBase):
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            found = cli.main(
+            found = commands.main(
                 [
                     *words,
                     "--endpoint",
@@ -174,9 +174,7 @@ class FlavorCommand(scheduled.AskedTestBase):
         flavor = self.add_flavor()
 
         def refused(*words: str) -> str:
-            found = self.run_command(
-                "flavor", "set", FLAVOR, *words, status=2
-            )
+            found = self.run_command("flavor", "set", FLAVOR, *words, status=2)
             self.assertEqual({}, self.specs(flavor))
             self.assertEqual(1, found.count("\n"))
             return found

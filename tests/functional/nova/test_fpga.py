@@ -11,7 +11,7 @@ import pytest
 from lxml import etree
 from nova import monkey_patch
 
-from nova_accel.cli import cli
+from nova_accel.cli import commands
 from nova_accel.model import names
 from tests.functional.nova import base
 from tests.lab import fakehost
@@ -244,9 +244,7 @@ class Fpga(base.AccelTestBase):
         for function, host in held.items():
             self.assertEqual(function, self.held(host))
             self.assertEqual(1, len(self.hosts[host].programmings()))
-        third = self.boot(
-            self.asks(ANY, images[RED]), expected_state="ERROR"
-        )
+        third = self.boot(self.asks(ANY, images[RED]), expected_state="ERROR")
         self.assertIn("No valid host", self.reason(third))
 
     def request(self, extra_specs: dict[str, str]) -> Any:
@@ -320,7 +318,7 @@ class Fpga(base.AccelTestBase):
         self.assert_faulted(name)
         self.hosts[name].heal()
         arguments = ["heal", REGION, "--state-dir", self.states[name]]
-        self.assertEqual(0, cli.main(arguments))
+        self.assertEqual(0, commands.main(arguments))
         self.run_periodics()
         self.assertEqual({"FPGA": (1, 0)}, self.amounts(REGION, name))
         self.assertNotIn(names.FAULTED_TRAIT, self.traits(REGION, name))

@@ -23,9 +23,7 @@ class Moves(base.AccelTestBase):
         self.power_off_to_move()
         for name in ("host1", "host2"):
             self.start_fpga(name=name)
-        self.server = self.boot(
-            self.asks(ANY, self.image(RED)), host="host1"
-        )
+        self.server = self.boot(self.asks(ANY, self.image(RED)), host="host1")
 
     def test_its_function_moves_with_it(self) -> None:
         self._migrate_server(self.server)

@@ -27,8 +27,9 @@ class Life(base.AccelTestBase):
             )
             self.assertEqual({mdev}, set(self.hosts["host1"].mdevs()))
             self.assertEqual(slots, self.slots(server))
-            self.assertEqual({"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096},
-                             self.usages(base.T4))
+            self.assertEqual(
+                {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096}, self.usages(base.T4)
+            )
             self.assertEqual((4, 0), self.amounts(base.T4)["VGPU"])
 
         self._reboot_server(server, hard=True)
@@ -67,9 +68,7 @@ class Life(base.AccelTestBase):
         self.assertEqual(before, self.providers())
         self.assertEqual(mdevs, self.hosts["host1"].mdevs())
         self.assertEqual(wrote, self.hosts["host1"].writes())
-        self.assertEqual(
-            2, len(self.computes["host1"].driver._accel.claims())
-        )
+        self.assertEqual(2, len(self.computes["host1"].driver._accel.claims()))
         third = self.boot(SMALL)
         self.assertEqual(3, len(self.hosts["host1"].mdevs()))
         held = [s for x in (running, stopped, third) for s in self.slots(x)]

@@ -15,7 +15,7 @@ from tests.functional.nova import base, moving
 from tests.functional.nova.test_failure import CREATE
 from tests.functional.nova.test_vfio import CARD, L40S, typed_group
 from tests.lab import fakehost
-from virt_hooks.operations import nova_records
+from virt_hooks.operations import nova_database
 
 SMALL = base.vgpu_group("_A", "4Q")
 L40S_B = "0000:3e:00.0"
@@ -111,7 +111,7 @@ class LiveMdev(moving.LiveBase):
         for known in (book._claims, book._made, book._known):
             known.clear()
         driver._passage._expected.clear()
-        driver._at_start = nova_records.AtStart(driver._accel)
+        driver._at_start = nova_database.AtStart(driver._accel)
         self.be_on("host2")
         self.computes["host2"].manager.update_available_resource(self.context)
         self.be_on("host1")
@@ -357,7 +357,7 @@ class Refusals(moving.LiveBase):
         stock = driver.__class__.__mro__[2]
         self.useFixture(
             fixtures.MonkeyPatch(
-                "virt_hooks.operations.nova_live.LiveMigration"
+                "virt_hooks.operations.live_migration.LiveMigration"
                 ".check_can_live_migrate_destination",
                 stock.check_can_live_migrate_destination,
             )

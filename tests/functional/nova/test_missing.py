@@ -100,7 +100,7 @@ class Missing(base.AccelTestBase):
         """Have each pass read the host, as passes do after some time."""
         self.useFixture(
             fixtures.MonkeyPatch(
-                "nova_accel.discovery.survey.WHOLE_EVERY_S", -1
+                "nova_accel.discovery.change_detection.WHOLE_EVERY_S", -1
             )
         )
 
@@ -164,9 +164,7 @@ class Missing(base.AccelTestBase):
         self.read_all()
         self.start_host(base.TWO_T4[0])
         kind = f"class/mdev_bus/{base.T4}/mdev_supported_types/nvidia-232"
-        self.hosts["host1"].vanish(
-            kind, when=f"{kind}/available_instances"
-        )
+        self.hosts["host1"].vanish(kind, when=f"{kind}/available_instances")
         self.run_periodics()
         self.run_periodics()
         self.assertNotIn(base.vgpu_trait("4Q"), self.profiles(base.T4))

@@ -18,7 +18,7 @@ from tests.functional.nova import (
     releases,
     technologies,
 )
-from virt_hooks.guest import nova_guest
+from virt_hooks.guest import libvirt_guest
 
 _VGPU = technologies.MDEV.small
 
@@ -54,7 +54,7 @@ class Releases(operations.OperationsTestBase):
 
     def lose_libvirt(self, times: int) -> None:
         """Let libvirt fail the look-up that a release begins with."""
-        stock = nova_guest.is_holding
+        stock = libvirt_guest.is_holding
         left = [times]
 
         def fail(*arguments: Any) -> bool:
@@ -63,7 +63,7 @@ class Releases(operations.OperationsTestBase):
                 raise libvirtd.failed("broken pipe", "SYSTEM_ERROR")
             return stock(*arguments)
 
-        self.stub_out("virt_hooks.guest.nova_guest.is_holding", fail)
+        self.stub_out("virt_hooks.guest.libvirt_guest.is_holding", fail)
 
     def test_a_release_that_libvirt_interrupts(self) -> None:
         self.start_hosts("host1")
@@ -161,9 +161,7 @@ class Releases(operations.OperationsTestBase):
         self.computes["host1"].stop()
         self.force_down(True)
         self.be_on("host2")
-        self._evacuate_server(
-            server, {"host": "host2"}, expected_host="host2"
-        )
+        self._evacuate_server(server, {"host": "host2"}, expected_host="host2")
         self.be_on("host1")
         self.restart()
         self.force_down(False)
@@ -189,7 +187,6 @@ class Releases(operations.OperationsTestBase):
         # The harness takes a server in ERROR for one that is not deleted.
         self.until(lambda: self.assertEqual([], self.api.get_servers()))
         self.holds_nothing()
-
 
     def test_reverting_a_resize_in_place_fails(self) -> None:
         """The old flavor has no accelerators, so no later change releases."""

@@ -50,9 +50,7 @@ class Scheduler(scheduled.ScheduledTestBase):
         refused = self.boot(
             base.vgpu_group("_A", "16Q"), expected_state="ERROR"
         )
-        self.assertIn(
-            base.vgpu_trait("16Q"), refused["fault"]["message"]
-        )
+        self.assertIn(base.vgpu_trait("16Q"), refused["fault"]["message"])
         for server in (*servers, refused):
             self._delete_server(server)
         self.assert_nothing_left()

@@ -11,7 +11,7 @@ import pytest
 from nova import objects
 from nova.compute import task_states
 
-from nova_accel.cli import cli
+from nova_accel.cli import commands
 from nova_accel.host.execute import privileged
 from nova_accel.model import names
 from tests.functional.nova import base, test_vfio
@@ -37,7 +37,9 @@ class Scrub(base.AccelTestBase):
 
     def heal(self, card: str) -> None:
         place = self.state_dir()
-        self.assertEqual(0, cli.main(["heal", card, "--state-dir", place]))
+        self.assertEqual(
+            0, commands.main(["heal", card, "--state-dir", place])
+        )
 
     def test_a_card_is_reset_once_its_guest_is_gone(self) -> None:
         self.start_host(*base.GPU_CARDS)
@@ -52,9 +54,7 @@ class Scrub(base.AccelTestBase):
         self.assertEqual([base.GPU], self.resets())
         functions = self.hosts["host1"].functions()
         self.assertEqual("", functions[base.GPU]["driver"])
-        self.assertEqual(
-            "snd_hda_intel", functions[base.GPU_AUDIO]["driver"]
-        )
+        self.assertEqual("snd_hda_intel", functions[base.GPU_AUDIO]["driver"])
         self.assert_set_aside(base.GPU, False)
 
     def test_what_fails_is_set_aside_and_healed(self) -> None:
@@ -66,9 +66,7 @@ class Scrub(base.AccelTestBase):
         self.assert_set_aside(base.GPU, True)
         self.restart()
         self.assert_set_aside(base.GPU, True)
-        refused = self.boot(
-            base.whole_gpu_group("_A"), expected_state="ERROR"
-        )
+        refused = self.boot(base.whole_gpu_group("_A"), expected_state="ERROR")
         self._delete_server(refused)
         self.hosts["host1"].die_at_reset(base.GPU, is_dying=False)
         self.assert_set_aside(base.GPU, True)
@@ -89,9 +87,7 @@ class Scrub(base.AccelTestBase):
         self.assertEqual([vf], self.resets())
         self.assertEqual([other], self.functions_of(second))
         self.assert_set_aside(VF_CARD.address, False)
-        self.hosts["host1"].fail(
-            f"bus/pci/devices/{other}/reset", "ENOTTY"
-        )
+        self.hosts["host1"].fail(f"bus/pci/devices/{other}/reset", "ENOTTY")
         self._delete_server(second)
         self.assert_set_aside(VF_CARD.address, True)
 

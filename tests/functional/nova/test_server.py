@@ -63,12 +63,11 @@ class Servers(base.AccelTestBase):
         # No periodic pass has run since: it was sent at once.
         self.assertEqual(of_one_size, self.profiles(base.T4))
         second = self.boot(base.vgpu_group("_A", "4C"))
-        self.assertEqual({"VGPU": 2, "CUSTOM_GPU_MEMORY_MB": 8192},
-                         self.usages(base.T4))
-        self.assertEqual(2, len(self.hosts["host1"].mdevs()))
-        other = self.boot(
-            base.vgpu_group("_A", "2Q"), expected_state="ERROR"
+        self.assertEqual(
+            {"VGPU": 2, "CUSTOM_GPU_MEMORY_MB": 8192}, self.usages(base.T4)
         )
+        self.assertEqual(2, len(self.hosts["host1"].mdevs()))
+        other = self.boot(base.vgpu_group("_A", "2Q"), expected_state="ERROR")
         self.assertIn("No valid host", other["fault"]["message"])
 
         self._delete_server(first)
@@ -142,9 +141,7 @@ class Servers(base.AccelTestBase):
         self.assertEqual(stripped(before), stripped(self.providers()))
         functions = self.hosts["host1"].functions()
         self.assertEqual("", functions[base.GPU]["driver"])
-        self.assertEqual(
-            "snd_hda_intel", functions[base.GPU_AUDIO]["driver"]
-        )
+        self.assertEqual("snd_hda_intel", functions[base.GPU_AUDIO]["driver"])
 
     @pytest.mark.long
     def test_group_without_suffix(self) -> None:

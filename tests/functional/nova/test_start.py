@@ -13,7 +13,7 @@ from nova import objects
 from nova.compute import vm_states
 
 from tests.functional.nova import base, libvirtd
-from virt_hooks.guest import nova_guest
+from virt_hooks.guest import libvirt_guest
 
 STOCK = "libvirt.LibvirtDriver"
 
@@ -183,7 +183,7 @@ class TwoServices(base.AccelTestBase):
         first = self.boot(base.whole_gpu_group("_A"))
         functions = set(self.functions_of(first))
         with mock.patch.object(
-            nova_guest, "is_holding", side_effect=libvirtd.failed("is away")
+            libvirt_guest, "is_holding", side_effect=libvirtd.failed("is away")
         ):
             self._delete_server(first)
         with self.other_service():

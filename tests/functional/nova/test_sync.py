@@ -10,9 +10,9 @@ from typing import Any
 import fixtures
 import pytest
 
-from nova_accel.host.state import published
+from nova_accel.host.state import claims_file
 from nova_accel.model import names
-from placement_sync.cli import cli
+from placement_sync.cli import main
 from placement_sync.daemon import heartbeat
 from tests.functional.nova import base, scheduled, syncing
 
@@ -241,7 +241,7 @@ class Sync(syncing.SyncTestBase):
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            found = cli.main(
+            found = main.main(
                 [
                     *("audit", "--json", "--pause=0", *words),
                     *("--endpoint", self.placement.fixture.endpoint),
@@ -394,7 +394,7 @@ class Sync(syncing.SyncTestBase):
 
     def test_the_book_is_published(self) -> None:
         self.start_host(base.TWO_T4[0])
-        book = published.Published(self.state_dir())
+        book = claims_file.Published(self.state_dir())
         self.assertEqual((), book.read().claims)
         server = self.boot(SMALL)
         found = book.read()

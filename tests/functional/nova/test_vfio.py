@@ -93,7 +93,7 @@ class Vfio(base.AccelTestBase):
         self.hosts["host1"].heal()
         self.useFixture(
             fixtures.MonkeyPatch(
-                "nova_accel.discovery.survey.WHOLE_EVERY_S", -1
+                "nova_accel.discovery.change_detection.WHOLE_EVERY_S", -1
             )
         )
         self.run_periodics()
@@ -240,9 +240,7 @@ class Vfio(base.AccelTestBase):
 
     def test_a_whole_card_is_one_slot_of_the_guest(self) -> None:
         for machine, bus in (("pc", "0x00"), ("q35", "0x01")):
-            self.flags(
-                hw_machine_type=[f"x86_64={machine}"], group="libvirt"
-            )
+            self.flags(hw_machine_type=[f"x86_64={machine}"], group="libvirt")
             name = f"host-{machine}"
             self.start_host(*base.GPU_CARDS, name=name)
             server = self.boot(base.whole_gpu_group("_A"), host=name)
@@ -252,9 +250,7 @@ class Vfio(base.AccelTestBase):
             ]
             self.assertEqual([bus, bus], [a["bus"] for a in found])
             self.assertEqual(1, len({a["slot"] for a in found}))
-            self.assertEqual(
-                ["0x0", "0x1"], [a["function"] for a in found]
-            )
+            self.assertEqual(["0x0", "0x1"], [a["function"] for a in found])
             self.assertEqual(
                 ["on", None], [a.get("multifunction") for a in found]
             )
@@ -303,9 +299,7 @@ class GenericVfs(base.AccelTestBase):
         self.assertEqual((2, 0), self.amounts(S7150)["VGPU"])
         first, second = self.boot(specs), self.boot(specs)
         held = [self.functions_of(server) for server in (first, second)]
-        self.assertEqual(
-            [["0000:9a:00.1"], ["0000:9a:00.2"]], sorted(held)
-        )
+        self.assertEqual([["0000:9a:00.1"], ["0000:9a:00.2"]], sorted(held))
         (element,) = self.hostdevs(first)
         self.assertEqual("yes", element.get("managed"))
         refused = self.boot(specs, expected_state="ERROR")

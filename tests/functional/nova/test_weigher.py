@@ -6,7 +6,7 @@ import io
 import json
 from typing import Any
 
-from nova_accel.cli import cli
+from nova_accel.cli import commands
 from tests.functional.nova import base, scheduled
 
 NAME = "gpu.small"
@@ -24,7 +24,7 @@ class Weigher(scheduled.AskedTestBase):
         """Return the command's status and what it found."""
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            status = cli.main(
+            status = commands.main(
                 [
                     "explain",
                     "--json",

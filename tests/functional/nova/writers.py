@@ -10,10 +10,10 @@ from typing import Any
 from nova_accel import model
 from nova_accel.config import conf
 from nova_accel.model import providers
-from placement_sync.cli import node
-from placement_sync.client import api, service
+from placement_sync.cli import outside_host
+from placement_sync.client import resource_providers, rest
 from placement_sync.daemon import loop
-from placement_sync.sync import sync
+from placement_sync.sync import sync_pass
 
 OUTSIDE = "outside"
 _CONFLICT = "409"
@@ -27,15 +27,15 @@ class Outside:
     ) -> None:
         """Read the same host, and write into the same Placement."""
         self._root = root
-        self._node = node.open_node(
+        self._node = outside_host.open_node(
             settings, settings.root, settings.bitstreams.state_dir
         )
-        self._sync = sync.Synchroniser(
-            service.Placement(api.from_endpoint(url))
+        self._sync = sync_pass.Synchroniser(
+            resource_providers.Placement(rest.from_endpoint(url))
         )
         self.loop: loop.Loop | None = None
 
-    def run(self) -> sync.Result:
+    def run(self) -> sync_pass.Result:
         """Run one pass, as the command does."""
         view = self._node.view(self._root)
         return self._sync.run(
@@ -68,9 +68,9 @@ class Ledger(logging.Handler):
         self._loggers = [
             logging.getLogger(name)
             for name in (
-                "placement_sync.sync.attempts",
-                "virt_hooks.report.nova_report",
-                "virt_hooks.report.tree",
+                "placement_sync.sync.pass_attempts",
+                "virt_hooks.report.reporter",
+                "virt_hooks.report.nova_provider_tree",
                 "placement.requestlog",
             )
         ]
@@ -97,7 +97,7 @@ class Ledger(logging.Handler):
         elif record.levelno >= logging.INFO:
             name = threading.current_thread().name
             who = "nova-compute"
-            if record.name == "placement_sync.sync.attempts":
+            if record.name == "placement_sync.sync.pass_attempts":
                 who = OUTSIDE if name == OUTSIDE else "its pass"
             self.counts[f"changes by {who}"] += 1
             self.note(f"{who}: {text}")

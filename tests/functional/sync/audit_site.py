@@ -11,9 +11,9 @@ import pytest
 
 from nova_accel import model
 from nova_accel.host.execute import privileged
-from nova_accel.host.state import published
+from nova_accel.host.state import claims_file
 from nova_accel.model import names
-from placement_sync.cli import cli
+from placement_sync.cli import main
 from tests.functional.sync import nova_standin, servers
 from tests.lab import fakehost
 from tests.simulated import GPU, OTHER, ROOT
@@ -38,7 +38,7 @@ class Site:
     placement: servers.Server
     nova: nova_standin.Nova
     libvirt: Any
-    book: published.Published
+    book: claims_file.Published
     config: Path
     capsys: pytest.CaptureFixture[str]
 
@@ -64,7 +64,7 @@ class Site:
             if nova:
                 given.append(f"--compute-endpoint={self.nova.url}")
         self.capsys.readouterr()
-        status = cli.main([*given, *arguments[1:]])
+        status = main.main([*given, *arguments[1:]])
         return status, *self.capsys.readouterr()
 
     def allocate(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from placement_sync.client import api, service
+from placement_sync.client import resource_providers, rest
 from tests.functional.sync import one_card, servers
 
 
@@ -84,12 +84,14 @@ def host(any_placement: servers.Server) -> servers.Server:
 
 
 @pytest.fixture
-def ours(host: servers.Server, clock: one_card.Clock) -> service.Placement:
-    return service.Placement(api.from_endpoint(host.url), clock)
+def ours(
+    host: servers.Server, clock: one_card.Clock
+) -> resource_providers.Placement:
+    return resource_providers.Placement(rest.from_endpoint(host.url), clock)
 
 
 @pytest.fixture
-def card(ours: service.Placement, host: servers.Server) -> str:
+def card(ours: resource_providers.Placement, host: servers.Server) -> str:
     """A card that we have just made."""
     for call in one_card.CREATE:
         ours.apply(call)

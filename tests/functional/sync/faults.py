@@ -19,8 +19,8 @@ import threading
 from collections.abc import Callable, Iterator
 from urllib import parse
 
-from placement_sync.client import api, service
-from placement_sync.sync import attempts, sync
+from placement_sync.client import resource_providers, rest
+from placement_sync.sync import pass_attempts, sync_pass
 from tests.functional.sync import trees
 
 STATUSES = ("409", "500", "503", "401")
@@ -67,9 +67,7 @@ class Proxy:
         class Bound(_Handler):
             owner = proxy
 
-        self._server = http.server.ThreadingHTTPServer(
-            ("127.0.0.1", 0), Bound
-        )
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Bound)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
@@ -187,22 +185,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def new_pass(url: str) -> sync.Synchroniser:
+def new_pass(url: str) -> sync_pass.Synchroniser:
     """Return one that has just started.
 
     Its clock runs fast: each pass looks at all that is in use.
     """
-    door = api.from_endpoint(url)
-    ticks = itertools.count(0.0, attempts.HELD_SECONDS)
-    return sync.Synchroniser(
-        service.Placement(door),
+    door = rest.from_endpoint(url)
+    ticks = itertools.count(0.0, pass_attempts.HELD_SECONDS)
+    return sync_pass.Synchroniser(
+        resource_providers.Placement(door),
         sleep=lambda _: None,
         clock=lambda: next(ticks),
     )
 
 
 @contextlib.contextmanager
-def impatient(one: sync.Synchroniser, kind: str) -> Iterator[None]:
+def impatient(one: sync_pass.Synchroniser, kind: str) -> Iterator[None]:
     """Wait for answers only briefly, while there will be none."""
     door = one._placement.door
     before = door.timeout

@@ -194,9 +194,7 @@ class Case:
         }
         return found | {str(self.before[u].parent) for u in found}
 
-    def _wanted(
-        self, node: providers.ProviderNode, row: Row | None
-    ) -> Row:
+    def _wanted(self, node: providers.ProviderNode, row: Row | None) -> Row:
         """Return a provider whose device is there."""
         old = row.inventories if row else {}
         records = {

@@ -34,9 +34,7 @@ class Nova:
         default_factory=dict
     )
     migrations: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    hypervisors: list[dict[str, Any]] = dataclasses.field(
-        default_factory=list
-    )
+    hypervisors: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     services: list[str] = dataclasses.field(default_factory=list)
     volumes: dict[str, list[str | None]] = dataclasses.field(
         default_factory=dict
@@ -81,9 +79,7 @@ class Nova:
             },
         }
 
-    def add_move(
-        self, uuid: str, server: str, status: str, host: str
-    ) -> None:
+    def add_move(self, uuid: str, server: str, status: str, host: str) -> None:
         """Add a migration from a host."""
         self.migrations.append(
             {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nova_accel.model import names
-from placement_sync.cli import cli
+from placement_sync.cli import main
 from tests.functional.sync import servers
 from tests.hosts import look
 
@@ -63,7 +63,7 @@ class Site:
 
     def speak(self, *arguments: str, status: int = 0) -> tuple[str, str]:
         given = ["--config-file", str(self.conf), *arguments]
-        assert cli.main(given) == status, self.capsys.readouterr()
+        assert main.main(given) == status, self.capsys.readouterr()
         said = self.capsys.readouterr()
         assert SECRET not in said.out + said.err
         return said.out, said.err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""placement_sync.client.api: what answers, and what doesn't."""
+"""placement_sync.client.rest: what answers, and what doesn't."""
 
 import pickle
 import socket
@@ -11,7 +11,7 @@ from keystoneauth1 import session, token_endpoint
 from openstack import connection
 
 from nova_accel import errors
-from placement_sync.client import api
+from placement_sync.client import rest
 from tests.functional.sync import odd, servers
 
 PATH = "/resource_providers?name=a"
@@ -19,7 +19,7 @@ UUID = "0f5c2d5e-9a0b-4c7a-8d41-2c1a67d9a001"
 
 
 def caught(url: str, method: str = "GET") -> errors.ServiceError:
-    door = api.from_endpoint(url)
+    door = rest.from_endpoint(url)
     ask = {
         "GET": door.get,
         "PUT": door.put,
@@ -36,7 +36,7 @@ def caught(url: str, method: str = "GET") -> errors.ServiceError:
 
 
 def test_each_method(placement: servers.Server) -> None:
-    door = api.from_endpoint(placement.url)
+    door = rest.from_endpoint(placement.url)
     made = door.post("/resource_providers", {"name": "a", "uuid": UUID})
     assert made.status == 200
     assert made.body["generation"] == 0
@@ -58,12 +58,12 @@ def test_each_method(placement: servers.Server) -> None:
 def test_microversion_is_the_newest_of_placement(
     placement: servers.Server,
 ) -> None:
-    versions = api.from_endpoint(placement.url).get("/").body["versions"]
-    assert versions[0]["max_version"] == api.PLACEMENT.microversion
+    versions = rest.from_endpoint(placement.url).get("/").body["versions"]
+    assert versions[0]["max_version"] == rest.PLACEMENT.microversion
 
 
 def test_a_refusal_in_placements_words(placement: servers.Server) -> None:
-    door = api.from_endpoint(placement.url)
+    door = rest.from_endpoint(placement.url)
     door.post("/resource_providers", {"name": "a", "uuid": UUID})
     with pytest.raises(errors.ServiceError) as found:
         door.post("/resource_providers", {"name": "a"})
@@ -77,7 +77,7 @@ def test_a_refusal_in_placements_words(placement: servers.Server) -> None:
 
 
 def test_who_may_not(placement: servers.Server) -> None:
-    door = api.from_endpoint(placement.url, "somebody")
+    door = rest.from_endpoint(placement.url, "somebody")
     with pytest.raises(errors.ServiceError, match="role") as found:
         door.put("/traits/CUSTOM_A")
     assert found.value.status == 403
@@ -96,7 +96,7 @@ def test_nobody_listens() -> None:
 def test_no_answer() -> None:
     with odd.answering(None) as url:
         auth = token_endpoint.Token(url, "admin")
-        door = api.Door(
+        door = rest.Door(
             lambda: connection.Connection(
                 session=session.Session(auth=auth),
                 placement_endpoint_override=url,
@@ -115,7 +115,7 @@ def test_an_answer_that_never_ends(head: str) -> None:
     """Each byte comes in time; the answer as a whole does not."""
     endless = head.encode() + b"1," * 400
     with odd.answering(endless, pause_s=0.05) as url:
-        door = api.from_endpoint(url)
+        door = rest.from_endpoint(url)
         door.timeout = (5, 0.5)
         began = time.monotonic()
         with pytest.raises(errors.ServiceError) as found:
@@ -126,7 +126,7 @@ def test_an_answer_that_never_ends(head: str) -> None:
 
 def test_a_connection_is_used_again(placement: servers.Server) -> None:
     """The deadline of one answer is not that of the next one."""
-    door = api.from_endpoint(placement.url)
+    door = rest.from_endpoint(placement.url)
     door.timeout = (5, 2.0)
     for _ in range(4):
         door.get(PATH)
@@ -199,7 +199,7 @@ def test_it_comes_back(placement: servers.Server) -> None:
     """The same door, once the service is there."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-    door = api.from_endpoint(f"http://127.0.0.1:{port}")
+    door = rest.from_endpoint(f"http://127.0.0.1:{port}")
     with pytest.raises(errors.ServiceError):
         door.get(PATH)
     with odd.answering(odd.http("200 OK", b'{"a": 1}'), port):
@@ -207,7 +207,7 @@ def test_it_comes_back(placement: servers.Server) -> None:
 
 
 def test_threads_share_a_door(mariadb_placement: servers.Server) -> None:
-    door = api.from_endpoint(mariadb_placement.url)
+    door = rest.from_endpoint(mariadb_placement.url)
 
     def ask(number: int) -> None:
         for other in range(5):
@@ -230,9 +230,9 @@ def test_nova_by_its_own_version() -> None:
     gone = b'{"itemNotFound": {"code": 404, "message": "no server"}}'
     bad = b'{"badRequest": {"code": 400, "message": "Bad marker."}}'
     with odd.answering(odd.http("404 Not Found", gone)) as url:
-        door = api.from_endpoint(url, service=api.COMPUTE)
-        assert door.get("/servers/1") == api.Answer(404)
+        door = rest.from_endpoint(url, service=rest.COMPUTE)
+        assert door.get("/servers/1") == rest.Answer(404)
     with odd.answering(odd.http("400 Bad Request", bad)) as url:
-        door = api.from_endpoint(url, service=api.COMPUTE)
+        door = rest.from_endpoint(url, service=rest.COMPUTE)
         with pytest.raises(errors.ServiceError, match="Bad marker"):
             door.get("/servers/detail?all_tenants=1")

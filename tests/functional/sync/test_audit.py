@@ -11,7 +11,7 @@ import libvirt
 import pytest
 
 from nova_accel.host.execute import privileged
-from nova_accel.host.state import published
+from nova_accel.host.state import claims_file
 from nova_accel.model import names
 from tests import simulated
 from tests.functional.sync import nova_standin, servers
@@ -101,7 +101,7 @@ def site(
             placement=placement,
             nova=nova,
             libvirt=hypervisor,
-            book=published.Published(f"{tmp_path}/state"),
+            book=claims_file.Published(f"{tmp_path}/state"),
             config=config,
             capsys=capsys,
         )
@@ -256,9 +256,7 @@ UNKNOWN_AMOUNTS: dict[str, Callable[[Site], object]] = {
 
 
 @pytest.mark.parametrize("reason", UNKNOWN_AMOUNTS)
-def test_of_a_compute_node_nothing_is_guessed(
-    site: Site, reason: str
-) -> None:
+def test_of_a_compute_node_nothing_is_guessed(site: Site, reason: str) -> None:
     site.start(A, "slot-0")
     site.take_allocation(A, is_all=True)
     UNKNOWN_AMOUNTS[reason](site)

@@ -10,11 +10,11 @@ import uuid
 import pytest
 
 from nova_accel import model
-from nova_accel.cli import cli as inspect_cli
+from nova_accel.cli import commands as inspect_cli
 from nova_accel.discovery import capture
-from nova_accel.host.state import published
+from nova_accel.host.state import claims_file
 from nova_accel.model import names, providers
-from placement_sync.cli import cli, progress
+from placement_sync.cli import main, progress
 from tests.functional.sync import odd, servers
 from tests.functional.sync.sites import (
     CARD,
@@ -144,7 +144,7 @@ def test_nothing_of_a_captured_host_needs_this_machine(
     site.capsys.readouterr()
     asked = ["--dry-run", "--root", str(archive), *NODE]
     asked += ["--endpoint", site.placement.url]
-    assert cli.main(asked) == 0
+    assert main.main(asked) == 0
     from_archive = site.capsys.readouterr().out.splitlines()[:-1]
     assert from_archive == site.run("--dry-run", *NODE).splitlines()[:-1]
     assert site.writes() == 0
@@ -152,9 +152,9 @@ def test_nothing_of_a_captured_host_needs_this_machine(
 
 def test_a_host_from_elsewhere_has_to_be_named(site: Site) -> None:
     asked = ["--dry-run", "--root", str(site.root)]
-    assert cli.main([*asked, "--endpoint", site.placement.url]) == 2
+    assert main.main([*asked, "--endpoint", site.placement.url]) == 2
     assert "--host" in site.capsys.readouterr().err
-    assert cli.main(asked) == 2  # nor are there credentials
+    assert main.main(asked) == 2  # nor are there credentials
     assert "--os-cloud" in site.capsys.readouterr().err
 
 
@@ -173,7 +173,7 @@ def test_the_node_is_told_by_the_file_of_nova_compute(site: Site) -> None:
 def test_the_node_is_told_by_what_nova_compute_published(site: Site) -> None:
     root = providers.ProviderRoot(name=HOST, uuid=ROOT)
     site.conf.with_name("compute_id").write_text(str(uuid.UUID(int=7)))
-    published.Published(str(site.state)).write(root, (), ())
+    claims_file.Published(str(site.state)).write(root, (), ())
     assert site.once()["host"] == {"name": HOST, "uuid": ROOT}
 
 
@@ -186,9 +186,7 @@ def test_a_node_that_is_missing_is_made_only_if_asked_for(
     assert planned.startswith("create provider bare1 (")
     assert site.writes() == 0
     made = site.once("--host", "bare1", "--create-root")
-    assert made["host"]["uuid"] == str(
-        uuid.uuid5(uuid.NAMESPACE_DNS, "bare1")
-    )
+    assert made["host"]["uuid"] == str(uuid.uuid5(uuid.NAMESPACE_DNS, "bare1"))
     assert names.provider_name("bare1", CARD) in site.names()
     assert site.once("--host", "bare1")["writes"] == 0
 
@@ -276,7 +274,7 @@ def test_claims_that_nova_compute_published_are_booked(site: Site) -> None:
         handle=one.handle,
         technology=host.technology,
     )
-    book = published.Published(str(site.state))
+    book = claims_file.Published(str(site.state))
     root = providers.ProviderRoot(name=HOST, uuid=ROOT)
     book.write(root, (claim,), ())
     site.once()
@@ -302,7 +300,7 @@ def test_mdevs_of_ours_are_booked_without_a_book(site: Site) -> None:
 
 def test_the_version_is_the_packages(site: Site) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["--version"])
+        main.main(["--version"])
     assert ended.value.code == 0
     said = site.capsys.readouterr().out
     assert said == f"placement-sync {capture.library_version()}\n"
@@ -387,6 +385,6 @@ def test_a_user_at_a_terminal_sees_that_placement_is_slow(
     with odd.answering(odd.http("200 OK", b"[]"), pause_s=0.01) as url:
         site.write_conf(url)
         asked = ["--config-file", str(site.conf), *words, *NODE]
-        assert cli.main(asked) == 1
+        assert main.main(asked) == 1
     first = stderr.getvalue().splitlines()[0]
     assert first == "placement-sync: waiting for an answer of Placement"

@@ -28,7 +28,7 @@ from tests.functional.sync.sites import (
 
 # A process that takes longer than this has hung.
 SECONDS = 60.0
-COMMAND = (sys.executable, "-W", "ignore", "-m", "placement_sync.cli.cli")
+COMMAND = (sys.executable, "-W", "ignore", "-m", "placement_sync.cli.main")
 
 
 @pytest.fixture
@@ -106,8 +106,10 @@ def test_it_passes_wakes_and_ends(site: Site, last: signal.Signals) -> None:
         daemon.wait_for(lambda: not has(site, OTHER))
         assert has(site, CARD)
         daemon.wait_for(
-            lambda: f"delete provider {names.provider_name(HOST, OTHER)}"
-            in daemon.words
+            lambda: (
+                f"delete provider {names.provider_name(HOST, OTHER)}"
+                in daemon.words
+            )
         )
         assert "fresh" in site.run("status")
         assert daemon.end(last) == 0

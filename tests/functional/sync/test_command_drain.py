@@ -9,9 +9,9 @@ import uuid
 import pytest
 
 from nova_accel import model
-from nova_accel.host.state import published
+from nova_accel.host.state import claims_file
 from nova_accel.model import names, providers
-from placement_sync.cli import cli
+from placement_sync.cli import main
 from tests.functional.sync import nova_standin, servers
 from tests.functional.sync.sites import (
     CARD,
@@ -73,7 +73,7 @@ def claim(device: str) -> model.Claim:
 def publish(site: Site, *claims: model.Claim) -> None:
     """Publish claims as nova-compute does."""
     node = providers.ProviderRoot(name=HOST, uuid=ROOT)
-    published.Published(str(site.state)).write(node, claims, ())
+    claims_file.Published(str(site.state)).write(node, claims, ())
 
 
 def test_a_drain_tells_which_servers_stay(site: Site) -> None:
@@ -246,7 +246,7 @@ def test_a_missing_state_dir_is_not_taken_for_nothing_drained(
     site.state.mkdir()
     assert "Nothing is drained" in site.run("drain")
     # Another host's need not be on this machine.
-    assert cli.main(["drain", "--root", str(site.root)]) == 0
+    assert main.main(["drain", "--root", str(site.root)]) == 0
     assert "Nothing is drained" in site.capsys.readouterr().out
 
 
@@ -257,7 +257,7 @@ def test_without_a_nova_conf_a_state_dir_can_be_missing_too(
     missing = tmp_path / "missing"
     monkeypatch.setenv("OS_NOVA_ACCEL__STATE_DIR", str(missing))
     for words in (["drain"], ["undrain", CARD]):
-        assert cli.main(words) == 2
+        assert main.main(words) == 2
         said = site.capsys.readouterr().err
         assert f"state_dir = {missing}: is no directory" in said
 
@@ -270,7 +270,7 @@ def test_a_drain_needs_a_reason(site: Site) -> None:
 def test_options_of_passes_are_refused_elsewhere(site: Site) -> None:
     for words in (["--dry-run", "drain"], ["--once", "audit", "--heal"]):
         with pytest.raises(SystemExit) as ended:
-            cli.main(words)
+            main.main(words)
         assert ended.value.code == 2
         assert f"{words[0]} goes without" in site.capsys.readouterr().err
 
@@ -307,7 +307,7 @@ def test_of_this_machine_s_state_another_host_gets_the_drains_only(
 ) -> None:
     """Not what its nova-compute published; nor is its status written."""
     mine = providers.ProviderRoot(name="mine", uuid=str(uuid.UUID(int=9)))
-    published.Published(str(site.state)).write(mine, (), ())
+    claims_file.Published(str(site.state)).write(mine, (), ())
     there = ("--root", str(site.root))
     assert "--host" in site.fail("--once", *there)
     site.run("drain", CARD, "--reason", "r", *there)

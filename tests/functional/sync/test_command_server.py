@@ -36,7 +36,7 @@ def closed() -> Iterator[int]:
 
 def command(conf: pathlib.Path) -> list[str]:
     return [
-        *(sys.executable, "-W", "ignore", "-m", "nova_accel.cli.cli"),
+        *(sys.executable, "-W", "ignore", "-m", "nova_accel.cli.commands"),
         *("server", "show", SERVER, "--host", "host1"),
         *("--config-file", str(conf)),
     ]

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from placement_sync.client import api, calls, service
-from placement_sync.sync import sync
+from placement_sync.client import calls, resource_providers, rest
+from placement_sync.sync import sync_pass
 from tests.functional.sync import judge, lives, servers, trees
 
 TREES = int(os.environ.get("NOVA_ACCEL_SYNC_TREES", "100"))
@@ -19,15 +19,17 @@ SEED = os.environ.get("NOVA_ACCEL_SYNC_SEED", "a")
 
 
 def converge(
-    server: servers.Server, tables: judge.Tables, door: api.Door, seed: str
-) -> sync.Result:
+    server: servers.Server, tables: judge.Tables, door: rest.Door, seed: str
+) -> sync_pass.Result:
     """Draw two trees, go from one to the other, and judge."""
     life = lives.Life(server, tables, seed)
     life.build()
     life.wish = trees.draw_wish(life.dice, life.root)
     done = life.damage()
     case = life.case()
-    one = sync.Synchroniser(service.Placement(door), sleep=lambda _: None)
+    one = sync_pass.Synchroniser(
+        resource_providers.Placement(door), sleep=lambda _: None
+    )
     wish = life.wish
     result = one.run(wish.tree, wish.host)
     after = life.rows()
@@ -48,7 +50,7 @@ def test_one_pass_from_any_tree_to_any_other(
     is_mariadb = not any_placement.database.startswith("sqlite")
     count = max(1, TREES // 4) if is_mariadb else TREES
     tables = judge.Tables(any_placement.database)
-    door = api.from_endpoint(any_placement.url)
+    door = rest.from_endpoint(any_placement.url)
     began = time.monotonic()
     results = [
         converge(any_placement, tables, door, f"{SEED}{number}")
@@ -76,9 +78,9 @@ def test_who_has_just_started_writes_nothing_either(
         life = lives.Life(placement, tables, f"start{number}")
         life.build()
         life.wish = trees.draw_wish(life.dice, life.root)
-        door = api.from_endpoint(placement.url)
+        door = rest.from_endpoint(placement.url)
         for expected in (False, True):
-            one = sync.Synchroniser(service.Placement(door))
+            one = sync_pass.Synchroniser(resource_providers.Placement(door))
             result = one.run(life.wish.tree, life.wish.host)
             if expected:
                 assert (result.calls, result.writes) == ((), 0)
@@ -88,13 +90,13 @@ def test_a_dry_run_tells_what_would_be_done_and_does_not_do_it(
     placement: servers.Server,
 ) -> None:
     tables = judge.Tables(placement.database)
-    door = api.from_endpoint(placement.url)
+    door = rest.from_endpoint(placement.url)
     for number in range(10):
         life = lives.Life(placement, tables, f"dry{number}")
         life.build()
         life.wish = trees.draw_wish(life.dice, life.root)
         before = life.rows()
-        one = sync.Synchroniser(service.Placement(door))
+        one = sync_pass.Synchroniser(resource_providers.Placement(door))
         dry = one.run(life.wish.tree, life.wish.host, is_dry=True)
         assert dry.writes == 0
         assert dry.calls

@@ -12,7 +12,7 @@ from keystoneauth1 import loading
 
 from nova_accel import errors
 from nova_accel.config import conf
-from placement_sync.client import api, replies, service
+from placement_sync.client import http_errors, resource_providers, rest
 from tests.functional.sync import identity, servers
 
 PASSWORD_OPTIONS = f"""
@@ -77,7 +77,7 @@ def by_password(keystone: identity.Identity, more: str = "") -> str:
 
 
 def test_password(keystone: identity.Identity, write: Write) -> None:
-    door = api.from_conf(write(by_password(keystone)))
+    door = rest.from_conf(write(by_password(keystone)))
     assert door.get(PATH).body == {"resource_providers": []}
     assert door.put("/traits/CUSTOM_A").status == 201
     assert keystone.given == ["secret-token-1"]
@@ -87,7 +87,7 @@ def test_a_section_of_its_own(
     keystone: identity.Identity, write: Write
 ) -> None:
     text = by_password(keystone).replace("[placement]", "[login]")
-    door = api.from_conf(write(f"{text}[placement]\nauth_section = login\n"))
+    door = rest.from_conf(write(f"{text}[placement]\nauth_section = login\n"))
     assert door.get(PATH).status == 200
 
 
@@ -102,7 +102,7 @@ def test_options_that_nova_registered(
     novas = nova.conf.CONF
     novas([], default_config_files=[str(path)], default_config_dirs=[])
     for _ in range(2):
-        assert api.from_conf(novas).get(PATH).status == 200
+        assert rest.from_conf(novas).get(PATH).status == 200
     novas.clear()
     # Some are required: the next test's nova.conf may not have them.
     novas.unregister_opts(
@@ -114,9 +114,9 @@ def test_options_registered_twice(
     keystone: identity.Identity, write: Write
 ) -> None:
     read = write(by_password(keystone))
-    for door in (api.from_conf(read), api.from_conf(read)):
+    for door in (rest.from_conf(read), rest.from_conf(read)):
         assert door.get(PATH).status == 200
-    api.compute_door(read)
+    rest.compute_door(read)
 
 
 @pytest.mark.parametrize("kind", ["admin_token", "none"])
@@ -124,7 +124,7 @@ def test_without_keystone(
     placement: servers.Server, write: Write, kind: str
 ) -> None:
     """With "none", a token is sent that nobody gave: it may read only."""
-    door = api.from_conf(
+    door = rest.from_conf(
         write(f"""
 [placement]
 auth_type = {kind}
@@ -145,9 +145,9 @@ def test_an_expired_token_is_replaced(
     keystone: identity.Identity, write: Write
 ) -> None:
     """Before a read and before a write, without anybody noticing."""
-    door = api.from_conf(write(by_password(keystone)))
+    door = rest.from_conf(write(by_password(keystone)))
     door.get(PATH)
-    asking: list[Callable[[], api.Answer]] = [
+    asking: list[Callable[[], rest.Answer]] = [
         lambda: door.get(PATH),
         lambda: door.post(PATH, {"name": "a"}),
         lambda: door.put("/traits/CUSTOM_A"),
@@ -165,7 +165,7 @@ def test_tokens_that_are_never_valid(
 ) -> None:
     """Placement asks another Keystone: it is tried once more, no more."""
     keystone.answers["/placement" + PATH] = 401
-    door = api.from_conf(write(by_password(keystone)))
+    door = rest.from_conf(write(by_password(keystone)))
     with pytest.raises(errors.ServiceError, match="token is refused") as found:
         door.get(PATH)
     assert found.value.status == 401
@@ -175,7 +175,7 @@ def test_tokens_that_are_never_valid(
 def test_keystone_fails_and_comes_back(
     keystone: identity.Identity, write: Write
 ) -> None:
-    door = api.from_conf(write(by_password(keystone)))
+    door = rest.from_conf(write(by_password(keystone)))
     door.get(PATH)
     keystone.expire()
     keystone.answers["/v3/auth/tokens"] = 503
@@ -188,7 +188,7 @@ def test_keystone_fails_and_comes_back(
 
 def test_a_wrong_password(keystone: identity.Identity, write: Write) -> None:
     text = by_password(keystone).replace(identity.PASSWORD, "wrong one")
-    door = api.from_conf(write(text))
+    door = rest.from_conf(write(text))
     with pytest.raises(errors.ServiceError, match="username") as found:
         door.get(PATH)
     assert found.value.status == 401
@@ -197,9 +197,7 @@ def test_a_wrong_password(keystone: identity.Identity, write: Write) -> None:
 
 
 def test_no_such_region(keystone: identity.Identity, write: Write) -> None:
-    door = api.from_conf(
-        write(by_password(keystone, "region_name = south"))
-    )
+    door = rest.from_conf(write(by_password(keystone, "region_name = south")))
     with pytest.raises(errors.ServiceError, match="region_name") as found:
         door.get(PATH)
     assert not found.value.is_transient
@@ -208,7 +206,7 @@ def test_no_such_region(keystone: identity.Identity, write: Write) -> None:
 def test_no_keystone(write: Write) -> None:
     text = "[placement]" + PASSWORD_OPTIONS.format(url="http://127.0.0.1:1")
     with pytest.raises(errors.ServiceError) as found:
-        api.from_conf(write(text)).get(PATH)
+        rest.from_conf(write(text)).get(PATH)
     assert found.value.is_transient
 
 
@@ -218,12 +216,12 @@ def test_certificates(
     """Of Keystone and Placement alike."""
     path = identity.certify(tmp_path / "certificate.pem")
     with identity.Identity(placement.url, path).running() as keystone:
-        door = api.from_conf(write(by_password(keystone)))
+        door = rest.from_conf(write(by_password(keystone)))
         with pytest.raises(errors.ServiceError, match="cafile") as found:
             door.get(PATH)
         assert not found.value.is_transient
         for option in (f"cafile = {path}", "insecure = true"):
-            door = api.from_conf(write(by_password(keystone, option)))
+            door = rest.from_conf(write(by_password(keystone, option)))
             assert door.get(PATH).status == 200
 
 
@@ -240,7 +238,7 @@ def test_settings_that_can_not_be_used(
     write: Write, options: str, said: str
 ) -> None:
     with pytest.raises(errors.ConfigurationError, match=said) as found:
-        api.from_conf(write(f"[placement]\n{options}\n"))
+        rest.from_conf(write(f"[placement]\n{options}\n"))
     assert "nova.conf [placement]" in str(found.value)
 
 
@@ -258,7 +256,7 @@ def test_settings_that_nobody_looks_at_before(
 ) -> None:
     """They are refused in our words, and not tried again."""
     text = f"auth_type = {auth_type}\nendpoint = https://127.0.0.1:9\n"
-    door = api.from_conf(write(f"[placement]\n{text}{option}\n"))
+    door = rest.from_conf(write(f"[placement]\n{text}{option}\n"))
     with pytest.raises(errors.ServiceError, match=said) as found:
         door.get(PATH)
     assert not found.value.is_transient
@@ -266,7 +264,7 @@ def test_settings_that_nobody_looks_at_before(
 
 def test_a_group_that_is_missing(write: Write) -> None:
     with pytest.raises(errors.ConfigurationError, match="password"):
-        api.from_conf(write("[DEFAULT]\n"))
+        rest.from_conf(write("[DEFAULT]\n"))
 
 
 def test_a_timeout_of_the_operator(write: Write) -> None:
@@ -274,13 +272,13 @@ def test_a_timeout_of_the_operator(write: Write) -> None:
         "[placement]\nauth_type = admin_token\nendpoint = http://h\n"
         "token = t\ntimeout = 3\n"
     )
-    assert api.from_conf(read).timeout == (3, 3)
+    assert rest.from_conf(read).timeout == (3, 3)
     read = write(
         "[placement]\nauth_type = admin_token\nendpoint = http://h\ntoken = t"
     )
-    assert api.from_conf(read).timeout == (
-        api.CONNECT_SECONDS,
-        api.ANSWER_SECONDS,
+    assert rest.from_conf(read).timeout == (
+        rest.CONNECT_SECONDS,
+        rest.ANSWER_SECONDS,
     )
 
 
@@ -289,9 +287,9 @@ def test_a_cloud(
     keystone: identity.Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, region in (("here", ""), ("here", identity.REGION)):
-        assert api.from_cloud(name, region).get(PATH).status == 200
+        assert rest.from_cloud(name, region).get(PATH).status == 200
     monkeypatch.setenv("OS_CLOUD", "here")
-    door = api.from_cloud()
+    door = rest.from_cloud()
     assert door.get(PATH).status == 200
     keystone.expire()
     assert door.put("/traits/CUSTOM_A").status == 201
@@ -300,7 +298,7 @@ def test_a_cloud(
 @pytest.mark.usefixtures("clouds")
 def test_no_such_cloud() -> None:
     with pytest.raises(errors.ConfigurationError, match="OS_CLOUD") as found:
-        api.from_cloud("there")
+        rest.from_cloud("there")
     assert str(found.value).startswith("clouds.yaml")
 
 
@@ -310,7 +308,7 @@ def test_no_clouds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(errors.ConfigurationError, match="OS_CLOUD"):
-        api.from_cloud()
+        rest.from_cloud()
 
 
 def test_nova_by_placements_credentials(
@@ -319,7 +317,7 @@ def test_nova_by_placements_credentials(
     """This catalogue has no Nova: the error says what to write."""
     read = write(by_password(keystone))
     with pytest.raises(errors.ServiceError, match="endpoint_override"):
-        api.compute_door(read).get("/os-hypervisors")
+        rest.compute_door(read).get("/os-hypervisors")
 
 
 def test_nova_by_its_own_endpoint(
@@ -331,16 +329,16 @@ def test_nova_by_its_own_endpoint(
         by_password(keystone)
         + f"[nova]\nendpoint_override = {keystone.url}/compute/v2.1\n"
     )
-    assert api.compute_door(read).get("/os-hypervisors").body == {}
+    assert rest.compute_door(read).get("/os-hypervisors").body == {}
     keystone.answers["/compute/v2.1/os-hypervisors"] = 403
     with pytest.raises(errors.ServiceError, match="role"):
-        api.compute_door(read).get("/os-hypervisors")
+        rest.compute_door(read).get("/os-hypervisors")
 
 
 @pytest.mark.usefixtures("clouds")
 def test_nova_of_a_cloud() -> None:
     with pytest.raises(errors.ServiceError, match="endpoint_override"):
-        api.compute_door(cloud="here").get("/os-hypervisors")
+        rest.compute_door(cloud="here").get("/os-hypervisors")
 
 
 def test_no_secret_in_the_log(
@@ -353,8 +351,8 @@ def test_no_secret_in_the_log(
     for logger in ("keystoneauth", "openstack", "urllib3"):
         caplog.set_level(logging.DEBUG, logger)
     read = write(by_password(keystone))
-    for door in (api.from_conf(read), api.from_cloud("here")):
-        placement = service.Placement(door)
+    for door in (rest.from_conf(read), rest.from_cloud("here")):
+        placement = resource_providers.Placement(door)
         placement.fetch(str(uuid.UUID(int=1)))
         keystone.expire()
         placement.fetch(str(uuid.UUID(int=1)))
@@ -370,11 +368,9 @@ def test_no_secret_in_the_log(
         assert secret not in caplog.text
 
 
-@pytest.mark.parametrize(
-    "token", ["secret\ntoken", " secret", "secret\u20ac"]
-)
+@pytest.mark.parametrize("token", ["secret\ntoken", " secret", "secret\u20ac"])
 def test_a_token_that_can_not_be_sent_is_not_printed(token: str) -> None:
-    door = api.from_endpoint("http://127.0.0.1:9", token)
+    door = rest.from_endpoint("http://127.0.0.1:9", token)
     with pytest.raises(errors.ServiceError, match="token") as found:
         door.get(PATH)
     assert "secret" not in repr(found.value)
@@ -382,14 +378,14 @@ def test_a_token_that_can_not_be_sent_is_not_printed(token: str) -> None:
 
 
 def test_a_password_with_any_character_is_not_printed() -> None:
-    assert replies.tidy("at http://me:pa@ss@host/x") == "at http://host/x"
+    assert http_errors.tidy("at http://me:pa@ss@host/x") == "at http://host/x"
 
 
 # -- who asks ---------------------------------------------------------------
 
 
 def test_who_asks(clouds: Path, keystone: identity.Identity) -> None:
-    found = api.from_cloud("here").identity()
+    found = rest.from_cloud("here").identity()
     assert found is not None
     assert (found.user, found.project, found.roles) == ("u", "p", ("admin",))
     assert found.token == keystone.given[-1]
@@ -398,7 +394,7 @@ def test_who_asks(clouds: Path, keystone: identity.Identity) -> None:
 
 
 def test_nobody_asks_without_keystone(placement: servers.Server) -> None:
-    assert api.from_endpoint(placement.url).identity() is None
+    assert rest.from_endpoint(placement.url).identity() is None
 
 
 def test_keystone_that_refuses(
@@ -406,6 +402,6 @@ def test_keystone_that_refuses(
 ) -> None:
     keystone.answers["/v3/auth/tokens"] = 503
     with pytest.raises(errors.ServiceError) as caught:
-        api.from_cloud("here").identity()
+        rest.from_cloud("here").identity()
     assert "does not give a token" in str(caught.value)
     assert identity.PASSWORD not in str(caught.value)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nova_accel.cli import cli
+from nova_accel.cli import commands
 from nova_accel.model import names
 from tests.functional.sync.servers import Server
 
@@ -121,14 +121,12 @@ def cloud(placement: Server) -> Cloud:
 
 
 @pytest.fixture
-def explain(
-    placement: Server, capsys: pytest.CaptureFixture[str]
-) -> Any:
+def explain(placement: Server, capsys: pytest.CaptureFixture[str]) -> Any:
     """Run the command; return its status and what it printed."""
 
     def run(*words: str, specs: tuple[str, ...] = ONE) -> tuple[int, str, str]:
         given = [word for spec in specs for word in ("--extra-spec", spec)]
-        status = cli.main(
+        status = commands.main(
             ["explain", "--endpoint", placement.url, *given, *words]
         )
         printed = capsys.readouterr()
@@ -230,9 +228,7 @@ def test_one_host_alone(cloud: Cloud, explain: Any) -> None:
     ]
 
 
-def test_two_groups_are_asked_for_together(
-    cloud: Cloud, explain: Any
-) -> None:
+def test_two_groups_are_asked_for_together(cloud: Cloud, explain: Any) -> None:
     cloud.host("one", "a")
     cloud.host("two", "bc")
     specs = (

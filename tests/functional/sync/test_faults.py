@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from nova_accel import errors
-from placement_sync.client import api, service
-from placement_sync.sync import sync
+from placement_sync.client import resource_providers, rest
+from placement_sync.sync import sync_pass
 from tests.functional.sync import faults, judge, lives, servers, trees
 
 RUNS = int(os.environ.get("NOVA_ACCEL_SYNC_FAULTS", "66"))
@@ -45,7 +45,7 @@ class Trial:
     ) -> None:
         self.life = life
         self.proxy = proxy
-        self.door = api.from_endpoint(url)
+        self.door = rest.from_endpoint(url)
         self.one = faults.new_pass(proxy.url)
 
     def change(self, is_fresh: bool) -> int:
@@ -62,9 +62,9 @@ class Trial:
             life.damage(0.08)
             life.come_and_go()
             life.settle()
-            dry = sync.Synchroniser(service.Placement(self.door)).run(
-                life.wish.tree, life.wish.host, is_dry=True
-            )
+            dry = sync_pass.Synchroniser(
+                resource_providers.Placement(self.door)
+            ).run(life.wish.tree, life.wish.host, is_dry=True)
             if dry.calls:
                 return (dry.reads if is_fresh else 1) + len(dry.calls)
 

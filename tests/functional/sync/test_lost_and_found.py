@@ -8,10 +8,10 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.inventory import inventory
+from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
-from placement_sync.client import api, calls, service
-from placement_sync.sync import attempts, sync
+from placement_sync.client import calls, resource_providers, rest
+from placement_sync.sync import pass_attempts, sync_pass
 from tests import strategies
 from tests.functional.sync import judge, lives, one_card, servers
 
@@ -55,17 +55,17 @@ class Site:
         self.operator = lives.Client(server, tables)
         for root in (ROOT, OTHER):
             self.operator.create(root.uuid, root.name, None)
-        self.door = api.from_endpoint(server.url)
+        self.door = rest.from_endpoint(server.url)
         self.restart()
 
     def restart(self) -> None:
         """Forget everything, as a service that has just started."""
-        self.one = sync.Synchroniser(
-            service.Placement(self.door), sleep=lambda _: None
+        self.one = sync_pass.Synchroniser(
+            resource_providers.Placement(self.door), sleep=lambda _: None
         )
 
-    def run(self, host: model.HostState) -> sync.Result:
-        desired = inventory.build_tree(ROOT, host, policy.Policy())
+    def run(self, host: model.HostState) -> sync_pass.Result:
+        desired = tree_builder.build_tree(ROOT, host, policy.Policy())
         return self.one.run(desired, host)
 
     def row(self, address: str) -> judge.Row | None:
@@ -140,7 +140,9 @@ def test_what_nobody_uses_any_more_goes(site: Site) -> None:
 
 def test_that_it_is_free_is_seen_after_a_while(site: Site) -> None:
     now = 1000.0
-    one = sync.Synchroniser(service.Placement(site.door), clock=lambda: now)
+    one = sync_pass.Synchroniser(
+        resource_providers.Placement(site.door), clock=lambda: now
+    )
     site.one = one
     site.run(host_of(strategies.card(A, 4)))
     server = site.operator.allocate(uuid_of(A), {"VGPU": 1})
@@ -148,7 +150,7 @@ def test_that_it_is_free_is_seen_after_a_while(site: Site) -> None:
     site.operator.call("DELETE", f"/allocations/{server}")
     unchanged = site.run(host_of())
     assert (unchanged.reads, unchanged.writes) == (1, 0)
-    now += attempts.HELD_SECONDS
+    now += pass_attempts.HELD_SECONDS
     site.run(host_of())
     assert site.row(A) is None
 
@@ -336,9 +338,7 @@ def test_an_operator_s_own_settings_stay(site: Site) -> None:
 def test_the_providers_of_a_dead_host_are_no_obstacle(site: Site) -> None:
     """Nor are they touched: that nobody reports them proves nothing."""
     dead = names.provider_uuid(OTHER.uuid, A)
-    site.operator.create(
-        dead, names.provider_name(OTHER.name, A), OTHER.uuid
-    )
+    site.operator.create(dead, names.provider_name(OTHER.name, A), OTHER.uuid)
     site.operator.put_traits(dead, {*strategies.OWNED})
     before = site.operator.tables.read(OTHER)
     assert site.run(host_of(strategies.card(A, 4))).is_ok
@@ -367,8 +367,10 @@ def test_a_name_that_is_taken_is_told_and_the_others_go_on(
 def test_names_of_a_former_registration_are_backed_off(site: Site) -> None:
     """One problem for all cards, and no request for them until later."""
     clock = one_card.Clock()
-    site.one = sync.Synchroniser(
-        service.Placement(site.door, clock), lambda _: None, clock=clock
+    site.one = sync_pass.Synchroniser(
+        resource_providers.Placement(site.door, clock),
+        lambda _: None,
+        clock=clock,
     )
     old = [names.provider_uuid(OTHER.uuid, each) for each in (A, B)]
     for own, address in zip(old, (A, B), strict=True):
@@ -386,12 +388,12 @@ def test_names_of_a_former_registration_are_backed_off(site: Site) -> None:
     assert all(f"provider delete {own}" in problem.reason for own in old)
     assert site.run(host).problems == (problem,)
     assert [r.method for r in site.server.clear()] == ["GET"]
-    clock.now += attempts.HELD_SECONDS
+    clock.now += pass_attempts.HELD_SECONDS
     assert site.run(host).problems == (problem,)
     assert posts() == 2
     for own in old:
         site.operator.call("DELETE", f"{lives.PATH}/{own}")
-    clock.now += attempts.HELD_SECONDS
+    clock.now += pass_attempts.HELD_SECONDS
     assert site.run(host).is_ok
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.config import policy
-from nova_accel.inventory import inventory
+from nova_accel.inventory import tree_builder
 from nova_accel.model import names
-from placement_sync.client import api, calls, service
-from placement_sync.sync import refusals, sync
+from placement_sync.client import calls, resource_providers, rest
+from placement_sync.sync import refusals, sync_pass
 from tests import strategies
 from tests.functional.sync import faults, servers
 
@@ -24,7 +24,7 @@ HOST = model.HostState(
         strategies.card("0000:41:00.0", 4, 4),
     )
 )
-TREE = inventory.build_tree(ROOT, HOST, policy.Policy())
+TREE = tree_builder.build_tree(ROOT, HOST, policy.Policy())
 
 
 def register(server: servers.Server) -> None:
@@ -32,9 +32,10 @@ def register(server: servers.Server) -> None:
     server.call("POST", "/resource_providers", body)
 
 
-def new_pass(url: str) -> sync.Synchroniser:
-    return sync.Synchroniser(
-        service.Placement(api.from_endpoint(url)), sleep=lambda _: None
+def new_pass(url: str) -> sync_pass.Synchroniser:
+    return sync_pass.Synchroniser(
+        resource_providers.Placement(rest.from_endpoint(url)),
+        sleep=lambda _: None,
     )
 
 
@@ -71,7 +72,7 @@ def test_a_host_name_of_another_uuid_is_told(
         ROOT, uuid="1f2e3d4c-0000-4000-8000-000000000009"
     )
     register(placement)
-    tree = inventory.build_tree(other, HOST, policy.Policy())
+    tree = tree_builder.build_tree(other, HOST, policy.Policy())
     result = new_pass(placement.url).run(tree, HOST, create_root=True)
     [problem] = result.problems
     assert ROOT.uuid in problem.reason
@@ -99,7 +100,7 @@ def test_beside_nova_compute_nothing_is_deleted(
     one = new_pass(placement.url)
     one.run(TREE, HOST)
     left = model.HostState(devices=HOST.devices[:1])
-    tree = inventory.build_tree(ROOT, left, policy.Policy())
+    tree = tree_builder.build_tree(ROOT, left, policy.Policy())
     result = one.run(tree, left, is_shared=True)
     assert result.is_ok and result.present == {n.uuid for n in TREE.nodes}
     assert not any(isinstance(c, calls.DeleteProvider) for c in result.calls)
@@ -162,15 +163,15 @@ def test_a_service_that_is_down_is_told_after_some_waits() -> None:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         waits: list[float] = []
-        one = sync.Synchroniser(
-            service.Placement(api.from_endpoint(url)),
+        one = sync_pass.Synchroniser(
+            resource_providers.Placement(rest.from_endpoint(url)),
             sleep=waits.append,
             chance=lambda: 1.0,
         )
         with pytest.raises(errors.ServiceError):
             one.run(TREE, HOST)
     assert waits == [1.0, 3.0, 9.0]
-    assert len(waits) == sync.ATTEMPTS - 1
+    assert len(waits) == sync_pass.ATTEMPTS - 1
 
 
 def test_one_provider_s_failure_does_not_stop_the_others(
@@ -215,7 +216,7 @@ def test_one_pass_never_runs_twice_at_once(
 ) -> None:
     register(placement)
     one = new_pass(placement.url)
-    results: list[sync.Result] = []
+    results: list[sync_pass.Result] = []
 
     def run() -> None:
         results.append(one.run(TREE, HOST))

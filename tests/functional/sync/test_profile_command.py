@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from nova_accel.cli import cli
+from nova_accel.cli import commands
 from nova_accel.model import names
-from placement_sync.cli import cli as sync_cli
-from placement_sync.client import api
+from placement_sync.cli import main as sync_cli
+from placement_sync.client import rest
 from placement_sync.flavors import cloud
 from tests.functional.sync import servers
 from tests.hosts import look
@@ -78,7 +78,7 @@ class Cloud:
     def run(self, *words: str, status: int = 0) -> str:
         self.placement.clear()
         given = ["profile", "list", "--endpoint", self.placement.url, *words]
-        assert cli.main(given) == status
+        assert commands.main(given) == status
         said = self.capsys.readouterr()
         return said.err if status else said.out
 
@@ -165,7 +165,7 @@ def test_a_drained_card_offers_nothing_and_keeps_its_totals(
     site: Cloud,
 ) -> None:
     root = site.add("a40-vf-mdev", MEMORY_MB=65536)
-    door = api.from_endpoint(site.placement.url)
+    door = rest.from_endpoint(site.placement.url)
     (card,) = cloud.read(door).devices
     path = f"/resource_providers/{card.uuid}"
     body = site.placement.call("GET", f"{path}/traits")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The changes placement_sync.client.service makes, in the real Placement."""
+"""Changes by placement_sync.client.resource_providers, in real Placement."""
 
 import uuid
 
@@ -7,7 +7,7 @@ import pytest
 
 from nova_accel import errors
 from nova_accel.model import names, providers
-from placement_sync.client import api, calls, service
+from placement_sync.client import calls, resource_providers, rest
 from tests.functional.sync import servers
 from tests.functional.sync.one_card import (
     CARD,
@@ -26,7 +26,7 @@ from tests.functional.sync.one_card import (
 
 @pytest.mark.parametrize("call", CREATE[3:])
 def test_a_change_made_twice_is_made_once(
-    ours: service.Placement, host: servers.Server, call: calls.Call
+    ours: resource_providers.Placement, host: servers.Server, call: calls.Call
 ) -> None:
     for each in CREATE:
         ours.apply(each)
@@ -36,10 +36,10 @@ def test_a_change_made_twice_is_made_once(
 
 
 def test_what_another_writer_made_counts_as_made(
-    ours: service.Placement, host: servers.Server
+    ours: resource_providers.Placement, host: servers.Server
 ) -> None:
     ours.fetch(ROOT)
-    other = service.Placement(api.from_endpoint(host.url))
+    other = resource_providers.Placement(rest.from_endpoint(host.url))
     for call in CREATE:
         other.apply(call)
     for call in CREATE:
@@ -58,7 +58,7 @@ def test_what_another_writer_made_counts_as_made(
     ],
 )
 def test_another_provider_in_the_way_is_a_conflict(
-    ours: service.Placement, card: str, call: calls.Call
+    ours: resource_providers.Placement, card: str, call: calls.Call
 ) -> None:
     with pytest.raises(errors.ServiceError) as caught:
         ours.apply(call)
@@ -66,7 +66,9 @@ def test_another_provider_in_the_way_is_a_conflict(
     assert caught.value.code == "placement.duplicate_name"
 
 
-def test_a_root_is_made_without_parent(ours: service.Placement) -> None:
+def test_a_root_is_made_without_parent(
+    ours: resource_providers.Placement,
+) -> None:
     own = str(uuid.UUID(int=50))
     ours.apply(calls.CreateProvider(uuid=own, name="metal", parent=""))
     found = providers.ProviderRoot(name="metal", uuid=own)
@@ -74,7 +76,7 @@ def test_a_root_is_made_without_parent(ours: service.Placement) -> None:
     assert ours.find_root("metal") == found
 
 
-def test_find_root_by_any_name(ours: service.Placement) -> None:
+def test_find_root_by_any_name(ours: resource_providers.Placement) -> None:
     assert ours.find_root("host") == providers.ProviderRoot(
         name="host", uuid=ROOT
     )
@@ -82,21 +84,19 @@ def test_find_root_by_any_name(ours: service.Placement) -> None:
 
 
 def test_a_provider_gets_its_name_and_parent_again(
-    ours: service.Placement, host: servers.Server, card: str
+    ours: resource_providers.Placement, host: servers.Server, card: str
 ) -> None:
     before = ours.fetch(ROOT).tree
     rename(host)
     assert ours.fetch(ROOT).tree != before
-    ours.apply(
-        calls.UpdateProvider(uuid=card, name=CARD_NAME, parent=ROOT)
-    )
+    ours.apply(calls.UpdateProvider(uuid=card, name=CARD_NAME, parent=ROOT))
     host.clear()
     assert ours.fetch(ROOT).tree == before
     assert reads(host) == 1
 
 
 def test_traits_of_others_stay(
-    ours: service.Placement, host: servers.Server, card: str
+    ours: resource_providers.Placement, host: servers.Server, card: str
 ) -> None:
     host.call("PUT", "/traits/CUSTOM_RACK_7")
     put(host, card, "traits", [names.OWNER_TRAIT, TRAIT, "CUSTOM_RACK_7"])
@@ -116,7 +116,7 @@ def test_traits_of_others_stay(
 
 @pytest.mark.parametrize("call", CREATE[4:])
 def test_a_change_of_what_others_changed_is_a_conflict(
-    ours: service.Placement,
+    ours: resource_providers.Placement,
     host: servers.Server,
     card: str,
     call: calls.Call,
@@ -135,7 +135,7 @@ def test_a_change_of_what_others_changed_is_a_conflict(
 
 
 def test_deleted_twice(
-    ours: service.Placement, host: servers.Server, card: str
+    ours: resource_providers.Placement, host: servers.Server, card: str
 ) -> None:
     call = calls.DeleteProvider(uuid=card, name=CARD_NAME)
     ours.apply(call)
@@ -144,7 +144,7 @@ def test_deleted_twice(
 
 
 def test_in_use_is_not_deleted(
-    ours: service.Placement, host: servers.Server, card: str
+    ours: resource_providers.Placement, host: servers.Server, card: str
 ) -> None:
     allocate(host, card, 1)
     with pytest.raises(errors.ServiceError) as caught:
@@ -153,10 +153,8 @@ def test_in_use_is_not_deleted(
     assert caught.value.code == "placement.resource_provider.inuse"
 
 
-def test_a_change_of_what_is_gone(ours: service.Placement) -> None:
+def test_a_change_of_what_is_gone(ours: resource_providers.Placement) -> None:
     with pytest.raises(errors.ServiceError, match="is gone") as caught:
         ours.apply(CREATE[4])
     assert caught.value.status == 404
     assert not caught.value.is_transient
-
-

@@ -132,9 +132,7 @@ def draw_wish(dice: random.Random, root: providers.ProviderRoot) -> Wish:
     )
     return Wish(
         tree=draw_tree(dice, root, present),
-        host=model.HostState(
-            unknown=unknown, complete=dice.random() > 0.07
-        ),
+        host=model.HostState(unknown=unknown, complete=dice.random() > 0.07),
     )
 
 
@@ -200,6 +198,4 @@ def recorded(
 
 def memory(name: str, floor: int) -> str:
     """Return the trait that remembers an operator's reservation."""
-    return (
-        f"{names.RESERVED_PREFIX}{name.removeprefix(names.CUSTOM)}_{floor}"
-    )
+    return f"{names.RESERVED_PREFIX}{name.removeprefix(names.CUSTOM)}_{floor}"

@@ -191,9 +191,7 @@ class Cloud:
             lambda: self._prepare("seed", IMAGE, FLAVOR),
         )
 
-    def _serve(
-        self, name: str, module: str, threads: int, **env: str
-    ) -> None:
+    def _serve(self, name: str, module: str, threads: int, **env: str) -> None:
         """Start a WSGI service and wait until it answers."""
         process = self.processes.spawn(
             name,

@@ -117,9 +117,7 @@ def start(
     say.say(f"its /sys is mounted on {place.sysfs}")
 
 
-def _machine(
-    place: layout.Layout, shared: pathlib.Path
-) -> machine.Machine:
+def _machine(place: layout.Layout, shared: pathlib.Path) -> machine.Machine:
     is_first = place.number == 0
     modules = SERVED_MODULES if is_first else _FURTHER_MODULES
     return machine.Machine(

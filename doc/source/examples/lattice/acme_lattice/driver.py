@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 from nova_accel import errors, model
 from nova_accel.config import policy
-from nova_accel.host.sysfs import sysfs
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
-from nova_accel.vendors.common import group
+from nova_accel.vendors.common import iommu_group
 
 _VENDOR, _PRODUCT = "f00d", "0100"
 _DRIVER, _GUEST_DRIVER = "lattice", "lattice_vfio_pci"
@@ -30,7 +30,7 @@ class LatticeDriver:
 
     def describe(
         self,
-        host: sysfs.HostReader,
+        host: host_reader.HostReader,
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
@@ -68,7 +68,7 @@ class LatticeDriver:
         )
 
     def plan_arrange(
-        self, host: sysfs.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
         """Return what makes as many VFs as policy asks for.
 
@@ -90,7 +90,7 @@ class LatticeDriver:
 
 
 def _cards(
-    host: sysfs.HostReader, rules: policy.Policy
+    host: host_reader.HostReader, rules: policy.Policy
 ) -> Iterator[pci.PciFunction]:
     """Yield the PFs whose VFs policy allows to offer."""
     for function in host.functions():
@@ -112,7 +112,7 @@ def _wanted_count(card: pci.PciFunction, rules: policy.Policy) -> int | None:
     return count
 
 
-def _is_idle(host: sysfs.HostReader, address: pci.PciAddress) -> bool:
+def _is_idle(host: host_reader.HostReader, address: pci.PciAddress) -> bool:
     """Return whether nobody can have a VF: one that VFIO has may be used."""
     function = host.function(str(address))
     return function is not None and function.driver is None
@@ -133,17 +133,21 @@ def _check(card: pci.PciFunction) -> Iterator[model.Problem]:
 
 
 def _objection(
-    function: pci.PciFunction, host: sysfs.HostReader, rules: policy.Policy
+    function: pci.PciFunction,
+    host: host_reader.HostReader,
+    rules: policy.Policy,
 ) -> str:
     """Return why a VF can't be given to a guest, empty if it can."""
     if _rule(function, rules).use is policy.Use.OFF:
         return "device_spec says use off for it"
     if function.driver is not None and not function.is_vfio_bound:
         return f"the host's driver {function.driver} holds it; unbind it"
-    return group.objection(function, (function.address,), host, _MEND)
+    return iommu_group.objection(function, (function.address,), host, _MEND)
 
 
-def _read(card: pci.PciFunction, host: sysfs.HostReader, name: str) -> str:
+def _read(
+    card: pci.PciFunction, host: host_reader.HostReader, name: str
+) -> str:
     """Return one of the card's own attributes.
 
     :raises UnreadableError: it can't be read.
@@ -154,7 +158,7 @@ def _read(card: pci.PciFunction, host: sysfs.HostReader, name: str) -> str:
 def _describe(
     card: pci.PciFunction,
     usable: tuple[pci.PciFunction, ...],
-    host: sysfs.HostReader,
+    host: host_reader.HostReader,
 ) -> Iterator[model.Device | model.Problem]:
     """Yield the card, and a problem for each attribute that is not told."""
     traits = names.identity_traits(card.vendor, card.product, card.numa_node)

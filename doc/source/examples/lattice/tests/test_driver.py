@@ -9,8 +9,8 @@ from acme_lattice import driver
 
 from nova_accel import conformance, model
 from nova_accel.config import policy
-from nova_accel.discovery import discovery
-from nova_accel.host.sysfs import fs, sysfs
+from nova_accel.discovery import scan
+from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import actions
 
 RULES = '{"address": "0000:5a:00.0", "use": "vf", "num_vfs": %d}'
@@ -18,8 +18,8 @@ RULES = '{"address": "0000:5a:00.0", "use": "vf", "num_vfs": %d}'
 
 def read(root: pathlib.Path, *lines: str) -> model.HostState:
     """Return what discovery makes of a host."""
-    return discovery.read(
-        sysfs.HostReader(root),
+    return scan.read(
+        host_reader.HostReader(root),
         {"lattice": driver.LatticeDriver()},
         policy.parse_policy(lines),
     )
@@ -62,7 +62,7 @@ def test_memory_that_is_not_told_withdraws_no_card(
 
 def test_policy_decides_over_the_vfs(tmp_path: pathlib.Path) -> None:
     simulated.make(tmp_path, 0)
-    host = sysfs.HostReader(tmp_path)
+    host = host_reader.HostReader(tmp_path)
     rules = policy.parse_policy([RULES % 8])
     assert driver.LatticeDriver().plan_arrange(host, rules) == (
         actions.SetVfCount(function=simulated.CARD, count=8, is_probed=False),

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PCI ids and classes of known accelerators, and of devices that are none.
+
+Pure data. Ids are those of the kernel's drivers, which name them in their
+``pci_device_id`` tables, and of pci.ids.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from nova_accel.model import names, pci
+
+# Of functions that no kind below has: ``CUSTOM_PCI_144D_A824``.
+PCI_PREFIX = "CUSTOM_PCI_"
+# AMD gives its newest GPUs the class of processing accelerators (12). By
+# the class alone that could be a NIC, a DPU or an FPGA of another vendor.
+_ACCELERATOR = 0x12
+_AMD = "1002"
+# Cards whose VFs are theirs to make in their own way, by host driver: the
+# count must equal that of released ports, or a tool has to be asked.
+FPGA_DRIVERS = frozenset(
+    {"dfl-pci", "intel-fpga-pci", "xclmgmt", "xocl", "xclmgmt-mpf"}
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Devices that are of one use to a guest, whoever made them.
+
+    ``word`` is what resource classes are made of, ``models`` their names
+    by ``vendor:product``; ``class_code`` is the 24-bit PCI class of a kind
+    that is told by that, 0 else. ``is_common`` says that most servers have
+    such devices for themselves.
+    """
+
+    word: str
+    models: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    class_code: int = 0
+    is_common: bool = False
+    keeps_data: bool = False
+
+    @property
+    def whole_class(self) -> str:
+        """Return the resource class of a whole device."""
+        return names.custom(self.word)
+
+    @property
+    def vf_class(self) -> str:
+        """Return the resource class of a virtual function."""
+        return names.custom(self.word, "VF")
+
+
+# NVM Express Base Specification, "Class Code": I/O controllers.
+NVME = Kind(word="NVME", class_code=0x010802, is_common=True, keeps_data=True)
+_KINDS = (
+    NVME,
+    # drivers/dma/idxd/init.c, idxd_pci_tbl, and registers.h.
+    Kind(
+        word="DSA",
+        models={
+            "8086:0b25": "DSA SPR",
+            "8086:11fb": "DSA GNR-D",
+            "8086:1212": "DSA DMR",
+        },
+    ),
+    Kind(
+        word="IAA",
+        models={
+            "8086:0cfe": "IAA SPR",
+            "8086:1216": "IAA DMR",
+            "8086:b02d": "IAA PTL",
+            "8086:fd2d": "IAA WCL",
+        },
+    ),
+    # drivers/accel/habanalabs/common/habanalabs_drv.c, and Habana's own
+    # driver for what the kernel's does not know yet.
+    Kind(
+        word="GAUDI",
+        models={
+            "1da3:1000": "Gaudi",
+            "1da3:1001": "Gaudi",
+            "1da3:1010": "Gaudi",
+            "1da3:1011": "Gaudi",
+            "1da3:1020": "Gaudi2",
+            "1da3:1021": "Gaudi2",
+            "1da3:1060": "Gaudi3",
+            "1da3:1062": "Gaudi3",
+            "1da3:1063": "Gaudi3",
+        },
+    ),
+    # The same driver's card for inference.
+    Kind(word="GOYA", models={"1da3:0001": "Goya"}),
+    # Huawei's driver (devdrv_device_driver) and OpenStack Cyborg.
+    Kind(
+        word="ASCEND",
+        models={
+            "19e5:d100": "Ascend 310",
+            "19e5:d105": "Ascend 310B",
+            "19e5:d500": "Ascend 310P",
+            "19e5:d501": "Ascend 310P",
+            "19e5:d801": "Ascend 910",
+            "19e5:d802": "Ascend 910",
+            "19e5:d803": "Ascend 910",
+            "19e5:d804": "Ascend 910",
+        },
+    ),
+    # JAX, jax/_src/hardware_utils.py: Google has no kernel driver for them.
+    Kind(
+        word="TPU",
+        models={
+            "1ae0:0027": "TPU v3",
+            "1ae0:005e": "TPU v4",
+            "1ae0:0062": "TPU v5p",
+            "1ae0:0063": "TPU v5e",
+            "1ae0:006f": "TPU v6e",
+            "1ae0:0076": "TPU v7",
+        },
+    ),
+)
+
+# PCI base classes of accelerators: display controllers, processing
+# accelerators, co-processors (PCI Code and ID Assignment Specification).
+_CANDIDATES = (0x03, 0x12, 0x0B)
+# Display controllers that only show a console: emulated by a hypervisor,
+# or of a server's management controller. Of these vendors all are such:
+# Cirrus Logic, Matrox, QEMU and Bochs, Silicon Motion, Microsoft, VMware,
+# XGI, ASPEED, Parallels, Red Hat (virtio-gpu and QXL), XenSource and
+# VirtualBox (pci.ids).
+_CONSOLE_VENDORS = frozenset(
+    {
+        *("1013", "102b", "1234", "126f", "1414", "15ad", "18ca"),
+        *("1a03", "1ab8", "1af4", "1b36", "5853", "80ee"),
+    }
+)
+# ATI's Rage XL (drivers/video/fbdev/aty/atyfb_base.c, PCI_CHIP_MACH64GR),
+# AMD's ES1000 (drivers/gpu/drm/radeon/radeon.h, ASIC_IS_RN50) and the
+# display of HiSilicon's iBMC (drivers/gpu/drm/hisilicon/hibmc).
+_CONSOLES = frozenset({"1002:4752", "1002:515e", "1002:5969", "19e5:1711"})
+
+# What the kernel's vfio-pci takes only with disable_denylist=1, because a
+# guest could harm the host with it (drivers/vfio/pci/vfio_pci.c,
+# vfio_pci_dev_in_denylist; the last two since Linux 6.9).
+DENIED = frozenset(
+    {
+        *("8086:19e2", "8086:19e3", "8086:37c8", "8086:37c9"),
+        *("8086:0435", "8086:0443", "8086:0b25", "8086:0cfe"),
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class QatFamily:
+    """Intel QAT devices of one design.
+
+    ``driver`` is the host's driver of their PFs, ``vf`` the product id of
+    their VFs. ``services`` are those of every device of a design that
+    can't be told to give others, empty where they are read or unknown.
+    """
+
+    name: str
+    driver: str
+    vf: str
+    services: tuple[str, ...] = ()
+
+
+# Generation 2 gives each VF all services: the same ring to service map is
+# in all of them (drivers/crypto/intel/qat/qat_common/adf_gen2_hw_data.h,
+# ADF_GEN2_DEFAULT_RING_TO_SRV_MAP).
+_ALL = ("asym", "dc", "sym")
+
+# By product id of the PF; Intel's vendor id is 8086. The last three have
+# drivers outside of the kernel, whose files say which services they give.
+QAT: Mapping[str, QatFamily] = MappingProxyType(
+    {
+        "4940": QatFamily(name="4xxx", driver="4xxx", vf="4941"),
+        "4942": QatFamily(name="401xx", driver="4xxx", vf="4943"),
+        "4944": QatFamily(name="402xx", driver="4xxx", vf="4945"),
+        "4946": QatFamily(name="420xx", driver="420xx", vf="4947"),
+        "4948": QatFamily(name="6xxx", driver="6xxx", vf="4949"),
+        "37c8": QatFamily(
+            name="C62x", driver="c6xx", vf="37c9", services=_ALL
+        ),
+        "19e2": QatFamily(
+            name="C3xxx", driver="c3xxx", vf="19e3", services=_ALL
+        ),
+        "0435": QatFamily(
+            name="DH895xCC", driver="dh895xcc", vf="0443", services=_ALL
+        ),
+        "6f54": QatFamily(name="D15xx", driver="d15xx", vf="6f55"),
+        "18a0": QatFamily(name="C4xxx", driver="c4xxx", vf="18a1"),
+        "18ee": QatFamily(name="200xx", driver="200xx", vf="18ef"),
+    }
+)
+QAT_VENDOR = "8086"
+_QAT_VFS = frozenset(family.vf for family in QAT.values())
+
+# Every resource class of ours that is made of a kind.
+CLASSES = frozenset(
+    {kind.whole_class for kind in _KINDS} | {NVME.vf_class, names.QAT_VF_CLASS}
+)
+
+# Classes that nothing but an accelerator is counted in, those of unknown
+# devices aside. The three standard ones are of os-resource-classes.
+ACCELERATOR_CLASSES = CLASSES | {
+    names.GPU_CLASS,
+    names.WHOLE_GPU_CLASS,
+    names.FPGA_CLASS,
+    names.MDEV_CLASS,
+    names.GPU_MEMORY_CLASS,
+    names.MIG_SLICE_CLASS,
+}
+
+
+def is_accelerator(resource_class: str) -> bool:
+    """Return whether only accelerators are counted in a class.
+
+    Of unknown devices its form tells.
+    """
+    return resource_class in ACCELERATOR_CLASSES or resource_class.startswith(
+        PCI_PREFIX
+    )
+
+
+def find(function: pci.PciFunction) -> Kind | None:
+    """Return the kind that a function is of, None where none is known."""
+    ids = f"{function.vendor}:{function.product}"
+    return next(
+        (
+            kind
+            for kind in _KINDS
+            if ids in kind.models
+            or (kind.class_code and kind.class_code == function.class_code)
+        ),
+        None,
+    )
+
+
+def is_console(function: pci.PciFunction) -> bool:
+    """Return whether a display is no GPU: it only shows a console."""
+    return function.is_display and (
+        function.vendor in _CONSOLE_VENDORS
+        or f"{function.vendor}:{function.product}" in _CONSOLES
+    )
+
+
+def is_gpu(function: pci.PciFunction) -> bool:
+    """Return whether a function is a GPU, by its class and vendor."""
+    if function.is_display:
+        return not is_console(function)
+    return function.vendor == _AMD and function.base_class == _ACCELERATOR
+
+
+def is_candidate(function: pci.PciFunction) -> bool:
+    """Return whether a function is an accelerator, as far as is known.
+
+    Console displays are none, nor are devices that most servers have for
+    themselves (NVMe).
+    """
+    kind = find(function)
+    return not is_console(function) and (
+        function.base_class in _CANDIDATES
+        or is_qat(function)
+        or function.driver in FPGA_DRIVERS
+        or (kind is not None and not kind.is_common)
+    )
+
+
+def find_model(function: pci.PciFunction) -> str:
+    """Return the name of a function's model, empty where it has none."""
+    kind = find(function)
+    ids = f"{function.vendor}:{function.product}"
+    return kind.models.get(ids, "") if kind else ""
+
+
+def find_qat(function: pci.PciFunction) -> QatFamily | None:
+    """Return the family of QAT devices whose PF a function is, or None."""
+    if function.vendor != QAT_VENDOR:
+        return None
+    return QAT.get(function.product)
+
+
+def is_qat(function: pci.PciFunction) -> bool:
+    """Return whether a function is a PF or a VF of a QAT device."""
+    return function.vendor == QAT_VENDOR and (
+        function.product in QAT or function.product in _QAT_VFS
+    )

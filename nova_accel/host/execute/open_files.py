@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that have a mediated device open."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from nova_accel import errors
+from nova_accel.host.execute import argument_checks
+
+_OWN = "/"
+_MDEVS = "sys/bus/mdev/devices"
+# VFIO's devices: one for each IOMMU group, and since Linux 6.6 also one for
+# each device (Documentation/driver-api/vfio.rst).
+_GROUPS, _DEVICES = "dev/vfio", "dev/vfio/devices"
+
+
+def find(root: str, uuid: str) -> frozenset[int]:
+    """Return the ids of the processes that have an mdev open.
+
+    To remove an mdev waits for them (drivers/vfio/vfio_main.c,
+    vfio_unregister_group_dev).
+
+    :param root: below which the kernel's files are.
+    :raises UnreadableError: what a process has open can't be seen; that is
+        for root only.
+    :raises MalformedError: that is no uuid.
+    """
+    place = os.path.join(root, _MDEVS, argument_checks.uuid(uuid))
+    files = frozenset(_files(root, place))
+    return frozenset(
+        int(name)
+        for name in _processes(root)
+        if name.isdecimal() and _has_open(root, name, files)
+    )
+
+
+def _processes(root: str) -> list[str]:
+    place = os.path.join(root, "proc")
+    try:
+        return os.listdir(place)
+    except FileNotFoundError as error:
+        if root != _OWN:
+            return []  # nobody runs in a tree
+        raise errors.UnreadableError(place, error.errno or 0) from error
+
+
+def _files(root: str, place: str) -> Iterator[str]:
+    """Yield the files by which a device is opened."""
+    with contextlib.suppress(OSError):
+        group = os.path.basename(os.readlink(f"{place}/iommu_group"))
+        yield os.path.join(root, _GROUPS, group)
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"{place}/vfio-dev"):
+            yield os.path.join(root, _DEVICES, name)
+
+
+def _has_open(root: str, process: str, files: frozenset[str]) -> bool:
+    place = os.path.join(root, "proc", process, "fd")
+    try:
+        numbers = os.listdir(place)
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # it has ended
+    except OSError as error:
+        raise errors.UnreadableError(place, error.errno or 0) from error
+    for number in numbers:
+        with contextlib.suppress(OSError):
+            if os.readlink(f"{place}/{number}") in files:
+                return True
+    return False

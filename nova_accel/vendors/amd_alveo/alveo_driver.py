@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Driver of AMD's Alveo cards: one region, one user function each.
+
+The management function stays with the host: whoever has it has the card.
+The kernel itself refuses what is not made for the card's shell, or, where
+it demands that, not signed.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from nova_accel import errors, model
+from nova_accel.config import policy
+from nova_accel.fpga import regions
+from nova_accel.host.fpga import xrt
+from nova_accel.host.sysfs import host_reader
+from nova_accel.model import actions, names, pci
+from nova_accel.vendors.amd_alveo import alveo_card
+from nova_accel.vendors.common import iommu_group
+
+_NUMBER = 0
+_USES = (policy.Use.AUTO, policy.Use.FPGA)
+_MEND = (
+    "switch on ACS in the firmware, or put the card in a slot of its own, so"
+    " that its two functions are in groups of their own"
+)
+
+
+class AlveoDriver:
+    """Describes Alveo cards and loads xclbins into them."""
+
+    name = "alveo"
+
+    def describe(
+        self,
+        host: host_reader.HostReader,
+        rules: policy.Policy,
+        taken: frozenset[str],
+    ) -> Iterator[model.Device | model.Problem]:
+        """Yield each card, its region, and what is wrong with them.
+
+        :raises UnreadableError: the PCI bus can't be listed.
+        """
+        groups: dict[int, str] = {}
+        for card in alveo_card.find(host):
+            if card.manager is None:
+                continue  # what can't be read stays as it was
+            if taken.intersection((card.address, *card.members)):
+                continue
+            wanted = [rule for rule in _rules(card, rules)]
+            if all(rule.use in _USES for rule in wanted):
+                blank = next((r.blank for r in wanted if r.blank), "")
+                yield from _Look(card, host, blank, groups).describe()
+        for function in alveo_card.orphans(host):
+            rule = rules.rule(
+                str(function.address), function.vendor, function.product
+            )
+            if str(function.address) not in taken and rule.use in _USES:
+                yield model.Problem(
+                    where=str(function.address),
+                    reason="is not offered: the management function of its"
+                    " card is not on the bus; rescan the bus, or reseat the"
+                    " card",
+                )
+
+    def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
+        """Return what loads a claim's bitstream, nothing without one.
+
+        It is loaded, and read back, through the host's own user driver.
+        """
+        region, bitstream = claim.region, claim.bitstream
+        if region is None or bitstream is None:
+            return ()
+        return (
+            actions.BindDriver(function=claim.slot, driver=region.driver),
+            actions.ProgramRegion(
+                card=region.card,
+                number=region.number,
+                slot=claim.slot,
+                bitstream=bitstream,
+                tool=region.tool,
+                is_forced=claim.is_forced,
+                dependents=region.dependents,
+            ),
+        )
+
+    def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
+        """Return what loads the blank bitstream, nothing without one."""
+        return self.plan_prepare(claim)
+
+    def plan_arrange(
+        self, host: host_reader.HostReader, rules: policy.Policy
+    ) -> Sequence[actions.Action]:
+        """Return no action: a card has no mode that a reboot loses."""
+        return ()
+
+
+def _rules(
+    card: alveo_card.Card, rules: policy.Policy
+) -> Iterator[policy.Rule]:
+    """Yield the lines for a card and for what goes to guests of it."""
+    yield rules.rule(card.address, card.vendor, card.product)
+    if card.user is not None:
+        yield rules.rule(card.slot, card.user.vendor, card.user.product)
+
+
+class _Look:
+    """One card, looked at once."""
+
+    def __init__(
+        self,
+        card: alveo_card.Card,
+        host: host_reader.HostReader,
+        blank: str,
+        groups: dict[int, str],
+    ) -> None:
+        self._card = card
+        self._groups = groups
+        self._host = host
+        self._blank = blank
+        self._shell = xrt.read_shell(
+            host.files,
+            card.address if card.is_managed else "",
+            card.slot if card.is_shown else "",
+        )
+
+    def describe(self) -> Iterator[model.Device | model.Problem]:
+        """Yield the card, its region, and what is wrong with them."""
+        unread, function = self._function()
+        refusal = self._refusal()
+        obstacle = self._obstacle()
+        card = self._whole()
+        yield card
+        yield self._region(card, function, not refusal, not obstacle)
+        for reason in (*self._shell.unread, *unread):
+            yield self._problem(reason)
+        if refusal:
+            yield self._problem(f"is not offered: {refusal}")
+        elif obstacle and not self._shell.fault:
+            yield self._problem(f"can't be programmed: {obstacle}")
+
+    def _problem(self, reason: str) -> model.Problem:
+        return model.Problem(where=self._card.address, reason=reason)
+
+    def _function(self) -> tuple[tuple[str, ...], str | None]:
+        """Return what is loaded, after what is wrong with the reading.
+
+        While a guest may have the user function, nothing tells.
+        """
+        if not self._card.is_shown:
+            return (), None
+        try:
+            return (), xrt.read_function(self._host.files, self._card.slot)
+        except errors.AcceleratorError as error:
+            return (f"what it holds can't be told: {error}",), None
+
+    def _refusal(self) -> str:
+        """Return why the user function can't go to a guest, or nothing."""
+        card, user = self._card, self._card.user
+        if self._golden:
+            return self._golden
+        if not card.slot:
+            return (
+                "it has no user function; load its platform's shell"
+                " (`xbmgmt program --shell`)"
+            )
+        if card.manager is None or user is None:
+            unread = card.slot if card.manager else card.address
+            return f"its function {unread} can't be read"
+        if card.manager.is_vfio_bound:
+            return (
+                f"its management function is bound to {card.driver}, so a"
+                " guest may have the whole card; bind it to"
+                f" {xrt.MANAGEMENT_DRIVER}"
+            )
+        return self._objection(user)
+
+    def _objection(self, user: pci.PciFunction) -> str:
+        """Return what of the host stands against giving it away."""
+        if not self._card.is_shown and not iommu_group.is_free(user):
+            return (
+                f"the host's driver {user.driver} holds {user.address}; bind"
+                f" it to {xrt.USER_DRIVER}, to vfio-pci or to nothing"
+            )
+        return (
+            iommu_group.objection(user, (user.address,), self._host, _MEND)
+            or iommu_group.reset_objection(user, self._host)
+            or self._shared(user)
+        )
+
+    def _shared(self, user: pci.PciFunction) -> str:
+        """Return which other card is in the same IOMMU group, or nothing."""
+        if user.iommu_group is None:
+            return ""
+        address = str(user.address)
+        first = self._groups.setdefault(user.iommu_group, address)
+        if first == address:
+            return ""
+        return (
+            f"{address} shares its IOMMU group with {first}, and a group goes"
+            f" to one guest; {_MEND}"
+        )
+
+    @property
+    def _golden(self) -> str:
+        if self._shell.golden or self._card.product not in alveo_card.GOLDEN:
+            return self._shell.golden
+        return xrt.FACTORY
+
+    def _obstacle(self) -> str:
+        """Return why nothing can be loaded into it, or nothing."""
+        card = self._card
+        if not card.is_managed:
+            return (
+                f"its management function is bound to"
+                f" {card.driver or 'no driver'}; bind it to"
+                f" {xrt.MANAGEMENT_DRIVER} (load that module of XRT)"
+            )
+        if not card.is_shown and not xrt.has_driver(
+            self._host.files, xrt.USER_DRIVER
+        ):
+            return (
+                f"the host has no driver {xrt.USER_DRIVER}, through which"
+                " functions are loaded; load that module of XRT"
+            )
+        if not self._shell.interfaces:
+            return (
+                "neither its interfaces nor its shell's name can be told, so"
+                " nothing tells what fits"
+            )
+        return self._shell.fault or self._shell.blocker
+
+    def _whole(self) -> model.Device:
+        card, shell = self._card, self._shell
+        board = card.board(shell.board)
+        traits = {*card.identity()}
+        if board:
+            traits.add(names.model_trait(card.vendor, board))
+        if shell.name:
+            traits.add(names.custom("FPGA_SHELL", shell.name))
+        return model.Device(
+            address=card.address,
+            plugin=AlveoDriver.name,
+            technology="fpga",
+            vendor=names.vendor_name(card.vendor),
+            model=board or f"{card.vendor}:{card.product}",
+            resource_class=names.FPGA_CLASS,
+            counters={},
+            slots=(),
+            vendor_id=card.vendor,
+            product_id=card.product,
+            driver=card.driver,
+            numa_node=card.numa_node,
+            traits=frozenset(traits),
+            members=card.members,
+            fault=shell.fault,
+        )
+
+    def _region(
+        self,
+        card: model.Device,
+        function: str | None,
+        is_offered: bool,
+        is_loadable: bool,
+    ) -> model.Device:
+        """Return the region, which is of the kind that its card is."""
+        region = model.Region(
+            card=card.address,
+            number=_NUMBER,
+            function=function,
+            interfaces=self._shell.interfaces,
+            is_programmable=is_offered and is_loadable,
+            tool=xrt.TOOL,
+            driver=xrt.USER_DRIVER,
+            blank=self._blank,
+        )
+        return dataclasses.replace(
+            card,
+            address=names.region_address(card.address, _NUMBER),
+            parent=card.address,
+            counters={names.FPGA_CLASS: 1} if is_offered else {},
+            slots=tuple(filter(None, (self._card.slot,))),
+            members=(),
+            profiles=(
+                model.Profile(
+                    name="region",
+                    trait=names.REGION_TRAIT,
+                    charges={names.FPGA_CLASS: 1},
+                    available=int(is_offered),
+                ),
+            ),
+            traits=card.traits | regions.traits(region),
+            region=region,
+        )

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stock behaviour for servers without accelerators.
+
+An override that is decorated with ``accelerators_only`` runs only for
+servers with accelerators. For all other servers Nova's own method is called
+directly, so that a defect of this library can't stop them. The decision
+itself never raises: what fails in it is logged, and counts as "no".
+"""
+
+import functools
+import logging
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
+
+from nova import objects
+from nova.virt.libvirt import driver
+
+from nova_accel.model import attachment
+from virt_hooks.guest import libvirt_guest
+
+LOG = logging.getLogger(__name__)
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+# Extra specs that ask for accelerators: our own namespace, and every
+# resource class but those of the compute node itself
+# (nova/virt/libvirt/driver.py, update_provider_tree).
+_PMEM = "CUSTOM_PMEM_NAMESPACE_"
+_OTHER_CLASSES = (
+    rf"VCPU$|PCPU$|MEMORY_MB$|DISK_GB$|MEM_ENCRYPTION_CONTEXT$|{_PMEM}"
+)
+_CLEANUP = "_cleanup"
+_EXTRA_SPEC = re.compile(rf"accelerator:|resources[^:]*:(?!{_OTHER_CLASSES})")
+
+
+def accelerators_only(override: Method) -> Method:
+    """Let an override of LibvirtDriver run for accelerated servers only.
+
+    :param override: a method with a ``nova.objects.Instance`` among its
+        arguments.
+    """
+    name = override.__name__
+
+    @functools.wraps(override)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        arguments = (*args, *kwargs.values())
+        if has_accelerators(self, name, arguments):
+            return override(self, *args, **kwargs)
+        classes = type(self).__mro__
+        last = classes[classes.index(driver.LibvirtDriver) - 1]
+        return getattr(super(last, self), name)(*args, **kwargs)
+
+    return cast(Method, method)
+
+
+def has_accelerators(self: Any, name: str, arguments: Iterable[Any]) -> bool:
+    """Return whether a server has, had or asks for accelerators.
+
+    It never raises. Each test fails by itself: a server whose flavor names
+    accelerators is recognised whatever happens to the other tests.
+
+    :param self: the driver, whose claims are searched.
+    :param name: of a method of the driver.
+    :param arguments: of that method; one is the server.
+    """
+    tests = (*_TESTS, _has_hostdevs) if name == _CLEANUP else _TESTS
+    for instance in arguments:
+        if not isinstance(instance, objects.Instance):
+            continue
+        for is_accelerated in tests:
+            try:
+                if is_accelerated(self, instance):
+                    return True
+            except Exception:
+                LOG.exception(
+                    "Can't tell whether server %s has accelerators; if"
+                    " nothing else tells, Nova handles it without"
+                    " nova-accel",
+                    instance.uuid,
+                )
+    return False
+
+
+def _is_named(_: Any, instance: Any) -> bool:
+    """Return whether a flavor of a server names accelerators.
+
+    While a server is resized it has three flavors.
+    """
+    flavors = [instance.flavor]
+    for name in ("old_flavor", "new_flavor"):
+        if instance.obj_attr_is_set(name):
+            flavors.append(getattr(instance, name))
+    return any(
+        _EXTRA_SPEC.match(key)
+        for flavor in flavors
+        if flavor is not None
+        for key in flavor.extra_specs
+    )
+
+
+def _has_slots(_: Any, instance: Any) -> bool:
+    """Return whether Nova claimed slots for a server, where it is loaded."""
+    return instance.obj_attr_is_set("resources") and any(
+        not slot.resource_class.startswith(_PMEM)
+        for slot in instance.resources or ()
+    )
+
+
+def _is_claimed(self: Any, instance: Any) -> bool:
+    """Return whether a server has claims on this host."""
+    return bool(self._accel.claims_of(instance.uuid))
+
+
+def _is_attached(_: Any, instance: Any) -> bool:
+    """Return whether anything was attached to a server."""
+    return any(
+        key.startswith(attachment.KEY) for key in instance.system_metadata
+    )
+
+
+def _has_hostdevs(self: Any, instance: Any) -> bool:
+    """Return whether the domain of a server has devices of the host.
+
+    A server that was evacuated and then changed may still have a domain
+    with accelerators on the host that it left.
+    """
+    use = libvirt_guest.read_use(self._host, instance)
+    return bool(use.mdevs or use.functions)
+
+
+_TESTS = (_is_named, _has_slots, _is_claimed, _is_attached)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the configuration at the start of nova-compute."""
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from nova import exception
+from nova.pci import whitelist
+
+from nova_accel import errors, model
+from nova_accel.config import conf, policy
+from nova_accel.discovery import snapshot
+from nova_accel.host.state import state_dir
+from nova_accel.host.sysfs import fs, host_reader
+from nova_accel.inventory import conditions
+from nova_accel.model import pci
+
+LOG = logging.getLogger(__name__)
+
+_MDEV_TYPES = "[devices] enabled_mdev_types"
+_PCI_SPEC = "[pci] device_spec"
+
+
+def check(
+    driver: Any, options: Any, host: snapshot.Snapshot
+) -> tuple[errors.ConfigurationError, ...]:
+    """Log what is wrong in the configuration, once.
+
+    :param driver: Nova's libvirt driver, initialised.
+    :param options: the service's parsed ``oslo_config.cfg.ConfigOpts``.
+    :returns: a refusal for each line of Nova's options that names a device
+        that nova-accel offers, too.
+    """
+    settings = conf.read_settings(options)
+    _log_problems(settings)
+    if not (options.pci.device_spec or options.devices.enabled_mdev_types):
+        return ()
+    reader = host_reader.HostReader(source=fs.Disk(settings.root))
+    return tuple(
+        _find_shared(driver, options, reader, host.refresh(), settings.rules)
+    )
+
+
+def _log_problems(settings: conf.Settings) -> None:
+    try:
+        state_dir.check(settings)
+    except errors.ConfigurationError as error:
+        LOG.error("%s", error)
+    for problem in settings.problems:
+        LOG.warning("%s: %s", problem.where, problem.reason)
+
+
+def _find_shared(
+    driver: Any,
+    options: Any,
+    reader: host_reader.HostReader,
+    host: model.HostState,
+    rules: policy.Policy,
+) -> Iterator[errors.ConfigurationError]:
+    """Yield the first refusal of each line of Nova's options."""
+    for line in options.pci.device_spec:
+        matches = _list_matches(line, reader.functions())
+        yield from _refuse(_PCI_SPEC, line, matches, host, rules)
+    for type_id in options.devices.enabled_mdev_types:
+        addresses = [
+            parent.name
+            for parent in reader.mdev_parents()
+            if type_id in {one.type_id for one in parent.types}
+            and type_id == _type_of(driver, parent.name)
+        ]
+        yield from _refuse(_MDEV_TYPES, type_id, addresses, host, rules)
+
+
+def _list_matches(
+    line: str, functions: Iterable[pci.PciFunction]
+) -> Iterator[str]:
+    """Yield the addresses that a line matches, as Nova itself decides."""
+    spec = whitelist.Whitelist([line])
+    for function in functions:
+        physfn = function.physfn
+        described = {
+            "address": str(function.address),
+            "vendor_id": function.vendor,
+            "product_id": function.product,
+            "parent_addr": str(physfn) if physfn else None,
+        }
+        # Nova takes no address of a domain above 0xffff.
+        with contextlib.suppress(exception.PciConfigInvalidSpec):
+            if spec.device_assignable(described):
+                yield str(function.address)
+
+
+def _type_of(driver: Any, name: str) -> str | None:
+    """Return the mdev type that Nova makes on a parent, None for none."""
+    if pci.is_address(name):
+        name = "pci_" + name.replace(":", "_").replace(".", "_")
+    found: str | None = driver._get_vgpu_type_per_pgpu(name)
+    return found
+
+
+def _refuse(
+    option: str,
+    value: str,
+    addresses: Iterable[str],
+    host: model.HostState,
+    rules: policy.Policy,
+) -> Iterator[errors.ConfigurationError]:
+    for address in addresses:
+        device = conditions.device_of(host, address)
+        if device is None or not device.counters:
+            continue
+        line = rules.of(device).line
+        source = f"by {policy.OPTION} = {line}" if line else "by default"
+        whole = device.parent or device.address
+        yield errors.ConfigurationError(
+            option,
+            value,
+            f"names {address}, which nova-accel offers {source}; remove it"
+            f" here, or write {policy.OPTION} ="
+            f' {{"address": "{whole}", "use": "off"}}',
+        )
+        return
