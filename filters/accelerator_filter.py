@@ -67,7 +67,7 @@ def refuse_hopeless_request(ctxt: Any, spec: Any) -> bool:
         refusal = no_candidates.find_refusal(
             placement_getter(ctxt.global_id), wanted
         )
-    except fact_reader.FactsError as error:
+    except fact_reader.QueryError as error:
         LOG.warning("Accelerators were not checked beforehand: %s", error)
         return True
     if refusal is not None:
@@ -113,9 +113,9 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
 
     def __init__(self, get: fact_reader.Get | None = None) -> None:
         super().__init__()
-        self._reader = fact_reader.Reader(get or placement_getter())
-        self._memories = fact_reader.Memories()
-        self._cards = vgpu_geometry.Cards(loader.load())
+        self._reader = fact_reader.FactReader(get or placement_getter())
+        self._memories = fact_reader.RequestMemories()
+        self._cards = vgpu_geometry.VgpuGeometry(loader.load())
         install_request_filter()
 
     def filter_all(self, hosts: Iterable[Any], spec: Any) -> Iterable[Any]:
@@ -165,8 +165,8 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         self,
         host: Any,
         spec: Any,
-        memory: fact_reader.Memory,
-        look: fact_reader.Look,
+        memory: fact_reader.RequestMemory,
+        look: fact_reader.FactSnapshot,
     ) -> bool:
         """Prune and order a host's candidates; return whether one is left.
 
@@ -177,7 +177,7 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         fits, lacks = candidate_fit.fitting(
             memory.wanted,
             host.allocation_candidates,
-            candidate_fit.View(
+            candidate_fit.HostFacts(
                 facts=look.facts,
                 cards=self._cards,
                 cells_of=_cells(host, spec, memory.wanted),

@@ -59,15 +59,15 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
     def __init__(
         self,
         get: fact_reader.Get | None = None,
-        functions: glance_images.Functions | None = None,
+        functions: glance_images.ImageFunctions | None = None,
     ) -> None:
         super().__init__()
         self._settings = conf.read_weigher_settings(nova.conf.CONF)
-        self._census = host_usage.Census(
+        self._census = host_usage.HostUsage(
             get or placement_getter(), self._settings.cache_seconds
         )
         self._functions = functions or glance_images.shared()
-        self._newcomers = _Newcomers()
+        self._newcomers = _NewServers()
 
     def weigh_objects(
         self, weighed_obj_list: Sequence[Any], weight_properties: Any
@@ -104,7 +104,7 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
             return [0.0] * len(hosts)
         more = self._newcomers.count(cards, hosts)
         seen = [
-            _Seen(
+            _HostRecord(
                 candidates=host.allocation_candidates or (),
                 cards=cards.get(host.uuid, ()),
                 more=count,
@@ -132,7 +132,7 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _HostRecord:
     """What is known of a host.
 
     ``more`` is how many servers it got that its ``cards`` do not show yet.
@@ -145,7 +145,7 @@ class _Seen:
 
 def _holding(
     wanted: request.AcceleratorRequest,
-    hosts: Iterable[_Seen],
+    hosts: Iterable[_HostRecord],
     traits: frozenset[str],
 ) -> list[float]:
     """Return what part of the functions each host holds where it fits."""
@@ -156,7 +156,7 @@ def _holding(
 
 
 def _fullness(
-    wanted: request.AcceleratorRequest, hosts: Iterable[_Seen]
+    wanted: request.AcceleratorRequest, hosts: Iterable[_HostRecord]
 ) -> list[float]:
     """Return how full each host is; the middle for those not known."""
     found = [
@@ -173,7 +173,7 @@ def _fullness(
     return [middle if one is None else float(one) for one in found]
 
 
-class _Newcomers:
+class _NewServers:
     """How many servers each host got after its cards were read.
 
     Nova counts a server into the host's state as soon as it has placed it,

@@ -21,12 +21,12 @@ from nova_accel.model import names
 
 # An image's properties hardly ever change: a wrong guess programs one
 # region more. Who shares an image after a refusal waits a minute.
-_TIMES = stale_cache.Times(fresh=600.0, retry=60.0, patience=1.0)
+_TIMES = stale_cache.CacheTimes(fresh=600.0, retry=60.0, patience=1.0)
 # A cloud has fewer bitstreams in use.
 _MAX_IMAGES = 512
 
 
-class Functions:
+class ImageFunctions:
     """The function traits of images, by what Glance says of them.
 
     :param times: for how long an answer is kept.
@@ -34,10 +34,10 @@ class Functions:
     """
 
     def __init__(
-        self, times: stale_cache.Times = _TIMES, api: Any = None
+        self, times: stale_cache.CacheTimes = _TIMES, api: Any = None
     ) -> None:
         self._api = glance.API() if api is None else api
-        self._known: stale_cache.Kept[str] = stale_cache.Kept(
+        self._known: stale_cache.StaleCache[str] = stale_cache.StaleCache(
             times, _MAX_IMAGES
         )
 
@@ -89,6 +89,6 @@ class Functions:
 
 
 @functools.cache
-def shared() -> Functions:
+def shared() -> ImageFunctions:
     """Return those of this service, for its filter and its weigher."""
-    return Functions()
+    return ImageFunctions()

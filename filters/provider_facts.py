@@ -5,9 +5,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nova_accel.model.providers import Stock
+from nova_accel.model.providers import ClassCapacity
 
-__all__ = ["Candidate", "Facts", "ProviderFacts", "Stock", "named"]
+__all__ = ["Candidate", "ClassCapacity", "Facts", "ProviderFacts", "named"]
 
 # One of Nova's allocation candidates (Placement's "allocation_requests"
 # from microversion 1.34): {"allocations": {provider uuid: {"resources":
@@ -30,7 +30,7 @@ class ProviderFacts:
     """
 
     uuid: str
-    stock: Mapping[str, Stock]
+    stock: Mapping[str, ClassCapacity]
     name: str = ""
     traits: frozenset[str] = frozenset()
     exact: bool = False

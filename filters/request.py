@@ -21,7 +21,7 @@ class AcceleratorRequest:
     """
 
     groups: tuple[flavors.RequestGroup, ...] = ()
-    placing: flavors.Placing = flavors.USUAL_PLACING
+    placing: flavors.PlacementPolicy = flavors.USUAL_PLACING
     preferred: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property

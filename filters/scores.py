@@ -81,8 +81,8 @@ def _needed(wanted: request.AcceleratorRequest) -> dict[str, int]:
 
 def _stocks(
     cards: Sequence[provider_facts.ProviderFacts], needed: Mapping[str, int]
-) -> dict[str, list[provider_facts.Stock]]:
-    found: dict[str, list[provider_facts.Stock]] = {}
+) -> dict[str, list[provider_facts.ClassCapacity]]:
+    found: dict[str, list[provider_facts.ClassCapacity]] = {}
     for card in cards:
         for name, stock in card.stock.items():
             if name in needed and stock.capacity > 0:

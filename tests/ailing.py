@@ -42,7 +42,7 @@ def _tree(root: pathlib.Path) -> build.Tree:
 
 
 def find(
-    root: pathlib.Path, seen_to: error_baseline.Acknowledged | None = None
+    root: pathlib.Path, seen_to: error_baseline.ErrorBaseline | None = None
 ) -> dict[str, str]:
     state = look.read(root)
     reader = host_reader.HostReader(root)

@@ -57,7 +57,7 @@ def _device(
     )
 
 
-EMPTY = collected_state.Evidence(
+EMPTY = collected_state.CollectedState(
     root=ROOT,
     providers=(),
     allocations=(),
@@ -135,14 +135,14 @@ def domain(
 
 
 def grown(
-    known: collected_state.Evidence,
+    known: collected_state.CollectedState,
     *,
     allocations: Iterable[collected_state.Allocation] = (),
     claims: Iterable[model.Claim] = (),
     servers: Iterable[tuple[str, nova_types.Server | None]] = (),
     migrations: Iterable[nova_types.Migration] = (),
     domains: Iterable[Domain] = (),
-) -> collected_state.Evidence:
+) -> collected_state.CollectedState:
     """Return evidence with more of some things."""
     return dataclasses.replace(
         known,
@@ -155,8 +155,8 @@ def grown(
 
 
 def made(
-    known: collected_state.Evidence, address: str, slot: str
-) -> collected_state.Evidence:
+    known: collected_state.CollectedState, address: str, slot: str
+) -> collected_state.CollectedState:
     """Return evidence with one more partition in the kernel."""
     if address == WHOLE:
         return known
@@ -173,8 +173,8 @@ def made(
 
 
 def unmade(
-    known: collected_state.Evidence, gone: str
-) -> collected_state.Evidence:
+    known: collected_state.CollectedState, gone: str
+) -> collected_state.CollectedState:
     """Return evidence without a partition."""
     assert known.host is not None
     for device in known.host.devices:
@@ -187,12 +187,12 @@ def unmade(
 
 
 def with_partitions(
-    known: collected_state.Evidence,
+    known: collected_state.CollectedState,
     address: str,
     change: Callable[
         [tuple[model.Partition, ...]], tuple[model.Partition, ...]
     ],
-) -> collected_state.Evidence:
+) -> collected_state.CollectedState:
     """Return evidence, the partitions of a device changed."""
     assert known.host is not None
     devices = tuple(
@@ -207,12 +207,12 @@ def with_partitions(
 
 
 def lived(
-    known: collected_state.Evidence,
+    known: collected_state.CollectedState,
     life: str,
     server: str,
     address: str,
     slot: str,
-) -> collected_state.Evidence:
+) -> collected_state.CollectedState:
     """Return evidence with one more server, somewhere in its life."""
     here = nova_types.Server(uuid=server, node=ROOT.name)
     there = nova_types.Server(uuid=server, node=ELSEWHERE)
@@ -271,7 +271,7 @@ PLACES = tuple(
 @st.composite
 def worlds(
     draw: st.DrawFn, lives: tuple[str, ...] = LIVES
-) -> collected_state.Evidence:
+) -> collected_state.CollectedState:
     """Draw a consistent world; the last slot of each card is free."""
     places = draw(st.lists(st.sampled_from(PLACES), unique=True, max_size=6))
     known = EMPTY

@@ -26,14 +26,14 @@ def device(
     traits: Iterable[str] = (),
     used: Mapping[str, int] = _NONE,
     at: str = HERE,
-) -> offered_devices.Provider:
+) -> offered_devices.OfferedDevice:
     """Return a device; a whole one has its model among its traits."""
     place, _, node = at.partition("@")
     host, _, address = place.partition("/")
     own = {f"{names.MODEL_PREFIX}{model}"} if model else set()
     where = {f"{names.NUMA_PREFIX}{node}"} if node else set()
     is_out = offered_devices.OUT & set(traits)
-    return offered_devices.Provider(
+    return offered_devices.OfferedDevice(
         uuid=names.provider_uuid(root(host), address),
         name=names.provider_name(host, address),
         host=host,
@@ -42,7 +42,7 @@ def device(
         model=min(own, default=""),
         traits=frozenset({*traits, names.OWNER_TRAIT}) | own | where,
         stock={
-            name: offered_devices.Stock(
+            name: offered_devices.ListedCapacity(
                 total=n, capacity=0 if is_out else n, used=used.get(name, 0)
             )
             for name, n in stock.items()
@@ -57,7 +57,7 @@ def gpu(
     layout: str = "equal",
     used: Mapping[str, int] = _NONE,
     at: str = HERE,
-) -> offered_devices.Provider:
+) -> offered_devices.OfferedDevice:
     """Return an NVIDIA card that makes these sizes now, as ``8Q``."""
     facts = loader.load().gpu(model)
     assert facts is not None
@@ -88,7 +88,7 @@ def gpu(
 
 def region(
     function: str, *, number: int = 0, is_free: bool = True
-) -> offered_devices.Provider:
+) -> offered_devices.OfferedDevice:
     """Return a region of an FPGA that holds a function."""
     return device(
         {names.FPGA_CLASS: 1},

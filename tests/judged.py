@@ -202,7 +202,7 @@ class Cloud:
         several = first[state.uuid]
         if not several:
             return None
-        view = candidate_fit.View(
+        view = candidate_fit.HostFacts(
             facts=self._vague(),
             cards=scheduled.CARDS,
             cells=numa_cells.read_cells(state, spec, several[0]),

@@ -156,7 +156,7 @@ class Placement:
                 ]
             }
         if rest[0] not in self.nodes:
-            raise fact_reader.FactsError(path, "HTTP 404: no provider")
+            raise fact_reader.QueryError(path, "HTTP 404: no provider")
         return self._who(rest[0]) if not rest[1:] else self._part(*rest)
 
     def _is_in(self, provider: str, tree: str | None) -> bool:

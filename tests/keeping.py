@@ -22,12 +22,12 @@ def facts(image: str, content: bytes) -> bitstreams.ImageFacts:
     return files.facts(content, image)
 
 
-def wanted(one: bitstreams.ImageFacts) -> bitstreams.Wanted:
+def wanted(one: bitstreams.ImageFacts) -> bitstreams.ImageRequirement:
     return bitstreams.parse_image(one, 1 << 40)
 
 
 def put(
-    cache: bitstream_cache.Cache,
+    cache: bitstream_cache.BitstreamCache,
     image: str,
     content: bytes,
     keep: tuple[str, ...] = (),

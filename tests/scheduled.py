@@ -13,11 +13,11 @@ from nova_accel.catalog import loader, mdev_names, vgpu_types
 from nova_accel.model import names
 
 KNOWN = loader.load()
-CARDS = vgpu_geometry.Cards(KNOWN)
+CARDS = vgpu_geometry.VgpuGeometry(KNOWN)
 ROOT = "root"
 
 
-def kind(name: str) -> vgpu_types.VgpuFacts:
+def kind(name: str) -> vgpu_types.CatalogVgpuType:
     """Return a vGPU type of the catalogue."""
     found = KNOWN.find(name)
     assert found is not None, name
@@ -93,7 +93,7 @@ def card(
         uuid=uuid,
         name=f"host_accel_{uuid}",
         stock={
-            name: provider_facts.Stock(
+            name: provider_facts.ClassCapacity(
                 capacity=total,
                 used=sum(usage.get(name, 0) for usage in usages),
             )
@@ -170,7 +170,7 @@ def taken_by(one: provider_facts.Candidate) -> tuple[str, ...]:
 def why_not(
     wanted: request.AcceleratorRequest,
     one: provider_facts.Candidate,
-    view: candidate_fit.View,
+    view: candidate_fit.HostFacts,
 ) -> str:
     """Return why a candidate is refused, nothing if it is not."""
     fits, lacks = candidate_fit.fitting(wanted, [one], view)

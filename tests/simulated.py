@@ -39,8 +39,8 @@ def started(
     :param state_dir: where its notes are; without it there are none.
     """
     rules = policy.Policy()
-    faulted = faults.Quarantine(state_dir) if state_dir else None
-    drained = drains.Drains(state_dir) if state_dir else None
+    faulted = faults.FaultNotes(state_dir) if state_dir else None
+    drained = drains.DrainNotes(state_dir) if state_dir else None
     drivers: dict[str, plugin.Driver] = {
         "nvidia_mdev": mdev_driver.NvidiaMdevDriver(),
         "mdev": mdev.MdevDriver(),
@@ -51,8 +51,8 @@ def started(
         rules,
         action_executor.Executor(str(kernel.root)),
         snapshot.Snapshot(
-            change_detection.Survey(
-                fs.Disk(kernel.root),
+            change_detection.ChangeDetector(
+                fs.DiskSource(kernel.root),
                 drivers,
                 rules,
                 faulted=faulted,

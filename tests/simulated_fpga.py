@@ -145,8 +145,8 @@ def started(
 ) -> lifecycle.Lifecycle:
     """Return what a nova-compute that has just started holds."""
     drivers = plugin.load()
-    faulted = faults.Quarantine(str(state_dir)) if state_dir else None
-    drained = drains.Drains(str(state_dir)) if state_dir else None
+    faulted = faults.FaultNotes(str(state_dir)) if state_dir else None
+    drained = drains.DrainNotes(str(state_dir)) if state_dir else None
 
     def look() -> host_reader.HostReader:
         return host_reader.HostReader(root)
@@ -156,15 +156,15 @@ def started(
         rules,
         executor(root),
         snapshot.Snapshot(
-            change_detection.Survey(
-                fs.Disk(root), drivers, rules, dict, faulted, drained
+            change_detection.ChangeDetector(
+                fs.DiskSource(root), drivers, rules, dict, faulted, drained
             )
         ),
         look,
-        region_programs.Programming(faulted),
+        region_programs.RegionPrograms(faulted),
     )
     if state_dir:
-        found.serials = serials.Serials(str(state_dir), str(root))
+        found.serials = serials.SerialNumbers(str(state_dir), str(root))
     found.adopt(ROOT)
     found.host.refresh()
     return found

@@ -113,7 +113,7 @@ class Cloud:
         self._drivers: Mapping[str, plugin.Driver] = plugin.load(
             ("dfl", "alveo")
         )
-        self.faulted = faults.Quarantine(str(place / "state"))
+        self.faulted = faults.FaultNotes(str(place / "state"))
         self.servers: dict[str, Server] = {}
         self._born = 0
         #: Whether nothing was done to the host since it was last read.
@@ -140,15 +140,15 @@ class Cloud:
             self._rules,
             action_executor.Executor(str(self.host.root), read_gpus=dict),
             snapshot.Snapshot(
-                change_detection.Survey(
-                    fs.Disk(self.host.root),
+                change_detection.ChangeDetector(
+                    fs.DiskSource(self.host.root),
                     self._drivers,
                     self._rules,
                     dict,
                     self.faulted,
                 )
             ),
-            programs=region_programs.Programming(self.faulted, _read_file),
+            programs=region_programs.RegionPrograms(self.faulted, _read_file),
         )
         self.life.read_use = self.libvirt.use
         self.life.read_running = lambda: self.libvirt.use(is_running=True)

@@ -58,7 +58,7 @@ def started(
 
     :param state_dir: the directory of its notes; without it there are none.
     """
-    faulted = faults.Quarantine(state_dir) if state_dir else None
+    faulted = faults.FaultNotes(state_dir) if state_dir else None
     drivers = {"nvidia_vfio": vfio_driver.NvidiaVfioDriver()}
 
     def look() -> host_reader.HostReader:
@@ -69,12 +69,12 @@ def started(
         rules,
         action_executor.Executor(str(kernel.root), read_gpus=dict),
         snapshot.Snapshot(
-            change_detection.Survey(
-                fs.Disk(kernel.root), drivers, rules, faulted=faulted
+            change_detection.ChangeDetector(
+                fs.DiskSource(kernel.root), drivers, rules, faulted=faulted
             )
         ),
         look,
-        region_programs.Programming(faulted),
+        region_programs.RegionPrograms(faulted),
     )
     found.adopt(ROOT)
     found.host.refresh()

@@ -63,7 +63,7 @@ class Book:
         self.asked.append(path)
         place = parse.urlsplit(path)
         if self.broken in path:
-            raise fact_reader.FactsError(path, "ConnectFailure")
+            raise fact_reader.QueryError(path, "ConnectFailure")
         query = dict(parse.parse_qsl(place.query))
         kind, *rest = place.path.strip("/").split("/")
         if kind == "allocations":
@@ -78,7 +78,7 @@ class Book:
                 "resource_providers": [self._who(u) for u in self._fit(query)]
             }
         if rest[0] not in self.providers:
-            raise fact_reader.FactsError(path, "HTTP 404: no provider")
+            raise fact_reader.QueryError(path, "HTTP 404: no provider")
         return self._detail(*rest)
 
     def _used(self, uuid: str) -> dict[str, dict[str, int]]:
@@ -163,16 +163,16 @@ def hosts(
 
 
 def ask(
-    reader: fact_reader.Reader,
+    reader: fact_reader.FactReader,
     uuids: Iterable[str],
     specs: dict[str, str] = MDEV,
     each: int = 2,
-) -> fact_reader.Look:
+) -> fact_reader.FactSnapshot:
     """Return what a new request comes to know."""
     wanted = request.parse_request(specs)
     units = dict(wanted.groups[0].resources)
     return reader.look(
-        fact_reader.Memory(wanted=wanted),
+        fact_reader.RequestMemory(wanted=wanted),
         "server",
         hosts(uuids, each, **units),
     )

@@ -91,7 +91,9 @@ class Sound:
 
 def check(driver: object, root: pathlib.Path) -> tuple[str, ...]:
     build.build(HOST, root)
-    found = conformance.check_driver(driver, fs.Disk(root), name="widget")
+    found = conformance.check_driver(
+        driver, fs.DiskSource(root), name="widget"
+    )
     return tuple(map(str, found))
 
 

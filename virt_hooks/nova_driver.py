@@ -46,11 +46,11 @@ LOG = logging.getLogger(__name__)
 
 
 class AccelLibvirtDriver(
-    hot_attach.AttachingDriver,
-    attach_guard.StayingDriver,
-    live_migration.LiveMigration,
-    cold_migration.MovingDriver,
-    suspend.SuspendingDriver,
+    hot_attach.HotAttachDriver,
+    attach_guard.AttachGuardDriver,
+    live_migration.LiveMigrationDriver,
+    cold_migration.ColdMigrationDriver,
+    suspend.SuspendDriver,
 ):
     """LibvirtDriver whose guests get the accelerators of their flavor."""
 
@@ -65,20 +65,20 @@ class AccelLibvirtDriver(
                 nova.conf.CONF, self._host.get_connection
             )
             kept = conf.read_settings(nova.conf.CONF).bitstreams
-            self._images = bitstream_images.Images(kept)
+            self._images = bitstream_images.BitstreamImages(kept)
         except errors.ConfigurationError as error:
             LOG.error("nova-accel can't start: %s", error)
             sys.exit(1)
         self._reporter = reporter.Reporter(self._accel, virtapi)
-        self._unallocated = missing_allocations.Unallocated(
+        self._unallocated = missing_allocations.MissingAllocations(
             self._accel, virtapi
         )
-        self._at_start = nova_database.AtStart(self._accel)
-        self._bus = attach_rpc.Bus(self)
-        self._rebuilt = rebuild.Rebuilt(
+        self._at_start = nova_database.StartupServers(self._accel)
+        self._bus = attach_rpc.RpcServer(self)
+        self._rebuilt = rebuild.RebuiltServers(
             self._accel,
             self._reporter,
-            rebuild_allocations.Bookings(kept.state_dir),
+            rebuild_allocations.RebuildAllocations(kept.state_dir),
         )
         self._consumers = consumers.Consumers(
             self._accel, self._reporter.providers_of

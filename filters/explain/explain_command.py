@@ -82,8 +82,10 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
     found = simulation.replay(
         getter(door),
         question,
-        simulation.Site(cloud=whole, disabled={one.uuid for one in disabled}),
-        vgpu_geometry.Cards(loader.load()),
+        simulation.SimulationContext(
+            cloud=whole, disabled={one.uuid for one in disabled}
+        ),
+        vgpu_geometry.VgpuGeometry(loader.load()),
         tree,
     )
     text = (
@@ -94,7 +96,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
     return text, 0 if found.is_possible else _NOBODY
 
 
-def getter(door: rest.Door) -> fact_reader.Get:
+def getter(door: rest.RestClient) -> fact_reader.Get:
     """Return how the filter's modules ask, by way of our own door.
 
     Its microversion is newer than Nova's; what is asked here has the same
@@ -107,7 +109,7 @@ def getter(door: rest.Door) -> fact_reader.Get:
         except errors.ServiceError as error:
             if error.status is None or error.status >= _SERVER_ERROR:
                 raise
-            raise fact_reader.FactsError(
+            raise fact_reader.QueryError(
                 path, f"HTTP {error.status}: {error.reason}"
             ) from error
 
@@ -115,8 +117,8 @@ def getter(door: rest.Door) -> fact_reader.Get:
 
 
 def _question(
-    arguments: argparse.Namespace, chosen: common_options.Chosen
-) -> simulation.Question:
+    arguments: argparse.Namespace, chosen: common_options.CommandOptions
+) -> simulation.SimulatedRequest:
     """Return what is asked about.
 
     :raises MalformedError: nothing is, or no accelerator, or a flavor that
@@ -136,7 +138,7 @@ def _question(
         needs.update(flavor.needs)
         needs[_DISK] = flavor.disk_gb
     specs.update(_pairs(arguments.extra_spec))
-    question = simulation.Question(specs=specs, needs=needs)
+    question = simulation.SimulatedRequest(specs=specs, needs=needs)
     if not question.wanted.groups:
         raise errors.MalformedError(
             "flavor",
@@ -161,7 +163,7 @@ def _pairs(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _text(found: simulation.Replay) -> str:
+def _text(found: simulation.SimulationResult) -> str:
     rows = [_HEAD]
     for host in found.hosts:
         for n, card in enumerate(host.cards):

@@ -17,7 +17,7 @@ _PIN = re.compile(rf"\b{PIN_PREFIX}\w+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class GroupRefusal:
     """Why a group has no candidate anywhere.
 
     ``summary`` says what was asked, and it is short (Nova keeps 255
@@ -44,7 +44,7 @@ class Refusal:
 
 def find_refusal(
     get: queries.Get, wanted: request.AcceleratorRequest
-) -> Refusal | None:
+) -> GroupRefusal | None:
     """Return why Placement has nothing for a request, None if it may have.
 
     Each group is asked for alone, so a refusal is certain: no host can
@@ -62,11 +62,11 @@ def find_refusal(
         try:
             if not responses.fetch_any(get, group):
                 return _explain(get, group)
-        except queries.FactsError as error:
+        except queries.QueryError as error:
             unheard = queries.UNHEARD_OF.search(error.reason)
             if unheard is None:
                 raise
-            return Refusal(
+            return GroupRefusal(
                 group=group,
                 summary=f"no accelerator ever offered {unheard[1]};"
                 " check the spelling in the flavor's extra specs",
@@ -74,12 +74,12 @@ def find_refusal(
     return None
 
 
-def _explain(get: queries.Get, group: flavors.RequestGroup) -> Refusal:
+def _explain(get: queries.Get, group: flavors.RequestGroup) -> GroupRefusal:
     try:
         providers = responses.fetch_everything(get)
         names = responses.fetch_names(get)
-    except queries.FactsError as error:
-        return Refusal(
+    except queries.QueryError as error:
+        return GroupRefusal(
             group=group,
             summary=f"no accelerator serves {group}",
             details=(str(error),),
@@ -91,7 +91,7 @@ def describe(
     group: flavors.RequestGroup,
     providers: Iterable[provider_facts.ProviderFacts],
     names: Mapping[str, str],
-) -> Refusal:
+) -> GroupRefusal:
     """Return why none of the providers serves a group.
 
     :param names: providers' names by uuid, for the details.
@@ -114,7 +114,7 @@ def describe(
     ]
     suited = [p for p in named if not _traits_lacking(group, p.traits)]
     counts = [_counts(group, suited or named)] if named else []
-    return Refusal(
+    return GroupRefusal(
         group=group,
         summary=_summary(group, named, suited),
         details=(*counts, *first(lines, _MAX_LINES)),
@@ -124,7 +124,7 @@ def describe(
 def lacking(
     group: flavors.RequestGroup,
     traits: frozenset[str],
-    stock: Mapping[str, provider_facts.Stock],
+    stock: Mapping[str, provider_facts.ClassCapacity],
 ) -> str:
     """Return what a provider lacks for a group, nothing if it has room."""
     lacks = _traits_lacking(group, traits)
@@ -186,7 +186,7 @@ def _counts(
     parts = []
     for name in group.resources:
         stocks = [p.stock[name] for p in providers if name in p.stock]
-        total = provider_facts.Stock(
+        total = provider_facts.ClassCapacity(
             capacity=sum(s.capacity for s in stocks),
             used=sum(s.capacity - s.left for s in stocks),
         )

@@ -27,7 +27,7 @@ LEFT_OUT = "left out"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class SimulatedRequest:
     """What a server of a flavor needs.
 
     ``needs`` is what the flavor takes of a host by itself, by resource
@@ -47,7 +47,7 @@ class Question:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class CardVerdict:
     """What becomes of a device, and why.
 
     ``verdict`` is FIRST where Nova would take it, FITS where it is in
@@ -62,7 +62,7 @@ class Card:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class HostVerdict:
     """What becomes of a host's devices.
 
     ``fits`` and ``refused`` are how many choices of devices there are.
@@ -72,14 +72,14 @@ class Host:
     uuid: str
     fits: int
     refused: int
-    cards: tuple[Card, ...]
+    cards: tuple[CardVerdict, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class SimulationResult:
     """The answer for all hosts, and what limits it."""
 
-    hosts: tuple[Host, ...]
+    hosts: tuple[HostVerdict, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -89,7 +89,7 @@ class Replay:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class SimulationContext:
     """What is known of all hosts asked about.
 
     ``disabled`` are the uuids of those whose service is disabled.
@@ -101,11 +101,11 @@ class Site:
 
 def replay(
     get: fact_reader.Get,
-    question: Question,
-    site: Site,
-    known: vgpu_geometry.Cards,
+    question: SimulatedRequest,
+    site: SimulationContext,
+    known: vgpu_geometry.VgpuGeometry,
     tree: str = "",
-) -> Replay:
+) -> SimulationResult:
     """Return what nova-scheduler would find, host by host.
 
     :param tree: uuid of the compute node to ask about alone.
@@ -115,15 +115,18 @@ def replay(
     """
     wanted = question.wanted
     by_host, is_cut, problems = _candidates(get, question, site, tree)
-    look = fact_reader.Reader(get).look_twice(
-        fact_reader.Memory(wanted=wanted), "", list(by_host.values()), known
+    look = fact_reader.FactReader(get).look_twice(
+        fact_reader.RequestMemory(wanted=wanted),
+        "",
+        list(by_host.values()),
+        known,
     )
-    view = candidate_fit.View(facts=look.facts, cards=known)
+    view = candidate_fit.HostFacts(facts=look.facts, cards=known)
     hosts = []
     for uuid, devices in _devices(wanted, site.cloud).items():
         mine = by_host.get(uuid, [])
         fits, lacks = candidate_fit.fitting(wanted, mine, view)
-        told = _Told(
+        told = _CardReasons(
             wanted=wanted,
             out=_out(question, site, uuid),
             offered=provider_facts.named(wanted.classes, mine),
@@ -132,7 +135,7 @@ def replay(
             lacks=lacks,
         )
         hosts.append(
-            Host(
+            HostVerdict(
                 name=devices[0].host,
                 uuid=uuid,
                 fits=len(fits),
@@ -142,10 +145,10 @@ def replay(
         )
     notes = [*_notes(wanted, is_cut), *problems]
     notes += [f"not known: {problem}" for problem in look.problems]
-    return Replay(hosts=tuple(hosts), notes=tuple(notes))
+    return SimulationResult(hosts=tuple(hosts), notes=tuple(notes))
 
 
-def candidates_path(question: Question, tree: str = "") -> str:
+def candidates_path(question: SimulatedRequest, tree: str = "") -> str:
     """Return Nova's own question to Placement for a server.
 
     As nova/scheduler/utils.py (ResourceRequest) has it in releases 32 to
@@ -176,7 +179,10 @@ _ByHost = dict[str, list[provider_facts.Candidate]]
 
 
 def _candidates(
-    get: fact_reader.Get, question: Question, site: Site, tree: str
+    get: fact_reader.Get,
+    question: SimulatedRequest,
+    site: SimulationContext,
+    tree: str,
 ) -> tuple[_ByHost, bool, tuple[str, ...]]:
     """Return candidates by host, whether there may be more, and problems.
 
@@ -186,7 +192,7 @@ def _candidates(
     homes = {d.uuid: d.root for d in site.cloud.devices}
     try:
         found = queries.read(get, path, lambda a: a["allocation_requests"])
-    except fact_reader.FactsError as error:
+    except fact_reader.QueryError as error:
         unheard = queries.UNHEARD_OF.search(error.reason)
         if unheard is None:
             raise
@@ -201,7 +207,7 @@ def _candidates(
 
 def _devices(
     wanted: request.AcceleratorRequest, cloud: offered_devices.Cloud
-) -> dict[str, list[offered_devices.Provider]]:
+) -> dict[str, list[offered_devices.OfferedDevice]]:
     """Return the devices that have what is asked for, by compute node."""
     found = collections.defaultdict(list)
     for device in sorted(cloud.devices, key=lambda d: (d.host, d.name)):
@@ -210,7 +216,9 @@ def _devices(
     return found
 
 
-def _out(question: Question, site: Site, host: str) -> str:
+def _out(
+    question: SimulatedRequest, site: SimulationContext, host: str
+) -> str:
     """Return why Placement leaves out a host, whatever its devices."""
     if host in site.disabled:
         return "the host's compute service is disabled"
@@ -224,7 +232,7 @@ def _out(question: Question, site: Site, host: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
+class _CardReasons:
     """What is known of a host's cards: uuids, and words by uuid."""
 
     wanted: request.AcceleratorRequest
@@ -234,7 +242,7 @@ class _Told:
     first: Collection[str]
     lacks: candidate_fit.Lacks
 
-    def judge(self, device: offered_devices.Provider) -> Card:
+    def judge(self, device: offered_devices.OfferedDevice) -> CardVerdict:
         """Return what becomes of a device."""
         verdict, why = LEFT_OUT, ""
         if device.uuid in self.first:
@@ -245,11 +253,11 @@ class _Told:
             verdict, why = REFUSED, self._refusal(device)
         else:
             why = self._absence(device)
-        return Card(
+        return CardVerdict(
             name=device.name, uuid=device.uuid, verdict=verdict, why=why
         )
 
-    def _refusal(self, device: offered_devices.Provider) -> str:
+    def _refusal(self, device: offered_devices.OfferedDevice) -> str:
         """Return the filter's words: of the device, else of its host."""
         own = [
             words.removeprefix(f"{device.name}: ")
@@ -264,7 +272,7 @@ class _Told:
         found = own or shared or self.lacks.values()
         return "; ".join(no_candidates.first(found, _MAX_REASONS))
 
-    def _absence(self, device: offered_devices.Provider) -> str:
+    def _absence(self, device: offered_devices.OfferedDevice) -> str:
         """Return why Placement offers nothing with a device."""
         ill = [
             w
@@ -319,7 +327,7 @@ def _notes(wanted: request.AcceleratorRequest, is_cut: bool) -> list[str]:
     return found
 
 
-def as_dict(found: Replay) -> dict[str, Any]:
+def as_dict(found: SimulationResult) -> dict[str, Any]:
     """Return all of it for JSON."""
     return {
         "is_possible": found.is_possible,

@@ -37,7 +37,7 @@ ILL = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class HostFacts:
     """What a host's candidates are judged by.
 
     ``cards`` reckons with what cards hold; ``cells`` are the host's, unless
@@ -45,7 +45,7 @@ class View:
     """
 
     facts: provider_facts.Facts
-    cards: vgpu_geometry.Cards
+    cards: vgpu_geometry.VgpuGeometry
     cells: numa.Cells = numa.UNTOLD
     cells_of: CellsOf | None = None
 
@@ -53,7 +53,7 @@ class View:
 def doubts(
     request: wanted.AcceleratorRequest,
     hosts: Iterable[Sequence[provider_facts.Candidate]],
-    view: View,
+    view: HostFacts,
 ) -> frozenset[str]:
     """Return the providers to read anew: their facts speak against them.
 
@@ -81,7 +81,7 @@ def doubts(
 def fitting(
     request: wanted.AcceleratorRequest,
     candidates: Iterable[provider_facts.Candidate],
-    view: View,
+    view: HostFacts,
 ) -> tuple[list[provider_facts.Candidate], Lacks]:
     """Return the candidates that fit, in order, and what the others lack.
 
@@ -102,7 +102,7 @@ def fitting(
 def order(
     request: wanted.AcceleratorRequest,
     candidates: Iterable[provider_facts.Candidate],
-    view: View,
+    view: HostFacts,
 ) -> list[provider_facts.Candidate]:
     """Return the candidates, the one to try first in front.
 
@@ -120,25 +120,25 @@ def order(
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Cut:
+class _VgpuRequest:
     """The vGPU types that a candidate cuts from a card.
 
     ``shape`` is None where what stands on the card is not known.
     """
 
     facts: provider_facts.ProviderFacts
-    shape: vgpu_geometry.Shape | None
+    shape: vgpu_geometry.CardShape | None
     more: vgpu_geometry.More
 
 
-class _Choice:
+class _RankedCandidate:
     """A candidate, and what is known of the accelerators it takes from."""
 
     def __init__(
         self,
         request: wanted.AcceleratorRequest,
         candidate: provider_facts.Candidate,
-        view: View,
+        view: HostFacts,
     ) -> None:
         classes = request.classes
         self.request = request
@@ -165,10 +165,10 @@ class _Choice:
         ]
 
     @functools.cached_property
-    def seats(self) -> tuple[candidate_locality.Seat, ...]:
+    def seats(self) -> tuple[candidate_locality.CandidateDevice, ...]:
         """Return the known accelerators, each with its number of parts."""
         return tuple(
-            candidate_locality.Seat(
+            candidate_locality.CandidateDevice(
                 facts=facts,
                 units=max(
                     (n for c, n in needed.items() if c not in names.MEASURES),
@@ -186,7 +186,7 @@ class _Choice:
         return numa.objection(cells, self.seats)
 
     @functools.cached_property
-    def cuts(self) -> list[_Cut]:
+    def cuts(self) -> list[_VgpuRequest]:
         """Return what vGPU types are cut from which known card."""
         found: dict[tuple[str, str], list[tuple[str, int]]] = {}
         for group in sorted(self.request.groups, key=lambda g: g.suffix):
@@ -199,7 +199,7 @@ class _Choice:
             more.append((kind.name, count))
         facts = self.view.facts
         return [
-            _Cut(
+            _VgpuRequest(
                 facts=facts[uuid],
                 shape=self.view.cards.shape(
                     facts[uuid],
@@ -218,16 +218,16 @@ class _Choice:
 def _choices(
     request: wanted.AcceleratorRequest,
     candidates: Iterable[provider_facts.Candidate],
-    view: View,
-) -> Iterator[_Choice]:
+    view: HostFacts,
+) -> Iterator[_RankedCandidate]:
     for candidate in candidates:
-        yield _Choice(request, candidate, view)
+        yield _RankedCandidate(request, candidate, view)
 
 
 # -- what speaks against a candidate ----------------------------------------
 
 
-def _lacks(choice: _Choice) -> Lacks:
+def _lacks(choice: _RankedCandidate) -> Lacks:
     return {
         **_shortage(choice),
         **_illness(choice),
@@ -236,7 +236,7 @@ def _lacks(choice: _Choice) -> Lacks:
     }
 
 
-def _shortage(choice: _Choice, is_exact: bool = True) -> Lacks:
+def _shortage(choice: _RankedCandidate, is_exact: bool = True) -> Lacks:
     return {
         (facts.uuid, name): (
             f"{facts.label}: {name} {stock.left} left of"
@@ -254,7 +254,7 @@ def _blame(facts: provider_facts.ProviderFacts) -> str:
     return f" (taken by server {takers} of the same request)" if takers else ""
 
 
-def _illness(choice: _Choice, is_exact: bool = True) -> Lacks:
+def _illness(choice: _RankedCandidate, is_exact: bool = True) -> Lacks:
     return {
         (facts.uuid, _HEALTH): f"{facts.label}: {words}"
         for facts, _ in choice.taken
@@ -264,7 +264,7 @@ def _illness(choice: _Choice, is_exact: bool = True) -> Lacks:
     }
 
 
-def _crowding(choice: _Choice, is_exact: bool = True) -> Lacks:
+def _crowding(choice: _RankedCandidate, is_exact: bool = True) -> Lacks:
     """Return where types do not fit beside what the card holds."""
     found = {}
     for cut in choice.cuts:
@@ -284,7 +284,7 @@ def _crowding(choice: _Choice, is_exact: bool = True) -> Lacks:
     return found
 
 
-def _distance(choice: _Choice) -> Lacks:
+def _distance(choice: _RankedCandidate) -> Lacks:
     """Return what is wrong with where devices are."""
     placing, found = choice.request.placing, {}
     if placing.numa is flavors.NumaPolicy.REQUIRED:
@@ -311,13 +311,15 @@ _Rank = tuple[
 ]
 
 
-def _ordered(choices: list[_Choice]) -> list[provider_facts.Candidate]:
+def _ordered(
+    choices: list[_RankedCandidate],
+) -> list[provider_facts.Candidate]:
     if len(choices) > 1:
         choices.sort(key=_rank)
     return [choice.candidate for choice in choices]
 
 
-def _rank(choice: _Choice) -> _Rank:
+def _rank(choice: _RankedCandidate) -> _Rank:
     """Return the sort key: prospect, afar, lacking, loss, room left, uuids.
 
     Nova claims the first candidate only, and gives the host up if that
@@ -341,7 +343,7 @@ def _rank(choice: _Choice) -> _Rank:
     )
 
 
-def _prospect(choice: _Choice) -> _Prospect:
+def _prospect(choice: _RankedCandidate) -> _Prospect:
     """Return what facts say of a claim, those too that are not exact."""
     if (
         _shortage(choice, is_exact=False)
@@ -352,20 +354,20 @@ def _prospect(choice: _Choice) -> _Prospect:
     return _Prospect.LIKELY if _is_known(choice) else _Prospect.UNKNOWN
 
 
-def _is_known(choice: _Choice) -> bool:
+def _is_known(choice: _RankedCandidate) -> bool:
     """Return whether the stock of all that a candidate takes is known."""
     return len(choice.taken) == len(choice.asked) and all(
         needed.keys() <= facts.stock.keys() for facts, needed in choice.taken
     )
 
 
-def _mapped(choice: _Choice) -> Iterator[str]:
+def _mapped(choice: _RankedCandidate) -> Iterator[str]:
     """Yield who serves each group: two may serve two crosswise."""
     for _, providers in sorted(choice.mappings.items()):
         yield from sorted(providers)
 
 
-def _lacking(choice: _Choice) -> int:
+def _lacking(choice: _RankedCandidate) -> int:
     """Return how many devices are not what their group would prefer."""
     facts = choice.view.facts
     return sum(
@@ -375,7 +377,7 @@ def _lacking(choice: _Choice) -> int:
     )
 
 
-def _loss(choice: _Choice) -> vgpu_geometry.Loss:
+def _loss(choice: _RankedCandidate) -> vgpu_geometry.Loss:
     """Return what all cards of a candidate could make less of.
 
     A card of which that can't be told loses nothing.

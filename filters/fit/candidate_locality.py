@@ -14,7 +14,7 @@ _REGION = re.compile(r"_region_[0-9]+\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class CandidateDevice:
     """A device that a candidate takes from, and how many parts of it."""
 
     facts: provider_facts.ProviderFacts
@@ -44,7 +44,9 @@ class Seat:
         return topology.told(self.traits, names.NUMA_PREFIX)
 
 
-def objection(wanted: flavors.Locality, seats: Sequence[Seat]) -> str:
+def objection(
+    wanted: flavors.Locality, seats: Sequence[CandidateDevice]
+) -> str:
     """Return what speaks against taking these devices together.
 
     Empty if nothing does. A device of which too little is known to tell

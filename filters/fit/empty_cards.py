@@ -16,7 +16,7 @@ _ADDRESS = "card"
 
 
 def build(
-    known: vgpu_types.Catalogue,
+    known: vgpu_types.Catalog,
     key: str,
     layout: model.Layout,
     capacity: Capacity,
@@ -61,7 +61,7 @@ def build(
 
 
 def _geometry(
-    layout: model.Layout, gpu: vgpu_types.GpuFacts | None
+    layout: model.Layout, gpu: vgpu_types.CatalogGpu | None
 ) -> model.Geometry:
     """Return how partitions share the card.
 
@@ -81,7 +81,7 @@ def _geometry(
 
 
 def _profile(
-    one: vgpu_types.VgpuFacts,
+    one: vgpu_types.CatalogVgpuType,
     layout: model.Layout,
     charges: Mapping[str, int],
 ) -> model.Profile:

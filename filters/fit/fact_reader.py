@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from filters import provider_facts, request
 from filters.fit import candidate_fit, vgpu_geometry
-from filters.placement.generation_cache import Cache
-from filters.placement.provider_reader import Offers
+from filters.placement.generation_cache import GenerationCache
+from filters.placement.provider_reader import ProviderReader
 from filters.placement.queries import (
     MICROVERSION,
-    FactsError,
     Get,
     Problems,
+    QueryError,
     each,
 )
 from filters.placement.responses import fetch_provider, fetch_taken, fetch_who
@@ -28,12 +28,12 @@ from nova_accel.model import flavors, names
 
 __all__ = [
     "MICROVERSION",
-    "FactsError",
+    "FactReader",
+    "FactSnapshot",
     "Get",
-    "Look",
-    "Memories",
-    "Memory",
-    "Reader",
+    "QueryError",
+    "RequestMemories",
+    "RequestMemory",
     "fetch_provider",
 ]
 
@@ -46,7 +46,7 @@ Hosts = Sequence[Sequence[provider_facts.Candidate]]
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class Memory:
+class RequestMemory:
     """What was learned while one request's servers were placed.
 
     ``seen`` are the servers for which hosts were filtered already, in
@@ -81,7 +81,7 @@ class Memory:
     )
 
 
-class Memories:
+class RequestMemories:
     """One Memory for each request that is being scheduled.
 
     Nova passes one RequestSpec object for all servers of a request, so
@@ -90,7 +90,7 @@ class Memories:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_spec: weakref.WeakKeyDictionary[object, Memory] = (
+        self._by_spec: weakref.WeakKeyDictionary[object, RequestMemory] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -100,14 +100,14 @@ class Memories:
 
     def recall(
         self, spec: object, wanted: request.AcceleratorRequest
-    ) -> Memory:
+    ) -> RequestMemory:
         """Return the memory of a request, a new one at its first server."""
         with self._lock:
-            return self._by_spec.setdefault(spec, Memory(wanted=wanted))
+            return self._by_spec.setdefault(spec, RequestMemory(wanted=wanted))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class FactSnapshot:
     """Facts for one pass of the filter, and which reads failed.
 
     ``again`` tells that the server had its pass already: Nova looks for
@@ -116,7 +116,7 @@ class Look:
 
     facts: provider_facts.Facts
     again: bool = False
-    problems: tuple[FactsError, ...] = ()
+    problems: tuple[QueryError, ...] = ()
 
 
 def needs_facts(wanted: request.AcceleratorRequest, hosts: Hosts) -> bool:
@@ -134,7 +134,7 @@ def needs_facts(wanted: request.AcceleratorRequest, hosts: Hosts) -> bool:
     )
 
 
-class Reader:
+class FactReader:
     """Reads facts for the filter; a failed read leaves them out.
 
     One may serve several threads.
@@ -143,18 +143,18 @@ class Reader:
     :param cache: what is remembered; by default nothing yet.
     """
 
-    def __init__(self, get: Get, cache: Cache | None = None) -> None:
+    def __init__(self, get: Get, cache: GenerationCache | None = None) -> None:
         self._get = get
-        self._cache = Cache() if cache is None else cache
-        self._offers = Offers(get, self._cache)
+        self._cache = GenerationCache() if cache is None else cache
+        self._offers = ProviderReader(get, self._cache)
 
     def look(
         self,
-        memory: Memory,
+        memory: RequestMemory,
         server: str,
         hosts: Hosts,
-        known: vgpu_geometry.Cards | None = None,
-    ) -> Look:
+        known: vgpu_geometry.VgpuGeometry | None = None,
+    ) -> FactSnapshot:
         """Return what is known of the hosts' candidates for a server.
 
         With all remembered that is one call per request, whatever the
@@ -189,7 +189,7 @@ class Reader:
             )
         self._remember(memory, siblings, problems)
         self._read_taken(memory, wanted, problems, known)
-        return Look(
+        return FactSnapshot(
             facts={**(memory.offers or {}), **memory.exact},
             again=server in siblings,
             problems=tuple(problems),
@@ -197,11 +197,11 @@ class Reader:
 
     def look_twice(
         self,
-        memory: Memory,
+        memory: RequestMemory,
         server: str,
         hosts: Hosts,
-        known: vgpu_geometry.Cards,
-    ) -> Look:
+        known: vgpu_geometry.VgpuGeometry,
+    ) -> FactSnapshot:
         """Return the same; what speaks against a card is read anew first.
 
         :param known: reckons with what cards hold.
@@ -210,7 +210,7 @@ class Reader:
         doubtful = candidate_fit.doubts(
             memory.wanted,
             hosts,
-            candidate_fit.View(facts=look.facts, cards=known),
+            candidate_fit.HostFacts(facts=look.facts, cards=known),
         )
         if not doubtful:
             return look
@@ -223,10 +223,10 @@ class Reader:
 
     def confirm(
         self,
-        memory: Memory,
+        memory: RequestMemory,
         uuids: Iterable[str],
-        known: vgpu_geometry.Cards | None = None,
-    ) -> Look:
+        known: vgpu_geometry.VgpuGeometry | None = None,
+    ) -> FactSnapshot:
         """Return some providers as they are at this moment.
 
         However many there are, that is a bounded number of calls: three
@@ -243,14 +243,14 @@ class Reader:
             else self._confirm_many(memory, chosen, problems, known)
         )
         memory.exact.update(found)
-        return Look(facts=found, problems=tuple(problems))
+        return FactSnapshot(facts=found, problems=tuple(problems))
 
     def _confirm_many(
         self,
-        memory: Memory,
+        memory: RequestMemory,
         uuids: Sequence[str],
         problems: Problems,
-        known: vgpu_geometry.Cards | None,
+        known: vgpu_geometry.VgpuGeometry | None,
         tree: str = "",
     ) -> dict[str, provider_facts.ProviderFacts]:
         def is_placed(facts: provider_facts.ProviderFacts) -> bool:
@@ -275,10 +275,10 @@ class Reader:
 
     def _read_taken(
         self,
-        memory: Memory,
+        memory: RequestMemory,
         named: Iterable[str],
         problems: Problems,
-        known: vgpu_geometry.Cards | None,
+        known: vgpu_geometry.VgpuGeometry | None,
     ) -> None:
         """Read the providers that servers took from since they were read.
 
@@ -303,7 +303,7 @@ class Reader:
             memory.exact |= self._exact(memory, rest, problems)
 
     def _exact(
-        self, memory: Memory, uuids: Iterable[str], problems: Problems
+        self, memory: RequestMemory, uuids: Iterable[str], problems: Problems
     ) -> dict[str, provider_facts.ProviderFacts]:
         def fetch(uuid: str) -> provider_facts.ProviderFacts:
             who = self._who(memory, uuid, problems)
@@ -318,7 +318,7 @@ class Reader:
         return found
 
     def _who(
-        self, memory: Memory, uuid: str, problems: Problems
+        self, memory: RequestMemory, uuid: str, problems: Problems
     ) -> provider_facts.ProviderFacts:
         """Return whose facts are to be read, by uuid alone if need be."""
         cached = self._cached(memory, uuid)
@@ -326,12 +326,12 @@ class Reader:
             return cached
         try:
             return fetch_who(self._get, uuid)
-        except FactsError as error:
+        except QueryError as error:
             problems.append(error)
         return provider_facts.ProviderFacts(uuid=uuid, stock={})
 
     def _cached(
-        self, memory: Memory, uuid: str
+        self, memory: RequestMemory, uuid: str
     ) -> provider_facts.ProviderFacts:
         """Return what was read of a provider before, or its uuid alone."""
         return (
@@ -341,7 +341,10 @@ class Reader:
         )
 
     def _remember(
-        self, memory: Memory, siblings: Iterable[str], problems: Problems
+        self,
+        memory: RequestMemory,
+        siblings: Iterable[str],
+        problems: Problems,
     ) -> None:
         def fetch(server: str) -> Mapping[str, Mapping[str, int]]:
             return fetch_taken(self._get, server)
@@ -364,7 +367,7 @@ def _never(facts: provider_facts.ProviderFacts) -> bool:
 
 
 def _suffixes(
-    memory: Memory, server: str, taken: Mapping[str, Mapping[str, int]]
+    memory: RequestMemory, server: str, taken: Mapping[str, Mapping[str, int]]
 ) -> dict[str, tuple[str, ...]]:
     """Return the suffixes of the groups that a server has of each provider.
 

@@ -26,7 +26,9 @@ UNTOLD = Cells()
 _SEVERAL = 2
 
 
-def objection(cells: Cells, seats: Sequence[candidate_locality.Seat]) -> str:
+def objection(
+    cells: Cells, seats: Sequence[candidate_locality.CandidateDevice]
+) -> str:
     """Return why devices are not where the guest will run, or nothing.
 
     On a host with one cell, or of which no cells are known, they are.

@@ -31,7 +31,7 @@ More = tuple[tuple[str, int], ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Shape:
+class CardShape:
     """A card as Placement tells of it, and what stands on it.
 
     ``gpu`` is the catalogue's key of the model; ``capacity`` what it has
@@ -55,13 +55,13 @@ class Shape:
     waiting: tuple[More, ...] = ()
 
 
-class Cards:
+class VgpuGeometry:
     """Reckons with cards whose model the catalogue knows.
 
     :param known: the catalogue of GPUs and vGPU types.
     """
 
-    def __init__(self, known: vgpu_types.Catalogue) -> None:
+    def __init__(self, known: vgpu_types.Catalog) -> None:
         self._known = known
         self._by_trait = known.by_trait()
         # A cloud has few kinds of cards, in few states each.
@@ -83,7 +83,7 @@ class Cards:
 
     def wanted(
         self, group: flavors.RequestGroup
-    ) -> vgpu_types.VgpuFacts | None:
+    ) -> vgpu_types.CatalogVgpuType | None:
         """Return the vGPU type that a group asks for, None if unknown."""
         found = [
             self._by_trait[trait]
@@ -97,7 +97,7 @@ class Cards:
         facts: provider_facts.ProviderFacts,
         gpu: str,
         siblings: Sequence[More] = (),
-    ) -> Shape | None:
+    ) -> CardShape | None:
         """Return a provider as a card of a model.
 
         None where its layout is not told, or what stands on it can't be.
@@ -112,7 +112,7 @@ class Cards:
         held = _held(facts, layout)
         if layout is None or held is None:
             return None
-        return Shape(
+        return CardShape(
             gpu=gpu,
             layout=layout,
             capacity=self._capacity(facts, occupied),
@@ -214,7 +214,7 @@ class Cards:
         )
 
     def _starts(
-        self, kind: vgpu_types.VgpuFacts, layout: model.Layout
+        self, kind: vgpu_types.CatalogVgpuType, layout: model.Layout
     ) -> tuple[int, ...]:
         """Return where partitions of a type may begin, none if unknown."""
         if layout is not model.Layout.MIG:
@@ -263,7 +263,7 @@ class Cards:
             if trait in self._by_trait
         )
 
-    def has_room(self, shape: Shape, more: More) -> bool:
+    def has_room(self, shape: CardShape, more: More) -> bool:
         """Return whether so many more may fit.
 
         False is certain. True is too where all places on the card are
@@ -276,7 +276,7 @@ class Cards:
             return self._fits(shape, more)
         return self._room(shape, more)
 
-    def _is_offered(self, shape: Shape, more: More) -> bool:
+    def _is_offered(self, shape: CardShape, more: More) -> bool:
         """Return whether the host has reported that just this one fits.
 
         It reports the types that fit together with the places, and goes by
@@ -293,7 +293,7 @@ class Cards:
         kinds = [self._known.find(name) for name, count in more if count]
         return all(k and k.framebuffer_mb in shape.sizes for k in kinds)
 
-    def _has_place(self, shape: Shape, more: More) -> bool:
+    def _has_place(self, shape: CardShape, more: More) -> bool:
         """Return whether the host will find places for so many more."""
         device = self._placed(_without_sizes(shape))
         if device is None:
@@ -303,7 +303,7 @@ class Cards:
         except _UnknownProfileError:
             return True
 
-    def _place(self, shape: Shape) -> model.Device | None:
+    def _place(self, shape: CardShape) -> model.Device | None:
         """Return a card with its partitions in their places.
 
         None if these contradict the catalogue.
@@ -350,7 +350,7 @@ class Cards:
             device = device_capacity.assume(device, profile.name, choice)
         return device
 
-    def _has_room(self, shape: Shape, more: More) -> bool:
+    def _has_room(self, shape: CardShape, more: More) -> bool:
         device = self._device(shape.gpu, shape.layout, shape.capacity)
         needed: collections.Counter[str] = collections.Counter()
         for profile, count in self._requested(device, more):
@@ -369,7 +369,7 @@ class Cards:
             needed[profile.name] += count
         return vgpu_feasibility.is_possible(device, needed)
 
-    def loss(self, shape: Shape, more: More) -> Loss | None:
+    def loss(self, shape: CardShape, more: More) -> Loss | None:
         """Return what a card could make less of, with so many more on it.
 
         What its host says that it can't make now it does not lose. What
@@ -395,7 +395,7 @@ class Cards:
         )
 
     def _held(
-        self, device: model.Device, shape: Shape
+        self, device: model.Device, shape: CardShape
     ) -> Iterator[tuple[model.Profile | None, int]]:
         """Yield the profiles on a card, None for one that is unknown."""
         for size, slices, count in shape.held:
@@ -409,7 +409,9 @@ class Cards:
             wanted = self._known.find(name)
             yield _alike(device, wanted) if wanted else None, count
 
-    def _remaining(self, shape: Shape, more: More) -> Mapping[int, int] | None:
+    def _remaining(
+        self, shape: CardShape, more: More
+    ) -> Mapping[int, int] | None:
         """Return how many more of each size fit beside all that is there.
 
         None where that does not fit, or not in its tightest arrangement
@@ -425,7 +427,7 @@ class Cards:
             device = self._tightest(shape, more)
         return _by_size(device) if device is not None else None
 
-    def _tightest(self, shape: Shape, more: More) -> model.Device | None:
+    def _tightest(self, shape: CardShape, more: More) -> model.Device | None:
         """Return a card with all these in their tightest arrangement."""
         blank = self._device(shape.gpu, shape.layout, shape.capacity)
         standing: list[model.Profile] = []
@@ -466,7 +468,7 @@ class _UnknownProfileError(Exception):
     """The catalogue has no such profile for this card."""
 
 
-def _without_sizes(shape: Shape) -> Shape:
+def _without_sizes(shape: CardShape) -> CardShape:
     """Return a shape less what its places do not depend on."""
     return dataclasses.replace(shape, held=(), sizes=frozenset())
 
@@ -481,7 +483,7 @@ def _by_size(device: model.Device) -> dict[int, int]:
     return found
 
 
-def described(shape: Shape) -> str:
+def described(shape: CardShape) -> str:
     """Return what stands on a card, in words."""
     return (
         ", ".join(f"{count} of {size} MB" for size, _, count in shape.held)
@@ -545,7 +547,7 @@ def _sized(
 
 
 def _alike(
-    device: model.Device, wanted: vgpu_types.VgpuFacts
+    device: model.Device, wanted: vgpu_types.CatalogVgpuType
 ) -> model.Profile | None:
     """Return the card's profile of a type's size, None if it has none."""
     return next(

@@ -20,7 +20,7 @@ FRESH_SECONDS = 600.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class CachedFacts:
     """What is remembered of some providers.
 
     ``facts`` are of all that are remembered; those that are in ``changed``
@@ -31,7 +31,7 @@ class Known:
     changed: tuple[str, ...]
 
 
-class Cache:
+class GenerationCache:
     """Providers' facts by uuid, each as new as its generation at least.
 
     Placement raises a provider's generation with every change but one:
@@ -90,7 +90,7 @@ class Cache:
 
     def compare(
         self, listed: provider_facts.Facts, wanted: Iterable[str]
-    ) -> Known:
+    ) -> CachedFacts:
         """Return what is known of providers, and which must be read.
 
         :param listed: providers as a listing names them.
@@ -109,7 +109,7 @@ class Cache:
                     facts[uuid] = entry
                 if entry is None or now is None or self._is_old(entry, now):
                     changed.append(uuid)
-        return Known(facts=facts, changed=tuple(changed))
+        return CachedFacts(facts=facts, changed=tuple(changed))
 
     def remember(self, facts: Iterable[provider_facts.ProviderFacts]) -> None:
         """Remember facts that are as new as their generation, or newer.

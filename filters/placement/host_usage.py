@@ -24,14 +24,14 @@ Cards = Mapping[str, tuple[provider_facts.ProviderFacts, ...]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Homes:
+class AcceleratorHosts:
     """The compute nodes that have accelerators: all, and by card; uuids."""
 
     nodes: frozenset[str] = frozenset()
     by_card: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-class Census:
+class HostUsage:
     """The hosts' accelerators as Placement tells; threads may share it.
 
     What can't be read is None: nobody must wait for it, or fail by it.
@@ -48,14 +48,14 @@ class Census:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._get = get
-        self._homes: stale_cache.Kept[Homes] = stale_cache.Kept(
-            _times(_HOMES_SECONDS), clock=clock
+        self._homes: stale_cache.StaleCache[AcceleratorHosts] = (
+            stale_cache.StaleCache(_times(_HOMES_SECONDS), clock=clock)
         )
-        self._cards: stale_cache.Kept[Cards] = stale_cache.Kept(
+        self._cards: stale_cache.StaleCache[Cards] = stale_cache.StaleCache(
             _times(seconds), clock=clock
         )
 
-    def homes(self) -> Homes | None:
+    def homes(self) -> AcceleratorHosts | None:
         """Return which compute nodes have accelerators."""
         return self._homes.get(
             "which hosts have accelerators", lambda: fetch_homes(self._get)
@@ -74,7 +74,7 @@ class Census:
         )
 
 
-def fetch_homes(get: queries.Get) -> Homes:
+def fetch_homes(get: queries.Get) -> AcceleratorHosts:
     """Return the compute nodes of all our providers.
 
     :raises FactsError: Placement did not answer.
@@ -82,11 +82,11 @@ def fetch_homes(get: queries.Get) -> Homes:
     every = flavors.RequestGroup(suffix="", resources={})
     listed = responses.fetch_listing(get, (every,))
     by_card = {uuid: one.root for uuid, one in listed.items()}
-    return Homes(nodes=frozenset(by_card.values()), by_card=by_card)
+    return AcceleratorHosts(nodes=frozenset(by_card.values()), by_card=by_card)
 
 
-def _times(fresh: float) -> stale_cache.Times:
-    return stale_cache.Times(
+def _times(fresh: float) -> stale_cache.CacheTimes:
+    return stale_cache.CacheTimes(
         fresh=fresh, retry=_RETRY_SECONDS, patience=_PATIENCE_SECONDS
     )
 

@@ -33,7 +33,7 @@ _UNEVEN = frozenset(
 IsPlaced = Callable[[provider_facts.ProviderFacts], bool]
 
 
-class Offers:
+class ProviderReader:
     """Reads what has changed, and remembers it for the next request.
 
     One listing tells by the providers' generations what that is. One may
@@ -44,7 +44,7 @@ class Offers:
     """
 
     def __init__(
-        self, get: queries.Get, known: generation_cache.Cache
+        self, get: queries.Get, known: generation_cache.GenerationCache
     ) -> None:
         self._get = get
         self._cache = known
@@ -69,7 +69,7 @@ class Offers:
         """
         try:
             listed = responses.fetch_listing(self._get, wanted.groups, tree)
-        except queries.FactsError as error:
+        except queries.QueryError as error:
             problems.append(error)
             return self._cache.recall(named)
         found = self._read_changed(wanted, named, listed, tree, problems)
@@ -121,7 +121,7 @@ class Offers:
                 for uuid, one in found.items()
             }
             after = responses.fetch_listing(self._get, wanted.groups, tree)
-        except queries.FactsError as error:
+        except queries.QueryError as error:
             problems.append(error)
             return {}
         return {
@@ -196,7 +196,7 @@ class Offers:
         """
         try:
             found = responses.fetch_offers(self._get, wanted.groups[0], tree)
-        except queries.FactsError as error:
+        except queries.QueryError as error:
             problems.append(error)
             return {}
         before = self._cache.recall_fresh(listed)

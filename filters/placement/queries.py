@@ -21,7 +21,7 @@ Get = Callable[[str], Any]
 T = TypeVar("T")
 
 
-class FactsError(errors.AcceleratorError):
+class QueryError(errors.AcceleratorError):
     """Placement did not answer, or not as its API says.
 
     :param path: what was asked.
@@ -42,7 +42,7 @@ class FactsError(errors.AcceleratorError):
         return self.reason.startswith("HTTP ")
 
 
-Problems = list[FactsError]
+Problems = list[QueryError]
 
 
 def each(
@@ -55,7 +55,7 @@ def each(
     for key in keys:
         try:
             found = fetch(key)
-        except FactsError as error:
+        except QueryError as error:
             problems.append(error)
             if not error.is_answer:
                 return
@@ -107,7 +107,7 @@ def read(get: Get, path: str, take: Callable[[Any], T]) -> T:
     try:
         return take(answer)
     except provider_records.MALFORMED as error:
-        raise FactsError(
+        raise QueryError(
             path, f"not the answer its API promises ({error!r})"
         ) from error
 
@@ -121,7 +121,7 @@ def read_known(
     """
     try:
         return read(get, path, take)
-    except FactsError as error:
+    except QueryError as error:
         if UNHEARD_OF.search(error.reason):
             return {}
         raise

@@ -33,10 +33,10 @@ def placement_getter(global_request_id: str | None = None) -> queries.Get:
             if answer.status_code == http.HTTPStatus.OK:
                 return answer.json()
         except Exception as error:
-            raise queries.FactsError(
+            raise queries.QueryError(
                 path, http_errors.tidy(repr(error))
             ) from error
-        raise queries.FactsError(
+        raise queries.QueryError(
             path,
             f"HTTP {answer.status_code}: {http_errors.tidy(answer.text)}",
         )

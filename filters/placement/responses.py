@@ -148,7 +148,7 @@ def fetch_provider(
     found = dataclasses.replace(
         who,
         stock={
-            name: provider_facts.Stock(capacity=units, used=0)
+            name: provider_facts.ClassCapacity(capacity=units, used=0)
             for name, units in capacity.items()
         },
         traits=traits,
@@ -182,7 +182,7 @@ def holding(
         provider,
         held=held,
         stock={
-            name: provider_facts.Stock(
+            name: provider_facts.ClassCapacity(
                 capacity=stock.capacity,
                 used=sum(each.get(name, 0) for each in held),
             )
@@ -260,7 +260,7 @@ def _summaries(answer: Any) -> dict[str, provider_facts.ProviderFacts]:
 def _summary(uuid: str, summary: Any) -> provider_facts.ProviderFacts:
     """Return what one call for all tells; of an unused one all is told."""
     stock = {
-        name: provider_facts.Stock(
+        name: provider_facts.ClassCapacity(
             capacity=int(s["capacity"]), used=int(s["used"])
         )
         for name, s in summary["resources"].items()

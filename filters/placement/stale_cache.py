@@ -24,7 +24,7 @@ V = TypeVar("V")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class CacheTimes:
     """For how long what, in seconds.
 
     A value is ``fresh`` after it was read; after a read that failed the
@@ -51,7 +51,7 @@ class _Entry(Generic[V]):
     done: threading.Event | None = None
 
 
-class Kept(Generic[V]):
+class StaleCache(Generic[V]):
     """Values by key; threads may share it.
 
     Each key is read by one thread at a time, whoever asks. Where the read
@@ -65,7 +65,7 @@ class Kept(Generic[V]):
 
     def __init__(
         self,
-        times: Times,
+        times: CacheTimes,
         size: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

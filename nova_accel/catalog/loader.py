@@ -20,7 +20,7 @@ FILE = "nvidia_vgpu.json"
 
 
 @functools.cache
-def load() -> vgpu_types.Catalogue:
+def load() -> vgpu_types.Catalog:
     """Return the catalogue of NVIDIA's GPUs and vGPU types.
 
     :raises MalformedError: the installed file is damaged.

@@ -52,7 +52,7 @@ _SERIES = "QCAB"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TypeFacts:
+class TypeDescription:
     """What a type's description says; None where it says nothing.
 
     ``memory_mb`` is the framebuffer in MiB, for GVT-g the aperture (the
@@ -64,7 +64,7 @@ class TypeFacts:
     max_instances: int | None = None
 
 
-def parse_description(text: str) -> TypeFacts:
+def parse_description(text: str) -> TypeDescription:
     """Return the facts in an mdev type's ``description`` file.
 
     Both forms in use are read: NVIDIA's ``key=value, …`` line and i915's
@@ -76,7 +76,7 @@ def parse_description(text: str) -> TypeFacts:
         fields.get("framebuffer", fields.get("low_gm_size", ""))
     )
     limit = fields.get("max_instance", "").strip()
-    return TypeFacts(
+    return TypeDescription(
         memory_mb=int(memory[1]) if memory else None,
         max_instances=(
             int(limit)

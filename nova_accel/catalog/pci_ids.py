@@ -25,7 +25,7 @@ FPGA_DRIVERS = frozenset(
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class AcceleratorKind:
     """Devices that are of one use to a guest, whoever made them.
 
     ``word`` is what resource classes are made of, ``models`` their names
@@ -52,11 +52,13 @@ class Kind:
 
 
 # NVM Express Base Specification, "Class Code": I/O controllers.
-NVME = Kind(word="NVME", class_code=0x010802, is_common=True, keeps_data=True)
+NVME = AcceleratorKind(
+    word="NVME", class_code=0x010802, is_common=True, keeps_data=True
+)
 _KINDS = (
     NVME,
     # drivers/dma/idxd/init.c, idxd_pci_tbl, and registers.h.
-    Kind(
+    AcceleratorKind(
         word="DSA",
         models={
             "8086:0b25": "DSA SPR",
@@ -64,7 +66,7 @@ _KINDS = (
             "8086:1212": "DSA DMR",
         },
     ),
-    Kind(
+    AcceleratorKind(
         word="IAA",
         models={
             "8086:0cfe": "IAA SPR",
@@ -75,7 +77,7 @@ _KINDS = (
     ),
     # drivers/accel/habanalabs/common/habanalabs_drv.c, and Habana's own
     # driver for what the kernel's does not know yet.
-    Kind(
+    AcceleratorKind(
         word="GAUDI",
         models={
             "1da3:1000": "Gaudi",
@@ -90,9 +92,9 @@ _KINDS = (
         },
     ),
     # The same driver's card for inference.
-    Kind(word="GOYA", models={"1da3:0001": "Goya"}),
+    AcceleratorKind(word="GOYA", models={"1da3:0001": "Goya"}),
     # Huawei's driver (devdrv_device_driver) and OpenStack Cyborg.
-    Kind(
+    AcceleratorKind(
         word="ASCEND",
         models={
             "19e5:d100": "Ascend 310",
@@ -106,7 +108,7 @@ _KINDS = (
         },
     ),
     # JAX, jax/_src/hardware_utils.py: Google has no kernel driver for them.
-    Kind(
+    AcceleratorKind(
         word="TPU",
         models={
             "1ae0:0027": "TPU v3",
@@ -222,7 +224,7 @@ def is_accelerator(resource_class: str) -> bool:
     )
 
 
-def find(function: pci.PciFunction) -> Kind | None:
+def find(function: pci.PciFunction) -> AcceleratorKind | None:
     """Return the kind that a function is of, None where none is known."""
     ids = f"{function.vendor}:{function.product}"
     return next(

@@ -17,7 +17,7 @@ from nova_accel.catalog import mdev_names, vgpu_types
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class HostType:
     """A type as a host shows it; None and empty where it does not say.
 
     ``pci_id`` is ``vendor:device`` of the card that showed it.
@@ -32,7 +32,7 @@ class Seen:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CatalogDifference:
     """What a host shows that the catalogue does not, or denies."""
 
     name: str
@@ -41,10 +41,10 @@ class Finding:
 
 
 def compare(
-    known: vgpu_types.Catalogue, seen: Iterable[Seen]
-) -> tuple[Finding, ...]:
+    known: vgpu_types.Catalog, seen: Iterable[HostType]
+) -> tuple[CatalogDifference, ...]:
     """Return what is new and what contradicts, a line for each."""
-    findings: dict[Finding, None] = {}
+    findings: dict[CatalogDifference, None] = {}
     for one in seen:
         facts = known.find(one.name)
         if facts is None:
@@ -54,14 +54,14 @@ def compare(
             told, listed = getattr(one, field), getattr(facts, field)
             if told is not None and told != listed:
                 text = f"{field} is {told} on the host, {listed} here"
-                findings[Finding(name=one.name, text=text)] = None
+                findings[CatalogDifference(name=one.name, text=text)] = None
     return tuple(findings)
 
 
-def _missing(known: vgpu_types.Catalogue, one: Seen) -> Finding:
+def _missing(known: vgpu_types.Catalog, one: HostType) -> CatalogDifference:
     gpu = known.of_card((), *one.pci_id.split(":"))
     if gpu is None:
-        return Finding(
+        return CatalogDifference(
             name=one.name,
             text=f"is new, of a GPU that is not known ({one.pci_id}): write"
             " its row by hand",
@@ -71,24 +71,26 @@ def _missing(known: vgpu_types.Catalogue, one: Seen) -> Finding:
         or one.limit is None
         or (one.instance is None and mdev_names.named_instance(one.name))
     ):
-        return Finding(
+        return CatalogDifference(
             name=one.name,
             text=f"is new for {gpu.key}; the host doesn't tell enough of"
             " it: run this where NVML is",
         )
-    return Finding(name=one.name, text=f"is new for {gpu.key}", is_added=True)
+    return CatalogDifference(
+        name=one.name, text=f"is new for {gpu.key}", is_added=True
+    )
 
 
 def compare_kinds(
-    gpu: vgpu_types.GpuFacts | None, kinds: Iterable[model.InstanceKind]
-) -> tuple[Finding, ...]:
+    gpu: vgpu_types.CatalogGpu | None, kinds: Iterable[model.InstanceKind]
+) -> tuple[CatalogDifference, ...]:
     """Return which kinds of GPU instance differ from a GPU's in here.
 
     Kinds that no vGPU type of the catalogue stands in are nobody's loss.
     """
     listed = {kind.name: kind for kind in gpu.kinds} if gpu else {}
     return tuple(
-        Finding(
+        CatalogDifference(
             name=f"{gpu.key} {kind.name}",
             text=f"is {_words(kind)} on the host, {_words(listed[kind.name])}"
             " here",
@@ -106,7 +108,7 @@ def _words(kind: model.InstanceKind) -> str:
     )
 
 
-def merge(text: str, seen: Iterable[Seen]) -> str:
+def merge(text: str, seen: Iterable[HostType]) -> str:
     """Return the catalogue's file with the types that are new in it.
 
     :param text: the file as it is.
@@ -124,7 +126,7 @@ def merge(text: str, seen: Iterable[Seen]) -> str:
 
 
 def _add(
-    content: Mapping[str, Any], known: vgpu_types.Catalogue, one: Seen
+    content: Mapping[str, Any], known: vgpu_types.Catalog, one: HostType
 ) -> None:
     """Add a type to the row of its size, which may be a new one."""
     gpu = known.of_card((), *one.pci_id.split(":"))

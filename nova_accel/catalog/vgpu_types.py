@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Catalogue of NVIDIA's GPUs and vGPU types.
+"""Catalog of NVIDIA's GPUs and vGPU types.
 
 A host tells which types a card has and which it can make now. How they
 share a card it doesn't tell: places under mixed sizes, kinds of GPU
@@ -24,7 +24,7 @@ _VENDOR_ID = "10de"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VgpuFacts:
+class CatalogVgpuType:
     """A vGPU type.
 
     ``name`` is without brand (``A40-8Q``), ``gpu`` the key of its GPU,
@@ -56,7 +56,7 @@ class VgpuFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuFacts:
+class CatalogGpu:
     """A GPU model.
 
     ``key`` is the stem that NVIDIA gives its types (``A40``), ``product``
@@ -101,7 +101,7 @@ class GpuFacts:
         return self.is_mig_capable or not self.is_complete
 
 
-class Catalogue:
+class Catalog:
     """GPUs and types, found by name.
 
     :param gpus: in the order of the file.
@@ -109,7 +109,7 @@ class Catalogue:
     """
 
     def __init__(
-        self, gpus: Iterable[GpuFacts], types: Iterable[VgpuFacts]
+        self, gpus: Iterable[CatalogGpu], types: Iterable[CatalogVgpuType]
     ) -> None:
         self._gpus = {gpu.key: gpu for gpu in gpus}
         self._types = {one.name: one for one in types}
@@ -119,19 +119,19 @@ class Catalogue:
             for pci_id in gpu.pci_ids
         }
 
-    def gpus(self) -> tuple[GpuFacts, ...]:
+    def gpus(self) -> tuple[CatalogGpu, ...]:
         """Return all GPUs."""
         return tuple(self._gpus.values())
 
-    def find(self, name: str) -> VgpuFacts | None:
+    def find(self, name: str) -> CatalogVgpuType | None:
         """Return the type of that name (without brand), or None."""
         return self._types.get(name)
 
-    def by_trait(self) -> dict[str, VgpuFacts]:
+    def by_trait(self) -> dict[str, CatalogVgpuType]:
         """Return all types, by the traits that name them."""
         return {one.trait: one for one in self._types.values()}
 
-    def charges(self, one: VgpuFacts) -> dict[str, int]:
+    def charges(self, one: CatalogVgpuType) -> dict[str, int]:
         """Return what one vGPU of a type takes of a card's counters."""
         found = {
             names.GPU_CLASS: 1,
@@ -144,11 +144,11 @@ class Catalogue:
                     found[names.MIG_SLICE_CLASS] = kind.slices
         return found
 
-    def gpu(self, key: str) -> GpuFacts | None:
+    def gpu(self, key: str) -> CatalogGpu | None:
         """Return the GPU of that key (``A40``), or None."""
         return self._gpus.get(key)
 
-    def profiles_of(self, key: str) -> tuple[VgpuFacts, ...]:
+    def profiles_of(self, key: str) -> tuple[CatalogVgpuType, ...]:
         """Return all types of a GPU, smallest first; none if unknown."""
         return tuple(
             sorted(
@@ -168,7 +168,7 @@ class Catalogue:
         product_id: str = "",
         subsystem_vendor: str = "",
         subsystem_product: str = "",
-    ) -> GpuFacts | None:
+    ) -> CatalogGpu | None:
         """Return the GPU that a card is, or None where it is not known.
 
         The names of its types decide, because that is the driver's own
@@ -201,7 +201,7 @@ def fit(starts: Iterable[int], span: int) -> int:
     return count
 
 
-def parse(text: str) -> Catalogue:
+def parse(text: str) -> Catalog:
     """Return the catalogue that a file's text describes.
 
     :raises MalformedError: the text is no catalogue of this format.
@@ -223,11 +223,11 @@ def parse(text: str) -> Catalogue:
             text[:40],
             f"JSON of format {FORMAT} ({error!r})",
         ) from error
-    return Catalogue(gpus, types)
+    return Catalog(gpus, types)
 
 
-def _gpu(row: Mapping[str, Any]) -> GpuFacts:
-    return GpuFacts(
+def _gpu(row: Mapping[str, Any]) -> CatalogGpu:
+    return CatalogGpu(
         key=row["key"],
         product=row["product"],
         pci_ids=tuple(row["pci_ids"]),
@@ -257,7 +257,9 @@ def _kinds(rows: Mapping[str, Any]) -> Iterator[model.InstanceKind]:
         )
 
 
-def _types(row: Mapping[str, Any], gpu: GpuFacts) -> Iterator[VgpuFacts]:
+def _types(
+    row: Mapping[str, Any], gpu: CatalogGpu
+) -> Iterator[CatalogVgpuType]:
     """Yield a GPU's types; one size is one row, however many series."""
     limits = {kind.name: kind.limit or 0 for kind in gpu.kinds}
     for size in row.get("sizes", ()):
@@ -266,7 +268,7 @@ def _types(row: Mapping[str, Any], gpu: GpuFacts) -> Iterator[VgpuFacts]:
         shared = int(size.get("per_instance", 1))
         limit = limits[instance] * shared if instance else size["limit"]
         for name in size["types"]:
-            yield VgpuFacts(
+            yield CatalogVgpuType(
                 name=f"{row['stem']}-{name}",
                 gpu=gpu.key,
                 framebuffer_mb=int(size["framebuffer_mb"]),

@@ -26,7 +26,7 @@ _Limits = Mapping[tuple[int, int], Mapping[str, int]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class VgpuConfig:
     """Types by their decimal number; the default knows none.
 
     ``names`` are without brand, ``sizes`` the whole framebuffer in MiB.
@@ -38,16 +38,16 @@ class Table:
 
     def facts(
         self, number: str | None, function: pci.PciFunction
-    ) -> mdev_names.TypeFacts:
+    ) -> mdev_names.TypeDescription:
         """Return what the table says of a type on a card."""
         if number is None:
-            return mdev_names.TypeFacts()
+            return mdev_names.TypeDescription()
         device = int(function.product, 16)
         board = int(function.subsystem_product or "0", 16)
         limits = self.limits.get((device, board)) or self.limits.get(
             (device, _ANY_BOARD), {}
         )
-        return mdev_names.TypeFacts(
+        return mdev_names.TypeDescription(
             memory_mb=self.sizes.get(number),
             max_instances=limits.get(number),
         )
@@ -68,7 +68,7 @@ class Table:
         )
 
 
-def parse(text: str) -> Table:
+def parse(text: str) -> VgpuConfig:
     """Return the table in a file's text.
 
     :raises MalformedError: it is no such table, or declares entities,
@@ -91,7 +91,7 @@ def parse(text: str) -> Table:
         for number, kind in kinds.items()
         if (size := _number(kind.findtext("profileSize")))
     }
-    return Table(
+    return VgpuConfig(
         names={
             number: mdev_names.strip_brand(kind.get("name", ""))
             for number, kind in kinds.items()

@@ -14,7 +14,7 @@ _MDEV = "mdev"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class AttachCandidate:
     """A profile that a device has; ``provider`` is the device's uuid.
 
     ``bitstream`` is what is to be loaded into its region, None for none.
@@ -51,7 +51,7 @@ def find(
     root: providers.ProviderRoot,
     host: model.HostState,
     is_loaded: bool = False,
-) -> tuple[Offer, ...]:
+) -> tuple[AttachCandidate, ...]:
     """Return every device that has a profile of that name or trait.
 
     Any spelling will do, a type id of this host too. An FPGA region is also
@@ -62,7 +62,7 @@ def find(
         an FPGA region and no bitstream is named, or of none and one is.
     """
     known = [
-        Offer(
+        AttachCandidate(
             device=device,
             profile=profile,
             provider=names.provider_uuid(root.uuid, device.address),
@@ -97,8 +97,8 @@ def find(
 
 
 def loaded(
-    offers: Iterable[Offer], bitstream: model.Bitstream
-) -> tuple[Offer, ...]:
+    offers: Iterable[AttachCandidate], bitstream: model.Bitstream
+) -> tuple[AttachCandidate, ...]:
     """Return offers of regions into which a bitstream is to be loaded."""
     return tuple(dataclasses.replace(o, bitstream=bitstream) for o in offers)
 
@@ -114,7 +114,9 @@ def _is_interface(wanted: str, region: model.Region | None) -> bool:
     )
 
 
-def _of_word(wanted: str, known: Collection[Offer]) -> tuple[Offer, ...]:
+def _of_word(
+    wanted: str, known: Collection[AttachCandidate]
+) -> tuple[AttachCandidate, ...]:
     """Return offers by an mdev type id of this host, or by resource class.
 
     Neither is a profile's name: they count where only one profile is meant.
@@ -127,17 +129,17 @@ def _of_word(wanted: str, known: Collection[Offer]) -> tuple[Offer, ...]:
     return found if len({o.profile.name for o in found}) == 1 else ()
 
 
-def _type_ids(offer: Offer) -> Collection[str]:
+def _type_ids(offer: AttachCandidate) -> Collection[str]:
     if offer.device.technology != _MDEV:
         return ()
     return offer.profile.handles.values()
 
 
 def rank(
-    offers: Collection[Offer],
+    offers: Collection[AttachCandidate],
     candidates: Collection[str],
     claims: Collection[model.Claim] = (),
-) -> tuple[Offer, ...]:
+) -> tuple[AttachCandidate, ...]:
     """Return those with room, in the order to try them.
 
     First those of which the larger profiles lose least, then the fullest;
@@ -155,7 +157,7 @@ def rank(
     return tuple(sorted(fitting, key=lambda offer: _cost(offer, claims)))
 
 
-def objection(offer: Offer) -> str:
+def objection(offer: AttachCandidate) -> str:
     """Return why a device can't give a profile now, empty if it can."""
     device, name = offer.device, offer.profile.name
     if device.drain:
@@ -176,7 +178,7 @@ def objection(offer: Offer) -> str:
 
 
 def explain(
-    offers: Collection[Offer], candidates: Collection[str]
+    offers: Collection[AttachCandidate], candidates: Collection[str]
 ) -> Iterator[str]:
     """Yield why each device can't give its profile."""
     for offer in offers:
@@ -188,7 +190,7 @@ def explain(
 
 
 def _cost(
-    offer: Offer, claims: Collection[model.Claim]
+    offer: AttachCandidate, claims: Collection[model.Claim]
 ) -> tuple[list[int], int, str]:
     device, profile = offer.device, offer.profile
     before = device_capacity.remaining(device)

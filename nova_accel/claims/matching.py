@@ -52,7 +52,7 @@ def match(
     :param has_room: returns whether a device can make what all of its
         slots stand for, by provider and groups in order.
     """
-    search = _Search(wanted, free, devices, booked, has_room)
+    search = _GroupSearch(wanted, free, devices, booked, has_room)
     for way in search.run(0, 0):
         yield [
             (group, devices[provider], provider, count)
@@ -62,7 +62,7 @@ def match(
         ]
 
 
-class _Search:
+class _GroupSearch:
     """Backtracking over the providers that may serve each group.
 
     ``kinds`` has a number for each group, one for those that ask for the

@@ -16,7 +16,7 @@ _RELEASE = re.compile(r"(\d+)\.(\d+)")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Ability:
+class MigrationAbility:
     """What it takes to move the state of a kernel driver's partitions.
 
     ``kernel`` is the first Linux whose driver can, ``libvirt`` and ``qemu``
@@ -44,9 +44,9 @@ def _ability(
     kernel: Version,
     programs: tuple[Version, Version],
     is_vendor: bool = False,
-) -> Ability:
+) -> MigrationAbility:
     libvirt, qemu = programs
-    return Ability(
+    return MigrationAbility(
         kernel=kernel, libvirt=libvirt, qemu=qemu, is_vendor=is_vendor
     )
 
@@ -54,7 +54,7 @@ def _ability(
 # By technology and the driver that holds the partition: drivers/vfio/pci/
 # and samples/vfio-mdev/mtty.c in the kernel, each since the release that
 # it came with. Whatever is not here can't be moved.
-_ABLE: Mapping[tuple[str, str], Ability] = {
+_ABLE: Mapping[tuple[str, str], MigrationAbility] = {
     ("mdev", "nvidia"): _ability(_FIRST_KERNEL, _FOR_MDEVS, is_vendor=True),
     ("mdev", "mtty"): _ability((6, 7), _FOR_MDEVS),
     ("vendor-vfio", "nvidia"): _ability(
@@ -68,7 +68,7 @@ _ABLE: Mapping[tuple[str, str], Ability] = {
     ("vf", "xe_vfio_pci"): _ability((6, 19), _FOR_FUNCTIONS),
 }
 
-#: The kernel modules whose versions ``Host.drivers`` has.
+#: The kernel modules whose versions ``MigrationHost.drivers`` has.
 DRIVERS = tuple(sorted({driver for _, driver in _ABLE}))
 
 # Why a whole technology can't move, whatever drives it.
@@ -81,7 +81,7 @@ _MEND = "use a cold migration"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class MigrationPartition:
     """A partition that moves, or one that a host can make.
 
     ``driver`` is the kernel driver that holds it, with underscores, empty
@@ -98,7 +98,7 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class MigrationHost:
     """What of a host decides about a move.
 
     ``libvirt`` and ``qemu`` are versions, ``kernel`` is the release as
@@ -116,7 +116,7 @@ class Host:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class MigrationLimits:
     """How long a guest may stand still, in ms, and the link, in MiB/s.
 
     The link is 0 where nobody has said how fast it is.
@@ -127,7 +127,9 @@ class Limits:
 
 
 def check_leaving(
-    parts: Iterable[Part], host: Host, limits: Limits
+    parts: Iterable[MigrationPartition],
+    host: MigrationHost,
+    limits: MigrationLimits,
 ) -> tuple[str, ...]:
     """Return why partitions can't leave the host they are on.
 
@@ -149,10 +151,10 @@ def check_leaving(
 
 
 def check_arriving(
-    parts: Iterable[Part],
-    source: Host,
-    offers: Sequence[Part],
-    destination: Host,
+    parts: Iterable[MigrationPartition],
+    source: MigrationHost,
+    offers: Sequence[MigrationPartition],
+    destination: MigrationHost,
 ) -> tuple[str, ...]:
     """Return why partitions can't arrive at another host.
 
@@ -171,7 +173,9 @@ def check_arriving(
     return _unique(reasons)
 
 
-def estimate_downtime(parts: Iterable[Part], link: int) -> int | None:
+def estimate_downtime(
+    parts: Iterable[MigrationPartition], link: int
+) -> int | None:
     """Return how long a guest stands still for its partitions, in ms.
 
     All of the framebuffer may have to cross the link after the guest was
@@ -187,7 +191,7 @@ def estimate_downtime(parts: Iterable[Part], link: int) -> int | None:
 
 
 def plan_pairs(
-    before: Iterable[Part], after: Iterable[Part]
+    before: Iterable[MigrationPartition], after: Iterable[MigrationPartition]
 ) -> Mapping[str, str]:
     """Return which partition takes the place of which, by handle.
 
@@ -206,11 +210,11 @@ def plan_pairs(
     return {} if any(free.values()) else pairs
 
 
-def _kind(part: Part) -> tuple[str, str, str]:
+def _kind(part: MigrationPartition) -> tuple[str, str, str]:
     return part.technology, part.profile, part.device_api
 
 
-def _unable(part: Part) -> str:
+def _unable(part: MigrationPartition) -> str:
     """Return why nothing can move a partition; empty if something can."""
     what = f"{part.handle} ({part.profile})"
     if part.technology in _NEVER:
@@ -228,7 +232,9 @@ def _unable(part: Part) -> str:
     )
 
 
-def _old(part: Part, host: Host, where: str) -> Iterable[str]:
+def _old(
+    part: MigrationPartition, host: MigrationHost, where: str
+) -> Iterable[str]:
     """Yield what of a host's programs is too old for a partition."""
     ability = _ABLE.get((part.technology, part.driver))
     if ability is None:
@@ -245,7 +251,9 @@ def _old(part: Part, host: Host, where: str) -> Iterable[str]:
             yield f"{where} has {name} {_text(has)}; {wanted}: update it"
 
 
-def _not_offered(part: Part, offers: Sequence[Part]) -> str:
+def _not_offered(
+    part: MigrationPartition, offers: Sequence[MigrationPartition]
+) -> str:
     named = [
         offer
         for offer in offers
@@ -265,7 +273,10 @@ def _not_offered(part: Part, offers: Sequence[Part]) -> str:
 
 
 def _unlike(
-    part: Part, ability: Ability, source: Host, destination: Host
+    part: MigrationPartition,
+    ability: MigrationAbility,
+    source: MigrationHost,
+    destination: MigrationHost,
 ) -> str:
     """Return how the drivers differ that write and read the state."""
     if part.driver not in destination.drivers:
@@ -292,7 +303,9 @@ def _unlike(
     return ""
 
 
-def _too_long(parts: Sequence[Part], limits: Limits) -> str:
+def _too_long(
+    parts: Sequence[MigrationPartition], limits: MigrationLimits
+) -> str:
     needed = estimate_downtime(parts, limits.link)
     if needed is None or needed <= limits.downtime:
         return ""

@@ -22,7 +22,7 @@ HEADER_SIZE = 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Function:
+class ReleasedFunction:
     """A function that a server has given back.
 
     ``driver`` is the host's own that has it, empty for none and for those
@@ -46,7 +46,7 @@ def addresses(claim: model.Claim) -> tuple[str, ...]:
 
 
 def plan(
-    functions: Sequence[Function], rule: policy.Rule
+    functions: Sequence[ReleasedFunction], rule: policy.Rule
 ) -> tuple[actions.Action, ...]:
     """Return what is done to a server's functions after it.
 
@@ -68,7 +68,9 @@ def plan(
     )
 
 
-def _reset(function: Function, rule: policy.Rule) -> Iterator[actions.Action]:
+def _reset(
+    function: ReleasedFunction, rule: policy.Rule
+) -> Iterator[actions.Action]:
     is_free = function.is_resettable and not function.driver
     if rule.scrub == policy.NONE or not (
         rule.scrub == policy.RESET or is_free

@@ -198,7 +198,7 @@ def open_host(
 
 def open_source(
     root: str, settings: conf.Settings | None = None
-) -> tuple[fs.Source, Callable[[], gpu_reader.Gpus], capture.Meta]:
+) -> tuple[fs.FileSource, Callable[[], gpu_reader.NvmlGpus], capture.Meta]:
     """Return the files of a directory or an archive, and what is known.
 
     The second is what tells of its GPUs, in the words of NVML.
@@ -218,14 +218,16 @@ def open_source(
 
 def _open_source(
     root: str,
-) -> tuple[fs.Source, Callable[[], gpu_reader.Gpus], capture.Meta]:
+) -> tuple[fs.FileSource, Callable[[], gpu_reader.NvmlGpus], capture.Meta]:
     """See ``open_source``."""
     if os.path.isdir(root + fs.TOP):
         # NVML speaks of this machine, whatever a tree from elsewhere shows.
         is_here = os.path.realpath(root) == "/"
         return (
-            fs.Disk(root),
-            gpu_reader.read_gpus if is_here else lambda: gpu_reader.Gpus({}),
+            fs.DiskSource(root),
+            gpu_reader.read_gpus
+            if is_here
+            else lambda: gpu_reader.NvmlGpus({}),
             capture.describe_host(root),
         )
     if os.path.isdir(root):
@@ -297,7 +299,7 @@ def _inspect(arguments: argparse.Namespace) -> str:
         state, problems=(*settings.problems, *state.problems)
     )
     state_dir = settings.bitstreams.state_dir
-    seen_to = error_baseline.Acknowledged(state_dir)
+    seen_to = error_baseline.ErrorBaseline(state_dir)
     ill = error_counters.find(host, state.devices, seen_to if is_own else None)
     if is_own:
         is_configured = bool(_config_files(arguments))
@@ -306,11 +308,11 @@ def _inspect(arguments: argparse.Namespace) -> str:
         )
     elif ill:
         state, _ = conditions.mark(conditions.ill_marks(state, ill), {})
-    book = claims_file.Book()
+    book = claims_file.RecordedClaims()
     if is_own:
-        book = claims_file.Published(state_dir).read()
+        book = claims_file.ClaimsFile(state_dir).read()
     if book.root is None or arguments.host not in (None, book.root.name):
-        book = claims_file.Book()
+        book = claims_file.RecordedClaims()
     name = arguments.host or meta.get("hostname") or platform.node()
     if not name.isprintable():
         raise errors.MalformedError("host name", name, "printable text")
@@ -320,7 +322,9 @@ def _inspect(arguments: argparse.Namespace) -> str:
     tree = tree_builder.build_tree(
         root, state, settings.rules, book.claims, occupied=book.occupied
     )
-    use = inspect_output.Use(claims=book.claims, is_registered=book.is_known)
+    use = inspect_output.HostContext(
+        claims=book.claims, is_registered=book.is_known
+    )
     functions = _functions(host)
     names = _names(functions, _list_models(host, functions, meta))
     rest = unoffered.find(
@@ -347,8 +351,8 @@ def _marked(
     """
     state_dir = settings.bitstreams.state_dir
     try:
-        known = faults.Quarantine(state_dir).read()
-        drained = drains.Drains(state_dir).read()
+        known = faults.FaultNotes(state_dir).read()
+        drained = drains.DrainNotes(state_dir).read()
     except errors.UnreadableError as error:
         return conditions.unknown_marks(state, str(error), is_first=True)
     mend = state_dirs.describe_missing(state_dir) if is_configured else ""
@@ -446,8 +450,8 @@ def _heal(arguments: argparse.Namespace) -> str:
     state_dir = arguments.state_dir or settings.bitstreams.state_dir
     if mend := state_dirs.describe_missing(state_dir):
         raise settings.refusal("state_dir", state_dir, mend)
-    notes = faults.Quarantine(state_dir)
-    seen_to = error_baseline.Acknowledged(state_dir)
+    notes = faults.FaultNotes(state_dir)
+    seen_to = error_baseline.ErrorBaseline(state_dir)
     host, _ = open_host(settings.root, settings)
     state = scan.read(host, load_drivers(settings), settings.rules)
     ill = error_counters.find(host, state.devices, seen_to)

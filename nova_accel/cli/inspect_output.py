@@ -15,7 +15,7 @@ NOTHING = "No accelerator that can be offered was found on this host."
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class HostContext:
     """What is known of a host beside its devices.
 
     ``claims`` are those of its servers. ``is_registered`` is whether
@@ -29,7 +29,7 @@ class Use:
 def as_dict(
     state: model.HostState,
     tree: providers.ProviderTree,
-    use: Use,
+    use: HostContext,
     rest: Iterable[unoffered.Unoffered] = (),
 ) -> dict[str, Any]:
     """Return the report for programs; its keys are a stable interface.
@@ -61,7 +61,7 @@ def as_dict(
 
 
 def _count_used(
-    state: model.HostState, tree: providers.ProviderTree, use: Use
+    state: model.HostState, tree: providers.ProviderTree, use: HostContext
 ) -> dict[str, dict[str, int]]:
     """Return how much is claimed, by provider uuid and resource class."""
     used: dict[str, collections.Counter[str]] = {}
@@ -126,7 +126,7 @@ def _common_dict(device: model.Device) -> dict[str, Any]:
 def as_text(
     state: model.HostState,
     tree: providers.ProviderTree,
-    use: Use,
+    use: HostContext,
     rest: Iterable[unoffered.Unoffered] = (),
 ) -> str:
     """Return the report for people.

@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _CHANGES if findings else _NOTHING
 
 
-def read_seen(host: host_reader.HostReader) -> Iterator[refresh.Seen]:
+def read_seen(host: host_reader.HostReader) -> Iterator[refresh.HostType]:
     """Yield what a host shows of NVIDIA's types; most of it first.
 
     :raises UnreadableError: the PCI bus can't be listed.
@@ -86,7 +86,9 @@ def read_seen(host: host_reader.HostReader) -> Iterator[refresh.Seen]:
             yield one
 
 
-def _kinds(host: host_reader.HostReader) -> tuple[refresh.Finding, ...]:
+def _kinds(
+    host: host_reader.HostReader,
+) -> tuple[refresh.CatalogDifference, ...]:
     """Return the kinds of GPU instance of which NVML says other than us."""
     found = [
         finding
@@ -100,10 +102,10 @@ def _kinds(host: host_reader.HostReader) -> tuple[refresh.Finding, ...]:
 
 def _from_nvml(
     host: host_reader.HostReader, ids: dict[str, str]
-) -> Iterator[refresh.Seen]:
+) -> Iterator[refresh.HostType]:
     for gpu in host.gpus.values():
         for one in gpu.types:
-            yield refresh.Seen(
+            yield refresh.HostType(
                 name=one.name,
                 pci_id=ids.get(gpu.address, ""),
                 framebuffer_mb=one.framebuffer_mb,
@@ -115,12 +117,12 @@ def _from_nvml(
 
 def _from_mdev(
     host: host_reader.HostReader, ids: dict[str, str]
-) -> Iterator[refresh.Seen]:
+) -> Iterator[refresh.HostType]:
     for parent in host.mdev_parents():
         for one in parent.types if parent.name in ids else ():
             facts = mdev_names.parse_description(one.description)
             if one.label:
-                yield refresh.Seen(
+                yield refresh.HostType(
                     name=mdev_names.strip_brand(one.label),
                     pci_id=ids[parent.name],
                     framebuffer_mb=facts.memory_mb,
@@ -130,14 +132,14 @@ def _from_mdev(
 
 def _from_lists(
     host: host_reader.HostReader, ids: dict[str, str]
-) -> Iterator[refresh.Seen]:
+) -> Iterator[refresh.HostType]:
     for address, pci_id in ids.items():
         try:
             text = host.attribute(address, "nvidia/creatable_vgpu_types")
         except errors.UnreadableError:
             continue  # no VF of the vendor's VFIO
         for label in _LISTED.findall(text):
-            yield refresh.Seen(
+            yield refresh.HostType(
                 name=mdev_names.strip_brand(label), pci_id=pci_id
             )
 

@@ -79,7 +79,7 @@ def install_finder() -> None:
     sys.meta_path.append(ShimFinder(packages / "virt_hooks" / "shim"))
 
 
-class Source(sources.ConfigurationSource):
+class ComputeDriverSource(sources.ConfigurationSource):
     """Knows ``[DEFAULT] compute_driver`` and no other option."""
 
     def get(
@@ -145,7 +145,7 @@ class DeferredLog(logging.Filter):
 _DEFERRED_LOG = DeferredLog()
 
 
-class Driver(sources.ConfigurationSourceDriver):
+class ConfigSourceDriver(sources.ConfigurationSourceDriver):
     """The entry point ``nova_accel`` of ``oslo.config.driver``."""
 
     def __init__(self) -> None:
@@ -162,4 +162,4 @@ class Driver(sources.ConfigurationSourceDriver):
         """Return the source, with ``nova.virt.accel`` importable."""
         install_finder()
         _DEFERRED_LOG.note_opened(conf)
-        return Source()
+        return ComputeDriverSource()

@@ -74,12 +74,12 @@ def parse_fields(line: str) -> Fields:
         key that is not known.
     """
     try:
-        pairs = strict_json.loads(line, object_pairs_hook=_Pairs)
+        pairs = strict_json.loads(line, object_pairs_hook=_JsonObject)
     except ValueError as error:
         raise refusal(line, f"write one JSON object a line ({error})") from (
             error
         )
-    if not isinstance(pairs, _Pairs):
+    if not isinstance(pairs, _JsonObject):
         raise refusal(line, 'write a JSON object, as {"address": "0000:41:*"}')
     for key in pairs.names:
         if key not in KEYS:
@@ -89,7 +89,7 @@ def parse_fields(line: str) -> Fields:
     return dict(pairs)
 
 
-class _Pairs(dict[str, Any]):
+class _JsonObject(dict[str, Any]):
     """A JSON object that remembers each key it was written with."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:

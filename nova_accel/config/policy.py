@@ -17,7 +17,7 @@ STATIC, DYNAMIC = "static", "dynamic"
 RESET, NONE = "reset", "none"
 
 
-class Use(enum.Enum):
+class DeviceUse(enum.Enum):
     """What a device is used for.
 
     VGPU: time-sliced vGPUs, by mdev or by NVIDIA's vendor-specific VFIO.
@@ -62,7 +62,7 @@ class Rule:
     address: str = "*"
     vendor_id: str = "*"
     product_id: str = "*"
-    use: Use = Use.AUTO
+    use: DeviceUse = DeviceUse.AUTO
     max_slots: int | None = None
     profiles: tuple[str, ...] = ("*",)
     max_instances: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -140,8 +140,10 @@ def parse_policy(lines: Iterable[str], default: Rule | None = None) -> Policy:
 
 def _parse_rule(line: str, usual: Rule) -> Rule:
     fields = device_spec.parse_fields(line)
-    use = Use(
-        device_spec.choice(line, fields, "use", tuple(u.value for u in Use))
+    use = DeviceUse(
+        device_spec.choice(
+            line, fields, "use", tuple(u.value for u in DeviceUse)
+        )
         or usual.use
     )
     device_spec.check_use(line, fields, use.value)
@@ -246,7 +248,7 @@ def _fruitless(
 
 def _useless(line: Rule, spoken: Sequence[str]) -> str:
     """Return what to do about a line whose use nothing has."""
-    if line.use in (Use.AUTO, Use.OFF) or line.num_vfs == 0:
+    if line.use in (DeviceUse.AUTO, DeviceUse.OFF) or line.num_vfs == 0:
         return ""
     more = f" and {len(spoken) - 1} more" if len(spoken) > 1 else ""
     return (

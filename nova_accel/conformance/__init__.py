@@ -10,7 +10,7 @@ or, in a test of your own::
     from nova_accel import conformance
     from nova_accel.host.sysfs import fs
 
-    assert not conformance.check_driver(MyCardDriver(), fs.Disk(root))
+    assert not conformance.check_driver(MyCardDriver(), fs.DiskSource(root))
 """
 
 from nova_accel.conformance.findings import Finding

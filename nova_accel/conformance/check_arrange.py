@@ -14,7 +14,7 @@ from nova_accel.model import pci
 _SIZES = {model.Layout.EQUAL: False, model.Layout.MIXED: True}
 
 
-def check(patient: driver_calls.Patient) -> Iterator[Finding]:
+def check(patient: driver_calls.DriverUnderTest) -> Iterator[Finding]:
     """Yield what a driver arranges where all is as it was asked for."""
     cases = {
         "no line of policy": policy.Policy(),
@@ -45,7 +45,7 @@ def check(patient: driver_calls.Patient) -> Iterator[Finding]:
             )
 
 
-def as_it_is(patient: driver_calls.Patient) -> policy.Policy:
+def as_it_is(patient: driver_calls.DriverUnderTest) -> policy.Policy:
     """Return a policy that asks each device for the mode that it is in."""
     host = patient.reader()
     lines = []

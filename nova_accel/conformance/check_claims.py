@@ -19,7 +19,7 @@ _SERVER = "00000000-0000-4000-8000-000000000002"
 _MAX_TRIES = 64
 
 
-def check(patient: driver_calls.Patient) -> Iterator[Finding]:
+def check(patient: driver_calls.DriverUnderTest) -> Iterator[Finding]:
     """Yield what is wrong with a driver's plans on a host."""
     state = patient.state()
     for members in check_hosts.families(state.devices).values():
@@ -31,7 +31,7 @@ def check(patient: driver_calls.Patient) -> Iterator[Finding]:
 
 
 def _check_profiles(
-    patient: driver_calls.Patient,
+    patient: driver_calls.DriverUnderTest,
     device: model.Device,
     state: model.HostState,
     own: frozenset[str],
@@ -101,7 +101,9 @@ def _slot(device: model.Device, identifier: str) -> model.Slot:
 
 
 def _check_claim(
-    patient: driver_calls.Patient, claim: model.Claim, own: frozenset[str]
+    patient: driver_calls.DriverUnderTest,
+    claim: model.Claim,
+    own: frozenset[str],
 ) -> Iterator[Finding]:
     yield from _check_one(patient, claim, own)
     region = claim.region
@@ -125,7 +127,9 @@ def _bitstream(region: model.Region) -> model.Bitstream:
 
 
 def _check_one(
-    patient: driver_calls.Patient, claim: model.Claim, own: frozenset[str]
+    patient: driver_calls.DriverUnderTest,
+    claim: model.Claim,
+    own: frozenset[str],
 ) -> Iterator[Finding]:
     """Ask for both plans, twice, and judge them."""
     where = f"{claim.device} {claim.profile} in {claim.slot or claim.handle}"

@@ -26,10 +26,10 @@ _PARTICULAR = re.compile(
 _DEVICES = f"{fs.TOP}/devices/"
 
 
-class OneMissing:
+class UnreadableFileSource:
     """A source of which one path can't be read."""
 
-    def __init__(self, source: fs.Source, path: str, number: int) -> None:
+    def __init__(self, source: fs.FileSource, path: str, number: int) -> None:
         self._source, self._path, self._number = source, path, number
 
     def link(self, path: str) -> str | None:
@@ -65,25 +65,27 @@ def choose(
     """
     kinds: dict[str, list[str]] = {}
     for path, found in sorted(records.items()):
-        if not isinstance(found, int | fs.Directory):
+        if not isinstance(found, int | fs.RecordedDirectory):
             kind = path if every else _PARTICULAR.sub("#", path)
             kinds.setdefault(kind, []).append(path)
     ends = [one for kind in kinds.values() for one in (kind[0], kind[-1])]
     for path in dict.fromkeys(ends):
-        is_link = isinstance(records[path], fs.Link)
+        is_link = isinstance(records[path], fs.RecordedLink)
         for number in (errno.ENOENT,) if is_link else ERRNOS:
             yield path, number
 
 
 def _sickened(
-    patient: driver_calls.Patient, path: str, number: int
-) -> driver_calls.Patient:
-    source = OneMissing(patient.source, path, number)
+    patient: driver_calls.DriverUnderTest, path: str, number: int
+) -> driver_calls.DriverUnderTest:
+    source = UnreadableFileSource(patient.source, path, number)
     return dataclasses.replace(patient, source=source)
 
 
 def check(
-    patient: driver_calls.Patient, whole: driver_calls.Answer, every: bool
+    patient: driver_calls.DriverUnderTest,
+    whole: driver_calls.CallResult,
+    every: bool,
 ) -> Iterator[Finding]:
     """Yield what a driver makes wrong of files that can't be read.
 
@@ -96,7 +98,7 @@ def check(
     as_it_is = check_arrange.as_it_is(patient)
     asked = dataclasses.replace(patient, rules=as_it_is)
     is_still = not asked.arrange().value and bool(as_it_is.rules)
-    neighbours = _Neighbours(host, before)
+    neighbours = _RelatedDevices(host, before)
     for path, number in choose(host.files.records(), every):
         sick = _sickened(patient, path, number)
         reader = sick.reader()
@@ -118,7 +120,9 @@ def check(
         yield from _lost(before, driver_calls.devices(after), touched, where)
 
 
-def _rearranged(answer: driver_calls.Answer, where: str) -> Iterator[Finding]:
+def _rearranged(
+    answer: driver_calls.CallResult, where: str
+) -> Iterator[Finding]:
     """Check that nothing is changed because its state can't be read."""
     if answer.value:
         yield Finding(
@@ -191,7 +195,7 @@ def _invented(
 
 def _silent(
     before: Iterable[model.Device],
-    after: driver_calls.Answer,
+    after: driver_calls.CallResult,
     touched: Collection[str],
     told: frozenset[str],
     where: str,
@@ -210,7 +214,7 @@ def _silent(
 
 
 def _told(
-    answer: driver_calls.Answer, reader: host_reader.HostReader
+    answer: driver_calls.CallResult, reader: host_reader.HostReader
 ) -> frozenset[str]:
     """Return of what a problem is known, or that it is not known."""
     problems = [one for one in answer.value if isinstance(one, model.Problem)]
@@ -218,7 +222,7 @@ def _told(
     return reader.unknown().union(map(host_reader.subject, problems))
 
 
-class _Neighbours:
+class _RelatedDevices:
     """Which devices a file may speak of."""
 
     def __init__(

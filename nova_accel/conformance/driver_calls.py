@@ -44,7 +44,7 @@ _COMPILED = "__pycache__"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class CallResult:
     """What a call gave; ``effects`` are events that it must not cause."""
 
     value: Any = None
@@ -53,7 +53,7 @@ class Answer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Patient:
+class DriverUnderTest:
     """A driver, the policy and the host it is asked about.
 
     Each question is asked of a reader of its own, so that nothing is
@@ -61,8 +61,8 @@ class Patient:
     """
 
     driver: plugin.Driver
-    source: fs.Source
-    gpus: Mapping[str, gpu_reader.GpuFacts]
+    source: fs.FileSource
+    gpus: Mapping[str, gpu_reader.NvmlGpu]
     rules: policy.Policy = dataclasses.field(default_factory=policy.Policy)
 
     def reader(self) -> host_reader.HostReader:
@@ -73,7 +73,7 @@ class Patient:
         self,
         host: host_reader.HostReader | None = None,
         taken: frozenset[str] = frozenset(),
-    ) -> Answer:
+    ) -> CallResult:
         """Return what the driver describes; the value is a tuple."""
         reader = host or self.reader()
         return ask(
@@ -85,26 +85,28 @@ class Patient:
         drivers = {self.driver.name: self.driver}
         return scan.read(self.reader(), drivers, self.rules)
 
-    def arrange(self, host: host_reader.HostReader | None = None) -> Answer:
+    def arrange(
+        self, host: host_reader.HostReader | None = None
+    ) -> CallResult:
         """Return what the driver would arrange."""
         reader = host or self.reader()
         return ask(lambda: self.driver.plan_arrange(reader, self.rules))
 
 
-def devices(answer: Answer) -> tuple[model.Device, ...]:
+def devices(answer: CallResult) -> tuple[model.Device, ...]:
     """Return the devices among what was described."""
     found = answer.value or ()
     return tuple(one for one in found if isinstance(one, model.Device))
 
 
-def ask(question: Callable[[], object]) -> Answer:
+def ask(question: Callable[[], object]) -> CallResult:
     """Return what a driver's code answers, whatever it raises."""
     with _watched() as effects:
         try:
             value = question()
         except Exception as error:  # a vendor's own code: it may raise any
-            return Answer(error=error, effects=tuple(effects))
-    return Answer(value=value, effects=tuple(dict.fromkeys(effects)))
+            return CallResult(error=error, effects=tuple(effects))
+    return CallResult(value=value, effects=tuple(dict.fromkeys(effects)))
 
 
 _ASKING = threading.local()
@@ -113,7 +115,7 @@ _ASKING = threading.local()
 @contextlib.contextmanager
 def _watched() -> Iterator[list[str]]:
     """Collect what happens in this thread that a driver may not cause."""
-    _Hook.install()
+    _AuditHook.install()
     seen: list[str] = []
     _ASKING.seen = seen
     try:
@@ -122,7 +124,7 @@ def _watched() -> Iterator[list[str]]:
         _ASKING.seen = None
 
 
-class _Hook:
+class _AuditHook:
     """The audit hook; Python keeps one for as long as it runs."""
 
     is_installed = False

@@ -25,16 +25,16 @@ from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import tree_builder
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_EVERYTHING_OFF = policy.Policy(default=policy.Rule(use=policy.Use.OFF))
-_NOTHING: Mapping[str, gpu_reader.GpuFacts] = types.MappingProxyType({})
+_EVERYTHING_OFF = policy.Policy(default=policy.Rule(use=policy.DeviceUse.OFF))
+_NOTHING: Mapping[str, gpu_reader.NvmlGpu] = types.MappingProxyType({})
 
 
 def check_driver(
     driver: object,
-    source: fs.Source,
+    source: fs.FileSource,
     *,
     name: str = "",
-    gpus: Mapping[str, gpu_reader.GpuFacts] = _NOTHING,
+    gpus: Mapping[str, gpu_reader.NvmlGpu] = _NOTHING,
     every: bool = False,
 ) -> tuple[Finding, ...]:
     """Return the rules that a driver breaks on a host; none is what passes.
@@ -44,7 +44,7 @@ def check_driver(
     directory. A driver that raises is a finding, never an error here.
 
     :param driver: an instance of the class that the entry point names.
-    :param source: ``fs.Disk(root)``, or the files of an archive.
+    :param source: ``fs.DiskSource(root)``, or the files of an archive.
     :param name: the name of the entry point, if it has one.
     :param gpus: what NVML says.
     :param every: whether to make each single file unreadable that is
@@ -54,12 +54,14 @@ def check_driver(
     if wrong or not isinstance(driver, plugin.Driver):
         return wrong
     reader = host_reader.HostReader(source=source, gpus=gpus)
-    patient = driver_calls.Patient(driver=driver, source=source, gpus=gpus)
+    patient = driver_calls.DriverUnderTest(
+        driver=driver, source=source, gpus=gpus
+    )
     first = _read(patient, reader)
     if first.error is not None:
         return (_raised("describe", driver.name, first.error),)
     still = dataclasses.replace(
-        patient, source=fs.Image(reader.files.records())
+        patient, source=fs.RecordedFiles(reader.files.records())
     )
     found = (
         *_captured(still, reader, first),
@@ -105,8 +107,8 @@ def _protocol(driver: object, name: str) -> Iterator[Finding]:
 
 
 def _read(
-    patient: driver_calls.Patient, reader: host_reader.HostReader
-) -> driver_calls.Answer:
+    patient: driver_calls.DriverUnderTest, reader: host_reader.HostReader
+) -> driver_calls.CallResult:
     """Return what is described, nothing where the host can't be read."""
     answer = patient.describe(reader)
     if isinstance(answer.error, errors.UnreadableError):
@@ -121,9 +123,9 @@ def _raised(check: str, where: str, error: Exception) -> Finding:
 
 
 def _captured(
-    patient: driver_calls.Patient,
+    patient: driver_calls.DriverUnderTest,
     reader: host_reader.HostReader,
-    first: driver_calls.Answer,
+    first: driver_calls.CallResult,
 ) -> Iterator[Finding]:
     """Check that an archive of what was read shows the same."""
     with tempfile.TemporaryDirectory() as directory:
@@ -141,7 +143,7 @@ def _captured(
 
 
 def _pure(
-    patient: driver_calls.Patient, first: driver_calls.Answer
+    patient: driver_calls.DriverUnderTest, first: driver_calls.CallResult
 ) -> Iterator[Finding]:
     answer = _read(patient, patient.reader())
     for effect in answer.effects:
@@ -168,7 +170,7 @@ def _present(reader: host_reader.HostReader) -> frozenset[str]:
 
 
 def _untaken(
-    patient: driver_calls.Patient, first: driver_calls.Answer
+    patient: driver_calls.DriverUnderTest, first: driver_calls.CallResult
 ) -> Iterator[Finding]:
     """Check that what another driver has described is left alone."""
     for members in check_hosts.families(driver_calls.devices(first)).values():
@@ -187,7 +189,7 @@ def _untaken(
 
 
 def _obeyed(
-    patient: driver_calls.Patient, first: driver_calls.Answer
+    patient: driver_calls.DriverUnderTest, first: driver_calls.CallResult
 ) -> Iterator[Finding]:
     """Check that devices that are switched off are neither shown nor set."""
     off = dataclasses.replace(patient, rules=_EVERYTHING_OFF)
@@ -200,14 +202,16 @@ def _obeyed(
             reason=f"would {answer.value[0]} where everything is off",
         )
     for top in check_hosts.families(driver_calls.devices(first)):
-        rule = policy.Rule(address=top, use=policy.Use.OFF)
+        rule = policy.Rule(address=top, use=policy.DeviceUse.OFF)
         yield from _unseen(
             dataclasses.replace(patient, rules=policy.Policy(rules=(rule,))),
             top,
         )
 
 
-def _unseen(patient: driver_calls.Patient, top: str = "") -> Iterator[Finding]:
+def _unseen(
+    patient: driver_calls.DriverUnderTest, top: str = ""
+) -> Iterator[Finding]:
     """Check that nothing is shown of a device, or nothing at all."""
     for device in patient.state().devices:
         if top in ("", device.address, device.parent):
@@ -218,7 +222,7 @@ def _unseen(patient: driver_calls.Patient, top: str = "") -> Iterator[Finding]:
             )
 
 
-def _reported(patient: driver_calls.Patient) -> Iterator[Finding]:
+def _reported(patient: driver_calls.DriverUnderTest) -> Iterator[Finding]:
     """Check that discovery understands it, and that a tree can be built."""
     state = patient.state()
     for problem in state.problems:

@@ -107,7 +107,7 @@ def save(host: host_reader.HostReader, path: str, meta: Meta) -> int:
     return len(records)
 
 
-def load(path: str) -> tuple[fs.Image, Meta]:
+def load(path: str) -> tuple[fs.RecordedFiles, Meta]:
     """Return the host in an archive, and the archive's meta data.
 
     :raises ArchiveError: this is no archive that ``save`` wrote.
@@ -130,10 +130,10 @@ def load(path: str) -> tuple[fs.Image, Meta]:
     meta = _parse_meta(path, contents.pop(f"/{_META}", ""))
     for place, name in meta["errors"].items():
         contents[place] = _NUMBERS[name]
-    return fs.Image(contents), meta
+    return fs.RecordedFiles(contents), meta
 
 
-def gpus(path: str, meta: Meta) -> gpu_reader.Gpus:
+def gpus(path: str, meta: Meta) -> gpu_reader.NvmlGpus:
     """Return what NVML said on the host in an archive.
 
     :param meta: the archive's, or that of a directory, which has none.
@@ -141,7 +141,7 @@ def gpus(path: str, meta: Meta) -> gpu_reader.Gpus:
     """
     plain = meta.get("nvml")
     if plain is None:
-        return gpu_reader.Gpus({}, reason="not recorded")
+        return gpu_reader.NvmlGpus({}, reason="not recorded")
     try:
         return codec.from_plain(plain)
     except errors.MalformedError as error:
@@ -159,7 +159,7 @@ def _members(records: Mapping[str, fs.Record]) -> dict[str, fs.Record]:
     """
     members: dict[str, fs.Record] = {}
     for place, found in records.items():
-        if isinstance(found, fs.Directory):
+        if isinstance(found, fs.RecordedDirectory):
             for name in found:
                 members.setdefault(f"{place.rstrip('/')}/{name}", "")
     members |= {p: r for p, r in records.items() if not isinstance(r, int)}
@@ -178,7 +178,7 @@ def _add(archive: tarfile.TarFile, place: str, found: fs.Record) -> None:
     name = place.strip("/")
     if not name:
         return
-    if isinstance(found, fs.Link):
+    if isinstance(found, fs.RecordedLink):
         _add_link(archive, name, place, found)
     elif isinstance(found, str):
         _add_file(archive, name, found.encode())
@@ -291,9 +291,9 @@ def _record(
     path: str, archive: tarfile.TarFile, member: tarfile.TarInfo
 ) -> fs.Record:
     if member.issym():
-        return fs.Link(member.linkname)
+        return fs.RecordedLink(member.linkname)
     if member.isdir():
-        return fs.Directory()
+        return fs.RecordedDirectory()
     content = archive.extractfile(member) if member.isreg() else None
     if content is None:
         raise errors.ArchiveError(

@@ -44,11 +44,11 @@ _NVIDIA = "10de"
 # What problems of whole drivers begin with.
 _DRIVER = "driver"
 
-ReadGpus = Callable[[], Mapping[str, gpu_reader.GpuFacts]]
+ReadGpus = Callable[[], Mapping[str, gpu_reader.NvmlGpu]]
 Note_co = TypeVar("Note_co", covariant=True)
 
 
-class Kept(Protocol[Note_co]):
+class NoteReader(Protocol[Note_co]):
     """Notes on devices, as they are kept somewhere."""
 
     def read(self) -> Mapping[str, Note_co]:
@@ -57,7 +57,7 @@ class Kept(Protocol[Note_co]):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Noted:
+class _NotedConditions:
     """What is written down on a host's devices, beside what they show.
 
     None for notes that could never be read so far. ``error`` is why notes
@@ -70,17 +70,17 @@ class _Noted:
     error: str = ""
 
 
-class Survey:
+class ChangeDetector:
     """Reads one host, again and again. Thread-safe."""
 
     def __init__(
         self,
-        source: fs.Source,
+        source: fs.FileSource,
         drivers: Mapping[str, plugin.Driver],
         rules: policy.Policy,
         read_gpus: ReadGpus = dict,
-        faulted: faults.Quarantine | None = None,
-        drained: drains.Drains | None = None,
+        faulted: faults.FaultNotes | None = None,
+        drained: drains.DrainNotes | None = None,
     ) -> None:
         """Read files from ``source``; nothing is read yet.
 
@@ -94,8 +94,8 @@ class Survey:
         self._faulted = faulted
         self._drained = drained
         #: The kernel's errors that somebody has seen to.
-        self.seen_to: error_baseline.Acknowledged | None = None
-        self._noted = _Noted()
+        self.seen_to: error_baseline.ErrorBaseline | None = None
+        self._noted = _NotedConditions()
         self._guard = threading.Lock()
         self._last: host_reader.HostReader | None = None
         self._silent: Mapping[str, str | int] = {}
@@ -187,7 +187,7 @@ class Survey:
     def _describe(
         self,
         reader: host_reader.HostReader,
-        noted: _Noted,
+        noted: _NotedConditions,
         seen: Collection[str] | None = None,
     ) -> model.HostState:
         state = scan.read(reader, self._drivers, self._rules)
@@ -206,13 +206,13 @@ class Survey:
             marked = conditions.unknown_marks(marked, noted.error, is_first)
         return marked
 
-    def _read_notes(self) -> _Noted:
+    def _read_notes(self) -> _NotedConditions:
         """Return the notes; the last ones known if they can't be read."""
         with self._guard:
             last = self._noted
         faulted, faulted_error = _or_last(self._faulted, last.faulted)
         drained, drained_error = _or_last(self._drained, last.drained)
-        return _Noted(
+        return _NotedConditions(
             faulted=faulted,
             drained=drained,
             seen_to=self.seen_to.read() if self.seen_to else {},
@@ -225,7 +225,7 @@ class Survey:
 
 
 def _or_last(
-    kept: Kept[Note_co] | None, last: Mapping[str, Note_co] | None
+    kept: NoteReader[Note_co] | None, last: Mapping[str, Note_co] | None
 ) -> tuple[Mapping[str, Note_co] | None, str]:
     """Return notes and no error, or the last notes and the error."""
     if kept is None:

@@ -208,4 +208,4 @@ def place(
 
 
 def _is_off(device: model.Device, rules: policy.Policy) -> bool:
-    return rules.of(device).use is policy.Use.OFF
+    return rules.of(device).use is policy.DeviceUse.OFF

@@ -20,7 +20,7 @@ class Snapshot:
     does not take back what that showed.
     """
 
-    def __init__(self, source: change_detection.Survey) -> None:
+    def __init__(self, source: change_detection.ChangeDetector) -> None:
         """Keep what ``source`` reads; nothing is read yet."""
         self._survey = source
         self._whole = threading.Lock()

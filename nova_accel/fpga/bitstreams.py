@@ -61,7 +61,7 @@ class ImageFacts:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ImageRequirement:
     """What an image has to be; the fields are those of a Bitstream."""
 
     function: str
@@ -92,7 +92,7 @@ def check_allowed(
     )
 
 
-def parse_image(facts: ImageFacts, limit: int) -> Wanted:
+def parse_image(facts: ImageFacts, limit: int) -> ImageRequirement:
     """Return what an image has to be, as its properties say.
 
     :param limit: the most bytes it may have.
@@ -100,7 +100,7 @@ def parse_image(facts: ImageFacts, limit: int) -> Wanted:
         image can't be used as it is.
     """
     _check_state(facts, limit)
-    return Wanted(
+    return ImageRequirement(
         function=_id(facts, FUNCTION),
         interface=_id(facts, INTERFACE),
         vendor=_vendor(facts),
@@ -114,7 +114,9 @@ def describes_itself(head: bytes) -> bool:
     return gbs.is_gbs(head) or head.startswith(xclbin.MAGIC)
 
 
-def check_content(image: str, wanted: Wanted, content: bytes) -> None:
+def check_content(
+    image: str, wanted: ImageRequirement, content: bytes
+) -> None:
     """Check that a file's own header says what the image's properties say.
 
     Of a file without a header only the properties speak.
@@ -213,7 +215,7 @@ def cut_off(came: int, expected: int) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Says:
+class _FileHeader:
     """What a file says of itself; no tuple is empty."""
 
     vendor: str
@@ -221,7 +223,7 @@ class _Says:
     interfaces: tuple[str, ...]
 
 
-def _read_header(name: str, content: bytes) -> _Says | None:
+def _read_header(name: str, content: bytes) -> _FileHeader | None:
     if not describes_itself(content[:HEAD]):
         return None
     try:
@@ -243,18 +245,18 @@ def _read_header(name: str, content: bytes) -> _Says | None:
     return says
 
 
-def _read_gbs(content: bytes) -> _Says:
+def _read_gbs(content: bytes) -> _FileHeader:
     header = gbs.parse(content)
-    return _Says(
+    return _FileHeader(
         vendor=_INTEL,
         functions=header.functions,
         interfaces=(header.interface,),
     )
 
 
-def _read_xclbin(content: bytes) -> _Says:
+def _read_xclbin(content: bytes) -> _FileHeader:
     header = xclbin.parse(content)
-    return _Says(
+    return _FileHeader(
         vendor=_XILINX,
         functions=(header.uuid,),
         interfaces=header.fits,

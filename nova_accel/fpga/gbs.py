@@ -26,7 +26,7 @@ _PLAIN_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class GbsHeader:
     """What a file says of itself.
 
     ``functions`` are the ids of the functions it holds and ``interface``
@@ -44,7 +44,7 @@ def is_gbs(content: bytes) -> bool:
     return content[: len(MAGIC)] == MAGIC
 
 
-def parse(content: bytes) -> Header:
+def parse(content: bytes) -> GbsHeader:
     """Return what the header of a whole file says.
 
     :raises MalformedError: it is no such file, or damaged, or cut off.
@@ -55,7 +55,7 @@ def parse(content: bytes) -> Header:
     clusters = image.get("accelerator-clusters")
     if not isinstance(clusters, list) or not clusters:
         raise _bad("a list accelerator-clusters in its metadata", clusters)
-    return Header(
+    return GbsHeader(
         functions=tuple(
             _id(_mapping(one, "objects"), "accelerator-type-uuid")
             for one in clusters

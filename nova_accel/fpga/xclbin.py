@@ -62,7 +62,7 @@ _WHAT = "xclbin"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class XclbinHeader:
     """What an xclbin says of itself.
 
     ``uuid`` is what a card shows that it was loaded into, ``interfaces``
@@ -92,7 +92,7 @@ def shell_name(text: str) -> str:
     return text.strip().replace(":", "_").replace(".", "_")
 
 
-def parse(content: bytes) -> Header:
+def parse(content: bytes) -> XclbinHeader:
     """Return what an xclbin says of itself.
 
     What follows its own length (a signature) is not looked at. The
@@ -122,7 +122,7 @@ def parse(content: bytes) -> Header:
     interfaces = () if metadata is None else _read_interfaces(bytes(metadata))
     if not interfaces and any(interface):
         interfaces = (interface.hex(),)
-    return Header(
+    return XclbinHeader(
         uuid=uuid.hex(),
         platform=_platform(platform),
         interfaces=interfaces,

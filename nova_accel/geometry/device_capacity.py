@@ -22,7 +22,7 @@ _ROOMS: Mapping[model.Layout, _Room] = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class PartitionPlace:
     """Where the next partition of a profile goes.
 
     ``start`` is its place under a MIXED layout, None where the device
@@ -34,7 +34,7 @@ class Choice:
     instance_start: int | None = None
 
 
-def choose(device: model.Device, profile_name: str) -> Choice | None:
+def choose(device: model.Device, profile_name: str) -> PartitionPlace | None:
     """Return where the next of a profile goes, None if it doesn't fit.
 
     The same device gives the same choice: that which costs the profile
@@ -45,10 +45,10 @@ def choose(device: model.Device, profile_name: str) -> Choice | None:
     if profile is None or _more(device, profile, free) < 1:
         return None
     if device.geometry.layout is model.Layout.MIXED:
-        return Choice(start=time_slicing.mixed_start(device, profile))
+        return PartitionPlace(start=time_slicing.mixed_start(device, profile))
     if device.geometry.layout is model.Layout.MIG:
-        return Choice(instance_start=mig.start(device, profile))
-    return Choice()
+        return PartitionPlace(instance_start=mig.start(device, profile))
+    return PartitionPlace()
 
 
 def size_order(
@@ -63,7 +63,7 @@ def size_order(
 
 
 def assume(
-    device: model.Device, profile_name: str, choice: Choice
+    device: model.Device, profile_name: str, choice: PartitionPlace
 ) -> model.Device:
     """Return the device as it would be with one more partition.
 
@@ -125,7 +125,9 @@ def hold(device: model.Device, claims: Iterable[model.Claim]) -> model.Device:
         device = assume(
             device,
             claim.profile,
-            Choice(start=claim.start, instance_start=claim.instance_start),
+            PartitionPlace(
+                start=claim.start, instance_start=claim.instance_start
+            ),
         )
     device = settle(device)
     planned = [
@@ -215,7 +217,7 @@ def remaining(
     """
     for name in planned:
         choice = choose(device, name)
-        device = assume(device, name, choice or Choice())
+        device = assume(device, name, choice or PartitionPlace())
     free = free_counters(device)
     return {p.name: _more(device, p, free) for p in device.profiles}
 
@@ -331,7 +333,7 @@ def _free_slots(device: model.Device) -> int:
 
 
 def _with_instance(
-    device: model.Device, profile_name: str, choice: Choice
+    device: model.Device, profile_name: str, choice: PartitionPlace
 ) -> model.Device:
     """Return the device with the GPU instance that a choice asks for.
 

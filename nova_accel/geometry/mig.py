@@ -32,7 +32,7 @@ def room(device: model.Device, profile: model.Profile) -> int:
         return found + _new(device, profile) * profile.per_instance
     if any(map(time_slicing.is_planned, device.partitions)):
         return found
-    adrift = _Kind.read(device, profile.instance).adrift
+    adrift = _KindState.read(device, profile.instance).adrift
     if adrift or not device.geometry.instances:
         return max(found, min(1, profile.available))
     return found
@@ -40,7 +40,7 @@ def room(device: model.Device, profile: model.Profile) -> int:
 
 def standing_room(device: model.Device, profile: model.Profile) -> int:
     """Return how many more of a profile fit into instances that exist."""
-    kind = _Kind.read(device, profile.instance)
+    kind = _KindState.read(device, profile.instance)
     return max(
         0,
         sum(
@@ -65,7 +65,7 @@ def start(device: model.Device, profile: model.Profile) -> int | None:
     if standing_room(device, profile) or not _new(device, profile):
         return None
     kind = device.geometry.kind(profile.instance)
-    bench = _Bench.read(device)
+    bench = _InstanceAllocator.read(device)
     if kind is None or bench is None:
         return None
     ranked = sorted(
@@ -97,7 +97,7 @@ def home(device: model.Device, profile: model.Profile) -> str | None:
     That with the least room left, of equals the first; None where none is
     known to have room.
     """
-    kind = _Kind.read(device, profile.instance)
+    kind = _KindState.read(device, profile.instance)
     begun = [
         (-len(held), handle)
         for handle, held in kind.begun.items()
@@ -121,10 +121,12 @@ def reach(device: model.Device, profiles: Iterable[model.Profile]) -> int:
         for name, members in found.items()
     }
     standing = sum(
-        _Kind.read(device, name).reach(members)
+        _KindState.read(device, name).reach(members)
         for name, members in found.items()
     )
-    bench = _Bench.read(device) if device.geometry.is_dynamic else None
+    bench = (
+        _InstanceAllocator.read(device) if device.geometry.is_dynamic else None
+    )
     new = bench.most(device.geometry.kinds, most) if bench else 0
     return max(standing + new, min(1, len(found)))
 
@@ -149,12 +151,12 @@ def _home_of(
 def _new(device: model.Device, profile: model.Profile) -> int:
     """Return how many instances could be made for a profile."""
     kind = device.geometry.kind(profile.instance)
-    bench = _Bench.read(device)
+    bench = _InstanceAllocator.read(device)
     return bench.count(kind) if bench and kind else 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Kind:
+class _KindState:
     """The instances of one kind, and what stands in them.
 
     ``begun`` holds the profiles in each instance that is not empty, None
@@ -167,7 +169,7 @@ class _Kind:
     adrift: tuple[model.Profile | None, ...]
 
     @classmethod
-    def read(cls, device: model.Device, name: str) -> "_Kind":
+    def read(cls, device: model.Device, name: str) -> "_KindState":
         held: dict[str, list[model.Profile | None]] = {
             i.handle: [] for i in device.geometry.instances if i.kind == name
         }
@@ -227,7 +229,7 @@ class _Kind:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Place:
+class _InstancePlace:
     """A place for an instance, and how many partitions that can hold."""
 
     start: int
@@ -236,7 +238,7 @@ class _Place:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Bench:
+class _InstanceAllocator:
     """Where instances can be made: slices taken, slices left."""
 
     region: int
@@ -246,7 +248,7 @@ class _Bench:
     has_media_engines: bool = True
 
     @classmethod
-    def read(cls, device: model.Device) -> "_Bench | None":
+    def read(cls, device: model.Device) -> "_InstanceAllocator | None":
         """Return the device's, None where nothing new may be made.
 
         That is where a kind or a place of what exists is not known, or a
@@ -267,7 +269,7 @@ class _Bench:
             has_media_engines &= not kind.has_media_engines
         if any(_home_of(device, p) is None for p in device.partitions):
             for name in {k.name for k in geometry.kinds}:
-                found = _Kind.read(device, name)
+                found = _KindState.read(device, name)
                 if found.lost() > len(found.empty):
                     return None
         return cls(
@@ -309,7 +311,7 @@ class _Bench:
         places = tuple(
             sorted(
                 (
-                    _Place(start, kind, weights[kind.name])
+                    _InstancePlace(start, kind, weights[kind.name])
                     for kind in kinds
                     if weights.get(kind.name)
                     for start in self.openings(kind)

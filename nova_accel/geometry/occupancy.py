@@ -35,7 +35,7 @@ _LAYOUTS = frozenset({model.Layout.MIXED, model.Layout.MIG})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True, kw_only=True)
-class Place:
+class OccupiedPlace:
     """Partitions of one profile that begin at one unit of a card.
 
     ``trait`` is the profile's.
@@ -62,8 +62,8 @@ class Occupancy:
     those of the others.
     """
 
-    places: tuple[Place, ...] = ()
-    unallocated: tuple[Place, ...] = ()
+    places: tuple[OccupiedPlace, ...] = ()
+    unallocated: tuple[OccupiedPlace, ...] = ()
     instances: tuple[FixedInstance, ...] = ()
 
 
@@ -111,13 +111,16 @@ def build_traits(
 
 def parse_traits(traits: Iterable[str]) -> Occupancy:
     """Return what a card's traits say; other traits are left out."""
-    places: dict[str, list[Place]] = {PLACE_PREFIX: [], UNALLOCATED_PREFIX: []}
+    places: dict[str, list[OccupiedPlace]] = {
+        PLACE_PREFIX: [],
+        UNALLOCATED_PREFIX: [],
+    }
     instances = []
     for trait in traits:
         if found := _PLACE.fullmatch(trait):
             prefix, start, count, profile = found.groups()
             places[prefix].append(
-                Place(
+                OccupiedPlace(
                     start=int(start),
                     count=int(count),
                     trait=f"{names.CUSTOM}{profile}",
@@ -176,7 +179,7 @@ def _instance(kind: model.InstanceKind, start: int) -> model.Instance:
 
 
 def _with_place(
-    device: model.Device, profile: model.Profile, place: Place
+    device: model.Device, profile: model.Profile, place: OccupiedPlace
 ) -> model.Device:
     """Return a card with the partitions of a place."""
     geometry, kind = device.geometry, device.geometry.kind(profile.instance)

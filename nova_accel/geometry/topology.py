@@ -19,7 +19,7 @@ _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class GpuLinks:
     """What the active NVLinks of a GPU lead to.
 
     ``peers`` are the addresses of GPUs; ``is_switched`` tells whether any
@@ -31,7 +31,7 @@ class Links:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class HostTopology:
     """Where the cards of a host stand, by their addresses.
 
     ``ports`` are as ``parse_port`` returns them; of a card that is missing
@@ -40,7 +40,9 @@ class Places:
     """
 
     ports: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    links: Mapping[str, Links | None] = dataclasses.field(default_factory=dict)
+    links: Mapping[str, GpuLinks | None] = dataclasses.field(
+        default_factory=dict
+    )
 
 
 def parse_port(place: str) -> str:
@@ -66,7 +68,7 @@ def parse_port(place: str) -> str:
     return below[0] if len(below) > 1 else below[0].rpartition(".")[0]
 
 
-def peers(links: Mapping[str, Links | None]) -> dict[str, frozenset[str]]:
+def peers(links: Mapping[str, GpuLinks | None]) -> dict[str, frozenset[str]]:
     """Return to which others each card has an NVLink, by address.
 
     All cards on switches reach each other. Where one has a link to
@@ -85,7 +87,7 @@ def peers(links: Mapping[str, Links | None]) -> dict[str, frozenset[str]]:
 
 
 def place(
-    devices: Iterable[model.Device], places: Places
+    devices: Iterable[model.Device], places: HostTopology
 ) -> tuple[model.Device, ...]:
     """Return the devices with the traits that tell where they stand.
 
@@ -98,7 +100,7 @@ def place(
 
 def _place(
     device: model.Device,
-    places: Places,
+    places: HostTopology,
     linked: Mapping[str, frozenset[str]],
 ) -> model.Device:
     card = device.parent or device.address
@@ -119,7 +121,7 @@ def _place(
 
 
 def _unread_links(
-    card: str, links: Mapping[str, Links | None]
+    card: str, links: Mapping[str, GpuLinks | None]
 ) -> tuple[str, ...]:
     """Return the prefixes of traits of NVLinks that can't be told.
 
@@ -134,7 +136,7 @@ def _unread_links(
     return _untold(links) if mine.is_switched else ()
 
 
-def _untold(links: Mapping[str, Links | None]) -> tuple[str, ...]:
+def _untold(links: Mapping[str, GpuLinks | None]) -> tuple[str, ...]:
     silent = sorted(a for a, one in links.items() if one is None)
     return tuple(names.nvlink_trait(address) for address in silent)
 
@@ -147,7 +149,7 @@ _ALIKE = {
 }
 
 
-class Seat(Protocol):
+class LocatedDevice(Protocol):
     """A device as its provider tells of it.
 
     ``card`` is the same for all parts of one card; ``address`` is the
@@ -167,7 +169,9 @@ class Seat(Protocol):
         """Return the provider's traits, none if they were not read."""
 
 
-def between(wanted: flavors.Locality, one: Seat, two: Seat) -> str:
+def between(
+    wanted: flavors.Locality, one: LocatedDevice, two: LocatedDevice
+) -> str:
     """Return what speaks against taking two devices together, or nothing.
 
     A device of which nothing was read is no objection.
@@ -184,11 +188,13 @@ def between(wanted: flavors.Locality, one: Seat, two: Seat) -> str:
     return _unlike(wanted, one, two)
 
 
-def _has_link(one: Seat, two: Seat) -> bool:
+def _has_link(one: LocatedDevice, two: LocatedDevice) -> bool:
     return names.nvlink_trait(two.address) in one.traits
 
 
-def _unlike(wanted: flavors.Locality, one: Seat, two: Seat) -> str:
+def _unlike(
+    wanted: flavors.Locality, one: LocatedDevice, two: LocatedDevice
+) -> str:
     if wanted not in _ALIKE:
         return ""
     prefix, what = _ALIKE[wanted]

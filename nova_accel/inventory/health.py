@@ -65,7 +65,7 @@ _RECOVERIES = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Signs:
+class HealthReading:
     """What the kernel shows of one function, as far as it can be read.
 
     ``counts`` are those of fatal errors since it was enumerated, ``head``
@@ -135,7 +135,9 @@ def unacknowledged(count: int, acknowledged: int) -> int:
 
 
 def judge(
-    device: str, signs: Iterable[Signs], acknowledged: Mapping[str, int]
+    device: str,
+    signs: Iterable[HealthReading],
+    acknowledged: Mapping[str, int],
 ) -> str:
     """Return what is wrong with a device, empty for a healthy one.
 
@@ -157,7 +159,7 @@ def judge(
     return "; ".join(filter(None, reasons))
 
 
-def _gone(signs: Signs) -> str:
+def _gone(signs: HealthReading) -> str:
     if not signs.is_gone:
         return ""
     return (
@@ -167,7 +169,7 @@ def _gone(signs: Signs) -> str:
     )
 
 
-def _power(signs: Signs) -> str:
+def _power(signs: HealthReading) -> str:
     if not signs.is_powerless:
         return ""
     return (
@@ -177,7 +179,7 @@ def _power(signs: Signs) -> str:
     )
 
 
-def _fatal(device: str, signs: Signs, acknowledged: int) -> str:
+def _fatal(device: str, signs: HealthReading, acknowledged: int) -> str:
     count = unacknowledged(signs.fatal or 0, acknowledged)
     if not count:
         return ""

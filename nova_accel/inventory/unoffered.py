@@ -119,11 +119,11 @@ def _reasons(function: pci.PciFunction, rules: policy.Policy) -> Iterator[str]:
     """Yield why no driver of the library offers a function."""
     address = str(function.address)
     rule = rules.rule(address, function.vendor, function.product)
-    if rule.use is policy.Use.OFF:
+    if rule.use is policy.DeviceUse.OFF:
         yield "device_spec says use off"
         return
     reasons = [*_obstacles(function)]
-    if rule.use is not policy.Use.AUTO:
+    if rule.use is not policy.DeviceUse.AUTO:
         reasons.append(
             f"device_spec says use {rule.use.value}, which it can't do now"
         )

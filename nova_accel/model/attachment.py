@@ -22,7 +22,7 @@ VERSION = 1
 NAME = "attached-"
 
 
-class State(enum.Enum):
+class AttachmentState(enum.Enum):
     """How far an attachment is.
 
     COMING and GOING are written before anything is done, and HERE when all
@@ -52,7 +52,7 @@ class Attachment:
     required: frozenset[str]
     provider: str
     slot: str = ""
-    state: State = State.COMING
+    state: AttachmentState = AttachmentState.COMING
     besides: Mapping[str, int] = dataclasses.field(default_factory=dict)
     bitstream: str = ""
 
@@ -147,7 +147,7 @@ def with_slot(one: Attachment, slot: str) -> Attachment:
     return dataclasses.replace(one, slot=slot)
 
 
-def in_state(one: Attachment, state: State) -> Attachment:
+def in_state(one: Attachment, state: AttachmentState) -> Attachment:
     """Return an attachment that has come as far."""
     return dataclasses.replace(one, state=state)
 
@@ -198,7 +198,7 @@ def _read(told: Any) -> Attachment:
         required=frozenset(map(str, told["required"])),
         provider=str(told["provider"]),
         slot=str(told["slot"]),
-        state=State(told["state"]),
+        state=AttachmentState(told["state"]),
         besides=_amounts(told["besides"]),
         bitstream=str(told.get("bitstream", "")),
     )

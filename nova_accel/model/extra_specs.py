@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from nova_accel.model import flavors
 
-_Word = TypeVar("_Word", bound=flavors.Word)
+_Word = TypeVar("_Word", bound=flavors.SpecValue)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,23 +64,23 @@ class Options:
     has_rom: bool | None = None
 
 
-class Word(enum.Enum):
+class SpecValue(enum.Enum):
     """A value of an extra spec, one of a few words."""
 
     _value_: str
 
 
-_Word = TypeVar("_Word", bound=Word)
+_Word = TypeVar("_Word", bound=SpecValue)
 
 
-class Switch(Word):
+class Switch(SpecValue):
     """Whether the guest has something, or does something."""
 
     ON = "on"
     OFF = "off"
 
 
-class NumaPolicy(Word):
+class NumaPolicy(SpecValue):
     """How much it matters that devices are on the guest's NUMA nodes."""
 
     REQUIRED = "required"
@@ -88,7 +88,7 @@ class NumaPolicy(Word):
     NONE = "none"
 
 
-class Locality(Word):
+class Locality(SpecValue):
     """What several devices of one server must have in common.
 
     NVLINK: each has an NVLink to each other. PCIE: all are below one PCIe
@@ -103,7 +103,7 @@ class Locality(Word):
     ANY = "any"
 
 
-class Packing(Word):
+class Packing(SpecValue):
     """Which of a host's devices that have room is taken.
 
     PACK: the fullest. SPREAD: the emptiest. BEST_REMAINING: the one of
@@ -116,7 +116,7 @@ class Packing(Word):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Placing:
+class PlacementPolicy:
     """Which of the devices that have room a server gets."""
 
     numa: NumaPolicy = NumaPolicy.PREFERRED
@@ -124,10 +124,10 @@ class Placing:
     packing: Packing = Packing.BEST_REMAINING
 
 
-USUAL_PLACING = Placing()
+USUAL_PLACING = PlacementPolicy()
 
 
-def parse_placing(extra_specs: Mapping[str, str]) -> Placing:
+def parse_placing(extra_specs: Mapping[str, str]) -> PlacementPolicy:
     """Return what a flavor says of the choice among devices.
 
     Read are ``accelerator:numa_policy``, ``accelerator:locality`` and
@@ -135,7 +135,7 @@ def parse_placing(extra_specs: Mapping[str, str]) -> Placing:
 
     :raises MalformedError: a value is none of the allowed ones.
     """
-    return Placing(
+    return PlacementPolicy(
         numa=_word(extra_specs, "numa_policy", NumaPolicy)
         or USUAL_PLACING.numa,
         locality=_word(extra_specs, "locality", Locality)

@@ -52,7 +52,7 @@ class Inventory:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Stock:
+class ClassCapacity:
     """What a provider has of one class, in Placement's units.
 
     ``capacity`` is what may be allocated in all: (total - reserved) times

@@ -74,7 +74,7 @@ class AmdMxgpuDriver:
             traits, problems = _facts(function, host)
             yield from problems
             yield from vf_card.describe(
-                vf_card.Card(
+                vf_card.VfCard(
                     function=function,
                     plugin=self.name,
                     drivers=_DRIVERS,
@@ -124,7 +124,7 @@ def _count_reason(function: pci.PciFunction, rule: policy.Rule) -> str:
         )
     if present or asked == 0:
         return ""
-    if function.driver not in _DRIVERS and rule.use is not policy.Use.VF:
+    if function.driver not in _DRIVERS and rule.use is not policy.DeviceUse.VF:
         return ""
     return (
         f"none of its {total} virtual functions is enabled; have gim make"

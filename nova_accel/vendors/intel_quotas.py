@@ -31,7 +31,7 @@ _EMPTY = (
 
 def read(
     function: pci.PciFunction, host: host_reader.HostReader
-) -> tuple[Mapping[pci.PciAddress, vf_card.Quota], list[model.Problem]]:
+) -> tuple[Mapping[pci.PciAddress, vf_card.VfQuota], list[model.Problem]]:
     """Return what each VF was given, and what could not be read of it."""
     problems: list[model.Problem] = []
     quotas = {}
@@ -76,7 +76,7 @@ def _i915_quota(
     host: host_reader.HostReader,
     places: Sequence[str],
     number: int,
-) -> vf_card.Quota:
+) -> vf_card.VfQuota:
     """Return the quota of a VF, all its tiles together.
 
     :raises UnreadableError: a file that is there can't be read.
@@ -92,13 +92,13 @@ def _i915_quota(
     tables = [_number(host, address, f"{t}/ggtt_quota") for t in tiles]
     memory = [_number(host, address, f"{t}/lmem_quota") for t in tiles]
     if tables and not any(n is None or n for n in tables):
-        return vf_card.Quota(reason=_EMPTY.format("a ggtt_quota"))
+        return vf_card.VfQuota(reason=_EMPTY.format("a ggtt_quota"))
     return _memory_quota(function, memory, "an lmem_quota")
 
 
 def _xe_quota(
     function: pci.PciFunction, host: host_reader.HostReader, number: int
-) -> vf_card.Quota:
+) -> vf_card.VfQuota:
     """Return the quota of a VF as xe tells it.
 
     :raises UnreadableError: the file is there and can't be read; EUCLEAN
@@ -112,13 +112,13 @@ def _xe_quota(
 
 def _memory_quota(
     function: pci.PciFunction, parts: Sequence[int | None], what: str
-) -> vf_card.Quota:
+) -> vf_card.VfQuota:
     told = [part for part in parts if part is not None]
     if not told or len(told) < len(parts) or _is_integrated(function):
-        return vf_card.Quota()
+        return vf_card.VfQuota()
     if not any(told):
-        return vf_card.Quota(reason=_EMPTY.format(what))
-    return vf_card.Quota(memory_mb=vf_card.mebibytes(sum(told)))
+        return vf_card.VfQuota(reason=_EMPTY.format(what))
+    return vf_card.VfQuota(memory_mb=vf_card.mebibytes(sum(told)))
 
 
 def _number(

@@ -51,7 +51,7 @@ class IntelSriovDriver:
             quotas, problems = intel_quotas.read(function, host)
             yield from problems
             yield from vf_card.describe(
-                vf_card.Card(
+                vf_card.VfCard(
                     function=function,
                     plugin=self.name,
                     drivers=_DRIVERS,
@@ -107,7 +107,7 @@ def _count_reason(
     if not total and not present:
         return vf_card.none_to_enable(rule)
     if function.driver not in _DRIVERS:
-        if present or rule.use is not policy.Use.VF:
+        if present or rule.use is not policy.DeviceUse.VF:
             return ""
         return (
             f"none of its {total} virtual functions is enabled, and"

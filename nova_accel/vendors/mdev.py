@@ -53,7 +53,7 @@ class MdevDriver:
         for address, parents in _by_device(host.mdev_parents()).items():
             if address in taken:
                 continue
-            card = _Card(
+            card = _MdevCard(
                 address=address,
                 function=host.function(address),
                 parents=parents,
@@ -107,7 +107,7 @@ def _by_device(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Offer:
+class _OfferedProfile:
     """One profile as one or several parents offer it."""
 
     name: str
@@ -119,7 +119,7 @@ class _Offer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Card:
+class _MdevCard:
     """One physical device with all its parents and mdevs."""
 
     address: str
@@ -150,8 +150,8 @@ class _Card:
 
     def is_wanted(self, rules: policy.Policy) -> bool:
         use = rules.rule(self.address, self.vendor_id, self.product_id).use
-        return use in (policy.Use.AUTO, policy.Use.MDEV) or (
-            use is policy.Use.VGPU and self.is_gpu
+        return use in (policy.DeviceUse.AUTO, policy.DeviceUse.MDEV) or (
+            use is policy.DeviceUse.VGPU and self.is_gpu
         )
 
     def describe(self) -> Iterator[model.Device | model.Problem]:
@@ -188,7 +188,7 @@ class _Card:
 
     def _offers(
         self, usable: tuple[host_reader.MdevParent, ...]
-    ) -> tuple[_Offer, ...]:
+    ) -> tuple[_OfferedProfile, ...]:
         kinds: dict[str, dict[str, host_reader.MdevType]] = {}
         for parent in usable:
             for kind in parent.types:
@@ -201,7 +201,7 @@ class _Card:
             kind.type_id, kind.label, self.vendor_id
         )
 
-    def _available(self, offer: _Offer) -> int:
+    def _available(self, offer: _OfferedProfile) -> int:
         """Return how many more of a profile the parents say they can make.
 
         A slot on a VF is the VF: one mdev each.
@@ -229,7 +229,7 @@ class _Card:
     def _device(
         self,
         usable: tuple[host_reader.MdevParent, ...],
-        offers: tuple[_Offer, ...],
+        offers: tuple[_OfferedProfile, ...],
     ) -> model.Device:
         function = self.function
         partitions = self._partitions()
@@ -268,7 +268,7 @@ class _Card:
         )
 
     def _profile(
-        self, offer: _Offer, offers: tuple[_Offer, ...]
+        self, offer: _OfferedProfile, offers: tuple[_OfferedProfile, ...]
     ) -> model.Profile:
         charges = {self.resource_class: 1}
         if self.is_gpu and offer.memory_mb:
@@ -289,7 +289,7 @@ class _Card:
     def _slots(
         self,
         usable: tuple[host_reader.MdevParent, ...],
-        offers: tuple[_Offer, ...],
+        offers: tuple[_OfferedProfile, ...],
     ) -> tuple[str, ...]:
         """Return the identifiers of all slots the card could ever have.
 
@@ -312,12 +312,14 @@ def _is_given_away(parent: host_reader.MdevParent) -> bool:
     return parent.function is not None and parent.function.is_vfio_bound
 
 
-def _offer(name: str, kinds: Mapping[str, host_reader.MdevType]) -> _Offer:
+def _offer(
+    name: str, kinds: Mapping[str, host_reader.MdevType]
+) -> _OfferedProfile:
     """Return a profile as its parents' types describe it together."""
     facts = [
         mdev_names.parse_description(k.description) for k in kinds.values()
     ]
-    return _Offer(
+    return _OfferedProfile(
         name=name,
         memory_mb=_largest(f.memory_mb for f in facts),
         limit=_largest(f.max_instances for f in facts),
@@ -333,7 +335,7 @@ def _largest(values: Iterable[int | None]) -> int | None:
     return max((v for v in values if v is not None), default=None)
 
 
-def _gap(offer: _Offer, offers: tuple[_Offer, ...]) -> str:
+def _gap(offer: _OfferedProfile, offers: tuple[_OfferedProfile, ...]) -> str:
     """Return what a profile fails to tell, empty if nothing is missing."""
     if not offer.device_api:
         return "tells no device_api, without which no guest can have it"

@@ -131,10 +131,10 @@ def _slot(function: pci.PciFunction) -> object:
 def _is_wanted(function: pci.PciFunction, rules: policy.Policy) -> bool:
     """Return whether policy, or the default, would offer a function."""
     rule = rules.rule(str(function.address), function.vendor, function.product)
-    if rule.use is policy.Use.PASSTHROUGH:
+    if rule.use is policy.DeviceUse.PASSTHROUGH:
         return rule.is_specific or pci_ids.is_gpu(function)
     return (
-        rule.use is policy.Use.AUTO
+        rule.use is policy.DeviceUse.AUTO
         and _is_known(function)
         and (function.driver is None or function.is_vfio_bound)
         and not function.boot_vga
@@ -153,7 +153,7 @@ def _is_known(function: pci.PciFunction) -> bool:
 
 def _is_off(function: pci.PciFunction, rules: policy.Policy) -> bool:
     rule = rules.rule(str(function.address), function.vendor, function.product)
-    return rule.use is policy.Use.OFF
+    return rule.use is policy.DeviceUse.OFF
 
 
 def _is_touched(

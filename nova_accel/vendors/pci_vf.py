@@ -71,7 +71,7 @@ def _wanted(
 ) -> Iterator[tuple[pci.PciFunction, policy.Rule]]:
     """Yield the PFs, or what should be one, whose VFs policy offers."""
     for function, rule in vf_card.wanted(host, rules, _is_ours):
-        is_named = rule.use is policy.Use.VF and rule.is_specific
+        is_named = rule.use is policy.DeviceUse.VF and rule.is_specific
         if is_named or (_is_nvme(function) and function.total_vfs):
             yield function, rule
 
@@ -109,7 +109,9 @@ def _count_reason(
         is_exact = rule.product_id != "*" or pci.is_address(rule.address)
         return vf_card.none_to_enable(rule) if is_exact else ""
     is_met = asked is None or asked == present
-    if is_met and (present or asked == 0 or rule.use is not policy.Use.VF):
+    if is_met and (
+        present or asked == 0 or rule.use is not policy.DeviceUse.VF
+    ):
         return ""
     if not _has_driver(function) and not present:
         return (
@@ -125,13 +127,13 @@ def _count_reason(
     )
 
 
-def _card(plugin: str, function: pci.PciFunction) -> vf_card.Card:
+def _card(plugin: str, function: pci.PciFunction) -> vf_card.VfCard:
     resource_class = (
         pci_ids.NVME.vf_class
         if _is_nvme(function)
         else names.custom("PCI", function.vendor, function.product, "VF")
     )
-    return vf_card.Card(
+    return vf_card.VfCard(
         function=function,
         plugin=plugin,
         drivers=(),

@@ -170,7 +170,7 @@ def _count_reason(
     if present and rule.num_vfs == 0:
         return vf_count.unmet(function, 0, host)
     is_asked = rule.num_vfs or (
-        rule.num_vfs is None and rule.use is policy.Use.VF
+        rule.num_vfs is None and rule.use is policy.DeviceUse.VF
     )
     if present or not is_asked:
         return ""
@@ -192,7 +192,7 @@ def _card(
     plugin: str,
     function: pci.PciFunction,
     host: host_reader.HostReader,
-) -> tuple[vf_card.Card, list[model.Problem]]:
+) -> tuple[vf_card.VfCard, list[model.Problem]]:
     """Return a PF with VFs as it is to be described, and what is wrong."""
     family = _family(function)
     traits, reasons = _services(function, host)
@@ -208,7 +208,7 @@ def _card(
     if fault:
         reasons.append(f"its virtual functions can't be used: {fault}")
     name = f"QAT {family.name}"
-    card = vf_card.Card(
+    card = vf_card.VfCard(
         function=function,
         plugin=plugin,
         drivers=(),
@@ -299,12 +299,12 @@ def _fatal_reason(
 
 def _refused(
     function: pci.PciFunction, host: host_reader.HostReader
-) -> dict[pci.PciAddress, vf_card.Quota]:
+) -> dict[pci.PciAddress, vf_card.VfQuota]:
     """Return the VFs that vfio-pci would not take, with the reason."""
     found = {}
     for address in function.virtual_functions:
         child = host.function(str(address))
         reason = host_use.denial(child, host) if child else ""
         if reason:
-            found[address] = vf_card.Quota(reason=reason)
+            found[address] = vf_card.VfQuota(reason=reason)
     return found

@@ -13,14 +13,19 @@ from placement_sync.audit import (
     device_checks,
     placement_checks,
 )
-from placement_sync.audit.collected_state import Source
-from placement_sync.audit.findings import Finding, Gap, Kind, Report
+from placement_sync.audit.collected_state import StateSource
+from placement_sync.audit.findings import (
+    AuditFinding,
+    AuditReport,
+    FindingKind,
+    Gap,
+)
 
 
-def compare(known: collected_state.Evidence) -> Report:
+def compare(known: collected_state.CollectedState) -> AuditReport:
     """Return everything that is wrong, as far as it can be told."""
-    world = collected_state.World(known)
-    findings: set[Finding] = set()
+    world = collected_state.StateIndex(known)
+    findings: set[AuditFinding] = set()
     gaps = []
     for check in _CHECKS:
         gaps += [
@@ -34,15 +39,15 @@ def compare(known: collected_state.Evidence) -> Report:
         ]
         if all(known.has(source) for source in check.needs):
             findings |= set(check.find(world))
-    return Report(
+    return AuditReport(
         findings=tuple(sorted(findings, key=_rank)), gaps=tuple(gaps)
     )
 
 
-_KINDS = tuple(Kind)
+_KINDS = tuple(FindingKind)
 
 
-def _rank(finding: Finding) -> tuple[object, ...]:
+def _rank(finding: AuditFinding) -> tuple[object, ...]:
     return (_KINDS.index(finding.kind), *finding.key)
 
 
@@ -51,115 +56,115 @@ class _Check:
     """One comparison: in words, whom it needs, and what makes it."""
 
     what: str
-    needs: tuple[Source, ...]
-    find: Callable[[collected_state.World], Iterable[Finding]]
+    needs: tuple[StateSource, ...]
+    find: Callable[[collected_state.StateIndex], Iterable[AuditFinding]]
 
 
 _CHECKS = (
     _Check(
         "allocations that nobody has",
         (
-            Source.ALLOCATIONS,
-            Source.SERVERS,
-            Source.MIGRATIONS,
-            Source.CLAIMS,
-            Source.DOMAINS,
+            StateSource.ALLOCATIONS,
+            StateSource.SERVERS,
+            StateSource.MIGRATIONS,
+            StateSource.CLAIMS,
+            StateSource.DOMAINS,
         ),
         placement_checks.leaked,
     ),
     _Check(
         "claims without allocations",
         (
-            Source.CLAIMS,
-            Source.ALLOCATIONS,
-            Source.PROVIDERS,
-            Source.KERNEL,
-            Source.SERVERS,
-            Source.MIGRATIONS,
+            StateSource.CLAIMS,
+            StateSource.ALLOCATIONS,
+            StateSource.PROVIDERS,
+            StateSource.KERNEL,
+            StateSource.SERVERS,
+            StateSource.MIGRATIONS,
         ),
         placement_checks.unallocated,
     ),
     _Check(
         "allocations of moves that ended",
         (
-            Source.ALLOCATIONS,
-            Source.MIGRATIONS,
-            Source.CLAIMS,
-            Source.DOMAINS,
-            Source.KERNEL,
+            StateSource.ALLOCATIONS,
+            StateSource.MIGRATIONS,
+            StateSource.CLAIMS,
+            StateSource.DOMAINS,
+            StateSource.KERNEL,
         ),
         placement_checks.ended,
     ),
     _Check(
         "claims that the kernel has nothing of",
-        (Source.CLAIMS, Source.KERNEL),
+        (StateSource.CLAIMS, StateSource.KERNEL),
         device_checks.unmade,
     ),
     _Check(
         "allocations of devices that are gone",
-        (Source.ALLOCATIONS, Source.PROVIDERS, Source.KERNEL),
+        (StateSource.ALLOCATIONS, StateSource.PROVIDERS, StateSource.KERNEL),
         placement_checks.unbacked,
     ),
     _Check(
         "claims that a running guest does not have",
-        (Source.CLAIMS, Source.DOMAINS, Source.MIGRATIONS),
+        (StateSource.CLAIMS, StateSource.DOMAINS, StateSource.MIGRATIONS),
         device_checks.ungiven,
     ),
     _Check(
         "allocations that a running guest has nothing for",
         (
-            Source.ALLOCATIONS,
-            Source.CLAIMS,
-            Source.DOMAINS,
-            Source.KERNEL,
-            Source.MIGRATIONS,
+            StateSource.ALLOCATIONS,
+            StateSource.CLAIMS,
+            StateSource.DOMAINS,
+            StateSource.KERNEL,
+            StateSource.MIGRATIONS,
         ),
         device_checks.unclaimed,
     ),
     _Check(
         "devices in guests that nobody gave them to",
         (
-            Source.DOMAINS,
-            Source.KERNEL,
-            Source.CLAIMS,
-            Source.ALLOCATIONS,
-            Source.MIGRATIONS,
+            StateSource.DOMAINS,
+            StateSource.KERNEL,
+            StateSource.CLAIMS,
+            StateSource.ALLOCATIONS,
+            StateSource.MIGRATIONS,
         ),
         device_checks.foreign,
     ),
     _Check(
         "partitions that nobody has",
         (
-            Source.KERNEL,
-            Source.DOMAINS,
-            Source.CLAIMS,
-            Source.ALLOCATIONS,
+            StateSource.KERNEL,
+            StateSource.DOMAINS,
+            StateSource.CLAIMS,
+            StateSource.ALLOCATIONS,
         ),
         device_checks.orphans,
     ),
     _Check(
         "providers of hosts that are gone",
-        (Source.EVERYWHERE, Source.HYPERVISORS),
+        (StateSource.EVERYWHERE, StateSource.HYPERVISORS),
         placement_checks.gone,
     ),
     _Check(
         "providers that stand for one device",
-        (Source.PROVIDERS, Source.KERNEL),
+        (StateSource.PROVIDERS, StateSource.KERNEL),
         placement_checks.twice_provided,
     ),
     _Check(
         "partitions that two servers have claims on",
-        (Source.CLAIMS,),
+        (StateSource.CLAIMS,),
         device_checks.twice_claimed,
     ),
     _Check(
         "devices that are in two domains",
-        (Source.DOMAINS, Source.KERNEL),
+        (StateSource.DOMAINS, StateSource.KERNEL),
         device_checks.twice_given,
     ),
     _Check(
         "allocations of servers that are elsewhere",
-        (Source.ALLOCATIONS, Source.SERVERS, Source.MIGRATIONS),
+        (StateSource.ALLOCATIONS, StateSource.SERVERS, StateSource.MIGRATIONS),
         placement_checks.elsewhere,
     ),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evidence of an audit: value types, by source."""
+"""CollectedState of an audit: value types, by source."""
 
 import collections
 import dataclasses
@@ -19,7 +19,7 @@ from placement_sync.client import nova_types
 COMPUTE_TRAIT = "COMPUTE_NODE"
 
 
-class Source(enum.Enum):
+class StateSource(enum.Enum):
     """Who is asked, in the words of the report."""
 
     ALLOCATIONS = "allocations of Placement"
@@ -34,7 +34,7 @@ class Source(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Provider:
+class AuditedProvider:
     """A resource provider of ours, wherever it is.
 
     ``root`` is the uuid of the provider at the top of its tree.
@@ -56,7 +56,7 @@ class Allocation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Consumer:
+class ConsumerAllocations:
     """All allocations of a consumer: amounts by provider and class."""
 
     allocations: Mapping[str, Mapping[str, int]]
@@ -65,7 +65,7 @@ class Consumer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class CollectedState:
     """What every source said at about one time; None: nothing is known.
 
     ``servers`` has None for one that Nova surely does not have; of one
@@ -79,9 +79,11 @@ class Evidence:
     """
 
     root: ProviderRoot
-    providers: tuple[Provider, ...] | None = None
+    providers: tuple[AuditedProvider, ...] | None = None
     allocations: tuple[Allocation, ...] | None = None
-    consumers: Mapping[str, Consumer] = dataclasses.field(default_factory=dict)
+    consumers: Mapping[str, ConsumerAllocations] = dataclasses.field(
+        default_factory=dict
+    )
     inventories: Mapping[str, Mapping[str, Inventory]] = dataclasses.field(
         default_factory=dict
     )
@@ -90,17 +92,21 @@ class Evidence:
     migrations: tuple[nova_types.Migration, ...] | None = None
     domains: tuple[Domain, ...] | None = None
     host: model.HostState | None = None
-    everywhere: tuple[Provider, ...] | None = None
+    everywhere: tuple[AuditedProvider, ...] | None = None
     gone: frozenset[str] | None = None
     used: frozenset[str] = frozenset()
-    unasked: Mapping[Source, str] = dataclasses.field(default_factory=dict)
+    unasked: Mapping[StateSource, str] = dataclasses.field(
+        default_factory=dict
+    )
 
-    def has(self, source: Source) -> bool:
+    def has(self, source: StateSource) -> bool:
         """Return whether a source has spoken."""
         return getattr(self, _FIELDS[source]) is not None
 
 
-def together(here: Evidence, everywhere: Evidence) -> Evidence:
+def together(
+    here: CollectedState, everywhere: CollectedState
+) -> CollectedState:
     """Return evidence of one host with that of all hosts' providers."""
     return dataclasses.replace(
         here,
@@ -112,35 +118,35 @@ def together(here: Evidence, everywhere: Evidence) -> Evidence:
 
 
 _FIELDS = {
-    Source.ALLOCATIONS: "allocations",
-    Source.PROVIDERS: "providers",
-    Source.EVERYWHERE: "everywhere",
-    Source.CLAIMS: "claims",
-    Source.SERVERS: "servers",
-    Source.MIGRATIONS: "migrations",
-    Source.HYPERVISORS: "gone",
-    Source.DOMAINS: "domains",
-    Source.KERNEL: "host",
+    StateSource.ALLOCATIONS: "allocations",
+    StateSource.PROVIDERS: "providers",
+    StateSource.EVERYWHERE: "everywhere",
+    StateSource.CLAIMS: "claims",
+    StateSource.SERVERS: "servers",
+    StateSource.MIGRATIONS: "migrations",
+    StateSource.HYPERVISORS: "gone",
+    StateSource.DOMAINS: "domains",
+    StateSource.KERNEL: "host",
 }
 
 Inventories = Mapping[str, Inventory]
 
 # Who must have spoken before anybody is said not to be.
 _OF_CONSUMERS = (
-    Source.SERVERS,
-    Source.MIGRATIONS,
-    Source.CLAIMS,
-    Source.DOMAINS,
+    StateSource.SERVERS,
+    StateSource.MIGRATIONS,
+    StateSource.CLAIMS,
+    StateSource.DOMAINS,
 )
 
 
-class World:
-    """Evidence, arranged for questions; what is unknown reads as empty.
+class StateIndex:
+    """CollectedState, arranged for questions; what is unknown reads as empty.
 
     Whoever asks sees to it that what the answer needs is known.
     """
 
-    def __init__(self, known: Evidence) -> None:
+    def __init__(self, known: CollectedState) -> None:
         """Arrange it."""
         self.root = known.root
         self.providers = known.providers or ()

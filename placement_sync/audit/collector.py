@@ -15,7 +15,7 @@ from nova_accel import errors, model
 from nova_accel.host.state import claims_file
 from nova_accel.model import domains, names, providers
 from placement_sync.audit import collected_state
-from placement_sync.audit.collected_state import Source
+from placement_sync.audit.collected_state import StateSource
 from placement_sync.client import (
     nova_api,
     nova_types,
@@ -29,27 +29,27 @@ _T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Local:
+class LocalSources:
     """How the host itself is asked; each raises AcceleratorError.
 
     None for who can't be asked of this host at all; ``why`` says why.
     """
 
     read_host: Callable[[], model.HostState]
-    read_book: Callable[[], claims_file.Book]
+    read_book: Callable[[], claims_file.RecordedClaims]
     read_domains: Callable[[], Iterable[domains.Domain]] | None
     why: str = ""
 
 
-class Reader:
+class StateCollector:
     """Reads evidence of one compute node."""
 
     def __init__(
         self,
         root: providers.ProviderRoot,
-        placement: rest.Door,
-        compute: rest.Door | None,
-        local: Local,
+        placement: rest.RestClient,
+        compute: rest.RestClient | None,
+        local: LocalSources,
         why: str = "",
     ) -> None:
         """Ask these; nothing is read yet.
@@ -65,29 +65,31 @@ class Reader:
 
     def look(
         self, only: frozenset[str] | None = None
-    ) -> collected_state.Evidence:
+    ) -> collected_state.CollectedState:
         """Return what is known of this host.
 
         :param only: the consumers that Nova is asked about by their uuid;
             None for all that it does not have on this host. Of the others
             it stays unknown whether they are.
         """
-        notes = _Notes()
-        host = notes.ask(Source.KERNEL, self._local.read_host)
+        notes = _Gaps()
+        host = notes.ask(StateSource.KERNEL, self._local.read_host)
         if host is not None:
             _note_unread(notes, host)
-        found = notes.ask(Source.DOMAINS, self._read_domains)
-        claims = notes.ask(Source.CLAIMS, self._read_claims)
-        ours = notes.ask(Source.PROVIDERS, self._read_providers)
+        found = notes.ask(StateSource.DOMAINS, self._read_domains)
+        claims = notes.ask(StateSource.CLAIMS, self._read_claims)
+        ours = notes.ask(StateSource.PROVIDERS, self._read_providers)
         allocations = None
         if ours is None:
-            notes.note(Source.ALLOCATIONS, notes.why[Source.PROVIDERS])
+            notes.note(
+                StateSource.ALLOCATIONS, notes.why[StateSource.PROVIDERS]
+            )
         else:
             allocations = notes.ask(
-                Source.ALLOCATIONS,
+                StateSource.ALLOCATIONS,
                 lambda: tuple(each for p in ours for each in self._of(p.uuid)),
             )
-        known = collected_state.Evidence(
+        known = collected_state.CollectedState(
             root=self.root,
             providers=ours,
             allocations=allocations,
@@ -95,9 +97,9 @@ class Reader:
             domains=found,
             host=host,
         )
-        suspects = collected_state.World(known).unallocated()
+        suspects = collected_state.StateIndex(known).unallocated()
         consumers = notes.ask(
-            Source.ALLOCATIONS,
+            StateSource.ALLOCATIONS,
             lambda: {uuid: self._consumer(uuid) for uuid, _ in suspects},
         )
         bare = frozenset(
@@ -109,7 +111,7 @@ class Reader:
         if bare:
             lacking.add(self.root.uuid)
         inventories = notes.ask(
-            Source.PROVIDERS,
+            StateSource.PROVIDERS,
             lambda: {uuid: self._inventories(uuid) for uuid in lacking},
         )
         holders = {each.consumer for each in allocations or ()}
@@ -123,12 +125,12 @@ class Reader:
             unasked=notes.why,
         )
 
-    def _consumer(self, uuid: str) -> collected_state.Consumer:
+    def _consumer(self, uuid: str) -> collected_state.ConsumerAllocations:
         allocations, fields, _ = self._placement.read(
             f"/allocations/{provider_records.checked(uuid)}",
             provider_records.parse_consumer,
         )
-        return collected_state.Consumer(
+        return collected_state.ConsumerAllocations(
             allocations=allocations,
             project=str(fields.get("project_id") or ""),
             user=str(fields.get("user_id") or ""),
@@ -143,7 +145,7 @@ class Reader:
 
     def _read_nova(
         self,
-        notes: "_Notes",
+        notes: "_Gaps",
         holders: set[str],
         only: frozenset[str] | None,
         unallocated: frozenset[str],
@@ -153,34 +155,36 @@ class Reader:
     ]:
         """Return the moves and the servers that Nova has."""
         host = notes.ask(
-            Source.SERVERS,
+            StateSource.SERVERS,
             lambda: nova_api.read_host(self._door, self.root.uuid),
         )
         if host is None:
-            notes.note(Source.MIGRATIONS, notes.why[Source.SERVERS])
+            notes.note(StateSource.MIGRATIONS, notes.why[StateSource.SERVERS])
             return None, None
         moves = notes.ask(
-            Source.MIGRATIONS,
+            StateSource.MIGRATIONS,
             lambda: nova_api.read_moves(self._door, host),
         )
         found = notes.ask(
-            Source.SERVERS,
+            StateSource.SERVERS,
             lambda: nova_api.read_servers(
                 self._door, host, holders, moves, only, unallocated
             ),
         )
         servers, reason = found or (None, "")
         if reason:
-            notes.note(Source.SERVERS, reason)
+            notes.note(StateSource.SERVERS, reason)
         return moves, servers
 
-    def look_everywhere(self, only: str = "") -> collected_state.Evidence:
+    def look_everywhere(
+        self, only: str = ""
+    ) -> collected_state.CollectedState:
         """Return what is known of the providers of all hosts.
 
         :param only: a provider, of whose host alone is told.
         """
-        notes = _Notes()
-        found = notes.ask(Source.EVERYWHERE, lambda: self._list(""))
+        notes = _Gaps()
+        found = notes.ask(StateSource.EVERYWHERE, lambda: self._list(""))
         if only and found is not None:
             roots = {p.root for p in found if p.uuid == only}
             found = tuple(p for p in found if p.root in roots)
@@ -189,13 +193,13 @@ class Reader:
         if found is not None:
             listed = found
             gone = notes.ask(
-                Source.HYPERVISORS, lambda: self._read_gone(listed)
+                StateSource.HYPERVISORS, lambda: self._read_gone(listed)
             )
             used = notes.ask(
-                Source.EVERYWHERE,
+                StateSource.EVERYWHERE,
                 lambda: self._read_used(listed, gone or frozenset()),
             )
-        return collected_state.Evidence(
+        return collected_state.CollectedState(
             root=self.root,
             everywhere=None if used is None else found,
             gone=gone,
@@ -204,7 +208,9 @@ class Reader:
         )
 
     def _read_used(
-        self, found: Iterable[collected_state.Provider], gone: frozenset[str]
+        self,
+        found: Iterable[collected_state.AuditedProvider],
+        gone: frozenset[str],
     ) -> frozenset[str]:
         """Return the providers of gone hosts that have allocations."""
         return frozenset(
@@ -219,28 +225,28 @@ class Reader:
         return any(c.handle == handle for c in self._read_claims())
 
     @property
-    def _door(self) -> rest.Door:
+    def _door(self) -> rest.RestClient:
         if self._compute is None:
-            raise nova_api.UnaskedError(self._why)
+            raise nova_api.NoAnswerError(self._why)
         return self._compute
 
     def _read_domains(self) -> tuple[domains.Domain, ...]:
         if self._local.read_domains is None:
-            raise nova_api.UnaskedError(self._local.why)
+            raise nova_api.NoAnswerError(self._local.why)
         return tuple(self._local.read_domains())
 
     def _read_claims(self) -> tuple[model.Claim, ...]:
         book = self._local.read_book()
         if not book.is_known:
-            raise nova_api.UnaskedError(book.reason)
+            raise nova_api.NoAnswerError(book.reason)
         if book.root != self.root:
             node = book.root.name if book.root else "nobody"
-            raise nova_api.UnaskedError(
+            raise nova_api.NoAnswerError(
                 f"what nova-compute has published is of {node}"
             )
         return book.claims
 
-    def _read_providers(self) -> tuple[collected_state.Provider, ...]:
+    def _read_providers(self) -> tuple[collected_state.AuditedProvider, ...]:
         """Return our providers below the root, marked or provable."""
         query = f"in_tree={self.root.uuid}"
         marked = {p.uuid for p in self._list(query)}
@@ -260,7 +266,7 @@ class Reader:
             )
         )
 
-    def _list(self, query: str) -> tuple[collected_state.Provider, ...]:
+    def _list(self, query: str) -> tuple[collected_state.AuditedProvider, ...]:
         """Return the providers that are marked as ours."""
         wanted = "&".join(filter(None, (query, f"required={_OWNER}")))
         path = f"/resource_providers?{wanted}"
@@ -281,7 +287,7 @@ class Reader:
         )
 
     def _read_gone(
-        self, everywhere: Iterable[collected_state.Provider]
+        self, everywhere: Iterable[collected_state.AuditedProvider]
     ) -> frozenset[str]:
         """Return the roots of providers that Nova surely has no more.
 
@@ -302,16 +308,16 @@ class Reader:
         return found is not None and collected_state.COMPUTE_TRAIT in found[1]
 
 
-class _Notes:
+class _Gaps:
     """What was not asked, and why."""
 
     def __init__(self) -> None:
-        self.why: dict[Source, str] = {}
+        self.why: dict[StateSource, str] = {}
 
-    def note(self, source: Source, reason: str) -> None:
+    def note(self, source: StateSource, reason: str) -> None:
         self.why[source] = reason
 
-    def ask(self, source: Source, read: Callable[[], _T]) -> _T | None:
+    def ask(self, source: StateSource, read: Callable[[], _T]) -> _T | None:
         try:
             return read()
         except errors.AcceleratorError as error:
@@ -319,22 +325,22 @@ class _Notes:
         return None
 
 
-def _note_unread(notes: _Notes, host: model.HostState) -> None:
+def _note_unread(notes: _Gaps, host: model.HostState) -> None:
     """Say what of the kernel is not known, if anything is."""
     if host.unknown:
         unread = ", ".join(sorted(host.unknown))
-        notes.note(Source.KERNEL, f"{unread} can't be read")
+        notes.note(StateSource.KERNEL, f"{unread} can't be read")
     elif not host.complete:
         notes.note(
-            Source.KERNEL,
+            StateSource.KERNEL,
             "not all can be read: "
             + "; ".join(f"{p.where}: {p.reason}" for p in host.problems),
         )
 
 
-def _parse_providers(body: Any) -> tuple[collected_state.Provider, ...]:
+def _parse_providers(body: Any) -> tuple[collected_state.AuditedProvider, ...]:
     return tuple(
-        collected_state.Provider(
+        collected_state.AuditedProvider(
             uuid=str(each["uuid"]),
             name=str(each["name"]),
             parent=str(each["parent_provider_uuid"] or ""),

@@ -7,7 +7,9 @@ from nova_accel import model
 from placement_sync.audit import collected_state, findings
 
 
-def unmade(world: collected_state.World) -> Iterator[findings.Finding]:
+def unmade(
+    world: collected_state.StateIndex,
+) -> Iterator[findings.AuditFinding]:
     """Yield claims that the kernel has nothing of."""
     for claim in world.claims:
         if claim.state is not model.ClaimState.MADE:
@@ -30,7 +32,9 @@ def _is_there(claim: model.Claim, device: model.Device) -> bool:
     )
 
 
-def _is_unread(world: collected_state.World, device: model.Device) -> bool:
+def _is_unread(
+    world: collected_state.StateIndex, device: model.Device
+) -> bool:
     """Return whether part of a device may not have been read."""
     names = {device.address, device.parent, *device.slots, *device.members}
     return not world.host.complete or any(
@@ -41,9 +45,9 @@ def _is_unread(world: collected_state.World, device: model.Device) -> bool:
 
 def _missing(
     claim: model.Claim, reason: str, mend: str = ""
-) -> findings.Finding:
-    return findings.Finding(
-        kind=findings.Kind.MISSING,
+) -> findings.AuditFinding:
+    return findings.AuditFinding(
+        kind=findings.FindingKind.MISSING,
         where=claim.device,
         provider=claim.provider,
         consumer=claim.consumer,
@@ -53,7 +57,9 @@ def _missing(
     )
 
 
-def ungiven(world: collected_state.World) -> Iterator[findings.Finding]:
+def ungiven(
+    world: collected_state.StateIndex,
+) -> Iterator[findings.AuditFinding]:
     """Yield claims of running guests that the guest does not have."""
     for claim in world.claims:
         domain = world.domain(claim.consumer)
@@ -69,7 +75,9 @@ def ungiven(world: collected_state.World) -> Iterator[findings.Finding]:
             )
 
 
-def unclaimed(world: collected_state.World) -> Iterator[findings.Finding]:
+def unclaimed(
+    world: collected_state.StateIndex,
+) -> Iterator[findings.AuditFinding]:
     """Yield allocations of running guests that have nothing for them."""
     for found in world.allocations:
         device = world.device(found.provider)
@@ -83,8 +91,8 @@ def unclaimed(world: collected_state.World) -> Iterator[findings.Finding]:
             and not world.is_moving(found.consumer)
             and not world.has_claim(found.consumer, found.provider)
         ):
-            yield findings.Finding(
-                kind=findings.Kind.MISSING,
+            yield findings.AuditFinding(
+                kind=findings.FindingKind.MISSING,
                 where=device.address,
                 provider=found.provider,
                 consumer=found.consumer,
@@ -94,15 +102,17 @@ def unclaimed(world: collected_state.World) -> Iterator[findings.Finding]:
             )
 
 
-def foreign(world: collected_state.World) -> Iterator[findings.Finding]:
+def foreign(
+    world: collected_state.StateIndex,
+) -> Iterator[findings.AuditFinding]:
     """Yield devices of ours in guests that nobody gave them to."""
     for provider, device in world.devices().items():
         handles = world.handles(provider)
         for domain in world.domains:
             for handle in sorted(domain.handles & handles):
                 if not _is_given(world, domain.uuid, handle):
-                    yield findings.Finding(
-                        kind=findings.Kind.FOREIGN,
+                    yield findings.AuditFinding(
+                        kind=findings.FindingKind.FOREIGN,
                         where=device.address,
                         provider=provider,
                         consumer=domain.uuid,
@@ -116,7 +126,9 @@ def foreign(world: collected_state.World) -> Iterator[findings.Finding]:
                     )
 
 
-def _is_given(world: collected_state.World, server: str, handle: str) -> bool:
+def _is_given(
+    world: collected_state.StateIndex, server: str, handle: str
+) -> bool:
     """Return whether a claim or an allocation accounts for a handle.
 
     A function may be part of several devices, as of the regions of a card.
@@ -142,7 +154,9 @@ def _is_given(world: collected_state.World, server: str, handle: str) -> bool:
     )
 
 
-def orphans(world: collected_state.World) -> Iterator[findings.Finding]:
+def orphans(
+    world: collected_state.StateIndex,
+) -> Iterator[findings.AuditFinding]:
     """Yield partitions that nobody has, nor is about to have."""
     claimed = {claim.handle for claim in world.claims}
     for provider, device in world.devices().items():
@@ -161,9 +175,9 @@ def orphans(world: collected_state.World) -> Iterator[findings.Finding]:
 
 def _orphan(
     provider: str, device: model.Device, partition: model.Partition
-) -> findings.Finding:
-    return findings.Finding(
-        kind=findings.Kind.ORPHAN,
+) -> findings.AuditFinding:
+    return findings.AuditFinding(
+        kind=findings.FindingKind.ORPHAN,
         where=device.address,
         provider=provider,
         handle=partition.handle,
@@ -177,9 +191,9 @@ def _orphan(
 
 def _typed(
     provider: str, device: model.Device, partition: model.Partition
-) -> findings.Finding:
-    return findings.Finding(
-        kind=findings.Kind.TYPED,
+) -> findings.AuditFinding:
+    return findings.AuditFinding(
+        kind=findings.FindingKind.TYPED,
         where=device.address,
         provider=provider,
         handle=partition.handle,
@@ -191,13 +205,15 @@ def _typed(
     )
 
 
-def twice_claimed(world: collected_state.World) -> Iterator[findings.Finding]:
+def twice_claimed(
+    world: collected_state.StateIndex,
+) -> Iterator[findings.AuditFinding]:
     """Yield partitions that two servers have claims on."""
     for handle, group in findings.grouped(world.claims, lambda c: c.handle):
         holders = sorted({claim.consumer for claim in group})
         for other in holders[1:]:
-            yield findings.Finding(
-                kind=findings.Kind.DUPLICATE,
+            yield findings.AuditFinding(
+                kind=findings.FindingKind.DUPLICATE,
                 where=group[0].device,
                 provider=group[0].provider,
                 consumer=other,
@@ -208,14 +224,16 @@ def twice_claimed(world: collected_state.World) -> Iterator[findings.Finding]:
             )
 
 
-def twice_given(world: collected_state.World) -> Iterator[findings.Finding]:
+def twice_given(
+    world: collected_state.StateIndex,
+) -> Iterator[findings.AuditFinding]:
     """Yield host devices of ours that are in two domains."""
     for provider, device in world.devices().items():
         for handle in sorted(world.handles(provider)):
             holders = sorted({d.uuid for d in world.used_by(handle)})
             for other in holders[1:]:
-                yield findings.Finding(
-                    kind=findings.Kind.DUPLICATE,
+                yield findings.AuditFinding(
+                    kind=findings.FindingKind.DUPLICATE,
                     where=device.address,
                     provider=provider,
                     consumer=other,

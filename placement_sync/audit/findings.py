@@ -10,7 +10,7 @@ from typing import TypeVar
 _One = TypeVar("_One")
 
 
-class Kind(enum.Enum):
+class FindingKind(enum.Enum):
     """What can be wrong; the values are those of the JSON report."""
 
     LEAKED = "leaked-allocation"
@@ -24,7 +24,7 @@ class Kind(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class AuditFinding:
     """Something that two sources contradict each other about.
 
     ``where`` is the device or the provider for people, ``provider`` the
@@ -34,7 +34,7 @@ class Finding:
     that nobody uses it, so that it can be mended without asking.
     """
 
-    kind: Kind
+    kind: FindingKind
     where: str
     reason: str
     mend: str
@@ -65,17 +65,17 @@ class Gap:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class AuditReport:
     """The findings of one look, and what it could not look at."""
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[AuditFinding, ...] = ()
     gaps: tuple[Gap, ...] = ()
 
-    def finding(self, key: tuple[str, ...]) -> Finding | None:
+    def finding(self, key: tuple[str, ...]) -> AuditFinding | None:
         """Return the finding of that key, or None."""
         return next((f for f in self.findings if f.key == key), None)
 
-    def both(self, earlier: "Report") -> "Report":
+    def both(self, earlier: "AuditReport") -> "AuditReport":
         """Return this report without what an earlier one did not have.
 
         What is told by one look only was on its way.

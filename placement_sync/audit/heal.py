@@ -22,7 +22,7 @@ from placement_sync.audit import (
     findings,
     placement_checks,
 )
-from placement_sync.audit.findings import Kind
+from placement_sync.audit.findings import FindingKind
 from placement_sync.client import nova_types, provider_records, rest
 
 LOG = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _UNTYPED = "1.36"
 _NOVAS = frozenset({None, "unknown", "INSTANCE", "MIGRATION"})
 
 
-class LeftError(errors.AcceleratorError):
+class NotHealedError(errors.AcceleratorError):
     """A finding is left as it is.
 
     :param reason: why.
@@ -43,10 +43,10 @@ class LeftError(errors.AcceleratorError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class HealResult:
     """What became of a finding; ``left`` says why it was not mended."""
 
-    finding: findings.Finding
+    finding: findings.AuditFinding
     left: str = ""
 
     @property
@@ -55,13 +55,13 @@ class Outcome:
         return not self.left
 
 
-class Mending:
+class Healer:
     """Mends findings one by one."""
 
     def __init__(
         self,
-        reader: collector.Reader,
-        placement: rest.Door,
+        reader: collector.StateCollector,
+        placement: rest.RestClient,
         drivers: Mapping[str, plugin.Driver],
         executor: action_executor.Executor | None,
     ) -> None:
@@ -74,14 +74,18 @@ class Mending:
         self._placement = placement
         self._drivers = drivers
         self._executor = executor
-        self._mend: Mapping[Kind, Callable[[findings.Finding], None]] = {
-            Kind.LEAKED: self._unset,
-            Kind.UNALLOCATED: self._allocate,
-            Kind.ORPHAN: self._unmake,
-            Kind.GONE: self._delete,
+        self._mend: Mapping[
+            FindingKind, Callable[[findings.AuditFinding], None]
+        ] = {
+            FindingKind.LEAKED: self._unset,
+            FindingKind.UNALLOCATED: self._allocate,
+            FindingKind.ORPHAN: self._unmake,
+            FindingKind.GONE: self._delete,
         }
 
-    def mend(self, found: Iterable[findings.Finding]) -> tuple[Outcome, ...]:
+    def mend(
+        self, found: Iterable[findings.AuditFinding]
+    ) -> tuple[HealResult, ...]:
         """Mend what can be; return what became of each finding.
 
         Allocations go first: a partition that somebody may be about to
@@ -92,10 +96,10 @@ class Mending:
         return tuple(outcomes)
 
     def _bottom_up(
-        self, wanted: list[findings.Finding]
-    ) -> list[findings.Finding]:
+        self, wanted: list[findings.AuditFinding]
+    ) -> list[findings.AuditFinding]:
         """Return findings, providers of gone hosts behind their parts."""
-        lost = [f for f in wanted if f.kind is Kind.GONE and f.is_safe]
+        lost = [f for f in wanted if f.kind is FindingKind.GONE and f.is_safe]
         if len(lost) < 2:  # noqa: PLR2004
             return wanted
         parents = {
@@ -103,7 +107,7 @@ class Mending:
             for p in self._reader.look_everywhere().everywhere or ()
         }
 
-        def depth(finding: findings.Finding) -> int:
+        def depth(finding: findings.AuditFinding) -> int:
             count, uuid = 0, finding.provider
             while uuid in parents:
                 count, uuid = count + 1, parents[uuid]
@@ -112,37 +116,41 @@ class Mending:
         others = [f for f in wanted if f not in lost]
         return others + sorted(lost, key=depth, reverse=True)
 
-    def _mend_one(self, finding: findings.Finding) -> Outcome:
+    def _mend_one(self, finding: findings.AuditFinding) -> HealResult:
         if not finding.is_safe:
-            return Outcome(
+            return HealResult(
                 finding=finding, left="it can't be proved that it is safe"
             )
         try:
             self._mend[finding.kind](finding)
         except errors.AcceleratorError as error:
-            return Outcome(finding=finding, left=str(error))
-        return Outcome(finding=finding)
+            return HealResult(finding=finding, left=str(error))
+        return HealResult(finding=finding)
 
     def _prove(
-        self, finding: findings.Finding, known: collected_state.Evidence
+        self,
+        finding: findings.AuditFinding,
+        known: collected_state.CollectedState,
     ) -> None:
         """Raise LeftError unless new evidence says the same again."""
         again = checks.compare(known).finding(finding.key)
         if again is not None and again.is_safe:
             return
         unasked = [f"{s.value}: {why}" for s, why in known.unasked.items()]
-        raise LeftError(
+        raise NotHealedError(
             "; ".join(["a second look does not say so any more", *unasked])
         )
 
-    def _unset(self, finding: findings.Finding) -> None:
+    def _unset(self, finding: findings.AuditFinding) -> None:
         """Take a consumer's part of one of our providers."""
         path = f"/allocations/{finding.consumer}"
         # Of before the proof: whoever changes it meanwhile is noticed.
         held, fields, kind = self._read_consumer(finding.consumer)
         self._prove(finding, self._reader.look(frozenset({finding.consumer})))
         if finding.provider not in held:
-            raise LeftError("its allocation has just been made; look again")
+            raise NotHealedError(
+                "its allocation has just been made; look again"
+            )
         _check_type(kind)
         left = {u: held[u] for u in held if u != finding.provider}
         self._placement.put(path, _allocations(left) | fields, _UNTYPED)
@@ -154,7 +162,7 @@ class Mending:
             len(left),
         )
 
-    def _allocate(self, finding: findings.Finding) -> None:
+    def _allocate(self, finding: findings.AuditFinding) -> None:
         """Allocate what a server has claimed of one of our providers."""
         uuid, provider = finding.consumer, finding.provider
         path = f"/allocations/{uuid}"
@@ -163,10 +171,10 @@ class Mending:
         known = self._reader.look(frozenset({uuid}))
         self._prove(finding, known)
         _check_type(kind)
-        world = collected_state.World(known)
+        world = collected_state.StateIndex(known)
         server = world.servers[uuid]
         if server is None:
-            raise LeftError("Nova has just deleted the server")
+            raise NotHealedError("Nova has just deleted the server")
         after = placement_checks.allocations_after(
             placement_checks.with_node(allocations, world, server),
             world,
@@ -217,7 +225,9 @@ class Mending:
         path = provider_records.provider_path(provider, "inventories")
         found = self._placement.read(path, provider_records.parse_inventories)
         if found is None:
-            raise LeftError("its provider has just been deleted; look again")
+            raise NotHealedError(
+                "its provider has just been deleted; look again"
+            )
         generation, inventories = found
         lowered = {
             name: record.reserving(record.own - more.get(name, 0))
@@ -235,16 +245,16 @@ class Mending:
             },
         )
 
-    def _unmake(self, finding: findings.Finding) -> None:
+    def _unmake(self, finding: findings.AuditFinding) -> None:
         """Remove an mdev that nobody has."""
         known = self._reader.look(frozenset())
         self._prove(finding, known)
         device = known.host.device(finding.where) if known.host else None
         if self._executor is None or device is None:
-            raise LeftError("the device is not one of this machine")
+            raise NotHealedError("the device is not one of this machine")
         if pids := open_files.find(self._executor.root, finding.handle):
             who = ", ".join(map(str, sorted(pids)))
-            raise LeftError(f"it is open in the processes {who}")
+            raise NotHealedError(f"it is open in the processes {who}")
         claim = claim_plan.of_partition(
             device,
             next(p for p in device.partitions if p.handle == finding.handle),
@@ -253,7 +263,7 @@ class Mending:
         # A claim is published before its partition is made, and an mdev in
         # a slot has the same uuid whoever the slot is for.
         if self._reader.is_claimed(finding.handle):
-            raise LeftError("a server has claimed it just now")
+            raise NotHealedError("a server has claimed it just now")
         self._executor.apply_all(wanted)
         LOG.info(
             "mdev %s (%s) on %s, which nobody has, is removed",
@@ -262,7 +272,7 @@ class Mending:
             device.address,
         )
 
-    def _delete(self, finding: findings.Finding) -> None:
+    def _delete(self, finding: findings.AuditFinding) -> None:
         """Delete a provider of a host that is gone."""
         known = self._reader.look_everywhere(finding.provider)
         self._prove(finding, known)
@@ -299,7 +309,12 @@ def _in_words(amounts: Mapping[str, int]) -> str:
 def _check_type(found: str | None) -> None:
     """Raise LeftError for a consumer that is another service's."""
     if found not in _NOVAS:
-        raise LeftError(f"its consumer is a {found}, which is not of Nova")
+        raise NotHealedError(
+            f"its consumer is a {found}, which is not of Nova"
+        )
 
 
-_ORDER = (Kind.LEAKED, *(kind for kind in Kind if kind is not Kind.LEAKED))
+_ORDER = (
+    FindingKind.LEAKED,
+    *(kind for kind in FindingKind if kind is not FindingKind.LEAKED),
+)

@@ -97,7 +97,7 @@ def _explicit_amounts(
 
 
 def _usual_amounts(
-    server: nova_types.Server, flavor: nova_types.Flavor
+    server: nova_types.Server, flavor: nova_types.ServerFlavor
 ) -> Iterator[tuple[str, int]]:
     """Yield what Nova allocates for a flavor without ``resources``."""
     yield "VCPU", flavor.vcpus

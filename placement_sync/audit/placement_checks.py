@@ -20,7 +20,9 @@ _CLIENT = "openstack --os-placement-api-version 1.28 resource provider"
 _Amounts = Mapping[str, Mapping[str, int]]
 
 
-def leaked(world: collected_state.World) -> Iterator[findings.Finding]:
+def leaked(
+    world: collected_state.StateIndex,
+) -> Iterator[findings.AuditFinding]:
     """Yield allocations whose consumer is nobody."""
     for found in world.allocations:
         if world.is_leaked(found):
@@ -33,7 +35,9 @@ def leaked(world: collected_state.World) -> Iterator[findings.Finding]:
             )
 
 
-def unallocated(world: collected_state.World) -> Iterator[findings.Finding]:
+def unallocated(
+    world: collected_state.StateIndex,
+) -> Iterator[findings.AuditFinding]:
     """Yield what servers of this host have claimed and not allocated."""
     missing = world.unallocated()
     for (consumer, provider), claims in missing.items():
@@ -61,8 +65,8 @@ def unallocated(world: collected_state.World) -> Iterator[findings.Finding]:
         profiles = ", ".join(sorted({claim.profile for claim in claims}))
         has = ", ".join(f"{n} {c}" for c, n in sorted(allocated.items()))
         is_partial = world.root.uuid in known.allocations
-        yield findings.Finding(
-            kind=findings.Kind.UNALLOCATED,
+        yield findings.AuditFinding(
+            kind=findings.FindingKind.UNALLOCATED,
             where=world.where(provider),
             provider=provider,
             consumer=consumer,
@@ -79,7 +83,9 @@ def unallocated(world: collected_state.World) -> Iterator[findings.Finding]:
 
 
 def with_node(
-    before: _Amounts, world: collected_state.World, server: nova_types.Server
+    before: _Amounts,
+    world: collected_state.StateIndex,
+    server: nova_types.Server,
 ) -> _Amounts:
     """Return a server's allocations, with those of the compute node.
 
@@ -105,7 +111,9 @@ def with_node(
 
 
 def _allocate(
-    world: collected_state.World, server: nova_types.Server, after: _Amounts
+    world: collected_state.StateIndex,
+    server: nova_types.Server,
+    after: _Amounts,
 ) -> str:
     """Return the commands that set a server's allocations.
 
@@ -130,7 +138,7 @@ def _allocate(
 
 
 def _lower_reserved(
-    world: collected_state.World, before: _Amounts, after: _Amounts
+    world: collected_state.StateIndex, before: _Amounts, after: _Amounts
 ) -> Iterator[str]:
     """Yield the commands that make room on devices for an allocation."""
     for provider in sorted(after.keys() - {world.root.uuid}):
@@ -151,7 +159,7 @@ def _lower_reserved(
 
 
 def _has_room(
-    world: collected_state.World,
+    world: collected_state.StateIndex,
     provider: str,
     name: str,
     more: Mapping[str, int],
@@ -168,7 +176,7 @@ def _has_room(
 
 def allocations_after(
     before: _Amounts,
-    world: collected_state.World,
+    world: collected_state.StateIndex,
     provider: str,
     claims: Iterable[model.Claim],
 ) -> _Amounts:
@@ -183,7 +191,9 @@ def allocations_after(
     return {**before, provider: amounts}
 
 
-def ended(world: collected_state.World) -> Iterator[findings.Finding]:
+def ended(
+    world: collected_state.StateIndex,
+) -> Iterator[findings.AuditFinding]:
     """Yield allocations that a move has left when it ended."""
     for found in world.allocations:
         move = world.migrations.get(found.consumer)
@@ -203,14 +213,14 @@ def ended(world: collected_state.World) -> Iterator[findings.Finding]:
 
 
 def _unset(
-    world: collected_state.World,
+    world: collected_state.StateIndex,
     found: collected_state.Allocation,
     reason: str,
     is_safe: bool = False,
-) -> findings.Finding:
+) -> findings.AuditFinding:
     amounts = ", ".join(f"{n} {c}" for c, n in sorted(found.amounts.items()))
-    return findings.Finding(
-        kind=findings.Kind.LEAKED,
+    return findings.AuditFinding(
+        kind=findings.FindingKind.LEAKED,
         where=world.where(found.provider),
         provider=found.provider,
         consumer=found.consumer,
@@ -221,7 +231,9 @@ def _unset(
     )
 
 
-def unbacked(world: collected_state.World) -> Iterator[findings.Finding]:
+def unbacked(
+    world: collected_state.StateIndex,
+) -> Iterator[findings.AuditFinding]:
     """Yield allocations of devices that this host does not have."""
     for found in world.allocations:
         if (
@@ -229,8 +241,8 @@ def unbacked(world: collected_state.World) -> Iterator[findings.Finding]:
             and not world.is_leaked(found)
             and not world.has_claim(found.consumer, found.provider)
         ):
-            yield findings.Finding(
-                kind=findings.Kind.MISSING,
+            yield findings.AuditFinding(
+                kind=findings.FindingKind.MISSING,
                 where=world.where(found.provider),
                 provider=found.provider,
                 consumer=found.consumer,
@@ -241,7 +253,9 @@ def unbacked(world: collected_state.World) -> Iterator[findings.Finding]:
             )
 
 
-def elsewhere(world: collected_state.World) -> Iterator[findings.Finding]:
+def elsewhere(
+    world: collected_state.StateIndex,
+) -> Iterator[findings.AuditFinding]:
     """Yield allocations of servers that are on another host."""
     for found in world.allocations:
         server = world.servers.get(found.consumer)
@@ -251,8 +265,8 @@ def elsewhere(world: collected_state.World) -> Iterator[findings.Finding]:
             or world.is_moving(found.consumer)
         ):
             continue
-        yield findings.Finding(
-            kind=findings.Kind.DUPLICATE,
+        yield findings.AuditFinding(
+            kind=findings.FindingKind.DUPLICATE,
             where=world.where(found.provider),
             provider=found.provider,
             consumer=found.consumer,
@@ -263,7 +277,7 @@ def elsewhere(world: collected_state.World) -> Iterator[findings.Finding]:
         )
 
 
-def gone(world: collected_state.World) -> Iterator[findings.Finding]:
+def gone(world: collected_state.StateIndex) -> Iterator[findings.AuditFinding]:
     """Yield providers whose compute node Nova has no more."""
     lost = {p.uuid: p for p in world.everywhere if p.root in world.gone}
     parents = {p.uuid: p.parent for p in lost.values()}
@@ -275,8 +289,8 @@ def gone(world: collected_state.World) -> Iterator[findings.Finding]:
             uuid = parents[uuid]
     for uuid, provider in lost.items():
         is_used = uuid in world.used
-        yield findings.Finding(
-            kind=findings.Kind.GONE,
+        yield findings.AuditFinding(
+            kind=findings.FindingKind.GONE,
             where=provider.name,
             provider=uuid,
             reason=f"Nova has no compute node {provider.root} any more"
@@ -289,7 +303,9 @@ def gone(world: collected_state.World) -> Iterator[findings.Finding]:
         )
 
 
-def twice_provided(world: collected_state.World) -> Iterator[findings.Finding]:
+def twice_provided(
+    world: collected_state.StateIndex,
+) -> Iterator[findings.AuditFinding]:
     """Yield providers that stand for one device."""
     own = {
         uuid: names.provider_name("", device.address)
@@ -303,8 +319,8 @@ def twice_provided(world: collected_state.World) -> Iterator[findings.Finding]:
             group, key=lambda p: (p.uuid not in own, p.uuid)
         )
         for other in others:
-            yield findings.Finding(
-                kind=findings.Kind.DUPLICATE,
+            yield findings.AuditFinding(
+                kind=findings.FindingKind.DUPLICATE,
                 where=other.name,
                 provider=other.uuid,
                 reason=f"provider {other.uuid} stands for the device"

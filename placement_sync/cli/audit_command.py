@@ -86,11 +86,14 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
     placement = common_options.open_door(arguments, chosen)
     with progress.waiting_for("placement-sync", "an answer of Placement"):
         root = common_options.find_root(
-            arguments, chosen, host, resource_providers.Placement(placement)
+            arguments,
+            chosen,
+            host,
+            resource_providers.PlacementClient(placement),
         )
     reader = _reader(arguments, chosen, host, placement, root)
     report = look_twice(reader, arguments.pause)
-    outcomes: tuple[heal.Outcome, ...] = ()
+    outcomes: tuple[heal.HealResult, ...] = ()
     if arguments.heal and report.findings:
         outcomes = _heal(chosen, reader, placement, report)
         report = look_twice(reader, arguments.pause)
@@ -99,7 +102,9 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
     return text(root, report, outcomes), status
 
 
-def look_twice(reader: collector.Reader, pause_s: float) -> findings.Report:
+def look_twice(
+    reader: collector.StateCollector, pause_s: float
+) -> findings.AuditReport:
     """Return what two looks have both found, so many seconds apart."""
     with progress.waiting_for("placement-sync", _WAITS):
         first = _look(reader)
@@ -115,7 +120,7 @@ def look_twice(reader: collector.Reader, pause_s: float) -> findings.Report:
         return _look(reader).both(first)
 
 
-def _look(reader: collector.Reader) -> findings.Report:
+def _look(reader: collector.StateCollector) -> findings.AuditReport:
     return checks.compare(
         collected_state.together(reader.look(), reader.look_everywhere())
     )
@@ -123,15 +128,15 @@ def _look(reader: collector.Reader) -> findings.Report:
 
 def _reader(
     arguments: argparse.Namespace,
-    chosen: common_options.Chosen,
-    host: outside_host.Node,
-    placement: rest.Door,
+    chosen: common_options.CommandOptions,
+    host: outside_host.OutsideHost,
+    placement: rest.RestClient,
     root: providers.ProviderRoot,
-) -> collector.Reader:
+) -> collector.StateCollector:
     compute, why = common_options.open_compute(arguments, chosen)
     uri = arguments.connect or conf.libvirt_uri(chosen.parsed)
     is_asked = not chosen.is_foreign or arguments.connect
-    local = collector.Local(
+    local = collector.LocalSources(
         read_host=host.read,
         read_book=host.book,
         read_domains=functools.partial(plugin.read_domains, uri)
@@ -139,15 +144,15 @@ def _reader(
         else None,
         why="--root is another machine; --connect names its libvirt",
     )
-    return collector.Reader(root, placement, compute, local, why)
+    return collector.StateCollector(root, placement, compute, local, why)
 
 
 def _heal(
-    chosen: common_options.Chosen,
-    reader: collector.Reader,
-    placement: rest.Door,
-    report: findings.Report,
-) -> tuple[heal.Outcome, ...]:
+    chosen: common_options.CommandOptions,
+    reader: collector.StateCollector,
+    placement: rest.RestClient,
+    report: findings.AuditReport,
+) -> tuple[heal.HealResult, ...]:
     privileged.run_here()
     executor = None
     if not chosen.is_foreign:
@@ -155,9 +160,9 @@ def _heal(
             chosen.root,
             read_gpus=privileged.read_gpus
             if chosen.root == _OWN
-            else lambda: gpu_reader.Gpus({}),
+            else lambda: gpu_reader.NvmlGpus({}),
         )
-    mend = heal.Mending(
+    mend = heal.Healer(
         reader, placement, plugin.load(chosen.settings.drivers), executor
     )
     with _changes_on_stderr():
@@ -178,8 +183,8 @@ def _changes_on_stderr() -> Iterator[None]:
 
 def as_json(
     root: providers.ProviderRoot,
-    report: findings.Report,
-    outcomes: Iterable[heal.Outcome],
+    report: findings.AuditReport,
+    outcomes: Iterable[heal.HealResult],
 ) -> str:
     """Return the report for programs; its keys are a stable interface."""
     found = {
@@ -199,7 +204,7 @@ def as_json(
     return json.dumps(found, indent=2) + "\n"
 
 
-def _plain(finding: findings.Finding) -> dict[str, object]:
+def _plain(finding: findings.AuditFinding) -> dict[str, object]:
     return {
         "kind": finding.kind.value,
         "where": finding.where,
@@ -214,8 +219,8 @@ def _plain(finding: findings.Finding) -> dict[str, object]:
 
 def as_text(
     root: providers.ProviderRoot,
-    report: findings.Report,
-    outcomes: Iterable[heal.Outcome],
+    report: findings.AuditReport,
+    outcomes: Iterable[heal.HealResult],
 ) -> str:
     """Return the report for people."""
     lines = list(_told(outcomes))
@@ -227,7 +232,7 @@ def as_text(
     return "\n".join(lines) + "\n"
 
 
-def _told(outcomes: Iterable[heal.Outcome]) -> Iterator[str]:
+def _told(outcomes: Iterable[heal.HealResult]) -> Iterator[str]:
     for outcome in outcomes:
         finding = outcome.finding
         who = " ".join(
@@ -237,7 +242,7 @@ def _told(outcomes: Iterable[heal.Outcome]) -> Iterator[str]:
         yield f"{finding.kind.value} {who}: {what}"
 
 
-def _table(found: Sequence[findings.Finding]) -> Iterator[str]:
+def _table(found: Sequence[findings.AuditFinding]) -> Iterator[str]:
     """Yield a line for each finding, its reason and mend below it."""
     if not found:
         return

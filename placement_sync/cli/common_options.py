@@ -135,7 +135,7 @@ _OPTIONS = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class CommandOptions:
     """What the options and the configuration files say together.
 
     ``root`` is the directory or archive to read. ``state_dir`` is None
@@ -154,7 +154,7 @@ class Chosen:
     is_foreign: bool = False
 
 
-def choose(arguments: argparse.Namespace) -> Chosen:
+def choose(arguments: argparse.Namespace) -> CommandOptions:
     """Return what the arguments ask for; nothing of the host is read.
 
     :raises ConfigurationError: a file can't be read, or a value in it
@@ -168,7 +168,7 @@ def choose(arguments: argparse.Namespace) -> Chosen:
         files = conf.default_files()
     parsed, settings = conf.parse_files(files)
     kept = settings.bitstreams.state_dir
-    return Chosen(
+    return CommandOptions(
         settings=settings,
         root=arguments.root or settings.root,
         state_dir=arguments.state_dir or (None if is_foreign else kept),
@@ -202,7 +202,9 @@ def _check(arguments: argparse.Namespace) -> None:
         )
 
 
-def open_door(arguments: argparse.Namespace, chosen: Chosen) -> rest.Door:
+def open_door(
+    arguments: argparse.Namespace, chosen: CommandOptions
+) -> rest.RestClient:
     """Return the way to Placement; nothing is asked yet.
 
     :raises ConfigurationError: there are no credentials, or they can't be
@@ -228,8 +230,8 @@ def open_door(arguments: argparse.Namespace, chosen: Chosen) -> rest.Door:
 
 
 def open_compute(
-    arguments: argparse.Namespace, chosen: Chosen
-) -> tuple[rest.Door | None, str]:
+    arguments: argparse.Namespace, chosen: CommandOptions
+) -> tuple[rest.RestClient | None, str]:
     """Return the way to Nova's API, or why there is none."""
     if arguments.compute_endpoint:
         url = arguments.compute_endpoint
@@ -254,9 +256,9 @@ def open_compute(
 
 def find_root(
     arguments: argparse.Namespace,
-    chosen: Chosen,
-    host: outside_host.Node,
-    placement: resource_providers.Placement,
+    chosen: CommandOptions,
+    host: outside_host.OutsideHost,
+    placement: resource_providers.PlacementClient,
     create: bool = False,
 ) -> providers.ProviderRoot:
     """Return the compute node that the arguments mean.
@@ -289,7 +291,9 @@ def find_root(
 
 
 def name_root(
-    arguments: argparse.Namespace, chosen: Chosen, host: outside_host.Node
+    arguments: argparse.Namespace,
+    chosen: CommandOptions,
+    host: outside_host.OutsideHost,
 ) -> tuple[str, str]:
     """Return the compute node's name and uuid, of which one may be empty.
 
@@ -316,7 +320,9 @@ def name_root(
     return "" if own else outside_host.own_name(), own
 
 
-def unwritable(chosen: Chosen, error: OSError) -> errors.AcceleratorError:
+def unwritable(
+    chosen: CommandOptions, error: OSError
+) -> errors.AcceleratorError:
     """Return the error of a state directory that can't be written."""
     path, settings = chosen.drains_dir, chosen.settings
     mend = (

@@ -96,7 +96,7 @@ def run_drain(arguments: argparse.Namespace) -> tuple[str, int]:
     :raises ServiceError: Placement can't be asked for the compute node.
     """
     chosen = common_options.choose(arguments)
-    notes = drains.Drains(chosen.drains_dir)
+    notes = drains.DrainNotes(chosen.drains_dir)
     is_waiting = not (arguments.wait is None and arguments.wait_empty is None)
     if not arguments.address:
         if is_waiting:
@@ -115,7 +115,7 @@ def run_drain(arguments: argparse.Namespace) -> tuple[str, int]:
         with _written(chosen):
             for address in found:
                 notes.put(address, reason)
-    servers = _Servers(chosen, found)
+    servers = _DrainedServers(chosen, found)
     text = (
         _listed(notes, is_json=True)
         if arguments.json
@@ -130,8 +130,8 @@ def run_drain(arguments: argparse.Namespace) -> tuple[str, int]:
 
 
 def _open_door(
-    arguments: argparse.Namespace, chosen: common_options.Chosen
-) -> rest.Door:
+    arguments: argparse.Namespace, chosen: common_options.CommandOptions
+) -> rest.RestClient:
     """Return the connection to Placement that a drain waits with.
 
     What it needs is checked before devices are drained; nothing is asked.
@@ -155,7 +155,7 @@ def run_undrain(arguments: argparse.Namespace) -> tuple[str, int]:
     """
     chosen = common_options.choose(arguments)
     _check_state_dir(chosen)
-    notes = drains.Drains(chosen.drains_dir)
+    notes = drains.DrainNotes(chosen.drains_dir)
     known = notes.read()
     host = _read(chosen)
     found = []
@@ -177,7 +177,7 @@ def run_undrain(arguments: argparse.Namespace) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def _written(chosen: common_options.Chosen) -> Iterator[None]:
+def _written(chosen: common_options.CommandOptions) -> Iterator[None]:
     """Tell what to do where notes can't be written."""
     try:
         yield
@@ -185,7 +185,7 @@ def _written(chosen: common_options.Chosen) -> Iterator[None]:
         raise common_options.unwritable(chosen, error) from error
 
 
-def _check_state_dir(chosen: common_options.Chosen) -> None:
+def _check_state_dir(chosen: common_options.CommandOptions) -> None:
     """Check that the state directory exists.
 
     That of another host may be missing here, unless a nova.conf names it.
@@ -198,7 +198,7 @@ def _check_state_dir(chosen: common_options.Chosen) -> None:
         raise chosen.settings.refusal("state_dir", chosen.drains_dir, mend)
 
 
-def _read(chosen: common_options.Chosen) -> model.HostState:
+def _read(chosen: common_options.CommandOptions) -> model.HostState:
     return outside_host.open_node(chosen.settings, chosen.root, None).read()
 
 
@@ -224,19 +224,19 @@ def _address(host: model.HostState, given: str, is_forced: bool) -> str:
     return address
 
 
-class _Servers:
+class _DrainedServers:
     """The servers that have some of the drained devices.
 
     They are read from the claims that nova-compute publishes.
     """
 
     def __init__(
-        self, chosen: common_options.Chosen, addresses: Iterable[str]
+        self, chosen: common_options.CommandOptions, addresses: Iterable[str]
     ) -> None:
         self._chosen = chosen
         self._addresses = tuple(addresses)
         place = chosen.state_dir
-        self._claims = claims_file.Published(place) if place else None
+        self._claims = claims_file.ClaimsFile(place) if place else None
 
     @property
     def has_claims(self) -> bool:
@@ -279,7 +279,7 @@ def _is_part(device: str, address: str) -> bool:
 
 def _read_names(
     arguments: argparse.Namespace,
-    chosen: common_options.Chosen,
+    chosen: common_options.CommandOptions,
     uuids: Iterable[str],
 ) -> dict[str, str]:
     """Return servers' names in parentheses; none where Nova doesn't tell."""
@@ -299,18 +299,18 @@ def _read_names(
 # -- waiting ----------------------------------------------------------------
 
 
-class _Placed:
+class _DrainedProviders:
     """The providers of drained devices, in Placement."""
 
     def __init__(
         self,
         arguments: argparse.Namespace,
-        chosen: common_options.Chosen,
+        chosen: common_options.CommandOptions,
         host: model.HostState,
         addresses: Iterable[str],
-        door: rest.Door,
+        door: rest.RestClient,
     ) -> None:
-        self._placement = resource_providers.Placement(door)
+        self._placement = resource_providers.PlacementClient(door)
         self._root = common_options.find_root(
             arguments,
             chosen,
@@ -346,15 +346,15 @@ class _Placed:
 
 def _wait(
     arguments: argparse.Namespace,
-    chosen: common_options.Chosen,
+    chosen: common_options.CommandOptions,
     host: model.HostState,
     addresses: Sequence[str],
-    door: rest.Door,
+    door: rest.RestClient,
 ) -> int:
     """Wait as asked; return the exit status."""
     with progress.waiting_for("placement-sync", "an answer of Placement"):
-        placed = _Placed(arguments, chosen, host, addresses, door)
-    servers = _Servers(chosen, addresses)
+        placed = _DrainedProviders(arguments, chosen, host, addresses, door)
+    servers = _DrainedServers(chosen, addresses)
     subject = ", ".join(addresses)
     if arguments.wait_empty is not None and not servers.has_claims:
         print(
@@ -421,7 +421,7 @@ def _one_of(addresses: Iterable[str]) -> str:
     return f"one of {', '.join(sorted(addresses)) or 'none'}"
 
 
-def _listed(notes: drains.Drains, is_json: bool) -> str:
+def _listed(notes: drains.DrainNotes, is_json: bool) -> str:
     known = [one for _, one in sorted(notes.read().items())]
     if is_json:
         plain = [

@@ -142,21 +142,23 @@ def run(arguments: argparse.Namespace) -> str:
     compute, why = common_options.open_compute(arguments, chosen)
     if compute is None:
         raise errors.ConfigurationError("[nova]", "(no credentials)", why)
-    site = _Site(common_options.open_door(arguments, chosen), compute)
+    site = _CloudContext(common_options.open_door(arguments, chosen), compute)
     action = _set if arguments.action == "set" else _show
     return action(arguments, site)
 
 
-class _Site:
+class _CloudContext:
     """Placement and Nova, and what is known of vGPU types."""
 
-    def __init__(self, placement: rest.Door, compute: rest.Door) -> None:
+    def __init__(
+        self, placement: rest.RestClient, compute: rest.RestClient
+    ) -> None:
         self.placement = placement
         self.compute = compute
-        self.types = offered_devices.Types(loader.load())
+        self.types = offered_devices.VgpuTypes(loader.load())
 
     def objection(
-        self, asked: flavor_specs.Asked, there: offered_devices.Cloud
+        self, asked: flavor_specs.FlavorContents, there: offered_devices.Cloud
     ) -> str:
         """Return why no host can ever serve this, or nothing.
 
@@ -175,13 +177,13 @@ class _Site:
 # -- show -------------------------------------------------------------------
 
 
-def _show(arguments: argparse.Namespace, site: _Site) -> str:
+def _show(arguments: argparse.Namespace, site: _CloudContext) -> str:
     flavor = cloud.find_flavor(site.compute, arguments.flavor)
     asked = flavor_specs.read(flavor.specs)
     there = offered_devices.Cloud()
     if asked.groups:
         there = cloud.read(site.placement)
-    found = flavor_text.Report(
+    found = flavor_text.FlavorReport(
         flavor={"id": flavor.id, "name": flavor.name},
         asked=asked,
         specs=flavor.specs,
@@ -200,10 +202,10 @@ def _show(arguments: argparse.Namespace, site: _Site) -> str:
 # -- set --------------------------------------------------------------------
 
 
-def _set(arguments: argparse.Namespace, site: _Site) -> str:
+def _set(arguments: argparse.Namespace, site: _CloudContext) -> str:
     flavor = cloud.find_flavor(site.compute, arguments.flavor)
     there = offered_devices.Cloud()
-    pinned: offered_devices.Provider | None = None
+    pinned: offered_devices.OfferedDevice | None = None
     if not arguments.clear:
         there = cloud.read(site.placement)
     if arguments.device:
@@ -222,10 +224,10 @@ def _set(arguments: argparse.Namespace, site: _Site) -> str:
 
 def _wish(
     arguments: argparse.Namespace,
-    site: _Site,
+    site: _CloudContext,
     there: offered_devices.Cloud,
-    pinned: offered_devices.Provider | None,
-) -> flavor_specs.Wish:
+    pinned: offered_devices.OfferedDevice | None,
+) -> flavor_specs.FlavorRequest:
     """Return what is asked for, in the words of extra specs.
 
     :raises MalformedError: the arguments contradict each other.
@@ -241,11 +243,11 @@ def _wish(
     what = arguments.profile or arguments.resource_class
     if what is None:
         _check_alone(arguments, settings)
-        return flavor_specs.Wish(
+        return flavor_specs.FlavorRequest(
             settings=settings, group=arguments.group or ""
         )
     want = lookup.find(
-        lookup.Ask(
+        lookup.ProfileQuery(
             profile=what,
             model=arguments.model or "",
             traits=tuple(arguments.trait),
@@ -260,7 +262,7 @@ def _wish(
     if pinned is not None:
         trait = names.pin_trait(pinned.host, pinned.address)
         want = dataclasses.replace(want, required=want.required | {trait})
-    return flavor_specs.Wish(
+    return flavor_specs.FlavorRequest(
         want=want, settings=settings, group=arguments.group or ""
     )
 
@@ -296,7 +298,7 @@ def _charge(text: str) -> tuple[str, int]:
 
 def _pin(
     device: str, there: offered_devices.Cloud
-) -> tuple[offered_devices.Provider, offered_devices.Cloud]:
+) -> tuple[offered_devices.OfferedDevice, offered_devices.Cloud]:
     """Return the device that is named, and the cloud with it pinned.
 
     :raises MalformedError: there is no such device.
@@ -325,8 +327,8 @@ def _pin(
 
 def _check(
     arguments: argparse.Namespace,
-    site: _Site,
-    asked: flavor_specs.Asked,
+    site: _CloudContext,
+    asked: flavor_specs.FlavorContents,
     there: offered_devices.Cloud,
 ) -> None:
     """Refuse what no host can ever serve, or warn.
@@ -337,21 +339,23 @@ def _check(
     if not found:
         return
     if not arguments.force:
-        raise lookup.RefusedError(f"{found}; --force writes it all the same")
+        raise lookup.NotOfferedError(
+            f"{found}; --force writes it all the same"
+        )
     print(f"nova-accel: warning: {found}", file=sys.stderr)
 
 
 def _write(
-    site: _Site,
+    site: _CloudContext,
     flavor: cloud.Flavor,
-    change: flavor_specs.Change,
-    pinned: offered_devices.Provider | None,
+    change: flavor_specs.SpecsChange,
+    pinned: offered_devices.OfferedDevice | None,
 ) -> None:
     """Write a flavor, the device's trait before and an old one's after.
 
     :raises ServiceError: a service refuses.
     """
-    placement = resource_providers.Placement(site.placement)
+    placement = resource_providers.PlacementClient(site.placement)
     if pinned is not None:
         trait = names.pin_trait(pinned.host, pinned.address)
         cloud.ensure_trait(placement, [pinned.uuid], trait)
@@ -368,7 +372,7 @@ def _write(
 
 
 def _as_json(
-    flavor: cloud.Flavor, change: flavor_specs.Change, is_dry: bool
+    flavor: cloud.Flavor, change: flavor_specs.SpecsChange, is_dry: bool
 ) -> str:
     plain = {
         "flavor": {"id": flavor.id, "name": flavor.name},
@@ -380,7 +384,7 @@ def _as_json(
 
 
 def _told(
-    flavor: cloud.Flavor, change: flavor_specs.Change, is_dry: bool
+    flavor: cloud.Flavor, change: flavor_specs.SpecsChange, is_dry: bool
 ) -> Iterator[str]:
     verb = " would become" if is_dry else ""
     if not (change.added or change.removed):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes of one process over one host, under a lock."""
+"""LockedPasses of one process over one host, under a lock."""
 
 import argparse
 import contextlib
@@ -26,11 +26,13 @@ _POLL = 0.1
 _LOCK = "sync.lock"
 
 
-class Passes:
+class LockedPasses:
     """The passes of one command over one host."""
 
     def __init__(
-        self, arguments: argparse.Namespace, chosen: common_options.Chosen
+        self,
+        arguments: argparse.Namespace,
+        chosen: common_options.CommandOptions,
     ) -> None:
         """Read what the arguments name; nothing of the host yet.
 
@@ -52,19 +54,21 @@ class Passes:
             is_lasting=not (arguments.is_once or arguments.is_dry),
             drains_dir=chosen.drains_dir,
         )
-        self._placement = resource_providers.Placement(
+        self._placement = resource_providers.PlacementClient(
             common_options.open_door(arguments, chosen)
         )
         #: Tells when an operator has drained or undrained a device.
-        self.drains = notes.Watch(drains.Drains(chosen.drains_dir).place)
-        self._sync = sync_pass.Synchroniser(self._placement)
+        self.drains = notes.NoteWatch(
+            drains.DrainNotes(chosen.drains_dir).place
+        )
+        self._sync = sync_pass.Synchronizer(self._placement)
         self._beat = self._heartbeat()
         self._named = "", ""
         self._is_right = False
         self.root: providers.ProviderRoot | None = None
         self.host_problems = chosen.settings.problems
 
-    def run(self) -> sync_pass.Result:
+    def run(self) -> sync_pass.PassResult:
         """Make a pass, as the only placement-sync of this host.
 
         :raises AcceleratorError: it could not be made.
@@ -76,7 +80,7 @@ class Passes:
             self._beat.beat(result, view.host, view.tree, view.claims)
             return result
 
-    def _pass(self) -> tuple[sync_pass.Result, outside_host.View]:
+    def _pass(self) -> tuple[sync_pass.PassResult, outside_host.HostView]:
         root = self._find_root()
         view = self._host.view(root)
         self.root = root
@@ -156,7 +160,7 @@ def _promised(state_dir: str) -> float:
 
 @contextlib.contextmanager
 def alone(
-    chosen: common_options.Chosen, patience_s: float = PATIENCE
+    chosen: common_options.CommandOptions, patience_s: float = PATIENCE
 ) -> Iterator[None]:
     """Hold the lock of this host's passes.
 

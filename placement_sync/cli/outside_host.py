@@ -29,7 +29,7 @@ _MDEV = "mdev"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class HostView:
     """A host at one moment: what is there, whose it is, what it should be.
 
     ``is_shared`` tells whether a nova-compute has published what its
@@ -42,7 +42,7 @@ class View:
     is_shared: bool = False
 
 
-class Node:
+class OutsideHost:
     """One host, read again and again, and the tree it should have.
 
     Thread-safe; the tree is the one that nova-compute itself reports, as
@@ -51,9 +51,9 @@ class Node:
 
     def __init__(
         self,
-        source: change_detection.Survey,
+        source: change_detection.ChangeDetector,
         rules: policy.Policy,
-        book: claims_file.Published | None = None,
+        book: claims_file.ClaimsFile | None = None,
         name: str = "",
     ) -> None:
         """Read the host from ``source``; nothing is read yet.
@@ -92,7 +92,7 @@ class Node:
         """Return the last reading; of nothing, before the first."""
         return self._state or model.HostState(complete=False)
 
-    def book(self) -> claims_file.Book:
+    def book(self) -> claims_file.RecordedClaims:
         """Return what nova-compute has published; nothing, where it hasn't.
 
         :raises UnreadableError: there is something that can't be read.
@@ -100,7 +100,7 @@ class Node:
         :raises MalformedError: it does not say what it should.
         """
         if self._published is None:
-            return claims_file.Book(
+            return claims_file.RecordedClaims(
                 reason="--root is another machine; --state-dir names where"
                 " its nova-compute publishes"
             )
@@ -109,7 +109,7 @@ class Node:
             _check_absent(self._published.path, found.reason)
         return found
 
-    def view(self, root: providers.ProviderRoot) -> View:
+    def view(self, root: providers.ProviderRoot) -> HostView:
         """Return the host, read now, and the tree that it should have.
 
         What nova-compute has published is read after the host: it writes
@@ -122,7 +122,7 @@ class Node:
         host, book = self.read(), self.book()
         is_known = book.root is not None and book.root.uuid == root.uuid
         held = book.claims if is_known else booked(root, host)
-        return View(
+        return HostView(
             host=host,
             claims=held,
             tree=tree_builder.build_tree(
@@ -144,7 +144,7 @@ def open_node(
     is_dry: bool = False,
     is_lasting: bool = False,
     drains_dir: str | None = None,
-) -> Node:
+) -> OutsideHost:
     """Return the host that settings describe; nothing is read yet.
 
     :param root: a directory, or an archive of a captured host.
@@ -160,18 +160,18 @@ def open_node(
     source, read_gpus, meta = commands.open_source(root, settings)
     name = str(meta.get("hostname") or "")
     place = drains_dir or state_dir
-    drained = drains.Drains(place) if place else None
+    drained = drains.DrainNotes(place) if place else None
     if state_dir is None:
-        found = change_detection.Survey(
+        found = change_detection.ChangeDetector(
             source, drivers, settings.rules, read_gpus, drained=drained
         )
-        return Node(found, settings.rules, name=name)
-    faulted = (_Faults if is_dry else faults.Quarantine)(state_dir)
+        return OutsideHost(found, settings.rules, name=name)
+    faulted = (_ReadOnlyFaults if is_dry else faults.FaultNotes)(state_dir)
     if is_lasting and os.path.realpath(root) == "/":
         read_gpus = xid_events.listening(
             read_gpus, lambda: health.gpus_in_use(made.last), faulted
         )
-    found = change_detection.Survey(
+    found = change_detection.ChangeDetector(
         source,
         drivers,
         settings.rules,
@@ -179,15 +179,15 @@ def open_node(
         faulted,
         drained,
     )
-    found.seen_to = (_Errors if is_dry else error_baseline.Acknowledged)(
-        state_dir
-    )
-    book = claims_file.Published(state_dir)
-    made = Node(found, settings.rules, book, name)
+    found.seen_to = (
+        _ReadOnlyBaseline if is_dry else error_baseline.ErrorBaseline
+    )(state_dir)
+    book = claims_file.ClaimsFile(state_dir)
+    made = OutsideHost(found, settings.rules, book, name)
     return made
 
 
-class _Faults(faults.Quarantine):
+class _ReadOnlyFaults(faults.FaultNotes):
     """Notes on devices that failed, only to be read."""
 
     def heal(self, addresses: Iterable[str]) -> frozenset[str]:
@@ -195,7 +195,7 @@ class _Faults(faults.Quarantine):
         return frozenset()
 
 
-class _Errors(error_baseline.Acknowledged):
+class _ReadOnlyBaseline(error_baseline.ErrorBaseline):
     """Notes on errors that were seen to, only to be read."""
 
     def forget(self, addresses: Iterable[str]) -> None:

@@ -73,13 +73,13 @@ def run(arguments: argparse.Namespace) -> str:
     """
     chosen = common_options.choose(arguments)
     door = common_options.open_door(arguments, chosen)
-    devices: Sequence[offered_devices.Provider] = cloud.read(door).devices
+    devices: Sequence[offered_devices.OfferedDevice] = cloud.read(door).devices
     if arguments.host:
         devices = lookup.on_host(devices, arguments.host)
     if arguments.model:
         devices = _of_model(devices, arguments.model)
     found = profile_list.list_offers(
-        devices, offered_devices.Types(loader.load())
+        devices, offered_devices.VgpuTypes(loader.load())
     )
     count = len(found)
     if not arguments.is_all:
@@ -94,13 +94,13 @@ def run(arguments: argparse.Namespace) -> str:
 
 
 def _of_model(
-    devices: Sequence[offered_devices.Provider], model: str
-) -> list[offered_devices.Provider]:
+    devices: Sequence[offered_devices.OfferedDevice], model: str
+) -> list[offered_devices.OfferedDevice]:
     trait = lookup.model_trait(model, devices)
     return [d for d in devices if d.model == trait]
 
 
-def _plain(offer: profile_list.Offer) -> dict[str, object]:
+def _plain(offer: profile_list.ListedProfile) -> dict[str, object]:
     return {
         "name": offer.terms.name,
         "kind": offer.terms.kind,
@@ -117,7 +117,7 @@ def _plain(offer: profile_list.Offer) -> dict[str, object]:
     }
 
 
-def _text(found: Sequence[profile_list.Offer], is_long: bool) -> str:
+def _text(found: Sequence[profile_list.ListedProfile], is_long: bool) -> str:
     if not found:
         return "No host offers any accelerator.\n"
     rows = inspect_output.columns([_HEAD, *(_row(o, is_long) for o in found)])
@@ -130,7 +130,7 @@ def _text(found: Sequence[profile_list.Offer], is_long: bool) -> str:
     return "".join(lines) + (_NOTE if is_full else "")
 
 
-def _row(offer: profile_list.Offer, is_long: bool) -> tuple[str, ...]:
+def _row(offer: profile_list.ListedProfile, is_long: bool) -> tuple[str, ...]:
     mark = "" if offer.is_offered else f" {_FULL}"
     few = is_long or len(offer.hosts) <= 1
     return (
@@ -145,7 +145,7 @@ def _row(offer: profile_list.Offer, is_long: bool) -> tuple[str, ...]:
     )
 
 
-def _charges(terms: offered_devices.Terms) -> Iterator[str]:
+def _charges(terms: offered_devices.ProfileTerms) -> Iterator[str]:
     for name, amount in terms.charges.items():
         yield (
             f"{amount} MB"

@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> str:
     chosen = common_options.choose(arguments)
     compute_rpc = _load_bus()
     with progress.waiting_for("nova-accel", "Nova's message bus"):
-        connected = compute_rpc.Bus(chosen.files)
+        connected = compute_rpc.ComputeRpc(chosen.files)
     identity: rest.Identity | None = None
     if host_given:
         server, host = _known(arguments.server), str(host_given)
@@ -128,7 +128,9 @@ def run(arguments: argparse.Namespace) -> str:
             host,
             arguments.action,
             arguments.action != "show",
-            compute_rpc.Asker(identity, is_own) if identity else None,
+            compute_rpc.RequestIdentity(identity, is_own)
+            if identity
+            else None,
             server=server,
             **words,
         )
@@ -172,7 +174,7 @@ def _load_bus() -> Any:
         ) from error
 
 
-def find_server(door: rest.Door, wanted: str) -> tuple[str, str]:
+def find_server(door: rest.RestClient, wanted: str) -> tuple[str, str]:
     """Return the uuid and the host of the server of that uuid, or name.
 
     :raises MalformedError: there is none, or it is on no host.

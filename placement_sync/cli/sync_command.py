@@ -107,12 +107,12 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
     chosen = common_options.choose(arguments)
     if arguments.is_once or arguments.is_dry:
         with _warned(), _misspelt_on_error(chosen.settings.problems):
-            turns = locked_pass.Passes(arguments, chosen)
+            turns = locked_pass.LockedPasses(arguments, chosen)
             result = turns.run()
         hint(turns.host_problems)
         text = _as_json if arguments.json else _as_text
         return text(turns, result), _DONE if result.is_ok else _UNDONE
-    turns = locked_pass.Passes(arguments, chosen)
+    turns = locked_pass.LockedPasses(arguments, chosen)
     serve.serve(
         turns.run,
         turns.interval,
@@ -153,7 +153,9 @@ def _misspelt_on_error(problems: Iterable[model.Problem]) -> Iterator[None]:
         raise
 
 
-def _as_text(turns: locked_pass.Passes, result: sync_pass.Result) -> str:
+def _as_text(
+    turns: locked_pass.LockedPasses, result: sync_pass.PassResult
+) -> str:
     lines = [str(call) for call in result.calls]
     lines += [f"left undone: {p.where}: {p.reason}" for p in result.problems]
     lines += [f"problem: {p.where}: {p.reason}" for p in turns.host_problems]
@@ -167,7 +169,9 @@ def _as_text(turns: locked_pass.Passes, result: sync_pass.Result) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _as_json(turns: locked_pass.Passes, result: sync_pass.Result) -> str:
+def _as_json(
+    turns: locked_pass.LockedPasses, result: sync_pass.PassResult
+) -> str:
     root = turns.root
     found = {
         "host": {"name": root.name, "uuid": root.uuid} if root else None,

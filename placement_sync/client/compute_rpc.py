@@ -25,12 +25,12 @@ _HOST, _PORT = "localhost", 5672
 _UNSUPPORTED = "UnsupportedVersion"
 
 
-class RefusedError(errors.ServiceError):
+class RpcRefusedError(errors.ServiceError):
     """nova-compute was asked, and refuses."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Asker:
+class RequestIdentity:
     """In whose name nova-compute is asked, and Glance by that.
 
     ``is_administrator``: with the credentials of nova.conf. Whoever may
@@ -42,7 +42,7 @@ class Asker:
     is_administrator: bool
 
 
-class Bus:
+class ComputeRpc:
     """Calls to nova-compute, with Nova's own context."""
 
     def __init__(self, files: Sequence[str]) -> None:
@@ -74,7 +74,7 @@ class Bus:
         host: str,
         method: str,
         is_long: bool,
-        asker: Asker | None = None,
+        asker: RequestIdentity | None = None,
         **words: Any,
     ) -> Any:
         """Return what nova-compute of a host answers.
@@ -113,7 +113,9 @@ class Bus:
                 "RPC", called, None, str(error)
             ) from error
         if rpc_names.REFUSED in answer:
-            raise RefusedError("RPC", called, None, answer[rpc_names.REFUSED])
+            raise RpcRefusedError(
+                "RPC", called, None, answer[rpc_names.REFUSED]
+            )
         return answer[rpc_names.TOLD]
 
     def _call(
@@ -243,7 +245,7 @@ def _describe_hosts() -> str:
     return ", ".join(named) or f"{_HOST}:{_PORT}"
 
 
-def _context_of(asker: Asker | None) -> context.RequestContext:
+def _context_of(asker: RequestIdentity | None) -> context.RequestContext:
     """Return Nova's context of whoever asks."""
     if asker is None:
         return context.get_admin_context()

@@ -28,10 +28,10 @@ def mount(session: requests.Session) -> None:
             for name in ("tls_ciphers", "tls_min_version")
             if hasattr(adapter, name)
         }
-        session.mount(prefix, _Adapter(**settings))
+        session.mount(prefix, _DeadlineAdapter(**settings))
 
 
-class _Reader(io.RawIOBase):
+class _DeadlineReader(io.RawIOBase):
     """Reads from a socket until a deadline."""
 
     def __init__(self, sock: Any, raw: Any) -> None:
@@ -60,34 +60,34 @@ class _Reader(io.RawIOBase):
         super().close()
 
 
-class _Answer(http.client.HTTPResponse):
+class _DeadlineResponse(http.client.HTTPResponse):
     def __init__(self, sock: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
         if hasattr(sock, "gettimeout") and sock.gettimeout() is not None:
             raw = self.fp.detach()
-            self.fp = io.BufferedReader(_Reader(sock, raw))
+            self.fp = io.BufferedReader(_DeadlineReader(sock, raw))
 
 
-class _Pool(urllib3.connectionpool.HTTPConnectionPool):
+class _DeadlinePool(urllib3.connectionpool.HTTPConnectionPool):
     def _new_conn(self) -> Any:
         return _limited(super()._new_conn())
 
 
-class _SecurePool(urllib3.connectionpool.HTTPSConnectionPool):
+class _DeadlineTlsPool(urllib3.connectionpool.HTTPSConnectionPool):
     def _new_conn(self) -> Any:
         return _limited(super()._new_conn())
 
 
 def _limited(connection: Any) -> Any:
     """Return a new connection whose answers have a deadline."""
-    connection.response_class = _Answer
+    connection.response_class = _DeadlineResponse
     return connection
 
 
-_POOLS = {"http": _Pool, "https": _SecurePool}
+_POOLS = {"http": _DeadlinePool, "https": _DeadlineTlsPool}
 
 
-class _Adapter(ksa.TCPKeepAliveAdapter):
+class _DeadlineAdapter(ksa.TCPKeepAliveAdapter):
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)
         self.poolmanager.pool_classes_by_scheme = _POOLS

@@ -20,14 +20,14 @@ _ABSENT = 404
 _MB_PER_GB = 1024
 
 
-class UnaskedError(errors.AcceleratorError):
+class NoAnswerError(errors.AcceleratorError):
     """Nobody can be asked, or what was said does not count.
 
     :param reason: why.
     """
 
 
-def read_host(door: rest.Door, node: str) -> str:
+def read_host(door: rest.RestClient, node: str) -> str:
     """Return the name of a compute node's service.
 
     That Nova shows it proves that these credentials see other projects'
@@ -39,7 +39,7 @@ def read_host(door: rest.Door, node: str) -> str:
     """
     found = door.read(f"/os-hypervisors/{node}", _parse_service_host)
     if found is None:
-        raise UnaskedError(f"Nova has no compute node {node}")
+        raise NoAnswerError(f"Nova has no compute node {node}")
     return found
 
 
@@ -48,7 +48,7 @@ def _parse_service_host(body: Any) -> str | None:
 
 
 def read_servers(
-    door: rest.Door,
+    door: rest.RestClient,
     host: str,
     holders: Collection[str],
     moves: Iterable[nova_types.Migration] | None,
@@ -77,7 +77,7 @@ def read_servers(
     for uuid in sorted(left if only is None else left & set(only)):
         try:
             found[uuid] = _read_server(door, uuid)
-        except (errors.ServiceError, UnaskedError) as error:
+        except (errors.ServiceError, NoAnswerError) as error:
             reason = f"of {uuid} nothing is known: {error}"
     for uuid in sorted(set(unallocated)):
         server = found.get(uuid)
@@ -90,7 +90,7 @@ def read_servers(
 
 
 def _with_root_disk(
-    door: rest.Door, server: nova_types.Server
+    door: rest.RestClient, server: nova_types.Server
 ) -> nova_types.Server:
     """Return a server with an image, and whether its root is a volume.
 
@@ -107,7 +107,7 @@ def _with_root_disk(
     )
 
 
-def _read_server(door: rest.Door, uuid: str) -> nova_types.Server | None:
+def _read_server(door: rest.RestClient, uuid: str) -> nova_types.Server | None:
     """Return a server; None if Nova surely has none of that uuid.
 
     For a user who is no admin, Nova hides others' servers behind a 404
@@ -123,7 +123,7 @@ def _read_server(door: rest.Door, uuid: str) -> nova_types.Server | None:
         f"/servers?all_tenants=1&uuid={uuid}",
         lambda body: bool(list(body["servers"])),
     ):
-        raise UnaskedError("Nova both has it and does not; see its policy")
+        raise NoAnswerError("Nova both has it and does not; see its policy")
     return found
 
 
@@ -141,7 +141,7 @@ def _server(body: Any) -> nova_types.Server:
     )
 
 
-def _flavor(body: Any) -> nova_types.Flavor | None:
+def _flavor(body: Any) -> nova_types.ServerFlavor | None:
     """Return an embedded flavor; None without extra specs.
 
     Nova leaves them out for users whom its policy does not show them.
@@ -149,7 +149,7 @@ def _flavor(body: Any) -> nova_types.Flavor | None:
     if "extra_specs" not in body:
         return None
     swap_gb = -(-int(body["swap"] or 0) // _MB_PER_GB)
-    return nova_types.Flavor(
+    return nova_types.ServerFlavor(
         vcpus=int(body["vcpus"]),
         memory_mb=int(body["ram"]),
         root_gb=int(body["disk"]),
@@ -160,7 +160,9 @@ def _flavor(body: Any) -> nova_types.Flavor | None:
     )
 
 
-def read_moves(door: rest.Door, host: str) -> tuple[nova_types.Migration, ...]:
+def read_moves(
+    door: rest.RestClient, host: str
+) -> tuple[nova_types.Migration, ...]:
     """Return the moves from and to a host, those that are over too.
 
     :raises ServiceError: Nova can't be asked.
@@ -179,7 +181,7 @@ def _migration(body: Any) -> nova_types.Migration:
     )
 
 
-def find_lost(door: rest.Door, roots: Collection[str]) -> frozenset[str]:
+def find_lost(door: rest.RestClient, roots: Collection[str]) -> frozenset[str]:
     """Return which of some compute nodes Nova surely does not have.
 
     :param roots: their uuids.
@@ -200,7 +202,7 @@ def find_lost(door: rest.Door, roots: Collection[str]) -> frozenset[str]:
         lambda body: [str(each["host"]) for each in body["services"]],
     ):
         if host not in hosts.values():
-            raise UnaskedError(
+            raise NoAnswerError(
                 f"nova-compute of {host} has no hypervisor: its cell"
                 " does not answer, or it is new and waits for nova-manage"
                 " cell_v2 discover_hosts"
@@ -218,7 +220,7 @@ def _hypervisor(body: Any) -> tuple[str, str]:
 
 
 def pages(
-    door: rest.Door,
+    door: rest.RestClient,
     path: str,
     name: str,
     parse: Callable[[Any], provider_records.T],

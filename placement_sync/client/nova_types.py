@@ -14,7 +14,7 @@ _OVER = frozenset(
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Flavor:
+class ServerFlavor:
     """The flavor that a server was made of.
 
     ``root_gb`` is the root disk, ``other_gb`` ephemeral and swap disks.
@@ -44,7 +44,7 @@ class Server:
     task: str = ""
     project: str = ""
     user: str = ""
-    flavor: Flavor | None = None
+    flavor: ServerFlavor | None = None
     root_device: str = ""
     is_volume_backed: bool | None = None
 

@@ -41,22 +41,24 @@ REREAD_SECONDS = 600.0
 T = TypeVar("T")
 
 
-class Remembered:
+class ProviderCache:
     """The providers that were read; for one thread at a time."""
 
     def __init__(
-        self, door: rest.Door, clock: Callable[[], float] = time.monotonic
+        self,
+        door: rest.RestClient,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Know nothing yet.
 
         :param clock: returns seconds.
         """
-        self.records: dict[str, provider_records.Record] = {}
+        self.records: dict[str, provider_records.ProviderRecord] = {}
         self.free: dict[str, int] = {}
         self._foreign: dict[str, str] = {}
         # The last list of each tree, and when that tree was modified.
         self._lists: dict[
-            str, tuple[frozenset[provider_records.Listed], str]
+            str, tuple[frozenset[provider_records.ListedProvider], str]
         ] = {}
         self._door = door
         self._clock = clock
@@ -72,7 +74,8 @@ class Remembered:
     def refresh(
         self, root: str, expected: frozenset[str]
     ) -> tuple[
-        provider_records.Listed | None, Mapping[str, provider_records.Listed]
+        provider_records.ListedProvider | None,
+        Mapping[str, provider_records.ListedProvider],
     ]:
         """Read what has changed below a compute node.
 
@@ -99,7 +102,7 @@ class Remembered:
 
     def _list(
         self, root: str, path: str
-    ) -> dict[str, provider_records.Listed]:
+    ) -> dict[str, provider_records.ListedProvider]:
         """Return the providers of a tree by uuid.
 
         Everything is forgotten if one of them was created again.
@@ -132,7 +135,9 @@ class Remembered:
         self.records.pop(uuid, None)
         self.free.pop(uuid, None)
 
-    def fetch(self, uuid: str, host: str) -> provider_records.Record | None:
+    def fetch(
+        self, uuid: str, host: str
+    ) -> provider_records.ProviderRecord | None:
         """Read a provider; None if it doesn't exist any more.
 
         Somebody may write it between the two requests: then the older
@@ -149,7 +154,7 @@ class Remembered:
         if first is None or second is None:
             self.drop(uuid)
             return None
-        self.records[uuid] = provider_records.Record(
+        self.records[uuid] = provider_records.ProviderRecord(
             generation=min(first[0], second[0]),
             inventories=first[1],
             traits=second[1],
@@ -158,7 +163,7 @@ class Remembered:
         return self.records[uuid]
 
     def _drop(
-        self, root: str, listed: Mapping[str, provider_records.Listed]
+        self, root: str, listed: Mapping[str, provider_records.ListedProvider]
     ) -> None:
         """Forget the providers that are not below a host any more."""
         for uuid, record in [*self.records.items()]:
@@ -168,7 +173,7 @@ class Remembered:
     def _ours(
         self,
         root: str,
-        listed: Mapping[str, provider_records.Listed],
+        listed: Mapping[str, provider_records.ListedProvider],
         proved: set[str],
     ) -> set[str]:
         """Return which providers are ours, and have a record of each.
@@ -212,8 +217,8 @@ class Remembered:
         return {p.uuid for p in found or ()}
 
     def _refreshed(
-        self, root: str, listed: provider_records.Listed
-    ) -> provider_records.Record | None:
+        self, root: str, listed: provider_records.ListedProvider
+    ) -> provider_records.ProviderRecord | None:
         """Return a record of the generation that was listed, or newer."""
         record = self.records.get(listed.uuid)
         if record is None or record.is_stale:

@@ -26,7 +26,7 @@ MALFORMED = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class ProviderRecord:
     """What a provider had at a generation.
 
     A stale one is read again before anything is planned with it; its
@@ -44,7 +44,7 @@ class Record:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedProvider:
     """A provider as Placement lists it; a root has no parent."""
 
     uuid: str
@@ -101,11 +101,11 @@ def parsed(
         ) from error
 
 
-def parse_provider(body: Any) -> Listed | None:
+def parse_provider(body: Any) -> ListedProvider | None:
     """Return one provider, None where there is none."""
     if body is None:
         return None
-    return Listed(
+    return ListedProvider(
         uuid=str(body["uuid"]),
         name=str(body["name"]),
         parent=str(body.get("parent_provider_uuid") or ""),
@@ -113,7 +113,7 @@ def parse_provider(body: Any) -> Listed | None:
     )
 
 
-def parse_list(body: Any) -> list[Listed]:
+def parse_list(body: Any) -> list[ListedProvider]:
     """Return the providers of a list."""
     found = (parse_provider(each) for each in body["resource_providers"])
     return [each for each in found if each]

@@ -18,7 +18,7 @@ _NOT_FOUND = 404
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Actual:
+class PlacementState:
     """A host as Placement has it.
 
     ``root`` is None where the compute node is not registered. ``tree`` has
@@ -30,7 +30,7 @@ class Actual:
     generations: Mapping[str, int]
 
 
-class Placement:
+class PlacementClient:
     """Placement's resource providers; threads may share it.
 
     Every method raises ServiceError where Placement refuses or doesn't
@@ -38,7 +38,9 @@ class Placement:
     """
 
     def __init__(
-        self, door: rest.Door, clock: Callable[[], float] = time.monotonic
+        self,
+        door: rest.RestClient,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Know nothing yet.
 
@@ -46,14 +48,14 @@ class Placement:
         """
         self.door = door
         self._lock = threading.RLock()
-        self._memory = provider_cache.Remembered(door, clock)
+        self._memory = provider_cache.ProviderCache(door, clock)
         self._known: set[str] = set()
 
     # -- what is -----------------------------------------------------------
 
     def fetch(
         self, root: str, expected: frozenset[str] = frozenset()
-    ) -> Actual:
+    ) -> PlacementState:
         """Return our providers below a compute node.
 
         Ours is what has our owner's trait, whose uuid is the one we give
@@ -69,7 +71,7 @@ class Placement:
                 name=top.name if top else "", uuid=root
             )
             nodes = sorted(map(self._node, ours.values()), key=_by_name)
-            return Actual(
+            return PlacementState(
                 root=found if top else None,
                 tree=providers.ProviderTree(root=found, nodes=tuple(nodes)),
                 generations=types.MappingProxyType(
@@ -77,7 +79,9 @@ class Placement:
                 ),
             )
 
-    def _node(self, listed: provider_records.Listed) -> providers.ProviderNode:
+    def _node(
+        self, listed: provider_records.ListedProvider
+    ) -> providers.ProviderNode:
         record = self._memory.records[listed.uuid]
         return providers.ProviderNode(
             name=listed.name,
@@ -212,7 +216,7 @@ class Placement:
             "POST", path, answer.body, provider_records.parse_provider
         )
         if made is not None:
-            self._memory.records[call.uuid] = provider_records.Record(
+            self._memory.records[call.uuid] = provider_records.ProviderRecord(
                 generation=made.generation, host=call.parent
             )
 
@@ -273,7 +277,9 @@ class Placement:
                 raise
         self._memory.drop(uuid)
 
-    def _record(self, call: calls.ProviderCall) -> provider_records.Record:
+    def _record(
+        self, call: calls.ProviderCall
+    ) -> provider_records.ProviderRecord:
         """Return what a provider is known to have, for a change of it."""
         record = self._memory.records.get(call.uuid)
         record = record or self._memory.fetch(call.uuid, "")

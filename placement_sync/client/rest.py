@@ -84,7 +84,7 @@ class Identity:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """An HTTP status and the decoded body, None where there is none.
 
     ``modified`` is the Last-Modified header as it came, empty without one.
@@ -95,7 +95,7 @@ class Answer:
     modified: str = ""
 
 
-class Door:
+class RestClient:
     """A service's REST API; threads may share it.
 
     ``reads`` and ``writes`` count the requests so far, refused ones too;
@@ -126,7 +126,7 @@ class Door:
         self.reads = 0
         self.writes = 0
 
-    def get(self, path: str) -> Answer:
+    def get(self, path: str) -> Response:
         """Return what is there; without a body if there is nothing."""
         return self._ask("GET", path, None)
 
@@ -164,18 +164,18 @@ class Door:
 
     def put(
         self, path: str, body: Any = None, microversion: str = ""
-    ) -> Answer:
+    ) -> Response:
         """Replace what is there.
 
         :param microversion: another than the service's usual one.
         """
         return self._ask("PUT", path, body, microversion)
 
-    def post(self, path: str, body: Any = None) -> Answer:
+    def post(self, path: str, body: Any = None) -> Response:
         """Add something."""
         return self._ask("POST", path, body)
 
-    def delete(self, path: str) -> Answer:
+    def delete(self, path: str) -> Response:
         """Delete what is there."""
         return self._ask("DELETE", path, None)
 
@@ -202,7 +202,7 @@ class Door:
 
     def _ask(
         self, method: str, path: str, body: Any, microversion: str = ""
-    ) -> Answer:
+    ) -> Response:
         with self._lock:
             self.reads += method == "GET"
             self.writes += method != "GET"
@@ -227,7 +227,7 @@ class Door:
         http_errors.check(
             method, path, response.status_code, content, is_empty=said == "0"
         )
-        return Answer(
+        return Response(
             response.status_code,
             content if response.ok and response.text else None,
             response.headers.get("Last-Modified", ""),
@@ -254,7 +254,7 @@ class Door:
             return self._adapter
 
 
-def from_conf(conf: Any, service: Service = PLACEMENT) -> Door:
+def from_conf(conf: Any, service: Service = PLACEMENT) -> RestClient:
     """Return a service as nova.conf tells, in the way Nova itself reads it.
 
     :param conf: an ``oslo_config.cfg.ConfigOpts``, parsed. The options are
@@ -265,7 +265,9 @@ def from_conf(conf: Any, service: Service = PLACEMENT) -> Door:
     return _from_group(conf, service.group, service)
 
 
-def compute_door(conf: Any = None, cloud: str = "", region: str = "") -> Door:
+def compute_door(
+    conf: Any = None, cloud: str = "", region: str = ""
+) -> RestClient:
     """Return Nova's API, for the audit.
 
     Of nova.conf, what its ``[nova]`` group says, as ``[placement]`` does;
@@ -288,7 +290,7 @@ def compute_door(conf: Any = None, cloud: str = "", region: str = "") -> Door:
 
 def from_cloud(
     name: str = "", region: str = "", service: Service = PLACEMENT
-) -> Door:
+) -> RestClient:
     """Return a service of a cloud of clouds.yaml.
 
     :param name: empty for the one of ``OS_CLOUD``, or of the ``OS_``
@@ -310,7 +312,7 @@ def from_cloud(
         ) from None
     seconds = float(found.config.get("api_timeout") or ANSWER_SECONDS)
     found.config["api_timeout"] = seconds
-    return Door(
+    return RestClient(
         lambda: connection.Connection(config=found),
         service,
         (min(CONNECT_SECONDS, seconds), seconds),
@@ -321,7 +323,7 @@ def from_endpoint(
     url: str,
     token: str = "admin",  # noqa: S107
     service: Service = PLACEMENT,
-) -> Door:
+) -> RestClient:
     """Return a service without Keystone, at this address.
 
     :param token: what an embedded Placement, with ``auth_strategy =
@@ -346,7 +348,7 @@ def _register(conf: Any, group: str) -> None:
     )
 
 
-def _from_group(conf: Any, group: str, service: Service) -> Door:
+def _from_group(conf: Any, group: str, service: Service) -> RestClient:
     """Return a service by the credentials of a group.
 
     Where it is, its own group says; what that doesn't say of regions and
@@ -389,10 +391,10 @@ def _load_session(conf: Any, group: str) -> session.Session:
 
 def _from_session(
     found: session.Session, options: Mapping[str, Any], service: Service
-) -> Door:
+) -> RestClient:
     found.app_name = NAME
     seconds = found.timeout or ANSWER_SECONDS
-    return Door(
+    return RestClient(
         lambda: connection.Connection(session=found, **options),
         service,
         (min(CONNECT_SECONDS, seconds), seconds),

@@ -33,8 +33,8 @@ _MODE = 0o644
 _MAX_BYTES = 64 << 20
 
 
-class Outcome(Protocol):
-    """How a pass went that came to its end; ``sync_pass.Result`` is one."""
+class PassOutcome(Protocol):
+    """How a pass went that came to its end; ``sync_pass.PassResult`` is one."""
 
     @property
     def calls(self) -> Iterable[object]:
@@ -124,7 +124,7 @@ class Heartbeat:
 
     def beat(
         self,
-        outcome: Outcome,
+        outcome: PassOutcome,
         host: model.HostState,
         tree: providers.ProviderTree,
         claims: Iterable[model.Claim] = (),

@@ -40,7 +40,7 @@ class Journal(logging.Formatter):
 
 
 def serve(
-    run: Callable[[], sync_pass.Result],
+    run: Callable[[], sync_pass.PassResult],
     interval_s: float,
     host_problems: Callable[[], Iterable[model.Problem]],
     watch: Callable[[], bool] | None = None,
@@ -55,8 +55,10 @@ def serve(
     :param watch: asks for a pass, too; see ``loop.Loop``.
     """
     _log_to_stderr()
-    passes = loop.Loop(Told(run, host_problems).run, interval_s, watch=watch)
-    bell = udev.Doorbell(passes.wake)
+    passes = loop.Loop(
+        NotifyingPasses(run, host_problems).run, interval_s, watch=watch
+    )
+    bell = udev.UdevMonitor(passes.wake)
     # The passes run in a thread of their own: this one is free for these.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: bool(passes.stop()))
@@ -70,7 +72,7 @@ def serve(
     LOG.info("placement-sync ends")
 
 
-class Told:
+class NotifyingPasses:
     """Passes whose outcome systemd is told, and the log what is left.
 
     What was changed is in the log already.
@@ -78,7 +80,7 @@ class Told:
 
     def __init__(
         self,
-        run: Callable[[], sync_pass.Result],
+        run: Callable[[], sync_pass.PassResult],
         host_problems: Callable[[], Iterable[model.Problem]] = tuple,
     ) -> None:
         """Tell of what ``run`` does, see ``serve``."""

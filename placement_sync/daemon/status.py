@@ -21,7 +21,7 @@ STATES = ("ok", "faulted", "drained", "missing", "unreadable")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class ClassUsage:
     """How many units of a resource class a host has.
 
     ``total`` and ``reserved`` as Placement counts them, ``claimed`` those
@@ -61,7 +61,7 @@ class Status:
     writes: int = 0
     calls: Mapping[str, int] = dataclasses.field(default_factory=dict)
     devices: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    use: Mapping[str, Use] = dataclasses.field(default_factory=dict)
+    use: Mapping[str, ClassUsage] = dataclasses.field(default_factory=dict)
     problems: tuple[model.Problem, ...] = ()
     undone: int = 0
     error: str = ""
@@ -171,7 +171,7 @@ def count_use(
     host: model.HostState,
     tree: providers.ProviderTree,
     claims: Iterable[model.Claim] = (),
-) -> dict[str, Use]:
+) -> dict[str, ClassUsage]:
     """Return what a host has of each resource class, over all devices.
 
     What a claim holds of a device that is gone is not known any more.
@@ -187,7 +187,7 @@ def count_use(
         if (device := host.device(claim.device)) is not None:
             claimed.update(device.charges(claim.profile))
     return {
-        name: Use(
+        name: ClassUsage(
             total=total[name], reserved=reserved[name], claimed=claimed[name]
         )
         for name in sorted(total.keys() | claimed.keys())
@@ -226,7 +226,7 @@ def _parse(found: Any) -> Status:
         calls=_by_name(found["calls"]),
         devices=_by_name(found["devices"]),
         use={
-            _text(name): Use(**_by_name(use))
+            _text(name): ClassUsage(**_by_name(use))
             for name, use in found["use"].items()
         },
         problems=tuple(

@@ -27,7 +27,7 @@ _ATTEMPTS = 5
 # -- Placement --------------------------------------------------------------
 
 
-def read(door: rest.Door) -> offered_devices.Cloud:
+def read(door: rest.RestClient) -> offered_devices.Cloud:
     """Return all devices of ours, full ones and drained ones too.
 
     Three requests, whatever the number of hosts. Hosts that have nothing
@@ -41,7 +41,7 @@ def read(door: rest.Door) -> offered_devices.Cloud:
     if not ours:
         return offered_devices.Cloud()
     listed = {each.uuid: each for each in _list(door)}
-    found: dict[str, _Summary] = {}
+    found: dict[str, _ProviderSummary] = {}
     for name in _BULK_CLASSES:
         if not ours.keys() <= found.keys():
             found |= _summaries(door, name)
@@ -61,7 +61,7 @@ def read(door: rest.Door) -> offered_devices.Cloud:
 
 
 def with_totals(
-    door: rest.Door, cloud: offered_devices.Cloud, uuids: Collection[str]
+    door: rest.RestClient, cloud: offered_devices.Cloud, uuids: Collection[str]
 ) -> offered_devices.Cloud:
     """Return the cloud, with all that some devices have, reserved or not.
 
@@ -77,33 +77,33 @@ def with_totals(
 
 
 def _whole(
-    door: rest.Door, device: offered_devices.Provider
-) -> Mapping[str, offered_devices.Stock]:
+    door: rest.RestClient, device: offered_devices.OfferedDevice
+) -> Mapping[str, offered_devices.ListedCapacity]:
     used = {name: stock.used for name, stock in device.stock.items()}
     return _stock(door, device.uuid, used)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Summary:
+class _ProviderSummary:
     traits: frozenset[str]
-    stock: Mapping[str, offered_devices.Stock]
+    stock: Mapping[str, offered_devices.ListedCapacity]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Listed:
+class _TreeNode:
     uuid: str
     name: str
     parent: str
     root: str
 
 
-def _list(door: rest.Door) -> list[_Listed]:
+def _list(door: rest.RestClient) -> list[_TreeNode]:
     return door.read("/resource_providers", _parse_list)
 
 
-def _parse_list(body: Any) -> list[_Listed]:
+def _parse_list(body: Any) -> list[_TreeNode]:
     return [
-        _Listed(
+        _TreeNode(
             uuid=each["uuid"],
             name=each["name"],
             parent=each["parent_provider_uuid"] or "",
@@ -113,19 +113,21 @@ def _parse_list(body: Any) -> list[_Listed]:
     ]
 
 
-def _ours(door: rest.Door) -> dict[str, _Listed]:
+def _ours(door: rest.RestClient) -> dict[str, _TreeNode]:
     """Return our providers; none where nobody ever reported one."""
     return {each.uuid: each for each in with_trait(door, names.OWNER_TRAIT)}
 
 
-def with_trait(door: rest.Door, trait: str) -> list[_Listed]:
+def with_trait(door: rest.RestClient, trait: str) -> list[_TreeNode]:
     """Return the providers that have a trait, by name."""
     path = f"/resource_providers?required={provider_records.quoted(trait)}"
     found = door.read_with_trait(path, trait, _parse_list) or []
     return sorted(found, key=lambda each: each.name)
 
 
-def _summaries(door: rest.Door, resource_class: str) -> dict[str, _Summary]:
+def _summaries(
+    door: rest.RestClient, resource_class: str
+) -> dict[str, _ProviderSummary]:
     """Return all of every host with one unit of a class left."""
     query = {
         "resources_HOST": f"{resource_class}:1",
@@ -137,12 +139,12 @@ def _summaries(door: rest.Door, resource_class: str) -> dict[str, _Summary]:
     return door.read(path, _parse_summaries)
 
 
-def _parse_summaries(body: Any) -> dict[str, _Summary]:
+def _parse_summaries(body: Any) -> dict[str, _ProviderSummary]:
     return {
-        uuid: _Summary(
+        uuid: _ProviderSummary(
             traits=frozenset(each["traits"]),
             stock={
-                name: offered_devices.Stock(
+                name: offered_devices.ListedCapacity(
                     total=s["capacity"], capacity=s["capacity"], used=s["used"]
                 )
                 for name, s in each["resources"].items()
@@ -152,12 +154,12 @@ def _parse_summaries(body: Any) -> dict[str, _Summary]:
     }
 
 
-def _read_one(door: rest.Door, uuid: str) -> _Summary:
+def _read_one(door: rest.RestClient, uuid: str) -> _ProviderSummary:
     """Return a provider that is in no bulk answer."""
     usages = provider_records.provider_path(uuid, "usages")
     traits = provider_records.provider_path(uuid, "traits")
     used = door.read(usages, lambda b: dict(b["usages"]) if b else {})
-    return _Summary(
+    return _ProviderSummary(
         traits=door.read(traits, _parse_traits),
         stock=_stock(door, uuid, used),
     )
@@ -168,12 +170,12 @@ def _parse_traits(body: Any) -> frozenset[str]:
 
 
 def _stock(
-    door: rest.Door, uuid: str, used: Mapping[str, int]
-) -> dict[str, offered_devices.Stock]:
+    door: rest.RestClient, uuid: str, used: Mapping[str, int]
+) -> dict[str, offered_devices.ListedCapacity]:
     path = provider_records.provider_path(uuid, "inventories")
     answer = door.read(path, provider_records.parse_inventories)
     return {
-        name: offered_devices.Stock(
+        name: offered_devices.ListedCapacity(
             total=int(i.total * i.allocation_ratio),
             capacity=int((i.total - i.reserved) * i.allocation_ratio),
             used=used.get(name, 0),
@@ -183,17 +185,17 @@ def _stock(
 
 
 def _device(
-    listed: _Listed,
-    ours: Mapping[str, _Listed],
-    everybody: Mapping[str, _Listed],
-    found: Mapping[str, _Summary],
-) -> offered_devices.Provider:
+    listed: _TreeNode,
+    ours: Mapping[str, _TreeNode],
+    everybody: Mapping[str, _TreeNode],
+    found: Mapping[str, _ProviderSummary],
+) -> offered_devices.OfferedDevice:
     top = listed
     while top.parent in ours:
         top = ours[top.parent]
     root = everybody.get(listed.root)
     model = {t for t in found[top.uuid].traits if _is_model(t)}
-    return offered_devices.Provider(
+    return offered_devices.OfferedDevice(
         uuid=listed.uuid,
         name=listed.name,
         host=root.name if root else listed.root,
@@ -210,7 +212,7 @@ def _is_model(trait: str) -> bool:
 
 
 def ensure_trait(
-    placement: resource_providers.Placement,
+    placement: resource_providers.PlacementClient,
     providers: Iterable[str],
     trait: str,
     is_there: bool = True,
@@ -240,7 +242,9 @@ def ensure_trait(
     return tuple(made)
 
 
-def _apply(placement: resource_providers.Placement, call: calls.Call) -> None:
+def _apply(
+    placement: resource_providers.PlacementClient, call: calls.Call
+) -> None:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             placement.apply(call)
@@ -268,7 +272,7 @@ class Flavor:
     disk_gb: int = 0
 
 
-def find_flavor(compute: rest.Door, wanted: str) -> Flavor:
+def find_flavor(compute: rest.RestClient, wanted: str) -> Flavor:
     """Return the flavor of that id or, if there is none, of that name.
 
     :raises MalformedError: Nova has no such flavor, or shows none.
@@ -288,7 +292,7 @@ def find_flavor(compute: rest.Door, wanted: str) -> Flavor:
     )
 
 
-def flavors(compute: rest.Door) -> Iterator[Flavor]:
+def flavors(compute: rest.RestClient) -> Iterator[Flavor]:
     """Return all flavors, those of some projects only too.
 
     :raises ServiceError: Nova can't be asked.
@@ -324,7 +328,7 @@ def _disk_gb(body: Any) -> int:
 
 
 def write_specs(
-    compute: rest.Door, flavor: Flavor, change: flavor_specs.Change
+    compute: rest.RestClient, flavor: Flavor, change: flavor_specs.SpecsChange
 ) -> None:
     """Change a flavor's extra specs.
 

@@ -22,9 +22,9 @@ MAX_VGPUS = 16
 
 
 def objection(
-    asked: flavor_specs.Asked,
+    asked: flavor_specs.FlavorContents,
     cloud: offered_devices.Cloud,
-    types: offered_devices.Types,
+    types: offered_devices.VgpuTypes,
 ) -> str:
     """Return why no host can ever serve what a flavor asks, or nothing."""
     asked = feasibility_search.suffixed(asked)
@@ -38,7 +38,7 @@ def objection(
     )
 
 
-def _unshown(asked: flavor_specs.Asked) -> str:
+def _unshown(asked: flavor_specs.FlavorContents) -> str:
     """Return that there is no vGPU to be the guest's console, or nothing."""
     makers = {names.GPU_CLASS, names.MDEV_CLASS}
     if not asked.options.has_display or any(
@@ -52,7 +52,7 @@ def _unshown(asked: flavor_specs.Asked) -> str:
 
 
 def _mixture(
-    groups: Sequence[flavors.RequestGroup], types: offered_devices.Types
+    groups: Sequence[flavors.RequestGroup], types: offered_devices.VgpuTypes
 ) -> str:
     """Return what NVIDIA's driver has against these vGPUs in one server.
 
@@ -92,8 +92,8 @@ def _is_nvidia(trait: str) -> bool:
 
 
 def _facts(
-    group: flavors.RequestGroup, types: offered_devices.Types
-) -> vgpu_types.VgpuFacts | None:
+    group: flavors.RequestGroup, types: offered_devices.VgpuTypes
+) -> vgpu_types.CatalogVgpuType | None:
     return next((f for f in map(types.find, group.required) if f), None)
 
 
@@ -103,7 +103,7 @@ def _facts(
 def _alone(
     groups: Iterable[flavors.RequestGroup],
     cloud: offered_devices.Cloud,
-    types: offered_devices.Types,
+    types: offered_devices.VgpuTypes,
 ) -> str:
     """Return why a group finds no device anywhere, or nothing."""
     for group in groups:
@@ -115,8 +115,8 @@ def _alone(
 
 def _reason(
     group: flavors.RequestGroup,
-    devices: Sequence[offered_devices.Provider],
-    types: offered_devices.Types,
+    devices: Sequence[offered_devices.OfferedDevice],
+    types: offered_devices.VgpuTypes,
 ) -> str:
     name = lookup.say(group, types)
     facts = _facts(group, types)
@@ -152,8 +152,8 @@ def _reason(
 
 def _no_model(
     name: str,
-    facts: vgpu_types.VgpuFacts,
-    devices: Sequence[offered_devices.Provider],
+    facts: vgpu_types.CatalogVgpuType,
+    devices: Sequence[offered_devices.OfferedDevice],
 ) -> str:
     there = map(offered_devices.spoken_model, sorted(lookup.models(devices)))
     return (
@@ -162,7 +162,7 @@ def _no_model(
     )
 
 
-def _other_mode(name: str, facts: vgpu_types.VgpuFacts) -> str:
+def _other_mode(name: str, facts: vgpu_types.CatalogVgpuType) -> str:
     if facts.instance:
         return (
             f"{name} stands in a GPU instance, and no {facts.gpu} is in MIG"
@@ -175,7 +175,9 @@ def _other_mode(name: str, facts: vgpu_types.VgpuFacts) -> str:
 
 
 def _pinned(
-    name: str, pins: Sequence[str], devices: Sequence[offered_devices.Provider]
+    name: str,
+    pins: Sequence[str],
+    devices: Sequence[offered_devices.OfferedDevice],
 ) -> str:
     found = [d.name for d in devices if d.traits & set(pins)]
     if not found:
@@ -193,9 +195,9 @@ def _pinned(
 
 
 def _on_one_host(
-    asked: flavor_specs.Asked,
+    asked: flavor_specs.FlavorContents,
     cloud: offered_devices.Cloud,
-    types: offered_devices.Types,
+    types: offered_devices.VgpuTypes,
 ) -> str:
     """Return why no host has devices for all groups, or nothing."""
     hosts = feasibility_search.hosts(cloud.devices)
@@ -203,7 +205,7 @@ def _on_one_host(
         return ""
     usual = dataclasses.replace(
         asked,
-        placing=flavors.Placing(numa=flavors.NumaPolicy.NONE),
+        placing=flavors.PlacementPolicy(numa=flavors.NumaPolicy.NONE),
         is_isolated=False,
     )
     count = len(asked.groups)
@@ -225,9 +227,9 @@ def _on_one_host(
 
 
 def _most(
-    asked: flavor_specs.Asked,
-    host: Sequence[offered_devices.Provider],
-    types: offered_devices.Types,
+    asked: flavor_specs.FlavorContents,
+    host: Sequence[offered_devices.OfferedDevice],
+    types: offered_devices.VgpuTypes,
 ) -> int:
     """Return how many of the groups a host can serve, the first ones."""
     for count in range(len(asked.groups), 0, -1):
@@ -237,7 +239,7 @@ def _most(
     return 0
 
 
-def _rules(asked: flavor_specs.Asked) -> Iterator[str]:
+def _rules(asked: flavor_specs.FlavorContents) -> Iterator[str]:
     placing = asked.placing
     if placing.numa is flavors.NumaPolicy.REQUIRED:
         yield (

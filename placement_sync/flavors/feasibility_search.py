@@ -13,14 +13,14 @@ from placement_sync.flavors import flavor_specs, offered_devices
 # is refused. A server has a handful of devices, a host some dozens.
 _TRIES = 20_000
 
-Devices = Sequence[offered_devices.Provider]
+Devices = Sequence[offered_devices.OfferedDevice]
 
 
 def hosts(
-    devices: Iterable[offered_devices.Provider],
-) -> list[list[offered_devices.Provider]]:
+    devices: Iterable[offered_devices.OfferedDevice],
+) -> list[list[offered_devices.OfferedDevice]]:
     """Return devices by host."""
-    found: dict[str, list[offered_devices.Provider]] = {}
+    found: dict[str, list[offered_devices.OfferedDevice]] = {}
     for device in devices:
         found.setdefault(device.root, []).append(device)
     return list(found.values())
@@ -30,9 +30,9 @@ def hosts(
 
 
 def can(
-    device: offered_devices.Provider,
+    device: offered_devices.OfferedDevice,
     group: flavors.RequestGroup,
-    types: offered_devices.Types,
+    types: offered_devices.VgpuTypes,
 ) -> bool:
     """Return whether a device, empty and in order, may serve a group."""
     return (
@@ -46,7 +46,9 @@ def can(
 
 
 def may_have(
-    device: offered_devices.Provider, trait: str, types: offered_devices.Types
+    device: offered_devices.OfferedDevice,
+    trait: str,
+    types: offered_devices.VgpuTypes,
 ) -> bool:
     """Return whether a device has a trait, or may have it when empty."""
     if trait in device.traits:
@@ -65,7 +67,7 @@ def may_have(
 
 
 def can_now(
-    device: offered_devices.Provider, group: flavors.RequestGroup
+    device: offered_devices.OfferedDevice, group: flavors.RequestGroup
 ) -> int:
     """Return for how many servers' groups a device has room, at most."""
     if (
@@ -84,7 +86,9 @@ def can_now(
     )
 
 
-def suffixed(asked: flavor_specs.Asked) -> flavor_specs.Asked:
+def suffixed(
+    asked: flavor_specs.FlavorContents,
+) -> flavor_specs.FlavorContents:
     """Return the groups that one device each has to serve."""
     return dataclasses.replace(
         asked, groups=tuple(g for g in asked.groups if g.suffix)
@@ -95,20 +99,22 @@ def suffixed(asked: flavor_specs.Asked) -> flavor_specs.Asked:
 
 
 def fits(
-    asked: flavor_specs.Asked, host: Devices, types: offered_devices.Types
+    asked: flavor_specs.FlavorContents,
+    host: Devices,
+    types: offered_devices.VgpuTypes,
 ) -> bool:
     """Return whether a host's devices, empty, may serve all groups."""
-    return _Search(asked, host, types).run()
+    return _FeasibilitySearch(asked, host, types).run()
 
 
-class _Search:
+class _FeasibilitySearch:
     """Tries the devices of a host for each group, one after the other."""
 
     def __init__(
         self,
-        asked: flavor_specs.Asked,
+        asked: flavor_specs.FlavorContents,
         host: Devices,
-        types: offered_devices.Types,
+        types: offered_devices.VgpuTypes,
     ) -> None:
         self._asked = asked
         self._host = host
@@ -187,7 +193,7 @@ class _Search:
 
     def _is_holdable(
         self,
-        device: offered_devices.Provider,
+        device: offered_devices.OfferedDevice,
         mine: Sequence[flavors.RequestGroup],
     ) -> bool:
         """Return whether a card may hold vGPUs of these types at once."""
@@ -216,7 +222,7 @@ def _alike(group: flavors.RequestGroup) -> tuple[object, ...]:
 # -- where devices stand ----------------------------------------------------
 
 
-def nodes(device: offered_devices.Provider) -> frozenset[str]:
+def nodes(device: offered_devices.OfferedDevice) -> frozenset[str]:
     """Return the NUMA node that a device is on, none if it is not told."""
     return topology.told(device.traits, names.NUMA_PREFIX)
 
@@ -225,7 +231,7 @@ def nodes(device: offered_devices.Provider) -> frozenset[str]:
 
 
 def room(
-    asked: flavor_specs.Asked,
+    asked: flavor_specs.FlavorContents,
     cloud: offered_devices.Cloud,
     needs: Mapping[str, int],
 ) -> int:
@@ -248,7 +254,9 @@ def room(
     return count
 
 
-def _sets(asked: flavor_specs.Asked, host: Devices) -> Iterator[Devices]:
+def _sets(
+    asked: flavor_specs.FlavorContents, host: Devices
+) -> Iterator[Devices]:
     """Yield sets of devices of which no server has some of two."""
     wanted = asked.placing.locality
     is_near = asked.placing.numa is flavors.NumaPolicy.REQUIRED
@@ -269,7 +277,7 @@ def _sets(asked: flavor_specs.Asked, host: Devices) -> Iterator[Devices]:
         yield found
 
 
-def _room(asked: flavor_specs.Asked, devices: Devices) -> int:
+def _room(asked: flavor_specs.FlavorContents, devices: Devices) -> int:
     """Return for how many servers these devices have room, at most."""
     is_apart = (
         asked.is_isolated

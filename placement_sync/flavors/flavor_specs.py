@@ -37,7 +37,7 @@ SETTINGS = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Want:
+class DeviceRequest:
     """Some devices of one sort, each in a group of its own.
 
     ``bitstream`` is the id of a Glance image, empty for none.
@@ -50,7 +50,7 @@ class Want:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class FlavorRequest:
     """What a flavor is to ask for.
 
     ``want`` is None for nothing at all; ``settings`` are values of the
@@ -59,13 +59,13 @@ class Wish:
     all groups of ours. Settings without a want leave the groups alone.
     """
 
-    want: Want | None = None
+    want: DeviceRequest | None = None
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     group: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class SpecsChange:
     """What becomes of a flavor's extra specs; ``specs`` are those after."""
 
     specs: Mapping[str, str]
@@ -74,7 +74,7 @@ class Change:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class FlavorContents:
     """What a flavor asks of accelerators.
 
     ``groups`` are those of ours; of the one without a suffix only what
@@ -84,7 +84,7 @@ class Asked:
     """
 
     groups: tuple[flavors.RequestGroup, ...] = ()
-    placing: flavors.Placing = flavors.USUAL_PLACING
+    placing: flavors.PlacementPolicy = flavors.USUAL_PLACING
     options: flavors.Options = dataclasses.field(
         default_factory=flavors.Options
     )
@@ -108,13 +108,13 @@ def check_group(name: str) -> None:
         )
 
 
-def group_word(want: Want) -> str:
+def group_word(want: DeviceRequest) -> str:
     """Return what groups of a kind are called: ``GPU``."""
     own = min(want.resources, key=lambda n: n not in _WORDS, default="")
     return _WORDS.get(own, "ACCEL")
 
 
-def plan(old: Mapping[str, str], wish: Wish) -> Change:
+def plan(old: Mapping[str, str], wish: FlavorRequest) -> SpecsChange:
     """Return what becomes of a flavor's extra specs.
 
     What is not of ours stays. Without a group's name all of ours is
@@ -125,14 +125,14 @@ def plan(old: Mapping[str, str], wish: Wish) -> Change:
     made = dict(_keys(wish))
     specs = {**kept, **made}
     specs = _with_policy(specs)
-    return Change(
+    return SpecsChange(
         specs=specs,
         added={k: v for k, v in specs.items() if old.get(k) != v},
         removed=tuple(sorted(old.keys() - specs.keys())),
     )
 
 
-def _keys(wish: Wish) -> Iterator[tuple[str, str]]:
+def _keys(wish: FlavorRequest) -> Iterator[tuple[str, str]]:
     for name, value in wish.settings.items():
         yield f"{flavors.NAMESPACE}{name}", value
     want = wish.want
@@ -149,7 +149,9 @@ def _keys(wish: Wish) -> Iterator[tuple[str, str]]:
             yield f"{_BITSTREAM}{suffix}", want.bitstream
 
 
-def _is_replaced(key: str, old: Mapping[str, str], wish: Wish) -> bool:
+def _is_replaced(
+    key: str, old: Mapping[str, str], wish: FlavorRequest
+) -> bool:
     if wish.want is None and wish.settings:
         return False
     if wish.group:
@@ -214,7 +216,7 @@ def _with_policy(specs: dict[str, str]) -> dict[str, str]:
 # -- from extra specs -------------------------------------------------------
 
 
-def read(specs: Mapping[str, str]) -> Asked:
+def read(specs: Mapping[str, str]) -> FlavorContents:
     """Return what a flavor's extra specs ask of accelerators.
 
     :raises MalformedError: an ``accelerator:`` key has a value that is not
@@ -226,7 +228,7 @@ def read(specs: Mapping[str, str]) -> Asked:
         for group in flavors.parse_groups(specs)
         if not group.suffix or group.suffix in ours
     )
-    return Asked(
+    return FlavorContents(
         groups=tuple(g for g in groups if any(g.resources.values())),
         placing=flavors.parse_placing(specs),
         options=flavors.parse_options(specs),
@@ -264,15 +266,15 @@ def pins(specs: Mapping[str, str]) -> frozenset[str]:
     )
 
 
-def wants(asked: Asked) -> tuple[tuple[str, Want], ...]:
+def wants(asked: FlavorContents) -> tuple[tuple[str, DeviceRequest], ...]:
     """Return groups as they were wished for, each name with its want.
 
     Groups that differ in nothing but their numbers are one.
     """
-    found: dict[tuple[str, str], Want] = {}
+    found: dict[tuple[str, str], DeviceRequest] = {}
     for group in asked.groups:
         word = group.suffix.removeprefix("_").rstrip("0123456789")
-        want = Want(
+        want = DeviceRequest(
             resources=group.resources,
             required=group.required,
             bitstream=group.bitstream,
@@ -284,5 +286,5 @@ def wants(asked: Asked) -> tuple[tuple[str, Want], ...]:
     return tuple((word, want) for (word, _), want in found.items())
 
 
-def _told(want: Want) -> tuple[object, ...]:
+def _told(want: DeviceRequest) -> tuple[object, ...]:
     return sorted(want.required), want.bitstream

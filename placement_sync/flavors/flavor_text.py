@@ -13,7 +13,7 @@ _SAID = {True: "on", False: "off"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class FlavorReport:
     """A flavor, and what the cloud has for it.
 
     ``flavor`` has its id and name. ``never`` is why no host can ever serve
@@ -23,14 +23,14 @@ class Report:
     """
 
     flavor: Mapping[str, str]
-    asked: flavor_specs.Asked
+    asked: flavor_specs.FlavorContents
     specs: Mapping[str, str]
     never: str
     room: int
     carriers: Mapping[str, Sequence[str]]
 
 
-def as_dict(report: Report) -> dict[str, object]:
+def as_dict(report: FlavorReport) -> dict[str, object]:
     """Return the report for programs; its keys are a stable interface."""
     return {
         "flavor": dict(report.flavor),
@@ -56,7 +56,7 @@ def as_dict(report: Report) -> dict[str, object]:
     }
 
 
-def as_text(report: Report, types: offered_devices.Types) -> str:
+def as_text(report: FlavorReport, types: offered_devices.VgpuTypes) -> str:
     """Return the report for people."""
     flavor = f"{report.flavor['name']} ({report.flavor['id']})"
     if not report.asked.groups:
@@ -65,7 +65,9 @@ def as_text(report: Report, types: offered_devices.Types) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _lines(report: Report, types: offered_devices.Types) -> Iterator[str]:
+def _lines(
+    report: FlavorReport, types: offered_devices.VgpuTypes
+) -> Iterator[str]:
     for word, want in flavor_specs.wants(report.asked):
         yield from _devices(word, want, types)
     for name, value, is_default in _settings(report):
@@ -83,7 +85,9 @@ def _lines(report: Report, types: offered_devices.Types) -> Iterator[str]:
 
 
 def _devices(
-    word: str, want: flavor_specs.Want, types: offered_devices.Types
+    word: str,
+    want: flavor_specs.DeviceRequest,
+    types: offered_devices.VgpuTypes,
 ) -> Iterator[str]:
     group = flavors.RequestGroup(
         suffix=word, resources=want.resources, required=want.required
@@ -111,7 +115,7 @@ def _carried(trait: str, who: Sequence[str]) -> str:
     )
 
 
-def _settings(report: Report) -> Iterator[tuple[str, str, bool]]:
+def _settings(report: FlavorReport) -> Iterator[tuple[str, str, bool]]:
     """Yield each setting, its value, and whether that is the default."""
     placing, options = report.asked.placing, report.asked.options
     values = {

@@ -25,7 +25,7 @@ _HEADS = {
 }
 
 
-class RefusedError(errors.AcceleratorError):
+class NotOfferedError(errors.AcceleratorError):
     """What is asked for can't be had in this cloud.
 
     :param reason: why, and what to do.
@@ -33,7 +33,7 @@ class RefusedError(errors.AcceleratorError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class ProfileQuery:
     """What somebody asks for, in their own words.
 
     ``profile`` is a name of a vendor's, a trait, the id of an FPGA's
@@ -51,11 +51,11 @@ class Ask:
 
 
 def find(
-    ask: Ask,
+    ask: ProfileQuery,
     cloud: offered_devices.Cloud,
-    types: offered_devices.Types,
+    types: offered_devices.VgpuTypes,
     is_forced: bool = False,
-) -> flavor_specs.Want:
+) -> flavor_specs.DeviceRequest:
     """Return the extra specs' words for what is asked for.
 
     :param is_forced: also a trait that no device has, and none is known
@@ -70,16 +70,16 @@ def find(
         or (_of_trait(ask.profile) if is_forced else None)
     )
     if terms is None:
-        raise RefusedError(_unknown(ask.profile, cloud, types))
+        raise NotOfferedError(_unknown(ask.profile, cloud, types))
     charges = {**terms.charges, **ask.charges}
     missing = sorted(terms.unknown - charges.keys())
     if missing and not is_forced:
-        raise RefusedError(
+        raise NotOfferedError(
             f"what one {terms.name} takes of {', '.join(missing)} is not"
             " known from here; see `nova-accel inspect` on a host that has"
             f" it, and say it: --charge {missing[0]}=NUMBER"
         )
-    return flavor_specs.Want(
+    return flavor_specs.DeviceRequest(
         resources=charges,
         required=terms.required
         | _programmable(ask, terms)
@@ -90,20 +90,22 @@ def find(
     )
 
 
-def _programmable(ask: Ask, terms: offered_devices.Terms) -> frozenset[str]:
+def _programmable(
+    ask: ProfileQuery, terms: offered_devices.ProfileTerms
+) -> frozenset[str]:
     """Return the trait of regions that a bitstream can be loaded into.
 
     :raises RefusedError: nothing can be loaded into what is asked for.
     """
     is_fpga = names.FPGA_CLASS in terms.charges
     if ask.bitstream and not is_fpga:
-        raise RefusedError(
+        raise NotOfferedError(
             f"a bitstream goes into an FPGA, and {terms.name} is none; leave"
             " --bitstream away"
         )
     held = any(t.startswith(names.FUNCTION_PREFIX) for t in terms.required)
     if ask.bitstream and held:
-        raise RefusedError(
+        raise NotOfferedError(
             f"{terms.name} is a function that a region holds already: with"
             " --bitstream name the interface instead, as `nova-accel profile"
             " list` shows it, or the class FPGA"
@@ -112,8 +114,8 @@ def _programmable(ask: Ask, terms: offered_devices.Terms) -> frozenset[str]:
 
 
 def on_host(
-    devices: Iterable[offered_devices.Provider], host: str
-) -> list[offered_devices.Provider]:
+    devices: Iterable[offered_devices.OfferedDevice], host: str
+) -> list[offered_devices.OfferedDevice]:
     """Return the devices of a host, named in full or up to its first dot.
 
     :raises MalformedError: no host of that name has any.
@@ -134,7 +136,7 @@ def on_host(
 
 
 def model_trait(
-    model: str, devices: Iterable[offered_devices.Provider]
+    model: str, devices: Iterable[offered_devices.OfferedDevice]
 ) -> str:
     """Return the trait of the model that is meant: ``A40``, ``NVIDIA A40``.
 
@@ -146,56 +148,60 @@ def model_trait(
         tail = trait.removeprefix(names.MODEL_PREFIX)
         if wanted in (_slug(trait), tail, tail.partition("_")[2]):
             return trait
-    raise RefusedError(
+    raise NotOfferedError(
         f"no host has a card of model {model}; there are:"
         f" {', '.join(map(offered_devices.spoken_model, known)) or 'none'}"
     )
 
 
-def models(devices: Iterable[offered_devices.Provider]) -> frozenset[str]:
+def models(devices: Iterable[offered_devices.OfferedDevice]) -> frozenset[str]:
     """Return the traits of the models that there are."""
     return frozenset(d.model for d in devices if d.model)
 
 
 def _of_class(
-    ask: Ask, cloud: offered_devices.Cloud
-) -> offered_devices.Terms | None:
+    ask: ProfileQuery, cloud: offered_devices.Cloud
+) -> offered_devices.ProfileTerms | None:
     """Return the terms of what is asked for by its resource class.
 
     :raises RefusedError: a class says too little, or counts no devices.
     """
     name = ask.profile.strip()
     if name in names.MEASURES:
-        raise RefusedError(f"{name} counts no devices; name a profile")
+        raise NotOfferedError(f"{name} counts no devices; name a profile")
     if name in (names.GPU_CLASS, names.MDEV_CLASS):
-        raise RefusedError(
+        raise NotOfferedError(
             f"{name} alone names no profile, and a card makes several; see"
             " `nova-accel profile list`"
         )
     if not any(name in device.stock for device in cloud.devices):
         return None
-    return offered_devices.Terms(name=name, kind="", charges={name: 1})
+    return offered_devices.ProfileTerms(name=name, kind="", charges={name: 1})
 
 
 def _of_offers(
-    ask: Ask, cloud: offered_devices.Cloud, types: offered_devices.Types
-) -> offered_devices.Terms | None:
+    ask: ProfileQuery,
+    cloud: offered_devices.Cloud,
+    types: offered_devices.VgpuTypes,
+) -> offered_devices.ProfileTerms | None:
     """Return the terms of what some device can be asked for.
 
     :raises RefusedError: several things have that name.
     """
-    found: dict[frozenset[str], offered_devices.Terms] = {}
+    found: dict[frozenset[str], offered_devices.ProfileTerms] = {}
     for device in cloud.devices:
         for terms, _ in offered_devices.terms_of(device, types):
             if _is_meant(ask.profile, terms):
                 found[terms.required] = terms
     if len(found) > 1:
         traits = ", ".join(min(required) for required in found)
-        raise RefusedError(f"{ask.profile} may be one of {traits}; name one")
+        raise NotOfferedError(
+            f"{ask.profile} may be one of {traits}; name one"
+        )
     return next(iter(found.values()), None)
 
 
-def _is_meant(what: str, terms: offered_devices.Terms) -> bool:
+def _is_meant(what: str, terms: offered_devices.ProfileTerms) -> bool:
     return mdev_names.is_spelling(what, terms.name) or any(
         _is_fpga_id(what, trait) for trait in terms.required
     )
@@ -211,8 +217,8 @@ def _is_fpga_id(what: str, trait: str) -> bool:
 
 
 def _of_catalogue(
-    what: str, types: offered_devices.Types
-) -> offered_devices.Terms | None:
+    what: str, types: offered_devices.VgpuTypes
+) -> offered_devices.ProfileTerms | None:
     """Return the terms of a type that no device of this cloud makes."""
     for facts in types.by_trait.values():
         if mdev_names.is_spelling(what, facts.name):
@@ -220,13 +226,13 @@ def _of_catalogue(
     return None
 
 
-def _of_trait(what: str) -> offered_devices.Terms | None:
+def _of_trait(what: str) -> offered_devices.ProfileTerms | None:
     """Return what can be told of a profile by its trait alone."""
     trait = what.strip().upper()
     for head, resource_class in _HEADS.items():
         if trait.startswith(head):
             guessed = offered_devices.guess(trait) if "GPU_" in head else {}
-            return offered_devices.Terms(
+            return offered_devices.ProfileTerms(
                 name=trait,
                 kind="",
                 charges={resource_class: 1, **guessed},
@@ -240,7 +246,7 @@ def _slug(text: str) -> str:
 
 
 def _unknown(
-    what: str, cloud: offered_devices.Cloud, types: offered_devices.Types
+    what: str, cloud: offered_devices.Cloud, types: offered_devices.VgpuTypes
 ) -> str:
     """Return why a name is refused, with the nearest ones."""
     here = {
@@ -264,7 +270,7 @@ def _unknown(
     )
 
 
-def say(group: flavors.RequestGroup, types: offered_devices.Types) -> str:
+def say(group: flavors.RequestGroup, types: offered_devices.VgpuTypes) -> str:
     """Return what a group asks for, in words."""
     for trait in sorted(group.required):
         facts = types.find(trait)

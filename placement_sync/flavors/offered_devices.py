@@ -28,7 +28,7 @@ OUT = frozenset(
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Stock(providers.Stock):
+class ListedCapacity(providers.ClassCapacity):
     """The same, with all that there is, allocatable or not.
 
     ``total`` is that, as far as it was read.
@@ -38,7 +38,7 @@ class Stock(providers.Stock):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Provider:
+class OfferedDevice:
     """A device as Placement has it.
 
     ``host`` is the name of its compute node and ``root`` the uuid;
@@ -53,7 +53,9 @@ class Provider:
     card: str
     model: str = ""
     traits: frozenset[str] = frozenset()
-    stock: Mapping[str, Stock] = dataclasses.field(default_factory=dict)
+    stock: Mapping[str, ListedCapacity] = dataclasses.field(
+        default_factory=dict
+    )
 
     @property
     def is_out(self) -> bool:
@@ -75,14 +77,14 @@ class Provider:
 class Cloud:
     """All devices of ours, and what each host has beside them, by uuid."""
 
-    devices: tuple[Provider, ...] = ()
-    hosts: Mapping[str, Mapping[str, Stock]] = dataclasses.field(
+    devices: tuple[OfferedDevice, ...] = ()
+    hosts: Mapping[str, Mapping[str, ListedCapacity]] = dataclasses.field(
         default_factory=dict
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class ProfileTerms:
     """What a device can be asked for, and what that charges.
 
     ``name`` is for people, and good for ``--profile``; ``required`` are
@@ -95,13 +97,13 @@ class Terms:
     charges: Mapping[str, int]
     required: frozenset[str] = frozenset()
     unknown: frozenset[str] = frozenset()
-    facts: vgpu_types.VgpuFacts | None = None
+    facts: vgpu_types.CatalogVgpuType | None = None
 
 
-class Types:
+class VgpuTypes:
     """NVIDIA's types of vGPUs, found by the traits that name them."""
 
-    def __init__(self, known: vgpu_types.Catalogue) -> None:
+    def __init__(self, known: vgpu_types.Catalog) -> None:
         """Take them from a catalogue."""
         self._known = known
         self._models = {
@@ -109,7 +111,7 @@ class Types:
         }
         self.by_trait = known.by_trait()
 
-    def find(self, trait: str) -> vgpu_types.VgpuFacts | None:
+    def find(self, trait: str) -> vgpu_types.CatalogVgpuType | None:
         """Return the type that a trait names, None if it is not known.
 
         One that is not listed is as one of its size in another series.
@@ -127,7 +129,9 @@ class Types:
                 )
         return None
 
-    def makes(self, provider: Provider, facts: vgpu_types.VgpuFacts) -> bool:
+    def makes(
+        self, provider: OfferedDevice, facts: vgpu_types.CatalogVgpuType
+    ) -> bool:
         """Return whether a device, empty, makes a type in its mode."""
         return (
             provider.model in self.models_of(facts)
@@ -135,18 +139,18 @@ class Types:
             and bool(facts.instance) == provider.is_mig
         )
 
-    def models_of(self, facts: vgpu_types.VgpuFacts) -> frozenset[str]:
+    def models_of(self, facts: vgpu_types.CatalogVgpuType) -> frozenset[str]:
         """Return the traits by which cards that have a type are known."""
         gpu = self._known.gpu(facts.gpu)
         return frozenset(_models(self._known, gpu) if gpu else ())
 
-    def knows(self, provider: Provider) -> bool:
+    def knows(self, provider: OfferedDevice) -> bool:
         """Return whether all types of a device are known."""
         return bool(self.of_device(provider))
 
     def of_device(
-        self, provider: Provider
-    ) -> tuple[vgpu_types.VgpuFacts, ...]:
+        self, provider: OfferedDevice
+    ) -> tuple[vgpu_types.CatalogVgpuType, ...]:
         """Return the types that a device can make in its present mode."""
         gpu = self._models.get(provider.model)
         if gpu is None or names.GPU_CLASS not in provider.stock:
@@ -157,9 +161,9 @@ class Types:
             if bool(one.instance) == provider.is_mig
         )
 
-    def terms(self, facts: vgpu_types.VgpuFacts) -> Terms:
+    def terms(self, facts: vgpu_types.CatalogVgpuType) -> ProfileTerms:
         """Return the terms of a type that the catalogue knows."""
-        return Terms(
+        return ProfileTerms(
             name=facts.name,
             kind="MIG vGPU" if facts.instance else "vGPU",
             charges=self._known.charges(facts),
@@ -183,7 +187,7 @@ def series(name: str) -> str:
 
 
 def _models(
-    known: vgpu_types.Catalogue, gpu: vgpu_types.GpuFacts
+    known: vgpu_types.Catalog, gpu: vgpu_types.CatalogGpu
 ) -> frozenset[str]:
     """Return a model's traits: by its key, and by the stem of its types."""
     types = [one.name for one in known.profiles_of(gpu.key)]
@@ -192,7 +196,7 @@ def _models(
 
 
 def limit(
-    provider: Provider, facts: vgpu_types.VgpuFacts | None
+    provider: OfferedDevice, facts: vgpu_types.CatalogVgpuType | None
 ) -> int | None:
     """Return how many of a type a card holds at most, None if unknown."""
     if facts is None:
@@ -211,7 +215,9 @@ def spoken_model(trait: str) -> str:
 # -- what each device can be asked for --------------------------------------
 
 
-def terms_of(provider: Provider, types: Types) -> Iterator[tuple[Terms, bool]]:
+def terms_of(
+    provider: OfferedDevice, types: VgpuTypes
+) -> Iterator[tuple[ProfileTerms, bool]]:
     """Yield what a device can be asked for, and whether it can give it now.
 
     Of a device whose model the catalogue knows, what it could make if it
@@ -234,7 +240,9 @@ def terms_of(provider: Provider, types: Types) -> Iterator[tuple[Terms, bool]]:
             yield _whole(name, provider), not provider.is_out
 
 
-def _profile(trait: str, provider: Provider, types: Types) -> Terms:
+def _profile(
+    trait: str, provider: OfferedDevice, types: VgpuTypes
+) -> ProfileTerms:
     facts = types.find(trait)
     if facts is not None:
         return types.terms(facts)
@@ -247,7 +255,7 @@ def _profile(trait: str, provider: Provider, types: Types) -> Terms:
                 charges[counter] = guessed[counter]
             else:
                 unknown.add(counter)
-    return Terms(
+    return ProfileTerms(
         name=mdev_names.name_of(trait),
         kind=_kind(trait, own),
         charges=charges,
@@ -282,7 +290,7 @@ def guess(trait: str) -> dict[str, int]:
     return found
 
 
-def _regions(provider: Provider) -> Iterator[tuple[Terms, bool]]:
+def _regions(provider: OfferedDevice) -> Iterator[tuple[ProfileTerms, bool]]:
     """Yield an FPGA region, its functions, and what can be loaded there."""
     is_free = names.REGION_TRAIT in provider.traits and not provider.is_out
     yield _region("FPGA region", names.REGION_TRAIT), is_free
@@ -297,8 +305,8 @@ def _regions(provider: Provider) -> Iterator[tuple[Terms, bool]]:
             yield found, is_free
 
 
-def _region(kind: str, *required: str) -> Terms:
-    return Terms(
+def _region(kind: str, *required: str) -> ProfileTerms:
+    return ProfileTerms(
         name=mdev_names.name_of(required[0]).lower(),
         kind=kind,
         charges={names.FPGA_CLASS: 1},
@@ -306,7 +314,7 @@ def _region(kind: str, *required: str) -> Terms:
     )
 
 
-def _whole(resource_class: str, provider: Provider) -> Terms:
+def _whole(resource_class: str, provider: OfferedDevice) -> ProfileTerms:
     is_vf = resource_class.endswith("_VF")
     own = sorted(
         t for t in provider.traits if t.startswith(names.DEVICE_PREFIX)
@@ -314,7 +322,7 @@ def _whole(resource_class: str, provider: Provider) -> Terms:
     name = mdev_names.whole_name(own[0], is_vf) if own else resource_class
     if not own and provider.model in provider.traits:
         own = [provider.model]
-    return Terms(
+    return ProfileTerms(
         name=name,
         kind="VF" if is_vf else "device",
         charges={resource_class: 1},

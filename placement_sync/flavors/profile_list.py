@@ -10,7 +10,7 @@ from placement_sync.flavors import offered_devices
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class ListedProfile:
     """One thing that the cloud has on offer.
 
     ``hosts`` have cards for it, ``models`` are those cards'. ``cards`` is
@@ -20,7 +20,7 @@ class Offer:
     no card can make one now.
     """
 
-    terms: offered_devices.Terms
+    terms: offered_devices.ProfileTerms
     models: tuple[str, ...]
     hosts: tuple[str, ...]
     cards: int
@@ -31,15 +31,22 @@ class Offer:
 
 
 def list_offers(
-    devices: Iterable[offered_devices.Provider], types: offered_devices.Types
-) -> tuple[Offer, ...]:
+    devices: Iterable[offered_devices.OfferedDevice],
+    types: offered_devices.VgpuTypes,
+) -> tuple[ListedProfile, ...]:
     """Return what devices offer, one of each kind of terms.
 
     Devices that are drained, at fault or missing count for nothing.
     """
     rows: dict[
         tuple[str, str, frozenset[str]],
-        list[tuple[offered_devices.Terms, offered_devices.Provider, bool]],
+        list[
+            tuple[
+                offered_devices.ProfileTerms,
+                offered_devices.OfferedDevice,
+                bool,
+            ]
+        ],
     ] = {}
     for provider in devices:
         if provider.is_out:
@@ -60,14 +67,16 @@ def _order(key: tuple[str, str, frozenset[str]]) -> tuple[object, ...]:
 
 def _offer(
     rows: Sequence[
-        tuple[offered_devices.Terms, offered_devices.Provider, bool]
+        tuple[
+            offered_devices.ProfileTerms, offered_devices.OfferedDevice, bool
+        ]
     ],
-) -> Offer:
+) -> ListedProfile:
     free = {
         provider.uuid: free_units(provider, terms) if is_now else 0
         for terms, provider, is_now in rows
     }
-    return Offer(
+    return ListedProfile(
         terms=rows[0][0],
         models=tuple(
             sorted({offered_devices.spoken_model(p.model) for _, p, _ in rows})
@@ -82,7 +91,8 @@ def _offer(
 
 
 def free_units(
-    provider: offered_devices.Provider, terms: offered_devices.Terms
+    provider: offered_devices.OfferedDevice,
+    terms: offered_devices.ProfileTerms,
 ) -> int:
     """Return how many more the counters of a device allow, at most.
 
@@ -103,7 +113,8 @@ def free_units(
 
 
 def _most(
-    provider: offered_devices.Provider, terms: offered_devices.Terms
+    provider: offered_devices.OfferedDevice,
+    terms: offered_devices.ProfileTerms,
 ) -> int:
     """Return how many an empty card holds, at most.
 

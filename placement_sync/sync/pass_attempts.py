@@ -41,7 +41,7 @@ def guard(
     )
 
 
-class Memory:
+class PassMemory:
     """What one pass leaves for the next one, to ask less.
 
     ``absent`` are standard traits that Placement does not know, ``asked``
@@ -54,7 +54,7 @@ class Memory:
         self.absent: frozenset[str] = frozenset()
         self.asked: frozenset[str] = frozenset()
         self.held: frozenset[str] = frozenset()
-        self.taken: dict[str, refusals.Refusal] = {}
+        self.taken: dict[str, refusals.RefusedCall] = {}
         self._until = 0.0
 
     def expire(self, now: float) -> None:
@@ -70,10 +70,10 @@ class Pass:
 
     def __init__(
         self,
-        placement: resource_providers.Placement,
+        placement: resource_providers.PlacementClient,
         desired: providers.ProviderTree,
         host: model.HostState,
-        memory: Memory,
+        memory: PassMemory,
     ) -> None:
         self._placement = placement
         self._desired = desired
@@ -85,7 +85,7 @@ class Pass:
         self.anew: Anew | None = None
         self._found: frozenset[str] = frozenset()
         self.made: list[calls.Call] = []
-        self._refused = refusals.Refusals()
+        self._refused = refusals.RefusedCalls()
 
     def problems(self) -> tuple[model.Problem, ...]:
         """Return what stayed undone, with what to do about it."""
@@ -222,7 +222,9 @@ class Pass:
         # The pass itself renames a provider of this host.
         own = self._found | {node.uuid for node in self._desired.nodes}
         if holder and holder not in own:
-            refusal = refusals.Refusal(call=call, error=error, holder=holder)
+            refusal = refusals.RefusedCall(
+                call=call, error=error, holder=holder
+            )
             self._memory.taken[call.name] = refusal
             self._refused.settle(refusal)
             return False

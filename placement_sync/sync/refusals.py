@@ -40,7 +40,7 @@ _MEND_OTHER = "the next pass tries again"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RefusedCall:
     """A call that Placement refused, and its answer.
 
     ``holder`` is the uuid of another provider that has the name of the
@@ -55,7 +55,7 @@ class Refusal:
 Key = tuple[type, str]
 
 
-class Refusals:
+class RefusedCalls:
     """The refusals of one pass, over its attempts.
 
     What is refused once may be an answer to something that has changed
@@ -65,10 +65,10 @@ class Refusals:
 
     def __init__(self) -> None:
         self.undeletable: set[str] = set()
-        self._last: dict[Key, Refusal] = {}
-        self._now: dict[Key, Refusal] = {}
-        self._settled: dict[Key, Refusal] = {}
-        self._told: dict[Key, Refusal] = {}
+        self._last: dict[Key, RefusedCall] = {}
+        self._now: dict[Key, RefusedCall] = {}
+        self._settled: dict[Key, RefusedCall] = {}
+        self._told: dict[Key, RefusedCall] = {}
         self._missing: list[model.Problem] = []
         self._is_stale = False
 
@@ -93,7 +93,7 @@ class Refusals:
         counts as in use from here on.
         """
         key = _key(call)
-        refusal = Refusal(call=call, error=error)
+        refusal = RefusedCall(call=call, error=error)
         if (
             isinstance(call, calls.DeleteProvider)
             and error.code == HAS_CHILDREN
@@ -107,7 +107,7 @@ class Refusals:
         if is_lasting and key in self._last:
             self._settled[key] = refusal
 
-    def settle(self, refusal: Refusal) -> None:
+    def settle(self, refusal: RefusedCall) -> None:
         """Leave a call undone in this pass: it can't succeed."""
         self._settled[_key(refusal.call)] = refusal
 
@@ -208,7 +208,7 @@ def _key(call: calls.Call) -> Key:
     return type(call), call.name if isinstance(call, calls.Name) else call.uuid
 
 
-def _tell(refusal: Refusal) -> model.Problem:
+def _tell(refusal: RefusedCall) -> model.Problem:
     call, error = refusal.call, refusal.error
     return model.Problem(
         where=call.name,
@@ -216,7 +216,7 @@ def _tell(refusal: Refusal) -> model.Problem:
     )
 
 
-def _tell_taken(taken: list[Refusal]) -> model.Problem:
+def _tell_taken(taken: list[RefusedCall]) -> model.Problem:
     """Return the problem of names that other providers have."""
     taken = sorted(taken, key=lambda refusal: refusal.call.name)
     names = ", ".join(f"{each.call.name} ({each.holder})" for each in taken)

@@ -29,7 +29,7 @@ GROWTH = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class PassResult:
     """How a pass went.
 
     ``calls`` are those that were made; in a dry run, those that would be.
@@ -54,12 +54,12 @@ class Result:
         return not self.problems
 
 
-class Synchroniser:
+class Synchronizer:
     """Makes the passes of one host, one at a time; may be shared."""
 
     def __init__(
         self,
-        placement: resource_providers.Placement,
+        placement: resource_providers.PlacementClient,
         sleep: Callable[[float], object] = time.sleep,
         chance: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
@@ -74,7 +74,7 @@ class Synchroniser:
         self._chance = chance
         self._clock = clock
         self._lock = threading.Lock()
-        self._memory = pass_attempts.Memory()
+        self._memory = pass_attempts.PassMemory()
 
     def run(
         self,
@@ -85,7 +85,7 @@ class Synchroniser:
         create_root: bool = False,
         is_shared: bool = False,
         anew: pass_attempts.Anew | None = None,
-    ) -> Result:
+    ) -> PassResult:
         """Make Placement have the desired tree, and return how that went.
 
         What fails for one provider stops that one, and what nests in it;
@@ -118,7 +118,7 @@ class Synchroniser:
             one.is_shared, one.anew = is_shared, anew
             count = self._attempt(one)
             problems = one.problems()
-            return Result(
+            return PassResult(
                 calls=tuple(one.made),
                 reads=door.reads - reads,
                 writes=door.writes - writes,

@@ -85,7 +85,7 @@ def describe_card(gpu: vgpu_cards.Gpu, is_mixed: bool) -> model.Device:
     with tempfile.TemporaryDirectory() as root:
         build.build(description, pathlib.Path(root))
         host = host_reader.HostReader(
-            source=fs.Disk(root), gpus=gpu_reader.Gpus({})
+            source=fs.DiskSource(root), gpus=gpu_reader.NvmlGpus({})
         )
         state = scan.read(host, plugin.load(), rules)
     (device,) = state.devices
@@ -127,7 +127,7 @@ class Kind:
 
     def _choose(
         self, state: State, profile: str
-    ) -> device_capacity.Choice | None:
+    ) -> device_capacity.PartitionPlace | None:
         return device_capacity.choose(self.settled(state), profile)
 
     def _publish(self, state: State) -> provider_facts.ProviderFacts:
@@ -156,7 +156,7 @@ class Kind:
             name=node.name,
             traits=node.traits | {layout},
             stock={
-                name: provider_facts.Stock(
+                name: provider_facts.ClassCapacity(
                     capacity=record.total - record.reserved,
                     used=sum(c.get(name, 0) for c in charges),
                 )
@@ -270,7 +270,7 @@ class Host:
     """The cards of a host, and where on them servers stand."""
 
     def __init__(self, kind: Kind, way: Way) -> None:
-        self._known = vgpu_geometry.Cards(loader.load())
+        self._known = vgpu_geometry.VgpuGeometry(loader.load())
         made = (Card(kind, number) for number in range(CARDS))
         self._cards = {card.uuid: card for card in made}
         self._wishes = {p.name: wanted_of(p, way) for p in kind.blank.profiles}
@@ -278,7 +278,7 @@ class Host:
 
     def take(self, one: Request) -> bool:
         """Place a server as the library would; return whether it has room."""
-        view = candidate_fit.View(
+        view = candidate_fit.HostFacts(
             facts={uuid: card.facts for uuid, card in self._cards.items()},
             cards=self._known,
         )

@@ -45,7 +45,7 @@ RUNS = 5
 MODULE = "tests.benchmark.inventory_pass"
 
 
-class CountedDisk(fs.Disk):
+class CountedDisk(fs.DiskSource):
     """Kernel files, and how often one was opened."""
 
     reads = 0
@@ -67,7 +67,7 @@ class Ours:
 
     def start(self) -> None:
         """Forget everything, as a service that has just started."""
-        self.survey = change_detection.Survey(
+        self.survey = change_detection.ChangeDetector(
             self.disk, self.drivers, self.rules
         )
         self.state = model.HostState()

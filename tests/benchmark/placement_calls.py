@@ -73,13 +73,13 @@ class Node:
         self.root = providers.ProviderRoot(
             name=name, uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
         )
-        self._survey = change_detection.Survey(
-            fs.Disk(where), plugin.load(), RULES
+        self._survey = change_detection.ChangeDetector(
+            fs.DiskSource(where), plugin.load(), RULES
         )
         self.state = model.HostState()
         self.claims: tuple[model.Claim, ...] = ()
-        self._one = sync_pass.Synchroniser(
-            resource_providers.Placement(rest.from_endpoint(server.url))
+        self._one = sync_pass.Synchronizer(
+            resource_providers.PlacementClient(rest.from_endpoint(server.url))
         )
         self._one.run(self.tree(), self.state, create_root=True)
 

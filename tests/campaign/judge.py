@@ -345,7 +345,7 @@ class Judge:
             state = world._places[host]["state_dir"]
             faulted = self._faulted(host)
             if faulted:
-                faults.Quarantine(state).heal(faulted)
+                faults.FaultNotes(state).heal(faulted)
                 with world.at(host):
                     driver = world.computes[host].driver
                     driver._accel.host.refresh()

@@ -52,12 +52,12 @@ def every(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture
 def source(
     request: pytest.FixtureRequest, tmp_path: pathlib.Path
-) -> fs.Source:
+) -> fs.FileSource:
     """Return the files of one host."""
     name: str = request.param
     if name.startswith("recorded/"):
         return recorded.load(name.partition("/")[2])
-    return fs.Disk(look.make(name, tmp_path))
+    return fs.DiskSource(look.make(name, tmp_path))
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,7 @@ def unknown(driver: str, found: tuple[Finding, ...]) -> str:
 
 
 def test_a_driver_keeps_the_rules_on_a_host(
-    driver: str, source: fs.Source, every: bool
+    driver: str, source: fs.FileSource, every: bool
 ) -> None:
     found = conformance.check_driver(
         plugin.load([driver])[driver], source, name=driver, every=every
@@ -48,7 +48,7 @@ def test_a_driver_keeps_the_rules_on_the_simulated_kernel(
 ) -> None:
     with fakehost.simulated_sysfs(spec, tmp_path):
         found = conformance.check_driver(
-            plugin.load([driver])[driver], fs.Disk(tmp_path), name=driver
+            plugin.load([driver])[driver], fs.DiskSource(tmp_path), name=driver
         )
     wrong = unknown(driver, found)
     assert not wrong, wrong

@@ -125,7 +125,7 @@ def test_nothing_new_costs_one_call(
     cloud: Cloud, scheduler: Scheduler
 ) -> None:
     _, cards = cloud.add_host("labvm", a=2, b=2, c=2)
-    reader = fact_reader.Reader(report_client.placement_getter())
+    reader = fact_reader.FactReader(report_client.placement_getter())
 
     first, found = ask(cloud, reader, cards.values())
     second, same = ask(cloud, reader, cards.values())
@@ -153,7 +153,7 @@ def test_what_is_remembered_is_what_placement_has_but_for_releases(
         for card in cloud.add_host(f"host{host}", a=4, b=4, c=4)[1].values()
     ]
     get = report_client.placement_getter()
-    reader = fact_reader.Reader(get)
+    reader = fact_reader.FactReader(get)
     servers: list[str] = []
     for _ in range(12):
         change(cloud, chance, cards, servers)
@@ -182,13 +182,13 @@ LISTING = "/resource_providers"
 CARD = ("inventories", "traits", "allocations")
 
 
-def memory() -> fact_reader.Memory:
+def memory() -> fact_reader.RequestMemory:
     wanted = request.parse_request(flavor_specs())
-    return fact_reader.Memory(wanted=wanted)
+    return fact_reader.RequestMemory(wanted=wanted)
 
 
 def ask(
-    cloud: Cloud, reader: fact_reader.Reader, cards: Iterable[str]
+    cloud: Cloud, reader: fact_reader.FactReader, cards: Iterable[str]
 ) -> tuple[list[str], provider_facts.Facts]:
     """Return what a new request asks, and what it then knows."""
     cloud.asked.clear()
@@ -296,7 +296,9 @@ def test_a_provider_that_changes_while_it_is_read_is_not_exact(
     monkeypatch.setattr(cloud.client, "get", get)
     after = fact_reader.fetch_provider(ask_placement, who)
 
-    stock = {names.MDEV_CLASS: provider_facts.Stock(capacity=1, used=1)}
+    stock = {
+        names.MDEV_CLASS: provider_facts.ClassCapacity(capacity=1, used=1)
+    }
     held = ({names.MDEV_CLASS: 1},)
     assert (before.stock, before.held, before.exact) == (stock, held, True)
     assert (after.stock, after.held, after.exact) == (stock, held, False)

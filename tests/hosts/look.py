@@ -47,7 +47,7 @@ def make(name: str, root: pathlib.Path) -> pathlib.Path:
 def read(
     root: pathlib.Path,
     rules: Iterable[str] = (),
-    gpus: Iterable[gpu_reader.GpuFacts] = (),
+    gpus: Iterable[gpu_reader.NvmlGpu] = (),
 ) -> model.HostState:
     """Read a tree afresh, under device_spec lines, beside what NVML says."""
     host = host_reader.HostReader(

@@ -58,7 +58,7 @@ def test_what_is_drained_or_at_fault_is_left_out(
             "no permission",
         ),
     ):
-        offer = attach_candidates.Offer(
+        offer = attach_candidates.AttachCandidate(
             device=device,
             profile=device.profiles[0],
             provider=names.provider_uuid(ROOT.uuid, device.address),

@@ -29,7 +29,7 @@ def attachments(draw: st.DrawFn) -> attachment.Attachment:
         required=draw(st.frozensets(WORDS, max_size=3)),
         provider=draw(UUIDS),
         slot=draw(WORDS),
-        state=draw(st.sampled_from(attachment.State)),
+        state=draw(st.sampled_from(attachment.AttachmentState)),
         besides=draw(AMOUNTS | st.just({})),
         bitstream=draw(UUIDS | st.just("")),
     )
@@ -68,7 +68,7 @@ def test_one_more_taken_away_leaves_nothing(
     number = attachment.next_number(known)
     assert number not in {each.number for each in known}
     metadata = before
-    for state in attachment.State:
+    for state in attachment.AttachmentState:
         change = attachment.in_state(
             attachment.Attachment(
                 number=number,

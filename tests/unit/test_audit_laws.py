@@ -8,39 +8,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement_sync.audit import checks, collected_state, findings
-from placement_sync.audit.collected_state import Source
-from placement_sync.audit.findings import Kind
+from placement_sync.audit.collected_state import StateSource
+from placement_sync.audit.findings import FindingKind
 from tests import audited, examples
 
-Keys = set[tuple[Kind, str, str, str]]
+Keys = set[tuple[FindingKind, str, str, str]]
 thorough = settings(deadline=None, max_examples=examples.examples(300))
 
 
-def keys(report: findings.Report) -> Keys:
+def keys(report: findings.AuditReport) -> Keys:
     return {
         (f.kind, f.provider, f.consumer, f.handle) for f in report.findings
     }
 
 
-def found(known: collected_state.Evidence) -> Keys:
+def found(known: collected_state.CollectedState) -> Keys:
     return keys(checks.compare(known))
 
 
 UNKNOWN = {
-    Source.ALLOCATIONS: "allocations",
-    Source.PROVIDERS: "providers",
-    Source.EVERYWHERE: "everywhere",
-    Source.CLAIMS: "claims",
-    Source.SERVERS: "servers",
-    Source.MIGRATIONS: "migrations",
-    Source.HYPERVISORS: "gone",
-    Source.DOMAINS: "domains",
-    Source.KERNEL: "host",
+    StateSource.ALLOCATIONS: "allocations",
+    StateSource.PROVIDERS: "providers",
+    StateSource.EVERYWHERE: "everywhere",
+    StateSource.CLAIMS: "claims",
+    StateSource.SERVERS: "servers",
+    StateSource.MIGRATIONS: "migrations",
+    StateSource.HYPERVISORS: "gone",
+    StateSource.DOMAINS: "domains",
+    StateSource.KERNEL: "host",
 }
 
 
 @st.composite
-def faulty(draw: st.DrawFn) -> collected_state.Evidence:
+def faulty(draw: st.DrawFn) -> collected_state.CollectedState:
     """Draw a world in which anything may be wrong, several times."""
     known = draw(audited.worlds())
     people = [audited.NOBODY, audited.OTHER, *(known.servers or {})]
@@ -72,10 +72,10 @@ def faulty(draw: st.DrawFn) -> collected_state.Evidence:
     return known
 
 
-@given(faulty(), st.sets(st.sampled_from(list(Source)), min_size=1))
+@given(faulty(), st.sets(st.sampled_from(list(StateSource)), min_size=1))
 @thorough
 def test_who_knows_less_finds_no_more(
-    known: collected_state.Evidence, silent: set[Source]
+    known: collected_state.CollectedState, silent: set[StateSource]
 ) -> None:
     unknown: dict[str, Any] = {UNKNOWN[source]: None for source in silent}
     less = dataclasses.replace(known, **unknown)
@@ -87,7 +87,7 @@ def test_who_knows_less_finds_no_more(
 @given(faulty())
 @thorough
 def test_what_is_in_use_is_never_safe_to_mend(
-    known: collected_state.Evidence,
+    known: collected_state.CollectedState,
 ) -> None:
     assert known.domains is not None
     assert known.claims is not None
@@ -96,14 +96,14 @@ def test_what_is_in_use_is_never_safe_to_mend(
     for finding in checks.compare(known).findings:
         if not finding.is_safe:
             continue
-        if finding.kind is Kind.LEAKED:
+        if finding.kind is FindingKind.LEAKED:
             who = finding.consumer
             assert known.servers[who] is None
             assert who not in {d.uuid for d in known.domains}
             assert who not in {c.consumer for c in known.claims}
             assert who not in {m.uuid for m in known.migrations}
         else:
-            assert finding.kind is Kind.ORPHAN
+            assert finding.kind is FindingKind.ORPHAN
             handle = finding.handle
             assert not any(handle in d.handles for d in known.domains)
             assert handle not in {c.handle for c in known.claims}
@@ -111,12 +111,12 @@ def test_what_is_in_use_is_never_safe_to_mend(
 
 @given(faulty())
 @thorough
-def test_mended_is_mended(known: collected_state.Evidence) -> None:
+def test_mended_is_mended(known: collected_state.CollectedState) -> None:
     """On paper: the audit after it finds the same less what was mended."""
     report = checks.compare(known)
     mended = [f for f in report.findings if f.is_safe]
     for finding in mended:
-        if finding.kind is Kind.ORPHAN:
+        if finding.kind is FindingKind.ORPHAN:
             known = audited.unmade(known, finding.handle)
         else:
             known = dataclasses.replace(

@@ -39,13 +39,13 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cache(place: Path) -> bitstream_cache.Cache:
-    return bitstream_cache.Cache(str(place), LIMIT)
+def cache(place: Path) -> bitstream_cache.BitstreamCache:
+    return bitstream_cache.BitstreamCache(str(place), LIMIT)
 
 
 class TestPut:
     def test_what_came_is_kept(
-        self, cache: bitstream_cache.Cache, place: Path
+        self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         content = bits("a")
         assert cache.get(A) is None
@@ -64,7 +64,7 @@ class TestPut:
         assert not halves(place)
 
     def test_nobody_else_reads_it(
-        self, cache: bitstream_cache.Cache, place: Path
+        self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         place.mkdir(parents=True, mode=0o755)
         put(cache, A, bits("a"))
@@ -73,7 +73,7 @@ class TestPut:
         assert modes == {0o600}
 
     def test_what_is_here_is_not_asked_for(
-        self, cache: bitstream_cache.Cache
+        self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         content = bits("a")
         first = put(cache, A, content)
@@ -84,10 +84,10 @@ class TestPut:
         assert second == dataclasses.replace(first, name=B)
 
     def test_a_later_start_has_it_without_glance(
-        self, cache: bitstream_cache.Cache, place: Path
+        self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         found = put(cache, A, bits("a"))
-        later = bitstream_cache.Cache(str(place), LIMIT)
+        later = bitstream_cache.BitstreamCache(str(place), LIMIT)
         assert later.get(A) == found
         known = later.facts(A)
         assert known is not None
@@ -105,7 +105,7 @@ class TestPut:
     )
     def test_what_is_not_right_is_not_kept(
         self,
-        cache: bitstream_cache.Cache,
+        cache: bitstream_cache.BitstreamCache,
         place: Path,
         came: bytes,
         word: str,
@@ -119,7 +119,7 @@ class TestPut:
         assert not halves(place)
 
     def test_what_says_something_else_of_itself_is_not_kept(
-        self, cache: bitstream_cache.Cache, place: Path
+        self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         content = files.gbs(files.metadata(files.OTHER))
         with pytest.raises(errors.BitstreamError, match="the file itself"):
@@ -127,7 +127,7 @@ class TestPut:
         assert not bitstream_files(place)
 
     def test_what_is_here_is_checked_against_new_properties(
-        self, cache: bitstream_cache.Cache
+        self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         content = files.gbs()
         put(cache, A, content)
@@ -140,7 +140,7 @@ class TestPut:
             cache.put(one, wanted(one), never())
 
     def test_an_error_on_the_way_leaves_nothing(
-        self, cache: bitstream_cache.Cache, place: Path
+        self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         def broken() -> Iterator[bytes]:
             yield b"aa"
@@ -153,11 +153,11 @@ class TestPut:
         put(cache, A, bits("a"))
 
     def test_what_the_reader_drops_may_come_again(
-        self, cache: bitstream_cache.Cache
+        self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         content = bits("a")
 
-        def fill(half: partial_file.Half) -> None:
+        def fill(half: partial_file.PartialFile) -> None:
             half.write(b"something else")
             assert half.truncate(0) == 0
             half.write(content)
@@ -168,14 +168,14 @@ class TestPut:
 
     @pytest.mark.parametrize("image", ["", "../x", "a/b", ".", "x" * 101])
     def test_no_name_leads_elsewhere(
-        self, cache: bitstream_cache.Cache, image: str
+        self, cache: bitstream_cache.BitstreamCache, image: str
     ) -> None:
         with pytest.raises(errors.BitstreamError, match="no image's id"):
             put(cache, image, bits("a"))
         assert cache.get(image) is None
 
     def test_a_half_is_never_seen(
-        self, cache: bitstream_cache.Cache, place: Path
+        self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         content = bits("a")
         seen = []
@@ -196,10 +196,12 @@ class TestSignature:
     def signed(self, text: str) -> bitstreams.ImageFacts:
         return files.facts(bits("a"), A, signature=text)
 
-    def test_it_is_asked_for_again(self, cache: bitstream_cache.Cache) -> None:
+    def test_it_is_asked_for_again(
+        self, cache: bitstream_cache.BitstreamCache
+    ) -> None:
         asked = []
 
-        def fill(half: partial_file.Half) -> None:
+        def fill(half: partial_file.PartialFile) -> None:
             asked.append(1)
             half.write(bits("a"))
 
@@ -209,12 +211,12 @@ class TestSignature:
         assert len(asked) == 4  # not for the second "one", nor for ""
 
     def test_what_is_not_verified_serves_no_other_image(
-        self, cache: bitstream_cache.Cache
+        self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         put(cache, B, bits("a"))
         one = self.signed("one")
 
-        def fill(half: partial_file.Half) -> None:
+        def fill(half: partial_file.PartialFile) -> None:
             raise ConnectionError("refused")
 
         with pytest.raises(ConnectionError):
@@ -225,7 +227,7 @@ class TestDamage:
     @pytest.mark.parametrize("content", [b"", b"b" * 20 * KIB, b"a"])
     def test_a_damaged_file_is_fetched_again(
         self,
-        cache: bitstream_cache.Cache,
+        cache: bitstream_cache.BitstreamCache,
         caplog: pytest.LogCaptureFixture,
         content: bytes,
     ) -> None:
@@ -238,7 +240,7 @@ class TestDamage:
         assert Path(found.path).read_bytes() == bits("a")
 
     def test_a_link_is_no_file(
-        self, cache: bitstream_cache.Cache, tmp_path: Path
+        self, cache: bitstream_cache.BitstreamCache, tmp_path: Path
     ) -> None:
         found = put(cache, A, bits("a"))
         elsewhere = tmp_path / "elsewhere"
@@ -261,7 +263,7 @@ class TestDamage:
         ],
     )
     def test_a_damaged_note_is_none(
-        self, cache: bitstream_cache.Cache, place: Path, text: bytes
+        self, cache: bitstream_cache.BitstreamCache, place: Path, text: bytes
     ) -> None:
         put(cache, A, bits("a"))
         (place / f"{A}.json").write_bytes(text)
@@ -269,7 +271,7 @@ class TestDamage:
         assert put(cache, A, bits("a")) == cache.get(A)
 
     def test_the_note_of_another_is_none(
-        self, cache: bitstream_cache.Cache, place: Path
+        self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         put(cache, A, bits("a"))
         os.rename(place / f"{A}.json", place / f"{B}.json")
@@ -293,7 +295,7 @@ class TestDamage:
         changed: dict[str, object],
     ) -> None:
         place = tmp_path_factory.mktemp("cache")
-        cache = bitstream_cache.Cache(str(place), LIMIT)
+        cache = bitstream_cache.BitstreamCache(str(place), LIMIT)
         found = put(cache, A, bits("a", 10))
         note = place / f"{A}.json"
         note.write_text(json.dumps(json.loads(note.read_text()) | changed))
@@ -305,7 +307,7 @@ def test_a_content_is_in_memory_once_while_it_is_checked(
     tmp_path: Path,
 ) -> None:
     content = files.gbs(payload=bytes(4 * files.MIB))
-    cache = bitstream_cache.Cache(str(tmp_path), 1 << 30)
+    cache = bitstream_cache.BitstreamCache(str(tmp_path), 1 << 30)
     one = facts(A, content)
     chunks = (content[n : n + KIB] for n in range(0, len(content), KIB))
     tracemalloc.start()
@@ -323,7 +325,7 @@ class TestOwnFile:
     ) -> None:
         path = tmp_path / "blank.gbs"
         path.write_bytes(files.gbs())
-        cache = bitstream_cache.Cache(str(tmp_path), 1 << 30)
+        cache = bitstream_cache.BitstreamCache(str(tmp_path), 1 << 30)
         tracemalloc.start()
         try:
             cache.read_file(str(path))
@@ -333,7 +335,7 @@ class TestOwnFile:
         assert peak < files.MIB
 
     def test_it_is_read_anew_when_it_changed(
-        self, cache: bitstream_cache.Cache, tmp_path: Path
+        self, cache: bitstream_cache.BitstreamCache, tmp_path: Path
     ) -> None:
         path = tmp_path / "blank.gbs"
         path.write_bytes(files.gbs())
@@ -345,7 +347,7 @@ class TestOwnFile:
         assert cache.read_file(str(path)).function == files.OTHER
 
     def test_a_link_is_followed_to_its_end(
-        self, cache: bitstream_cache.Cache, tmp_path: Path
+        self, cache: bitstream_cache.BitstreamCache, tmp_path: Path
     ) -> None:
         path = tmp_path / "blank-1.gbs"
         path.write_bytes(files.gbs())
@@ -366,7 +368,7 @@ class TestOwnFile:
     )
     def test_what_can_not_be_used(
         self,
-        cache: bitstream_cache.Cache,
+        cache: bitstream_cache.BitstreamCache,
         tmp_path: Path,
         make: Callable[[Path], None],
         word: str,

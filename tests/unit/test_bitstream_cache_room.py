@@ -42,13 +42,13 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cache(place: Path) -> bitstream_cache.Cache:
-    return bitstream_cache.Cache(str(place), LIMIT)
+def cache(place: Path) -> bitstream_cache.BitstreamCache:
+    return bitstream_cache.BitstreamCache(str(place), LIMIT)
 
 
 class TestRoom:
     def test_what_was_used_longest_ago_goes(
-        self, cache: bitstream_cache.Cache, place: Path
+        self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         for image, letter in ((A, "a"), (B, "b"), (C, "c")):
             put(cache, image, bits(letter))
@@ -59,7 +59,7 @@ class TestRoom:
         assert not (place / f"{B}.json").exists()
 
     def test_what_is_to_be_kept_stays(
-        self, cache: bitstream_cache.Cache
+        self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         first = put(cache, A, bits("a"))
         put(cache, B, bits("b", 30 * KIB))
@@ -68,7 +68,7 @@ class TestRoom:
         assert cache.get(B) is None
 
     def test_where_all_is_to_be_kept_it_is_refused(
-        self, cache: bitstream_cache.Cache
+        self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         kept = [put(cache, A, bits("a")), put(cache, B, bits("b"))]
         put(cache, C, bits("c"))
@@ -82,14 +82,14 @@ class TestRoom:
         assert all(map(cache.get, (A, B, C)))
 
     def test_what_is_larger_than_all_is_refused(
-        self, cache: bitstream_cache.Cache, place: Path
+        self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         with pytest.raises(errors.BitstreamError, match="bitstream_cache_mb"):
             put(cache, A, bits("a", LIMIT + 1))
         assert not place.exists()
 
     def test_what_a_dead_process_left_goes(
-        self, cache: bitstream_cache.Cache, place: Path
+        self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         put(cache, A, bits("a"))
         (place / "half-abandoned").write_bytes(bytes(60 * KIB))
@@ -98,9 +98,9 @@ class TestRoom:
         assert cache.get(A)
 
     def test_what_comes_just_now_counts(
-        self, cache: bitstream_cache.Cache, place: Path
+        self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
-        store = blob_store.Store(str(place), LIMIT)
+        store = blob_store.BlobStore(str(place), LIMIT)
         content = bits("a", 50 * KIB)
         with (
             store.adding(A, files.digest(content), len(content)),
@@ -113,7 +113,7 @@ class TestRoom:
     ) -> None:
         (tmp_path / "file").write_text("")
         place = tmp_path / "file" / "bitstreams"
-        cache = bitstream_cache.Cache(str(place), LIMIT)
+        cache = bitstream_cache.BitstreamCache(str(place), LIMIT)
         with pytest.raises(
             errors.BitstreamError, match=r"file: .*EXIST.*state_dir"
         ):
@@ -121,7 +121,7 @@ class TestRoom:
         assert cache.get(A) is None
 
     def test_a_full_disk_names_the_path(
-        self, cache: bitstream_cache.Cache, place: Path
+        self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         """A process's own limit fails a write as a quota does (EFBIG)."""
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -143,7 +143,7 @@ from nova_accel import errors
 from nova_accel.host.bitstreams import bitstream_cache
 from tests import keeping
 place = Path({str(tmp_path)!r}) / "bitstreams"
-cache = bitstream_cache.Cache(str(place), keeping.LIMIT)
+cache = bitstream_cache.BitstreamCache(str(place), keeping.LIMIT)
 try:
     keeping.put(cache, keeping.A, keeping.bits("a", 60 * keeping.KIB))
 except errors.BitstreamError as error:
@@ -173,7 +173,7 @@ except errors.BitstreamError as error:
 
 class TestTogether:
     def test_an_image_comes_once_for_many_threads(
-        self, cache: bitstream_cache.Cache
+        self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         content = bits("a")
         one = facts(A, content)
@@ -196,7 +196,7 @@ class TestTogether:
         assert found == {cache.get(A)}
 
     def test_two_images_come_at_once(
-        self, cache: bitstream_cache.Cache
+        self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         both = threading.Barrier(2)
 
@@ -214,7 +214,10 @@ class TestTogether:
         assert found == [cache.get(A), cache.get(B)]
 
     def test_an_image_comes_once_for_two_processes(
-        self, cache: bitstream_cache.Cache, place: Path, tmp_path: Path
+        self,
+        cache: bitstream_cache.BitstreamCache,
+        place: Path,
+        tmp_path: Path,
     ) -> None:
         script = f"""
 import sys; sys.path[:0] = {sys.path!r}
@@ -222,7 +225,7 @@ import time
 from pathlib import Path
 from nova_accel.host.bitstreams import bitstream_cache
 from tests import keeping
-cache = bitstream_cache.Cache({str(place)!r}, keeping.LIMIT)
+cache = bitstream_cache.BitstreamCache({str(place)!r}, keeping.LIMIT)
 one = keeping.facts(keeping.A, keeping.bits("a"))
 def chunks():
     print("comes", flush=True)
@@ -243,7 +246,7 @@ print(cache.put(one, keeping.wanted(one), chunks()).sha512)
         assert {one[-1] for one in said} == {files.digest(bits("a"))}
 
     def test_many_threads_and_little_room(
-        self, cache: bitstream_cache.Cache, place: Path
+        self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         """Whatever goes meanwhile, what is there is right and bounded."""
         letters = "abcdefgh"
@@ -295,7 +298,7 @@ class Life(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def again(self) -> None:
-        self.cache = bitstream_cache.Cache(str(self.place), LIMIT)
+        self.cache = bitstream_cache.BitstreamCache(str(self.place), LIMIT)
 
     def content(self, letter: str) -> bytes:
         return bits(letter, (ord(letter) - ord("a") + 1) * 9 * KIB)

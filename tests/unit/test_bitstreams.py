@@ -25,11 +25,11 @@ STAGED = test_xclbin.make(
 PLAIN = test_xclbin.make()
 
 
-def parsed(**changed: Any) -> bitstreams.Wanted:
+def parsed(**changed: Any) -> bitstreams.ImageRequirement:
     return bitstreams.parse_image(files.facts(**changed), files.MIB)
 
 
-def named(**changed: str) -> bitstreams.Wanted:
+def named(**changed: str) -> bitstreams.ImageRequirement:
     return parsed(named=files.properties(**changed))
 
 
@@ -39,8 +39,8 @@ def without(name: str) -> dict[str, str]:
     return found
 
 
-def wanted(content: bytes, **changed: Any) -> bitstreams.Wanted:
-    found = bitstreams.Wanted(
+def wanted(content: bytes, **changed: Any) -> bitstreams.ImageRequirement:
+    found = bitstreams.ImageRequirement(
         function=files.FUNCTION,
         interface=files.INTERFACE,
         vendor="intel",

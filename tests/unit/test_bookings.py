@@ -17,23 +17,27 @@ BOOKED = {"a provider": {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096}}
 
 
 @pytest.fixture
-def kept(tmp_path: pathlib.Path) -> rebuild_allocations.Bookings:
-    return rebuild_allocations.Bookings(str(tmp_path / "state"))
+def kept(tmp_path: pathlib.Path) -> rebuild_allocations.RebuildAllocations:
+    return rebuild_allocations.RebuildAllocations(str(tmp_path / "state"))
 
 
-def again(kept: rebuild_allocations.Bookings) -> rebuild_allocations.Bookings:
+def again(
+    kept: rebuild_allocations.RebuildAllocations,
+) -> rebuild_allocations.RebuildAllocations:
     """Return what the next service has."""
-    return rebuild_allocations.Bookings(os.path.dirname(kept.place))
+    return rebuild_allocations.RebuildAllocations(os.path.dirname(kept.place))
 
 
-def test_it_outlives_the_service(kept: rebuild_allocations.Bookings) -> None:
+def test_it_outlives_the_service(
+    kept: rebuild_allocations.RebuildAllocations,
+) -> None:
     kept.put(SERVER, BOOKED)
     kept.put(OTHER, {})
     assert kept.read() == again(kept).read() == {SERVER: BOOKED, OTHER: {}}
 
 
 def test_nothing_is_booked_at_first(
-    kept: rebuild_allocations.Bookings,
+    kept: rebuild_allocations.RebuildAllocations,
 ) -> None:
     assert kept.read() == {}
     kept.remove(SERVER)
@@ -41,7 +45,7 @@ def test_nothing_is_booked_at_first(
 
 
 def test_what_is_booked_again_is_forgotten(
-    kept: rebuild_allocations.Bookings,
+    kept: rebuild_allocations.RebuildAllocations,
 ) -> None:
     kept.put(SERVER, BOOKED)
     kept.put(OTHER, BOOKED)
@@ -63,7 +67,7 @@ def test_the_last_word_counts(
     said: list[tuple[str, dict[str, dict[str, int]]]],
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
-        kept = rebuild_allocations.Bookings(place)
+        kept = rebuild_allocations.RebuildAllocations(place)
         for server, amounts in said:
             kept.put(server, amounts)
         assert kept.read() == again(kept).read() == dict(said)
@@ -93,7 +97,7 @@ def with_amounts(text: str) -> str:
     ids=lambda text: text[:70],
 )
 def test_a_note_that_is_broken_is_told_and_left(
-    kept: rebuild_allocations.Bookings,
+    kept: rebuild_allocations.RebuildAllocations,
     text: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -110,7 +114,7 @@ def test_a_note_that_is_broken_is_told_and_left(
     "amounts", ['"x"', "[]", '{"p": 1}', '{"p": {"c": []}}']
 )
 def test_amounts_that_are_broken(
-    kept: rebuild_allocations.Bookings,
+    kept: rebuild_allocations.RebuildAllocations,
     amounts: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -125,7 +129,8 @@ def test_amounts_that_are_broken(
 
 
 def test_what_can_not_be_written_counts_until_the_end(
-    kept: rebuild_allocations.Bookings, caplog: pytest.LogCaptureFixture
+    kept: rebuild_allocations.RebuildAllocations,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     pathlib.Path(kept.place).parent.write_text("a file")
     kept.put(SERVER, BOOKED)
@@ -139,5 +144,5 @@ def test_a_place_that_can_not_be_listed(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "booked").write_text("a file")
-    assert rebuild_allocations.Bookings(str(tmp_path)).read() == {}
+    assert rebuild_allocations.RebuildAllocations(str(tmp_path)).read() == {}
     assert "is not known" in caplog.text

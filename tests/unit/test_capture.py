@@ -73,14 +73,14 @@ def test_an_unpacked_archive_is_a_plain_tree(
     assert look.read(tmp_path / "plain") == look.read(root)
 
 
-GPUS = gpu_reader.Gpus(
+GPUS = gpu_reader.NvmlGpus(
     {
-        "0000:3b:00.0": gpu_reader.GpuFacts(
+        "0000:3b:00.0": gpu_reader.NvmlGpu(
             address="0000:3b:00.0",
             driver_version="570.133.10",
             is_mig=False,
             types=(
-                gpu_reader.VgpuType(
+                gpu_reader.NvmlVgpuType(
                     name="T4-4Q",
                     type_id="232",
                     framebuffer_mb=4096,

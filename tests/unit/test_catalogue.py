@@ -18,15 +18,15 @@ BACKED = [one for one in TYPES if one.instance]
 SLICED = [one for one in TYPES if not one.instance]
 
 
-def name_of(one: vgpu_types.VgpuFacts) -> str:
+def name_of(one: vgpu_types.CatalogVgpuType) -> str:
     return one.name
 
 
-def key_of(gpu: vgpu_types.GpuFacts) -> str:
+def key_of(gpu: vgpu_types.CatalogGpu) -> str:
     return gpu.key
 
 
-def gpu_of(one: vgpu_types.VgpuFacts) -> vgpu_types.GpuFacts:
+def gpu_of(one: vgpu_types.CatalogVgpuType) -> vgpu_types.CatalogGpu:
     gpu = CATALOGUE.gpu(one.gpu)
     assert gpu is not None
     return gpu
@@ -128,7 +128,7 @@ def test_names_are_unique_and_every_type_has_its_gpu() -> None:
 
 
 @pytest.mark.parametrize("one", PLACED, ids=name_of)
-def test_every_place_is_in_the_region(one: vgpu_types.VgpuFacts) -> None:
+def test_every_place_is_in_the_region(one: vgpu_types.CatalogVgpuType) -> None:
     region = gpu_of(one).region
     for starts in (one.starts_mixed, one.starts_equal):
         assert list(starts) == sorted(set(starts))
@@ -137,7 +137,7 @@ def test_every_place_is_in_the_region(one: vgpu_types.VgpuFacts) -> None:
 
 @pytest.mark.parametrize("one", PLACED, ids=name_of)
 def test_the_mixed_limit_is_what_the_starts_allow(
-    one: vgpu_types.VgpuFacts,
+    one: vgpu_types.CatalogVgpuType,
 ) -> None:
     assert one.limit_mixed == min(
         most(one.starts_mixed, one.span), vgpu_types.MAX_TIME_SLICED
@@ -146,7 +146,7 @@ def test_the_mixed_limit_is_what_the_starts_allow(
 
 @pytest.mark.parametrize("one", SLICED, ids=name_of)
 def test_equal_sizes_fit_the_memory_and_their_starts(
-    one: vgpu_types.VgpuFacts,
+    one: vgpu_types.CatalogVgpuType,
 ) -> None:
     gpu = gpu_of(one)
     assert 1 <= one.limit <= vgpu_types.MAX_TIME_SLICED
@@ -159,13 +159,13 @@ def test_equal_sizes_fit_the_memory_and_their_starts(
 
 
 @pytest.mark.parametrize("one", PLACED, ids=name_of)
-def test_a_span_holds_the_framebuffer(one: vgpu_types.VgpuFacts) -> None:
+def test_a_span_holds_the_framebuffer(one: vgpu_types.CatalogVgpuType) -> None:
     assert one.span * 1024 >= one.framebuffer_mb
     assert (one.limit_mixed or 0) <= one.limit
 
 
 @pytest.mark.parametrize("one", BACKED, ids=name_of)
-def test_mig_limits_are_the_geometry(one: vgpu_types.VgpuFacts) -> None:
+def test_mig_limits_are_the_geometry(one: vgpu_types.CatalogVgpuType) -> None:
     gpu = gpu_of(one)
     kind = model.Geometry(kinds=gpu.kinds).kind(one.instance)
     assert kind is not None
@@ -182,7 +182,7 @@ def test_mig_limits_are_the_geometry(one: vgpu_types.VgpuFacts) -> None:
 @pytest.mark.parametrize(
     "gpu", [gpu for gpu in GPUS if gpu.is_mig_capable], ids=key_of
 )
-def test_instances_fit_the_slices(gpu: vgpu_types.GpuFacts) -> None:
+def test_instances_fit_the_slices(gpu: vgpu_types.CatalogGpu) -> None:
     assert gpu.kinds
     assert gpu.mig_region == max(k.starts[-1] + k.size for k in gpu.kinds)
     for kind in gpu.kinds:
@@ -218,7 +218,7 @@ def test_kinds_of_rtx_pro_6000_are_the_published_ones() -> None:
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=key_of)
-def test_a_gpu_agrees_with_itself(gpu: vgpu_types.GpuFacts) -> None:
+def test_a_gpu_agrees_with_itself(gpu: vgpu_types.CatalogGpu) -> None:
     types = CATALOGUE.profiles_of(gpu.key)
     assert gpu.has_mixed == any(one.starts_mixed for one in types)
     assert gpu.is_mig_capable == any(one.instance for one in types)
@@ -233,7 +233,7 @@ def test_a_gpu_agrees_with_itself(gpu: vgpu_types.GpuFacts) -> None:
 
 @pytest.mark.parametrize("gpu", GPUS, ids=key_of)
 def test_standard_traits_exist_and_tell_the_architecture(
-    gpu: vgpu_types.GpuFacts,
+    gpu: vgpu_types.CatalogGpu,
 ) -> None:
     assert gpu.traits <= set(os_traits.get_traits("HW_GPU_"))
     cuda = "HW_GPU_CUDA_COMPUTE_CAPABILITY_V" + (

@@ -77,7 +77,7 @@ def made(device: model.Device, found: tuple[model.Claim, ...]) -> model.Device:
         if claim.state is model.ClaimState.MADE:
             continue
         device = device_capacity.without(device, {claim.handle})
-        choice = device_capacity.Choice(
+        choice = device_capacity.PartitionPlace(
             start=claim.start, instance_start=claim.instance_start
         )
         device = device_capacity.assume(device, claim.profile, choice)

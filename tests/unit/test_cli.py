@@ -161,7 +161,7 @@ def compute(tmp_path: pathlib.Path) -> pathlib.Path:
         technology="mdev",
         state=model.ClaimState.MADE,
     )
-    claims_file.Published(str(state_dir)).write(NODE, [claim], [])
+    claims_file.ClaimsFile(str(state_dir)).write(NODE, [claim], [])
     return path
 
 

@@ -190,4 +190,6 @@ def test_opening_imports_neither_nova_nor_any_concurrency(
 
 
 def test_no_options_of_its_own() -> None:
-    assert config_source.Driver().list_options_for_discovery() == []
+    assert (
+        config_source.ConfigSourceDriver().list_options_for_discovery() == []
+    )

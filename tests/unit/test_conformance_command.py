@@ -112,7 +112,11 @@ def test_two_files_of_each_kind_are_made_unreadable() -> None:
     records: dict[str, fs.Record] = {
         f"/a/0000:0{n}:00.0/vendor": "0x8086\n" for n in range(4)
     }
-    records |= {"/a": fs.Directory(), "/b": errno.EIO, "/c": fs.Link("a")}
+    records |= {
+        "/a": fs.RecordedDirectory(),
+        "/b": errno.EIO,
+        "/c": fs.RecordedLink("a"),
+    }
     paths = {path for path, _ in check_errors.choose(records)}
     assert paths == {
         "/a/0000:00:00.0/vendor",
@@ -146,7 +150,7 @@ def test_drivers_of_ours_keep_the_rules(
 ) -> None:
     """On one host each; tests/conformance takes them to all hosts."""
     found = conformance.check_driver(
-        look.DRIVERS[name], fs.Disk(look.make(host, tmp_path)), name=name
+        look.DRIVERS[name], fs.DiskSource(look.make(host, tmp_path)), name=name
     )
     assert not found, "\n".join(map(str, found))
 

@@ -78,7 +78,7 @@ def test_what_nvml_could_not_tell_is_among_the_problems(
     root: pathlib.Path,
 ) -> None:
     lost = model.Problem(where="NVML GPU 1", reason="GPU is lost")
-    host = host_reader.HostReader(root, gpus=gpu_reader.Gpus({}, (lost,)))
+    host = host_reader.HostReader(root, gpus=gpu_reader.NvmlGpus({}, (lost,)))
     state = scan.read(host, look.DRIVERS, policy.Policy())
     assert lost in state.problems
     assert look.device(state, T4).profiles

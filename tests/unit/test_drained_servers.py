@@ -45,8 +45,8 @@ def accel(kernel: fakehost.Controller, state_dir: str) -> lifecycle.Lifecycle:
 def close(request: pytest.FixtureRequest, state_dir: str) -> Put:
     """Return what takes the first GPU from those that take servers."""
     if request.param == "drained":
-        return lambda: drains.Drains(state_dir).put(GPU, "a fan is loud")
-    return lambda: faults.Quarantine(state_dir).put(GPU, "ill", None)
+        return lambda: drains.DrainNotes(state_dir).put(GPU, "a fan is loud")
+    return lambda: faults.FaultNotes(state_dir).put(GPU, "ill", None)
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def reopen(state_dir: str) -> Put:
     """Return what gives it back."""
 
     def both() -> None:
-        drains.Drains(state_dir).remove([GPU])
-        faults.Quarantine(state_dir).heal([GPU])
+        drains.DrainNotes(state_dir).remove([GPU])
+        faults.FaultNotes(state_dir).heal([GPU])
 
     return both
 
@@ -200,7 +200,7 @@ def test_whose_slot_nova_gave_away_holds_it_no_more(
 def test_a_device_off_the_pci_bus_is_drained_by_its_name(
     accel: lifecycle.Lifecycle, state_dir: str
 ) -> None:
-    drains.Drains(state_dir).put("mtty", "x")
+    drains.DrainNotes(state_dir).put("mtty", "x")
     accel.host.refresh_changed()
     assert [d.address for d in accel.host.state.devices if d.drain] == ["mtty"]
     assert names.DRAINED_TRAIT in node(accel, "mtty").traits

@@ -28,8 +28,8 @@ SOMEBODY = 12345
 
 
 @pytest.fixture
-def drained(tmp_path: pathlib.Path) -> drains.Drains:
-    return drains.Drains(str(tmp_path / "state"))
+def drained(tmp_path: pathlib.Path) -> drains.DrainNotes:
+    return drains.DrainNotes(str(tmp_path / "state"))
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_link_put_there_meanwhile_changes_no_other_file(
 
     swap.act = exchange
     with pytest.raises(OSError):
-        drains.Drains(str(place)).put(GPU, "x")
+        drains.DrainNotes(str(place)).put(GPU, "x")
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
@@ -82,7 +82,7 @@ def test_a_link_to_another_file_is_not_read(tmp_path: pathlib.Path) -> None:
     secret = tmp_path / "secret"
     fields = {"address": GPU, "reason": "secret", "when": "today"}
     secret.write_text(json.dumps(fields))
-    drained = drains.Drains(str(tmp_path))
+    drained = drains.DrainNotes(str(tmp_path))
     drained.put(GPU, "x")
     (note,) = pathlib.Path(drained.place).iterdir()
     note.unlink()
@@ -101,9 +101,9 @@ def test_root_follows_links_in_its_own_directories_only(
         place.mkdir()
         (place / "state").symlink_to(target)
         os.chown(place, owner, owner)
-    drains.Drains(str(tmp_path / "root/state")).put(GPU, "x")
-    assert drains.Drains(str(target)).read().keys() == {GPU}
-    other = drains.Drains(str(tmp_path / "service/state"))
+    drains.DrainNotes(str(tmp_path / "root/state")).put(GPU, "x")
+    assert drains.DrainNotes(str(target)).read().keys() == {GPU}
+    other = drains.DrainNotes(str(tmp_path / "service/state"))
     for change in (
         lambda: other.put("mtty", "x"),
         lambda: other.remove([GPU]),
@@ -113,7 +113,7 @@ def test_root_follows_links_in_its_own_directories_only(
         ) as caught:
             change()
         assert other.place in str(caught.value)
-    assert drains.Drains(str(target)).read().keys() == {GPU}
+    assert drains.DrainNotes(str(target)).read().keys() == {GPU}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is at risk")
@@ -134,7 +134,7 @@ def test_no_directory_of_root_is_given_away(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "mkdir", exchange)
-        drains.Drains(str(tmp_path / "state")).put(GPU, "x")
+        drains.DrainNotes(str(tmp_path / "state")).put(GPU, "x")
     status = (tmp_path / "state").stat()
     assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o700)
 
@@ -154,7 +154,7 @@ def test_a_directory_whose_maker_was_killed_gets_its_owner(
             raise KeyboardInterrupt
         real(*arguments)
 
-    drained = drains.Drains(str(tmp_path / "state"))
+    drained = drains.DrainNotes(str(tmp_path / "state"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fchown", kill)
         with pytest.raises(KeyboardInterrupt):
@@ -167,28 +167,28 @@ def test_a_directory_whose_maker_was_killed_gets_its_owner(
         assert stat.S_IMODE(status.st_mode) == 0o755
 
 
-def test_a_drain_outlives_the_service(drained: drains.Drains) -> None:
+def test_a_drain_outlives_the_service(drained: drains.DrainNotes) -> None:
     drained.put(GPU, "a fan is loud")
-    found = drains.Drains(os.path.dirname(drained.place)).read()
+    found = drains.DrainNotes(os.path.dirname(drained.place)).read()
     assert found.keys() == {GPU}
     assert (found[GPU].address, found[GPU].reason) == (GPU, "a fan is loud")
     assert found[GPU].when.endswith("+00:00")
 
 
-def test_nothing_is_drained_at_first(drained: drains.Drains) -> None:
+def test_nothing_is_drained_at_first(drained: drains.DrainNotes) -> None:
     assert drained.read() == {}
     assert drained.remove([GPU]) == frozenset()
     assert not os.path.exists(drained.place)
 
 
-def test_the_last_word_counts(drained: drains.Drains) -> None:
+def test_the_last_word_counts(drained: drains.DrainNotes) -> None:
     drained.put(GPU, "a fan is loud")
     drained.put(GPU, "it is sold")
     assert drained.read()[GPU].reason == "it is sold"
     assert len(os.listdir(drained.place)) == 1
 
 
-def test_who_is_offered_again_is_told(drained: drains.Drains) -> None:
+def test_who_is_offered_again_is_told(drained: drains.DrainNotes) -> None:
     for address in (GPU, fpga.REGION, fpga.CARD):
         drained.put(address, "x")
     assert drained.remove([GPU, fpga.REGION, "mtty"]) == {GPU, fpga.REGION}
@@ -202,7 +202,7 @@ def test_root_s_note_is_for_the_service_to_read(
     if os.geteuid():
         pytest.skip("only root gives its directories away")
     os.chown(tmp_path, SOMEBODY, SOMEBODY)
-    found = drains.Drains(str(tmp_path / "accel/state"))
+    found = drains.DrainNotes(str(tmp_path / "accel/state"))
     found.put(GPU, "x")
     for path in (tmp_path / "accel", tmp_path / "accel/state"):
         assert path.stat().st_uid == path.stat().st_gid == SOMEBODY
@@ -227,7 +227,7 @@ def test_root_s_note_is_for_the_service_to_read(
     ],
 )
 def test_what_a_note_no_longer_tells_still_counts(
-    drained: drains.Drains, text: str
+    drained: drains.DrainNotes, text: str
 ) -> None:
     drained.put(GPU, "x")
     (path,) = pathlib.Path(drained.place).iterdir()
@@ -238,7 +238,7 @@ def test_what_a_note_no_longer_tells_still_counts(
     assert drained.remove([GPU]) == {GPU}
 
 
-def test_a_note_that_is_no_file_counts_too(drained: drains.Drains) -> None:
+def test_a_note_that_is_no_file_counts_too(drained: drains.DrainNotes) -> None:
     place = pathlib.Path(drained.place)
     (place / f"{GPU}.json").mkdir(parents=True)
     assert drained.read().keys() == {GPU}
@@ -246,7 +246,7 @@ def test_a_note_that_is_no_file_counts_too(drained: drains.Drains) -> None:
         drained.remove([GPU])
 
 
-def test_a_note_by_hand_counts_and_goes(drained: drains.Drains) -> None:
+def test_a_note_by_hand_counts_and_goes(drained: drains.DrainNotes) -> None:
     place = pathlib.Path(drained.place)
     place.mkdir(parents=True)
     (place / f"{GPU}.json").write_text("")
@@ -256,7 +256,7 @@ def test_a_note_by_hand_counts_and_goes(drained: drains.Drains) -> None:
     assert drained.read() == {}
 
 
-def test_half_a_note_is_none(drained: drains.Drains) -> None:
+def test_half_a_note_is_none(drained: drains.DrainNotes) -> None:
     """Whoever wrote it was killed before it had its name."""
     drained.put(GPU, "x")
     pathlib.Path(drained.place, ".tmp123").write_text("{")
@@ -267,7 +267,7 @@ def test_where_nothing_can_be_written_it_is_said(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "drained").write_text("no directory")
-    found = drains.Drains(str(tmp_path))
+    found = drains.DrainNotes(str(tmp_path))
     with pytest.raises(OSError, match="irectory"):
         found.put(GPU, "x")
     with pytest.raises(errors.UnreadableError):
@@ -276,7 +276,7 @@ def test_where_nothing_can_be_written_it_is_said(
         found.remove([GPU])
 
 
-def test_a_reason_is_one_line_of_text(drained: drains.Drains) -> None:
+def test_a_reason_is_one_line_of_text(drained: drains.DrainNotes) -> None:
     drained.put(GPU, "  a fan\n\tis loud \udcff")
     assert drained.read()[GPU].reason == "a fan is loud ?"
     (path,) = pathlib.Path(drained.place).iterdir()
@@ -294,7 +294,7 @@ def test_a_reason_is_one_line_of_text(drained: drains.Drains) -> None:
     ],
 )
 def test_a_note_that_says_nothing_counts(
-    drained: drains.Drains, content: bytes
+    drained: drains.DrainNotes, content: bytes
 ) -> None:
     drained.put(GPU, "x")
     (path,) = pathlib.Path(drained.place).iterdir()
@@ -304,7 +304,7 @@ def test_a_note_that_says_nothing_counts(
 
 
 def test_what_is_no_file_keeps_nobody_waiting(
-    drained: drains.Drains,
+    drained: drains.DrainNotes,
 ) -> None:
     drained.put(GPU, "x")
     (path,) = pathlib.Path(drained.place).iterdir()
@@ -314,7 +314,7 @@ def test_what_is_no_file_keeps_nobody_waiting(
 
 
 def test_a_note_can_be_printed_whatever_it_holds(
-    drained: drains.Drains,
+    drained: drains.DrainNotes,
 ) -> None:
     drained.put(GPU, "x")
     (path,) = pathlib.Path(drained.place).iterdir()
@@ -323,14 +323,14 @@ def test_a_note_can_be_printed_whatever_it_holds(
     assert drained.read()[GPU].reason == "a fan?[2J?"
 
 
-def test_nothing_half_is_left_behind(drained: drains.Drains) -> None:
+def test_nothing_half_is_left_behind(drained: drains.DrainNotes) -> None:
     drained.put("mtty", "x")
     with pytest.raises(UnicodeEncodeError):
         drained.put("\udcff", "x")
     assert os.listdir(drained.place) == ["mtty.json"]
 
 
-def test_writers_side_by_side_lose_nothing(drained: drains.Drains) -> None:
+def test_writers_side_by_side_lose_nothing(drained: drains.DrainNotes) -> None:
     failed: list[BaseException] = []
     addresses = [f"0000:{n:02x}:00.0" for n in range(8)]
 
@@ -366,18 +366,18 @@ def drains_by(host: model.HostState) -> dict[str, str]:
 
 
 def surveyed(
-    root: pathlib.Path, drained: drains.Drains
-) -> change_detection.Survey:
+    root: pathlib.Path, drained: drains.DrainNotes
+) -> change_detection.ChangeDetector:
     """Return a survey of a host whose kernel counts uevents."""
     (root / "sys/kernel").mkdir(exist_ok=True)
     (root / "sys/kernel/uevent_seqnum").write_text("4711\n")
-    return change_detection.Survey(
-        fs.Disk(root), look.DRIVERS, policy.Policy(), drained=drained
+    return change_detection.ChangeDetector(
+        fs.DiskSource(root), look.DRIVERS, policy.Policy(), drained=drained
     )
 
 
 def test_a_word_of_the_operator_is_noticed_without_a_uevent(
-    tmp_path: pathlib.Path, drained: drains.Drains
+    tmp_path: pathlib.Path, drained: drains.DrainNotes
 ) -> None:
     one = surveyed(look.make("t4-mdev", tmp_path / "host"), drained)
     before = one.read()
@@ -394,7 +394,7 @@ def test_a_word_of_the_operator_is_noticed_without_a_uevent(
 
 
 def test_a_part_read_alone_knows_its_card_s_drain(
-    tmp_path: pathlib.Path, drained: drains.Drains
+    tmp_path: pathlib.Path, drained: drains.DrainNotes
 ) -> None:
     one = surveyed(look.make("dfl-pac", tmp_path / "host"), drained)
     (part, *_) = (d for d in one.read().devices if d.parent)
@@ -407,7 +407,7 @@ def test_a_part_read_alone_knows_its_card_s_drain(
 
 def test_where_drains_cannot_be_read_they_stay(
     tmp_path: pathlib.Path,
-    drained: drains.Drains,
+    drained: drains.DrainNotes,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     one = surveyed(look.make("t4-mdev", tmp_path / "host"), drained)
@@ -425,10 +425,10 @@ def test_where_drains_cannot_be_read_they_stay(
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("kind", [drains.Drains, faults.Quarantine])
+@pytest.mark.parametrize("kind", [drains.DrainNotes, faults.FaultNotes])
 def test_unreadable_marks_are_unknown_and_not_drained(
     tmp_path: pathlib.Path,
-    kind: type[drains.Drains] | type[faults.Quarantine],
+    kind: type[drains.DrainNotes] | type[faults.FaultNotes],
 ) -> None:
     """Unknown is not absent, whoever could read them before."""
     root = look.make("t4-mdev", tmp_path / "host")
@@ -436,12 +436,12 @@ def test_unreadable_marks_are_unknown_and_not_drained(
     place = pathlib.Path(notes_on[kind].place)
     place.parent.mkdir()
     place.write_text("no directory")
-    one = change_detection.Survey(
-        fs.Disk(root),
+    one = change_detection.ChangeDetector(
+        fs.DiskSource(root),
         look.DRIVERS,
         policy.Policy(),
-        faulted=notes_on.get(faults.Quarantine),  # type: ignore[arg-type]
-        drained=notes_on.get(drains.Drains),  # type: ignore[arg-type]
+        faulted=notes_on.get(faults.FaultNotes),  # type: ignore[arg-type]
+        drained=notes_on.get(drains.DrainNotes),  # type: ignore[arg-type]
     )
     before = one.read()
     assert before.devices
@@ -462,7 +462,7 @@ def test_unreadable_marks_are_unknown_and_not_drained(
 
 def test_the_report_tells_who_is_drained(
     tmp_path: pathlib.Path,
-    drained: drains.Drains,
+    drained: drains.DrainNotes,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     conf = tmp_path / "nova.conf"

@@ -145,7 +145,7 @@ def test_a_driver_for_guests_is_none_of_the_host(
         actions.BindDriver(function=CARD, driver="vfio-pci")
     )
     kernel.vanish(path_of(CARD, "reset"))
-    assert reset_checks.read(str(kernel.root), CARD) == scrub.Function(
+    assert reset_checks.read(str(kernel.root), CARD) == scrub.ReleasedFunction(
         address=CARD, driver="", is_resettable=False
     )
 
@@ -164,7 +164,9 @@ def test_who_can_be_reset(
     if methods is not None:
         (place / "reset_method").write_text(methods)
     found = reset_checks.read(str(tmp_path), CARD)
-    assert found == scrub.Function(address=CARD, is_resettable=is_resettable)
+    assert found == scrub.ReleasedFunction(
+        address=CARD, is_resettable=is_resettable
+    )
 
 
 def test_who_has_it_must_be_known(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def read(specs: dict[str, str]) -> object:
     ],
 )
 def test_allowed_is_what_the_parser_knows(
-    key: str, kind: type[flavors.Word]
+    key: str, kind: type[flavors.SpecValue]
 ) -> None:
     assert list(BY_KEY[key].choices) == [word.value for word in kind]
 

@@ -61,7 +61,9 @@ def test_a_broken_host_is_reported_and_captured_whole(
         state = scan.read(host, look.DRIVERS, allowed)
         assert not [p for p in state.problems if "wrote" in p.reason]
         tree = tree_builder.build_tree(strategies.ROOT, state, allowed)
-        assert inspect_output.as_text(state, tree, inspect_output.Use())
+        assert inspect_output.as_text(
+            state, tree, inspect_output.HostContext()
+        )
         for node in tree.nodes:
             for record in node.inventories.values():
                 assert 0 <= record.reserved <= record.total

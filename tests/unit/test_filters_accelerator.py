@@ -57,7 +57,7 @@ def host(name: str = "labvm", candidates: int = 1) -> Any:
 
 
 def unreachable(path: str) -> NoReturn:
-    raise fact_reader.FactsError(path, "ConnectFailure")
+    raise fact_reader.QueryError(path, "ConnectFailure")
 
 
 class Asked(AssertionError):
@@ -142,7 +142,7 @@ def test_an_answer_of_another_shape_passes_unchanged() -> None:
 
 
 def test_a_request_s_memory_goes_with_its_spec() -> None:
-    memories = fact_reader.Memories()
+    memories = fact_reader.RequestMemories()
     wanted = request.parse_request(MTTY)
     first, second = spec(MTTY), spec(MTTY)
 
@@ -210,7 +210,7 @@ def test_whatever_nova_s_client_raises_is_one_error(
 ) -> None:
     monkeypatch.setattr(report, "report_client_singleton", no_catalog)
 
-    with pytest.raises(fact_reader.FactsError, match="no catalog"):
+    with pytest.raises(fact_reader.QueryError, match="no catalog"):
         report_client.placement_getter()("/resource_providers")
 
 
@@ -225,7 +225,7 @@ def test_credentials_in_a_client_s_words_are_left_out(
     monkeypatch.setattr(report, "report_client_singleton", unreachable)
 
     with pytest.raises(
-        fact_reader.FactsError, match="//placement:1"
+        fact_reader.QueryError, match="//placement:1"
     ) as caught:
         report_client.placement_getter()("/resource_providers")
     assert "secret" not in str(caught.value)

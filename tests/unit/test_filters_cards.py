@@ -27,7 +27,7 @@ EQUAL, MIXED, MIG = (
 
 def shape_of(
     facts: provider_facts.ProviderFacts, gpu: str = "L40S"
-) -> vgpu_geometry.Shape:
+) -> vgpu_geometry.CardShape:
     found = CARDS.shape(facts, gpu)
     assert found is not None
     return found
@@ -237,13 +237,13 @@ def real_card(name: str, root: pathlib.Path) -> model.Device:
         for parent in description["parents"]:
             # Of drivers newer than this host's.
             parent["types"].append(["9", "GRID A100-1-10C", 0, [10240, 4]])
-        told = gpu_reader.GpuFacts(address=A100, is_mig=True, kinds=gpu.kinds)
+        told = gpu_reader.NvmlGpu(address=A100, is_mig=True, kinds=gpu.kinds)
         spec = ['{"vendor_id": "10de", "mig_instances": "dynamic"}']
         state = look.read(build.build(description, root), spec, [told])
         return look.device(state, A100)
     if name == "T4":
         return look.device(look.read(look.make("t4-mdev", root)), T4)
-    told = gpu_reader.GpuFacts(
+    told = gpu_reader.NvmlGpu(
         address=L40S, is_mig=False, is_mixed=name == "L40S mixed"
     )
     host = look.make("l40s-vendor-vfio", root)
@@ -309,7 +309,7 @@ def told(
     return provider_facts.ProviderFacts(
         uuid="c",
         stock={
-            name: provider_facts.Stock(
+            name: provider_facts.ClassCapacity(
                 capacity=total, used=sum(u.get(name, 0) for u in usages)
             )
             for name, total in device.counters.items()

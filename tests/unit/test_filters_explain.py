@@ -22,8 +22,10 @@ def card(
     return provider_facts.ProviderFacts(
         uuid=uuid,
         stock={
-            "VGPU": provider_facts.Stock(capacity=vgpu[0], used=vgpu[1]),
-            "CUSTOM_GPU_MEMORY_MB": provider_facts.Stock(
+            "VGPU": provider_facts.ClassCapacity(
+                capacity=vgpu[0], used=vgpu[1]
+            ),
+            "CUSTOM_GPU_MEMORY_MB": provider_facts.ClassCapacity(
                 capacity=memory[0], used=memory[1]
             ),
         },
@@ -33,14 +35,15 @@ def card(
 
 def describe(
     *providers: provider_facts.ProviderFacts,
-) -> no_candidates.Refusal:
+) -> no_candidates.GroupRefusal:
     names = {"u1": "host1_accel_1", "u2": "host2_accel_1"}
     return no_candidates.describe(GROUP, providers, names)
 
 
 def test_nobody_has_the_class() -> None:
     root = provider_facts.ProviderFacts(
-        uuid="root", stock={"VCPU": provider_facts.Stock(capacity=8, used=0)}
+        uuid="root",
+        stock={"VCPU": provider_facts.ClassCapacity(capacity=8, used=0)},
     )
 
     refusal = describe(root)
@@ -93,7 +96,7 @@ def test_all_that_offer_it_are_full() -> None:
 def test_a_forbidden_trait_and_a_missing_class_are_named() -> None:
     bare = provider_facts.ProviderFacts(
         uuid="u2",
-        stock={"VGPU": provider_facts.Stock(capacity=4, used=0)},
+        stock={"VGPU": provider_facts.ClassCapacity(capacity=4, used=0)},
         traits=frozenset({"CUSTOM_VGPU_X"}),
     )
     refusal = describe(

@@ -21,7 +21,7 @@ def test_before_the_first_host_reports_nothing_of_ours_is_offered() -> None:
     """Placement refuses a trait that nobody ever reported."""
 
     def get(path: str) -> Any:
-        raise fact_reader.FactsError(
+        raise fact_reader.QueryError(
             path,
             'HTTP 400: {"errors": [{"detail": "No such trait(s):'
             ' CUSTOM_OWNER_NOVA_ACCEL."}]}',
@@ -35,9 +35,9 @@ def test_before_the_first_host_reports_nothing_of_ours_is_offered() -> None:
 )
 def test_another_failure_stays_unknown(reason: str) -> None:
     def get(path: str) -> Any:
-        raise fact_reader.FactsError(path, reason)
+        raise fact_reader.QueryError(path, reason)
 
-    with pytest.raises(fact_reader.FactsError):
+    with pytest.raises(fact_reader.QueryError):
         responses.fetch_offers(get, GROUP)
 
 
@@ -66,7 +66,7 @@ def test_a_provider_with_a_malformed_amount_is_not_known(
         "allocations": {"server": {"resources": {"VGPU": amount}}},
     }
 
-    with pytest.raises(fact_reader.FactsError):
+    with pytest.raises(fact_reader.QueryError):
         responses.fetch_provider(
             lambda path: {**answer, part: malformed[part]}, CARD
         )
@@ -84,7 +84,7 @@ def test_a_bulk_read_with_a_malformed_amount_is_an_error(
         "root_provider_uuid": "root",
     }
 
-    with pytest.raises(fact_reader.FactsError):
+    with pytest.raises(fact_reader.QueryError):
         responses.fetch_offers(
             lambda _: {"provider_summaries": {"card": summary}}, GROUP
         )
@@ -96,7 +96,7 @@ def test_a_server_with_a_malformed_amount_is_not_known(
 ) -> None:
     answer = {"allocations": {"card": {"resources": {"VGPU": amount}}}}
 
-    with pytest.raises(fact_reader.FactsError):
+    with pytest.raises(fact_reader.QueryError):
         responses.fetch_taken(lambda _: answer, "server")
 
 
@@ -105,7 +105,7 @@ def test_a_server_with_a_malformed_amount_is_not_known(
 
 def test_a_few_cards_are_read_one_by_one_and_then_remembered() -> None:
     book = told.Book(2)
-    reader = fact_reader.Reader(book.get)
+    reader = fact_reader.FactReader(book.get)
 
     first = told.ask(reader, book.providers).facts
     assert book.calls() == [told.LISTING, *told.CARD * 2]
@@ -115,7 +115,7 @@ def test_a_few_cards_are_read_one_by_one_and_then_remembered() -> None:
 
 def test_many_cards_are_read_in_one_call() -> None:
     book = told.Book(40)
-    reader = fact_reader.Reader(book.get)
+    reader = fact_reader.FactReader(book.get)
 
     first = told.ask(reader, book.providers).facts
     assert book.calls() == [told.LISTING, told.BULK]
@@ -130,7 +130,7 @@ def test_many_cards_are_read_in_one_call() -> None:
 def test_of_one_host_only_its_tree_is_listed() -> None:
     book = told.Book(40)
 
-    told.ask(fact_reader.Reader(book.get), ["card03"] * 2)
+    told.ask(fact_reader.FactReader(book.get), ["card03"] * 2)
 
     assert "in_tree=card03" in book.asked[0]
 
@@ -150,7 +150,7 @@ def test_without_a_choice_only_a_policy_or_a_vgpu_needs_facts(
 ) -> None:
     book = told.Book(3)
 
-    told.ask(fact_reader.Reader(book.get), book.providers, specs, each=1)
+    told.ask(fact_reader.FactReader(book.get), book.providers, specs, each=1)
 
     assert book.calls()[:1] == calls
 
@@ -166,7 +166,7 @@ def test_what_different_groups_have_in_common_is_listed() -> None:
         "trait_B:CUSTOM_OLD": "forbidden",
     }
 
-    told.ask(fact_reader.Reader(book.get), book.providers, wanted)
+    told.ask(fact_reader.FactReader(book.get), book.providers, wanted)
 
     assert book.asked[0] == (
         "/resource_providers?resources=VGPU:1"
@@ -178,7 +178,7 @@ def test_the_classes_of_a_group_without_suffix_may_be_two_cards() -> None:
     book = told.Book(4)
     wanted = {"resources:VGPU": "2", "resources:CUSTOM_GPU_MEMORY_MB": "8"}
 
-    told.ask(fact_reader.Reader(book.get), book.providers, wanted)
+    told.ask(fact_reader.FactReader(book.get), book.providers, wanted)
 
     assert book.asked[0] == (
         "/resource_providers?required=CUSTOM_OWNER_NOVA_ACCEL"
@@ -191,7 +191,7 @@ def test_cards_of_others_are_looked_at_once(count: int) -> None:
     others = [f"card{number}" for number in range(50, 50 + count)]
     for uuid in others:
         book.add(uuid, owned=False)
-    reader = fact_reader.Reader(book.get)
+    reader = fact_reader.FactReader(book.get)
 
     told.ask(reader, others)
     book.calls()
@@ -204,7 +204,9 @@ def test_cards_of_others_are_looked_at_once(count: int) -> None:
 
 def test_the_cache_forgets_who_was_not_asked_for_longest() -> None:
     book = told.Book(4)
-    reader = fact_reader.Reader(book.get, generation_cache.Cache(3))
+    reader = fact_reader.FactReader(
+        book.get, generation_cache.GenerationCache(3)
+    )
 
     told.ask(reader, ["card00", "card01"])
     told.ask(reader, ["card02", "card00"])
@@ -219,8 +221,8 @@ def test_the_cache_forgets_who_was_not_asked_for_longest() -> None:
 
 def test_a_provider_made_again_is_read_again_after_a_while() -> None:
     book, now = told.Book(2), [0.0]
-    reader = fact_reader.Reader(
-        book.get, generation_cache.Cache(clock=lambda: now[0])
+    reader = fact_reader.FactReader(
+        book.get, generation_cache.GenerationCache(clock=lambda: now[0])
     )
     told.ask(reader, book.providers)
     # Deleted and created again, up to the same generation.
@@ -237,7 +239,7 @@ def test_a_provider_made_again_is_read_again_after_a_while() -> None:
 
 def test_a_provider_under_another_name_is_another_one() -> None:
     book = told.Book(2)
-    reader = fact_reader.Reader(book.get)
+    reader = fact_reader.FactReader(book.get)
     told.ask(reader, book.providers)
     book.providers["card00"]["total"][names.MDEV_CLASS] = 3
     book.names["card00"] = "another_node_card00"
@@ -256,7 +258,7 @@ def test_who_holds_what_is_read_where_sums_do_not_tell() -> None:
     for card in ("card01", "card20"):
         book.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
         book.take(f"also {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
-    reader = fact_reader.Reader(book.get)
+    reader = fact_reader.FactReader(book.get)
 
     found = told.ask(reader, book.providers, told.VGPU).facts
 
@@ -275,7 +277,7 @@ def test_of_many_used_cards_each_request_reads_some() -> None:
     book = told.Book(50, told.MIXED)
     for card in book.providers:
         book.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
-    reader = fact_reader.Reader(book.get)
+    reader = fact_reader.FactReader(book.get)
 
     reads = []
     for _ in range(3):
@@ -301,8 +303,8 @@ def test_holdings_of_a_card_made_again_expire() -> None:
     book, now = told.Book(8, told.MIXED), [0.0]
     book.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     book.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
-    reader = fact_reader.Reader(
-        book.get, generation_cache.Cache(clock=lambda: now[0])
+    reader = fact_reader.FactReader(
+        book.get, generation_cache.GenerationCache(clock=lambda: now[0])
     )
     told.ask(reader, book.providers, told.VGPU)
     make_again(book, "card00", 24, 8)
@@ -322,8 +324,8 @@ def test_expired_holdings_are_not_taken_over_by_a_bulk_read() -> None:
     book, now = told.Book(8, told.MIXED), [0.0]
     book.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     book.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
-    reader = fact_reader.Reader(
-        book.get, generation_cache.Cache(clock=lambda: now[0])
+    reader = fact_reader.FactReader(
+        book.get, generation_cache.GenerationCache(clock=lambda: now[0])
     )
     told.ask(reader, book.providers, told.VGPU)
     make_again(book, "card00", 24, 8)
@@ -338,10 +340,10 @@ def test_a_confirmation_reads_what_consumers_hold() -> None:
     book = told.Book(8, told.MIXED)
     book.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     book.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
-    reader = fact_reader.Reader(book.get)
+    reader = fact_reader.FactReader(book.get)
     told.ask(reader, book.providers, told.VGPU)
     make_again(book, "card00", 24, 8)
-    memory = fact_reader.Memory(wanted=request.parse_request(told.VGPU))
+    memory = fact_reader.RequestMemory(wanted=request.parse_request(told.VGPU))
 
     found = reader.confirm(memory, book.providers).facts["card00"]
 
@@ -361,9 +363,9 @@ def test_a_failed_read_is_a_problem_and_no_more(
 ) -> None:
     book = told.Book(count, told.MIXED)
     book.take("server1", "card00", VGPU=8, CUSTOM_GPU_MEMORY_MB=64)
-    reader = fact_reader.Reader(book.get)
+    reader = fact_reader.FactReader(book.get)
     wanted = request.parse_request(told.VGPU)
-    memory = fact_reader.Memory(wanted=wanted)
+    memory = fact_reader.RequestMemory(wanted=wanted)
     memory.seen.append("server1")
     book.broken = broken
 
@@ -381,7 +383,7 @@ def test_a_failed_read_is_a_problem_and_no_more(
 
 def test_without_a_listing_what_is_remembered_serves() -> None:
     book = told.Book(3)
-    reader = fact_reader.Reader(book.get)
+    reader = fact_reader.FactReader(book.get)
     before = told.ask(reader, book.providers).facts
 
     book.broken = told.LISTING
@@ -393,7 +395,7 @@ def test_without_a_listing_what_is_remembered_serves() -> None:
 
 def test_a_provider_that_is_gone_does_not_hide_the_others() -> None:
     book = told.Book(3)
-    reader = fact_reader.Reader(book.get)
+    reader = fact_reader.FactReader(book.get)
 
     told.ask(reader, ["card00", "card02"])
     look = told.ask(reader, ["card00", "gone", "card02"])
@@ -409,8 +411,8 @@ def test_a_provider_that_is_gone_does_not_hide_the_others() -> None:
 def test_a_confirmation_is_exact_and_remembered() -> None:
     book = told.Book(2, told.MIXED)
     book.take("server1", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
-    reader = fact_reader.Reader(book.get)
-    memory = fact_reader.Memory(wanted=request.parse_request(told.VGPU))
+    reader = fact_reader.FactReader(book.get)
+    memory = fact_reader.RequestMemory(wanted=request.parse_request(told.VGPU))
     candidates = told.hosts(book.providers, VGPU=1)
     reader.look(memory, "server", candidates)
     # What is given back raises no generation.
@@ -440,8 +442,8 @@ def test_a_change_while_it_is_read_is_not_exact() -> None:
             book.take("other", "card00", CUSTOM_MDEV=1)
         return book.get(path)
 
-    memory = fact_reader.Memory(wanted=request.parse_request(told.MDEV))
-    look = fact_reader.Reader(get).confirm(memory, ["card00"])
+    memory = fact_reader.RequestMemory(wanted=request.parse_request(told.MDEV))
+    look = fact_reader.FactReader(get).confirm(memory, ["card00"])
 
     assert not look.facts["card00"].exact
     assert look.facts["card00"].stock["CUSTOM_MDEV"].used == 1
@@ -458,8 +460,8 @@ def test_a_change_while_many_are_read_is_not_exact(path: str) -> None:
             book.change("card00", names.DRAINED_TRAIT)
         return answer
 
-    memory = fact_reader.Memory(wanted=request.parse_request(told.VGPU))
-    look = fact_reader.Reader(get).confirm(memory, book.providers)
+    memory = fact_reader.RequestMemory(wanted=request.parse_request(told.VGPU))
+    look = fact_reader.FactReader(get).confirm(memory, book.providers)
 
     exact = {uuid: one.exact for uuid, one in look.facts.items()}
     assert exact == {"card00": False, "card01": True, "card02": True}
@@ -477,8 +479,8 @@ def test_a_card_that_placement_lists_no_more_is_exact() -> None:
             listed[:] = [one for one in listed if one["uuid"] != "card00"]
         return answer
 
-    memory = fact_reader.Memory(wanted=request.parse_request(told.MDEV))
-    look = fact_reader.Reader(get).confirm(memory, book.providers)
+    memory = fact_reader.RequestMemory(wanted=request.parse_request(told.MDEV))
+    look = fact_reader.FactReader(get).confirm(memory, book.providers)
 
     assert look.facts["card00"].exact
     assert look.facts["card00"].stock["CUSTOM_MDEV"].left == 0
@@ -489,8 +491,8 @@ def test_all_doubtful_providers_are_confirmed_in_three_calls(
     count: int,
 ) -> None:
     book = told.Book(count, told.MIXED)
-    reader = fact_reader.Reader(book.get)
-    memory = fact_reader.Memory(wanted=request.parse_request(told.VGPU))
+    reader = fact_reader.FactReader(book.get)
+    memory = fact_reader.RequestMemory(wanted=request.parse_request(told.VGPU))
     reader.look(memory, "server", told.hosts(book.providers, VGPU=1))
     book.take("other", "card01", VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
     del book.servers["other"]
@@ -509,12 +511,14 @@ def test_consumers_that_sums_do_not_tell_are_read_for_some_dozens() -> None:
     book = told.Book(50, told.MIXED)
     for card in book.providers:
         book.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
-    reader = fact_reader.Reader(book.get)
+    reader = fact_reader.FactReader(book.get)
     reads = [told.LISTING, told.BULK, *[told.HELD] * 32, told.LISTING]
 
     # The second one reads the others, and remembers the rest.
     for unknown in (18, 0):
-        memory = fact_reader.Memory(wanted=request.parse_request(told.VGPU))
+        memory = fact_reader.RequestMemory(
+            wanted=request.parse_request(told.VGPU)
+        )
         look = reader.confirm(memory, book.providers)
 
         assert book.calls() == reads
@@ -525,8 +529,8 @@ def test_consumers_that_sums_do_not_tell_are_read_for_some_dozens() -> None:
 
 def test_a_card_is_read_again_only_after_another_server_took_from_it() -> None:
     book = told.Book(2)
-    reader = fact_reader.Reader(book.get)
-    memory = fact_reader.Memory(wanted=request.parse_request(told.MDEV))
+    reader = fact_reader.FactReader(book.get)
+    memory = fact_reader.RequestMemory(wanted=request.parse_request(told.MDEV))
     candidates = told.hosts(book.providers)
     reader.look(memory, "server1", candidates)
     book.take("server1", "card00", CUSTOM_MDEV=1)

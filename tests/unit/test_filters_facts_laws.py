@@ -28,7 +28,7 @@ def test_remembered_facts_are_fresh_but_for_what_was_given_back(
     rounds: list[list[tuple[str, int, str]]], count: int
 ) -> None:
     book = told.Book(12, told.MIXED)
-    reader = fact_reader.Reader(book.get)
+    reader = fact_reader.FactReader(book.get)
     named = list(book.providers)[:count]
     for happening in rounds:
         for what, number, card in happening:
@@ -44,7 +44,7 @@ def test_remembered_facts_are_fresh_but_for_what_was_given_back(
                 assert found[card].stock[name].used >= stock.used
             was_held = found[card].held or ()
             assert all(held in was_held for held in now.held or ())
-    memory = fact_reader.Memory(wanted=request.parse_request(told.VGPU))
+    memory = fact_reader.RequestMemory(wanted=request.parse_request(told.VGPU))
     for one in reader.confirm(memory, named).facts.values():
         assert one.exact
         assert one == fact_reader.fetch_provider(book.get, one)
@@ -52,7 +52,7 @@ def test_remembered_facts_are_fresh_but_for_what_was_given_back(
 
 def happen(
     book: told.Book,
-    reader: fact_reader.Reader,
+    reader: fact_reader.FactReader,
     what: str,
     number: int,
     card: str,
@@ -66,7 +66,7 @@ def happen(
         "trait": lambda: book.change(card, f"CUSTOM_VGPU_{number}"),
         "ask": lambda: told.ask(reader, [card, "card00"], told.VGPU),
         "confirm": lambda: reader.confirm(
-            fact_reader.Memory(wanted=wanted), [card]
+            fact_reader.RequestMemory(wanted=wanted), [card]
         ),
     }
     does[what]()

@@ -17,7 +17,7 @@ WANTED = request.parse_request(
 )
 
 PACK = dataclasses.replace(
-    WANTED, placing=flavors.Placing(packing=flavors.Packing.PACK)
+    WANTED, placing=flavors.PlacementPolicy(packing=flavors.Packing.PACK)
 )
 
 
@@ -28,9 +28,11 @@ def provider(
     memory: tuple[int, int] | None = None,
     **more: Any,
 ) -> provider_facts.ProviderFacts:
-    stock = {"VGPU": provider_facts.Stock(capacity=capacity, used=used)}
+    stock = {
+        "VGPU": provider_facts.ClassCapacity(capacity=capacity, used=used)
+    }
     if memory is not None:
-        stock["CUSTOM_GPU_MEMORY_MB"] = provider_facts.Stock(
+        stock["CUSTOM_GPU_MEMORY_MB"] = provider_facts.ClassCapacity(
             capacity=memory[0], used=memory[1]
         )
     return provider_facts.ProviderFacts(uuid=uuid, stock=stock, **more)
@@ -51,8 +53,8 @@ def facts_of(
 
 def view(
     *providers: provider_facts.ProviderFacts, cells: numa.Cells = numa.UNTOLD
-) -> candidate_fit.View:
-    return candidate_fit.View(
+) -> candidate_fit.HostFacts:
+    return candidate_fit.HostFacts(
         facts=facts_of(*providers), cards=scheduled.CARDS, cells=cells
     )
 
@@ -91,7 +93,7 @@ def test_a_total_below_what_is_used_leaves_nothing_not_less() -> None:
 def test_other_classes_of_the_server_are_not_ours_to_judge() -> None:
     root = provider_facts.ProviderFacts(
         uuid="root",
-        stock={"VCPU": provider_facts.Stock(capacity=1, used=1)},
+        stock={"VCPU": provider_facts.ClassCapacity(capacity=1, used=1)},
         exact=True,
     )
 
@@ -132,7 +134,7 @@ def test_a_card_that_was_read_as_full_comes_last(
 ) -> None:
     # Nova claims the first candidate only, and drops the host on a 409.
     request_ = dataclasses.replace(
-        WANTED, placing=flavors.Placing(packing=packing)
+        WANTED, placing=flavors.PlacementPolicy(packing=packing)
     )
     facts = view(provider("full", 1, 1), provider("free", 1, 0))
 
@@ -185,7 +187,7 @@ def test_spread_takes_the_emptiest() -> None:
         provider("empty", 4, 0), provider("half", 4, 2), provider("one", 4, 3)
     )
     spread = dataclasses.replace(
-        WANTED, placing=flavors.Placing(packing=flavors.Packing.SPREAD)
+        WANTED, placing=flavors.PlacementPolicy(packing=flavors.Packing.SPREAD)
     )
 
     found = candidate_fit.order(
@@ -340,7 +342,7 @@ def brute_force(
 
 @given(CANDIDATES, FACTS)
 def test_exactly_what_fits_is_kept_and_nothing_is_added(
-    several: list[provider_facts.Candidate], facts: candidate_fit.View
+    several: list[provider_facts.Candidate], facts: candidate_fit.HostFacts
 ) -> None:
     fits, lacks = candidate_fit.fitting(WANTED, several, facts)
 
@@ -351,7 +353,7 @@ def test_exactly_what_fits_is_kept_and_nothing_is_added(
 
 @given(CANDIDATES, FACTS)
 def test_a_second_pass_changes_nothing(
-    several: list[provider_facts.Candidate], facts: candidate_fit.View
+    several: list[provider_facts.Candidate], facts: candidate_fit.HostFacts
 ) -> None:
     once, _ = candidate_fit.fitting(WANTED, several, facts)
     twice, lacks = candidate_fit.fitting(WANTED, once, facts)
@@ -363,7 +365,7 @@ def test_a_second_pass_changes_nothing(
 @given(CANDIDATES, FACTS, st.randoms(use_true_random=False))
 def test_the_order_does_not_depend_on_how_they_came(
     several: list[provider_facts.Candidate],
-    facts: candidate_fit.View,
+    facts: candidate_fit.HostFacts,
     random: Random,
 ) -> None:
     known = [
@@ -384,7 +386,7 @@ def test_the_order_does_not_depend_on_how_they_came(
 
 @given(CANDIDATES, FACTS)
 def test_without_exact_facts_all_are_kept(
-    several: list[provider_facts.Candidate], facts: candidate_fit.View
+    several: list[provider_facts.Candidate], facts: candidate_fit.HostFacts
 ) -> None:
     vague = view(
         *(

@@ -8,8 +8,8 @@ import pytest
 from filters.placement import stale_cache
 from nova_accel import errors
 
-TIMES = stale_cache.Times(fresh=60.0, retry=10.0, patience=60.0)
-IMPATIENT = stale_cache.Times(fresh=60.0, retry=10.0, patience=0.05)
+TIMES = stale_cache.CacheTimes(fresh=60.0, retry=10.0, patience=60.0)
+IMPATIENT = stale_cache.CacheTimes(fresh=60.0, retry=10.0, patience=0.05)
 
 
 class Clock:
@@ -46,7 +46,9 @@ def until(check: Callable[[], bool]) -> None:
 
 def test_a_value_is_read_once_and_again_when_it_is_old() -> None:
     clock, source = Clock(), Source()
-    values: stale_cache.Kept[int] = stale_cache.Kept(TIMES, clock=clock)
+    values: stale_cache.StaleCache[int] = stale_cache.StaleCache(
+        TIMES, clock=clock
+    )
 
     assert [values.get("a", source.read) for _ in range(3)] == [1, 1, 1]
     clock.now += 60
@@ -57,7 +59,9 @@ def test_when_a_read_fails_the_old_value_serves_and_it_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock, source = Clock(), Source()
-    values: stale_cache.Kept[int] = stale_cache.Kept(TIMES, clock=clock)
+    values: stale_cache.StaleCache[int] = stale_cache.StaleCache(
+        TIMES, clock=clock
+    )
     assert values.get("a", source.read) == 1
     source.is_broken = True
     clock.now += 60
@@ -73,7 +77,9 @@ def test_when_a_read_fails_the_old_value_serves_and_it_is_logged(
 
 def test_a_failure_is_remembered() -> None:
     clock, source = Clock(), Source()
-    values: stale_cache.Kept[int] = stale_cache.Kept(TIMES, clock=clock)
+    values: stale_cache.StaleCache[int] = stale_cache.StaleCache(
+        TIMES, clock=clock
+    )
     source.is_broken = True
 
     assert [values.get("a", source.read) for _ in range(3)] == [None] * 3
@@ -82,7 +88,9 @@ def test_a_failure_is_remembered() -> None:
 
 def test_who_gets_no_answer_waits_once_and_takes_it_when_it_comes() -> None:
     clock, source = Clock(), Source()
-    values: stale_cache.Kept[int] = stale_cache.Kept(TIMES, clock=clock)
+    values: stale_cache.StaleCache[int] = stale_cache.StaleCache(
+        TIMES, clock=clock
+    )
     source.gate.clear()
     first = threading.Thread(target=values.get, args=("a", source.read))
     first.start()
@@ -100,7 +108,7 @@ def test_who_gets_no_answer_waits_once_and_takes_it_when_it_comes() -> None:
 
 def test_many_at_once_read_once() -> None:
     source = Source()
-    values: stale_cache.Kept[int] = stale_cache.Kept(TIMES)
+    values: stale_cache.StaleCache[int] = stale_cache.StaleCache(TIMES)
     source.gate.clear()
     found: list[int | None] = []
     threads = [
@@ -122,7 +130,9 @@ def test_many_at_once_read_once() -> None:
 
 def test_while_one_reads_anew_the_others_take_the_old_value() -> None:
     clock, source = Clock(), Source()
-    values: stale_cache.Kept[int] = stale_cache.Kept(TIMES, clock=clock)
+    values: stale_cache.StaleCache[int] = stale_cache.StaleCache(
+        TIMES, clock=clock
+    )
     assert values.get("a", source.read) == 1
     clock.now += 60
     source.gate.clear()
@@ -139,7 +149,9 @@ def test_while_one_reads_anew_the_others_take_the_old_value() -> None:
 
 def test_reads_without_an_answer_are_few() -> None:
     source = Source()
-    values: stale_cache.Kept[int] = stale_cache.Kept(IMPATIENT, 100)
+    values: stale_cache.StaleCache[int] = stale_cache.StaleCache(
+        IMPATIENT, 100
+    )
     source.gate.clear()
 
     assert {values.get(n, source.read) for n in range(20)} == {None}
@@ -150,7 +162,7 @@ def test_reads_without_an_answer_are_few() -> None:
 
 def test_the_key_asked_for_longest_ago_goes() -> None:
     source = Source()
-    values: stale_cache.Kept[int] = stale_cache.Kept(TIMES, 2)
+    values: stale_cache.StaleCache[int] = stale_cache.StaleCache(TIMES, 2)
 
     assert [values.get(k, source.read) for k in "abacab"] == [
         1, 2, 1, 3, 1, 4
@@ -158,7 +170,9 @@ def test_the_key_asked_for_longest_ago_goes() -> None:
 
 
 def test_an_error_nobody_thought_of_ends_the_read_too() -> None:
-    values: stale_cache.Kept[int] = stale_cache.Kept(TIMES, clock=Clock())
+    values: stale_cache.StaleCache[int] = stale_cache.StaleCache(
+        TIMES, clock=Clock()
+    )
     told: list[object] = []
     before, threading.excepthook = threading.excepthook, told.append
 

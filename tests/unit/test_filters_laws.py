@@ -60,11 +60,11 @@ def known_cards(draw: st.DrawFn, uuid: str) -> provider_facts.ProviderFacts:
 
 
 @st.composite
-def hosts(draw: st.DrawFn) -> candidate_fit.View:
+def hosts(draw: st.DrawFn) -> candidate_fit.HostFacts:
     known = [u for u in UUIDS if draw(st.integers(0, 5))]
     facts = [draw(known_cards(uuid)) for uuid in known]
     cells = st.frozensets(st.sampled_from([0, 1]))
-    return candidate_fit.View(
+    return candidate_fit.HostFacts(
         facts=scheduled.facts_of(*facts),
         cards=scheduled.CARDS,
         cells=numa.Cells(
@@ -91,7 +91,7 @@ def requests(draw: st.DrawFn) -> request.AcceleratorRequest:
 def is_right(
     asks: request.AcceleratorRequest,
     one: provider_facts.Candidate,
-    view: candidate_fit.View,
+    view: candidate_fit.HostFacts,
 ) -> bool:
     return (
         has_stock(one, view)
@@ -102,13 +102,15 @@ def is_right(
 
 
 def cards_of(
-    one: provider_facts.Candidate, view: candidate_fit.View
+    one: provider_facts.Candidate, view: candidate_fit.HostFacts
 ) -> list[provider_facts.ProviderFacts]:
     """Return the known cards that a candidate takes from."""
     return [view.facts[u] for u in one["allocations"] if u in view.facts]
 
 
-def has_stock(one: provider_facts.Candidate, view: candidate_fit.View) -> bool:
+def has_stock(
+    one: provider_facts.Candidate, view: candidate_fit.HostFacts
+) -> bool:
     for facts in cards_of(one, view):
         taken = one["allocations"][facts.uuid]["resources"]
         if facts.exact and (
@@ -125,7 +127,7 @@ def has_stock(one: provider_facts.Candidate, view: candidate_fit.View) -> bool:
 def has_places(
     asks: request.AcceleratorRequest,
     one: provider_facts.Candidate,
-    view: candidate_fit.View,
+    view: candidate_fit.HostFacts,
 ) -> bool:
     """Try every place of all that stands on a card and is to come."""
     for facts in cards_of(one, view):
@@ -190,7 +192,7 @@ def node_of(facts: provider_facts.ProviderFacts) -> set[int]:
 def is_near_the_guest(
     asks: request.AcceleratorRequest,
     one: provider_facts.Candidate,
-    view: candidate_fit.View,
+    view: candidate_fit.HostFacts,
 ) -> bool:
     cells = view.cells
     if asks.placing.numa is not flavors.NumaPolicy.REQUIRED:
@@ -209,7 +211,7 @@ def is_near_the_guest(
 def is_together(
     asks: request.AcceleratorRequest,
     one: provider_facts.Candidate,
-    view: candidate_fit.View,
+    view: candidate_fit.HostFacts,
 ) -> bool:
     locality = asks.placing.locality
     used = [one["mappings"][group.suffix][0] for group in asks.groups]
@@ -244,7 +246,7 @@ def is_together(
 
 @given(requests(), hosts())
 def test_exactly_what_is_right_is_kept(
-    asks: request.AcceleratorRequest, view: candidate_fit.View
+    asks: request.AcceleratorRequest, view: candidate_fit.HostFacts
 ) -> None:
     several = scheduled.candidates(asks, UUIDS)
 
@@ -261,7 +263,7 @@ def test_exactly_what_is_right_is_kept(
 
 @given(requests(), hosts())
 def test_a_second_pass_changes_nothing(
-    asks: request.AcceleratorRequest, view: candidate_fit.View
+    asks: request.AcceleratorRequest, view: candidate_fit.HostFacts
 ) -> None:
     once, _ = candidate_fit.fitting(
         asks, scheduled.candidates(asks, UUIDS), view
@@ -275,7 +277,9 @@ def test_a_second_pass_changes_nothing(
 
 @given(requests(), hosts(), st.randoms(use_true_random=False))
 def test_the_order_does_not_depend_on_how_they_came(
-    asks: request.AcceleratorRequest, view: candidate_fit.View, random: Random
+    asks: request.AcceleratorRequest,
+    view: candidate_fit.HostFacts,
+    random: Random,
 ) -> None:
     several = scheduled.candidates(asks, sorted(view.facts))
     shuffled = random.sample(several, len(several))
@@ -289,7 +293,7 @@ def test_the_order_does_not_depend_on_how_they_came(
 
 @given(requests(), hosts())
 def test_facts_that_are_not_exact_refuse_nobody_for_want_of_room(
-    asks: request.AcceleratorRequest, view: candidate_fit.View
+    asks: request.AcceleratorRequest, view: candidate_fit.HostFacts
 ) -> None:
     vague = dataclasses.replace(
         view,
@@ -307,7 +311,7 @@ def test_facts_that_are_not_exact_refuse_nobody_for_want_of_room(
 
 @given(requests(), hosts())
 def test_whoever_is_refused_for_its_state_was_doubted_before(
-    asks: request.AcceleratorRequest, view: candidate_fit.View
+    asks: request.AcceleratorRequest, view: candidate_fit.HostFacts
 ) -> None:
     several = scheduled.candidates(asks, UUIDS)
     vague, sure = (

@@ -11,9 +11,9 @@ TWO = numa.Cells(present=frozenset({0, 1}), roomy=frozenset({0, 1}))
 GUEST = numa.Cells(present=frozenset({0, 1}), chosen=frozenset({1}))
 
 
-def seat(name: str, *nodes: int) -> candidate_locality.Seat:
+def seat(name: str, *nodes: int) -> candidate_locality.CandidateDevice:
     traits = {names.custom("ACCELERATOR", "NUMA", str(n)) for n in nodes}
-    return candidate_locality.Seat(
+    return candidate_locality.CandidateDevice(
         facts=provider_facts.ProviderFacts(
             uuid=name,
             stock={},
@@ -78,7 +78,7 @@ def test_a_node_without_a_cell_is_not_near() -> None:
 
 
 def test_of_what_nothing_was_read_nothing_is_said() -> None:
-    unread = candidate_locality.Seat(
+    unread = candidate_locality.CandidateDevice(
         facts=provider_facts.ProviderFacts(uuid="u", stock={})
     )
 

@@ -18,9 +18,9 @@ A, B, C = "0000:41:00.0", "0000:81:00.0", "0000:c1:00.0"
 
 def seat(
     address: str = A, *traits: str, units: int = 1, name: str | None = None
-) -> candidate_locality.Seat:
+) -> candidate_locality.CandidateDevice:
     usual = names.provider_name("host", address)
-    return candidate_locality.Seat(
+    return candidate_locality.CandidateDevice(
         facts=provider_facts.ProviderFacts(
             uuid=address,
             stock={},
@@ -35,9 +35,9 @@ def numa(node: int) -> str:
     return names.custom("ACCELERATOR", "NUMA", str(node))
 
 
-def nothing_read(address: str) -> candidate_locality.Seat:
+def nothing_read(address: str) -> candidate_locality.CandidateDevice:
     facts = provider_facts.ProviderFacts(uuid=address, stock={}, name=address)
-    return candidate_locality.Seat(facts=facts)
+    return candidate_locality.CandidateDevice(facts=facts)
 
 
 @pytest.mark.parametrize("locality", flavors.Locality)

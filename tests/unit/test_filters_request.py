@@ -117,7 +117,7 @@ KEYS = {
 
 
 def test_without_a_word_the_usual_choice_is_made() -> None:
-    assert request.parse_request(ASKS).placing == flavors.Placing(
+    assert request.parse_request(ASKS).placing == flavors.PlacementPolicy(
         numa=flavors.NumaPolicy.PREFERRED,
         locality=flavors.Locality.ANY,
         packing=flavors.Packing.BEST_REMAINING,
@@ -131,14 +131,14 @@ def test_without_a_word_the_usual_choice_is_made() -> None:
     st.sampled_from([str, str.upper, " {} ".format]),
 )
 def test_every_word_is_read_in_any_case(
-    chosen: dict[str, flavors.Word], spell: Callable[[str], str]
+    chosen: dict[str, flavors.SpecValue], spell: Callable[[str], str]
 ) -> None:
     parsed = request.parse_request(
         ASKS | {f"accelerator:{k}": spell(w.value) for k, w in chosen.items()}
     )
 
     usual = flavors.USUAL_PLACING
-    assert parsed.placing == flavors.Placing(
+    assert parsed.placing == flavors.PlacementPolicy(
         **{
             "numa": chosen.get("numa_policy", usual.numa),
             "locality": chosen.get("locality", usual.locality),

@@ -26,7 +26,7 @@ def card(
     return provider_facts.ProviderFacts(
         uuid=uuid,
         stock={
-            name: provider_facts.Stock(used=used, capacity=capacity)
+            name: provider_facts.ClassCapacity(used=used, capacity=capacity)
             for name, (used, capacity) in stock.items()
         },
         traits=frozenset(traits),
@@ -36,7 +36,7 @@ def card(
 def region(uuid: str, *traits: str) -> provider_facts.ProviderFacts:
     return provider_facts.ProviderFacts(
         uuid=uuid,
-        stock={"FPGA": provider_facts.Stock(capacity=1, used=0)},
+        stock={"FPGA": provider_facts.ClassCapacity(capacity=1, used=0)},
         traits=frozenset(traits),
     )
 

@@ -24,11 +24,11 @@ def test_a_type_that_charges_no_slices_fits_a_card_with_reserved_ones(
     assert names.MIG_SLICE_CLASS not in scheduled.charges(TYPE)
     stock = dict(one.stock)
     # An operator has reserved 1 of 4 slices.
-    stock[names.MIG_SLICE_CLASS] = provider_facts.Stock(capacity=3)
+    stock[names.MIG_SLICE_CLASS] = provider_facts.ClassCapacity(capacity=3)
     one = dataclasses.replace(one, stock=stock, held=held)
     wanted = scheduled.asks(TYPE)
     chosen = scheduled.candidate(wanted, "a")
-    view = candidate_fit.View(
+    view = candidate_fit.HostFacts(
         facts=scheduled.facts_of(one), cards=scheduled.CARDS
     )
     fits, lacks = candidate_fit.fitting(wanted, [chosen], view)

@@ -15,7 +15,7 @@ from tests import told
 class Watched:
     """The lock of bulk reads, which tells how many wait for it."""
 
-    def __init__(self, reader: fact_reader.Reader) -> None:
+    def __init__(self, reader: fact_reader.FactReader) -> None:
         """Take the place of a reader's lock."""
         self._lock = threading.Lock()
         self._waiting = threading.Semaphore(0)
@@ -45,7 +45,7 @@ def test_who_comes_at_once_with_others_waits_for_one_bulk_read() -> None:
             have_listed.wait()
         return found
 
-    reader = fact_reader.Reader(get)
+    reader = fact_reader.FactReader(get)
     lock = Watched(reader)
     with futures.ThreadPoolExecutor(2) as threads:
         looks = threads.map(
@@ -70,7 +70,7 @@ def test_a_bulk_read_that_hangs_holds_nobody_up_for_long(
             goes_on.wait(10)
         return book.get(path)
 
-    reader = fact_reader.Reader(get)
+    reader = fact_reader.FactReader(get)
     with futures.ThreadPoolExecutor(1) as threads:
         slow = threads.submit(told.ask, reader, book.providers)
         assert hangs.wait(10)
@@ -94,11 +94,11 @@ def test_where_one_bulk_read_fails_the_others_read_side_by_side(
             if first.acquire(blocking=False):
                 has_begun.set()
                 lock.await_waiting(2)
-                raise fact_reader.FactsError(path, "HTTP 503")
+                raise fact_reader.QueryError(path, "HTTP 503")
             others.wait()  # in turns they would not get past it
         return book.get(path)
 
-    reader = fact_reader.Reader(get)
+    reader = fact_reader.FactReader(get)
     lock = Watched(reader)
     with futures.ThreadPoolExecutor(3) as threads:
         asked = [threads.submit(told.ask, reader, book.providers)]
@@ -115,8 +115,8 @@ def test_where_one_bulk_read_fails_the_others_read_side_by_side(
 
 def test_several_threads_may_share_what_is_remembered() -> None:
     book = told.Book(12, told.MIXED)
-    known = generation_cache.Cache(7)
-    reader = fact_reader.Reader(book.get, known)
+    known = generation_cache.GenerationCache(7)
+    reader = fact_reader.FactReader(book.get, known)
 
     def schedule(number: int) -> set[str]:
         named = list(book.providers)[number % 6 :][:6]

@@ -13,11 +13,11 @@ from nova_accel.catalog import pci_ids
 from nova_accel.model import flavors, names
 from placement_sync.flavors import flavor_specs
 
-A40 = flavor_specs.Want(
+A40 = flavor_specs.DeviceRequest(
     resources={"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192},
     required=frozenset({"CUSTOM_VGPU_NVIDIA_A40_8Q"}),
 )
-FPGA = flavor_specs.Want(
+FPGA = flavor_specs.DeviceRequest(
     resources={"FPGA": 1},
     required=frozenset({"CUSTOM_FPGA_INTERFACE_1FACE"}),
     bitstream="6f4d2a52-8a4e-4f0c-9d53-b3c4e5a1f001",
@@ -32,7 +32,7 @@ FOREIGN = {
 }
 
 wants = st.builds(
-    flavor_specs.Want,
+    flavor_specs.DeviceRequest,
     resources=st.dictionaries(
         st.sampled_from(sorted(pci_ids.ACCELERATOR_CLASSES)),
         st.integers(1, 9),
@@ -61,12 +61,12 @@ settings_ = st.fixed_dictionaries(
 foreign = st.dictionaries(
     st.sampled_from(sorted(FOREIGN)), st.just("1"), max_size=6
 )
-wishes = st.builds(flavor_specs.Wish, want=wants, settings=settings_)
+wishes = st.builds(flavor_specs.FlavorRequest, want=wants, settings=settings_)
 
 
 @given(foreign, wishes)
 def test_what_is_written_is_read_again(
-    old: dict[str, str], wish: flavor_specs.Wish
+    old: dict[str, str], wish: flavor_specs.FlavorRequest
 ) -> None:
     specs = flavor_specs.plan(old, wish).specs
     asked = flavor_specs.read(specs)
@@ -81,7 +81,7 @@ def test_what_is_written_is_read_again(
 
 @given(foreign, wishes)
 def test_the_filter_reads_the_same_groups(
-    old: dict[str, str], wish: flavor_specs.Wish
+    old: dict[str, str], wish: flavor_specs.FlavorRequest
 ) -> None:
     specs = dict(flavor_specs.plan(old, wish).specs)
     asked = flavor_specs.read(specs)
@@ -92,14 +92,16 @@ def test_the_filter_reads_the_same_groups(
 
 @given(foreign, wishes, wishes)
 def test_the_last_wish_counts_and_others_specs_stay(
-    old: dict[str, str], first: flavor_specs.Wish, last: flavor_specs.Wish
+    old: dict[str, str],
+    first: flavor_specs.FlavorRequest,
+    last: flavor_specs.FlavorRequest,
 ) -> None:
     once = flavor_specs.plan(old, last).specs
     then = flavor_specs.plan(flavor_specs.plan(old, first).specs, last).specs
     assert then == once
     assert flavor_specs.plan(once, last).added == {}
     assert old.items() <= once.items()
-    assert flavor_specs.plan(once, flavor_specs.Wish()).specs == {
+    assert flavor_specs.plan(once, flavor_specs.FlavorRequest()).specs == {
         **old,
         **({"group_policy": "none"} if _groups(old) > 1 else {}),
     }
@@ -111,7 +113,7 @@ def _groups(specs: dict[str, str]) -> int:
 
 @given(foreign, wishes)
 def test_a_change_is_what_differs(
-    old: dict[str, str], wish: flavor_specs.Wish
+    old: dict[str, str], wish: flavor_specs.FlavorRequest
 ) -> None:
     change = flavor_specs.plan(old, wish)
     kept = {k: v for k, v in old.items() if k not in change.removed}
@@ -120,7 +122,9 @@ def test_a_change_is_what_differs(
 
 
 def test_a_profile_is_written_as_the_guide_says() -> None:
-    wish = flavor_specs.Wish(want=A40, settings={"numa_policy": "required"})
+    wish = flavor_specs.FlavorRequest(
+        want=A40, settings={"numa_policy": "required"}
+    )
     assert flavor_specs.plan({}, wish).specs == {
         "resources_GPU1:VGPU": "1",
         "resources_GPU1:CUSTOM_GPU_MEMORY_MB": "8192",
@@ -131,9 +135,9 @@ def test_a_profile_is_written_as_the_guide_says() -> None:
 
 def test_nova_wants_a_policy_for_two_groups() -> None:
     two = dataclasses.replace(A40, count=2)
-    specs = flavor_specs.plan({}, flavor_specs.Wish(want=two)).specs
+    specs = flavor_specs.plan({}, flavor_specs.FlavorRequest(want=two)).specs
     assert specs["group_policy"] == "none"
-    change = flavor_specs.plan(specs, flavor_specs.Wish(want=A40))
+    change = flavor_specs.plan(specs, flavor_specs.FlavorRequest(want=A40))
     assert set(change.removed) == {
         "group_policy",
         "resources_GPU2:VGPU",
@@ -141,29 +145,31 @@ def test_nova_wants_a_policy_for_two_groups() -> None:
         "trait_GPU2:CUSTOM_VGPU_NVIDIA_A40_8Q",
     }
     theirs = {**specs, "group_policy": "isolate"}
-    kept = flavor_specs.plan(theirs, flavor_specs.Wish(want=two)).specs
+    kept = flavor_specs.plan(
+        theirs, flavor_specs.FlavorRequest(want=two)
+    ).specs
     assert kept["group_policy"] == "isolate"
     assert flavor_specs.read(kept).is_isolated
 
 
 def test_a_named_group_stands_beside_the_others() -> None:
-    specs = flavor_specs.plan({}, flavor_specs.Wish(want=A40)).specs
+    specs = flavor_specs.plan({}, flavor_specs.FlavorRequest(want=A40)).specs
     specs = flavor_specs.plan(
-        specs, flavor_specs.Wish(want=FPGA, group="LOAD")
+        specs, flavor_specs.FlavorRequest(want=FPGA, group="LOAD")
     ).specs
     assert specs["accelerator:fpga_bitstream_LOAD1"] == FPGA.bitstream
     assert flavor_specs.wants(flavor_specs.read(specs)) == (
         ("GPU", A40),
         ("LOAD", FPGA),
     )
-    gone = flavor_specs.plan(specs, flavor_specs.Wish(group="LOAD"))
-    alone = flavor_specs.plan({}, flavor_specs.Wish(want=A40))
+    gone = flavor_specs.plan(specs, flavor_specs.FlavorRequest(group="LOAD"))
+    alone = flavor_specs.plan({}, flavor_specs.FlavorRequest(want=A40))
     assert gone.specs == alone.specs
 
 
 def test_settings_alone_leave_the_groups() -> None:
-    specs = flavor_specs.plan({}, flavor_specs.Wish(want=FPGA)).specs
-    wish = flavor_specs.Wish(settings={"packing": "pack"})
+    specs = flavor_specs.plan({}, flavor_specs.FlavorRequest(want=FPGA)).specs
+    wish = flavor_specs.FlavorRequest(settings={"packing": "pack"})
     change = flavor_specs.plan(specs, wish)
     assert change.added == {"accelerator:packing": "pack"}
     assert not change.removed
@@ -171,7 +177,7 @@ def test_settings_alone_leave_the_groups() -> None:
 
 def test_what_nova_itself_makes_of_vgpus_is_replaced() -> None:
     old = {"resources:VGPU": "1", "trait:CUSTOM_VGPU_NVIDIA_T4_4Q": "required"}
-    change = flavor_specs.plan(old, flavor_specs.Wish(want=A40))
+    change = flavor_specs.plan(old, flavor_specs.FlavorRequest(want=A40))
     assert set(change.removed) == set(old)
     (group,) = flavor_specs.read({**old, **FOREIGN}).groups
     assert group.resources == {"VGPU": 1}

@@ -22,8 +22,8 @@ def written(told: dict[str, int], total: int) -> str:
     return "\n".join([*rows, f"TOTAL_ERR_FATAL {total}", ""])
 
 
-def signs(total: int, **more: object) -> health.Signs:
-    found = health.Signs(
+def signs(total: int, **more: object) -> health.HealthReading:
+    found = health.HealthReading(
         address=GPU, counts=health.parse_errors(written({"DLP": 1}, total))
     )
     return dataclasses.replace(found, **more)  # type: ignore[arg-type]
@@ -35,14 +35,14 @@ def test_what_the_kernel_writes_is_what_is_read(
 ) -> None:
     found = health.parse_errors(written(told, total))
     assert found == {**told, "TOTAL_ERR_FATAL": total}
-    assert health.Signs(address=GPU, counts=found).fatal == total
+    assert health.HealthReading(address=GPU, counts=found).fatal == total
 
 
 @given(st.text())
 def test_any_text_is_read_and_none_makes_ill_but_a_count(text: str) -> None:
     found = health.parse_errors(text)
     assert all(count >= 0 for count in found.values())
-    one = health.Signs(address=GPU, counts=found)
+    one = health.HealthReading(address=GPU, counts=found)
     assert bool(health.judge(GPU, [one], {})) == bool(one.fatal)
 
 
@@ -51,7 +51,7 @@ def test_any_text_is_read_and_none_makes_ill_but_a_count(text: str) -> None:
     ["", "\n", "TOTAL_ERR_FATAL", "TOTAL_ERR_FATAL -1", "TOTAL_ERR_FATAL x"],
 )
 def test_what_does_not_tell_a_total_is_unknown(text: str) -> None:
-    found = health.Signs(address=GPU, counts=health.parse_errors(text))
+    found = health.HealthReading(address=GPU, counts=health.parse_errors(text))
     assert found.fatal is None
     assert not health.judge(GPU, [found], {})
 

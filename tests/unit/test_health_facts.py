@@ -103,7 +103,7 @@ def test_a_device_that_is_a_vf_is_as_well_as_its_card(
     assert error_counters.find(reader, (single,)).keys() == {CARD_VF}
 
 
-class Counted(fs.Disk):
+class Counted(fs.DiskSource):
     """The files of a directory, and which were opened."""
 
     def __init__(self, root: pathlib.Path) -> None:

@@ -65,7 +65,7 @@ def ill(
     return tmp_path
 
 
-def read() -> gpu_reader.Gpus:
+def read() -> gpu_reader.NvmlGpus:
     """Read in a process that finds the library."""
     found = subprocess.run(  # noqa: S603 - our own words
         [sys.executable, "-c", SAY],
@@ -111,18 +111,18 @@ def test_a_gpu_that_is_lost_has_no_address(ill: pathlib.Path) -> None:
 
 def test_archives_of_older_releases_tell_of_well_gpus() -> None:
     plain = codec.to_plain(
-        gpu_reader.Gpus({GPU: gpu_reader.GpuFacts(address=GPU)})
+        gpu_reader.NvmlGpus({GPU: gpu_reader.NvmlGpu(address=GPU)})
     )
     del plain["lost"], plain["gpus"][0]["fault"], plain["gpus"][0]["recovery"]
     gpus = codec.from_plain(plain)
-    assert gpus == {GPU: gpu_reader.GpuFacts(address=GPU)}
+    assert gpus == {GPU: gpu_reader.NvmlGpu(address=GPU)}
     assert gpus.lost == ()
 
 
 # -- who is meant -------------------------------------------------------------
 
 
-def judge(root: pathlib.Path, gpus: gpu_reader.Gpus) -> dict[str, str]:
+def judge(root: pathlib.Path, gpus: gpu_reader.NvmlGpus) -> dict[str, str]:
     reader = host_reader.HostReader(root, gpus=gpus)
     found = error_counters.find(reader, look.read(root).devices)
     return {address: fault.reason for address, fault in found.items()}
@@ -136,41 +136,41 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 CARDS = ("0000:3d:00.0", "0000:3e:00.0", "0000:d8:00.0")
 
 
-def facts(*addresses: str) -> dict[str, gpu_reader.GpuFacts]:
-    return {one: gpu_reader.GpuFacts(address=one) for one in addresses}
+def facts(*addresses: str) -> dict[str, gpu_reader.NvmlGpu]:
+    return {one: gpu_reader.NvmlGpu(address=one) for one in addresses}
 
 
 def test_the_gpu_that_nvml_speaks_of_is_ill(root: pathlib.Path) -> None:
     told = facts(*CARDS)
-    told[CARDS[0]] = gpu_reader.GpuFacts(
+    told[CARDS[0]] = gpu_reader.NvmlGpu(
         address=CARDS[0], fault="NVML: it is lost"
     )
-    told[CARDS[1]] = gpu_reader.GpuFacts(address=CARDS[1], recovery=4)
-    found = judge(root, gpu_reader.Gpus(told))
+    told[CARDS[1]] = gpu_reader.NvmlGpu(address=CARDS[1], recovery=4)
+    found = judge(root, gpu_reader.NvmlGpus(told))
     assert found.keys() == set(CARDS[:2])
     assert found[CARDS[0]] == "NVML: it is lost"
     assert "reset" in found[CARDS[1]]
 
 
 def test_the_lost_gpu_is_the_one_that_is_missing(root: pathlib.Path) -> None:
-    gpus = gpu_reader.Gpus(facts(*CARDS[1:]), lost=("NVML: GPU is lost",))
+    gpus = gpu_reader.NvmlGpus(facts(*CARDS[1:]), lost=("NVML: GPU is lost",))
     assert judge(root, gpus) == {CARDS[0]: "NVML: GPU is lost"}
 
 
 def test_who_is_lost_of_several_that_are_missing_is_unknown(
     root: pathlib.Path,
 ) -> None:
-    gpus = gpu_reader.Gpus(facts(*CARDS[2:]), lost=("NVML: GPU is lost",))
+    gpus = gpu_reader.NvmlGpus(facts(*CARDS[2:]), lost=("NVML: GPU is lost",))
     assert judge(root, gpus) == {}
-    assert judge(root, gpu_reader.Gpus({}, reason="no driver")) == {}
+    assert judge(root, gpu_reader.NvmlGpus({}, reason="no driver")) == {}
 
 
 # -- listening ----------------------------------------------------------------
 
 
 @pytest.fixture
-def watcher(ill: pathlib.Path) -> Iterator[xid_events.Watcher]:
-    found = xid_events.Watcher()
+def watcher(ill: pathlib.Path) -> Iterator[xid_events.XidWatcher]:
+    found = xid_events.XidWatcher()
     yield found
     found.watch(())
 
@@ -184,7 +184,7 @@ def until(what: Callable[[], bool]) -> None:
     pytest.fail("it did not come true")
 
 
-def heard(watcher: xid_events.Watcher, count: int) -> list[int]:
+def heard(watcher: xid_events.XidWatcher, count: int) -> list[int]:
     """Return so many errors, or fail."""
     found: list[int] = []
 
@@ -197,7 +197,7 @@ def heard(watcher: xid_events.Watcher, count: int) -> list[int]:
 
 
 def test_each_error_is_told_once(
-    watcher: xid_events.Watcher, ill: pathlib.Path
+    watcher: xid_events.XidWatcher, ill: pathlib.Path
 ) -> None:
     watcher.watch([GPU])
     assert watcher.drain() == ()
@@ -243,7 +243,7 @@ def listeners() -> Callable[[], set[int]]:
 
 
 def test_who_is_not_in_use_is_not_held(
-    watcher: xid_events.Watcher, listeners: Callable[[], set[int]]
+    watcher: xid_events.XidWatcher, listeners: Callable[[], set[int]]
 ) -> None:
     watcher.watch([GPU])
     until(lambda: len(listeners()) == 1)
@@ -255,7 +255,7 @@ def test_who_is_not_in_use_is_not_held(
 
 
 def test_who_has_no_such_events_is_left_alone(
-    watcher: xid_events.Watcher,
+    watcher: xid_events.XidWatcher,
     listeners: Callable[[], set[int]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -305,7 +305,7 @@ def test_nobody_listens_where_nvml_is_missing(
     monkeypatch: pytest.MonkeyPatch, listeners: Callable[[], set[int]]
 ) -> None:
     monkeypatch.setattr(nvml_library, "pynvml", None)
-    watcher = xid_events.Watcher()
+    watcher = xid_events.XidWatcher()
     watcher.watch([GPU])
     assert watcher.drain() == ()
     assert not listeners()
@@ -322,11 +322,11 @@ def xid(number: int, address: str = GPU) -> xid_events.Xid:
 def test_a_gpu_that_failed_stays_aside_until_it_is_healed(
     tmp_path: pathlib.Path,
 ) -> None:
-    faulted = faults.Quarantine(str(tmp_path))
+    faulted = faults.FaultNotes(str(tmp_path))
     xid_events.set_aside([xid(43), xid(79, DEAF)], faulted)
     assert faulted.read().keys() == {DEAF}
     xid_events.set_aside([xid(119, DEAF), xid(79, DEAF)], faulted)
-    later = faults.Quarantine(str(tmp_path))
+    later = faults.FaultNotes(str(tmp_path))
     reason = later.read()[DEAF].reason
     assert reason.count("Xid 79: ") == reason.count("Xid 119: ") == 1
     later.heal([DEAF])
@@ -338,7 +338,7 @@ def test_what_cannot_be_written_down_counts_all_the_same(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "faulted").write_text("no directory")
-    faulted = faults.Quarantine(str(tmp_path))
+    faulted = faults.FaultNotes(str(tmp_path))
     xid_events.set_aside([xid(79)], faulted)
     (tmp_path / "faulted").unlink()
     assert faulted.read().keys() == {GPU}
@@ -350,15 +350,15 @@ def test_a_pass_notices_an_error_at_once(
     card = CARDS[0]
     (root / "sys/kernel").mkdir(exist_ok=True)
     (root / "sys/kernel/uevent_seqnum").write_text("1\n")
-    faulted = faults.Quarantine(str(ill / "state"))
+    faulted = faults.FaultNotes(str(ill / "state"))
     errors: list[xid_events.Xid] = []
 
-    def read_gpus() -> gpu_reader.Gpus:
+    def read_gpus() -> gpu_reader.NvmlGpus:
         xid_events.set_aside(errors, faulted)
-        return gpu_reader.Gpus(facts(*CARDS))
+        return gpu_reader.NvmlGpus(facts(*CARDS))
 
-    one = change_detection.Survey(
-        fs.Disk(root), look.DRIVERS, Policy(), read_gpus, faulted
+    one = change_detection.ChangeDetector(
+        fs.DiskSource(root), look.DRIVERS, Policy(), read_gpus, faulted
     )
     assert not look.device(one.read(), card).fault
     assert one.read_changed() is None
@@ -377,10 +377,10 @@ def test_a_pass_notices_an_error_at_once(
 def test_gpus_in_use_are_listened_to_with_each_reading(
     ill: pathlib.Path, listeners: Callable[[], set[int]]
 ) -> None:
-    faulted = faults.Quarantine(str(ill / "state"))
+    faulted = faults.FaultNotes(str(ill / "state"))
     in_use = {GPU}
     read_gpus = xid_events.listening(
-        lambda: gpu_reader.Gpus({}), lambda: in_use, faulted
+        lambda: gpu_reader.NvmlGpus({}), lambda: in_use, faulted
     )
     assert read_gpus() == {}
     until(lambda: len(listeners()) == 1)

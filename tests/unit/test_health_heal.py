@@ -28,12 +28,12 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture
-def seen_to(tmp_path: pathlib.Path) -> error_baseline.Acknowledged:
-    return error_baseline.Acknowledged(str(tmp_path / "state"), boot="one")
+def seen_to(tmp_path: pathlib.Path) -> error_baseline.ErrorBaseline:
+    return error_baseline.ErrorBaseline(str(tmp_path / "state"), boot="one")
 
 
 def test_acknowledged_errors_count_no_more(
-    root: pathlib.Path, seen_to: error_baseline.Acknowledged
+    root: pathlib.Path, seen_to: error_baseline.ErrorBaseline
 ) -> None:
     put(root, CARD, {"aer_dev_fatal": errors_of(2)})
     seen_to.put({CARD: 2})
@@ -43,7 +43,7 @@ def test_acknowledged_errors_count_no_more(
 
 
 def test_a_card_that_was_enumerated_again_begins_anew(
-    root: pathlib.Path, seen_to: error_baseline.Acknowledged
+    root: pathlib.Path, seen_to: error_baseline.ErrorBaseline
 ) -> None:
     seen_to.put({CARD: 2})
     put(root, CARD, {"aer_dev_fatal": errors_of(0)})
@@ -55,24 +55,24 @@ def test_a_card_that_was_enumerated_again_begins_anew(
 def test_another_boot_begins_anew(
     root: pathlib.Path,
     tmp_path: pathlib.Path,
-    seen_to: error_baseline.Acknowledged,
+    seen_to: error_baseline.ErrorBaseline,
 ) -> None:
     put(root, CARD, {"aer_dev_fatal": errors_of(2)})
     seen_to.put({CARD: 2})
-    later = error_baseline.Acknowledged(str(tmp_path / "state"), boot="two")
+    later = error_baseline.ErrorBaseline(str(tmp_path / "state"), boot="two")
     assert "2 uncorrectable" in find(root, later)[CARD]
 
 
 def test_a_restart_forgets_nothing(
-    tmp_path: pathlib.Path, seen_to: error_baseline.Acknowledged
+    tmp_path: pathlib.Path, seen_to: error_baseline.ErrorBaseline
 ) -> None:
     seen_to.put({CARD: 2, OTHER: 0})
-    later = error_baseline.Acknowledged(str(tmp_path / "state"), boot="one")
+    later = error_baseline.ErrorBaseline(str(tmp_path / "state"), boot="one")
     assert later.read() == {CARD: 2, OTHER: 0}
 
 
 def test_what_cannot_be_read_stays_as_it_was(
-    tmp_path: pathlib.Path, seen_to: error_baseline.Acknowledged
+    tmp_path: pathlib.Path, seen_to: error_baseline.ErrorBaseline
 ) -> None:
     seen_to.put({CARD: 2})
     assert seen_to.read() == {CARD: 2}
@@ -93,7 +93,7 @@ def test_what_cannot_be_read_stays_as_it_was(
 
 def test_an_outdated_note_that_stays_is_left_aside(
     root: pathlib.Path,
-    seen_to: error_baseline.Acknowledged,
+    seen_to: error_baseline.ErrorBaseline,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen_to.put({CARD: 2})
@@ -137,7 +137,7 @@ def test_ill_is_who_failed_since_somebody_looked(
             place / "host",
         )  # fmt: skip
         count, is_ill = 0, False
-        seen_to = error_baseline.Acknowledged(directory, boot="one")
+        seen_to = error_baseline.ErrorBaseline(directory, boot="one")
         for what, more in course:
             if what == "fail":
                 count, is_ill = count + more, True
@@ -147,7 +147,7 @@ def test_ill_is_who_failed_since_somebody_looked(
             elif what == "again":
                 count, is_ill = 0, False
             else:
-                seen_to = error_baseline.Acknowledged(directory, boot="one")
+                seen_to = error_baseline.ErrorBaseline(directory, boot="one")
             put(root, CARD, {"aer_dev_fatal": errors_of(count)})
             assert bool(find(root, seen_to)) is is_ill, (what, count)
 
@@ -157,21 +157,21 @@ def test_ill_is_who_failed_since_somebody_looked(
 
 def survey_of(
     root: pathlib.Path, state_dir: pathlib.Path
-) -> change_detection.Survey:
-    found = change_detection.Survey(
-        fs.Disk(root),
+) -> change_detection.ChangeDetector:
+    found = change_detection.ChangeDetector(
+        fs.DiskSource(root),
         look.DRIVERS,
         policy.Policy(),
-        faulted=faults.Quarantine(str(state_dir)),
-        drained=drains.Drains(str(state_dir)),
+        faulted=faults.FaultNotes(str(state_dir)),
+        drained=drains.DrainNotes(str(state_dir)),
     )
-    found.seen_to = error_baseline.Acknowledged(str(state_dir))
+    found.seen_to = error_baseline.ErrorBaseline(str(state_dir))
     (root / "sys/kernel").mkdir(exist_ok=True)
     (root / "sys/kernel/uevent_seqnum").write_text("1\n")
     return found
 
 
-def changed(one: change_detection.Survey) -> model.Device:
+def changed(one: change_detection.ChangeDetector) -> model.Device:
     state = one.read_changed()
     assert state is not None, "it has to be noticed"
     return look.device(state, CARD)
@@ -191,7 +191,7 @@ def test_a_pass_notices_who_falls_ill_and_who_heals(
     assert not changed(one).fault
     put(root, CARD, {"aer_dev_fatal": errors_of(1)})
     assert "fatal error" in changed(one).fault
-    error_baseline.Acknowledged(str(tmp_path / "state")).put({CARD: 1})
+    error_baseline.ErrorBaseline(str(tmp_path / "state")).put({CARD: 1})
     assert not changed(one).fault
     assert one.read_changed() is None
 
@@ -268,7 +268,7 @@ def test_both_kinds_of_faults_are_healed_at_once(
 ) -> None:
     state_dir = tmp_path / "state"
     put(root, CARD, {"aer_dev_fatal": errors_of(2)}, WELL)
-    faults.Quarantine(str(state_dir)).put(CARD, "Xid 79", None)
+    faults.FaultNotes(str(state_dir)).put(CARD, "Xid 79", None)
     fault = look.device(survey_of(root, state_dir).read(), CARD).fault
     assert "Xid 79" in fault
     assert "2 uncorrectable" in fault

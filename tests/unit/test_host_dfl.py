@@ -17,7 +17,7 @@ OTHER = "f7df405cbd7acf7222f144b0b93acd18"
 
 
 def files(root: pathlib.Path) -> fs.Files:
-    return fs.Files(fs.Disk(root))
+    return fs.Files(fs.DiskSource(root))
 
 
 @pytest.fixture
@@ -32,12 +32,12 @@ def port_file(root: pathlib.Path, name: str) -> pathlib.Path:
 
 def test_the_kernels_own_layout(pac: pathlib.Path) -> None:
     found = dfl.read(files(pac), PF)
-    assert found == dfl.Layout(
+    assert found == dfl.DflLayout(
         driver="dfl-pci",
         node="dfl-fme.0",
         static="113000200000177",
         interfaces=("f64e598bea11517fa28e7bc65d885104",),
-        ports=(dfl.Port(number=0, function=FUNCTION),),
+        ports=(dfl.DflPort(number=0, function=FUNCTION),),
     )
     assert dfl.node(files(pac), PF) == "dfl-fme.0"
 

@@ -18,7 +18,9 @@ NAME = "xilinx_u250_gen3x16_xdma_shell_4_1"
 
 
 def files(records: Mapping[str, fs.Record]) -> fs.Files:
-    return fs.Files(fs.Image({f"{TOP}/{p}": r for p, r in records.items()}))
+    return fs.Files(
+        fs.RecordedFiles({f"{TOP}/{p}": r for p, r in records.items()})
+    )
 
 
 def shown(text: fs.Record) -> fs.Files:
@@ -66,12 +68,12 @@ def card(**more: fs.Record) -> dict[str, fs.Record]:
     return {f"{CARD}/{name}": text for name, text in told.items()}
 
 
-def shell(records: Mapping[str, fs.Record], slot: str = "") -> xrt.Shell:
+def shell(records: Mapping[str, fs.Record], slot: str = "") -> xrt.XrtShell:
     return xrt.read_shell(files(records), CARD, slot)
 
 
 def test_a_shell_in_two_stages_has_two_interfaces() -> None:
-    assert shell(card()) == xrt.Shell(
+    assert shell(card()) == xrt.XrtShell(
         name=NAME, board="u250", interfaces=(BASE, SHELL)
     )
 
@@ -163,11 +165,11 @@ def test_the_user_function_tells_what_the_other_one_can_not() -> None:
         "",
         SLOT,
     )
-    assert found == xrt.Shell(name=NAME, board="u250", interfaces=(SHELL,))
+    assert found == xrt.XrtShell(name=NAME, board="u250", interfaces=(SHELL,))
 
 
 def test_where_no_driver_is_nothing_is_told() -> None:
-    assert xrt.read_shell(files({}), "", "") == xrt.Shell()
+    assert xrt.read_shell(files({}), "", "") == xrt.XrtShell()
 
 
 def test_what_cant_be_listed_is_told() -> None:
@@ -176,7 +178,9 @@ def test_what_cant_be_listed_is_told() -> None:
 
 
 def test_drivers_are_those_that_the_kernel_has() -> None:
-    image = fs.Image({"/sys/bus/pci/drivers": fs.Directory(("xocl",))})
+    image = fs.RecordedFiles(
+        {"/sys/bus/pci/drivers": fs.RecordedDirectory(("xocl",))}
+    )
     assert xrt.has_driver(fs.Files(image), "xocl")
     assert not xrt.has_driver(fs.Files(image), "xclmgmt")
     assert not xrt.has_driver(files({}), "xocl")

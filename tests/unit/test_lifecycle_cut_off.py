@@ -58,7 +58,7 @@ def cut_off(kernel: fakehost.Controller, state: Path) -> Iterator[model.Slot]:
 
 def begun(state: Path) -> list[str]:
     """Return the functions of which a scrub has begun."""
-    kept = faults.Quarantine(str(state))
+    kept = faults.FaultNotes(str(state))
     return [one.address for one in kept.begun()]
 
 
@@ -111,7 +111,7 @@ def test_what_nobody_will_scrub_any_more_is_set_aside(
 def test_a_note_that_cannot_be_read_counts(
     kernel: fakehost.Controller, state: Path
 ) -> None:
-    kept = faults.Quarantine(str(state))
+    kept = faults.FaultNotes(str(state))
     kept.begin(FLEX_VF, FLEX)
     (path,) = (state / "scrubbing").iterdir()
     assert json.loads(path.read_text())["device"] == FLEX
@@ -124,7 +124,7 @@ def test_a_later_pass_leaves_what_is_being_scrubbed_alone(
 ) -> None:
     life = started(kernel, state)
     life.tidy(NOTHING)
-    faults.Quarantine(str(state)).begin(GPU, GPU)
+    faults.FaultNotes(str(state)).begin(GPU, GPU)
     life.tidy(NOTHING)
     assert begun(state) == [GPU]
     life.host.refresh()
@@ -138,8 +138,8 @@ def test_without_a_place_for_notes_it_is_scrubbed_all_the_same(
     life = started(kernel, state)
     one = slot(life, FLEX, FLEX_VF)
     before = node(life, FLEX)
-    faults.Quarantine(str(state)).begin(FLEX_VF, FLEX)
-    faults.Quarantine(str(state)).end(FLEX_VF)
+    faults.FaultNotes(str(state)).begin(FLEX_VF, FLEX)
+    faults.FaultNotes(str(state)).end(FLEX_VF)
     life.tidy(NOTHING)
     assert node(life, FLEX) == before
     life.release(A, (one,), stopped)

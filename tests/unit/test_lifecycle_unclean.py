@@ -44,7 +44,7 @@ def test_after_a_restart_a_pass_scrubs_what_no_server_has(
     later = started(kernel, state)
     later.tidy(IDLE)
     assert GPU in resets(kernel)
-    assert dict(faults.Quarantine(str(state)).unreleased()) == {}
+    assert dict(faults.FaultNotes(str(state)).unreleased()) == {}
     count = len(resets(kernel))
     later.tidy(IDLE)
     give(later, slot(later, GPU), B)
@@ -76,7 +76,7 @@ def test_after_a_restart_the_next_server_gets_it_clean(
     later = started(kernel, state)
     give(later, slot(later, address, function), B)
     assert (function or address) in resets(kernel)
-    (note,) = faults.Quarantine(str(state)).unreleased().values()
+    (note,) = faults.FaultNotes(str(state)).unreleased().values()
     assert (note.address, note.consumer) == (function or address, B)
 
 
@@ -116,7 +116,7 @@ def test_a_function_seen_in_a_guest_counts_as_unclean(
     """A guest that no claim of this library explains."""
     life = started(kernel, state)
     life.tidy(connection.HostdevUse(functions=frozenset({FLEX_VF})))
-    assert [*faults.Quarantine(str(state)).unreleased()] == [FLEX_VF]
+    assert [*faults.FaultNotes(str(state)).unreleased()] == [FLEX_VF]
     life.tidy(IDLE)
     assert resets(kernel) == [FLEX_VF]
 
@@ -154,7 +154,7 @@ def test_a_card_that_was_given_whole_is_not_offered_in_parts_unclean(
         later = used(kernel, state, '"vf", "num_vfs": 2')
         assert "its use was changed" in fault(later, FLEX)
         assert simulated_scrub.reserved(later, FLEX)
-        notes = faults.Quarantine(str(state))
+        notes = faults.FaultNotes(str(state))
         assert not notes.unreleased()
         notes.heal([FLEX])
         healed = used(kernel, state, '"vf", "num_vfs": 2')
@@ -169,7 +169,7 @@ def test_a_spawn_before_the_first_pass_gets_no_part_of_an_unclean_card(
         claim = give(before, slot(before, FLEX))
         before.release(A, (slot(before, FLEX),), stopped)
         later = used(kernel, state, '"vf", "num_vfs": 2')
-        faults.Quarantine(str(state)).note_assigned(claim)
+        faults.FaultNotes(str(state)).note_assigned(claim)
         with pytest.raises(errors.ClaimError, match="its use was changed"):
             give(later, slot(later, FLEX, FLEX_VF), B)
 
@@ -184,7 +184,7 @@ def test_the_scrub_of_a_card_covers_its_former_vfs(
         count.write_text("0")
         later = used(kernel, state, '"passthrough", "scrub": "reset"')
         assert resets(kernel) == [FLEX]
-        assert not faults.Quarantine(str(state)).unreleased()
+        assert not faults.FaultNotes(str(state)).unreleased()
         give(later, slot(later, FLEX), B)
 
 

@@ -101,7 +101,7 @@ def test_a_server_from_before_there_were_notes_gets_one(
     """Else its VF would stay typed if it went while the service is down."""
     before = started(kernel, state_dir=str(tmp_path))
     before.ensure(A, (asks(),), (slot(),))
-    faults.Quarantine(str(tmp_path)).note_clean(FIRST)
+    faults.FaultNotes(str(tmp_path)).note_clean(FIRST)
     upgraded = started(kernel, state_dir=str(tmp_path))
     upgraded.recall(A, (slot(),))
     upgraded.tidy(IDLE)

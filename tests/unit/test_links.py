@@ -10,7 +10,7 @@ import pytest
 from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.discovery import capture, scan
-from nova_accel.geometry.topology import Links
+from nova_accel.geometry.topology import GpuLinks
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import host_reader
 from nova_accel.inventory import tree_builder
@@ -45,10 +45,10 @@ def peers(state: model.HostState, address: str) -> set[str]:
     return said(state, address, names.NVLINK_PREFIX)
 
 
-def facts(**links: Links | None) -> list[gpu_reader.GpuFacts]:
+def facts(**links: GpuLinks | None) -> list[gpu_reader.NvmlGpu]:
     """Return what NVML says of the first cards, by a, b and c."""
     return [
-        gpu_reader.GpuFacts(address=GPUS["abc".index(key)], links=found)
+        gpu_reader.NvmlGpu(address=GPUS["abc".index(key)], links=found)
         for key, found in links.items()
     ]
 
@@ -147,7 +147,7 @@ def test_an_unreadable_bus_costs_no_reading(tmp_path: pathlib.Path) -> None:
         tmp_path,
     )
     one = dataclasses.replace(a_device(FIRST), vendor_id="10de")
-    gpus = {FIRST: facts(a=Links(peers=frozenset({SECOND})))[0]}
+    gpus = {FIRST: facts(a=GpuLinks(peers=frozenset({SECOND})))[0]}
     reader = host_reader.HostReader(root, gpus=gpus)
     state = scan.read(reader, {"test": Told(one)}, policy.Policy())
     found = look.device(state, FIRST)
@@ -159,9 +159,9 @@ def test_an_unreadable_bus_costs_no_reading(tmp_path: pathlib.Path) -> None:
 
 def test_both_ends_of_a_link_have_the_other(root: pathlib.Path) -> None:
     linked = facts(
-        a=Links(peers=frozenset({SECOND})),
-        b=Links(peers=frozenset({FIRST})),
-        c=Links(),
+        a=GpuLinks(peers=frozenset({SECOND})),
+        b=GpuLinks(peers=frozenset({FIRST})),
+        c=GpuLinks(),
     )
     state = look.read(root, gpus=linked)
     assert peers(state, FIRST) == {"0000_44_00_0"}
@@ -171,7 +171,7 @@ def test_both_ends_of_a_link_have_the_other(root: pathlib.Path) -> None:
 
 
 def test_through_switches_all_are_peers(root: pathlib.Path) -> None:
-    switched = Links(is_switched=True)
+    switched = GpuLinks(is_switched=True)
     state = look.read(root, gpus=facts(a=switched, b=switched, c=switched))
     assert peers(state, FIRST) == {"0000_44_00_0", "0000_61_00_0"}
     # Of those that NVML does not see nobody knows whether they are.
@@ -183,15 +183,15 @@ def test_through_switches_all_are_peers(root: pathlib.Path) -> None:
 
 def test_what_is_no_gpu_of_this_host_is_no_peer(root: pathlib.Path) -> None:
     there = frozenset({"0000:99:00.0", WITH_VFS, SECOND})
-    state = look.read(root, gpus=facts(a=Links(peers=there), b=Links()))
+    state = look.read(root, gpus=facts(a=GpuLinks(peers=there), b=GpuLinks()))
     assert peers(state, FIRST) == {"0000_44_00_0"}
 
 
 def test_a_card_in_mig_mode_has_no_peer(root: pathlib.Path) -> None:
     first, second, third = facts(
-        a=Links(peers=frozenset({SECOND}), is_switched=True),
-        b=Links(peers=frozenset({FIRST}), is_switched=True),
-        c=Links(is_switched=True),
+        a=GpuLinks(peers=frozenset({SECOND}), is_switched=True),
+        b=GpuLinks(peers=frozenset({FIRST}), is_switched=True),
+        c=GpuLinks(is_switched=True),
     )
     first = dataclasses.replace(first, is_mig=True)
     state = look.read(root, gpus=[first, second, third])
@@ -201,7 +201,7 @@ def test_a_card_in_mig_mode_has_no_peer(root: pathlib.Path) -> None:
 
 
 def test_a_card_that_nvml_does_not_see_is_unknown(root: pathlib.Path) -> None:
-    state = look.read(root, gpus=facts(a=Links(), b=None))
+    state = look.read(root, gpus=facts(a=GpuLinks(), b=None))
     assert look.device(state, FIRST).unread == ()
     assert look.device(state, SECOND).unread == (names.NVLINK_PREFIX,)
     assert look.device(state, ELSEWHERE).unread == (names.NVLINK_PREFIX,)
@@ -215,11 +215,11 @@ def tree(state: model.HostState) -> providers.ProviderTree:
 def test_links_stay_in_placement_while_nobody_can_tell_them(
     root: pathlib.Path,
 ) -> None:
-    linked = Links(peers=frozenset({SECOND}))
-    before = tree(look.read(root, gpus=facts(a=linked, b=Links())))
+    linked = GpuLinks(peers=frozenset({SECOND}))
+    before = tree(look.read(root, gpus=facts(a=linked, b=GpuLinks())))
     silent = tree(look.read(root))
     assert diff.plan(before, silent, diff.Guard()) == []
-    apart = tree(look.read(root, gpus=facts(a=Links(), b=Links())))
+    apart = tree(look.read(root, gpus=facts(a=GpuLinks(), b=GpuLinks())))
     changed = diff.plan(before, apart, diff.Guard())
     removed = {t for call in changed for t in getattr(call, "removed", ())}
     assert removed == {names.nvlink_trait(FIRST), names.nvlink_trait(SECOND)}
@@ -228,9 +228,9 @@ def test_links_stay_in_placement_while_nobody_can_tell_them(
 def test_an_archive_holds_where_cards_stand(
     root: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    told = facts(a=Links(peers=frozenset({SECOND})), b=Links())
+    told = facts(a=GpuLinks(peers=frozenset({SECOND})), b=GpuLinks())
     host = host_reader.HostReader(
-        root, gpus=gpu_reader.Gpus({t.address: t for t in told})
+        root, gpus=gpu_reader.NvmlGpus({t.address: t for t in told})
     )
     first = scan.read(host, look.DRIVERS, policy.Policy())
     path = str(tmp_path / "host.tar.gz")

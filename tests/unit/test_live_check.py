@@ -22,8 +22,8 @@ from virt_hooks.spawn import lifecycle
 THERE = providers.ProviderRoot(
     name="compute-2", uuid="2f2e3d4c-0000-4000-8000-000000000002"
 )
-LIMITS = migration.Limits(downtime=500)
-SERVER = live_migration_checks.Server(
+LIMITS = migration.MigrationLimits(downtime=500)
+SERVER = live_migration_checks.MigratingServer(
     uuid=A, groups=(asks(FOUR_Q),), slots=(slot(),)
 )
 COMING = dataclasses.replace(
@@ -36,23 +36,23 @@ COMING = dataclasses.replace(
         ),
     ),
 )
-Passage = live_migration_checks.Passage
+Passage = live_migration_checks.MigrationChecks
 
 
 @pytest.fixture
-def facts(kernel: fakehost.Controller) -> live_migration_facts.Facts:
-    return live_migration_facts.Facts(str(kernel.root))
+def facts(kernel: fakehost.Controller) -> live_migration_facts.HostAbilities:
+    return live_migration_facts.HostAbilities(str(kernel.root))
 
 
 @pytest.fixture
-def host(facts: live_migration_facts.Facts) -> migration.Host:
+def host(facts: live_migration_facts.HostAbilities) -> migration.MigrationHost:
     found = facts.read_host(10_000_000, 8_002_002, False)
     return dataclasses.replace(found, kernel="6.8.0")
 
 
 @pytest.fixture
 def here(
-    life: lifecycle.Lifecycle, facts: live_migration_facts.Facts
+    life: lifecycle.Lifecycle, facts: live_migration_facts.HostAbilities
 ) -> Passage:
     life.ensure(A, SERVER.groups, SERVER.slots)
     return Passage(life, facts)
@@ -60,7 +60,7 @@ def here(
 
 @pytest.fixture
 def there(
-    kernel: fakehost.Controller, facts: live_migration_facts.Facts
+    kernel: fakehost.Controller, facts: live_migration_facts.HostAbilities
 ) -> tuple[Passage, lifecycle.Lifecycle]:
     other = simulated.started(kernel)
     other.adopt(THERE)
@@ -73,7 +73,9 @@ def use(life: lifecycle.Lifecycle, *more: str) -> connection.HostdevUse:
     return connection.HostdevUse(mdevs=frozenset({*held, *more}))
 
 
-def test_what_is_read_of_a_host(facts: live_migration_facts.Facts) -> None:
+def test_what_is_read_of_a_host(
+    facts: live_migration_facts.HostAbilities,
+) -> None:
     found = facts.read_host(8_006_000, 10_001_003, True)
     assert found.libvirt == (8, 6, 0)
     assert found.qemu == (10, 1, 3)
@@ -83,10 +85,14 @@ def test_what_is_read_of_a_host(facts: live_migration_facts.Facts) -> None:
     assert facts.read_host(0, -1, False).libvirt == ()
 
 
-def test_drivers_of_functions(facts: live_migration_facts.Facts) -> None:
+def test_drivers_of_functions(
+    facts: live_migration_facts.HostAbilities,
+) -> None:
     assert facts.read_driver(GPU) == "nvidia"
     assert facts.read_driver("0000:ff:00.0") == ""
-    assert live_migration_facts.Facts("/nowhere").read_driver(GPU) == ""
+    assert (
+        live_migration_facts.HostAbilities("/nowhere").read_driver(GPU) == ""
+    )
 
 
 def test_the_whole_way(
@@ -94,7 +100,7 @@ def test_the_whole_way(
     life: lifecycle.Lifecycle,
     here: Passage,
     there: tuple[Passage, lifecycle.Lifecycle],
-    host: migration.Host,
+    host: migration.MigrationHost,
 ) -> None:
     passage, other = there
     before = kernel.mdevs()
@@ -106,7 +112,7 @@ def test_the_whole_way(
 
     pairs = passage.make_room(COMING, told)
     (old,), (new,) = life.claims(), other.claims()
-    assert pairs == live_migration_checks.Pairs(
+    assert pairs == live_migration_checks.HandlePairs(
         mdevs={old.handle: new.handle}, functions={}
     )
     assert kernel.mdevs()[new.handle]["type"] == "nvidia-232"
@@ -119,9 +125,9 @@ def test_the_whole_way(
 
 def refused(
     here: Passage,
-    host: migration.Host,
+    host: migration.MigrationHost,
     use: connection.HostdevUse,
-    server: live_migration_checks.Server = SERVER,
+    server: live_migration_checks.MigratingServer = SERVER,
     told: str | None = None,
 ) -> str:
     with pytest.raises(errors.ClaimError) as caught:
@@ -130,7 +136,7 @@ def refused(
 
 
 def test_an_mdev_that_nobody_claimed(
-    life: lifecycle.Lifecycle, here: Passage, host: migration.Host
+    life: lifecycle.Lifecycle, here: Passage, host: migration.MigrationHost
 ) -> None:
     """Nova's own, or one attached by hand."""
     reason = refused(here, host, use(life, "an-mdev"))
@@ -138,7 +144,7 @@ def test_an_mdev_that_nobody_claimed(
 
 
 def test_a_guest_that_lost_what_it_holds(
-    life: lifecycle.Lifecycle, here: Passage, host: migration.Host
+    life: lifecycle.Lifecycle, here: Passage, host: migration.MigrationHost
 ) -> None:
     (claim,) = life.claims()
     reason = refused(here, host, connection.HostdevUse())
@@ -147,7 +153,7 @@ def test_a_guest_that_lost_what_it_holds(
 
 
 def test_slots_of_which_nothing_is_known(
-    life: lifecycle.Lifecycle, here: Passage, host: migration.Host
+    life: lifecycle.Lifecycle, here: Passage, host: migration.MigrationHost
 ) -> None:
     two = dataclasses.replace(SERVER, slots=(slot(), slot(1)))
     reason = refused(here, host, use(life), two)
@@ -155,7 +161,7 @@ def test_slots_of_which_nothing_is_known(
 
 
 def test_a_destination_that_says_nothing(
-    life: lifecycle.Lifecycle, here: Passage, host: migration.Host
+    life: lifecycle.Lifecycle, here: Passage, host: migration.MigrationHost
 ) -> None:
     assert "does not run nova-accel" in refused(here, host, use(life))
 
@@ -164,16 +170,16 @@ def test_a_destination_without_the_card(
     life: lifecycle.Lifecycle,
     here: Passage,
     there: tuple[Passage, lifecycle.Lifecycle],
-    host: migration.Host,
+    host: migration.MigrationHost,
 ) -> None:
-    wants = live_migration_checks.Server(uuid=A, groups=(asks(MTTY),))
+    wants = live_migration_checks.MigratingServer(uuid=A, groups=(asks(MTTY),))
     offers = there[0].tell_offers(wants, host)
     reason = refused(here, host, use(life), told=offers)
     assert "no card that makes T4-4Q" in reason
 
 
 def test_a_word_of_another_form(
-    life: lifecycle.Lifecycle, here: Passage, host: migration.Host
+    life: lifecycle.Lifecycle, here: Passage, host: migration.MigrationHost
 ) -> None:
     with pytest.raises(errors.MalformedError):
         here.check_departure(SERVER, use(life), host, LIMITS, "nvidia-222")
@@ -183,7 +189,7 @@ def test_what_nova_did_not_claim(
     life: lifecycle.Lifecycle,
     here: Passage,
     there: tuple[Passage, lifecycle.Lifecycle],
-    host: migration.Host,
+    host: migration.MigrationHost,
 ) -> None:
     passage, _ = there
     offers = passage.tell_offers(SERVER, host)

@@ -15,9 +15,9 @@ from virt_hooks.operations import live_migration_wire
 texts = st.text(max_size=8)
 versions = st.lists(st.integers(0, 99), max_size=3).map(tuple)
 tolds = st.builds(
-    live_migration_wire.Told,
+    live_migration_wire.WireHost,
     host=st.builds(
-        migration.Host,
+        migration.MigrationHost,
         libvirt=versions,
         qemu=versions,
         kernel=texts,
@@ -26,7 +26,7 @@ tolds = st.builds(
     ),
     parts=st.lists(
         st.builds(
-            migration.Part,
+            migration.MigrationPartition,
             technology=texts,
             driver=texts,
             profile=texts,
@@ -40,7 +40,9 @@ tolds = st.builds(
 
 
 @given(tolds)
-def test_what_is_told_is_what_was_said(told: live_migration_wire.Told) -> None:
+def test_what_is_told_is_what_was_said(
+    told: live_migration_wire.WireHost,
+) -> None:
     assert (
         live_migration_wire.parse_told(live_migration_wire.to_text(told))
         == told
@@ -65,9 +67,13 @@ def test_other_words_are_refused(text: str) -> None:
 
 
 def test_a_part_of_another_release_is_refused() -> None:
-    told = live_migration_wire.Told(
-        host=migration.Host(),
-        parts=(migration.Part(technology="mdev", driver="mtty", profile="m"),),
+    told = live_migration_wire.WireHost(
+        host=migration.MigrationHost(),
+        parts=(
+            migration.MigrationPartition(
+                technology="mdev", driver="mtty", profile="m"
+            ),
+        ),
     )
     words = json.loads(live_migration_wire.to_text(told))
     words["parts"][0]["colour"] = "red"
@@ -110,7 +116,9 @@ def device(technology: str) -> model.Device:
     )
 
 
-def part(technology: str, *devices: model.Device) -> migration.Part:
+def part(
+    technology: str, *devices: model.Device
+) -> migration.MigrationPartition:
     (found,) = live_migration_wire.parts_of(
         [claim(technology)],
         model.HostState(devices=devices),

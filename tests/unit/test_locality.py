@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nova_accel import model
 from nova_accel.geometry import topology
-from nova_accel.geometry.topology import Links
+from nova_accel.geometry.topology import GpuLinks
 from nova_accel.model import names
 from tests import strategies
 
@@ -111,7 +111,7 @@ def test_the_traits_are_names_that_placement_takes(place: str) -> None:
 # -- NVLinks --------------------------------------------------------------
 
 links = st.builds(
-    Links,
+    GpuLinks,
     peers=st.frozensets(st.sampled_from([A, B, C, D]), max_size=3),
     is_switched=st.booleans(),
 )
@@ -120,7 +120,7 @@ hosts = st.dictionaries(st.sampled_from([A, B, C, D]), st.none() | links)
 
 @given(hosts)
 def test_whoever_has_a_peer_is_its_peer(
-    host: dict[str, Links | None],
+    host: dict[str, GpuLinks | None],
 ) -> None:
     found = topology.peers(host)
     assert found.keys() >= host.keys()
@@ -131,7 +131,7 @@ def test_whoever_has_a_peer_is_its_peer(
 
 @given(hosts)
 def test_nobody_has_a_peer_of_which_neither_tells(
-    host: dict[str, Links | None],
+    host: dict[str, GpuLinks | None],
 ) -> None:
     for one, them in topology.peers(host).items():
         for two in them:
@@ -144,9 +144,14 @@ def test_nobody_has_a_peer_of_which_neither_tells(
 
 
 def test_all_on_switches_are_peers_and_no_others() -> None:
-    switched = Links(is_switched=True)
+    switched = GpuLinks(is_switched=True)
     found = topology.peers(
-        {A: switched, B: switched, C: Links(), D: Links(peers=frozenset({C}))}
+        {
+            A: switched,
+            B: switched,
+            C: GpuLinks(),
+            D: GpuLinks(peers=frozenset({C})),
+        }
     )
     assert found == {A: {B}, B: {A}, C: {D}, D: {C}}
 
@@ -169,7 +174,7 @@ def device(address: str, **facts: object) -> model.Device:
 
 
 def placed(
-    places: topology.Places, *devices: model.Device
+    places: topology.HostTopology, *devices: model.Device
 ) -> dict[str, tuple[Set[str], tuple[str, ...]]]:
     return {
         one.address: (one.traits, one.unread)
@@ -178,7 +183,7 @@ def placed(
 
 
 def test_a_part_stands_where_its_whole_does() -> None:
-    places = topology.Places(ports={A: "0000:40:01.1"})
+    places = topology.HostTopology(ports={A: "0000:40:01.1"})
     part = device(f"{A}/region-0", parent=A, traits=frozenset({"CUSTOM_X"}))
     found = placed(places, device(A), part)
     trait = "CUSTOM_ACCELERATOR_PCIE_0000_40_01_1"
@@ -187,13 +192,13 @@ def test_a_part_stands_where_its_whole_does() -> None:
 
 
 def test_off_the_bus_there_is_nothing_to_tell() -> None:
-    found = placed(topology.Places(), device("mtty"), device("0.0.0052"))
+    found = placed(topology.HostTopology(), device("mtty"), device("0.0.0052"))
     assert set(found.values()) == {(frozenset(), ())}
 
 
 def test_what_cant_be_told_is_unread_and_not_absent() -> None:
     mine = device(A, unread=("CUSTOM_ACCELERATOR_MINE",))
-    places = topology.Places(links={A: None})
+    places = topology.HostTopology(links={A: None})
     assert placed(places, mine)[A] == (
         frozenset(),
         ("CUSTOM_ACCELERATOR_MINE", names.PCIE_PREFIX, names.NVLINK_PREFIX),
@@ -201,9 +206,9 @@ def test_what_cant_be_told_is_unread_and_not_absent() -> None:
 
 
 def test_a_link_that_one_end_tells_is_both_ends_link() -> None:
-    places = topology.Places(
+    places = topology.HostTopology(
         ports={A: "p", B: "p"},
-        links={A: Links(peers=frozenset({B})), B: None},
+        links={A: GpuLinks(peers=frozenset({B})), B: None},
     )
     found = placed(places, device(A), device(B))
     port = names.pcie_trait("p")
@@ -217,13 +222,13 @@ def test_a_link_that_one_end_tells_is_both_ends_link() -> None:
 def test_of_a_silent_card_the_others_on_the_switch_keep_what_they_had() -> (
     None
 ):
-    places = topology.Places(
+    places = topology.HostTopology(
         ports=dict.fromkeys((A, B, C, D), "p"),
         links={
-            A: Links(is_switched=True),
-            B: Links(is_switched=True),
+            A: GpuLinks(is_switched=True),
+            B: GpuLinks(is_switched=True),
             C: None,
-            D: Links(),
+            D: GpuLinks(),
         },
     )
     found = placed(places, *map(device, (A, B, C, D)))
@@ -237,10 +242,12 @@ def test_of_a_silent_card_the_others_on_the_switch_keep_what_they_had() -> (
 
 @given(st.lists(strategies.pci_addresses, max_size=4, unique=True), hosts)
 def test_placing_adds_traits_and_changes_nothing_else(
-    addresses: list[str], told: dict[str, Links | None]
+    addresses: list[str], told: dict[str, GpuLinks | None]
 ) -> None:
     before = [device(one, traits=frozenset({"X"})) for one in addresses]
-    places = topology.Places(ports=dict.fromkeys(addresses, A), links=told)
+    places = topology.HostTopology(
+        ports=dict.fromkeys(addresses, A), links=told
+    )
     after = topology.place(before, places)
     assert [one.address for one in after] == addresses
     for one in after:

@@ -8,7 +8,7 @@ from nova_accel.model import names
 from placement_sync.flavors import lookup, offered_devices
 from tests import clouds
 
-TYPES = offered_devices.Types(loader.load())
+TYPES = offered_devices.VgpuTypes(loader.load())
 CLOUD = offered_devices.Cloud(
     devices=(
         clouds.gpu("A40", ("8Q",)),
@@ -34,7 +34,7 @@ EIGHT = {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192}
 
 def find(profile: str, **more: object) -> tuple[dict[str, int], set[str]]:
     is_forced = bool(more.pop("is_forced", False))
-    ask = lookup.Ask(profile=profile, **more)  # type: ignore[arg-type]
+    ask = lookup.ProfileQuery(profile=profile, **more)  # type: ignore[arg-type]
     want = lookup.find(ask, CLOUD, TYPES, is_forced)
     return dict(want.resources), set(want.required)
 
@@ -103,7 +103,9 @@ def test_a_bitstream_goes_into_an_interface() -> None:
 
 def test_charges_that_nobody_knows_are_said() -> None:
     gvtg = "I915_GVTG_V5_4"
-    with pytest.raises(lookup.RefusedError, match="--charge CUSTOM_GPU_MEM"):
+    with pytest.raises(
+        lookup.NotOfferedError, match="--charge CUSTOM_GPU_MEM"
+    ):
         find(gvtg)
     said = {"CUSTOM_GPU_MEMORY_MB": 128}
     assert find(gvtg, charges=said)[0] == {"VGPU": 1, **said}
@@ -129,13 +131,13 @@ def test_charges_that_nobody_knows_are_said() -> None:
 def test_what_is_not_known_is_refused(
     name: str, more: dict[str, object], words: str
 ) -> None:
-    with pytest.raises(lookup.RefusedError, match=words):
+    with pytest.raises(lookup.NotOfferedError, match=words):
         find(name, **more)
 
 
 def test_a_trait_is_believed_by_force() -> None:
     trait = "CUSTOM_VGPU_NVIDIA_B300_8Q"
-    with pytest.raises(lookup.RefusedError):
+    with pytest.raises(lookup.NotOfferedError):
         find(trait)
     assert find(trait, is_forced=True) == (EIGHT, {trait})
     assert find("CUSTOM_FPGA_FUNCTION_0AFE", is_forced=True)[0] == {"FPGA": 1}

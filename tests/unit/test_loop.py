@@ -98,8 +98,8 @@ def test_the_first_pass_comes_at_once_and_then_none(
 
 
 def test_a_drain_wakes_it(tmp_path: pathlib.Path) -> None:
-    drained = drains.Drains(str(tmp_path))
-    watch = notes.Watch(drained.place)
+    drained = drains.DrainNotes(str(tmp_path))
+    watch = notes.NoteWatch(drained.place)
     run = Pass()
     made = loop.Loop(run, HOUR_S, settle_s=SETTLE_S, watch=watch.has_changed)
     made.start()

@@ -38,7 +38,7 @@ GOOD = status.Status(
     writes=2,
     calls={"CreateProvider": 1, "SetInventories": 1},
     devices={"ok": 2, "faulted": 1, "drained": 0},
-    use={"VGPU": status.Use(total=8, reserved=4, claimed=3)},
+    use={"VGPU": status.ClassUsage(total=8, reserved=4, claimed=3)},
     problems=(model.Problem(where="0000:05:00.0", reason="EIO"),),
 )
 FAILED = dataclasses.replace(
@@ -163,7 +163,7 @@ def test_old_states_and_classes_leave_nothing(
     made.publish(GOOD)
     made.publish(
         dataclasses.replace(
-            GOOD, devices={"ok": 1}, use={"FPGA": status.Use(total=1)}
+            GOOD, devices={"ok": 1}, use={"FPGA": status.ClassUsage(total=1)}
         )
     )
     found = parsed(fetch(port))

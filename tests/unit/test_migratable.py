@@ -9,15 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel.claims import migration
-from nova_accel.claims.migration import Host, Limits, Part
+from nova_accel.claims.migration import (
+    MigrationHost,
+    MigrationLimits,
+    MigrationPartition,
+)
 
-HOST = Host(
+HOST = MigrationHost(
     libvirt=(10, 0, 0),
     qemu=(8, 2, 2),
     kernel="6.8.0-45-generic",
     drivers={"nvidia": "570.133.10", "mtty": "", "qat_vfio_pci": ""},
 )
-VGPU = Part(
+VGPU = MigrationPartition(
     technology="mdev",
     driver="nvidia",
     profile="T4-4Q",
@@ -25,54 +29,58 @@ VGPU = Part(
     device_api="vfio-pci",
     handle="8d1c9d53-4f5e-4c5e-9f0c-3a0f5d1e2b7a",
 )
-TYPED = Part(
+TYPED = MigrationPartition(
     technology="vendor-vfio",
     driver="nvidia",
     profile="L40S-8Q",
     size=8192,
     handle="0000:3d:00.4",
 )
-QAT = Part(
+QAT = MigrationPartition(
     technology="vf",
     driver="qat_vfio_pci",
     profile="8086:4941",
     handle="0000:f3:00.1",
 )
-MTTY = Part(
+MTTY = MigrationPartition(
     technology="mdev", driver="mtty", profile="mtty-2", handle="mtty-mdev"
 )
-NO_LIMIT = Limits(downtime=500)
+NO_LIMIT = MigrationLimits(downtime=500)
 
 
 def leaving(
-    *parts: Part, host: Host = HOST, limits: Limits = NO_LIMIT
+    *parts: MigrationPartition,
+    host: MigrationHost = HOST,
+    limits: MigrationLimits = NO_LIMIT,
 ) -> tuple[str, ...]:
     return migration.check_leaving(parts, host, limits)
 
 
 def arriving(
-    *parts: Part, there: Host = HOST, offers: tuple[Part, ...] | None = None
+    *parts: MigrationPartition,
+    there: MigrationHost = HOST,
+    offers: tuple[MigrationPartition, ...] | None = None,
 ) -> tuple[str, ...]:
     shown = parts if offers is None else offers
     return migration.check_arriving(parts, HOST, shown, there)
 
 
 @pytest.mark.parametrize("part", [VGPU, TYPED, MTTY])
-def test_what_can_move_moves(part: Part) -> None:
+def test_what_can_move_moves(part: MigrationPartition) -> None:
     assert leaving(part) == ()
     assert arriving(part) == ()
 
 
 def test_no_devices_no_reasons() -> None:
-    assert leaving(host=Host(has_post_copy=True)) == ()
-    assert arriving(there=Host()) == ()
+    assert leaving(host=MigrationHost(has_post_copy=True)) == ()
+    assert arriving(there=MigrationHost()) == ()
 
 
 @pytest.mark.parametrize(
     ("part", "word"),
     [
         (
-            Part(
+            MigrationPartition(
                 technology="passthrough",
                 driver="vfio_pci",
                 profile="TU102",
@@ -81,7 +89,9 @@ def test_no_devices_no_reasons() -> None:
             "whole function",
         ),
         (
-            Part(technology="fpga", driver="dfl_pci", profile="region"),
+            MigrationPartition(
+                technology="fpga", driver="dfl_pci", profile="region"
+            ),
             "FPGA region",
         ),
         (dataclasses.replace(QAT, driver="vfio_pci"), "vfio_pci"),
@@ -89,7 +99,9 @@ def test_no_devices_no_reasons() -> None:
         (dataclasses.replace(MTTY, driver="vfio_ap"), "vfio_ap"),
     ],
 )
-def test_what_can_never_move_says_so(part: Part, word: str) -> None:
+def test_what_can_never_move_says_so(
+    part: MigrationPartition, word: str
+) -> None:
     (reason,) = leaving(part)
     assert word in reason
     assert "cold migration" in reason
@@ -110,7 +122,7 @@ def test_what_can_never_move_says_so(part: Part, word: str) -> None:
     ],
 )
 def test_old_programs_on_either_end(
-    part: Part, change: dict[str, object], word: str
+    part: MigrationPartition, change: dict[str, object], word: str
 ) -> None:
     newer = dataclasses.replace(HOST, kernel="6.18.1")
     old = dataclasses.replace(newer, **change)  # type: ignore[arg-type]
@@ -197,7 +209,7 @@ def test_downtime_of_a_framebuffer() -> None:
 
 
 def test_too_long_is_refused_with_the_number_that_helps() -> None:
-    limits = Limits(downtime=3436, link=1192)
+    limits = MigrationLimits(downtime=3436, link=1192)
     (reason,) = leaving(VGPU, limits=limits)
     assert "4096 MiB" in reason and "3437 ms" in reason
     enough = dataclasses.replace(limits, downtime=3437)
@@ -227,7 +239,9 @@ def test_downtime_laws(sizes: list[int], link: int, more: int) -> None:
 kinds = st.sampled_from([VGPU, TYPED, QAT, MTTY])
 
 
-def named(parts: list[Part], host: str) -> list[Part]:
+def named(
+    parts: list[MigrationPartition], host: str
+) -> list[MigrationPartition]:
     return [
         dataclasses.replace(part, handle=f"{host}-{number}")
         for number, part in enumerate(parts)
@@ -235,7 +249,9 @@ def named(parts: list[Part], host: str) -> list[Part]:
 
 
 @given(st.lists(kinds, max_size=6), st.randoms(use_true_random=False))
-def test_all_find_their_like(parts: list[Part], random: Random) -> None:
+def test_all_find_their_like(
+    parts: list[MigrationPartition], random: Random
+) -> None:
     before = named(parts, "old")
     random.shuffle(parts)
     after = named(parts, "new")
@@ -248,7 +264,9 @@ def test_all_find_their_like(parts: list[Part], random: Random) -> None:
 
 
 @given(st.lists(kinds, max_size=4), st.lists(kinds, max_size=4))
-def test_no_part_is_left_over(old: list[Part], new: list[Part]) -> None:
+def test_no_part_is_left_over(
+    old: list[MigrationPartition], new: list[MigrationPartition]
+) -> None:
     alike = sorted(p.profile for p in old) == sorted(p.profile for p in new)
     pairs = migration.plan_pairs(named(old, "old"), named(new, "new"))
     assert bool(pairs) == (alike and bool(old))
@@ -258,7 +276,7 @@ def test_no_part_is_left_over(old: list[Part], new: list[Part]) -> None:
 
 versions = st.tuples(st.integers(5, 12), st.integers(0, 12), st.integers(0, 9))
 hosts = st.builds(
-    Host,
+    MigrationHost,
     libvirt=versions | st.just(()),
     qemu=versions | st.just(()),
     kernel=st.builds("{}.{}.0".format, st.integers(5, 7), st.integers(0, 20))
@@ -272,14 +290,18 @@ hosts = st.builds(
 
 
 @given(st.lists(kinds, min_size=1, max_size=4), hosts)
-def test_company_never_helps(parts: list[Part], host: Host) -> None:
+def test_company_never_helps(
+    parts: list[MigrationPartition], host: MigrationHost
+) -> None:
     """A server is refused for each reason that one of its devices has."""
     alone = {r for part in parts for r in leaving(part, host=host)}
     assert alone == set(leaving(*parts, host=host))
 
 
 @given(kinds, hosts)
-def test_a_host_is_like_itself(part: Part, host: Host) -> None:
+def test_a_host_is_like_itself(
+    part: MigrationPartition, host: MigrationHost
+) -> None:
     """What speaks against arriving where it is speaks of the host alone."""
     reasons = migration.check_arriving([part], host, [part], host)
     assert not any("at the destination, and" in reason for reason in reasons)

@@ -13,7 +13,7 @@ from nova_accel.model import providers
 from placement_sync.audit import node_amounts
 from placement_sync.client import nova_types
 
-FLAVOR = nova_types.Flavor(
+FLAVOR = nova_types.ServerFlavor(
     vcpus=4,
     memory_mb=2048,
     root_gb=20,

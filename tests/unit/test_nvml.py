@@ -53,7 +53,7 @@ print(gpu_reader.create_instance("0000:41:00.0", "1g.5gb", 0))
 """
 
 
-def say(path: Path, before: str = "") -> tuple[list[gpu_reader.Gpus], int]:
+def say(path: Path, before: str = "") -> tuple[list[gpu_reader.NvmlGpus], int]:
     """Read twice, in a process that finds its libraries in a directory."""
     found = subprocess.run(  # noqa: S603 - our own words
         [sys.executable, "-c", before + SAY],
@@ -112,7 +112,7 @@ def test_a_lost_gpu_and_a_silent_one_cost_only_themselves(
     looks, number = say(build_old(tmp_path))
     for gpus in looks:
         assert gpus == {
-            "10000:af:1f.0": gpu_reader.GpuFacts(
+            "10000:af:1f.0": gpu_reader.NvmlGpu(
                 address="10000:af:1f.0",
                 driver_version="418.226.00",
                 memory_mb=16384,
@@ -187,7 +187,7 @@ def test_each_gpu_is_described(cards: fakehost.Controller) -> None:
     assert gpus[A100].is_mig
     assert gpus[A100].driver_version
     types = {one.name: one for one in gpus[L40S].types}
-    assert types["L40S-24Q"] == gpu_reader.VgpuType(
+    assert types["L40S-24Q"] == gpu_reader.NvmlVgpuType(
         name="L40S-24Q",
         type_id="1155",
         framebuffer_mb=24576,

@@ -14,7 +14,7 @@ import pytest
 from nova_accel.cli import commands
 from nova_accel.config import policy
 from nova_accel.discovery import capture, plugin, scan
-from nova_accel.geometry.topology import Links
+from nova_accel.geometry.topology import GpuLinks
 from nova_accel.host.nvml import codec, gpu_reader
 from tests.lab import fakehost
 from tests.lab.fakehost import nvml as stand_in
@@ -70,10 +70,10 @@ def test_links_that_are_up_lead_to_gpus_and_switches() -> None:
     gpus = gpu_reader.read_gpus()
     assert gpus.problems == ()
     assert {address: one.links for address, one in gpus.items()} == {
-        T4: Links(),
-        FIRST: Links(peers=frozenset({SECOND})),
-        SECOND: Links(peers=frozenset({FIRST})),
-        SWITCHED: Links(is_switched=True),
+        T4: GpuLinks(),
+        FIRST: GpuLinks(peers=frozenset({SECOND})),
+        SECOND: GpuLinks(peers=frozenset({FIRST})),
+        SWITCHED: GpuLinks(is_switched=True),
     }
 
 
@@ -88,9 +88,9 @@ def test_a_link_to_a_card_that_another_driver_took_is_down(
 ) -> None:
     drivers = host.sys / "bus/pci/drivers"
     (drivers / "nvidia/unbind").write_text(SECOND)
-    assert gpu_reader.read_gpus()[FIRST].links == Links()
+    assert gpu_reader.read_gpus()[FIRST].links == GpuLinks()
     (drivers / "nvidia/bind").write_text(SECOND)
-    assert gpu_reader.read_gpus()[FIRST].links == Links(
+    assert gpu_reader.read_gpus()[FIRST].links == GpuLinks(
         peers=frozenset({SECOND})
     )
 
@@ -125,7 +125,7 @@ print(json.dumps(codec.to_plain(gpu_reader.read_gpus(2))))
 
 def say(
     place: pathlib.Path, *files: str, before: str = ""
-) -> tuple[gpu_reader.Gpus, str]:
+) -> tuple[gpu_reader.NvmlGpus, str]:
     """Return what is read of a library whose GPUs fall ill."""
     if not shutil.which("gcc"):
         pytest.skip("there is no gcc")
@@ -179,14 +179,14 @@ def test_of_an_old_driver_the_address_alone_tells(
 ) -> None:
     before = "import pynvml\ndel pynvml.nvmlDeviceGetNvLinkRemoteDeviceType\n"
     gpus, told = say(tmp_path, f"links=0 {PEER}", before=before)
-    assert gpus[ILL].links == Links(peers=frozenset({PEER}))
+    assert gpus[ILL].links == GpuLinks(peers=frozenset({PEER}))
     assert told == ""
 
 
 def test_a_lost_gpu_has_unknown_links(tmp_path: pathlib.Path) -> None:
     gpus, told = say(tmp_path, f"links=0 {PEER}", "unlinked")
     assert gpus[ILL].links is None
-    assert gpus[PEER].links == Links()
+    assert gpus[PEER].links == GpuLinks()
     assert "NVML does not tell its NVLinks" in told
     assert "GPU is lost" in gpus[ILL].fault
 
@@ -194,17 +194,17 @@ def test_a_lost_gpu_has_unknown_links(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("links", "expected"),
     [
-        (f"0 {PEER}\n", Links(peers=frozenset({PEER}))),
-        (f"0 {PEER}\n0 {PEER}\n", Links(peers=frozenset({PEER}))),
-        ("2 -\n", Links(is_switched=True)),
-        ("1 0004:04:00.0\n", Links()),  # IBM's NPU
-        ("0 -\n", Links()),  # hidden from a virtual machine
-        ("255 -\n", Links()),
-        ("", Links()),
+        (f"0 {PEER}\n", GpuLinks(peers=frozenset({PEER}))),
+        (f"0 {PEER}\n0 {PEER}\n", GpuLinks(peers=frozenset({PEER}))),
+        ("2 -\n", GpuLinks(is_switched=True)),
+        ("1 0004:04:00.0\n", GpuLinks()),  # IBM's NPU
+        ("0 -\n", GpuLinks()),  # hidden from a virtual machine
+        ("255 -\n", GpuLinks()),
+        ("", GpuLinks()),
     ],
 )
 def test_each_end_of_a_link(
-    tmp_path: pathlib.Path, links: str, expected: Links
+    tmp_path: pathlib.Path, links: str, expected: GpuLinks
 ) -> None:
     gpus, told = say(tmp_path, f"links={links}")
     assert gpus[ILL].links == expected

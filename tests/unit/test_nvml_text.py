@@ -15,7 +15,7 @@ words = st.text(max_size=8)
 counts = st.integers(0, 1 << 20)
 addresses = st.sampled_from(["0000:41:00.0", "10000:af:1f.0"])
 facts = st.builds(
-    gpu_reader.GpuFacts,
+    gpu_reader.NvmlGpu,
     address=addresses,
     driver_version=words,
     memory_mb=st.none() | counts,
@@ -23,7 +23,7 @@ facts = st.builds(
     is_mixed=st.none() | st.booleans(),
     types=st.lists(
         st.builds(
-            gpu_reader.VgpuType,
+            gpu_reader.NvmlVgpuType,
             name=words,
             type_id=words,
             framebuffer_mb=counts,
@@ -60,7 +60,7 @@ facts = st.builds(
     recovery=st.none() | counts,
     links=st.none()
     | st.builds(
-        topology.Links,
+        topology.GpuLinks,
         peers=st.frozensets(addresses),
         is_switched=st.booleans(),
     ),
@@ -69,11 +69,13 @@ facts = st.builds(
 
 @given(st.lists(facts, max_size=2), words)
 def test_plain_values_are_the_facts(
-    found: list[gpu_reader.GpuFacts], reason: str
+    found: list[gpu_reader.NvmlGpu], reason: str
 ) -> None:
     problem = model.Problem(where="NVML GPU 1", reason=reason)
     by_address = {f.address: f for f in found}
-    gpus = gpu_reader.Gpus(by_address, (problem,), reason, (reason, reason))
+    gpus = gpu_reader.NvmlGpus(
+        by_address, (problem,), reason, (reason, reason)
+    )
     plain = json.loads(json.dumps(codec.to_plain(gpus)))
     again = codec.from_plain(plain)
     assert again == gpus
@@ -88,11 +90,11 @@ def test_plain_values_are_the_facts(
 
 
 def test_what_older_releases_recorded_tells_no_links() -> None:
-    gpu = gpu_reader.GpuFacts(address="0000:41:00.0", links=topology.Links())
-    plain = codec.to_plain(gpu_reader.Gpus({gpu.address: gpu}))
+    gpu = gpu_reader.NvmlGpu(address="0000:41:00.0", links=topology.GpuLinks())
+    plain = codec.to_plain(gpu_reader.NvmlGpus({gpu.address: gpu}))
     del plain["gpus"][0]["links"]
     (found,) = codec.from_plain(plain).values()
-    assert found == gpu_reader.GpuFacts(address="0000:41:00.0")
+    assert found == gpu_reader.NvmlGpu(address="0000:41:00.0")
     assert found.links is None
     plain["gpus"][0]["links"] = {"peers": ["x"], "is_switched": False}
     with pytest.raises(errors.MalformedError):

@@ -108,8 +108,8 @@ def test_a_partition_without_an_allocation_is_reported_as_reserved() -> None:
     found = occupancy.parse_traits(traits)
 
     assert found.places == (
-        occupancy.Place(start=0, count=1, trait=profile.trait),
+        occupancy.OccupiedPlace(start=0, count=1, trait=profile.trait),
     )
     assert found.unallocated == (
-        occupancy.Place(start=4, count=1, trait=profile.trait),
+        occupancy.OccupiedPlace(start=4, count=1, trait=profile.trait),
     )

@@ -10,12 +10,12 @@ from nova_accel.model import flavors, names
 from placement_sync.flavors import lookup, offered_devices, profile_list
 from tests import clouds
 
-TYPES = offered_devices.Types(loader.load())
+TYPES = offered_devices.VgpuTypes(loader.load())
 
 
 def listed(
-    *devices: offered_devices.Provider,
-) -> dict[str, profile_list.Offer]:
+    *devices: offered_devices.OfferedDevice,
+) -> dict[str, profile_list.ListedProfile]:
     return {
         offer.terms.name: offer
         for offer in profile_list.list_offers(devices, TYPES)
@@ -154,7 +154,7 @@ def test_a_whole_function_is_named_as_its_driver_names_it() -> None:
     found = listed(device)["8086:37c8-VF"]
     assert found.models == ("INTEL QAT C62X",)
     assert found.terms.required == {"CUSTOM_ACCELERATOR_DEVICE_8086_37C8"}
-    ask = lookup.Ask(profile="CUSTOM_ACCELERATOR_VF_INTEL_37C8")
+    ask = lookup.ProfileQuery(profile="CUSTOM_ACCELERATOR_VF_INTEL_37C8")
     want = lookup.find(ask, offered_devices.Cloud(devices=(device,)), TYPES)
     group = flavors.RequestGroup(
         suffix="_A", resources=want.resources, required=want.required

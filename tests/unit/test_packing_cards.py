@@ -102,9 +102,9 @@ def test_a_gap_is_filled_before_a_large_place_is_broken() -> None:
         shapes.profile("P-4", span=4, starts=(0, 4)),
     )
     device = shapes.cut(device, shapes.held("P-1", 0, start=5))
-    assert device_capacity.choose(device, "P-1") == device_capacity.Choice(
-        start=4
-    )
+    assert device_capacity.choose(
+        device, "P-1"
+    ) == device_capacity.PartitionPlace(start=4)
 
 
 def test_a_place_never_costs_its_own_kind_two() -> None:
@@ -114,9 +114,9 @@ def test_a_place_never_costs_its_own_kind_two() -> None:
         shapes.profile("P-2", span=2, starts=(2, 3, 4)),
         shapes.profile("P-3", span=3, starts=(0, 5)),
     )
-    assert device_capacity.choose(device, "P-2") == device_capacity.Choice(
-        start=2
-    )
+    assert device_capacity.choose(
+        device, "P-2"
+    ) == device_capacity.PartitionPlace(start=2)
 
 
 def test_places_taken_and_places_that_stay() -> None:
@@ -147,7 +147,8 @@ def test_beside_an_unknown_place_the_device_is_right_about_one(
     left = device_capacity.remaining(device)
     assert left == {n: int(n != "A100-40C") for n in left}
     assert (
-        device_capacity.choose(device, "A100-20C") == device_capacity.Choice()
+        device_capacity.choose(device, "A100-20C")
+        == device_capacity.PartitionPlace()
     )
     assert device_capacity.choose(device, "A100-40C") is None
     assert set(device_capacity.remaining(device, ["A100-4C"]).values()) == {0}
@@ -159,7 +160,10 @@ def test_a_profile_without_known_places_is_offered_one_by_one() -> None:
         A100, profiles=(*A100.profiles, shapes.profile("new", 3))
     )
     assert device_capacity.remaining(device)["new"] == 1
-    assert device_capacity.choose(device, "new") == device_capacity.Choice()
+    assert (
+        device_capacity.choose(device, "new")
+        == device_capacity.PartitionPlace()
+    )
     assert set(device_capacity.remaining(device, ["new"]).values()) == {0}
 
 

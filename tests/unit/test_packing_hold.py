@@ -161,7 +161,8 @@ def test_what_is_held_is_offered_no_more(
 
 def _claim(device: model.Device, profile: str, handle: str) -> model.Claim:
     choice = (
-        device_capacity.choose(device, profile) or device_capacity.Choice()
+        device_capacity.choose(device, profile)
+        or device_capacity.PartitionPlace()
     )
     return model.Claim(
         consumer="server",

@@ -95,11 +95,11 @@ def test_a_card_makes_one_instance_with_media_engines() -> None:
 
 def test_a_small_instance_goes_where_the_large_one_stays_possible() -> None:
     choice = device_capacity.choose(DYNAMIC, "A100-3-20C")
-    assert choice == device_capacity.Choice(instance_start=4)
+    assert choice == device_capacity.PartitionPlace(instance_start=4)
     after = device_capacity.assume(DYNAMIC, "A100-3-20C", choice)
     assert device_capacity.remaining(after)["A100-4-20C"] == 1
     choice = device_capacity.choose(after, "A100-4-20C")
-    assert choice == device_capacity.Choice(instance_start=0)
+    assert choice == device_capacity.PartitionPlace(instance_start=0)
     full = device_capacity.assume(after, "A100-4-20C", choice)
     assert set(device_capacity.remaining(full).values()) == {0}
 
@@ -144,7 +144,7 @@ def test_instances_as_they_are() -> None:
     }
     assert (
         device_capacity.choose(device, "A100-2-10C")
-        == device_capacity.Choice()
+        == device_capacity.PartitionPlace()
     )
     assert device_capacity.capacity(device) == 3
 
@@ -243,7 +243,7 @@ def test_an_instance_never_costs_its_own_kind_two() -> None:
         shapes.profile("M-2", instance="2g"),
         shapes.profile("M-3", instance="3g"),
     )
-    choice = device_capacity.Choice(instance_start=2)
+    choice = device_capacity.PartitionPlace(instance_start=2)
     assert device_capacity.choose(device, "M-2") == choice
 
 
@@ -301,7 +301,7 @@ def test_an_instance_that_is_held_is_made_by_who_comes_first() -> None:
     device = device_capacity.hold(HALVES, [claimed("one", 0)])
     assert (
         device_capacity.choose(device, "A100-3-10C")
-        == device_capacity.Choice()
+        == device_capacity.PartitionPlace()
     )
     assert device_capacity.held_start(device, "A100-3-10C") == 0
     there = with_instances(HALVES, instance("3g.20gb", "gi-1", 0))
@@ -320,7 +320,7 @@ def test_held_in_any_order_is_the_same() -> None:
         assert device_capacity.remaining(device) == {"A100-3-10C": 2}
         assert device_capacity.choose(
             device, "A100-3-10C"
-        ) == device_capacity.Choice(instance_start=4)
+        ) == device_capacity.PartitionPlace(instance_start=4)
     assert found[0].geometry == found[1].geometry
 
 

@@ -17,14 +17,16 @@ def test_the_first_line_that_matches_counts() -> None:
             '{"vendor_id": "10DE", "product_id": "0x1eb8", "max_slots": 4}',
         ]
     )
-    assert rules.rule("0000:41:00.0", "10de", "1eb8").use is policy.Use.OFF
-    assert rules.rule("0000:41:00.1").use is policy.Use.PASSTHROUGH
+    assert (
+        rules.rule("0000:41:00.0", "10de", "1eb8").use is policy.DeviceUse.OFF
+    )
+    assert rules.rule("0000:41:00.1").use is policy.DeviceUse.PASSTHROUGH
     assert rules.rule("0000:af:00.0", "10de", "1eb8").max_slots == 4
     assert rules.rule("0000:af:00.0", "1002", "73a1") == policy.Rule()
 
 
 def test_without_lines_everything_is_left_to_the_default() -> None:
-    assert policy.parse_policy([]).rule("mtty").use is policy.Use.AUTO
+    assert policy.parse_policy([]).rule("mtty").use is policy.DeviceUse.AUTO
 
 
 def test_every_key_is_read() -> None:
@@ -42,7 +44,7 @@ def test_every_key_is_read() -> None:
     assert policy.parse_policy([line]).rules == (
         policy.Rule(
             address="0000:41:00.0",
-            use=policy.Use.VGPU,
+            use=policy.DeviceUse.VGPU,
             profiles=("A40-*Q", "A40-4C"),
             max_instances={"A40-8Q": 3, "A40-4C": 0},
             is_mixed=True,
@@ -257,4 +259,4 @@ def test_any_json_is_a_policy_or_a_configuration_error(value: object) -> None:
         found = policy.parse_policy([json.dumps(value)])
     except errors.ConfigurationError:
         return
-    assert isinstance(found.rules[0].use, policy.Use)
+    assert isinstance(found.rules[0].use, policy.DeviceUse)

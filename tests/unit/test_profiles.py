@@ -10,7 +10,7 @@ from nova_accel.model import names
 from placement_sync.flavors import offered_devices
 from tests.hosts import look
 
-TYPES = offered_devices.Types(loader.load())
+TYPES = offered_devices.VgpuTypes(loader.load())
 
 NVIDIA_SAYS = (
     "num_heads=4, frl_config=60, framebuffer=1024M,"
@@ -23,22 +23,22 @@ INTEL_SAYS = (
 
 
 def test_nvidias_description_tells_memory_and_limit() -> None:
-    assert mdev_names.parse_description(NVIDIA_SAYS) == mdev_names.TypeFacts(
-        memory_mb=1024, max_instances=16
-    )
+    assert mdev_names.parse_description(
+        NVIDIA_SAYS
+    ) == mdev_names.TypeDescription(memory_mb=1024, max_instances=16)
 
 
 def test_intels_description_tells_the_aperture() -> None:
-    assert mdev_names.parse_description(INTEL_SAYS) == mdev_names.TypeFacts(
-        memory_mb=128
-    )
+    assert mdev_names.parse_description(
+        INTEL_SAYS
+    ) == mdev_names.TypeDescription(memory_mb=128)
 
 
 @pytest.mark.parametrize(
     "text", ["", "\n", "framebuffer=lots, max_instance=some", "a=b", ":::"]
 )
 def test_a_description_without_facts_gives_none(text: str) -> None:
-    assert mdev_names.parse_description(text) == mdev_names.TypeFacts()
+    assert mdev_names.parse_description(text) == mdev_names.TypeDescription()
 
 
 @given(st.text())

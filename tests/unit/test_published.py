@@ -41,7 +41,7 @@ def claim(slot: str, **fields: Any) -> model.Claim:
 def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
     """By anybody, from a directory that is made for it."""
     place = tmp_path / "accel" / "state"
-    book = claims_file.Published(str(place))
+    book = claims_file.ClaimsFile(str(place))
     assert not book.read().is_known
     planned = {"state": model.ClaimState.PLANNED, "start": 8}
     claims = (
@@ -52,7 +52,9 @@ def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
         claim("slot-4", is_allocated=False, unallocated=(("VGPU", 1),)),
     )
     book.write(ROOT, claims, {"0000:71:00.0"})
-    assert claims_file.Published(str(place)).read() == claims_file.Book(
+    assert claims_file.ClaimsFile(
+        str(place)
+    ).read() == claims_file.RecordedClaims(
         root=ROOT,
         claims=claims,
         occupied=frozenset({"0000:71:00.0"}),
@@ -64,7 +66,7 @@ def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_same_is_not_written_twice(tmp_path: pathlib.Path) -> None:
-    book = claims_file.Published(str(tmp_path))
+    book = claims_file.ClaimsFile(str(tmp_path))
     book.write(ROOT, [claim("a"), claim("b")], ["2", "1"])
     before = os.stat(book.path).st_ino
     book.write(ROOT, [claim("b"), claim("a")], ["1", "2"])
@@ -80,7 +82,7 @@ def test_a_file_that_can_not_be_written_is_told_of_once(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "accel").write_text("somebody's file")
-    book = claims_file.Published(str(tmp_path / "accel"))
+    book = claims_file.ClaimsFile(str(tmp_path / "accel"))
     with caplog.at_level(logging.WARNING):
         book.write(ROOT, [], [])
         book.write(ROOT, [claim("a")], [])
@@ -131,7 +133,7 @@ GOOD = {
 def test_a_broken_file_is_unknown_and_says_why(
     tmp_path: pathlib.Path, text: str
 ) -> None:
-    book = claims_file.Published(str(tmp_path))
+    book = claims_file.ClaimsFile(str(tmp_path))
     pathlib.Path(book.path).write_text(json.dumps(GOOD))
     assert book.read().is_known
     pathlib.Path(book.path).write_text(text, encoding="latin-1")
@@ -159,13 +161,13 @@ def test_a_broken_file_is_unknown_and_says_why(
 )
 def test_nothing_in_it_raises(found: Any) -> None:
     with tempfile.TemporaryDirectory() as place:
-        book = claims_file.Published(place)
+        book = claims_file.ClaimsFile(place)
         pathlib.Path(book.path).write_text(json.dumps(found))
-        assert isinstance(book.read(), claims_file.Book)
+        assert isinstance(book.read(), claims_file.RecordedClaims)
 
 
 def test_a_reader_sees_one_book_or_the_other(tmp_path: pathlib.Path) -> None:
-    book = claims_file.Published(str(tmp_path))
+    book = claims_file.ClaimsFile(str(tmp_path))
     wanted = [[claim(f"slot-{n}") for n in range(size)] for size in (1, 60)]
     book.write(ROOT, wanted[0], [])
     done = threading.Event()

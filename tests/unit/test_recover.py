@@ -77,7 +77,7 @@ def test_a_whole_function_is_never_an_orphan(device: model.Device) -> None:
 
 def test_a_claim_without_a_type_id_gets_the_one_known_before() -> None:
     """What was planned while the ids were unreadable can be cleared."""
-    kept = claim_store.Book()
+    kept = claim_store.ClaimStore()
     typed = model.Claim(
         consumer="a server",
         provider="provider",

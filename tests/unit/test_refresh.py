@@ -14,7 +14,7 @@ from tests.hosts import look
 
 TEXT = loader.text()
 CATALOGUE = loader.load()
-A40_5Z = refresh.Seen(
+A40_5Z = refresh.HostType(
     name="A40-5Z",
     pci_id="10de:2235",
     framebuffer_mb=5120,
@@ -24,10 +24,10 @@ A40_5Z = refresh.Seen(
 )
 
 
-def all_seen() -> list[refresh.Seen]:
+def all_seen() -> list[refresh.HostType]:
     """Return what a host with every GPU of the catalogue would show."""
     return [
-        refresh.Seen(
+        refresh.HostType(
             name=one.name,
             pci_id=":".join(gpu.pci_ids[0].split(":")[:2]),
             framebuffer_mb=one.framebuffer_mb,
@@ -41,7 +41,7 @@ def all_seen() -> list[refresh.Seen]:
     ]
 
 
-def words(*seen: refresh.Seen) -> list[str]:
+def words(*seen: refresh.HostType) -> list[str]:
     return [f"{f.name} {f.text}" for f in refresh.compare(CATALOGUE, seen)]
 
 
@@ -61,7 +61,7 @@ def test_a_new_type_is_added_and_then_known() -> None:
     merged = refresh.merge(TEXT, [A40_5Z])
     found = vgpu_types.parse(merged)
     assert refresh.compare(found, [A40_5Z]) == ()
-    assert found.find("A40-5Z") == vgpu_types.VgpuFacts(
+    assert found.find("A40-5Z") == vgpu_types.CatalogVgpuType(
         name="A40-5Z", gpu="A40", framebuffer_mb=5120, limit=9
     )
     assert found.find("A40-8Q") == CATALOGUE.find("A40-8Q")
@@ -84,7 +84,7 @@ def test_a_new_series_of_a_known_size_has_its_places() -> None:
 
 
 def test_a_new_type_in_a_gpu_instance() -> None:
-    one = refresh.Seen(
+    one = refresh.HostType(
         name="RTX Pro 6000 Blackwell DC-2-12A",
         pci_id="10de:2bb5",
         framebuffer_mb=12288,
@@ -116,7 +116,7 @@ def test_a_contradiction_is_told_and_nothing_changed(
     change: dict[str, object], text: str
 ) -> None:
     one = dataclasses.replace(
-        refresh.Seen(name="A40-8Q", pci_id="10de:2235"),
+        refresh.HostType(name="A40-8Q", pci_id="10de:2235"),
         **change,  # type: ignore[arg-type]
     )
     (told,) = words(one)
@@ -184,7 +184,7 @@ def test_the_command_writes_what_it_learnt(
     told = capsys.readouterr().out
     assert "P100-16Q is new for P100" in told
     found = vgpu_types.parse(output.read_text())
-    assert found.find("P100-16Q") == vgpu_types.VgpuFacts(
+    assert found.find("P100-16Q") == vgpu_types.CatalogVgpuType(
         name="P100-16Q", gpu="P100", framebuffer_mb=16384, limit=1
     )
     assert CATALOGUE.find("P100-16Q") is None

@@ -36,7 +36,7 @@ def served(
     holders: tuple[model.Claim, ...] = (),
 ) -> model.Claim:
     """Return the claim as it is to be made."""
-    programs = region_programs.Programming()
+    programs = region_programs.RegionPrograms()
     programs.uses = lambda is_running: running if is_running else defined
     found = {fpga.IMAGE: fpga.bitstream()}
     (claim,) = programs.plan(
@@ -189,7 +189,8 @@ def test_other_devices_are_none_of_its_business() -> None:
         fpga.asks(image=fpga.IMAGE), dataclasses.replace(fpga.card())
     )
     assert (
-        region_programs.Programming().plan((), (), {}, (), fpga.host()) == ()
+        region_programs.RegionPrograms().plan((), (), {}, (), fpga.host())
+        == ()
     )
 
 

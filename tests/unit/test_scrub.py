@@ -15,7 +15,7 @@ COMMAND = "/usr/local/sbin/wipe"
 
 functions = st.lists(
     st.builds(
-        scrub.Function,
+        scrub.ReleasedFunction,
         address=st.integers(0, 0xFF).map(lambda n: f"0000:{n:02x}:00.0"),
         driver=st.sampled_from(["", "nvme", "unknown"]),
         is_resettable=st.booleans(),
@@ -43,7 +43,7 @@ def kinds(
 
 @given(found=functions, rule=rules)
 def test_no_function_is_reset_under_a_driver_of_the_host(
-    found: list[scrub.Function], rule: policy.Rule
+    found: list[scrub.ReleasedFunction], rule: policy.Rule
 ) -> None:
     drivers = {function.address: function.driver for function in found}
     for action in scrub.plan(found, rule):
@@ -57,7 +57,9 @@ def test_no_function_is_reset_under_a_driver_of_the_host(
 
 
 @given(found=functions, rule=rules)
-def test_who_is_reset(found: list[scrub.Function], rule: policy.Rule) -> None:
+def test_who_is_reset(
+    found: list[scrub.ReleasedFunction], rule: policy.Rule
+) -> None:
     due = scrub.plan(found, rule)
     for one in found:
         is_reset = actions.ResetFunction in kinds(due, one.address)
@@ -69,7 +71,7 @@ def test_who_is_reset(found: list[scrub.Function], rule: policy.Rule) -> None:
 
 @given(found=functions, rule=rules)
 def test_the_command_comes_last_and_once(
-    found: list[scrub.Function], rule: policy.Rule
+    found: list[scrub.ReleasedFunction], rule: policy.Rule
 ) -> None:
     due = scrub.plan(found, rule)
     commands = [one for one in due if isinstance(one, actions.RunScrub)]

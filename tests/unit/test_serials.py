@@ -200,7 +200,7 @@ def test_the_serial_of_an_nvme_controller(tmp_path: pathlib.Path) -> None:
     assert serials.read_numbers(str(tmp_path), NVME) == {
         "nvme": "S4YNNE0N801309"
     }
-    kept = serials.Serials(str(tmp_path / "state"), str(tmp_path))
+    kept = serials.SerialNumbers(str(tmp_path / "state"), str(tmp_path))
     kept.check(A, NVME)
     (function / "nvme/nvme0/serial").write_text("OTHER\n")
     with pytest.raises(errors.ClaimError, match="NVMe serial OTHER"):
@@ -247,7 +247,7 @@ def test_numbers_that_were_unknown_are_added(tmp_path: pathlib.Path) -> None:
     config = function / "config"
     body = struct.pack("<II", 1, 2)
     config.write_bytes(extended((0x0003, body)))
-    kept = serials.Serials(str(tmp_path / "state"), str(tmp_path))
+    kept = serials.SerialNumbers(str(tmp_path / "state"), str(tmp_path))
     kept.check(A, NVME)
     (function / "nvme/nvme0").mkdir(parents=True)
     (function / "nvme/nvme0/serial").write_text("MINE\n")

@@ -21,25 +21,30 @@ from placement_sync.flavors import (
 )
 from tests import clouds
 
-TYPES = offered_devices.Types(loader.load())
+TYPES = offered_devices.VgpuTypes(loader.load())
 
 
-def cloud(*devices: offered_devices.Provider) -> offered_devices.Cloud:
+def cloud(*devices: offered_devices.OfferedDevice) -> offered_devices.Cloud:
     return offered_devices.Cloud(devices=devices)
 
 
 def asked(
     there: offered_devices.Cloud, *profiles: str, **settings: str
-) -> flavor_specs.Asked:
+) -> flavor_specs.FlavorContents:
     """Return what a flavor asks that names these profiles."""
     specs: dict[str, str] = {}
     for number, profile in enumerate(profiles):
         name, _, count = profile.partition("*")
         want = lookup.find(
-            lookup.Ask(profile=name, count=int(count or 1)), there, TYPES, True
+            lookup.ProfileQuery(profile=name, count=int(count or 1)),
+            there,
+            TYPES,
+            True,
         )
         word = f"G{chr(ord('A') + number)}"
-        wish = flavor_specs.Wish(want=want, settings=settings, group=word)
+        wish = flavor_specs.FlavorRequest(
+            want=want, settings=settings, group=word
+        )
         specs = dict(flavor_specs.plan(specs, wish).specs)
     return flavor_specs.read(specs)
 
@@ -142,9 +147,9 @@ def test_a_pinned_device_must_make_it() -> None:
     pin = names.pin_trait("node1", "0000:41:00.0")
     other = clouds.gpu("T4", ("4Q",), pin)
     there = cloud(other, C)
-    want = lookup.find(lookup.Ask(profile="A40-8Q"), there, TYPES)
+    want = lookup.find(lookup.ProfileQuery(profile="A40-8Q"), there, TYPES)
     want = dataclasses.replace(want, required=want.required | {pin})
-    specs = flavor_specs.plan({}, flavor_specs.Wish(want=want)).specs
+    specs = flavor_specs.plan({}, flavor_specs.FlavorRequest(want=want)).specs
     found = feasibility.objection(flavor_specs.read(specs), there, TYPES)
     assert "node1_accel_0000_41_00_0 can't give it" in found
     nobody = feasibility.objection(flavor_specs.read(specs), cloud(C), TYPES)
@@ -157,7 +162,7 @@ _PORTS = ("0000:00:01.0", "0000:80:01.0")
 
 
 @st.composite
-def hosts(draw: st.DrawFn) -> list[offered_devices.Provider]:
+def hosts(draw: st.DrawFn) -> list[offered_devices.OfferedDevice]:
     """Return a host with some A40."""
     count = draw(st.integers(1, 4))
     addresses = [f"0000:{n + 16:02x}:00.0" for n in range(count)]
@@ -181,7 +186,8 @@ def hosts(draw: st.DrawFn) -> list[offered_devices.Provider]:
 
 
 def is_possible(
-    wanted: flavor_specs.Asked, host: list[offered_devices.Provider]
+    wanted: flavor_specs.FlavorContents,
+    host: list[offered_devices.OfferedDevice],
 ) -> bool:
     """Try every way, with the scheduler's own rules for places."""
     groups = wanted.groups
@@ -212,16 +218,16 @@ def is_possible(
 
 
 def _seat(
-    device: offered_devices.Provider, units: int
-) -> candidate_locality.Seat:
+    device: offered_devices.OfferedDevice, units: int
+) -> candidate_locality.CandidateDevice:
     facts = provider_facts.ProviderFacts(
         uuid=device.uuid, stock={}, name=device.name, traits=device.traits
     )
-    return candidate_locality.Seat(facts=facts, units=units)
+    return candidate_locality.CandidateDevice(facts=facts, units=units)
 
 
 def _holds(
-    device: offered_devices.Provider, groups: list[flavors.RequestGroup]
+    device: offered_devices.OfferedDevice, groups: list[flavors.RequestGroup]
 ) -> bool:
     sizes = [g.resources[names.GPU_MEMORY_CLASS] for g in groups]
     if names.layout_trait("equal") in device.traits and len(set(sizes)) > 1:
@@ -246,7 +252,7 @@ def _holds(
     st.sampled_from([one.value for one in flavors.NumaPolicy]),
 )
 def test_it_is_refused_only_where_no_way_is_left(
-    host: list[offered_devices.Provider],
+    host: list[offered_devices.OfferedDevice],
     profiles: list[str],
     locality: str,
     numa_policy: str,
@@ -274,7 +280,9 @@ def test_room_counts_servers() -> None:
 
 
 def test_room_is_what_the_host_has_beside_its_cards() -> None:
-    stock = {"VCPU": offered_devices.Stock(total=16, capacity=16, used=7)}
+    stock = {
+        "VCPU": offered_devices.ListedCapacity(total=16, capacity=16, used=7)
+    }
     there = offered_devices.Cloud(devices=(A,), hosts={clouds.root(): stock})
     assert (
         feasibility_search.room(asked(there, "A40-8Q"), there, {"VCPU": 4})

@@ -94,8 +94,8 @@ def test_a_pass_waits_for_nobody(
     """
     life = started(kernel, state)
     one = slot(life, FLEX, FLEX_VF)
-    at_start = nova_database.AtStart(life)
-    records = nova_database.Records()
+    at_start = nova_database.StartupServers(life)
+    records = nova_database.ServerRecords()
     records.slots[A] = (one, slot(life, FLEX, "0000:4d:00.7"))
     monkeypatch.setattr(nova_database, "read", lambda _: records)
     at_start.recall(lambda: [])
@@ -121,7 +121,7 @@ def test_a_pass_waits_for_nobody(
 
 
 def wait_begun(state: Path) -> None:
-    kept = faults.Quarantine(str(state))
+    kept = faults.FaultNotes(str(state))
     until = time.monotonic() + 10
     while not kept.begun():
         assert time.monotonic() < until

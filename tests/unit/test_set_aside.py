@@ -18,8 +18,8 @@ from tests import fpga
 
 
 @pytest.fixture
-def notes(tmp_path: pathlib.Path) -> faults.Quarantine:
-    return faults.Quarantine(str(tmp_path / "state"))
+def notes(tmp_path: pathlib.Path) -> faults.FaultNotes:
+    return faults.FaultNotes(str(tmp_path / "state"))
 
 
 def node(host: model.HostState) -> providers.ProviderNode:
@@ -29,22 +29,22 @@ def node(host: model.HostState) -> providers.ProviderNode:
     return found
 
 
-def test_a_fault_outlives_the_service(notes: faults.Quarantine) -> None:
+def test_a_fault_outlives_the_service(notes: faults.FaultNotes) -> None:
     notes.put(fpga.REGION, "it failed", fpga.OLD)
-    again = faults.Quarantine(os.path.dirname(notes.place)).read()
+    again = faults.FaultNotes(os.path.dirname(notes.place)).read()
     assert again.keys() == {fpga.REGION}
     fault = again[fpga.REGION]
     assert (fault.reason, fault.function) == ("it failed", fpga.OLD)
     assert fault.when
 
 
-def test_nothing_is_set_aside_at_first(notes: faults.Quarantine) -> None:
+def test_nothing_is_set_aside_at_first(notes: faults.FaultNotes) -> None:
     assert notes.read() == {}
     assert not os.path.exists(notes.place)
 
 
 def test_what_a_note_no_longer_tells_still_counts(
-    notes: faults.Quarantine,
+    notes: faults.FaultNotes,
 ) -> None:
     notes.put(fpga.REGION, "it failed", None)
     (name,) = os.listdir(notes.place)
@@ -56,7 +56,7 @@ def test_a_note_that_cannot_be_written_counts_until_the_end(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "faulted").write_text("no directory")
-    notes = faults.Quarantine(str(tmp_path))
+    notes = faults.FaultNotes(str(tmp_path))
     notes.put(fpga.REGION, "it failed", None)
     with pytest.raises(errors.UnreadableError):
         notes.read()
@@ -67,7 +67,7 @@ def test_a_note_that_cannot_be_written_counts_until_the_end(
 
 
 def test_a_faulted_region_is_reserved_and_marked(
-    notes: faults.Quarantine,
+    notes: faults.FaultNotes,
 ) -> None:
     notes.put(fpga.REGION, "it failed", fpga.OLD)
     marked, healed = conditions.mark(fpga.host(), notes.read())
@@ -153,13 +153,13 @@ def test_what_a_guest_hides_stays_as_it_was_known() -> None:
 # -- the command ------------------------------------------------------------
 
 
-def heal(notes: faults.Quarantine, *arguments: str) -> int:
+def heal(notes: faults.FaultNotes, *arguments: str) -> int:
     place = os.path.dirname(notes.place)
     return commands.main(["heal", *arguments, "--state-dir", place])
 
 
 def test_the_operator_heals_what_is_in_order_again(
-    notes: faults.Quarantine, capsys: pytest.CaptureFixture[str]
+    notes: faults.FaultNotes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkdir(os.path.dirname(notes.place))
     assert heal(notes) == 0
@@ -173,7 +173,7 @@ def test_the_operator_heals_what_is_in_order_again(
 
 
 def test_who_is_not_set_aside_cannot_be_healed(
-    notes: faults.Quarantine, capsys: pytest.CaptureFixture[str]
+    notes: faults.FaultNotes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     notes.put(fpga.REGION, "it failed", None)
     assert heal(notes, fpga.CARD) == 2
@@ -182,7 +182,7 @@ def test_who_is_not_set_aside_cannot_be_healed(
 
 
 def test_heal_refuses_a_state_dir_that_is_missing(
-    notes: faults.Quarantine, capsys: pytest.CaptureFixture[str]
+    notes: faults.FaultNotes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert heal(notes) == 2
     said = capsys.readouterr()
@@ -206,7 +206,7 @@ def test_heal_names_the_file_of_a_state_dir_that_is_missing(
 
 
 def test_heal_reads_the_nova_conf_of_this_machine(
-    notes: faults.Quarantine,
+    notes: faults.FaultNotes,
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -220,7 +220,7 @@ def test_heal_reads_the_nova_conf_of_this_machine(
     assert f"{fpga.REGION}  since 2" in capsys.readouterr().out
 
 
-def test_a_note_is_json_for_people(notes: faults.Quarantine) -> None:
+def test_a_note_is_json_for_people(notes: faults.FaultNotes) -> None:
     notes.put(fpga.REGION, "it failed", fpga.OLD)
     (path,) = pathlib.Path(notes.place).iterdir()
     note = json.loads(path.read_text(encoding="utf-8"))
@@ -239,9 +239,9 @@ def test_what_was_written_down_later_can_be_healed(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "faulted").write_text("no directory")
-    notes = faults.Quarantine(str(tmp_path))
+    notes = faults.FaultNotes(str(tmp_path))
     notes.put(fpga.REGION, "first", None)
     (tmp_path / "faulted").unlink()
     notes.put(fpga.REGION, "second", None)
-    assert faults.Quarantine(str(tmp_path)).heal([fpga.REGION])
+    assert faults.FaultNotes(str(tmp_path)).heal([fpga.REGION])
     assert notes.read() == {}

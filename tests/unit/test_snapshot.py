@@ -16,7 +16,7 @@ from tests.hosts import look
 FIRST, SECOND = "0000:3b:00.0", "0000:af:00.0"
 
 
-class Gate(fs.Disk):
+class Gate(fs.DiskSource):
     """The files of a directory; a reader of one of them has to wait."""
 
     def __init__(self, root: pathlib.Path) -> None:
@@ -41,7 +41,7 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 def snapshot_of(root: pathlib.Path) -> tuple[snapshot.Snapshot, Gate]:
     source = Gate(root)
     made = snapshot.Snapshot(
-        change_detection.Survey(source, look.DRIVERS, policy.Policy())
+        change_detection.ChangeDetector(source, look.DRIVERS, policy.Policy())
     )
     made.refresh()
     return made, source
@@ -129,7 +129,9 @@ def test_an_older_reading_of_a_card_takes_nothing_back(
 def test_nothing_is_absent_before_the_first_reading(
     root: pathlib.Path,
 ) -> None:
-    source = change_detection.Survey(Gate(root), look.DRIVERS, policy.Policy())
+    source = change_detection.ChangeDetector(
+        Gate(root), look.DRIVERS, policy.Policy()
+    )
     assert not snapshot.Snapshot(source).state.complete
     assert snapshot.Snapshot(source).refresh().complete
 

@@ -43,7 +43,7 @@ def test_whatever_a_field_holds_is_read_or_refused(
         root=strategies.ROOT,
         succeeded=1.0,
         calls={"CreateTrait": 1},
-        use={"VGPU": status.Use(total=1)},
+        use={"VGPU": status.ClassUsage(total=1)},
         problems=HOST.problems,
     ).as_dict()
     field = data.draw(st.sampled_from(sorted(good)))

@@ -20,7 +20,7 @@ HOSTS = ["a40-vf-mdev", "t4-mdev", "mtty", "passthrough", "broken"]
 A40 = "0000:41:00.0"
 
 
-class Counted(fs.Disk):
+class Counted(fs.DiskSource):
     """The files of a directory, and how often they are looked at."""
 
     def __init__(self, root: pathlib.Path) -> None:
@@ -32,9 +32,11 @@ class Counted(fs.Disk):
         return super().content(path)
 
 
-def survey_of(root: pathlib.Path) -> tuple[change_detection.Survey, Counted]:
+def survey_of(
+    root: pathlib.Path,
+) -> tuple[change_detection.ChangeDetector, Counted]:
     source = Counted(root)
-    return change_detection.Survey(
+    return change_detection.ChangeDetector(
         source, look.DRIVERS, policy.Policy()
     ), source
 
@@ -108,7 +110,7 @@ def test_a_type_written_without_a_uevent_is_noticed(
     written.parent.mkdir()
     written.write_text("0\n")
     send_uevent(root)
-    one = change_detection.Survey(
+    one = change_detection.ChangeDetector(
         Counted(root), {"noop": TypeReader()}, policy.Policy()
     )
     one.read()
@@ -188,12 +190,12 @@ def test_nvml_is_asked_only_where_its_cards_are(
     send_uevent(root)
     times: list[int] = []
 
-    def read_gpus() -> gpu_reader.Gpus:
+    def read_gpus() -> gpu_reader.NvmlGpus:
         times.append(1)
-        return gpu_reader.Gpus({})
+        return gpu_reader.NvmlGpus({})
 
-    one = change_detection.Survey(
-        fs.Disk(root), look.DRIVERS, policy.Policy(), read_gpus
+    one = change_detection.ChangeDetector(
+        fs.DiskSource(root), look.DRIVERS, policy.Policy(), read_gpus
     )
     state = one.read()
     assert len(times) == asked
@@ -208,9 +210,9 @@ def test_a_card_of_another_vendor_asks_no_nvml(
 ) -> None:
     """Also beside cards of NVIDIA's, whose facts stay as they were."""
     root = look.make("passthrough", tmp_path)
-    answers = [gpu_reader.Gpus({A40: gpu_reader.GpuFacts(address=A40)})]
-    one = change_detection.Survey(
-        fs.Disk(root), look.DRIVERS, policy.Policy(), answers.pop
+    answers = [gpu_reader.NvmlGpus({A40: gpu_reader.NvmlGpu(address=A40)})]
+    one = change_detection.ChangeDetector(
+        fs.DiskSource(root), look.DRIVERS, policy.Policy(), answers.pop
     )
     state = one.read()
     other, *_ = (d for d in state.devices if d.vendor_id == "1002")
@@ -241,8 +243,8 @@ def test_a_card_whose_driver_fails_is_unknown_and_not_gone(
     root = look.make("a40-vf-mdev", tmp_path)
     send_uevent(root)
     driver = Moody()
-    one = change_detection.Survey(
-        fs.Disk(root), {"moody": driver}, policy.Policy()
+    one = change_detection.ChangeDetector(
+        fs.DiskSource(root), {"moody": driver}, policy.Policy()
     )
     found = snapshot.Snapshot(one)
     before = found.refresh()
@@ -261,7 +263,7 @@ def test_an_error_that_the_kernel_counts_is_noticed_without_a_uevent(
     root = look.make("t4-mdev", tmp_path / "host")
     send_uevent(root)
     one, _ = survey_of(root)
-    one.seen_to = error_baseline.Acknowledged(str(tmp_path / "state"), "boot")
+    one.seen_to = error_baseline.ErrorBaseline(str(tmp_path / "state"), "boot")
     before = one.read()
     address = before.devices[0].address
     written = root / f"sys/bus/pci/devices/{address}/aer_dev_fatal"

@@ -168,7 +168,9 @@ def test_there_are_no_credentials_without_a_file(
 # -- never two at once -----------------------------------------------------
 
 
-def choose(place: pathlib.Path, state: pathlib.Path) -> common_options.Chosen:
+def choose(
+    place: pathlib.Path, state: pathlib.Path
+) -> common_options.CommandOptions:
     """Return the options with a configuration file that has a state_dir."""
     conf = place / "compute.conf"
     conf.write_text(f"[nova_accel]\nstate_dir = {state}\n")
@@ -238,7 +240,7 @@ def beaten(state: pathlib.Path, interval_s: float = 0.0) -> None:
         root=providers.ProviderRoot(name="node1", uuid="u")
     )
     heartbeat.Heartbeat(str(state), "nova-compute", interval_s).beat(
-        sync_pass.Result(
+        sync_pass.PassResult(
             calls=(calls.CreateTrait(name="CUSTOM_A"),), reads=3, writes=1
         ),
         host,
@@ -362,7 +364,9 @@ def test_a_problem_is_told_when_it_is_new(
 ) -> None:
     one = model.Problem(where="VGPU", reason="is in use")
     results = [(one,), (one,), (), (one,)]
-    told = serve.Told(lambda: sync_pass.Result(problems=results.pop(0)))
+    told = serve.NotifyingPasses(
+        lambda: sync_pass.PassResult(problems=results.pop(0))
+    )
     for expected in (1, 1, 1, 2):
         told.run()
         assert len(caplog.records) == expected
@@ -373,7 +377,7 @@ def test_a_problem_of_the_host_is_logged_when_it_is_new(
 ) -> None:
     one = model.Problem(where="0000:3b:00.0", reason="can't be read")
     readings = [(one,), (one,), (), (one,)]
-    told = serve.Told(sync_pass.Result, lambda: readings.pop(0))
+    told = serve.NotifyingPasses(sync_pass.PassResult, lambda: readings.pop(0))
     for expected in (1, 1, 1, 2):
         told.run()
         assert len(caplog.records) == expected

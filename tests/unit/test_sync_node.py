@@ -28,23 +28,23 @@ def outside(
     kernel: fakehost.Controller,
     life: lifecycle.Lifecycle,
     state_dir: pathlib.Path,
-) -> outside_host.Node:
+) -> outside_host.OutsideHost:
     """Return what somebody else sees of a nova-compute's host."""
-    life.published = claims_file.Published(str(state_dir))
-    return outside_host.Node(
-        change_detection.Survey(
-            fs.Disk(kernel.root),
+    life.published = claims_file.ClaimsFile(str(state_dir))
+    return outside_host.OutsideHost(
+        change_detection.ChangeDetector(
+            fs.DiskSource(kernel.root),
             life._drivers,
             life._rules,
-            faulted=faults.Quarantine(str(state_dir)),
-            drained=drains.Drains(str(state_dir)),
+            faulted=faults.FaultNotes(str(state_dir)),
+            drained=drains.DrainNotes(str(state_dir)),
         ),
         life._rules,
-        claims_file.Published(str(state_dir)),
+        claims_file.ClaimsFile(str(state_dir)),
     )
 
 
-def agree(life: lifecycle.Lifecycle, seen: outside_host.Node) -> None:
+def agree(life: lifecycle.Lifecycle, seen: outside_host.OutsideHost) -> None:
     life.host.refresh()
     assert seen.view(ROOT).tree == life.tree(outside_host.OWNER_TRAITS)
 
@@ -105,10 +105,12 @@ def test_a_book_that_says_nothing_stops_the_pass(
 ) -> None:
     (tmp_path / "book.json").write_text(text)
     root = look.make("t4-mdev", tmp_path / "host")
-    seen = outside_host.Node(
-        change_detection.Survey(fs.Disk(root), look.DRIVERS, RULES),
+    seen = outside_host.OutsideHost(
+        change_detection.ChangeDetector(
+            fs.DiskSource(root), look.DRIVERS, RULES
+        ),
         RULES,
-        claims_file.Published(str(tmp_path)),
+        claims_file.ClaimsFile(str(tmp_path)),
     )
     with pytest.raises(errors.MalformedError, match=r"book\.json"):
         seen.view(ROOT)
@@ -120,9 +122,11 @@ def test_a_book_that_is_hidden_stops_the_pass(
 ) -> None:
     (tmp_path / "book.json").write_text("{}")
     (tmp_path / "book.json").chmod(0)
-    book = claims_file.Published(str(tmp_path))
-    seen = outside_host.Node(
-        change_detection.Survey(fs.Disk(tmp_path), {}, RULES), RULES, book
+    book = claims_file.ClaimsFile(str(tmp_path))
+    seen = outside_host.OutsideHost(
+        change_detection.ChangeDetector(fs.DiskSource(tmp_path), {}, RULES),
+        RULES,
+        book,
     )
     with pytest.raises(errors.UnreadableError, match="EACCES"):
         seen.book()

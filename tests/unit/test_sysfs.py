@@ -30,7 +30,7 @@ class Counting:
     """A source that counts what it is asked, and may act in between."""
 
     def __init__(self, root: pathlib.Path) -> None:
-        self._disk = fs.Disk(root)
+        self._disk = fs.DiskSource(root)
         self.asked: list[tuple[str, str]] = []
 
     def link(self, path: str) -> str | None:
@@ -337,7 +337,7 @@ def test_an_image_answers_as_the_disk_did(
     tmp_path: pathlib.Path, name: str
 ) -> None:
     first = host_reader.HostReader(look.make(name, tmp_path))
-    again = host_reader.HostReader(source=fs.Image(_read_all(first)))
+    again = host_reader.HostReader(source=fs.RecordedFiles(_read_all(first)))
     _read_all(again)
     assert first.functions() == again.functions()
     assert first.mdev_parents() == again.mdev_parents()

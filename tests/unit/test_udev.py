@@ -43,7 +43,7 @@ def change(path: str, times: int = 1) -> None:
 def is_told() -> bool:
     """Return whether this kernel sends events to this process."""
     rang = threading.Event()
-    bell = udev.Doorbell(rang.set, ("mem",))
+    bell = udev.UdevMonitor(rang.set, ("mem",))
     if not bell.start():
         return False
     try:
@@ -92,7 +92,7 @@ def listening() -> Iterator[Listening]:
 
     def listen(*subsystems: str) -> threading.Semaphore:
         rung = threading.Semaphore(0)
-        bell = udev.Doorbell(rung.release, subsystems)
+        bell = udev.UdevMonitor(rung.release, subsystems)
         assert bell.start()
         assert bell.start()  # one thread, also when asked twice
         bells.append(bell)
@@ -123,7 +123,7 @@ def test_a_pci_function_rings_by_default() -> None:
     if not functions:
         pytest.skip("this machine has no PCI bus")
     rang = threading.Event()
-    bell = udev.Doorbell(rang.set)
+    bell = udev.UdevMonitor(rang.set)
     assert bell.start()
     change(str(functions[0] / "uevent"))
     assert rang.wait(PATIENCE_S)
@@ -146,7 +146,7 @@ def test_after_stop_nothing_rings_and_no_socket_is_open(
     before = sockets()
     for _ in range(20):
         rung = threading.Semaphore(0)
-        bell = udev.Doorbell(rung.release, ("mem",))
+        bell = udev.UdevMonitor(rung.release, ("mem",))
         assert bell.start()
         bell.stop(PATIENCE_S)
         bell.stop(PATIENCE_S)
@@ -159,7 +159,7 @@ def test_without_pyudev_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(udev, "pyudev", None)
-    bell = udev.Doorbell(lambda: None)
+    bell = udev.UdevMonitor(lambda: None)
     assert not bell.start()
     bell.stop(PATIENCE_S)
     assert [r.levelno for r in caplog.records] == [logging.WARNING]
@@ -191,7 +191,7 @@ def ring():
     if deaf and len(rung) == 1:
         sys.stdin.readline()
 
-bell = udev.Doorbell(ring, ("mem",))
+bell = udev.UdevMonitor(ring, ("mem",))
 print("start", bell.start(), flush=True)
 def wait(count):
     end = time.monotonic() + 20
@@ -266,7 +266,7 @@ from nova_accel.host.sysfs import udev
 from tests.lab.fakehost import uevents
 
 rang = threading.Event()
-bell = udev.Doorbell(rang.set)
+bell = udev.UdevMonitor(rang.set)
 assert bell.start()
 kernel = uevents.Uevents(netlink=True)
 kernel.send("add", "devices/virtual/tty/tty9", "tty")

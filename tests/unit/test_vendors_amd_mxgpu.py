@@ -117,15 +117,15 @@ def test_an_mi300x_has_one_vf_or_eight(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("facts", "use", "word"),
     [
-        ({"driver": "amdgpu"}, policy.Use.AUTO, "bound to amdgpu"),
-        ({"driver": None}, policy.Use.AUTO, "bound to no driver"),
-        ({"vfs": None}, policy.Use.VF, "SR-IOV"),
+        ({"driver": "amdgpu"}, policy.DeviceUse.AUTO, "bound to amdgpu"),
+        ({"driver": None}, policy.DeviceUse.AUTO, "bound to no driver"),
+        ({"vfs": None}, policy.DeviceUse.VF, "SR-IOV"),
     ],
 )
 def test_vfs_need_gim(
     tmp_path: pathlib.Path,
     facts: dict[str, Any],
-    use: policy.Use,
+    use: policy.DeviceUse,
     word: str,
 ) -> None:
     one = {k: v for k, v in card(**facts).items() if v is not None}

@@ -195,7 +195,7 @@ def test_the_same_reason_is_told_once(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_vf_may_be_kept_from_guests(tmp_path: pathlib.Path) -> None:
-    rule = policy.Rule(address="0000:4d:00.1", use=policy.Use.OFF)
+    rule = policy.Rule(address="0000:4d:00.1", use=policy.DeviceUse.OFF)
     (card,) = read(tmp_path, [flex()], rule).devices
     assert card.slots == ("0000:4d:00.2",)
 
@@ -203,16 +203,16 @@ def test_a_vf_may_be_kept_from_guests(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("use", "offered"),
     [
-        (policy.Use.AUTO, True),
-        (policy.Use.VF, True),
-        (policy.Use.VGPU, False),
-        (policy.Use.MDEV, False),
-        (policy.Use.OFF, False),
-        (policy.Use.PASSTHROUGH, False),
+        (policy.DeviceUse.AUTO, True),
+        (policy.DeviceUse.VF, True),
+        (policy.DeviceUse.VGPU, False),
+        (policy.DeviceUse.MDEV, False),
+        (policy.DeviceUse.OFF, False),
+        (policy.DeviceUse.PASSTHROUGH, False),
     ],
 )
 def test_the_use_that_policy_names_counts(
-    tmp_path: pathlib.Path, use: policy.Use, offered: bool
+    tmp_path: pathlib.Path, use: policy.DeviceUse, offered: bool
 ) -> None:
     state = read(tmp_path, [flex()], policy.Rule(address=FLEX, use=use))
     assert bool(state.devices) is offered
@@ -223,7 +223,12 @@ def test_the_use_that_policy_names_counts(
     [
         (0, "i915", policy.Rule(num_vfs=4), "when nova-compute starts"),
         (2, "i915", policy.Rule(num_vfs=99), "lower num_vfs"),
-        (0, "ast", policy.Rule(use=policy.Use.VF), "bind it to i915 or xe"),
+        (
+            0,
+            "ast",
+            policy.Rule(use=policy.DeviceUse.VF),
+            "bind it to i915 or xe",
+        ),
     ],
 )
 def test_a_count_that_is_not_met_is_a_problem(
@@ -243,7 +248,7 @@ def test_use_vf_on_a_card_without_any_is_a_problem(
 ) -> None:
     card = flex()
     del card["vfs"]
-    rule = policy.Rule(use=policy.Use.VF)
+    rule = policy.Rule(use=policy.DeviceUse.VF)
     assert "SR-IOV" in look.reasons(read(tmp_path, [card], rule), FLEX)
 
 

@@ -116,11 +116,11 @@ def test_the_use_that_policy_names_counts(tmp_path: pathlib.Path) -> None:
     gpu = look.make("gvtg", tmp_path / "gpu")
     other = look.make("mtty", tmp_path / "other")
     for use, on_gpu, on_other in (
-        (policy.Use.AUTO, True, True),
-        (policy.Use.MDEV, True, True),
-        (policy.Use.VGPU, True, False),
-        (policy.Use.VF, False, False),
-        (policy.Use.OFF, False, False),
+        (policy.DeviceUse.AUTO, True, True),
+        (policy.DeviceUse.MDEV, True, True),
+        (policy.DeviceUse.VGPU, True, False),
+        (policy.DeviceUse.VF, False, False),
+        (policy.DeviceUse.OFF, False, False),
     ):
         rules = policy.Policy(rules=(policy.Rule(use=use),))
         for root, offered in ((gpu, on_gpu), (other, on_other)):

@@ -37,7 +37,7 @@ LISTS = st.one_of(
 VFS = st.lists(st.tuples(CURRENTS, LISTS), min_size=7, max_size=7)
 MODES = st.sampled_from([None, True, False])
 TOLD = st.builds(
-    gpu_reader.GpuFacts, address=st.just(CARD), is_mig=MODES, is_mixed=MODES
+    gpu_reader.NvmlGpu, address=st.just(CARD), is_mig=MODES, is_mixed=MODES
 )
 
 
@@ -58,7 +58,7 @@ def described(vfs: list[tuple[Any, Any]]) -> dict[str, Any]:
 @settings(max_examples=examples.examples(60), deadline=None)
 @given(vfs=VFS, told=TOLD)
 def test_a_card_is_told_whatever_its_vfs_say(
-    vfs: list[tuple[Any, Any]], told: gpu_reader.GpuFacts
+    vfs: list[tuple[Any, Any]], told: gpu_reader.NvmlGpu
 ) -> None:
     with tempfile.TemporaryDirectory() as top:
         root = build.build(described(vfs), pathlib.Path(top))

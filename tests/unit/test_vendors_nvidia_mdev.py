@@ -174,8 +174,8 @@ def test_another_use_takes_the_card_away(
 # -- sizes and policy -----------------------------------------------------
 
 
-def sizes(*, is_mixed: bool | None) -> gpu_reader.GpuFacts:
-    return gpu_reader.GpuFacts(address=A40, is_mig=False, is_mixed=is_mixed)
+def sizes(*, is_mixed: bool | None) -> gpu_reader.NvmlGpu:
+    return gpu_reader.NvmlGpu(address=A40, is_mig=False, is_mixed=is_mixed)
 
 
 def test_mixed_sizes_have_places(tmp_path: pathlib.Path) -> None:

@@ -53,13 +53,13 @@ KINDS = (
 )
 
 
-def mig(*handles: str, is_mig: bool = True) -> gpu_reader.GpuFacts:
-    return gpu_reader.GpuFacts(
+def mig(*handles: str, is_mig: bool = True) -> gpu_reader.NvmlGpu:
+    return gpu_reader.NvmlGpu(
         address=A100,
         driver_version="550.90.07",
         is_mig=is_mig,
         types=tuple(
-            gpu_reader.VgpuType(
+            gpu_reader.NvmlVgpuType(
                 name=f"GRID A100-{shape}",
                 type_id=number,
                 framebuffer_mb=size,
@@ -149,7 +149,7 @@ def test_dynamic_instances_need_nvml(tmp_path: pathlib.Path) -> None:
 def test_a_card_in_another_mode_is_not_offered(
     tmp_path: pathlib.Path,
     use: str,
-    gpus: list[gpu_reader.GpuFacts],
+    gpus: list[gpu_reader.NvmlGpu],
     mend: str,
 ) -> None:
     spec = [f'{{"vendor_id": "10de", "use": "{use}"}}']

@@ -111,10 +111,10 @@ def test_a_lone_full_card_still_names_its_types(
     assert card.model == "L40S"
     assert look.profile(card, "L40S-24Q").available == 0
     # NVML does.
-    told = gpu_reader.GpuFacts(
+    told = gpu_reader.NvmlGpu(
         address=USED,
         types=(
-            gpu_reader.VgpuType(
+            gpu_reader.NvmlVgpuType(
                 name="NVIDIA L40S-24Q",
                 type_id="1155",
                 framebuffer_mb=24576,
@@ -251,7 +251,7 @@ def test_a_failure_of_all_vfs_is_one_problem(tmp_path: pathlib.Path) -> None:
     assert not any(p.available for p in card.profiles)
 
 
-class Refusing(fs.Disk):
+class Refusing(fs.DiskSource):
     """A host whose driver fails: EINVAL is its resource manager's."""
 
     def content(self, path: str) -> bytes:
@@ -335,7 +335,7 @@ BLACKWELL_KINDS = tuple(
 
 
 def empty_blackwell(
-    root: pathlib.Path, told: gpu_reader.GpuFacts
+    root: pathlib.Path, told: gpu_reader.NvmlGpu
 ) -> model.Device:
     """Read the card in MIG mode without vGPUs and instances."""
     description = json.loads(json.dumps(build.load("rtxpro6000-vendor-vfio")))
@@ -349,9 +349,9 @@ def empty_blackwell(
     return look.device(state, MIG)
 
 
-def blackwell_types() -> tuple[gpu_reader.VgpuType, ...]:
+def blackwell_types() -> tuple[gpu_reader.NvmlVgpuType, ...]:
     return tuple(
-        gpu_reader.VgpuType(
+        gpu_reader.NvmlVgpuType(
             name=f"NVIDIA {STEM}-{shape}Q",
             type_id=str(1600 + number),
             framebuffer_mb=int(shape.partition("-")[2]) * 1024,
@@ -371,7 +371,7 @@ def blackwell_types() -> tuple[gpu_reader.VgpuType, ...]:
 def test_places_of_instances_are_in_the_units_of_nvml(
     tmp_path: pathlib.Path,
 ) -> None:
-    told = gpu_reader.GpuFacts(
+    told = gpu_reader.NvmlGpu(
         address=MIG,
         is_mig=True,
         types=blackwell_types(),
@@ -393,7 +393,7 @@ def test_places_of_instances_are_in_the_units_of_nvml(
 
 def test_places_are_known_in_mixed_mode(tmp_path: pathlib.Path) -> None:
     root = look.make("l40s-vendor-vfio", tmp_path)
-    told = gpu_reader.GpuFacts(address=USED, is_mig=False, is_mixed=True)
+    told = gpu_reader.NvmlGpu(address=USED, is_mig=False, is_mixed=True)
     card = look.device(look.read(root, gpus=[told]), USED)
     assert card.geometry.layout is model.Layout.MIXED
     assert card.partitions[0].start == 0
@@ -452,10 +452,10 @@ def test_places_of_nvml_come_before_those_of_the_catalogue(
     """The catalogue has 16 places of an H200X-7C, NVIDIA publishes 20."""
     types = {"creatable": [[1, "NVIDIA H200X-7C"]]}
     root = build.build(one_card("2335", types), tmp_path)
-    silent = gpu_reader.GpuFacts(address=EMPTY, is_mig=False, is_mixed=True)
+    silent = gpu_reader.NvmlGpu(address=EMPTY, is_mig=False, is_mixed=True)
     card = look.device(look.read(root, gpus=[silent]), EMPTY)
     assert look.profile(card, "H200X-7C").available == 16
-    told = gpu_reader.VgpuType(
+    told = gpu_reader.NvmlVgpuType(
         name="NVIDIA H200X-7C",
         type_id="1",
         framebuffer_mb=7168,
@@ -498,7 +498,7 @@ def test_a_claims_vf_is_typed_placed_and_freed() -> None:
 
 
 def arranged(
-    root: pathlib.Path, line: str, *gpus: gpu_reader.GpuFacts
+    root: pathlib.Path, line: str, *gpus: gpu_reader.NvmlGpu
 ) -> tuple[actions.Action, ...]:
     host = host_reader.HostReader(
         look.make("l40s-vendor-vfio", root),
@@ -522,7 +522,7 @@ def test_vfs_are_enabled_by_the_vendors_tool(tmp_path: pathlib.Path) -> None:
 def test_mixed_sizes_are_set_after_the_vfs(tmp_path: pathlib.Path) -> None:
     line = '{"num_vfs": 32, "sizes": "mixed"}'
     gpus = [
-        gpu_reader.GpuFacts(address=address, is_mig=False, is_mixed=is_mixed)
+        gpu_reader.NvmlGpu(address=address, is_mig=False, is_mixed=is_mixed)
         for address, is_mixed in (
             (USED, False),  # holds a vGPU
             (EMPTY, True),  # is in that mode already

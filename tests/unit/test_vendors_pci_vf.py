@@ -141,7 +141,7 @@ def test_a_disk_that_no_driver_has_can_enable_none(
     idle["driver"] = "vfio-pci"
     _, said = read(tmp_path, idle, address=DISK, use="vf", num_vfs=4)
     assert "vfio-pci can't do that" in said
-    rule = policy.Rule(address=DISK, use=policy.Use.VF, num_vfs=4)
+    rule = policy.Rule(address=DISK, use=policy.DeviceUse.VF, num_vfs=4)
     assert arrange(tmp_path / "again", idle, rule) == ()
 
 
@@ -191,7 +191,7 @@ def test_what_others_make_is_left_to_them(
     planned: int,
 ) -> None:
     card = disk(count=0) | {"class": "120000"} | function
-    line = policy.Rule(use=policy.Use.VF, num_vfs=4, **rule)
+    line = policy.Rule(use=policy.DeviceUse.VF, num_vfs=4, **rule)
     assert len(arrange(tmp_path, card, line)) == planned
 
 

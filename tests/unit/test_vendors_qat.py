@@ -170,7 +170,7 @@ def test_a_pf_without_vfs_is_no_problem_unless_asked(
         ({"count": 2, "driver": "vfio-pci"}, {"num_vfs": 0}, ()),
         # The host's own cryptography may be using these.
         ({"count": 2, "driver": "4xxxvf"}, {"services": "dc"}, ()),
-        ({"count": 0}, {"num_vfs": 4, "use": policy.Use.OFF}, ()),
+        ({"count": 0}, {"num_vfs": 4, "use": policy.DeviceUse.OFF}, ()),
     ],
 )
 def test_vfs_and_services_follow_policy_while_unused(

@@ -76,10 +76,10 @@ def test_sizes_and_limits_of_a_new_type_come_from_it(
     assert (found.size, found.limit) == (24576, 2)
     assert found.charges["CUSTOM_GPU_MEMORY_MB"] == 24576
     # NVML is nearer.
-    gpu = gpu_reader.GpuFacts(
+    gpu = gpu_reader.NvmlGpu(
         address=FULL,
         types=(
-            gpu_reader.VgpuType(
+            gpu_reader.NvmlVgpuType(
                 name="NVIDIA L40S-Tiny",
                 type_id="2000",
                 framebuffer_mb=8192,
@@ -98,10 +98,10 @@ def test_the_table_of_another_release_is_left_aside(
 ) -> None:
     listed = ((1147, "NVIDIA L40S-1Q"),) if source == "list" else ()
     root = lone(tmp_path, *listed)
-    gpu = gpu_reader.GpuFacts(
+    gpu = gpu_reader.NvmlGpu(
         address=FULL,
         types=(
-            gpu_reader.VgpuType(
+            gpu_reader.NvmlVgpuType(
                 name="NVIDIA L40S-1Q",
                 type_id="1147",
                 framebuffer_mb=1024,
@@ -192,10 +192,10 @@ def test_an_mdev_type_without_a_name_is_named(tmp_path: pathlib.Path) -> None:
     assert found.handles == {T4: "nvidia-232"}
     assert not look.reasons(state, f"{T4} nvidia-232")
     # NVML, of the loaded driver itself, is believed before it.
-    gpu = gpu_reader.GpuFacts(
+    gpu = gpu_reader.NvmlGpu(
         address=T4,
         types=(
-            gpu_reader.VgpuType(
+            gpu_reader.NvmlVgpuType(
                 name="GRID T4-4C",
                 type_id="232",
                 framebuffer_mb=4096,
@@ -277,7 +277,7 @@ def test_its_neighbours_stay_out_of_sight(
     place = pathlib.Path(f"{root}{path}")
     place.parent.resolve().mkdir(parents=True, exist_ok=True)
     (place.parent.resolve() / place.name).write_text("secret")
-    files = fs.Files(fs.Disk(root))
+    files = fs.Files(fs.DiskSource(root))
     with pytest.raises(errors.UnreadableError, match="ENOENT"):
         files.text(path)
     with pytest.raises(errors.UnreadableError, match="ENOENT"):
@@ -295,5 +295,5 @@ def test_a_link_in_its_place_leads_nowhere_else(
     for target in ("secret", "/etc/passwd", "../" * 30 + "etc/passwd"):
         place.symlink_to(target)
         with pytest.raises(errors.UnreadableError, match="ENOENT"):
-            fs.Files(fs.Disk(root)).text(fs.VGPU_CONFIG)
+            fs.Files(fs.DiskSource(root)).text(fs.VGPU_CONFIG)
         place.unlink()

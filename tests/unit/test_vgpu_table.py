@@ -46,13 +46,13 @@ EXCERPT = """<?xml version="1.0" encoding="utf-8"?>
 def test_types_are_known_by_number() -> None:
     table = vgpu_xml.parse(EXCERPT)
     assert table.names == {"1155": "L40S-24Q", "35": "M10-0B"}
-    assert table.facts("1155", L40S) == mdev_names.TypeFacts(
+    assert table.facts("1155", L40S) == mdev_names.TypeDescription(
         memory_mb=24576, max_instances=2
     )
     # A size goes with the type, a limit with the card.
-    assert table.facts("35", L40S) == mdev_names.TypeFacts(memory_mb=512)
-    assert table.facts("7", L40S) == mdev_names.TypeFacts()
-    assert table.facts(None, L40S) == mdev_names.TypeFacts()
+    assert table.facts("35", L40S) == mdev_names.TypeDescription(memory_mb=512)
+    assert table.facts("7", L40S) == mdev_names.TypeDescription()
+    assert table.facts(None, L40S) == mdev_names.TypeDescription()
 
 
 def test_a_board_of_its_own_comes_before_any_board() -> None:
@@ -103,7 +103,7 @@ def test_what_is_no_table_is_refused(text: str, reason: str) -> None:
 def test_odd_sizes_and_limits_are_unknown(odd: str) -> None:
     text = EXCERPT.replace("0x600000000", odd).replace(">2<", f">{odd}<")
     found = vgpu_xml.parse(text).facts("1155", L40S)
-    assert found == mdev_names.TypeFacts()
+    assert found == mdev_names.TypeDescription()
 
 
 @given(st.text(alphabet='<>/="&;! vgpuTypeid09', max_size=80))

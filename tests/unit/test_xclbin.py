@@ -99,7 +99,7 @@ def test_an_xclbin_says_what_it_is() -> None:
     content = make(
         [(xclbin.PARTITION_METADATA, interfaces(ONE, TWO)), (0, b"bits")]
     )
-    assert xclbin.parse(content) == xclbin.Header(
+    assert xclbin.parse(content) == xclbin.XclbinHeader(
         uuid=UUID, platform=SHELL, interfaces=(ONE, TWO), length=len(content)
     )
 

@@ -21,7 +21,7 @@ from virt_hooks.operations import bypass, nova_database
 LOG = logging.getLogger(__name__)
 
 
-class StayingDriver(driver.LibvirtDriver):
+class AttachGuardDriver(driver.LibvirtDriver):
     """LibvirtDriver whose servers stay where something was attached.
 
     It is a part of AccelLibvirtDriver, not a driver by itself.

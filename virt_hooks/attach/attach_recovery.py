@@ -34,14 +34,14 @@ _OURS = (ATTACHING, DETACHING)
 _ATTRIBUTES = ["flavor", "system_metadata", "resources", "migration_context"]
 
 
-class MendingDriver(driver.LibvirtDriver):
+class AttachRecoveryDriver(driver.LibvirtDriver):
     """What AccelLibvirtDriver does about attachments that end.
 
     It is a part of it, not a driver by itself.
     """
 
     _accel: lifecycle.Lifecycle
-    _at_start: nova_database.AtStart
+    _at_start: nova_database.StartupServers
     _reporter: reporter.Reporter
     _reconciler: reconcile.Reconciler
 
@@ -49,7 +49,7 @@ class MendingDriver(driver.LibvirtDriver):
         """Learn the name of this host, and what must be mended here."""
         self._here = host
         with reporter.logged("Can't attach accelerators to servers"):
-            self._booking = server_allocations.Booking(self.virtapi)
+            self._booking = server_allocations.ServerAllocations(self.virtapi)
         #: Servers that were left in the middle, once that was asked.
         self._unmended: set[str] = set()
         self._is_unmended_known = False
@@ -276,7 +276,7 @@ class MendingDriver(driver.LibvirtDriver):
             def mend() -> None:
                 instance = self._read_instance(context, uuid)
                 for one in instance_request.attachments_of(instance):
-                    if one.state is not attachment.State.HERE:
+                    if one.state is not attachment.AttachmentState.HERE:
                         self._decide(context, instance, one)
                 self._let_be(self._read_instance(context, uuid))
 
@@ -292,7 +292,7 @@ class MendingDriver(driver.LibvirtDriver):
         """
         handles = self._handles_in(instance.uuid, one)
         is_served = one in instance_request.served(instance)
-        if one.state is attachment.State.COMING:
+        if one.state is attachment.AttachmentState.COMING:
             stays = is_served and plug.holds(self._host, instance, handles)
         else:
             stays = is_served and plug.runs_with(self._host, instance, handles)
@@ -304,7 +304,10 @@ class MendingDriver(driver.LibvirtDriver):
             "stays" if stays else "is taken away",
         )
         if stays:
-            write(instance, attachment.in_state(one, attachment.State.HERE))
+            write(
+                instance,
+                attachment.in_state(one, attachment.AttachmentState.HERE),
+            )
             instance.save()
         else:
             self._take_away(context, instance.uuid, one.number)

@@ -39,7 +39,7 @@ _PUBLIC = (exception.PolicyNotAuthorized, exception.InstanceNotFound)
 _registering = threading.Lock()
 
 
-class Driver(Protocol):
+class AttachDriver(Protocol):
     """What the endpoint asks."""
 
     def attach_accelerator(
@@ -64,7 +64,7 @@ class Endpoint:
         namespace=rpc_names.NAMESPACE, version=rpc_names.VERSION
     )
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: AttachDriver) -> None:
         self._driver = driver
 
     def show(
@@ -126,10 +126,10 @@ class Endpoint:
         )
 
 
-class Bus:
+class RpcServer:
     """A server on Nova's message bus that lives as long as the service."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: AttachDriver) -> None:
         """Let this driver be asked."""
         self._driver = driver
         self._server: Any = None

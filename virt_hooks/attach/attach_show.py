@@ -10,7 +10,7 @@ from virt_hooks.guest import plug
 from virt_hooks.instance import instance_request
 
 
-class ShowingDriver(attach_recovery.MendingDriver):
+class AttachShowDriver(attach_recovery.AttachRecoveryDriver):
     """What AccelLibvirtDriver tells of its servers' accelerators.
 
     It is a part of it, not a driver by itself.
@@ -57,7 +57,10 @@ class ShowingDriver(attach_recovery.MendingDriver):
         state = claim.state.value
         if plug.runs_with(self._host, instance, handles):
             state = "in the guest"
-        if one is not None and one.state is not attachment.State.HERE:
+        if (
+            one is not None
+            and one.state is not attachment.AttachmentState.HERE
+        ):
             state = one.state.value
         root = self._accel.root
         return {
@@ -85,5 +88,7 @@ def _unmade(one: attachment.Attachment) -> dict[str, str]:
         "provider_name": "",
         "handle": "",
         "technology": "",
-        "state": "missing" if state is attachment.State.HERE else state.value,
+        "state": "missing"
+        if state is attachment.AttachmentState.HERE
+        else state.value,
     }

@@ -31,13 +31,13 @@ _USABLE = (vm_states.ACTIVE, vm_states.STOPPED)
 _CONFLICT = 409
 
 
-class AttachingDriver(attach_show.ShowingDriver):
+class HotAttachDriver(attach_show.AttachShowDriver):
     """What AccelLibvirtDriver does when it is asked over the bus.
 
     It is a part of it, not a driver by itself.
     """
 
-    _images: bitstream_images.Images
+    _images: bitstream_images.BitstreamImages
 
     def attach_accelerator(
         self, context: Any, uuid: str, profile: str, bitstream: str = ""
@@ -64,7 +64,7 @@ class AttachingDriver(attach_show.ShowingDriver):
                     self._note(
                         instance,
                         one,
-                        attachment.State.HERE,
+                        attachment.AttachmentState.HERE,
                         attach_recovery.ATTACHING,
                         None,
                     )
@@ -151,7 +151,7 @@ class AttachingDriver(attach_show.ShowingDriver):
         self._note(
             instance,
             one,
-            attachment.State.GOING,
+            attachment.AttachmentState.GOING,
             None,
             attach_recovery.DETACHING,
         )
@@ -244,7 +244,7 @@ class AttachingDriver(attach_show.ShowingDriver):
         root: providers.ProviderRoot,
         profile: str,
         bitstream: str,
-    ) -> tuple[attach_candidates.Offer, ...]:
+    ) -> tuple[attach_candidates.AttachCandidate, ...]:
         """Return what can be tried, with the bitstream if one is named."""
         find = functools.partial(attach_candidates.find, profile, root)
         offers = find(self._accel.host.state, bool(bitstream))
@@ -306,7 +306,7 @@ class AttachingDriver(attach_show.ShowingDriver):
         self,
         instance: Any,
         one: attachment.Attachment,
-        state: attachment.State,
+        state: attachment.AttachmentState,
         before: str | None,
         after: str | None,
     ) -> None:
@@ -385,7 +385,7 @@ class AttachingDriver(attach_show.ShowingDriver):
                 self._note,
                 instance,
                 one,
-                attachment.State.HERE,
+                attachment.AttachmentState.HERE,
                 attach_recovery.DETACHING,
                 None,
             )

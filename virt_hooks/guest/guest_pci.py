@@ -45,7 +45,7 @@ class Guest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class GuestPciAddress:
     """Where the guest sees a function; ``is_first`` means it opens a slot.
 
     libvirt wants multifunction said of function 0.
@@ -58,7 +58,7 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class GuestPciPlan:
     """Places by function, and the root ports to be added for them.
 
     ``ports`` are the indexes of the controllers, which are their buses.
@@ -66,7 +66,7 @@ class Layout:
     """
 
     ports: tuple[int, ...] = ()
-    places: Mapping[pci.PciAddress, Place] = dataclasses.field(
+    places: Mapping[pci.PciAddress, GuestPciAddress] = dataclasses.field(
         default_factory=dict
     )
 
@@ -104,7 +104,7 @@ def parse_guest(text: str) -> Guest:
 
 def plan_layout(
     guest: Guest, groups: Iterable[Sequence[pci.PciAddress]]
-) -> Layout:
+) -> GuestPciPlan:
     """Return where the functions of some devices stand in a guest.
 
     Functions that share a slot of the host share one of the guest, under
@@ -113,7 +113,7 @@ def plan_layout(
     such functions go separate ways, and so does a lone one.
     """
     ports: list[int] = []
-    places: dict[pci.PciAddress, Place] = {}
+    places: dict[pci.PciAddress, GuestPciAddress] = {}
     free = _free(guest)
     for functions in _slots(groups):
         found = next(free, None)
@@ -123,13 +123,13 @@ def plan_layout(
         if bus:
             ports.append(bus)
         for address in functions:
-            places[address] = Place(
+            places[address] = GuestPciAddress(
                 bus=bus,
                 slot=slot,
                 function=address.function,
                 is_first=address.function == 0,
             )
-    return Layout(ports=tuple(ports), places=places)
+    return GuestPciPlan(ports=tuple(ports), places=places)
 
 
 def _slots(

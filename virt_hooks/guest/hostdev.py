@@ -190,7 +190,7 @@ def _mdev(claim: model.Claim, display: dict[str, str]) -> ElementTree.Element:
 def _pci(
     claim: model.Claim,
     address: pci.PciAddress,
-    place: guest_pci.Place | None,
+    place: guest_pci.GuestPciAddress | None,
     display: dict[str, str],
     options: flavors.Options,
 ) -> ElementTree.Element:

@@ -31,7 +31,7 @@ def add_claims(
     for xml in hostdev.plan_elements(
         found, guest_pci.parse_guest(config.to_xml()), options, libvirt_version
     ):
-        config.add_device(Element(xml))
+        config.add_device(RawElement(xml))
 
 
 def read_use(host: Any, instance: Any) -> connection.HostdevUse:
@@ -63,7 +63,7 @@ def is_holding(host: Any, instance: Any, claim: model.Claim) -> bool:
     return connection.parse_hostdevs(xml).holds(claim.handle)
 
 
-class Element(vconfig.LibvirtConfigGuestDevice):
+class RawElement(vconfig.LibvirtConfigGuestDevice):
     """An element that is written already."""
 
     def __init__(self, xml: str) -> None:

@@ -57,7 +57,7 @@ def add(host: Any, instance: Any, claim: model.Claim) -> None:
             )
         for element in elements:
             found.attach_device(
-                libvirt_guest.Element(element), persistent=True
+                libvirt_guest.RawElement(element), persistent=True
             )
         if is_running:
             unplug.plug(found, handles)
@@ -96,7 +96,7 @@ def forget(host: Any, instance: Any, handles: Collection[str]) -> None:
         written = found.get_xml_desc(dump_inactive=True)
         for element in connection.find_hostdevs(written, handles):
             found.detach_device(
-                libvirt_guest.Element(element), persistent=True
+                libvirt_guest.RawElement(element), persistent=True
             )
         written = found.get_xml_desc(dump_inactive=True)
     if connection.find_hostdevs(written, handles):

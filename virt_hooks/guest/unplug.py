@@ -46,7 +46,9 @@ def unplug(
     try:
         with connection.answering(guest.name):
             for element in found:
-                guest.detach_device(libvirt_guest.Element(element), live=True)
+                guest.detach_device(
+                    libvirt_guest.RawElement(element), live=True
+                )
             _await_gone(guest, handles, seconds)
     except errors.DomainsError:
         plug(guest, handles)
@@ -69,7 +71,7 @@ def plug(guest: Any, handles: Collection[str]) -> None:
             return
         kept = guest.get_xml_desc(dump_inactive=True)
         for element in connection.find_hostdevs(kept, missing):
-            guest.attach_device(libvirt_guest.Element(element), live=True)
+            guest.attach_device(libvirt_guest.RawElement(element), live=True)
 
 
 def _await_gone(guest: Any, handles: Collection[str], seconds: float) -> None:

@@ -68,15 +68,15 @@ _LEAST_CLIENT_ERROR, _LEAST_SERVER_ERROR = 400, 500
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _ImageLookup:
     """What is known of an image; online if Glance said so just now."""
 
     facts: bitstreams.ImageFacts
-    wanted: bitstreams.Wanted
+    wanted: bitstreams.ImageRequirement
     is_online: bool
 
 
-class Images:
+class BitstreamImages:
     """The images that flavors name, as files on this host."""
 
     def __init__(
@@ -88,7 +88,9 @@ class Images:
         """
         self._settings = settings
         self._api = glance.API() if api is None else api
-        self._cache = bitstream_cache.Cache(settings.cache_dir, settings.limit)
+        self._cache = bitstream_cache.BitstreamCache(
+            settings.cache_dir, settings.limit
+        )
 
     def fetch(
         self, context: Any, images: Iterable[str], keep: Iterable[str] = ()
@@ -137,7 +139,7 @@ class Images:
                 found[image] = bitstream
         return found
 
-    def _ask(self, context: Any, image: str) -> _Asked:
+    def _ask(self, context: Any, image: str) -> _ImageLookup:
         """Return what Glance says of an image, checked."""
         try:
             answer = self._api.get(context, image, show_deleted=False)
@@ -147,7 +149,7 @@ class Images:
             return self._without_glance(image, error)
         return self._checked(_facts(image, answer), is_online=True)
 
-    def _without_glance(self, image: str, error: Exception) -> _Asked:
+    def _without_glance(self, image: str, error: Exception) -> _ImageLookup:
         """Return what is recorded, since Glance can't be reached."""
         facts = self._recorded(image)
         if facts is None or self._cache.get(image) is None:
@@ -166,9 +168,9 @@ class Images:
 
     def _checked(
         self, facts: bitstreams.ImageFacts, *, is_online: bool
-    ) -> _Asked:
+    ) -> _ImageLookup:
         self._check_allowed(facts)
-        return _Asked(
+        return _ImageLookup(
             facts=facts,
             wanted=bitstreams.parse_image(facts, self._settings.limit),
             is_online=is_online,
@@ -199,12 +201,12 @@ class Images:
         return facts
 
     def _bring(
-        self, context: Any, one: _Asked, keep: Collection[str]
+        self, context: Any, one: _ImageLookup, keep: Collection[str]
     ) -> model.Bitstream:
         image = one.facts.id
         seconds: list[float] = []
 
-        def fill(half: partial_file.Half) -> None:
+        def fill(half: partial_file.PartialFile) -> None:
             if not one.is_online:
                 raise errors.BitstreamError(
                     image,
@@ -228,7 +230,7 @@ class Images:
         return found
 
     def _download(
-        self, context: Any, image: str, half: partial_file.Half
+        self, context: Any, image: str, half: partial_file.PartialFile
     ) -> None:
         """Write an image's content; Nova verifies it where it should.
 

@@ -9,7 +9,7 @@ from nova_accel import errors, model
 from nova_accel.model import attachment, flavors
 
 
-class Images(Protocol):
+class BitstreamSource(Protocol):
     """Where bitstreams come from: Glance, and what is kept of it."""
 
     def fetch(
@@ -80,7 +80,7 @@ def parted(
 
 
 def bring(
-    images: Images,
+    images: BitstreamSource,
     context: Any,
     instance: Any,
     is_new: bool = False,
@@ -100,7 +100,9 @@ def bring(
         images.fetch(context, names, keep)
 
 
-def recall(images: Images, instance: Any) -> Mapping[str, model.Bitstream]:
+def recall(
+    images: BitstreamSource, instance: Any
+) -> Mapping[str, model.Bitstream]:
     """Return the bitstreams of a server that are on this host."""
     return images.recall(images_of(instance))
 

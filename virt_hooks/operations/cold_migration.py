@@ -18,7 +18,7 @@ from virt_hooks.report import reporter
 from virt_hooks.spawn import claim_store
 
 
-class MovingDriver(driver.LibvirtDriver):
+class ColdMigrationDriver(driver.LibvirtDriver):
     """LibvirtDriver that moves servers with accelerators.
 
     The rest of it is the class that has it as a base.

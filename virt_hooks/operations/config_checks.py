@@ -37,7 +37,7 @@ def check(
     _log_problems(settings)
     if not (options.pci.device_spec or options.devices.enabled_mdev_types):
         return ()
-    reader = host_reader.HostReader(source=fs.Disk(settings.root))
+    reader = host_reader.HostReader(source=fs.DiskSource(settings.root))
     return tuple(
         _find_shared(driver, options, reader, host.refresh(), settings.rules)
     )

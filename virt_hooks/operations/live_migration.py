@@ -38,14 +38,14 @@ LOG = logging.getLogger(__name__)
 _NOT_OURS = "CUSTOM_PMEM_NAMESPACE_"
 
 
-class LiveMigration(driver.LibvirtDriver):
+class LiveMigrationDriver(driver.LibvirtDriver):
     """What AccelLibvirtDriver does about live migration.
 
     It is a part of it, not a driver by itself.
     """
 
     _accel: lifecycle.Lifecycle
-    _at_start: nova_database.AtStart
+    _at_start: nova_database.StartupServers
     _reporter: reporter.Reporter
     _reconciler: reconcile.Reconciler
 
@@ -53,8 +53,9 @@ class LiveMigration(driver.LibvirtDriver):
         """Learn where this host's kernel is, and how fast its link."""
         with reporter.logged("Can't migrate accelerators live"):
             settings = conf.read_settings(nova.conf.CONF)
-            self._passage = live_migration_checks.Passage(
-                self._accel, facts := live_migration_facts.Facts(settings.root)
+            self._passage = live_migration_checks.MigrationChecks(
+                self._accel,
+                facts := live_migration_facts.HostAbilities(settings.root),
             )
             self._facts, self._link = facts, settings.live_migration_link
         super().init_host(host)
@@ -294,7 +295,7 @@ class LiveMigration(driver.LibvirtDriver):
         self._reporter.publish(context)
         self._reconciler.wake()
 
-    def _read_host(self) -> migration.Host:
+    def _read_host(self) -> migration.MigrationHost:
         libvirt = self._host.get_connection()
         return self._facts.read_host(
             libvirt.getLibVersion(),
@@ -302,8 +303,10 @@ class LiveMigration(driver.LibvirtDriver):
             nova.conf.CONF.libvirt.live_migration_permit_post_copy,
         )
 
-    def _server_here(self, instance: Any) -> live_migration_checks.Server:
-        return live_migration_checks.Server(
+    def _server_here(
+        self, instance: Any
+    ) -> live_migration_checks.MigratingServer:
+        return live_migration_checks.MigratingServer(
             uuid=instance.uuid,
             groups=_groups(instance),
             slots=slots.below(
@@ -313,7 +316,7 @@ class LiveMigration(driver.LibvirtDriver):
 
     def _server_to_come(
         self, context: Any, instance: Any, allocs: Any
-    ) -> live_migration_checks.Server:
+    ) -> live_migration_checks.MigratingServer:
         """Return a server with what Nova has claimed for it here.
 
         The instance at hand may be older than the claim.
@@ -325,7 +328,7 @@ class LiveMigration(driver.LibvirtDriver):
             raise errors.ClaimError(
                 instance.uuid, "Nova has claimed nothing for it here"
             )
-        return live_migration_checks.Server(
+        return live_migration_checks.MigratingServer(
             uuid=instance.uuid,
             groups=_groups(instance),
             slots=slots.below(
@@ -338,8 +341,8 @@ class LiveMigration(driver.LibvirtDriver):
         )
 
 
-def _server(instance: Any) -> live_migration_checks.Server:
-    return live_migration_checks.Server(
+def _server(instance: Any) -> live_migration_checks.MigratingServer:
+    return live_migration_checks.MigratingServer(
         uuid=instance.uuid, groups=_groups(instance)
     )
 
@@ -364,7 +367,9 @@ def _word(data: Any, field: str) -> str | None:
     return found.get(live_migration_wire.KEY)
 
 
-def _write_down(migrate_data: Any, pairs: live_migration_checks.Pairs) -> None:
+def _write_down(
+    migrate_data: Any, pairs: live_migration_checks.HandlePairs
+) -> None:
     """Leave to Nova's source what to replace in the guest's XML."""
     functions = dict(pairs.functions)
     if "pci_dev_map_src_dst" in migrate_data:
@@ -373,10 +378,10 @@ def _write_down(migrate_data: Any, pairs: live_migration_checks.Pairs) -> None:
     migrate_data.pci_dev_map_src_dst = dict(pci_moves.plan_steps(functions))
 
 
-def _limits(link: int) -> migration.Limits:
+def _limits(link: int) -> migration.MigrationLimits:
     options = nova.conf.CONF.libvirt
     known = filter(None, (link, options.live_migration_bandwidth))
-    return migration.Limits(
+    return migration.MigrationLimits(
         downtime=options.live_migration_downtime, link=min(known, default=0)
     )
 

@@ -20,7 +20,7 @@ _NO_OTHER = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class MigratingServer:
     """What decides which accelerators a server has on a host.
 
     ``slots`` are those of that host, ``booked`` its allocations there.
@@ -34,14 +34,16 @@ class Server:
     )
 
 
-class Passage:
+class MigrationChecks:
     """Checks what leaves and arrives on one host, and makes the latter.
 
     Thread-safe. Every method raises ClaimError with the reasons.
     """
 
     def __init__(
-        self, accel: lifecycle.Lifecycle, facts: live_migration_facts.Facts
+        self,
+        accel: lifecycle.Lifecycle,
+        facts: live_migration_facts.HostAbilities,
     ) -> None:
         """Use these accelerators; ``facts`` are of the host."""
         self._accel = accel
@@ -64,7 +66,9 @@ class Passage:
         with self._guard:
             self._expected.discard(uuid)
 
-    def tell_offers(self, server: Server, host: migration.Host) -> str:
+    def tell_offers(
+        self, server: MigratingServer, host: migration.MigrationHost
+    ) -> str:
         """Return what this host could make for a server, for its source."""
         offers = (
             live_migration_wire.offer_of(device, profile)
@@ -73,17 +77,17 @@ class Passage:
             if (profile := matching.profile_of(group, device)) is not None
         )
         return live_migration_wire.to_text(
-            live_migration_wire.Told(
+            live_migration_wire.WireHost(
                 host=host, parts=tuple(dict.fromkeys(offers))
             )
         )
 
     def check_departure(
         self,
-        server: Server,
+        server: MigratingServer,
         use: connection.HostdevUse,
-        host: migration.Host,
-        limits: migration.Limits,
+        host: migration.MigrationHost,
+        limits: migration.MigrationLimits,
         told: str | None,
     ) -> str:
         """Return what a server would take along, for its destination.
@@ -105,11 +109,11 @@ class Passage:
             migration.check_arriving(parts, host, there.parts, there.host),
         )
         return live_migration_wire.to_text(
-            live_migration_wire.Told(host=host, parts=parts)
+            live_migration_wire.WireHost(host=host, parts=parts)
         )
 
     def check_arrival(
-        self, server: Server, host: migration.Host, told: str
+        self, server: MigratingServer, host: migration.MigrationHost, told: str
     ) -> None:
         """Check that what Nova claimed here suits what comes.
 
@@ -147,7 +151,7 @@ class Passage:
         )
         _pair(server, there.parts, parts)
 
-    def make_room(self, server: Server, told: str) -> "Pairs":
+    def make_room(self, server: MigratingServer, told: str) -> "HandlePairs":
         """Make what a server needs here, and return what replaces what.
 
         The server is expected from now on, whatever comes of it: who asked
@@ -166,21 +170,21 @@ class Passage:
         )
         handles = _pair(server, there.parts, self._parts(made))
         mdevs = {p.handle for p in there.parts if p.technology == "mdev"}
-        return Pairs(
+        return HandlePairs(
             mdevs={o: n for o, n in handles.items() if o in mdevs},
             functions={o: n for o, n in handles.items() if o not in mdevs},
         )
 
     def _parts(
         self, held: Iterable[model.Claim]
-    ) -> tuple[migration.Part, ...]:
+    ) -> tuple[migration.MigrationPartition, ...]:
         return live_migration_wire.parts_of(
             held, self._accel.host.state, self._facts.read_driver
         )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
+class HandlePairs:
     """New handles by old ones: uuids of mdevs, addresses of functions."""
 
     mdevs: Mapping[str, str]
@@ -188,7 +192,7 @@ class Pairs:
 
 
 def _check_known(
-    server: Server,
+    server: MigratingServer,
     held: tuple[model.Claim, ...],
     use: connection.HostdevUse,
 ) -> None:
@@ -219,9 +223,9 @@ def _check_known(
 
 
 def _pair(
-    server: Server,
-    before: tuple[migration.Part, ...],
-    after: tuple[migration.Part, ...],
+    server: MigratingServer,
+    before: tuple[migration.MigrationPartition, ...],
+    after: tuple[migration.MigrationPartition, ...],
 ) -> Mapping[str, str]:
     pairs = migration.plan_pairs(before, after)
     if before and not pairs:
@@ -233,10 +237,10 @@ def _pair(
     return pairs
 
 
-def _text(parts: tuple[migration.Part, ...]) -> str:
+def _text(parts: tuple[migration.MigrationPartition, ...]) -> str:
     return ", ".join(sorted(part.profile for part in parts)) or "nothing"
 
 
-def _refuse(server: Server, reasons: tuple[str, ...]) -> None:
+def _refuse(server: MigratingServer, reasons: tuple[str, ...]) -> None:
     if reasons:
         raise errors.ClaimError(server.uuid, "; ".join(reasons))

@@ -11,7 +11,7 @@ from nova_accel.host.sysfs import fs, host_reader, modules
 _MAJOR, _MINOR = 1_000_000, 1_000
 
 
-class Facts:
+class HostAbilities:
     """One host's programs and drivers; each method looks anew."""
 
     def __init__(self, root: str = "/") -> None:
@@ -20,24 +20,24 @@ class Facts:
 
     def read_host(
         self, libvirt: int, qemu: int, has_post_copy: bool
-    ) -> migration.Host:
+    ) -> migration.MigrationHost:
         """Return the host; what can't be told of it is empty.
 
         :param libvirt: its version, as libvirt counts, like ``qemu``.
         """
-        return migration.Host(
+        return migration.MigrationHost(
             libvirt=_version(libvirt),
             qemu=_version(qemu),
             kernel=os.uname().release,
             drivers=modules.read_versions(
-                fs.Files(fs.Disk(self._root)), migration.DRIVERS
+                fs.Files(fs.DiskSource(self._root)), migration.DRIVERS
             ),
             has_post_copy=has_post_copy,
         )
 
     def read_driver(self, address: str) -> str:
         """Return the driver of a PCI function, empty for none or unknown."""
-        reader = host_reader.HostReader(source=fs.Disk(self._root))
+        reader = host_reader.HostReader(source=fs.DiskSource(self._root))
         try:
             function = reader.function(address)
         except errors.UnreadableError:

@@ -24,19 +24,19 @@ _WHAT = "word of another host on a live migration"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class WireHost:
     """A host, and the partitions that it has, or could make."""
 
-    host: migration.Host
-    parts: tuple[migration.Part, ...]
+    host: migration.MigrationHost
+    parts: tuple[migration.MigrationPartition, ...]
 
 
-def to_text(told: Told) -> str:
+def to_text(told: WireHost) -> str:
     """Return what is told as one line."""
     return json.dumps({"form": _FORM} | dataclasses.asdict(told))
 
 
-def parse_told(text: str) -> Told:
+def parse_told(text: str) -> WireHost:
     """Return what another host has told.
 
     :raises MalformedError: it is of another form.
@@ -45,9 +45,11 @@ def parse_told(text: str) -> Told:
         found = strict_json.loads(text)
         if found["form"] != _FORM:
             raise ValueError(found["form"])
-        return Told(
+        return WireHost(
             host=_host(found["host"]),
-            parts=tuple(migration.Part(**part) for part in found["parts"]),
+            parts=tuple(
+                migration.MigrationPartition(**part) for part in found["parts"]
+            ),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise errors.MalformedError(
@@ -55,8 +57,8 @@ def parse_told(text: str) -> Told:
         ) from error
 
 
-def _host(found: Mapping[str, Any]) -> migration.Host:
-    return migration.Host(
+def _host(found: Mapping[str, Any]) -> migration.MigrationHost:
+    return migration.MigrationHost(
         libvirt=tuple(map(int, found["libvirt"])),
         qemu=tuple(map(int, found["qemu"])),
         kernel=str(found["kernel"]),
@@ -69,7 +71,7 @@ def parts_of(
     claims: Iterable[model.Claim],
     host: model.HostState,
     read_driver: Callable[[str], str],
-) -> tuple[migration.Part, ...]:
+) -> tuple[migration.MigrationPartition, ...]:
     """Return the partitions that claims stand for, as they would move.
 
     :param read_driver: returns the driver of a function, empty where it
@@ -82,13 +84,13 @@ def _part(
     claim: model.Claim,
     host: model.HostState,
     read_driver: Callable[[str], str],
-) -> migration.Part:
+) -> migration.MigrationPartition:
     device = host.device(claim.device)
     profile = device.profile(claim.profile) if device else None
     driver = _holder(device, claim.type_id) if device else ""
     if claim.technology == "vf":
         driver = read_driver(claim.handle)
-    return migration.Part(
+    return migration.MigrationPartition(
         technology=claim.technology,
         driver=_module(driver),
         profile=claim.profile,
@@ -98,9 +100,11 @@ def _part(
     )
 
 
-def offer_of(device: model.Device, profile: model.Profile) -> migration.Part:
+def offer_of(
+    device: model.Device, profile: model.Profile
+) -> migration.MigrationPartition:
     """Return what a device could make of a profile, as it would arrive."""
-    return migration.Part(
+    return migration.MigrationPartition(
         technology=device.technology,
         driver=_module(_holder(device, *profile.handles.values())),
         profile=profile.name,

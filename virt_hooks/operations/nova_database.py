@@ -28,7 +28,7 @@ _ARRIVING = (task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH)
 _Places = frozenset[tuple[str, str]]
 
 
-class Records:
+class ServerRecords:
     """Slots and images by server, as they were when they were read."""
 
     def __init__(self) -> None:
@@ -85,13 +85,13 @@ class Records:
         self.images[uuid] = instance_request.images_of(instance)
 
 
-class AtStart:
+class StartupServers:
     """What was here when the service started. Thread-safe."""
 
     def __init__(self, accel: lifecycle.Lifecycle) -> None:
         """Write it down in the book of these accelerators, once asked."""
         self._accel = accel
-        self._records = Records()
+        self._records = ServerRecords()
         #: Slots that servers held.
         self.slots: frozenset[model.Slot] = frozenset()
         #: Slots by server that are to be written down; None: not asked yet.
@@ -214,7 +214,7 @@ class AtStart:
         )
         self.slots = frozenset(_but(self.slots, gone - others))
 
-    def _begin(self, records: Records) -> None:
+    def _begin(self, records: ServerRecords) -> None:
         held = {
             uuid: slots.below(self._accel.root, given)
             for uuid, given in records.slots.items()
@@ -224,7 +224,7 @@ class AtStart:
             self.slots = frozenset(s for given in held.values() for s in given)
 
 
-def read(nodes: Iterable[str]) -> Records:
+def read(nodes: Iterable[str]) -> ServerRecords:
     """Return what the servers of this host hold.
 
     Those that are being moved away, and may come back, are among them.
@@ -233,7 +233,7 @@ def read(nodes: Iterable[str]) -> Records:
     :raises nova.exception.NovaException: the database can't be asked.
     """
     context, host = nova_context.get_admin_context(), nova.conf.CONF.host
-    found = Records()
+    found = ServerRecords()
     for instance in objects.InstanceList.get_by_host(
         context, host, expected_attrs=["resources", "flavor"]
     ):
@@ -250,7 +250,7 @@ def read(nodes: Iterable[str]) -> Records:
     return found
 
 
-def _add_source(context: Any, migration: Any, found: Records) -> None:
+def _add_source(context: Any, migration: Any, found: ServerRecords) -> None:
     instance, moved = _moved(context, migration)
     if moved is None:
         return
@@ -263,7 +263,7 @@ def _add_source(context: Any, migration: Any, found: Records) -> None:
         found._add(instance, old, migration.uuid, is_old=True)
 
 
-def _add_arriving(context: Any, migration: Any, found: Records) -> None:
+def _add_arriving(context: Any, migration: Any, found: ServerRecords) -> None:
     """Add what was claimed here for a guest that still runs elsewhere."""
     instance, moved = _moved(context, migration)
     if moved is None or instance.task_state != task_states.MIGRATING:

@@ -26,14 +26,14 @@ from virt_hooks.spawn import claim_store, lifecycle
 LOG = logging.getLogger(__name__)
 
 
-class Rebuilt:
+class RebuiltServers:
     """Allocations of servers that are rebuilt, until they are safe again."""
 
     def __init__(
         self,
         accel: lifecycle.Lifecycle,
         reporter: reporter.Reporter,
-        booked: rebuild_allocations.Bookings,
+        booked: rebuild_allocations.RebuildAllocations,
     ) -> None:
         """Book through this one, what is noted there."""
         self._accel = accel

@@ -26,7 +26,7 @@ from virt_hooks.spawn import lifecycle
 LOG = logging.getLogger(__name__)
 
 
-class SuspendingDriver(driver.LibvirtDriver):
+class SuspendDriver(driver.LibvirtDriver):
     """LibvirtDriver that suspends and resumes guests with ours in them."""
 
     _accel: lifecycle.Lifecycle

@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 CHECK_S = 300.0
 
 
-class Unallocated:
+class MissingAllocations:
     """Looks for claims without an allocation; for one thread at a time."""
 
     def __init__(

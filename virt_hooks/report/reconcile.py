@@ -65,12 +65,12 @@ class Reconciler:
             self._settings.sync.interval,
             self._show,
         )
-        self._synchroniser: sync_pass.Synchroniser | None = None
+        self._synchroniser: sync_pass.Synchronizer | None = None
         self._problems: frozenset[model.Problem] = frozenset()
         self._offered: frozenset[str] = frozenset()
         self._looks = 0
         self._loop: loop.Loop | None = None
-        self._doorbell: udev.Doorbell | None = None
+        self._doorbell: udev.UdevMonitor | None = None
 
     def start(self) -> None:
         """Run passes from now on, unless nova.conf says to run none."""
@@ -78,13 +78,13 @@ class Reconciler:
         if not seconds or self._loop is not None:
             return
         self._measure()
-        drained = drains.Drains(self._settings.bitstreams.state_dir)
+        drained = drains.DrainNotes(self._settings.bitstreams.state_dir)
         self._loop = loop.Loop(
-            self.run, seconds, watch=notes.Watch(drained.place).has_changed
+            self.run, seconds, watch=notes.NoteWatch(drained.place).has_changed
         )
         self._loop.start()
         if self._settings.root == _OWN:
-            self._doorbell = udev.Doorbell(self._loop.wake)
+            self._doorbell = udev.UdevMonitor(self._loop.wake)
             self._doorbell.start()
 
     def wake(self) -> None:
@@ -101,7 +101,7 @@ class Reconciler:
         if self._metrics is not None:
             self._metrics.close()
 
-    def run(self) -> sync_pass.Result | None:
+    def run(self) -> sync_pass.PassResult | None:
         """Run one pass, and return how it went.
 
         None is run before Nova has reported the node itself, and before
@@ -162,14 +162,16 @@ class Reconciler:
         self._reporter.lay_new_slots(desired)
         return desired, host
 
-    def _connect(self) -> sync_pass.Synchroniser:
+    def _connect(self) -> sync_pass.Synchronizer:
         if self._synchroniser is None:
-            self._synchroniser = sync_pass.Synchroniser(
-                resource_providers.Placement(rest.from_conf(self._options))
+            self._synchroniser = sync_pass.Synchronizer(
+                resource_providers.PlacementClient(
+                    rest.from_conf(self._options)
+                )
             )
         return self._synchroniser
 
-    def _tell(self, result: sync_pass.Result) -> None:
+    def _tell(self, result: sync_pass.PassResult) -> None:
         """Log problems once, when they appear and when they change."""
         found = frozenset(result.problems)
         for problem in sorted(

@@ -24,7 +24,7 @@ _ATTEMPTS = 4
 _MOST = 1000
 
 
-class Booking:
+class ServerAllocations:
     """A server's allocations and slots, changed one at a time."""
 
     def __init__(self, virtapi: Any) -> None:

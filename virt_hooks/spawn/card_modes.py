@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 _Planned = Mapping[str, Sequence[actions.Action]]
 
 
-class Arranger:
+class CardModeSetter:
     """Carries out what drivers plan for modes that a reboot loses.
 
     A card that can't be arranged is an error in the log, and is tried
@@ -31,7 +31,7 @@ class Arranger:
         drivers: Mapping[str, plugin.Driver],
         rules: policy.Policy,
         executor: action_executor.Executor,
-        locks: device_locks.Cards,
+        locks: device_locks.DeviceLocks,
         look: Callable[[], host_reader.HostReader],
     ) -> None:
         """Use these; ``look`` returns a fresh reader of the host."""

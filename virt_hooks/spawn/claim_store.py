@@ -13,7 +13,7 @@ from nova_accel.geometry import device_capacity
 LOG = logging.getLogger(__name__)
 
 
-class Book:
+class ClaimStore:
     """Claims by server. Thread-safe; nothing of it is stored.
 
     Nova remembers the slots of each server: at the start of the service

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator
 
 
-class Cards:
+class DeviceLocks:
     """A lock for each card, by the uuid of its provider.
 
     A card need not be known for it: slots name it before the host has

@@ -13,7 +13,7 @@ from nova_accel.claims import claim_plan, scrub
 from nova_accel.config import policy
 from nova_accel.discovery import plugin, snapshot
 from nova_accel.host.execute import action_executor
-from nova_accel.host.execute.serials import Serials
+from nova_accel.host.execute.serials import SerialNumbers
 from nova_accel.host.state import claims_file, service_lock
 from nova_accel.host.sysfs import host_reader
 from nova_accel.inventory import tree_builder
@@ -50,7 +50,7 @@ class Lifecycle:
         executor: action_executor.Executor,
         host: snapshot.Snapshot,
         look: Callable[[], host_reader.HostReader] | None = None,
-        programs: region_programs.Programming | None = None,
+        programs: region_programs.RegionPrograms | None = None,
     ) -> None:
         """Use these drivers, rules, and this host.
 
@@ -66,7 +66,7 @@ class Lifecycle:
         #: The same, of domains that run.
         self.read_running = self.read_use
         #: Where others can see what this host's servers hold.
-        self.published: claims_file.Published | None = None
+        self.published: claims_file.ClaimsFile | None = None
         #: Held by the one nova-compute of this host.
         self.service_lock: service_lock.ServiceLock | None = None
         #: Whether all claims of the host's servers are known, because no
@@ -80,7 +80,7 @@ class Lifecycle:
         self.unallocated: Mapping[model.ClassKey, int] = {}
         self._telling, self._is_known = threading.Lock(), False
         self._is_cut_off_noted = False
-        self._programs = programs or region_programs.Programming()
+        self._programs = programs or region_programs.RegionPrograms()
         self._programs.uses = self._uses
         self._use, self._using = _NOTHING, threading.Lock()
         #: Handles given back since domains were asked for last.
@@ -88,28 +88,30 @@ class Lifecycle:
         self._drivers = drivers
         self._rules = rules
         self._executor = executor
-        self.book = claim_store.Book(self._tell)
-        self._cards = device_locks.Cards()
-        self._unmaking = release.Unmaking(
+        self.book = claim_store.ClaimStore(self._tell)
+        self._cards = device_locks.DeviceLocks()
+        self._unmaking = release.PartitionRelease(
             drivers, executor, self.book, host, self._programs, rules
         )
-        self._sweeper = orphan_cleanup.Sweeper(
+        self._sweeper = orphan_cleanup.OrphanCleanup(
             self.book, self._cards, self._unmaking
         )
         self._arranged: model.HostState | None = None
         self._arranger = (
-            card_modes.Arranger(drivers, rules, executor, self._cards, look)
+            card_modes.CardModeSetter(
+                drivers, rules, executor, self._cards, look
+            )
             if look is not None
             else None
         )
 
     @property
-    def serials(self) -> Serials | None:
+    def serials(self) -> SerialNumbers | None:
         """Return the serial numbers of whole functions, None without them."""
         return self._unmaking.serials
 
     @serials.setter
-    def serials(self, numbers: Serials) -> None:
+    def serials(self, numbers: SerialNumbers) -> None:
         self._unmaking.serials = numbers
 
     def adopt(self, root: providers.ProviderRoot) -> None:

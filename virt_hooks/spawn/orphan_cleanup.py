@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 CLEAN_S = 60.0
 
 
-class Sweeper:
+class OrphanCleanup:
     """Removes unused partitions that this library provably made.
 
     Functions that no server has are scrubbed or blanked, unless they were
@@ -29,9 +29,9 @@ class Sweeper:
 
     def __init__(
         self,
-        notes: claim_store.Book,
-        locks: device_locks.Cards,
-        release: release.Unmaking,
+        notes: claim_store.ClaimStore,
+        locks: device_locks.DeviceLocks,
+        release: release.PartitionRelease,
     ) -> None:
         """Use these; ``release`` removes what a claim stands for."""
         self._book = notes

@@ -21,12 +21,12 @@ LOG = logging.getLogger(__name__)
 ReadFile = Callable[[str], model.Bitstream]
 
 
-class Programming:
+class RegionPrograms:
     """What regions are to hold when servers come, and when they go."""
 
     def __init__(
         self,
-        faulted: faults.Quarantine | None = None,
+        faulted: faults.FaultNotes | None = None,
         read_file: ReadFile | None = None,
     ) -> None:
         """Use these.
@@ -206,7 +206,7 @@ class Programming:
         self._faulted.put(address, reason, region.function if region else None)
 
     @property
-    def faulted(self) -> faults.Quarantine | None:
+    def faulted(self) -> faults.FaultNotes | None:
         """Return the notes on devices that failed, None without any."""
         return self._faulted
 

@@ -36,16 +36,16 @@ Notes = Mapping[str, faults.Unreleased]
 _UNSCRUBBED = "could not be scrubbed after its last server"
 
 
-class Unmaking:
+class PartitionRelease:
     """Takes partitions from cards; whoever calls holds the cards."""
 
     def __init__(
         self,
         drivers: Mapping[str, plugin.Driver],
         executor: action_executor.Executor,
-        notes: claim_store.Book,
+        notes: claim_store.ClaimStore,
         host: snapshot.Snapshot,
-        programs: region_programs.Programming,
+        programs: region_programs.RegionPrograms,
         rules: policy.Policy,
     ) -> None:
         """Use these; what is unmade is forgotten in ``notes``."""
@@ -54,9 +54,9 @@ class Unmaking:
         self._book = notes
         self._host = host
         self._programs = programs
-        self._scrubbing = scrubbing.Scrubbing(executor, rules, host)
+        self._scrubbing = scrubbing.Scrubber(executor, rules, host)
         #: Serial numbers of whole functions; None: they are not compared.
-        self.serials: serials.Serials | None = None
+        self.serials: serials.SerialNumbers | None = None
         #: Functions that this service is scrubbing now.
         self._scrubbed: set[str] = set()
         #: Until when the kernel may make partitions late, by handle.

@@ -14,7 +14,7 @@ from nova_accel.model import actions, pci
 _RESOLUTE = (actions.BindDriver, actions.RunScrub)
 
 
-class Scrubbing:
+class Scrubber:
     """Scrubs what is given as it is; whoever calls holds its card."""
 
     def __init__(

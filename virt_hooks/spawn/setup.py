@@ -37,27 +37,27 @@ def read_node(options: Any, connect: Callable[[], Any]) -> lifecycle.Lifecycle:
     drivers = plugin.load(settings.drivers)
     is_own = settings.root == _OWN
 
-    def read_gpus() -> gpu_reader.Gpus:
+    def read_gpus() -> gpu_reader.NvmlGpus:
         # Of GPU instances NVML speaks to root only.
-        return privileged.read_gpus() if is_own else gpu_reader.Gpus({})
+        return privileged.read_gpus() if is_own else gpu_reader.NvmlGpus({})
 
     kept = settings.bitstreams
-    faulted = faults.Quarantine(kept.state_dir)
+    faulted = faults.FaultNotes(kept.state_dir)
     if is_own:
         read_gpus = xid_events.listening(
             read_gpus, lambda: health.gpus_in_use(shown.state), faulted
         )
-    cache = bitstream_cache.Cache(kept.cache_dir, kept.limit)
-    found = change_detection.Survey(
-        fs.Disk(settings.root),
+    cache = bitstream_cache.BitstreamCache(kept.cache_dir, kept.limit)
+    found = change_detection.ChangeDetector(
+        fs.DiskSource(settings.root),
         drivers,
         settings.rules,
         read_gpus,
         faulted,
-        drains.Drains(kept.state_dir),
+        drains.DrainNotes(kept.state_dir),
     )
     shown = snapshot.Snapshot(found)
-    found.seen_to = error_baseline.Acknowledged(kept.state_dir)
+    found.seen_to = error_baseline.ErrorBaseline(kept.state_dir)
     accel = lifecycle.Lifecycle(
         drivers,
         settings.rules,
@@ -69,9 +69,9 @@ def read_node(options: Any, connect: Callable[[], Any]) -> lifecycle.Lifecycle:
         ),
         shown,
         found.look,
-        region_programs.Programming(faulted, cache.read_file),
+        region_programs.RegionPrograms(faulted, cache.read_file),
     )
-    accel.published = claims_file.Published(kept.state_dir)
-    accel.serials = serials.Serials(kept.state_dir, settings.root)
+    accel.published = claims_file.ClaimsFile(kept.state_dir)
+    accel.serials = serials.SerialNumbers(kept.state_dir, settings.root)
     accel.service_lock = service_lock.ServiceLock(kept.state_dir)
     return accel

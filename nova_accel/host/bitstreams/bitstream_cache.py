@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cache of bitstream images, with their metadata.
+"""BitstreamCache of bitstream images, with their metadata.
 
 Use::
 
     from nova_accel.host.bitstreams import bitstream_cache
 
-    cache = bitstream_cache.Cache("/var/lib/nova/accel/bitstreams", limit)
+    cache = bitstream_cache.BitstreamCache("/var/lib/nova/accel/bitstreams", limit)
     one = cache.put(facts, wanted, chunks)
     same = cache.get(facts.id)
 
@@ -43,7 +43,7 @@ _REMEMBERED = (
 _Version = tuple[int, int, int, int, int]
 
 
-class Cache:
+class BitstreamCache:
     """Bitstreams by their image; safe between threads and processes.
 
     A file that was returned may go for a later one, unless it is kept:
@@ -54,7 +54,7 @@ class Cache:
     """
 
     def __init__(self, directory: str, limit: int) -> None:
-        self._store = blob_store.Store(directory, limit)
+        self._store = blob_store.BlobStore(directory, limit)
         self._limit = limit
         self._files: dict[str, tuple[_Version, model.Bitstream]] = {}
 
@@ -96,7 +96,7 @@ class Cache:
     def put(
         self,
         facts: bitstreams.ImageFacts,
-        wanted: bitstreams.Wanted,
+        wanted: bitstreams.ImageRequirement,
         chunks: Iterable[bytes],
         keep: Collection[str] = (),
     ) -> model.Bitstream:
@@ -105,7 +105,7 @@ class Cache:
         As ``fetch`` does.
         """
 
-        def fill(half: partial_file.Half) -> None:
+        def fill(half: partial_file.PartialFile) -> None:
             for chunk in chunks:
                 half.write(chunk)
 
@@ -114,8 +114,8 @@ class Cache:
     def fetch(
         self,
         facts: bitstreams.ImageFacts,
-        wanted: bitstreams.Wanted,
-        fill: Callable[[partial_file.Half], object],
+        wanted: bitstreams.ImageRequirement,
+        fill: Callable[[partial_file.PartialFile], object],
         keep: Collection[str] = (),
     ) -> model.Bitstream:
         """Return an image's bitstream; what is here is not asked for.
@@ -188,7 +188,7 @@ class Cache:
         return found
 
     def _find(
-        self, facts: bitstreams.ImageFacts, wanted: bitstreams.Wanted
+        self, facts: bitstreams.ImageFacts, wanted: bitstreams.ImageRequirement
     ) -> str | None:
         """Return the path of what is here and needs no verifying anew."""
         if facts.signature:
@@ -210,8 +210,8 @@ class Cache:
     def _add(
         self,
         image: str,
-        wanted: bitstreams.Wanted,
-        fill: Callable[[partial_file.Half], object],
+        wanted: bitstreams.ImageRequirement,
+        fill: Callable[[partial_file.PartialFile], object],
         keep: Collection[str],
     ) -> str:
         with self._store.adding(
@@ -252,7 +252,7 @@ class Cache:
 
     def _wanted(
         self, facts: bitstreams.ImageFacts
-    ) -> bitstreams.Wanted | None:
+    ) -> bitstreams.ImageRequirement | None:
         try:
             return bitstreams.parse_image(facts, self._limit)
         except errors.BitstreamError:
@@ -263,7 +263,7 @@ class Cache:
 
 
 def _bitstream(
-    image: str, wanted: bitstreams.Wanted, path: str
+    image: str, wanted: bitstreams.ImageRequirement, path: str
 ) -> model.Bitstream:
     return model.Bitstream(
         name=image,
@@ -276,7 +276,9 @@ def _bitstream(
     )
 
 
-def _check_content(image: str, wanted: bitstreams.Wanted, path: str) -> None:
+def _check_content(
+    image: str, wanted: bitstreams.ImageRequirement, path: str
+) -> None:
     """Check what a file says of itself, if it says anything."""
     # A buffer would make one more copy of the content.
     with partial_file.disk(image, path), open(path, "rb", buffering=0) as file:

@@ -36,7 +36,7 @@ _LOOK_S = 60.0
 _MIB = 1 << 20
 
 
-class _Kept(NamedTuple):
+class _Blob(NamedTuple):
     """One whole file, the one used longest ago first."""
 
     used_ns: int
@@ -44,7 +44,7 @@ class _Kept(NamedTuple):
     size: int
 
 
-class _Version(NamedTuple):
+class _FileVersion(NamedTuple):
     """What differs once something wrote to a file."""
 
     inode: int
@@ -52,10 +52,10 @@ class _Version(NamedTuple):
     written_ns: int
 
 
-class _Look(NamedTuple):
+class _VerifiedFile(NamedTuple):
     """A file whose content was right, and until when that counts."""
 
-    version: _Version
+    version: _FileVersion
     until: float
 
     def is_old(self) -> bool:
@@ -63,7 +63,7 @@ class _Look(NamedTuple):
         return time.monotonic() > self.until
 
 
-class Store:
+class BlobStore:
     """A directory of such files; safe between threads and processes.
 
     Methods that take an image's id raise BitstreamError for whatever the
@@ -78,7 +78,7 @@ class Store:
         self.limit = limit
         self._guard = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
-        self._looks: dict[str, _Look] = {}
+        self._looks: dict[str, _VerifiedFile] = {}
 
     @contextlib.contextmanager
     def held(self, image: str) -> Iterator[None]:
@@ -114,7 +114,7 @@ class Store:
                 if hashlib.file_digest(file, "sha512").hexdigest() != sha512:
                     self._remove_damaged(path, version.inode)
                     return None
-                look = _Look(version, time.monotonic() + _LOOK_S)
+                look = _VerifiedFile(version, time.monotonic() + _LOOK_S)
             _touch(descriptor)
             self._looks[sha512] = look._replace(version=_version(descriptor))
         return path if version.size == size else None
@@ -122,7 +122,7 @@ class Store:
     @contextlib.contextmanager
     def adding(
         self, image: str, sha512: str, size: int, keep: Collection[str] = ()
-    ) -> Iterator[partial_file.Half]:
+    ) -> Iterator[partial_file.PartialFile]:
         """Give a file to write to; at the end it gets its name.
 
         At the end means: where no error was raised. The caller has called
@@ -195,19 +195,19 @@ class Store:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
                 os.close(descriptor)
 
-    def _kept(self) -> list[_Kept]:
+    def _kept(self) -> list[_Blob]:
         found = []
         for name in os.listdir(self.directory):
             if not _DIGEST.fullmatch(name):
                 continue
             with contextlib.suppress(FileNotFoundError):
                 status = os.lstat(self._path(name))
-                found.append(_Kept(status.st_mtime_ns, name, status.st_size))
+                found.append(_Blob(status.st_mtime_ns, name, status.st_size))
         return sorted(found)
 
     def _reserve(
         self, image: str, sha512: str, size: int, keep: Collection[str]
-    ) -> partial_file.Half:
+    ) -> partial_file.PartialFile:
         with self._locked(_ALL):
             self._make_room(image, sha512, size, keep)
             descriptor, path = tempfile.mkstemp(
@@ -215,7 +215,7 @@ class Store:
             )
             try:
                 _allocate(descriptor, size)
-                return partial_file.Half(image, path, sha512, size)
+                return partial_file.PartialFile(image, path, sha512, size)
             except OSError:
                 os.unlink(path)
                 raise
@@ -276,9 +276,9 @@ class Store:
                 os.unlink(path)
 
 
-def _version(descriptor: int) -> _Version:
+def _version(descriptor: int) -> _FileVersion:
     status = os.fstat(descriptor)
-    return _Version(status.st_ino, status.st_size, status.st_mtime_ns)
+    return _FileVersion(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _touch(descriptor: int) -> None:

@@ -45,7 +45,7 @@ def words(error: OSError) -> str:
     return f"{errno.errorcode.get(number, number)} ({error.strerror or error})"
 
 
-class Half:
+class PartialFile:
     """A file that is not yet whole; Nova's image API writes into it."""
 
     def __init__(self, image: str, path: str, sha512: str, size: int) -> None:

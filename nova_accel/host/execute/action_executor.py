@@ -90,7 +90,9 @@ class Executor:
         self.root = root
         self._nodedev = nodedev
         self._host = readback.Readback(root, read_gpus)
-        self._loading = program_fpga.Loading(root, self._host, program_s)
+        self._loading = program_fpga.FpgaProgrammer(
+            root, self._host, program_s
+        )
 
     def apply_all(self, wanted: Iterable[actions.Action]) -> None:
         """Carry out actions in order; undo the done ones on a failure.

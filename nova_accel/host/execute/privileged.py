@@ -210,7 +210,7 @@ def set_placement(root: str, function: str, start: int) -> int:
     return _write(path, str(argument_checks.count(start, "placement")))
 
 
-def read_gpus() -> gpu_reader.Gpus:
+def read_gpus() -> gpu_reader.NvmlGpus:
     """Return what NVML says to root, by PCI address; nothing is raised.
 
     Others are not told of memory slices. The daemon is not asked for what
@@ -222,7 +222,7 @@ def read_gpus() -> gpu_reader.Gpus:
         return codec.from_plain(read_plain_gpus())
     except Exception as error:  # whatever keeps the daemon from starting
         reason = f"nova-compute's privileged daemon can't ask it: {error!r}"
-        return gpu_reader.Gpus(
+        return gpu_reader.NvmlGpus(
             {}, (model.Problem(where="NVML", reason=reason),)
         )
 

@@ -49,7 +49,7 @@ _UNTOUCHED = frozenset(
 )
 
 
-class Loading:
+class FpgaProgrammer:
     """Loads bitstreams on one host. Thread-safe."""
 
     def __init__(

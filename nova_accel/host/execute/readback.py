@@ -36,7 +36,7 @@ GpuAction = (
 )
 CardAction = actions.ProgramRegion | actions.SetPort | actions.SetServices
 FunctionAction = actions.BindDriver | actions.ResetFunction | actions.RunScrub
-ReadGpus = Callable[[], Mapping[str, gpu_reader.GpuFacts]]
+ReadGpus = Callable[[], Mapping[str, gpu_reader.NvmlGpu]]
 
 
 class Readback:
@@ -145,7 +145,7 @@ class Readback:
         """Return whether a QAT device is up."""
         return self._function(function, "qat/state") == "up"
 
-    def gpu(self, address: str) -> gpu_reader.GpuFacts | None:
+    def gpu(self, address: str) -> gpu_reader.NvmlGpu | None:
         """Return what NVML says of a GPU, None for nothing."""
         return self._read_gpus().get(address)
 
@@ -165,7 +165,7 @@ class Readback:
         }
 
     def _files(self) -> fs.Files:
-        return fs.Files(fs.Disk(self._root))
+        return fs.Files(fs.DiskSource(self._root))
 
     def _is_mdev_done(self, action: MdevAction) -> bool:
         uuid, parent = action.uuid, action.parent

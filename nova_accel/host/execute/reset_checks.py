@@ -14,13 +14,13 @@ from nova_accel.model import pci
 _FUNCTIONS = "/sys/bus/pci/devices"
 
 
-def read(root: str, address: str) -> scrub.Function | None:
+def read(root: str, address: str) -> scrub.ReleasedFunction | None:
     """Return a function, None for one that is not there.
 
     :raises UnreadableError: whether it is there, or who has it, can't be
         told.
     """
-    files = fs.Files(fs.Disk(root))
+    files = fs.Files(fs.DiskSource(root))
     place = f"{_FUNCTIONS}/{address}"
     if files.is_gone(place):
         return None
@@ -32,7 +32,7 @@ def read(root: str, address: str) -> scrub.Function | None:
         except errors.UnreadableError as error:
             if error.number != errno.ENOENT:  # it has let go just now
                 raise
-    return scrub.Function(
+    return scrub.ReleasedFunction(
         address=address,
         driver="" if privileged.is_for_guests(driver) else driver,
         is_resettable="reset" in names and _has_method(files, place),
@@ -55,7 +55,7 @@ def _has_method(files: fs.Files, place: str) -> bool:
 def ids(root: str, address: str) -> tuple[str, str]:
     """Return vendor and product id as four hex digits, empty if unknown."""
     try:
-        vendor, product = _ids(fs.Files(fs.Disk(root)), address)
+        vendor, product = _ids(fs.Files(fs.DiskSource(root)), address)
     except (ValueError, errors.UnreadableError):
         return "", ""
     return f"{vendor:04x}", f"{product:04x}"
@@ -69,7 +69,7 @@ def answers(root: str, address: str) -> bool:
     """
     if not pci.is_address(address):
         return False
-    files = fs.Files(fs.Disk(root))
+    files = fs.Files(fs.DiskSource(root))
     place = f"{_FUNCTIONS}/{address}"
     path = os.path.join(root, place.lstrip("/"), "config")
     try:

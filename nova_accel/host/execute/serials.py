@@ -47,7 +47,7 @@ class Assignment:
         return {kind: number for kind, number in found.items() if number}
 
 
-class Serials:
+class SerialNumbers:
     """Serial numbers by slot; for the holder of the card's lock."""
 
     def __init__(self, state_dir: str, root: str = "/") -> None:
@@ -56,7 +56,7 @@ class Serials:
         :param root: the directory that holds ``sys``.
         """
         self.place = os.path.join(state_dir, "serials")
-        self._notes = notes.Notes(self.place, Assignment)
+        self._notes = notes.NoteDirectory(self.place, Assignment)
         self._root = root
 
     def check(self, server: str, address: str) -> None:
@@ -183,7 +183,7 @@ def read_numbers(root: str, address: str) -> Numbers:
     The PCI serial number is beyond what users may read of configuration
     space, so Nova's privileged daemon reads it.
     """
-    host = host_reader.HostReader(source=fs.Disk(root))
+    host = host_reader.HostReader(source=fs.DiskSource(root))
     try:
         pf = host.target(address, "physfn")
     except (errors.UnreadableError, errors.MalformedError):

@@ -36,7 +36,7 @@ _DEAD_PORT = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Names:
+class _DriverNames:
     """What one driver calls things; numbers stand in the first group."""
 
     top: str
@@ -47,13 +47,13 @@ class _Names:
 
 IN_KERNEL, OLDER = "dfl-pci", "intel-fpga-pci"
 _NAMES = {
-    IN_KERNEL: _Names(
+    IN_KERNEL: _DriverNames(
         top="fpga_region",
         container=re.compile(r"region(\d+)"),
         fme=re.compile(r"dfl-fme\.(\d+)"),
         port=re.compile(r"dfl-port\.(\d+)"),
     ),
-    OLDER: _Names(
+    OLDER: _DriverNames(
         top="fpga",
         container=re.compile(r"intel-fpga-dev\.(\d+)"),
         fme=re.compile(r"intel-fpga-fme\.(\d+)"),
@@ -66,7 +66,7 @@ _INNER = re.compile(r"region(\d+)")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Port:
+class DflPort:
     """A port, and what is behind it.
 
     ``number`` is its id on the card, None where that can't be told.
@@ -82,7 +82,7 @@ class Port:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class DflLayout:
     """What a PCI function shows of a card.
 
     ``driver`` is the one whose directories these are, empty without any.
@@ -97,10 +97,10 @@ class Layout:
     node: str | None = None
     static: str = ""
     interfaces: tuple[str, ...] | None = ()
-    ports: tuple[Port, ...] = ()
+    ports: tuple[DflPort, ...] = ()
     reasons: tuple[str, ...] = ()
 
-    def port(self, number: int) -> Port | None:
+    def port(self, number: int) -> DflPort | None:
         """Return the port of that number, if it is behind this function.
 
         The older driver may give no number to the only port there is.
@@ -112,9 +112,9 @@ class Layout:
         return found
 
 
-def read(files: fs.Files, function: str) -> Layout:
+def read(files: fs.Files, function: str) -> DflLayout:
     """Return what a PCI function shows; what can't be read is told."""
-    return _Reader(files, f"{_FUNCTIONS}/{function}").layout()
+    return _DflReader(files, f"{_FUNCTIONS}/{function}").layout()
 
 
 def loaded(files: fs.Files, card: str, number: int, slot: str) -> str | None:
@@ -150,7 +150,7 @@ def usual_driver(files: fs.Files) -> str:
     return OLDER if is_older else IN_KERNEL
 
 
-class _Reader:
+class _DflReader:
     """Reads one function's directories."""
 
     def __init__(self, files: fs.Files, place: str) -> None:
@@ -158,12 +158,12 @@ class _Reader:
         self._place = place
         self._reasons: list[str] = []
 
-    def layout(self) -> Layout:
+    def layout(self) -> DflLayout:
         """Return what is there."""
         shown = self._names(self._place)
         driver = next((d for d, n in _NAMES.items() if n.top in shown), "")
         if not driver:
-            return Layout(reasons=tuple(self._reasons))
+            return DflLayout(reasons=tuple(self._reasons))
         words = _NAMES[driver]
         top = f"{self._place}/{words.top}"
         inside = [
@@ -173,7 +173,7 @@ class _Reader:
         fmes = [p for c in inside for p in self._below(c, words.fme)]
         ports = [p for c in inside for p in self._below(c, words.port)]
         fme = fmes[0] if fmes else None
-        return Layout(
+        return DflLayout(
             driver=driver,
             node=fme.rpartition("/")[2] if fme else None,
             static=self._static(fme) if fme else "",
@@ -259,23 +259,25 @@ class _Reader:
         self._reasons.append(f"{path} is no interface id: {word[:40]!r}")
         return ""
 
-    def _port(self, place: str) -> Port:
+    def _port(self, place: str) -> DflPort:
         word = self._told(f"{place}/id") or ""
         number = int(word) if _NUMBER.fullmatch(word) else None
         path = f"{place}/afu_id"
         try:
             word_or_none = self._word(path)
         except errors.UnreadableError as error:
-            return Port(number=number, reason=f"can't be read: {error}")
+            return DflPort(number=number, reason=f"can't be read: {error}")
         if word_or_none is None:
-            return Port(number=number, reason="is not shown", is_shown=False)
+            return DflPort(
+                number=number, reason="is not shown", is_shown=False
+            )
         function = names.fpga_id(word_or_none)
         if function in ("", _BLANK):
-            return Port(number=number, function="")
+            return DflPort(number=number, function="")
         if _UUID.fullmatch(function) and function != _DEAD:
-            return Port(number=number, function=function)
+            return DflPort(number=number, function=function)
         is_dead = function == _DEAD and number == _DEAD_PORT
-        return Port(
+        return DflPort(
             number=None if is_dead else number,
             reason=f"is no id: {path}: {word_or_none[:40]!r}",
         )

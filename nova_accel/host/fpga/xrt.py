@@ -44,7 +44,7 @@ FACTORY = f"it runs its factory image, which takes no function; {_FLASH}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Shell:
+class XrtShell:
     """The static part of a card, as far as its functions tell.
 
     ``name`` is its VBNV and ``board`` the board's name, empty if unknown;
@@ -104,17 +104,17 @@ def has_driver(files: fs.Files, name: str) -> bool:
         return False
 
 
-def read_shell(files: fs.Files, card: str, slot: str) -> Shell:
+def read_shell(files: fs.Files, card: str, slot: str) -> XrtShell:
     """Return what a card's functions tell of its shell; never raises.
 
     :param card: the management function, empty if xclmgmt is not on it.
     :param slot: the user function, empty if xocl is not on it.
     """
-    above = _Reader(files, card)
-    below = _Reader(files, slot)
+    above = _XrtReader(files, card)
+    below = _XrtReader(files, slot)
     name = above.shell_name() or below.shell_name()
     golden = _golden(above, name)
-    return Shell(
+    return XrtShell(
         name=name,
         board=above.text("board_name") or below.text("board_name"),
         interfaces=() if golden else _interfaces(above, below, name),
@@ -125,7 +125,7 @@ def read_shell(files: fs.Files, card: str, slot: str) -> Shell:
     )
 
 
-class _Reader:
+class _XrtReader:
     """Attributes of one function; without an address there are none."""
 
     def __init__(self, files: fs.Files, address: str) -> None:
@@ -178,7 +178,9 @@ class _Reader:
             return ()
 
 
-def _interfaces(above: _Reader, below: _Reader, name: str) -> tuple[str, ...]:
+def _interfaces(
+    above: _XrtReader, below: _XrtReader, name: str
+) -> tuple[str, ...]:
     """Return what an xclbin must be made for; shells of old go by name."""
     told = tuple(dict.fromkeys(above.interfaces()))
     told = told or tuple(dict.fromkeys(below.interfaces()))
@@ -187,7 +189,7 @@ def _interfaces(above: _Reader, below: _Reader, name: str) -> tuple[str, ...]:
     return (names.fpga_id(name),) if name else ()
 
 
-def _fault(above: _Reader, below: _Reader) -> str:
+def _fault(above: _XrtReader, below: _XrtReader) -> str:
     for one in (above, below):
         if one.text("dev_offline") in _TRUE:
             return (
@@ -203,7 +205,7 @@ def _fault(above: _Reader, below: _Reader) -> str:
     return ""
 
 
-def _golden(above: _Reader, name: str) -> str:
+def _golden(above: _XrtReader, name: str) -> str:
     if _GOLDEN in name.lower() or above.text("mfg") in _TRUE:
         return FACTORY
     if above.text("recovery") in _TRUE:
@@ -211,7 +213,7 @@ def _golden(above: _Reader, name: str) -> str:
     return ""
 
 
-def _blocker(above: _Reader, below: _Reader) -> str:
+def _blocker(above: _XrtReader, below: _XrtReader) -> str:
     """Return why nothing can be loaded by drivers that are there."""
     if above.address and above.text("ready") != "1":
         return "its management driver does not say that it is ready"

@@ -12,24 +12,26 @@ from nova_accel.model import pci
 _FORM = "what NVML said, as nova-accel capture writes it"
 
 
-def to_plain(gpus: Mapping[str, gpu_reader.GpuFacts]) -> dict[str, Any]:
+def to_plain(gpus: Mapping[str, gpu_reader.NvmlGpu]) -> dict[str, Any]:
     """Return the facts as dicts, lists, texts and numbers."""
     return {
         "gpus": [_gpu(gpus[address]) for address in sorted(gpus)],
         "problems": [[p.where, p.reason] for p in gpu_reader.problems(gpus)],
-        "reason": gpus.reason if isinstance(gpus, gpu_reader.Gpus) else "",
-        "lost": list(gpus.lost) if isinstance(gpus, gpu_reader.Gpus) else [],
+        "reason": gpus.reason if isinstance(gpus, gpu_reader.NvmlGpus) else "",
+        "lost": list(gpus.lost)
+        if isinstance(gpus, gpu_reader.NvmlGpus)
+        else [],
     }
 
 
-def from_plain(plain: Any) -> gpu_reader.Gpus:
+def from_plain(plain: Any) -> gpu_reader.NvmlGpus:
     """Return the facts that ``to_plain`` was given.
 
     :raises MalformedError: these are no such values.
     """
     try:
         facts = [_parse_gpu(row) for row in plain["gpus"]]
-        return gpu_reader.Gpus(
+        return gpu_reader.NvmlGpus(
             {one.address: one for one in facts},
             tuple(
                 model.Problem(where=str(where), reason=str(reason))
@@ -44,7 +46,7 @@ def from_plain(plain: Any) -> gpu_reader.Gpus:
         ) from error
 
 
-def _gpu(one: gpu_reader.GpuFacts) -> dict[str, Any]:
+def _gpu(one: gpu_reader.NvmlGpu) -> dict[str, Any]:
     return {
         "address": one.address,
         "driver_version": one.driver_version,
@@ -82,8 +84,8 @@ def _gpu(one: gpu_reader.GpuFacts) -> dict[str, Any]:
     }
 
 
-def _parse_gpu(row: Mapping[str, Any]) -> gpu_reader.GpuFacts:
-    return gpu_reader.GpuFacts(
+def _parse_gpu(row: Mapping[str, Any]) -> gpu_reader.NvmlGpu:
+    return gpu_reader.NvmlGpu(
         address=str(pci.parse_address(row["address"])),
         driver_version=str(row["driver_version"]),
         memory_mb=_number(row["memory_mb"]),
@@ -112,13 +114,13 @@ def _parse_gpu(row: Mapping[str, Any]) -> gpu_reader.GpuFacts:
     )
 
 
-def _parse_types(row: Mapping[str, Any]) -> Iterator[gpu_reader.VgpuType]:
+def _parse_types(row: Mapping[str, Any]) -> Iterator[gpu_reader.NvmlVgpuType]:
     rows = row["types"]
     # Archives of older releases have no placements.
     places = row.get("placements", [(0, ())] * len(rows))
     for fields, (span, starts) in zip(rows, places, strict=True):
         name, type_id, framebuffer_mb, most, instance, shared = fields
-        yield gpu_reader.VgpuType(
+        yield gpu_reader.NvmlVgpuType(
             name=str(name),
             type_id=str(type_id),
             framebuffer_mb=int(framebuffer_mb),
@@ -130,10 +132,10 @@ def _parse_types(row: Mapping[str, Any]) -> Iterator[gpu_reader.VgpuType]:
         )
 
 
-def _links(row: Mapping[str, Any] | None) -> topology.Links | None:
+def _links(row: Mapping[str, Any] | None) -> topology.GpuLinks | None:
     if row is None:
         return None
-    return topology.Links(
+    return topology.GpuLinks(
         peers=frozenset(str(pci.parse_address(one)) for one in row["peers"]),
         is_switched=bool(row["is_switched"]),
     )

@@ -25,9 +25,9 @@ from nova_accel import errors, model
 from nova_accel.catalog import mdev_names
 from nova_accel.host.nvml import nvlinks, nvml_library
 from nova_accel.host.nvml.gpu_state import (
-    GpuFacts,
-    Gpus,
-    VgpuType,
+    NvmlGpu,
+    NvmlGpus,
+    NvmlVgpuType,
     parse_bus_id,
     problems,
 )
@@ -36,12 +36,12 @@ from nova_accel.host.nvml.gpu_writer import (
     destroy_instance,
     set_mixed,
 )
-from nova_accel.host.nvml.nvml_library import Refusal, call, is_installed
+from nova_accel.host.nvml.nvml_library import NvmlError, call, is_installed
 
 __all__ = [
-    "GpuFacts",
-    "Gpus",
-    "VgpuType",
+    "NvmlGpu",
+    "NvmlGpus",
+    "NvmlVgpuType",
     "create_instance",
     "destroy_instance",
     "is_installed",
@@ -79,7 +79,7 @@ _stuck: dict[int, threading.Thread] = {}
 _EVERYTHING = -1
 
 
-def read_gpus(timeout_s: float = TIMEOUT_S) -> Gpus:
+def read_gpus(timeout_s: float = TIMEOUT_S) -> NvmlGpus:
     """Return what NVML says of every GPU, by PCI address.
 
     Nothing is raised: what can't be learnt is missing, and told among the
@@ -88,43 +88,43 @@ def read_gpus(timeout_s: float = TIMEOUT_S) -> Gpus:
     :param timeout_s: seconds after which a silent GPU is given up.
     """
     if not is_installed():
-        return Gpus({}, reason="nvidia-ml-py is not installed")
+        return NvmlGpus({}, reason="nvidia-ml-py is not installed")
     with _looking:
         deadline = time.monotonic() + timeout_s
-        counted = _Look(_EVERYTHING, lambda: call("nvmlDeviceGetCount"))
+        counted = _NvmlQuery(_EVERYTHING, lambda: call("nvmlDeviceGetCount"))
         counted.wait(deadline)
         refusal = counted.refusal
-        if isinstance(refusal, Refusal) and refusal.is_nobody:
-            return Gpus({}, reason=str(refusal))
+        if isinstance(refusal, NvmlError) and refusal.is_nobody:
+            return NvmlGpus({}, reason=str(refusal))
         if counted.result is None:
-            return Gpus({}, (_problem("NVML", counted.failure()),))
+            return NvmlGpus({}, (_problem("NVML", counted.failure()),))
         return _read_all(counted.result, deadline)
 
 
-def _read_all(count: int, deadline: float) -> Gpus:
-    looks = [_Look(index, _reading(index)) for index in range(count)]
-    found: dict[str, GpuFacts] = {}
+def _read_all(count: int, deadline: float) -> NvmlGpus:
+    looks = [_NvmlQuery(index, _reading(index)) for index in range(count)]
+    found: dict[str, NvmlGpu] = {}
     told: list[model.Problem] = []
     lost: list[str] = []
     for look in looks:
         look.wait(deadline)
         if look.result is None:
             refusal = look.refusal
-            if isinstance(refusal, Refusal) and refusal.is_ill:
+            if isinstance(refusal, NvmlError) and refusal.is_ill:
                 lost.append(f"NVML: {refusal}")
             told.append(_problem(f"NVML GPU {look.key}", look.failure()))
             continue
         facts, missing = look.result
         found[facts.address] = facts
         told += [_problem(facts.address, text) for text in missing]
-    return Gpus(dict(sorted(found.items())), tuple(told), lost=tuple(lost))
+    return NvmlGpus(dict(sorted(found.items())), tuple(told), lost=tuple(lost))
 
 
 def _problem(where: str, reason: str) -> model.Problem:
     return model.Problem(where=where, reason=reason)
 
 
-class _Look:
+class _NvmlQuery:
     """One question to NVML, asked in a thread of its own."""
 
     def __init__(self, key: int, ask: Callable[[], Any]) -> None:
@@ -151,7 +151,7 @@ class _Look:
 
     def failure(self) -> str:
         """Return why there is no result."""
-        if isinstance(self.refusal, Refusal | errors.MalformedError):
+        if isinstance(self.refusal, NvmlError | errors.MalformedError):
             return str(self.refusal)
         return _SILENT if self.refusal is None else repr(self.refusal)
 
@@ -159,15 +159,15 @@ class _Look:
         try:
             with nvml_library.session():
                 self.result = self._ask()
-        except (Refusal, errors.MalformedError, *_OTHER_FORM) as refusal:
+        except (NvmlError, errors.MalformedError, *_OTHER_FORM) as refusal:
             self.refusal = refusal
 
 
-def _reading(index: int) -> Callable[[], tuple[GpuFacts, list[str]]]:
+def _reading(index: int) -> Callable[[], tuple[NvmlGpu, list[str]]]:
     return lambda: _read_gpu(index)
 
 
-def _read_gpu(index: int) -> tuple[GpuFacts, list[str]]:
+def _read_gpu(index: int) -> tuple[NvmlGpu, list[str]]:
     """Return a GPU's facts, and why it did not tell the rest."""
     handle = call("nvmlDeviceGetHandleByIndex", index)
     address = parse_bus_id(
@@ -179,7 +179,7 @@ def _read_gpu(index: int) -> tuple[GpuFacts, list[str]]:
     def ask(name: str, question: Callable[[], Any], default: Any) -> Any:
         try:
             return question()
-        except Refusal as refusal:
+        except NvmlError as refusal:
             if refusal.is_ill:
                 ill.append(f"NVML: {refusal}")
             if not refusal.is_absence:
@@ -200,7 +200,7 @@ def _read_gpu(index: int) -> tuple[GpuFacts, list[str]]:
     if is_mig:
         kinds = ask("kinds", lambda: _kinds(handle, infos), ())
         instances = ask("instances", lambda: _instances(handle, infos), ())
-    facts = GpuFacts(
+    facts = NvmlGpu(
         address=address,
         driver_version=version,
         memory_mb=ask("memory", lambda: _memory_mb(handle), None),
@@ -237,12 +237,12 @@ def _is_mixed(gpu: Any) -> bool:
 
 # The types of each GPU, by its address and all that they can depend on:
 # hundreds of calls, whose answers change with the driver or a mode only.
-_types_seen: dict[tuple[object, ...], tuple[VgpuType, ...]] = {}
+_types_seen: dict[tuple[object, ...], tuple[NvmlVgpuType, ...]] = {}
 
 
 def _types(
     gpu: Any, infos: Mapping[str, Any], *state: object, is_mixed: bool
-) -> tuple[VgpuType, ...]:
+) -> tuple[NvmlVgpuType, ...]:
     """Return the types of a GPU, asked once for each state of it.
 
     :param is_mixed: whether to ask for places, too; a part of the state.
@@ -260,10 +260,10 @@ def _types(
 
 def _type(
     gpu: Any, number: int, kinds: Mapping[int, tuple[str, Any]]
-) -> VgpuType:
+) -> NvmlVgpuType:
     limit = int(call("nvmlVgpuTypeGetMaxInstances", gpu, number))
     kind, info = kinds.get(_profile_of(number), ("", None))
-    return VgpuType(
+    return NvmlVgpuType(
         name=mdev_names.strip_brand(
             nvml_library.text(call("nvmlVgpuTypeGetName", number))
         ),
@@ -276,11 +276,11 @@ def _type(
     )
 
 
-def _placed(gpu: Any, one: VgpuType) -> VgpuType:
+def _placed(gpu: Any, one: NvmlVgpuType) -> NvmlVgpuType:
     """Return a type with its places, as it is where NVML has none."""
     try:
         span, starts = nvml_library.vgpu_placements(gpu, int(one.type_id))
-    except Refusal:
+    except NvmlError:
         return one
     if one.instance or not span:
         return one
@@ -291,7 +291,7 @@ def _profile_of(number: int) -> int:
     """Return the GPU instance profile of a vGPU type."""
     try:
         return int(call("nvmlVgpuTypeGetGpuInstanceProfileId", number))
-    except Refusal as refusal:
+    except NvmlError as refusal:
         if refusal.is_absence:
             return _NO_PROFILE
         raise
@@ -304,7 +304,7 @@ def _per_instance(number: int, limit: int, info: Any) -> int:
     """
     try:
         return int(call("nvmlVgpuTypeGetMaxInstancesPerGpuInstance", number))
-    except Refusal as refusal:
+    except NvmlError as refusal:
         if refusal.is_absence:
             return max(1, limit // max(1, int(info.instanceCount)))
         raise

@@ -11,7 +11,7 @@ from nova_accel.model import pci
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class VgpuType:
+class NvmlVgpuType:
     """A vGPU type that a GPU supports, creatable now or not.
 
     ``type_id`` is the decimal number, ``framebuffer_mb`` in MiB,
@@ -32,7 +32,7 @@ class VgpuType:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GpuFacts:
+class NvmlGpu:
     """What NVML says of one GPU; None where it does not say.
 
     ``memory_mb`` is in MiB. ``kinds`` and ``instances`` are those of MIG,
@@ -48,16 +48,16 @@ class GpuFacts:
     memory_mb: int | None = None
     is_mig: bool | None = None
     is_mixed: bool | None = None
-    types: tuple[VgpuType, ...] = ()
+    types: tuple[NvmlVgpuType, ...] = ()
     kinds: tuple[model.InstanceKind, ...] = ()
     instances: tuple[model.Instance, ...] = ()
     unread: frozenset[str] = frozenset()
     fault: str = ""
     recovery: int | None = None
-    links: topology.Links | None = None
+    links: topology.GpuLinks | None = None
 
 
-class Gpus(dict[str, GpuFacts]):
+class NvmlGpus(dict[str, NvmlGpu]):
     """The facts by PCI address, and what could not be learnt.
 
     ``reason`` says why nobody could be asked: no library, no driver. That
@@ -67,7 +67,7 @@ class Gpus(dict[str, GpuFacts]):
 
     def __init__(
         self,
-        facts: Mapping[str, GpuFacts],
+        facts: Mapping[str, NvmlGpu],
         problems: tuple[model.Problem, ...] = (),
         reason: str = "",
         lost: tuple[str, ...] = (),
@@ -78,9 +78,9 @@ class Gpus(dict[str, GpuFacts]):
         self.lost = lost
 
 
-def problems(gpus: Mapping[str, GpuFacts]) -> tuple[model.Problem, ...]:
+def problems(gpus: Mapping[str, NvmlGpu]) -> tuple[model.Problem, ...]:
     """Return what could not be learnt when these facts were read."""
-    return gpus.problems if isinstance(gpus, Gpus) else ()
+    return gpus.problems if isinstance(gpus, NvmlGpus) else ()
 
 
 def parse_bus_id(text: str) -> str:

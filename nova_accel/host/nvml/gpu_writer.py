@@ -12,7 +12,7 @@ from typing import Any
 
 from nova_accel import errors
 from nova_accel.host.nvml import nvml_library
-from nova_accel.host.nvml.nvml_library import Refusal, call
+from nova_accel.host.nvml.nvml_library import NvmlError, call
 from nova_accel.model import pci
 
 # Places on GPUs end at 8 (A100, H100) or 12 (RTX PRO 6000): far above
@@ -76,7 +76,7 @@ def _in_session(change: Callable[[], int]) -> int:
     try:
         with nvml_library.session():
             return change()
-    except Refusal as refusal:
+    except NvmlError as refusal:
         return refusal.number
 
 
@@ -123,7 +123,7 @@ def _fill(instance: Any, info: Any) -> int:
         return errno.EOPNOTSUPP
     try:
         call("nvmlGpuInstanceCreateComputeInstance", instance, whole.id)
-    except Refusal as refusal:
+    except NvmlError as refusal:
         return refusal.number
     return 0
 
@@ -155,7 +155,7 @@ def _held(gpu: Any) -> set[int]:
             int(call("nvmlVgpuInstanceGetGpuInstanceId", vgpu))
             for vgpu in call("nvmlDeviceGetActiveVgpus", gpu)
         }
-    except Refusal as refusal:
+    except NvmlError as refusal:
         if refusal.is_absence:
             return set()
         raise
@@ -166,7 +166,7 @@ def _remove(instance: Any, info: Any) -> int:
     try:
         _empty(instance)
         call("nvmlGpuInstanceDestroy", instance)
-    except Refusal as refusal:
+    except NvmlError as refusal:
         _fill(instance, info)  # a vGPU that has been made needs it still
         return refusal.number
     return 0

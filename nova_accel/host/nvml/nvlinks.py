@@ -6,7 +6,7 @@ from typing import Any
 from nova_accel import errors
 from nova_accel.geometry import topology
 from nova_accel.host.nvml import gpu_state, nvml_library
-from nova_accel.host.nvml.nvml_library import Refusal, call
+from nova_accel.host.nvml.nvml_library import NvmlError, call
 
 # nvml.h: NVML_NVLINK_MAX_LINKS, 18 until 2025 and 36 since; a number that
 # a GPU does not have is NVML_ERROR_INVALID_ARGUMENT.
@@ -19,7 +19,7 @@ _SWITCH = 2
 _UNKNOWN = 0xFF
 
 
-def read(gpu: Any) -> topology.Links:
+def read(gpu: Any) -> topology.GpuLinks:
     """Return what the active NVLinks of a GPU lead to.
 
     Nothing of a GPU that has none.
@@ -29,7 +29,7 @@ def read(gpu: Any) -> topology.Links:
         too old to know.
     """
     ends = [_end(gpu, number) for number in _NUMBERS if _is_up(gpu, number)]
-    return topology.Links(
+    return topology.GpuLinks(
         peers=frozenset(address for _, address in ends if address),
         is_switched=any(kind == _SWITCH for kind, _ in ends),
     )
@@ -38,7 +38,7 @@ def read(gpu: Any) -> topology.Links:
 def _is_up(gpu: Any, number: int) -> bool:
     try:
         return bool(call("nvmlDeviceGetNvLinkState", gpu, number))
-    except Refusal as refusal:
+    except NvmlError as refusal:
         if refusal.code in (_INVALID_ARGUMENT, _NOT_SUPPORTED):
             return False
         raise
@@ -67,7 +67,7 @@ def _asked(name: str, gpu: Any, number: int) -> Any:
     """Return what a call says of a link, None where there is no such."""
     try:
         return call(name, gpu, number)
-    except Refusal as refusal:
+    except NvmlError as refusal:
         if refusal.is_absence:
             return None
         raise

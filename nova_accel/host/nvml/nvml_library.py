@@ -55,7 +55,7 @@ _ILL = frozenset({15, 16})
 _NOBODY = frozenset({9, 12})
 
 
-class Refusal(Exception):
+class NvmlError(Exception):
     """NVML did not do what it was asked; ``code`` is its nvmlReturn_t."""
 
     def __init__(self, name: str, code: int, words: str) -> None:
@@ -103,7 +103,7 @@ def session() -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(Refusal):
+        with contextlib.suppress(NvmlError):
             call("nvmlShutdown")
 
 
@@ -114,11 +114,11 @@ def call(name: str, *arguments: Any) -> Any:
     """
     function = getattr(pynvml, name, None)
     if function is None:
-        raise Refusal(name, _FUNCTION_NOT_FOUND, "nvidia-ml-py has no such")
+        raise NvmlError(name, _FUNCTION_NOT_FOUND, "nvidia-ml-py has no such")
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
-        raise Refusal(name, int(error.value), str(error)) from error
+        raise NvmlError(name, int(error.value), str(error)) from error
 
 
 def text(value: str | bytes) -> str:
@@ -149,10 +149,10 @@ def recovery(handle: Any) -> int:
     name = "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"
     number = getattr(pynvml, name, None)
     if number is None:
-        raise Refusal(name, _FUNCTION_NOT_FOUND, "nvidia-ml-py has no such")
+        raise NvmlError(name, _FUNCTION_NOT_FOUND, "nvidia-ml-py has no such")
     (found,) = call("nvmlDeviceGetFieldValues", handle, [number])
     if found.nvmlReturn:
-        raise Refusal(name, int(found.nvmlReturn), "this GPU has no such")
+        raise NvmlError(name, int(found.nvmlReturn), "this GPU has no such")
     return int(found.value.uiVal)
 
 
@@ -165,7 +165,7 @@ def listen(handle: Any) -> Any:
     """
     kind = int(getattr(pynvml, "nvmlEventTypeXidCriticalError", 0))
     if not call("nvmlDeviceGetSupportedEventTypes", handle) & kind:
-        raise Refusal("Xid events", _NOT_SUPPORTED, "this GPU has no such")
+        raise NvmlError("Xid events", _NOT_SUPPORTED, "this GPU has no such")
     events = call("nvmlEventSetCreate")
     call("nvmlDeviceRegisterEvents", handle, kind, events)
     return events
@@ -179,7 +179,7 @@ def wait(events: Any, timeout_ms: int) -> int | None:
     """
     try:
         found = call("nvmlEventSetWait_v2", events, timeout_ms)
-    except Refusal as refusal:
+    except NvmlError as refusal:
         if refusal.code == _TIMEOUT:
             return None
         raise
@@ -195,7 +195,7 @@ def profiles(handle: Any) -> dict[str, Any]:
     for number in _PROFILE_NUMBERS:
         try:
             info = call("nvmlDeviceGetGpuInstanceProfileInfo", handle, number)
-        except Refusal as refusal:
+        except NvmlError as refusal:
             if refusal.is_absence:
                 continue
             raise
@@ -230,7 +230,7 @@ def vgpu_placements(handle: Any, number: int) -> tuple[int, tuple[int, ...]]:
     name = "nvmlDeviceGetVgpuTypeSupportedPlacements"
     try:
         found = call(name, handle, number, 0, 2)
-    except Refusal as refusal:
+    except NvmlError as refusal:
         if refusal.code != _VERSION_MISMATCH:
             raise
         found = call(name, handle, number, 0, 1)
@@ -284,7 +284,7 @@ def compute_profiles(instance: Any) -> list[Any]:
                     pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
                 )
             )
-        except Refusal as refusal:
+        except NvmlError as refusal:
             if not refusal.is_absence:
                 raise
     return found

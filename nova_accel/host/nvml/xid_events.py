@@ -78,7 +78,7 @@ class _Listener:
         self._file.close()
 
 
-class Watcher:
+class XidWatcher:
     """Listens to some GPUs. Thread-safe.
 
     Nothing of it fails: where NVML is missing, or too old, it hears
@@ -133,17 +133,17 @@ class Watcher:
 
 
 def listening(
-    read_gpus: Callable[[], gpu_reader.Gpus],
+    read_gpus: Callable[[], gpu_reader.NvmlGpus],
     in_use: Callable[[], Iterable[str]],
-    faulted: faults.Quarantine,
-) -> Callable[[], gpu_reader.Gpus]:
+    faulted: faults.FaultNotes,
+) -> Callable[[], gpu_reader.NvmlGpus]:
     """Return what reads GPUs, and sets those aside that told of an error.
 
     :param in_use: returns the addresses of the GPUs to listen to.
     """
-    watcher = Watcher()
+    watcher = XidWatcher()
 
-    def read() -> gpu_reader.Gpus:
+    def read() -> gpu_reader.NvmlGpus:
         set_aside(watcher.drain(), faulted)
         watcher.watch(in_use())
         return read_gpus()
@@ -151,7 +151,7 @@ def listening(
     return read
 
 
-def set_aside(xids: Iterable[Xid], faulted: faults.Quarantine) -> None:
+def set_aside(xids: Iterable[Xid], faulted: faults.FaultNotes) -> None:
     """Write down which GPUs failed; what applications cause is left out."""
     for xid in xids:
         reason = health.judge_xid(xid.number)
@@ -163,7 +163,7 @@ def set_aside(xids: Iterable[Xid], faulted: faults.Quarantine) -> None:
             )
 
 
-def _known(faulted: faults.Quarantine, address: str) -> str:
+def _known(faulted: faults.FaultNotes, address: str) -> str:
     with contextlib.suppress(errors.UnreadableError, LookupError):
         return faulted.read()[address].reason
     return ""

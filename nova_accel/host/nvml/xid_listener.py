@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
         with nvml_library.session():
             events = nvml_library.listen(nvml_library.gpu(address))
             return _tell(events, int(parent))
-    except (nvml_library.Refusal, errors.MalformedError) as error:
+    except (nvml_library.NvmlError, errors.MalformedError) as error:
         print(error, file=sys.stderr)
         return DEAF
 
@@ -45,7 +45,7 @@ def _tell(events: object, parent: int) -> int:
     while os.getppid() == parent:
         try:
             xid = nvml_library.wait(events, _LOOK_MS)
-        except nvml_library.Refusal as error:
+        except nvml_library.NvmlError as error:
             print(error, file=sys.stderr)
             return LOST
         if xid is not None:

@@ -42,7 +42,7 @@ _PLACES = ("start", "instance_start")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Book:
+class RecordedClaims:
     """What nova-compute has published of one compute node.
 
     ``root`` is the node, ``claims`` what its servers hold, ``occupied``
@@ -59,7 +59,7 @@ class Book:
     reason: str = ""
 
 
-class Published:
+class ClaimsFile:
     """The book as a file below a state directory. Thread-safe."""
 
     def __init__(self, state_dir: str) -> None:
@@ -91,15 +91,15 @@ class Published:
             else:
                 self._last, self._is_told = content, False
 
-    def read(self) -> Book:
+    def read(self) -> RecordedClaims:
         """Return what the file says; one that is not there is unknown."""
         try:
             text = directories.read_path(self.path, _MAX_BYTES).decode()
             return _parse(strict_json.loads(text))
         except FileNotFoundError:
-            return Book(reason=f"there is no {self.path}")
+            return RecordedClaims(reason=f"there is no {self.path}")
         except (OSError, ValueError, LookupError, TypeError) as error:
-            return Book(reason=f"{self.path} can't be used: {error}")
+            return RecordedClaims(reason=f"{self.path} can't be used: {error}")
 
     def _replace(self, content: Mapping[str, object]) -> None:
         text = json.dumps(content, indent=1)
@@ -138,7 +138,7 @@ def _content(
     }
 
 
-def _parse(found: Mapping[str, Any]) -> Book:
+def _parse(found: Mapping[str, Any]) -> RecordedClaims:
     """Return what a file says.
 
     :raises ValueError: it is of another format.
@@ -147,7 +147,7 @@ def _parse(found: Mapping[str, Any]) -> Book:
     """
     if found["format"] != FORMAT:
         raise ValueError(f"its format {found['format']!r} is not {FORMAT}")
-    return Book(
+    return RecordedClaims(
         root=providers.ProviderRoot(
             name=_text(found["root"], "name"),
             uuid=_text(found["root"], "uuid"),

@@ -11,7 +11,7 @@ from nova_accel.host.state import notes
 LOG = logging.getLogger(__name__)
 
 
-class Drains:
+class DrainNotes:
     """What the operator has said of one host's devices. Thread-safe.
 
     Root says it on the command line, and nova-compute, which is not root,
@@ -21,7 +21,7 @@ class Drains:
     def __init__(self, state_dir: str) -> None:
         """Keep notes in ``drained`` below a directory; none is made yet."""
         self.place = os.path.join(state_dir, "drained")
-        self._notes = notes.Notes(self.place, model.Drain)
+        self._notes = notes.NoteDirectory(self.place, model.Drain)
 
     def read(self) -> Mapping[str, model.Drain]:
         """Return the drains by address; one that can't be read counts too.

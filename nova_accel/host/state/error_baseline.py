@@ -31,7 +31,7 @@ def read_boot_id(path: str = _BOOT_ID) -> str:
         return ""
 
 
-class Acknowledged:
+class ErrorBaseline:
     """How many fatal errors of each function are seen to. Thread-safe."""
 
     def __init__(self, state_dir: str, boot: str | None = None) -> None:
@@ -41,7 +41,7 @@ class Acknowledged:
         """
         self.place = os.path.join(state_dir, "acknowledged")
         self._boot = read_boot_id() if boot is None else boot
-        self._notes = notes.Notes(self.place, health.Acknowledgment)
+        self._notes = notes.NoteDirectory(self.place, health.Acknowledgment)
         self._guard = threading.Lock()
         self._last: Mapping[str, int] = {}
         self._error = ""  # that of the last read

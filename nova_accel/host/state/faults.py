@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class ScrubInProgress:
     """A function that is being scrubbed, since ``when``.
 
     ``device`` is the address of what is set aside should that be cut off,
@@ -49,7 +49,7 @@ class Unreleased:
     consumer: str | None = None
 
 
-class Quarantine:
+class FaultNotes:
     """The faults of one host's devices. Thread-safe.
 
     A fault that can't be written down counts all the same, until the
@@ -59,11 +59,11 @@ class Quarantine:
     def __init__(self, state_dir: str) -> None:
         """Keep notes in directories below this one; none is made yet."""
         self.place = os.path.join(state_dir, "faulted")
-        self._notes = notes.Notes(self.place, model.Fault)
+        self._notes = notes.NoteDirectory(self.place, model.Fault)
         begun = os.path.join(state_dir, "scrubbing")
-        self._begun = notes.Notes(begun, Begun)
+        self._begun = notes.NoteDirectory(begun, ScrubInProgress)
         unreleased = os.path.join(state_dir, "unreleased")
-        self._unreleased = notes.Notes(unreleased, Unreleased)
+        self._unreleased = notes.NoteDirectory(unreleased, Unreleased)
         self._unwritten: dict[str, model.Fault] = {}
         self._guard = threading.Lock()
 
@@ -122,7 +122,7 @@ class Quarantine:
 
         The note outlives a service that ends meanwhile; ``end`` removes it.
         """
-        begun = Begun(
+        begun = ScrubInProgress(
             address=address,
             reason="it is being scrubbed",
             when=notes.now(),
@@ -151,7 +151,7 @@ class Quarantine:
                     error,
                 )
 
-    def begun(self) -> tuple[Begun, ...]:
+    def begun(self) -> tuple[ScrubInProgress, ...]:
         """Return what is being scrubbed, or was when a service ended.
 
         :raises UnreadableError: the directory can't be listed.

@@ -36,7 +36,7 @@ class Note(Protocol):
 N = TypeVar("N", bound=Note)
 
 
-class Notes(Generic[N]):
+class NoteDirectory(Generic[N]):
     """The notes of one directory. Writes are atomic, and on the disk.
 
     A note that can't be read any more still counts: its file's name tells
@@ -143,7 +143,7 @@ class Notes(Generic[N]):
         return self._make(**found | {"reason": line_of(found["reason"])})
 
 
-class Watch:
+class NoteWatch:
     """Tells when notes were written or removed.
 
     A directory's own time of change is enough: each note is replaced by a

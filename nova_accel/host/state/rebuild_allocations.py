@@ -21,7 +21,7 @@ Amounts = Mapping[str, Mapping[str, int]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Booked:
+class _ServerAllocations:
     """A server, by its uuid, and JSON of what is booked for it."""
 
     address: str
@@ -30,7 +30,7 @@ class _Booked:
     amounts: str | None = None
 
 
-class Bookings:
+class RebuildAllocations:
     """What is booked for some servers of a host. Thread-safe.
 
     What can't be written down counts all the same, until the service ends.
@@ -39,7 +39,7 @@ class Bookings:
     def __init__(self, state_dir: str) -> None:
         """Keep notes in ``booked`` below a directory; it is not made yet."""
         self.place = os.path.join(state_dir, "booked")
-        self._notes = notes.Notes(self.place, _Booked)
+        self._notes = notes.NoteDirectory(self.place, _ServerAllocations)
         self._unwritten: dict[str, Amounts] = {}
         self._guard = threading.Lock()
 
@@ -61,7 +61,7 @@ class Bookings:
 
     def put(self, server: str, amounts: Amounts) -> None:
         """Note what is booked for a server."""
-        note = _Booked(
+        note = _ServerAllocations(
             address=server,
             reason="it is booked again once Nova has given it up",
             when=notes.now(),
@@ -90,7 +90,7 @@ class Bookings:
             except (OSError, errors.UnreadableError) as error:
                 LOG.error("the note on server %s stays: %s", server, error)
 
-    def _parse(self, note: _Booked) -> Amounts | None:
+    def _parse(self, note: _ServerAllocations) -> Amounts | None:
         """Return the amounts of a note, None if it does not tell them."""
         try:
             return {

@@ -28,7 +28,7 @@ _THEN = {
 
 
 @dataclasses.dataclass(slots=True)
-class Facts:
+class DeviceAttributes:
     """Optional attributes of one device; what can't be read is noted."""
 
     files: fs.Files
@@ -136,7 +136,7 @@ class Facts:
 
 
 @dataclasses.dataclass(slots=True)
-class TypeFacts:
+class MdevTypeAttributes:
     """The files of one type directory; none of them is sure to be there."""
 
     files: fs.Files

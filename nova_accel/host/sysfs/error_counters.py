@@ -35,7 +35,7 @@ _NVIDIA, _NVIDIA_DRIVER = "10de", "nvidia"
 def find(
     reader: host_reader.HostReader,
     devices: tuple[model.Device, ...],
-    seen_to: error_baseline.Acknowledged | None = None,
+    seen_to: error_baseline.ErrorBaseline | None = None,
 ) -> Mapping[str, model.Fault]:
     """Return what is wrong with devices, by address; healthy ones not.
 
@@ -58,8 +58,8 @@ def find(
 
 
 def _still_valid(
-    seen_to: error_baseline.Acknowledged,
-    signs: Iterable[tuple[health.Signs, ...]],
+    seen_to: error_baseline.ErrorBaseline,
+    signs: Iterable[tuple[health.HealthReading, ...]],
 ) -> Mapping[str, int]:
     """Return what is acknowledged, but for what is outdated.
 
@@ -90,7 +90,7 @@ def is_changed(last: host_reader.HostReader) -> bool:
     )
 
 
-def _mood(signs: health.Signs) -> tuple[bool, bool]:
+def _mood(signs: health.HealthReading) -> tuple[bool, bool]:
     return signs.is_gone, signs.is_powerless
 
 
@@ -106,7 +106,7 @@ def read_counts(
 
 def read_signs(
     reader: host_reader.HostReader, device: model.Device
-) -> tuple[health.Signs, ...]:
+) -> tuple[health.HealthReading, ...]:
     """Return what the kernel shows of a device's functions.
 
     Of a VF it is what its PF shows.
@@ -123,7 +123,7 @@ def _names(device: model.Device) -> Iterator[str]:
     return filter(pci.is_address, names)
 
 
-def _counts(signs: Iterable[health.Signs]) -> dict[str, int]:
+def _counts(signs: Iterable[health.HealthReading]) -> dict[str, int]:
     return {one.address: one.fatal for one in signs if one.fatal is not None}
 
 
@@ -136,13 +136,13 @@ def _physical(reader: host_reader.HostReader, name: str) -> str:
     return found if pci.is_address(found) else name
 
 
-def _read(reader: host_reader.HostReader, name: str) -> health.Signs:
+def _read(reader: host_reader.HostReader, name: str) -> health.HealthReading:
     try:
         present = frozenset(reader.names(name))
     except errors.UnreadableError:
-        return health.Signs(address=name)
+        return health.HealthReading(address=name)
     power = _text(reader, name, _POWER, present)
-    return health.Signs(
+    return health.HealthReading(
         address=name,
         counts=health.parse_errors(_text(reader, name, _ERRORS, present)),
         head=_head(reader, name, present),
@@ -190,7 +190,11 @@ def _judge_gpus(reader: host_reader.HostReader) -> dict[str, str]:
         address: one.fault or health.judge_recovery(one.recovery)
         for address, one in reader.gpus.items()
     }
-    lost = reader.gpus.lost if isinstance(reader.gpus, gpu_reader.Gpus) else ()
+    lost = (
+        reader.gpus.lost
+        if isinstance(reader.gpus, gpu_reader.NvmlGpus)
+        else ()
+    )
     missing = _held(reader) - found.keys() if lost else frozenset()
     if len(missing) == len(lost):
         found |= dict.fromkeys(missing, "; ".join(dict.fromkeys(lost)))

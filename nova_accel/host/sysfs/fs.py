@@ -9,20 +9,25 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from nova_accel import errors
-from nova_accel.host.sysfs.recorded_files import Directory, Image, Link, Record
+from nova_accel.host.sysfs.recorded_files import (
+    Record,
+    RecordedDirectory,
+    RecordedFiles,
+    RecordedLink,
+)
 
 __all__ = [
     "LIMIT",
     "PCI_IDS",
     "TOP",
     "VGPU_CONFIG",
-    "Directory",
-    "Disk",
+    "DiskSource",
+    "FileSource",
     "Files",
-    "Image",
-    "Link",
     "Record",
-    "Source",
+    "RecordedDirectory",
+    "RecordedFiles",
+    "RecordedLink",
     "is_allowed",
     "is_head",
     "limit",
@@ -83,7 +88,7 @@ def is_allowed(path: str) -> bool:
     )
 
 
-class Source(Protocol):
+class FileSource(Protocol):
     """Where files come from. Paths start with ``/``, below the root.
 
     Each method raises OSError as the kernel does.
@@ -105,7 +110,7 @@ class Source(Protocol):
         ...
 
 
-class Disk:
+class DiskSource:
     """The files below a directory of this machine.
 
     :param root: ``/``, or the directory of a simulated or unpacked host.
@@ -156,7 +161,7 @@ class Files:
     does not exist (ENOENT), except for VGPU_CONFIG and PCI_IDS.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: FileSource) -> None:
         self.source = source
         self._links: dict[str, str | int | None] = {}
         self._texts: dict[str, str | int] = {}
@@ -305,9 +310,9 @@ class Files:
         seen: dict[str, Record] = {}
         for path, target in self._links.items():
             if target is None:
-                seen[path] = Directory()
+                seen[path] = RecordedDirectory()
             elif isinstance(target, str):
-                seen[path] = Link(target)
+                seen[path] = RecordedLink(target)
             elif target != errno.ENOENT:
                 seen[path] = target
         for path, listed in self._names.items():
@@ -316,7 +321,7 @@ class Files:
             elif isinstance(listed, int):
                 seen[path] = listed
             else:
-                seen[path] = Directory(listed)
+                seen[path] = RecordedDirectory(listed)
         return seen | self._texts | self._heads
 
     def _place(self, path: str) -> str:

@@ -30,7 +30,7 @@ _RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})\b")
 _ATTRIBUTE = re.compile(r"[A-Za-z0-9_][\w.\-]*(?:/[A-Za-z0-9_][\w.\-]*)*")
 
 
-class _Words(TypedDict):
+class _TypeText(TypedDict):
     """What describes a type, as MdevType has it."""
 
     label: str | None
@@ -55,14 +55,14 @@ class HostReader:
         self,
         root: str | os.PathLike[str] = "/",
         *,
-        source: fs.Source | None = None,
-        gpus: Mapping[str, gpu_reader.GpuFacts] = types.MappingProxyType({}),
+        source: fs.FileSource | None = None,
+        gpus: Mapping[str, gpu_reader.NvmlGpu] = types.MappingProxyType({}),
     ) -> None:
-        self.files = fs.Files(source or fs.Disk(root))
+        self.files = fs.Files(source or fs.DiskSource(root))
         self.gpus = gpus
         self._kept: Mapping[str, MdevParent] = types.MappingProxyType({})
         self._problems: dict[model.Problem, None] = {}
-        self._words: dict[tuple[str, str], _Words] = {}
+        self._words: dict[tuple[str, str], _TypeText] = {}
         self._unknown: set[str] = set()
         self._functions: dict[str, pci.PciFunction] | None = None
         self._parents: tuple[MdevParent, ...] | None = None
@@ -158,7 +158,7 @@ class HostReader:
     def look_again(
         self,
         names: Iterable[str],
-        gpus: Mapping[str, gpu_reader.GpuFacts] = types.MappingProxyType({}),
+        gpus: Mapping[str, gpu_reader.NvmlGpu] = types.MappingProxyType({}),
     ) -> "HostReader":
         """Return a reader that remembers all but some devices.
 
@@ -251,7 +251,9 @@ class HostReader:
                 " bus or reseat the card",
             )
             return None
-        facts = attributes.Facts(self.files, directory, entries, self._note)
+        facts = attributes.DeviceAttributes(
+            self.files, directory, entries, self._note
+        )
         group, members = self._read_group(facts)
         children = tuple(facts.virtual_functions(present))
         return pci.PciFunction(
@@ -279,7 +281,7 @@ class HostReader:
         return int(text, 16)
 
     def _read_group(
-        self, facts: attributes.Facts
+        self, facts: attributes.DeviceAttributes
     ) -> tuple[int | None, tuple[pci.PciAddress, ...]]:
         """Return an IOMMU group's number and members.
 
@@ -328,7 +330,7 @@ class HostReader:
                 self._note(name, f"its mdev types can't be listed: {error}")
                 continue
             function = self.function(name)
-            facts = attributes.Facts(
+            facts = attributes.DeviceAttributes(
                 self.files, directory, entries, self._note
             )
             physfn = function.physfn if function else facts.address("physfn")
@@ -353,7 +355,7 @@ class HostReader:
     ) -> Iterator[MdevType]:
         for type_id in type_ids:
             place = f"{directory}/mdev_supported_types/{type_id}"
-            facts = attributes.TypeFacts(self.files, place)
+            facts = attributes.MdevTypeAttributes(self.files, place)
             found = MdevType(
                 **self._read_words(facts, (card, type_id)),
                 type_id=type_id,
@@ -370,8 +372,8 @@ class HostReader:
             yield found
 
     def _read_words(
-        self, facts: attributes.TypeFacts, key: tuple[str, str]
-    ) -> _Words:
+        self, facts: attributes.MdevTypeAttributes, key: tuple[str, str]
+    ) -> _TypeText:
         """Return what describes a type; the VFs of a card say the same.
 
         It is read once a card: for 32 VFs of 24 types that is 72 files
@@ -379,7 +381,7 @@ class HostReader:
         """
         if key in self._words:
             return self._words[key]
-        words = _Words(
+        words = _TypeText(
             label=facts.text("name"),
             description=facts.text("description") or "",
             device_api=facts.text("device_api") or "",

@@ -21,7 +21,7 @@ _NVIDIA = "10de"
 
 def read(
     reader: host_reader.HostReader, devices: Collection[model.Device]
-) -> topology.Places:
+) -> topology.HostTopology:
     """Return where devices stand; what can't be read is unknown there.
 
     :param reader: what has read the host.
@@ -29,7 +29,7 @@ def read(
     """
     cards = sorted(filter(pci.is_address, {_card(one) for one in devices}))
     ports = {card: _port(reader, card) for card in cards}
-    return topology.Places(
+    return topology.HostTopology(
         ports={card: port for card, port in ports.items() if port},
         links=_links(reader, devices),
     )
@@ -57,19 +57,19 @@ def _port(reader: host_reader.HostReader, card: str) -> str:
 
 def _links(
     reader: host_reader.HostReader, devices: Collection[model.Device]
-) -> dict[str, topology.Links | None]:
+) -> dict[str, topology.GpuLinks | None]:
     """Return the NVLinks of NVIDIA's cards; None where nobody tells them.
 
     Nobody does of a card that a guest has whole.
     """
-    found: dict[str, topology.Links | None] = {
+    found: dict[str, topology.GpuLinks | None] = {
         device.address: None
         for device in devices
         if device.vendor_id == _NVIDIA and pci.is_address(device.address)
     }
     gpus = _gpus(reader) if reader.gpus else frozenset()
     for address, facts in reader.gpus.items():
-        known = topology.Links() if facts.is_mig else facts.links
+        known = topology.GpuLinks() if facts.is_mig else facts.links
         found[address] = known and dataclasses.replace(
             known, peers=known.peers & gpus
         )

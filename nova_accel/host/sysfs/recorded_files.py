@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 
 
-class Link(str):
+class RecordedLink(str):
     """Where a recorded link points."""
 
     __slots__ = ()
 
 
-class Directory(tuple[str, ...]):
+class RecordedDirectory(tuple[str, ...]):
     """The names in a recorded directory."""
 
     __slots__ = ()
@@ -20,10 +20,10 @@ class Directory(tuple[str, ...]):
 
 # What was found at a path: a file's text, the errno of a failed read, a
 # link, a directory, or the first bytes of a file that holds no text.
-Record = str | int | Link | Directory | bytes
+Record = str | int | RecordedLink | RecordedDirectory | bytes
 
 
-class Image:
+class RecordedFiles:
     """A host's files as ``fs.Files.records`` remembered them, in memory.
 
     :param records: by path, as ``fs.Files.records`` gives them. Directories
@@ -41,12 +41,12 @@ class Image:
         found = self._find(path)
         if found == errno.ENOTDIR:
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        return str(found) if isinstance(found, Link) else None
+        return str(found) if isinstance(found, RecordedLink) else None
 
     def content(self, path: str) -> bytes:
         """Return a file's bytes; a link is not followed (ELOOP)."""
         found = self._find(path)
-        if isinstance(found, Link):
+        if isinstance(found, RecordedLink):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         if isinstance(found, int):
             raise OSError(found, os.strerror(found))

@@ -35,7 +35,7 @@ _UDEVD = "/run/udev/control"
 _BURST = 1000
 
 
-class Doorbell:
+class UdevMonitor:
     """A thread that rings when the kernel tells of a change.
 
     Where that can't be heard (no pyudev, no netlink in a container), one

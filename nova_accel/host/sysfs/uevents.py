@@ -9,7 +9,7 @@ from nova_accel.host.sysfs import fs
 _COUNT = "/sys/kernel/uevent_seqnum"
 
 
-def read_count(source: fs.Source) -> str | None:
+def read_count(source: fs.FileSource) -> str | None:
     """Return the kernel's count of uevents, None where it has none."""
     try:
         return fs.Files(source).text(_COUNT)

@@ -20,14 +20,14 @@ from nova_accel import errors, model
 from nova_accel.catalog import vgpu_xml
 from nova_accel.host.sysfs import fs
 
-_NOTHING = vgpu_xml.Table()
+_NOTHING = vgpu_xml.VgpuConfig()
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 _MEND = "install the host driver anew"
 
 
 def read(
     files: fs.Files, told: Mapping[str, str]
-) -> tuple[vgpu_xml.Table, tuple[model.Problem, ...]]:
+) -> tuple[vgpu_xml.VgpuConfig, tuple[model.Problem, ...]]:
     """Return the host's table, and why it is not used if it can't be.
 
     An empty one where there is none, which is no problem.
@@ -56,7 +56,7 @@ def read(
 
 # A look at a host reads the file, only other words are parsed.
 @functools.lru_cache(maxsize=2)
-def _parsed(text: str) -> vgpu_xml.Table:
+def _parsed(text: str) -> vgpu_xml.VgpuConfig:
     return vgpu_xml.parse(text)
 
 

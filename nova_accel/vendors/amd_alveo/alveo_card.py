@@ -51,7 +51,7 @@ GOLDEN = frozenset(_GOLDEN)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class AlveoCard:
     """A card and its PCI functions.
 
     ``address`` is the management function's and ``slot`` the user
@@ -120,7 +120,7 @@ class Card:
         return names.identity_traits(self.vendor, self.product, self.numa_node)
 
 
-def find(host: host_reader.HostReader) -> Iterator[Card]:
+def find(host: host_reader.HostReader) -> Iterator[AlveoCard]:
     """Yield the cards, one for each management function's place.
 
     :raises UnreadableError: the PCI bus can't be listed.
@@ -182,7 +182,7 @@ def _managed(
     manager: pci.PciFunction,
     functions: Sequence[pci.PciFunction],
     unread: Sequence[pci.PciAddress],
-) -> Card:
+) -> AlveoCard:
     """Return the card that a function manages.
 
     Its user function is the one known as such or, of cards this library
@@ -203,11 +203,11 @@ def _card(
     user: pci.PciFunction | None,
     functions: Sequence[pci.PciFunction],
     unread: Sequence[pci.PciAddress],
-) -> Card:
+) -> AlveoCard:
     rest = [a for a in unread if a != address]
     slot = user.address if user else next(iter(rest), None)
     everything = {*rest, *(f.address for f in functions)}
-    return Card(
+    return AlveoCard(
         address=str(address),
         slot=str(slot or ""),
         manager=manager,

@@ -19,7 +19,7 @@ from nova_accel.vendors.amd_alveo import alveo_card
 from nova_accel.vendors.common import iommu_group
 
 _NUMBER = 0
-_USES = (policy.Use.AUTO, policy.Use.FPGA)
+_USES = (policy.DeviceUse.AUTO, policy.DeviceUse.FPGA)
 _MEND = (
     "switch on ACS in the firmware, or put the card in a slot of its own, so"
     " that its two functions are in groups of their own"
@@ -50,7 +50,7 @@ class AlveoDriver:
             wanted = [rule for rule in _rules(card, rules)]
             if all(rule.use in _USES for rule in wanted):
                 blank = next((r.blank for r in wanted if r.blank), "")
-                yield from _Look(card, host, blank, groups).describe()
+                yield from _CardReading(card, host, blank, groups).describe()
         for function in alveo_card.orphans(host):
             rule = rules.rule(
                 str(function.address), function.vendor, function.product
@@ -96,7 +96,7 @@ class AlveoDriver:
 
 
 def _rules(
-    card: alveo_card.Card, rules: policy.Policy
+    card: alveo_card.AlveoCard, rules: policy.Policy
 ) -> Iterator[policy.Rule]:
     """Yield the lines for a card and for what goes to guests of it."""
     yield rules.rule(card.address, card.vendor, card.product)
@@ -104,12 +104,12 @@ def _rules(
         yield rules.rule(card.slot, card.user.vendor, card.user.product)
 
 
-class _Look:
+class _CardReading:
     """One card, looked at once."""
 
     def __init__(
         self,
-        card: alveo_card.Card,
+        card: alveo_card.AlveoCard,
         host: host_reader.HostReader,
         blank: str,
         groups: dict[int, str],

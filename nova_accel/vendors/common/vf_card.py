@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Card whose VFs are given to guests as they are.
+"""VfCard whose VFs are given to guests as they are.
 
 A VF needs nothing to be made: what it has been given (memory, a share of
 the engines) was settled when its PF's driver enabled it. libvirt binds
@@ -33,7 +33,7 @@ _MEND = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
+class VfQuota:
     """What a VF has been given.
 
     ``memory_mb`` is None where that is not known; ``reason`` tells why
@@ -45,7 +45,7 @@ class Quota:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class VfCard:
     """A PF with VFs, as its vendor's driver sees it.
 
     ``drivers`` are the kernel drivers that a VF may be bound to although
@@ -58,7 +58,7 @@ class Card:
     function: pci.PciFunction
     plugin: str
     drivers: tuple[str, ...]
-    quotas: Mapping[pci.PciAddress, Quota] = dataclasses.field(
+    quotas: Mapping[pci.PciAddress, VfQuota] = dataclasses.field(
         default_factory=dict
     )
     traits: frozenset[str] = frozenset()
@@ -88,13 +88,13 @@ def wanted(
         rule = rules.rule(
             str(function.address), function.vendor, function.product
         )
-        if rule.use in (policy.Use.AUTO, policy.Use.VF):
+        if rule.use in (policy.DeviceUse.AUTO, policy.DeviceUse.VF):
             yield function, rule
 
 
 def none_to_enable(rule: policy.Rule) -> str:
     """Return what is wrong if a card without VFs is to have some."""
-    if rule.use is not policy.Use.VF and not rule.num_vfs:
+    if rule.use is not policy.DeviceUse.VF and not rule.num_vfs:
         return ""
     return (
         "has no virtual functions to enable; mend its device_spec line, or"
@@ -146,7 +146,7 @@ def numbers(
 
 
 def describe(
-    card: Card, host: host_reader.HostReader, rules: policy.Policy
+    card: VfCard, host: host_reader.HostReader, rules: policy.Policy
 ) -> Iterator[model.Device | model.Problem]:
     """Yield the card as one device, and what is wrong with its VFs."""
     function = card.function
@@ -168,7 +168,7 @@ def describe(
 
 
 def _probed_again(
-    card: Card, host: host_reader.HostReader
+    card: VfCard, host: host_reader.HostReader
 ) -> Iterator[model.Problem]:
     """Yield that VFs will be the host's once a guest has had them.
 
@@ -191,7 +191,7 @@ def _probed_again(
 
 
 def _sorted_out(
-    card: Card, host: host_reader.HostReader, rules: policy.Policy
+    card: VfCard, host: host_reader.HostReader, rules: policy.Policy
 ) -> tuple[tuple[pci.PciFunction, ...], Mapping[str, list[pci.PciAddress]]]:
     """Return the VFs that can be offered, and the others by reason."""
     usable: list[pci.PciFunction] = []
@@ -202,7 +202,7 @@ def _sorted_out(
         function = host.function(str(address))
         if function is None or _is_off(function, rules):
             continue  # the reader has listed why, or the operator knows
-        quota = card.quotas.get(address, Quota())
+        quota = card.quotas.get(address, VfQuota())
         reason = quota.reason or _objection(function, card, host)
         if not reason and sized and quota.memory_mb is None:
             reason = "its memory is not known, while that of others is"
@@ -222,11 +222,11 @@ def _sorted_out(
 
 def _is_off(function: pci.PciFunction, rules: policy.Policy) -> bool:
     rule = rules.rule(str(function.address), function.vendor, function.product)
-    return rule.use is policy.Use.OFF
+    return rule.use is policy.DeviceUse.OFF
 
 
 def _objection(
-    function: pci.PciFunction, card: Card, host: host_reader.HostReader
+    function: pci.PciFunction, card: VfCard, host: host_reader.HostReader
 ) -> str:
     """Return why a VF can't be given to a guest, empty if it can."""
     free = function.driver is None or function.is_vfio_bound
@@ -243,7 +243,7 @@ def _objection(
 
 
 def _refusal(
-    card: Card, reason: str, addresses: list[pci.PciAddress]
+    card: VfCard, reason: str, addresses: list[pci.PciAddress]
 ) -> model.Problem:
     if len(addresses) == 1:
         return model.Problem(
@@ -259,11 +259,11 @@ def _refusal(
     )
 
 
-def _device(card: Card, usable: tuple[pci.PciFunction, ...]) -> model.Device:
+def _device(card: VfCard, usable: tuple[pci.PciFunction, ...]) -> model.Device:
     function = card.function
     by_size: dict[int | None, list[pci.PciFunction]] = {}
     for one in usable:
-        size = card.quotas.get(one.address, Quota()).memory_mb
+        size = card.quotas.get(one.address, VfQuota()).memory_mb
         by_size.setdefault(size, []).append(one)
     counters = {card.resource_class: len(usable)}
     memory = sum((size or 0) * len(vfs) for size, vfs in by_size.items())
@@ -302,7 +302,7 @@ def _device(card: Card, usable: tuple[pci.PciFunction, ...]) -> model.Device:
 
 
 def _profile(
-    card: Card,
+    card: VfCard,
     memory_mb: int | None,
     vfs: Iterable[pci.PciFunction],
 ) -> model.Profile:

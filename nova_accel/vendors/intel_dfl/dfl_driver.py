@@ -74,16 +74,16 @@ class DflDriver:
 
 def _wanted(
     host: host_reader.HostReader, rules: policy.Policy
-) -> Iterator[tuple[fpga_card.Card, policy.Rule]]:
+) -> Iterator[tuple[fpga_card.DflCard, policy.Rule]]:
     """Yield the cards whose regions policy allows to offer."""
     for card in fpga_card.find(host):
         manager = card.manager
         rule = rules.rule(card.address, manager.vendor, manager.product)
-        if rule.use in (policy.Use.AUTO, policy.Use.FPGA):
+        if rule.use in (policy.DeviceUse.AUTO, policy.DeviceUse.FPGA):
             yield card, rule
 
 
-def _describe_card(card: fpga_card.Card) -> model.Device:
+def _describe_card(card: fpga_card.DflCard) -> model.Device:
     """Return the card itself, of which nothing is given."""
     manager = card.manager
     return model.Device(
@@ -105,7 +105,7 @@ def _describe_card(card: fpga_card.Card) -> model.Device:
 
 
 def _card_problems(
-    card: fpga_card.Card, rule: policy.Rule, host: host_reader.HostReader
+    card: fpga_card.DflCard, rule: policy.Rule, host: host_reader.HostReader
 ) -> Iterator[model.Problem]:
     """Yield what is wrong with a card as a whole."""
     for reason in card.layout.reasons:
@@ -135,7 +135,7 @@ def _card_problems(
 
 
 def _place_problems(
-    card: fpga_card.Card, place: port_regions.Place
+    card: fpga_card.DflCard, place: port_regions.PortRegion
 ) -> Iterator[model.Problem]:
     """Yield what is wrong with a region."""
     where = names.region_address(card.address, place.number)
@@ -188,7 +188,7 @@ def _plan_program(claim: model.Claim) -> tuple[actions.Action, ...]:
 
 
 def _hindrance(
-    card: fpga_card.Card, asked: int, host: host_reader.HostReader
+    card: fpga_card.DflCard, asked: int, host: host_reader.HostReader
 ) -> str:
     """Return why the number of a card's VFs can't be changed."""
     manager = card.manager
@@ -221,7 +221,7 @@ def _use(manager: pci.PciFunction, host: host_reader.HostReader) -> str:
     return ""
 
 
-def _is_unclear(card: fpga_card.Card) -> bool:
+def _is_unclear(card: fpga_card.DflCard) -> bool:
     """Return whether nothing tells which ports the PF has."""
     layout = card.layout
     return (
@@ -231,13 +231,13 @@ def _is_unclear(card: fpga_card.Card) -> bool:
     )
 
 
-def _is_untied(card: fpga_card.Card, where: port_regions.Ports) -> bool:
+def _is_untied(card: fpga_card.DflCard, where: port_regions.CardPorts) -> bool:
     """Return whether VFs need no port: those of N6000 cards."""
     return not where.in_pf and bool(card.layout.ports)
 
 
 def _plan_count(
-    card: fpga_card.Card, asked: int, host: host_reader.HostReader
+    card: fpga_card.DflCard, asked: int, host: host_reader.HostReader
 ) -> tuple[actions.Action, ...]:
     """Return what makes so many VFs, with a released port for each.
 
@@ -260,7 +260,7 @@ def _plan_count(
     )
 
 
-def _plan_rebind(card: fpga_card.Card) -> Iterator[actions.BindDriver]:
+def _plan_rebind(card: fpga_card.DflCard) -> Iterator[actions.BindDriver]:
     """Yield what makes the host's drivers take ports that came back.
 
     By itself none takes them again (seen with Linux 6.1).
@@ -271,7 +271,7 @@ def _plan_rebind(card: fpga_card.Card) -> Iterator[actions.BindDriver]:
 
 
 def _plan_ports(
-    card: fpga_card.Card, asked: int, where: port_regions.Ports
+    card: fpga_card.DflCard, asked: int, where: port_regions.CardPorts
 ) -> tuple[actions.SetPort, ...]:
     """Return what releases ports, or takes them back.
 

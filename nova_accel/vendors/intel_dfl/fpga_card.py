@@ -37,7 +37,7 @@ FIXED = frozenset({"C6100"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class DflCard:
     """A card and all of its PCI functions.
 
     ``manager`` is the one with the FME, or where no driver shows it the
@@ -47,7 +47,7 @@ class Card:
     """
 
     manager: pci.PciFunction
-    layout: dfl.Layout
+    layout: dfl.DflLayout
     driver: str
     others: tuple[pci.PciFunction, ...] = ()
     strange: tuple[pci.PciAddress, ...] = ()
@@ -110,7 +110,7 @@ def _name(function: pci.PciFunction) -> str:
     return ""
 
 
-def find(host: host_reader.HostReader) -> Iterator[Card]:
+def find(host: host_reader.HostReader) -> Iterator[DflCard]:
     """Yield the cards of a host, by address.
 
     :raises UnreadableError: the PCI bus can't be listed.
@@ -149,7 +149,7 @@ def strays(host: host_reader.HostReader) -> Iterator[pci.PciFunction]:
 
 def _cards(
     functions: Sequence[pci.PciFunction], host: host_reader.HostReader
-) -> Iterator[Card]:
+) -> Iterator[DflCard]:
     """Yield the card that a slot's functions make, if they make one.
 
     Real cards have one FME; in a slot made up of several cards each
@@ -167,7 +167,7 @@ def _cards(
     ][:1]
     others = tuple(f for f in functions if f not in managers)
     for manager in managers:
-        yield Card(
+        yield DflCard(
             manager=manager,
             layout=layouts[manager.address],
             driver=_driver(manager, layouts[manager.address], host),
@@ -195,7 +195,9 @@ def _is_first(
 
 
 def _driver(
-    manager: pci.PciFunction, layout: dfl.Layout, host: host_reader.HostReader
+    manager: pci.PciFunction,
+    layout: dfl.DflLayout,
+    host: host_reader.HostReader,
 ) -> str:
     if layout.driver:
         return layout.driver

@@ -23,7 +23,7 @@ _ENABLE = "set num_vfs in a device_spec line for the card"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PortRegion:
     """A region, and the PCI functions that go to the guest with it.
 
     ``functions`` are their addresses, none where nothing can be given.
@@ -34,20 +34,20 @@ class Place:
 
     number: int
     functions: tuple[pci.PciAddress, ...] = ()
-    port: dfl.Port | None = None
+    port: dfl.DflPort | None = None
     refusal: str = ""
     dependents: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
+class CardPorts:
     """Which regions a card has, and where each one's port is.
 
     ``in_pf`` has the ports whose function is behind the PF; ``behind``
     the VFs of every other region, none where none are enabled.
     """
 
-    in_pf: Mapping[int, dfl.Port]
+    in_pf: Mapping[int, dfl.DflPort]
     behind: Mapping[int, tuple[pci.PciAddress, ...]]
 
     @property
@@ -56,7 +56,7 @@ class Ports:
         return tuple(sorted({*self.in_pf, *self.behind}))
 
 
-def ports(card: fpga_card.Card, host: host_reader.HostReader) -> Ports:
+def ports(card: fpga_card.DflCard, host: host_reader.HostReader) -> CardPorts:
     """Return where a card's ports are.
 
     VFs that show a port have that one; the others are taken in their
@@ -96,7 +96,7 @@ def ports(card: fpga_card.Card, host: host_reader.HostReader) -> Ports:
             del rest[:1]
     if len(behind) == 1:
         next(iter(behind.values())).extend(rest)
-    return Ports(
+    return CardPorts(
         in_pf=in_pf, behind={n: tuple(vfs) for n, vfs in behind.items()}
     )
 
@@ -106,7 +106,7 @@ def _by_links(
     rest: list[pci.PciAddress],
     links: Mapping[pci.PciAddress, int],
 ) -> None:
-    """Place VFs of which one is missing: by their links' numbers."""
+    """PortRegion VFs of which one is missing: by their links' numbers."""
     order = list(behind)
     for vf in tuple(rest):
         place = links.get(vf, len(order))
@@ -115,7 +115,7 @@ def _by_links(
             rest.remove(vf)
 
 
-def _numbers(card: fpga_card.Card) -> set[int]:
+def _numbers(card: fpga_card.DflCard) -> set[int]:
     """Return the numbers of the regions that the PF tells of."""
     layout = card.layout
     found = {p.number for p in layout.ports if p.is_shown}
@@ -132,11 +132,11 @@ def _numbers(card: fpga_card.Card) -> set[int]:
 
 
 def places(
-    card: fpga_card.Card,
+    card: fpga_card.DflCard,
     host: host_reader.HostReader,
     rules: policy.Policy,
     groups: dict[int, str],
-) -> Iterator[Place]:
+) -> Iterator[PortRegion]:
     """Yield a card's regions and who would get them, by number.
 
     :param groups: IOMMU groups of regions that are offered, with the
@@ -152,7 +152,7 @@ def places(
         else:
             functions = vfs
             port = _behind(vfs, number, host)
-        yield Place(
+        yield PortRegion(
             number=number,
             functions=functions,
             port=port,
@@ -170,7 +170,7 @@ def places(
         )
 
 
-def _with(card: fpga_card.Card) -> tuple[pci.PciAddress, ...]:
+def _with(card: fpga_card.DflCard) -> tuple[pci.PciAddress, ...]:
     """Return the PF and what shares its IOMMU group in its slot."""
     number = card.manager.iommu_group
     return (
@@ -185,7 +185,7 @@ def _with(card: fpga_card.Card) -> tuple[pci.PciAddress, ...]:
 
 def _behind(
     vfs: tuple[pci.PciAddress, ...], number: int, host: host_reader.HostReader
-) -> dfl.Port | None:
+) -> dfl.DflPort | None:
     """Return the port that the guest's VF shows, None if it shows none."""
     if not vfs:
         return None
@@ -195,12 +195,12 @@ def _behind(
     function = host.function(str(vfs[0]))
     if function is None or function.driver not in fpga_card.DRIVERS:
         return None
-    return dfl.Port(number=number, reason=f"is not shown by {vfs[0]}")
+    return dfl.DflPort(number=number, reason=f"is not shown by {vfs[0]}")
 
 
 def _refusal(
-    card: fpga_card.Card,
-    where: Ports,
+    card: fpga_card.DflCard,
+    where: CardPorts,
     number: int,
     functions: tuple[pci.PciAddress, ...],
 ) -> str:
@@ -227,7 +227,7 @@ def _refusal(
     return ""
 
 
-def _missing(card: fpga_card.Card) -> str:
+def _missing(card: fpga_card.DflCard) -> str:
     """Return why a region has no function that could be given away."""
     if card.layout.node is None:
         return (
@@ -287,7 +287,7 @@ def _shared(
 def _held(function: pci.PciFunction, rules: policy.Policy) -> str:
     address = str(function.address)
     rule = rules.rule(address, function.vendor, function.product)
-    if rule.use is policy.Use.OFF:
+    if rule.use is policy.DeviceUse.OFF:
         return f"device_spec says use off for {address}"
     if _is_idle(function):
         return ""
@@ -305,7 +305,7 @@ def _is_idle(function: pci.PciFunction) -> bool:
 
 
 def _dependents(
-    card: fpga_card.Card,
+    card: fpga_card.DflCard,
     host: host_reader.HostReader,
     apart: Iterable[pci.PciAddress],
 ) -> tuple[str, ...]:
@@ -320,7 +320,7 @@ def _dependents(
 
 
 def describe(
-    card: fpga_card.Card, place: Place, rule: policy.Rule
+    card: fpga_card.DflCard, place: PortRegion, rule: policy.Rule
 ) -> model.Device:
     """Return a region as a device."""
     manager = card.manager
@@ -366,18 +366,18 @@ def describe(
     )
 
 
-def _interface(card: fpga_card.Card, number: int) -> str:
+def _interface(card: fpga_card.DflCard, number: int) -> str:
     found = card.layout.interfaces or ()
     return found[number] if number < len(found) else ""
 
 
-def is_mute(card: fpga_card.Card, number: int) -> bool:
+def is_mute(card: fpga_card.DflCard, number: int) -> bool:
     """Return whether a region can change, and does not tell into what."""
     found = card.layout.interfaces or ()
     return number < len(found) and not found[number]
 
 
-def is_told(card: fpga_card.Card, place: Place) -> bool:
+def is_told(card: fpga_card.DflCard, place: PortRegion) -> bool:
     """Return whether the kernel can tell a region's function at all.
 
     Without that nobody can check what was loaded.

@@ -10,7 +10,7 @@ from nova_accel.vendors.nvidia import gpu_card
 
 
 def describe(
-    card: gpu_card.Card,
+    card: gpu_card.NvidiaCard,
 ) -> Iterator[model.Device | model.Problem]:
     """Yield the card as a device, and what is wrong with it.
 
@@ -25,7 +25,7 @@ def describe(
 
 def is_left_alone(function: pci.PciFunction, rule: policy.Rule) -> bool:
     """Return whether a card is the host's own, unless policy names a use."""
-    return function.boot_vga and rule.use is policy.Use.AUTO
+    return function.boot_vga and rule.use is policy.DeviceUse.AUTO
 
 
 def left_alone(function: pci.PciFunction) -> model.Problem:
@@ -38,7 +38,7 @@ def left_alone(function: pci.PciFunction) -> model.Problem:
 
 
 def untyped(
-    card: gpu_card.Card, unknown: frozenset[str]
+    card: gpu_card.NvidiaCard, unknown: frozenset[str]
 ) -> Iterator[model.Problem]:
     """Yield the VFs of an mdev card on which no mdev can be made.
 
@@ -58,7 +58,7 @@ def untyped(
         )
 
 
-def _type_problems(card: gpu_card.Card) -> Iterator[model.Problem]:
+def _type_problems(card: gpu_card.NvidiaCard) -> Iterator[model.Problem]:
     for name, (offer, facts) in card.types.items():
         if offer.gap:
             yield model.Problem(
@@ -80,7 +80,7 @@ def _type_problems(card: gpu_card.Card) -> Iterator[model.Problem]:
             )
 
 
-def _policy_problems(card: gpu_card.Card) -> Iterator[model.Problem]:
+def _policy_problems(card: gpu_card.NvidiaCard) -> Iterator[model.Problem]:
     for reason in (
         _use_objection(card),
         _idleness(card),
@@ -93,7 +93,7 @@ def _policy_problems(card: gpu_card.Card) -> Iterator[model.Problem]:
             yield model.Problem(where=card.address, reason=reason)
 
 
-def _use_objection(card: gpu_card.Card) -> str:
+def _use_objection(card: gpu_card.NvidiaCard) -> str:
     if card.is_wanted:
         return ""
     if card.is_mig:
@@ -115,7 +115,7 @@ def _use_objection(card: gpu_card.Card) -> str:
     )
 
 
-def _idleness(card: gpu_card.Card) -> str:
+def _idleness(card: gpu_card.NvidiaCard) -> str:
     """Return what to do about a card that is empty and makes nothing."""
     if (
         card.partitions
@@ -133,7 +133,7 @@ def _idleness(card: gpu_card.Card) -> str:
     return f"holds no vGPU, and its driver can't make one now: {mend}"
 
 
-def _miscount(card: gpu_card.Card) -> str:
+def _miscount(card: gpu_card.NvidiaCard) -> str:
     """Return what is wrong with how many VFs there are."""
     function, asked = card.function, card.rule.num_vfs
     present = len(function.virtual_functions)
@@ -152,7 +152,7 @@ def _miscount(card: gpu_card.Card) -> str:
     )
 
 
-def _mix_objection(card: gpu_card.Card) -> str:
+def _mix_objection(card: gpu_card.NvidiaCard) -> str:
     wanted = card.rule.is_mixed
     if wanted is None or card.is_mig or wanted == card.is_mixed:
         return ""
@@ -170,7 +170,7 @@ def _mix_objection(card: gpu_card.Card) -> str:
     )
 
 
-def _dynamic_objection(card: gpu_card.Card) -> str:
+def _dynamic_objection(card: gpu_card.NvidiaCard) -> str:
     if not card.rule.is_dynamic or not card.is_mig or card.told.kinds:
         return ""
     return (
@@ -180,7 +180,7 @@ def _dynamic_objection(card: gpu_card.Card) -> str:
     )
 
 
-def _name_objections(card: gpu_card.Card) -> Iterator[str]:
+def _name_objections(card: gpu_card.NvidiaCard) -> Iterator[str]:
     """Yield what policy says of types that the card doesn't have."""
     for name in sorted(card.rule.max_instances.keys() - card.types.keys()):
         yield (

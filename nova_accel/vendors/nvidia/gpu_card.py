@@ -27,7 +27,7 @@ MODULE = "nvidia"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Card:
+class NvidiaCard:
     """A card as the host shows it.
 
     ``address`` is the PF's. ``told`` is what NVML says, ``offers`` the
@@ -41,9 +41,9 @@ class Card:
     plugin: str
     technology: str
     rule: policy.Rule
-    told: gpu_reader.GpuFacts
+    told: gpu_reader.NvmlGpu
     driver_version: str
-    offers: tuple[type_sources.Offer, ...]
+    offers: tuple[type_sources.OfferedType, ...]
     partitions: tuple[model.Partition, ...]
     slots: tuple[str, ...]
     on_vfs: bool
@@ -78,7 +78,7 @@ class Card:
         return any(one.starts for one in self.told.types)
 
     @functools.cached_property
-    def model_facts(self) -> vgpu_types.GpuFacts | None:
+    def model_facts(self) -> vgpu_types.CatalogGpu | None:
         """Return what the catalogue knows of the model, or None."""
         return model_of(self.function, tuple(self.types))
 
@@ -107,7 +107,7 @@ class Card:
             if facts.size and (offer.ready or name in made)
         ]
         if not alive:
-            return self.rule.use is policy.Use.MIG and self.can_mig
+            return self.rule.use is policy.DeviceUse.MIG and self.can_mig
         return all(alive)
 
     @property
@@ -150,8 +150,8 @@ class Card:
     def is_wanted(self) -> bool:
         """Return whether policy's use and the card's mode agree."""
         return not (
-            (self.rule.use is policy.Use.VGPU and self.is_mig)
-            or (self.rule.use is policy.Use.MIG and not self.is_mig)
+            (self.rule.use is policy.DeviceUse.VGPU and self.is_mig)
+            or (self.rule.use is policy.DeviceUse.MIG and not self.is_mig)
         )
 
     @functools.cached_property
@@ -161,7 +161,9 @@ class Card:
         return self.told.kinds or (facts.kinds if facts else ())
 
 
-def told_types(told: gpu_reader.GpuFacts) -> Mapping[str, gpu_reader.VgpuType]:
+def told_types(
+    told: gpu_reader.NvmlGpu,
+) -> Mapping[str, gpu_reader.NvmlVgpuType]:
     """Return what NVML says of a card's types, by name without brand."""
     return {mdev_names.strip_brand(one.name): one for one in told.types}
 
@@ -177,7 +179,7 @@ def told_names(host: host_reader.HostReader) -> dict[str, str]:
 
 def model_of(
     function: pci.PciFunction, type_names: tuple[str, ...]
-) -> vgpu_types.GpuFacts | None:
+) -> vgpu_types.CatalogGpu | None:
     """Return what the catalogue knows of a card's model, or None."""
     return loader.load().of_card(
         type_names,
@@ -188,17 +190,17 @@ def model_of(
     )
 
 
-def told_of(host: host_reader.HostReader, address: str) -> gpu_reader.GpuFacts:
+def told_of(host: host_reader.HostReader, address: str) -> gpu_reader.NvmlGpu:
     """Return what NVML says of a card; nothing where it says nothing."""
-    return host.gpus.get(address) or gpu_reader.GpuFacts(address=address)
+    return host.gpus.get(address) or gpu_reader.NvmlGpu(address=address)
 
 
-def build(card: Card) -> model.Device:
+def build(card: NvidiaCard) -> model.Device:
     """Return the card as a device, its room settled."""
     return device_capacity.settle(_device(card))
 
 
-def _device(card: Card) -> model.Device:
+def _device(card: NvidiaCard) -> model.Device:
     counters = _counters(card)
     function = card.function
     instances, partitions = card.told.instances, card.partitions
@@ -228,7 +230,7 @@ def _device(card: Card) -> model.Device:
     )
 
 
-def _counters(card: Card) -> dict[str, int]:
+def _counters(card: NvidiaCard) -> dict[str, int]:
     counters = {names.GPU_CLASS: len(card.slots)}
     facts = card.model_facts
     memory = type_sources.memory_total(
@@ -247,7 +249,7 @@ def _counters(card: Card) -> dict[str, int]:
     return counters
 
 
-def _traits(card: Card) -> frozenset[str]:
+def _traits(card: NvidiaCard) -> frozenset[str]:
     function = card.function
     traits = set(
         names.identity_traits(
@@ -265,7 +267,7 @@ def _traits(card: Card) -> frozenset[str]:
 
 
 def _profiles(
-    card: Card, counters: Mapping[str, int]
+    card: NvidiaCard, counters: Mapping[str, int]
 ) -> Iterator[model.Profile]:
     """Yield the types of the card's mode, and what it holds in any.
 
@@ -298,7 +300,7 @@ def _profiles(
         )
 
 
-def _ready(card: Card, offer: type_sources.Offer) -> int:
+def _ready(card: NvidiaCard, offer: type_sources.OfferedType) -> int:
     """Return the driver's own word of how many more can be made.
 
     It makes none whose GPU instance isn't there yet; where instances are
@@ -312,7 +314,7 @@ def _ready(card: Card, offer: type_sources.Offer) -> int:
     return offer.ready
 
 
-def _allowed(card: Card, name: str, held: int) -> int:
+def _allowed(card: NvidiaCard, name: str, held: int) -> int:
     """Return how many more of a type policy allows."""
     if not card.is_wanted or not card.rule.offers(name):
         return 0
@@ -320,7 +322,7 @@ def _allowed(card: Card, name: str, held: int) -> int:
     return max(0, most - held)
 
 
-def _partition(card: Card, found: model.Partition) -> model.Partition:
+def _partition(card: NvidiaCard, found: model.Partition) -> model.Partition:
     """Return a partition with what its card's mode makes meaningful."""
     return dataclasses.replace(
         found,
@@ -330,7 +332,7 @@ def _partition(card: Card, found: model.Partition) -> model.Partition:
 
 
 def _geometry(
-    card: Card, instances: tuple[model.Instance, ...]
+    card: NvidiaCard, instances: tuple[model.Instance, ...]
 ) -> model.Geometry:
     facts = card.model_facts
     if card.is_mig:

@@ -23,8 +23,8 @@ from nova_accel.vendors.nvidia import (
 )
 
 # As the generic mdev driver is asked to treat any parent.
-_USES = (*plans.USES, policy.Use.MDEV)
-_NO_TABLE = vgpu_xml.Table()
+_USES = (*plans.USES, policy.DeviceUse.MDEV)
+_NO_TABLE = vgpu_xml.VgpuConfig()
 _NO_API = "tells no device_api, without which no guest can have it"
 
 
@@ -118,13 +118,13 @@ def cards(host: host_reader.HostReader) -> frozenset[str]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _View:
+class _MdevGpu:
     """A card with its parents, those that may make mdevs first."""
 
     function: pci.PciFunction
     parents: tuple[host_reader.MdevParent, ...]
     mdevs: tuple[host_reader.Mdev, ...]
-    table: vgpu_xml.Table = _NO_TABLE
+    table: vgpu_xml.VgpuConfig = _NO_TABLE
 
     @property
     def address(self) -> str:
@@ -167,10 +167,10 @@ class _View:
 
     def card(
         self, rule: policy.Rule, host: host_reader.HostReader
-    ) -> gpu_card.Card:
+    ) -> gpu_card.NvidiaCard:
         usable = self.usable()
         offers = tuple(self._offers(usable))
-        return gpu_card.Card(
+        return gpu_card.NvidiaCard(
             function=self.function,
             plugin=NvidiaMdevDriver.name,
             technology="mdev",
@@ -198,7 +198,7 @@ class _View:
 
     def _offers(
         self, usable: tuple[host_reader.MdevParent, ...]
-    ) -> Iterator[type_sources.Offer]:
+    ) -> Iterator[type_sources.OfferedType]:
         labels = self.labels
         kinds: dict[str, dict[str, host_reader.MdevType]] = {}
         for parent in usable:
@@ -232,7 +232,7 @@ class _View:
 
     def _slots(
         self,
-        offers: tuple[type_sources.Offer, ...],
+        offers: tuple[type_sources.OfferedType, ...],
         host: host_reader.HostReader,
     ) -> tuple[str, ...]:
         """Return the identifiers of all slots the card could ever have.
@@ -271,7 +271,7 @@ class _View:
         )
 
 
-def _views(host: host_reader.HostReader) -> Iterator[_View]:
+def _views(host: host_reader.HostReader) -> Iterator[_MdevGpu]:
     """Yield NVIDIA's cards with mdev parents, in the order of addresses."""
     parents: dict[str, list[host_reader.MdevParent]] = collections.defaultdict(
         list
@@ -284,14 +284,14 @@ def _views(host: host_reader.HostReader) -> Iterator[_View]:
             continue  # off the bus, another's, or the reader has said why
         places = {address, *(p.name for p in members)}
         places |= set(map(str, function.virtual_functions))
-        yield _View(
+        yield _MdevGpu(
             function=function,
             parents=tuple(sorted(members, key=lambda p: p.physfn is None)),
             mdevs=tuple(m for m in host.mdevs() if m.parent in places),
         )
 
 
-def _told_names(views: Iterable[_View]) -> dict[str, str]:
+def _told_names(views: Iterable[_MdevGpu]) -> dict[str, str]:
     """Return the names without brand that any parent tells, by number."""
     return {
         _number(type_id): name
@@ -311,7 +311,7 @@ def _is_given_away(function: pci.PciFunction | None) -> bool:
 
 def _offer(
     name: str, kinds: Mapping[str, host_reader.MdevType], *, on_vfs: bool
-) -> type_sources.Offer:
+) -> type_sources.OfferedType:
     """Return a type as its parents describe it together.
 
     A VF makes one mdev and doesn't know its siblings' memory: VFs that
@@ -322,12 +322,12 @@ def _offer(
     ]
     left = [kind.available or 0 for kind in kinds.values()]
     api = next((k.device_api for k in kinds.values() if k.device_api), "")
-    return type_sources.Offer(
+    return type_sources.OfferedType(
         name=name,
         ready=sum(n > 0 for n in left) if on_vfs else sum(left),
         handles={parent: kind.type_id for parent, kind in kinds.items()},
         device_api=api,
-        said=mdev_names.TypeFacts(
+        said=mdev_names.TypeDescription(
             memory_mb=_largest(s.memory_mb for s in said),
             max_instances=_largest(s.max_instances for s in said),
         ),

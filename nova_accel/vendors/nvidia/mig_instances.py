@@ -21,7 +21,7 @@ def conclude(
     Where an instance's id is not known, its handle is made up. A vGPU
     that may share an instance nobody names stays without one.
     """
-    begun: dict[str, list[type_sources.Facts]] = {}
+    begun: dict[str, list[type_sources.TypeProperties]] = {}
     placed = []
     for partition in partitions:
         facts = _mig_facts(types, partition.profile)
@@ -51,7 +51,7 @@ def conclude(
 
 def _mig_facts(
     types: type_sources.Types, name: str
-) -> type_sources.Facts | None:
+) -> type_sources.TypeProperties | None:
     """Return the facts of a type that stands in an instance, or None."""
     if name not in types or not types[name][1].instance:
         return None
@@ -59,7 +59,8 @@ def _mig_facts(
 
 
 def _has_room(
-    inside: list[type_sources.Facts], facts: type_sources.Facts
+    inside: list[type_sources.TypeProperties],
+    facts: type_sources.TypeProperties,
 ) -> bool:
     """Return whether an instance explains that a type can be made."""
     return (

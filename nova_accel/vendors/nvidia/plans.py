@@ -13,7 +13,7 @@ from nova_accel.vendors.nvidia import gpu_card
 # takes the driver off, enables all VFs and gives the driver back.
 _VF_TOOL = "sriov-manage"
 # The uses of device_spec by which a card is ours.
-USES = (policy.Use.AUTO, policy.Use.VGPU, policy.Use.MIG)
+USES = (policy.DeviceUse.AUTO, policy.DeviceUse.VGPU, policy.DeviceUse.MIG)
 # What a vGPU is made by, and unmade by.
 Making = actions.CreateMdev | actions.SetVgpuType
 Unmaking = actions.RemoveMdev | actions.ClearVgpuType

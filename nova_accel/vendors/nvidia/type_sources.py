@@ -15,11 +15,11 @@ from nova_accel.catalog import loader, mdev_names, vgpu_types
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.model import names
 
-_SILENCE = mdev_names.TypeFacts()
+_SILENCE = mdev_names.TypeDescription()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class OfferedType:
     """A type as a card's parents show it.
 
     ``name`` is without brand. ``ready`` is the parents' own word of how
@@ -33,13 +33,13 @@ class Offer:
     ready: int = 0
     handles: Mapping[str, str] = dataclasses.field(default_factory=dict)
     device_api: str = ""
-    said: mdev_names.TypeFacts = _SILENCE
-    written: mdev_names.TypeFacts = _SILENCE
+    said: mdev_names.TypeDescription = _SILENCE
+    written: mdev_names.TypeDescription = _SILENCE
     gap: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class TypeProperties:
     """A type as all sources together describe it; 0 and None: unknown.
 
     ``size`` is the framebuffer in MiB, ``limit`` the card's when all have
@@ -56,12 +56,15 @@ class Facts:
 
 
 # A card's types by name.
-Types = Mapping[str, tuple[Offer, Facts]]
+Types = Mapping[str, tuple[OfferedType, TypeProperties]]
 
 
 def gather(
-    offer: Offer, told: gpu_reader.VgpuType | None, *, has_places: bool = False
-) -> Facts:
+    offer: OfferedType,
+    told: gpu_reader.NvmlVgpuType | None,
+    *,
+    has_places: bool = False,
+) -> TypeProperties:
     """Return the facts of a type, the nearest source first.
 
     :param told: what NVML says of it.
@@ -80,7 +83,7 @@ def gather(
     elif listed is not None:
         span, starts = listed.span, listed.starts_mixed
         limit_mixed = listed.limit_mixed
-    return Facts(
+    return TypeProperties(
         size=_first(
             offer.said.memory_mb,
             told.framebuffer_mb if told else None,
@@ -103,7 +106,7 @@ def gather(
     )
 
 
-def _listed(name: str) -> vgpu_types.VgpuFacts | None:
+def _listed(name: str) -> vgpu_types.CatalogVgpuType | None:
     """Return what the catalogue lists for a type, or one of its size."""
     facts = loader.load()
     names = (name, *mdev_names.same_size(name))
@@ -117,8 +120,8 @@ def _first(*values: int | None) -> int | None:
 
 def _instance(
     name: str,
-    told: gpu_reader.VgpuType | None,
-    listed: vgpu_types.VgpuFacts | None,
+    told: gpu_reader.NvmlVgpuType | None,
+    listed: vgpu_types.CatalogVgpuType | None,
 ) -> str:
     # NVML may know a type and not the kind of instance it stands in.
     if told is not None and told.instance:
@@ -129,14 +132,15 @@ def _instance(
 
 
 def _per_instance(
-    told: gpu_reader.VgpuType | None, listed: vgpu_types.VgpuFacts | None
+    told: gpu_reader.NvmlVgpuType | None,
+    listed: vgpu_types.CatalogVgpuType | None,
 ) -> int:
     if told is not None and (told.instance or listed is None):
         return max(1, told.per_instance)
     return listed.per_instance if listed else 1
 
 
-def slices(facts: Facts, kinds: Iterable[model.InstanceKind]) -> int:
+def slices(facts: TypeProperties, kinds: Iterable[model.InstanceKind]) -> int:
     """Return the compute slices that one vGPU has for itself.
 
     None of its own where several share an instance.
@@ -151,7 +155,7 @@ def slices(facts: Facts, kinds: Iterable[model.InstanceKind]) -> int:
 
 
 def charges(
-    facts: Facts, counters: Iterable[str], taken_slices: int
+    facts: TypeProperties, counters: Iterable[str], taken_slices: int
 ) -> dict[str, int]:
     """Return what one vGPU takes of a card's counters."""
     found = {names.GPU_CLASS: 1}

@@ -47,7 +47,7 @@ Problems = dict[str, list[str]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Vf:
+class TypedVf:
     """One VF; ``current`` and ``creatable`` are None if unreadable.
 
     ``current`` is the decimal type id, ``0`` for none; ``creatable`` are
@@ -76,7 +76,7 @@ class Vf:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class TypedVfCard:
     """A card whose VFs have, or should have, types of their own.
 
     ``slots`` are the VFs that hold or may hold a vGPU, ``vfs`` those of
@@ -85,7 +85,7 @@ class Card:
 
     function: pci.PciFunction
     slots: tuple[str, ...]
-    vfs: tuple[Vf, ...]
+    vfs: tuple[TypedVf, ...]
     given_away: tuple[str, ...]
     problems: tuple[model.Problem, ...]
 
@@ -102,7 +102,9 @@ class Card:
         return found
 
 
-def read(host: host_reader.HostReader, function: pci.PciFunction) -> Card:
+def read(
+    host: host_reader.HostReader, function: pci.PciFunction
+) -> TypedVfCard:
     """Return a card with its VFs; what can't be read is a problem."""
     faults: Problems = collections.defaultdict(list)
     slots = []
@@ -128,7 +130,7 @@ def read(host: host_reader.HostReader, function: pci.PciFunction) -> Card:
         vfs.append(found)
     if vfs and bare:
         faults[_BARE] = bare
-    return Card(
+    return TypedVfCard(
         function=function,
         slots=tuple(slots),
         vfs=tuple(vfs),
@@ -158,7 +160,7 @@ def _fold(address: str, faults: Problems) -> Iterator[model.Problem]:
 
 def _read_vf(
     host: host_reader.HostReader, name: str, faults: Problems
-) -> Vf | None:
+) -> TypedVf | None:
     """Return a VF, None for one that has no type of its own."""
     try:
         text = host.attribute(name, _CURRENT).strip()
@@ -166,11 +168,11 @@ def _read_vf(
         if error.number == errno.ENOENT:
             return None
         faults[_unreadable(_CURRENT, error)].append(name)
-        return Vf(address=name, current=None)
+        return TypedVf(address=name, current=None)
     if not text.isdecimal():
         faults[f"{_CURRENT} is no number: {text[:40]!r}"].append(name)
-        return Vf(address=name, current=None)
-    found = Vf(
+        return TypedVf(address=name, current=None)
+    found = TypedVf(
         address=name,
         current=str(int(text)),
         creatable=_read_creatable(host, name, faults),

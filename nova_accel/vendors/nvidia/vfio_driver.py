@@ -58,7 +58,7 @@ class NvidiaVfioDriver:
         """
         cards = tuple(_cards(host))
         told = _told_names(host, cards)
-        table = vgpu_xml.Table()
+        table = vgpu_xml.VgpuConfig()
         if any(card.vfs for card in cards):
             table, problems = vgpu_config.read(host.files, told)
             yield from problems
@@ -132,7 +132,7 @@ class NvidiaVfioDriver:
         )
 
 
-def _cards(host: host_reader.HostReader) -> Iterator[vf_files.Card]:
+def _cards(host: host_reader.HostReader) -> Iterator[vf_files.TypedVfCard]:
     """Yield NVIDIA's cards that make no mdevs."""
     others = mdev_driver.cards(host)
     for function in host.functions():
@@ -145,7 +145,7 @@ def _cards(host: host_reader.HostReader) -> Iterator[vf_files.Card]:
 
 
 def _barren(
-    card: vf_files.Card, rule: policy.Rule, host: host_reader.HostReader
+    card: vf_files.TypedVfCard, rule: policy.Rule, host: host_reader.HostReader
 ) -> Iterator[model.Problem]:
     """Yield why a card that could make vGPUs makes none."""
     function = card.function
@@ -161,7 +161,7 @@ def _barren(
         yield model.Problem(where=card.address, reason=reason)
 
 
-def _lack(card: vf_files.Card, rule: policy.Rule) -> str:
+def _lack(card: vf_files.TypedVfCard, rule: policy.Rule) -> str:
     """Return what a card lacks for vGPUs, empty if it needs to make none."""
     function = card.function
     facts = gpu_card.model_of(function, ())
@@ -186,7 +186,7 @@ def _lack(card: vf_files.Card, rule: policy.Rule) -> str:
 
 
 def _told_names(
-    host: host_reader.HostReader, cards: tuple[vf_files.Card, ...]
+    host: host_reader.HostReader, cards: tuple[vf_files.TypedVfCard, ...]
 ) -> _Names:
     """Return all types' names by id that anything on this host tells."""
     found = gpu_card.told_names(host)
@@ -196,7 +196,7 @@ def _told_names(
 
 
 def _alike(
-    card: vf_files.Card, cards: tuple[vf_files.Card, ...]
+    card: vf_files.TypedVfCard, cards: tuple[vf_files.TypedVfCard, ...]
 ) -> frozenset[str]:
     """Return the types that cards of the same model list now."""
     return frozenset(
@@ -216,18 +216,18 @@ def _board(function: pci.PciFunction) -> tuple[str, str, str]:
 
 
 def _card(
-    card: vf_files.Card,
+    card: vf_files.TypedVfCard,
     rule: policy.Rule,
     host: host_reader.HostReader,
     alike: frozenset[str],
     type_names: _Names,
-    table: vgpu_xml.Table,
-) -> gpu_card.Card:
+    table: vgpu_xml.VgpuConfig,
+) -> gpu_card.NvidiaCard:
     told = gpu_card.told_of(host, card.address)
     partitions = tuple(_partitions(card, type_names))
     made = {p.profile for p in partitions} & set(type_names.values())
     shown = alike | made | gpu_card.told_types(told).keys()
-    return gpu_card.Card(
+    return gpu_card.NvidiaCard(
         function=card.function,
         plugin=NvidiaVfioDriver.name,
         technology="vendor-vfio",
@@ -261,11 +261,11 @@ def _listed(
 
 
 def _offers(
-    card: vf_files.Card,
+    card: vf_files.TypedVfCard,
     shown: frozenset[str],
     type_names: _Names,
-    table: vgpu_xml.Table,
-) -> Iterator[type_sources.Offer]:
+    table: vgpu_xml.VgpuConfig,
+) -> Iterator[type_sources.OfferedType]:
     ids = {name: number for number, name in type_names.items()}
     ready = collections.Counter(
         name for vf in card.vfs for name in vf.makeable
@@ -273,7 +273,7 @@ def _offers(
     telling = [vf.address for vf in card.vfs if vf.current is not None]
     for name in sorted(shown | _listed(card.function, shown)):
         places = telling if name in ids else ()
-        yield type_sources.Offer(
+        yield type_sources.OfferedType(
             name=name,
             ready=ready[name],
             handles={place: ids[name] for place in places},
@@ -281,13 +281,13 @@ def _offers(
         )
     unnamed = {vf.current for vf in card.vfs if vf.current and not vf.is_free}
     for number in sorted(unnamed - type_names.keys()):
-        yield type_sources.Offer(
+        yield type_sources.OfferedType(
             name=f"type-{number}", handles=dict.fromkeys(telling, number)
         )
 
 
 def _partitions(
-    card: vf_files.Card, type_names: _Names
+    card: vf_files.TypedVfCard, type_names: _Names
 ) -> Iterator[model.Partition]:
     """Yield what VFs hold; one that doesn't tell may hold anything."""
     for vf in card.vfs:

@@ -35,9 +35,9 @@ class Facts:
     def __init__(self, kernel: fakehost.Controller) -> None:
         self._kernel = kernel
         self._key: object = None
-        self._facts = gpu_reader.Gpus({})
+        self._facts = gpu_reader.NvmlGpus({})
 
-    def read(self) -> gpu_reader.Gpus:
+    def read(self) -> gpu_reader.NvmlGpus:
         """Return what nvml.read_gpus() would."""
         key = {
             address: (card["mig"], card["mixed"], card["instances"])
@@ -77,8 +77,8 @@ class Node:
                 str(kernel.root), read_gpus=self.facts.read
             ),
             snapshot.Snapshot(
-                change_detection.Survey(
-                    fs.Disk(kernel.root),
+                change_detection.ChangeDetector(
+                    fs.DiskSource(kernel.root),
                     self._drivers,
                     rules,
                     self.facts.read,

@@ -22,7 +22,7 @@ class Judge:
         self,
         outside: crash_outside.Outside,
         technology: crash_technologies.Technology,
-        book: claims_file.Published,
+        book: claims_file.ClaimsFile,
     ) -> None:
         self._outside = outside
         self._technology = technology

@@ -69,8 +69,8 @@ def life(host: fakehost.Controller) -> lifecycle.Lifecycle:
         RULES,
         action_executor.Executor(root, read_gpus=facts.read_gpus),
         snapshot.Snapshot(
-            change_detection.Survey(
-                fs.Disk(root), drivers, RULES, facts.read_gpus
+            change_detection.ChangeDetector(
+                fs.DiskSource(root), drivers, RULES, facts.read_gpus
             )
         ),
         lambda: host_reader.HostReader(root, gpus=facts.read_gpus()),

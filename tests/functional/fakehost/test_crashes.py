@@ -89,7 +89,7 @@ class Trial:
         self.judge = crash_judge.Judge(
             self.outside,
             technology,
-            claims_file.Published(str(place / "state")),
+            claims_file.ClaimsFile(str(place / "state")),
         )
         self._rounds = 0
         self._slots: list[model.Slot] = []

@@ -57,7 +57,7 @@ def test_a_drained_card_gives_no_region(
     life = site.started(host.root, state_dir=tmp_path)
     wanted = site.bitstream(tmp_path, site.B)
     (held,) = come(life, ONE, 0, wanted)
-    word = drains.Drains(str(tmp_path))
+    word = drains.DrainNotes(str(tmp_path))
     word.put(site.SPLIT, "its fan is loud")
     regions = {names.region_address(site.SPLIT, n) for n in (0, 1)}
     assert drained(life) == {site.SPLIT} | regions
@@ -88,7 +88,7 @@ def test_a_drained_region_leaves_the_others(
     wanted = site.bitstream(tmp_path, site.B)
     address = conditions.address_of(life.host.state, site.SPLIT_VFS[1])
     assert address == names.region_address(site.SPLIT, 1)
-    drains.Drains(str(tmp_path)).put(address, "x")
+    drains.DrainNotes(str(tmp_path)).put(address, "x")
     with pytest.raises(errors.ClaimError, match="takes no new server"):
         come(life, TWO, 1, wanted)
     assert come(life, ONE, 0, wanted)

@@ -47,9 +47,9 @@ def start(
 
     def started() -> lifecycle.Lifecycle:
         root, drivers = kernel.root, plugin.load()
-        faulted = faults.Quarantine(str(tmp_path / "state"))
-        look = change_detection.Survey(
-            fs.Disk(root), drivers, BLANKING, dict, faulted
+        faulted = faults.FaultNotes(str(tmp_path / "state"))
+        look = change_detection.ChangeDetector(
+            fs.DiskSource(root), drivers, BLANKING, dict, faulted
         )
         life = lifecycle.Lifecycle(
             drivers,
@@ -57,7 +57,7 @@ def start(
             site.executor(root),
             snapshot.Snapshot(look),
             lambda: host_reader.HostReader(root),
-            region_programs.Programming(faulted, lambda _: blank),
+            region_programs.RegionPrograms(faulted, lambda _: blank),
         )
         life.adopt(ROOT)
         life.host.refresh()
@@ -132,12 +132,12 @@ def test_who_never_got_a_region_does_not_make_it_clean(
     slot = ensure(start(), ONE, site.PAC, site.bitstream(tmp_path, site.A))
     life = start()
     release(life, TWO, slot)
-    notes = faults.Quarantine(str(tmp_path / "state")).unreleased()
+    notes = faults.FaultNotes(str(tmp_path / "state")).unreleased()
     assert [*notes] == [slot.identifier]
     before = len(kernel.programmings())
     life.tidy(site.using())
     assert len(kernel.programmings()) == before + 1
-    assert not faults.Quarantine(str(tmp_path / "state")).unreleased()
+    assert not faults.FaultNotes(str(tmp_path / "state")).unreleased()
 
 
 def test_another_build_of_a_function_is_loaded(
@@ -184,6 +184,6 @@ def test_a_card_that_came_back_is_set_aside_until_it_is_healed(
     kernel.heal()
     kernel.plug()
     assert region(life).fault
-    assert faults.Quarantine(str(tmp_path / "state")).heal([REGION])
+    assert faults.FaultNotes(str(tmp_path / "state")).heal([REGION])
     assert not region(life).fault
     ensure(life, TWO, site.PAC, site.bitstream(tmp_path, site.B))

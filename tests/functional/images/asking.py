@@ -17,7 +17,7 @@ OURS = "virt_hooks.instance.bitstream_images"
 
 # What sets options of Nova's, and what makes Images on one directory.
 Set = Callable[..., None]
-Make = Callable[..., bitstream_images.Images]
+Make = Callable[..., bitstream_images.BitstreamImages]
 
 
 def user(project: str = files.OWNER) -> nova_context.RequestContext:

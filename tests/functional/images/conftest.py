@@ -78,12 +78,14 @@ def glance(
 def make(tmp_path: Path) -> Make:
     """Return what makes Images on one directory, as a restart does."""
 
-    def images(**changed: Any) -> bitstream_images.Images:
+    def images(**changed: Any) -> bitstream_images.BitstreamImages:
         given = conf.BitstreamSettings(
             owners=frozenset({files.OWNER}),
             state_dir=str(tmp_path / "accel"),
             limit=files.MIB,
         )
-        return bitstream_images.Images(dataclasses.replace(given, **changed))
+        return bitstream_images.BitstreamImages(
+            dataclasses.replace(given, **changed)
+        )
 
     return images

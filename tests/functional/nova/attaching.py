@@ -45,7 +45,7 @@ class AttachingTestBase(operations.OperationsTestBase):
 
     def ask(self, server: Any, method: str, **words: Any) -> Any:
         """Return what nova-compute answers on the bus."""
-        found = compute_rpc.Bus(())
+        found = compute_rpc.ComputeRpc(())
         host = self.host_of(server)
         return found.ask(host, method, False, server=server["id"], **words)
 
@@ -63,7 +63,7 @@ class AttachingTestBase(operations.OperationsTestBase):
 
     def refused(self, server: Any, method: str, **words: Any) -> str:
         """Return why nova-compute refuses."""
-        with self.assertRaises(compute_rpc.RefusedError) as caught:
+        with self.assertRaises(compute_rpc.RpcRefusedError) as caught:
             self.ask(server, method, **words)
         return str(caught.exception)
 

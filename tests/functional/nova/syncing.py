@@ -35,9 +35,9 @@ class SyncTestBase(base.AccelTestBase):
         """Return what runs the pass inside a nova-compute."""
         return self.computes[name].driver._reconciler
 
-    def pass_by(self, name: str = "host1") -> sync_pass.Result:
+    def pass_by(self, name: str = "host1") -> sync_pass.PassResult:
         """Run one pass, as the thread of nova-compute does."""
-        result: sync_pass.Result = self.reconciler(name).run()
+        result: sync_pass.PassResult = self.reconciler(name).run()
         return result
 
     def outside(self, name: str = "host1") -> writers.Outside:
@@ -59,9 +59,9 @@ class SyncTestBase(base.AccelTestBase):
             self.assertEqual((0, ()), (result.writes, result.problems))
         self.assertEqual(before, self.providers())
 
-    def drains(self, name: str = "host1") -> drains.Drains:
+    def drains(self, name: str = "host1") -> drains.DrainNotes:
         """Return what the operator's commands write."""
-        return drains.Drains(self.state_dir(name))
+        return drains.DrainNotes(self.state_dir(name))
 
     # -- the operator's hand ----------------------------------------------
 

@@ -256,7 +256,9 @@ class Command(attaching.AttachingTestBase):
         server = rpc.get_server(target, [Older()])
         server.start()
         self.addCleanup(server.stop)
-        found = client_bus.Bus(()).ask("older", "show", False, server="a")
+        found = client_bus.ComputeRpc(()).ask(
+            "older", "show", False, server="a"
+        )
         self.assertEqual("a", found)
 
     @pytest.mark.long

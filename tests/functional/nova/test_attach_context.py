@@ -38,7 +38,7 @@ CATALOG = (service("image", "north", "south"), service("compute", "south"))
 
 def asker(
     *roles: str, is_administrator: bool = False, project: str = "films"
-) -> compute_rpc.Asker:
+) -> compute_rpc.RequestIdentity:
     identity = rest.Identity(
         token="a token",  # noqa: S106
         user="ann",
@@ -46,7 +46,7 @@ def asker(
         roles=roles,
         catalog=CATALOG,
     )
-    return compute_rpc.Asker(identity, is_administrator)
+    return compute_rpc.RequestIdentity(identity, is_administrator)
 
 
 class Context(attaching.AttachingTestBase):
@@ -86,7 +86,7 @@ class Context(attaching.AttachingTestBase):
             return stock(context, uuid)
 
         driver.show_accelerators = show
-        bus = compute_rpc.Bus(())
+        bus = compute_rpc.ComputeRpc(())
         words = {"server": server["id"]}
         own = self.instance(server).project_id
         for project, reason in (
@@ -94,7 +94,7 @@ class Context(attaching.AttachingTestBase):
             ("films", "no such server"),
         ):
             member = asker("member", project=project)
-            with pytest.raises(compute_rpc.RefusedError, match=reason):
+            with pytest.raises(compute_rpc.RpcRefusedError, match=reason):
                 bus.ask("host1", "show", False, member, **words)
         self.assertEqual([], seen)
         for one in (

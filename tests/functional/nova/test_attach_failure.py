@@ -180,7 +180,7 @@ class Attaching(FailingTestBase):
         """Its slot is released once: the next server keeps its own."""
         server = self.start_one()
         before = self.slots(server)
-        stock = server_allocations.Booking.give_slots
+        stock = server_allocations.ServerAllocations.give_slots
         others: list[Any] = []
 
         def give(*arguments: Any) -> None:
@@ -189,7 +189,9 @@ class Attaching(FailingTestBase):
 
         with (
             self.losing(server),
-            mock.patch.object(server_allocations.Booking, "give_slots", give),
+            mock.patch.object(
+                server_allocations.ServerAllocations, "give_slots", give
+            ),
         ):
             reason = self.refused(server, "attach", profile=PROFILE)
         self.assertIn("no reply", reason)

@@ -22,21 +22,21 @@ from virt_hooks.spawn import lifecycle
 PROFILE = "T4-4Q"
 # What each step is, and whether the attachment is whole once it is done.
 COMING = (
-    (hot_attach.AttachingDriver, "_note", False),
-    (server_allocations.Booking, "allocate", False),
-    (server_allocations.Booking, "take_slot", False),
+    (hot_attach.HotAttachDriver, "_note", False),
+    (server_allocations.ServerAllocations, "allocate", False),
+    (server_allocations.ServerAllocations, "take_slot", False),
     (lifecycle.Lifecycle, "ensure", False),
     (unplug, "plug", True),
     (plug, "add", True),
 )
 # And whether it is still there.
 GOING = (
-    (hot_attach.AttachingDriver, "_note", True),
+    (hot_attach.HotAttachDriver, "_note", True),
     (plug, "release", False),
     (plug, "forget", False),
     (lifecycle.Lifecycle, "release", False),
-    (server_allocations.Booking, "allocate", False),
-    (server_allocations.Booking, "give_slots", False),
+    (server_allocations.ServerAllocations, "allocate", False),
+    (server_allocations.ServerAllocations, "give_slots", False),
 )
 
 
@@ -56,15 +56,15 @@ class Killed(attaching.AttachingTestBase):
         def nothing(*_: Any) -> Any:
             return contextlib.nullcontext()
 
-        taking_away = attach_recovery.MendingDriver._take_away
+        taking_away = attach_recovery.AttachRecoveryDriver._take_away
         with (
             mock.patch.object(owner, name, end),
-            mock.patch.object(hot_attach.AttachingDriver, "_undoing", nothing),
-            mock.patch.object(hot_attach.AttachingDriver, "_staying", nothing),
-            mock.patch.object(attach_recovery.MendingDriver, "_tell"),
+            mock.patch.object(hot_attach.HotAttachDriver, "_undoing", nothing),
+            mock.patch.object(hot_attach.HotAttachDriver, "_staying", nothing),
+            mock.patch.object(attach_recovery.AttachRecoveryDriver, "_tell"),
         ):
             yield
-        assert attach_recovery.MendingDriver._take_away is taking_away
+        assert attach_recovery.AttachRecoveryDriver._take_away is taking_away
 
     def end_in(
         self, server: Any, step: Any, method: str, **words: str
@@ -87,7 +87,7 @@ class Killed(attaching.AttachingTestBase):
         for step in COMING:
             self.end_in(server, step, "attach", profile=PROFILE)
             states = [each.state for each in self.attachments(server)]
-            whole = [attachment.State.HERE] if step[2] else []
+            whole = [attachment.AttachmentState.HERE] if step[2] else []
             self.assertEqual(whole, states, step)
             if whole:
                 self.detach(server)

@@ -28,7 +28,7 @@ class Race(attaching.AttachingTestBase):
         def attach(server: Any) -> None:
             try:
                 self.attach(server, PROFILE)
-            except compute_rpc.RefusedError as error:
+            except compute_rpc.RpcRefusedError as error:
                 refusals.append(str(error))
 
         threads = [
@@ -88,7 +88,7 @@ class Race(attaching.AttachingTestBase):
 
     def once(self, name: str, then: Callable[[], Any]) -> Any:
         """Do something when a step of the booking is done the first time."""
-        stock = getattr(server_allocations.Booking, name)
+        stock = getattr(server_allocations.ServerAllocations, name)
         todo = [then]
 
         def step(*arguments: Any, **words: Any) -> Any:
@@ -97,7 +97,9 @@ class Race(attaching.AttachingTestBase):
                 todo.pop()()
             return found
 
-        return mock.patch.object(server_allocations.Booking, name, step)
+        return mock.patch.object(
+            server_allocations.ServerAllocations, name, step
+        )
 
     @pytest.mark.long
     def test_a_place_that_is_given_back_has_its_slot(self) -> None:

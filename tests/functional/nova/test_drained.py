@@ -15,8 +15,8 @@ SMALL = base.vgpu_group("_A", "4Q")
 
 
 class Drained(base.AccelTestBase):
-    def word(self, name: str = "host1") -> drains.Drains:
-        return drains.Drains(self._places[name]["state_dir"])
+    def word(self, name: str = "host1") -> drains.DrainNotes:
+        return drains.DrainNotes(self._places[name]["state_dir"])
 
     def drain(self, card: str) -> None:
         self.word().put(card, "a fan is loud")

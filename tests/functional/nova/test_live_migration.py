@@ -111,7 +111,7 @@ class LiveMdev(moving.LiveBase):
         for known in (book._claims, book._made, book._known):
             known.clear()
         driver._passage._expected.clear()
-        driver._at_start = nova_database.AtStart(driver._accel)
+        driver._at_start = nova_database.StartupServers(driver._accel)
         self.be_on("host2")
         self.computes["host2"].manager.update_available_resource(self.context)
         self.be_on("host1")
@@ -357,7 +357,7 @@ class Refusals(moving.LiveBase):
         stock = driver.__class__.__mro__[2]
         self.useFixture(
             fixtures.MonkeyPatch(
-                "virt_hooks.operations.live_migration.LiveMigration"
+                "virt_hooks.operations.live_migration.LiveMigrationDriver"
                 ".check_can_live_migrate_destination",
                 stock.check_can_live_migrate_destination,
             )
@@ -367,7 +367,7 @@ class Refusals(moving.LiveBase):
     def test_a_card_drained_meanwhile(self) -> None:
         """Placement does not know yet; Nova's own claim is dropped."""
         server = self.boot(SMALL, host="host1")
-        card = drains.Drains(self.state_dir("host2"))
+        card = drains.DrainNotes(self.state_dir("host2"))
         card.put(base.T4, "a fan is loud")
         self.computes["host2"].driver._accel.host.refresh()
         self.assert_refused(server, "a fan is loud", "takes no new server")

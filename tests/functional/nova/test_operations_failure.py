@@ -31,7 +31,7 @@ class Failures(operations.OperationsTestBase):
         server = self.boot(base.vgpu_group("_A", "4Q"), host="host1")
         self.run_periodics()
         for card in (base.T4, base.T4_B):
-            drains.Drains(self.state_dir("host2")).put(card, "a loud fan")
+            drains.DrainNotes(self.state_dir("host2")).put(card, "a loud fan")
         self.tried(server, {"migrate": None})
         self.assertIn("is drained: a loud fan", self.messages())
         self.assertEqual({}, self.hosts["host2"].mdevs())

@@ -394,7 +394,7 @@ class Sync(syncing.SyncTestBase):
 
     def test_the_book_is_published(self) -> None:
         self.start_host(base.TWO_T4[0])
-        book = claims_file.Published(self.state_dir())
+        book = claims_file.ClaimsFile(self.state_dir())
         self.assertEqual((), book.read().claims)
         server = self.boot(SMALL)
         found = book.read()

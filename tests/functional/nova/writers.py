@@ -30,12 +30,12 @@ class Outside:
         self._node = outside_host.open_node(
             settings, settings.root, settings.bitstreams.state_dir
         )
-        self._sync = sync_pass.Synchroniser(
-            resource_providers.Placement(rest.from_endpoint(url))
+        self._sync = sync_pass.Synchronizer(
+            resource_providers.PlacementClient(rest.from_endpoint(url))
         )
         self.loop: loop.Loop | None = None
 
-    def run(self) -> sync_pass.Result:
+    def run(self) -> sync_pass.PassResult:
         """Run one pass, as the command does."""
         view = self._node.view(self._root)
         return self._sync.run(

@@ -38,7 +38,7 @@ class Site:
     placement: servers.Server
     nova: nova_standin.Nova
     libvirt: Any
-    book: claims_file.Published
+    book: claims_file.ClaimsFile
     config: Path
     capsys: pytest.CaptureFixture[str]
 

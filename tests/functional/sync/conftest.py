@@ -86,12 +86,16 @@ def host(any_placement: servers.Server) -> servers.Server:
 @pytest.fixture
 def ours(
     host: servers.Server, clock: one_card.Clock
-) -> resource_providers.Placement:
-    return resource_providers.Placement(rest.from_endpoint(host.url), clock)
+) -> resource_providers.PlacementClient:
+    return resource_providers.PlacementClient(
+        rest.from_endpoint(host.url), clock
+    )
 
 
 @pytest.fixture
-def card(ours: resource_providers.Placement, host: servers.Server) -> str:
+def card(
+    ours: resource_providers.PlacementClient, host: servers.Server
+) -> str:
     """A card that we have just made."""
     for call in one_card.CREATE:
         ours.apply(call)

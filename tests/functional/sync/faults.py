@@ -185,22 +185,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def new_pass(url: str) -> sync_pass.Synchroniser:
+def new_pass(url: str) -> sync_pass.Synchronizer:
     """Return one that has just started.
 
     Its clock runs fast: each pass looks at all that is in use.
     """
     door = rest.from_endpoint(url)
     ticks = itertools.count(0.0, pass_attempts.HELD_SECONDS)
-    return sync_pass.Synchroniser(
-        resource_providers.Placement(door),
+    return sync_pass.Synchronizer(
+        resource_providers.PlacementClient(door),
         sleep=lambda _: None,
         clock=lambda: next(ticks),
     )
 
 
 @contextlib.contextmanager
-def impatient(one: sync_pass.Synchroniser, kind: str) -> Iterator[None]:
+def impatient(one: sync_pass.Synchronizer, kind: str) -> Iterator[None]:
     """Wait for answers only briefly, while there will be none."""
     door = one._placement.door
     before = door.timeout

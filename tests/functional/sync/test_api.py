@@ -96,7 +96,7 @@ def test_nobody_listens() -> None:
 def test_no_answer() -> None:
     with odd.answering(None) as url:
         auth = token_endpoint.Token(url, "admin")
-        door = rest.Door(
+        door = rest.RestClient(
             lambda: connection.Connection(
                 session=session.Session(auth=auth),
                 placement_endpoint_override=url,
@@ -231,7 +231,7 @@ def test_nova_by_its_own_version() -> None:
     bad = b'{"badRequest": {"code": 400, "message": "Bad marker."}}'
     with odd.answering(odd.http("404 Not Found", gone)) as url:
         door = rest.from_endpoint(url, service=rest.COMPUTE)
-        assert door.get("/servers/1") == rest.Answer(404)
+        assert door.get("/servers/1") == rest.Response(404)
     with odd.answering(odd.http("400 Bad Request", bad)) as url:
         door = rest.from_endpoint(url, service=rest.COMPUTE)
         with pytest.raises(errors.ServiceError, match="Bad marker"):

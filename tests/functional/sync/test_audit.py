@@ -101,7 +101,7 @@ def site(
             placement=placement,
             nova=nova,
             libvirt=hypervisor,
-            book=claims_file.Published(f"{tmp_path}/state"),
+            book=claims_file.ClaimsFile(f"{tmp_path}/state"),
             config=config,
             capsys=capsys,
         )

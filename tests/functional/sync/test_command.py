@@ -173,7 +173,7 @@ def test_the_node_is_told_by_the_file_of_nova_compute(site: Site) -> None:
 def test_the_node_is_told_by_what_nova_compute_published(site: Site) -> None:
     root = providers.ProviderRoot(name=HOST, uuid=ROOT)
     site.conf.with_name("compute_id").write_text(str(uuid.UUID(int=7)))
-    claims_file.Published(str(site.state)).write(root, (), ())
+    claims_file.ClaimsFile(str(site.state)).write(root, (), ())
     assert site.once()["host"] == {"name": HOST, "uuid": ROOT}
 
 
@@ -274,7 +274,7 @@ def test_claims_that_nova_compute_published_are_booked(site: Site) -> None:
         handle=one.handle,
         technology=host.technology,
     )
-    book = claims_file.Published(str(site.state))
+    book = claims_file.ClaimsFile(str(site.state))
     root = providers.ProviderRoot(name=HOST, uuid=ROOT)
     book.write(root, (claim,), ())
     site.once()

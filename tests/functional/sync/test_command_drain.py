@@ -73,7 +73,7 @@ def claim(device: str) -> model.Claim:
 def publish(site: Site, *claims: model.Claim) -> None:
     """Publish claims as nova-compute does."""
     node = providers.ProviderRoot(name=HOST, uuid=ROOT)
-    claims_file.Published(str(site.state)).write(node, claims, ())
+    claims_file.ClaimsFile(str(site.state)).write(node, claims, ())
 
 
 def test_a_drain_tells_which_servers_stay(site: Site) -> None:
@@ -307,7 +307,7 @@ def test_of_this_machine_s_state_another_host_gets_the_drains_only(
 ) -> None:
     """Not what its nova-compute published; nor is its status written."""
     mine = providers.ProviderRoot(name="mine", uuid=str(uuid.UUID(int=9)))
-    claims_file.Published(str(site.state)).write(mine, (), ())
+    claims_file.ClaimsFile(str(site.state)).write(mine, (), ())
     there = ("--root", str(site.root))
     assert "--host" in site.fail("--once", *there)
     site.run("drain", CARD, "--reason", "r", *there)

@@ -19,16 +19,19 @@ SEED = os.environ.get("NOVA_ACCEL_SYNC_SEED", "a")
 
 
 def converge(
-    server: servers.Server, tables: judge.Tables, door: rest.Door, seed: str
-) -> sync_pass.Result:
+    server: servers.Server,
+    tables: judge.Tables,
+    door: rest.RestClient,
+    seed: str,
+) -> sync_pass.PassResult:
     """Draw two trees, go from one to the other, and judge."""
     life = lives.Life(server, tables, seed)
     life.build()
     life.wish = trees.draw_wish(life.dice, life.root)
     done = life.damage()
     case = life.case()
-    one = sync_pass.Synchroniser(
-        resource_providers.Placement(door), sleep=lambda _: None
+    one = sync_pass.Synchronizer(
+        resource_providers.PlacementClient(door), sleep=lambda _: None
     )
     wish = life.wish
     result = one.run(wish.tree, wish.host)
@@ -80,7 +83,9 @@ def test_who_has_just_started_writes_nothing_either(
         life.wish = trees.draw_wish(life.dice, life.root)
         door = rest.from_endpoint(placement.url)
         for expected in (False, True):
-            one = sync_pass.Synchroniser(resource_providers.Placement(door))
+            one = sync_pass.Synchronizer(
+                resource_providers.PlacementClient(door)
+            )
             result = one.run(life.wish.tree, life.wish.host)
             if expected:
                 assert (result.calls, result.writes) == ((), 0)
@@ -96,7 +101,7 @@ def test_a_dry_run_tells_what_would_be_done_and_does_not_do_it(
         life.build()
         life.wish = trees.draw_wish(life.dice, life.root)
         before = life.rows()
-        one = sync_pass.Synchroniser(resource_providers.Placement(door))
+        one = sync_pass.Synchronizer(resource_providers.PlacementClient(door))
         dry = one.run(life.wish.tree, life.wish.host, is_dry=True)
         assert dry.writes == 0
         assert dry.calls

@@ -147,7 +147,7 @@ def test_an_expired_token_is_replaced(
     """Before a read and before a write, without anybody noticing."""
     door = rest.from_conf(write(by_password(keystone)))
     door.get(PATH)
-    asking: list[Callable[[], rest.Answer]] = [
+    asking: list[Callable[[], rest.Response]] = [
         lambda: door.get(PATH),
         lambda: door.post(PATH, {"name": "a"}),
         lambda: door.put("/traits/CUSTOM_A"),
@@ -352,7 +352,7 @@ def test_no_secret_in_the_log(
         caplog.set_level(logging.DEBUG, logger)
     read = write(by_password(keystone))
     for door in (rest.from_conf(read), rest.from_cloud("here")):
-        placement = resource_providers.Placement(door)
+        placement = resource_providers.PlacementClient(door)
         placement.fetch(str(uuid.UUID(int=1)))
         keystone.expire()
         placement.fetch(str(uuid.UUID(int=1)))

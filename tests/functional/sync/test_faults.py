@@ -62,8 +62,8 @@ class Trial:
             life.damage(0.08)
             life.come_and_go()
             life.settle()
-            dry = sync_pass.Synchroniser(
-                resource_providers.Placement(self.door)
+            dry = sync_pass.Synchronizer(
+                resource_providers.PlacementClient(self.door)
             ).run(life.wish.tree, life.wish.host, is_dry=True)
             if dry.calls:
                 return (dry.reads if is_fresh else 1) + len(dry.calls)

@@ -60,11 +60,11 @@ class Site:
 
     def restart(self) -> None:
         """Forget everything, as a service that has just started."""
-        self.one = sync_pass.Synchroniser(
-            resource_providers.Placement(self.door), sleep=lambda _: None
+        self.one = sync_pass.Synchronizer(
+            resource_providers.PlacementClient(self.door), sleep=lambda _: None
         )
 
-    def run(self, host: model.HostState) -> sync_pass.Result:
+    def run(self, host: model.HostState) -> sync_pass.PassResult:
         desired = tree_builder.build_tree(ROOT, host, policy.Policy())
         return self.one.run(desired, host)
 
@@ -140,8 +140,8 @@ def test_what_nobody_uses_any_more_goes(site: Site) -> None:
 
 def test_that_it_is_free_is_seen_after_a_while(site: Site) -> None:
     now = 1000.0
-    one = sync_pass.Synchroniser(
-        resource_providers.Placement(site.door), clock=lambda: now
+    one = sync_pass.Synchronizer(
+        resource_providers.PlacementClient(site.door), clock=lambda: now
     )
     site.one = one
     site.run(host_of(strategies.card(A, 4)))
@@ -367,8 +367,8 @@ def test_a_name_that_is_taken_is_told_and_the_others_go_on(
 def test_names_of_a_former_registration_are_backed_off(site: Site) -> None:
     """One problem for all cards, and no request for them until later."""
     clock = one_card.Clock()
-    site.one = sync_pass.Synchroniser(
-        resource_providers.Placement(site.door, clock),
+    site.one = sync_pass.Synchronizer(
+        resource_providers.PlacementClient(site.door, clock),
         lambda _: None,
         clock=clock,
     )

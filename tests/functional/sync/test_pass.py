@@ -32,9 +32,9 @@ def register(server: servers.Server) -> None:
     server.call("POST", "/resource_providers", body)
 
 
-def new_pass(url: str) -> sync_pass.Synchroniser:
-    return sync_pass.Synchroniser(
-        resource_providers.Placement(rest.from_endpoint(url)),
+def new_pass(url: str) -> sync_pass.Synchronizer:
+    return sync_pass.Synchronizer(
+        resource_providers.PlacementClient(rest.from_endpoint(url)),
         sleep=lambda _: None,
     )
 
@@ -163,8 +163,8 @@ def test_a_service_that_is_down_is_told_after_some_waits() -> None:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         waits: list[float] = []
-        one = sync_pass.Synchroniser(
-            resource_providers.Placement(rest.from_endpoint(url)),
+        one = sync_pass.Synchronizer(
+            resource_providers.PlacementClient(rest.from_endpoint(url)),
             sleep=waits.append,
             chance=lambda: 1.0,
         )
@@ -216,7 +216,7 @@ def test_one_pass_never_runs_twice_at_once(
 ) -> None:
     register(placement)
     one = new_pass(placement.url)
-    results: list[sync_pass.Result] = []
+    results: list[sync_pass.PassResult] = []
 
     def run() -> None:
         results.append(one.run(TREE, HOST))
@@ -231,7 +231,7 @@ def test_one_pass_never_runs_twice_at_once(
 
 
 def test_what_cannot_be_done_is_tried_twice_only() -> None:
-    found = refusals.Refusals()
+    found = refusals.RefusedCalls()
     call = calls.SetInventories(uuid="u", name="n", inventories={})
     refused = errors.ServiceError("PUT", "/x", 400, "no")
     are_final = []

@@ -39,7 +39,7 @@ from tests.functional.sync.one_card import (
 
 
 def test_calls_do_what_they_do_on_paper(
-    ours: resource_providers.Placement, host: servers.Server
+    ours: resource_providers.PlacementClient, host: servers.Server
 ) -> None:
     before = ours.fetch(ROOT)
     assert before.root == providers.ProviderRoot(name="host", uuid=ROOT)
@@ -51,12 +51,12 @@ def test_calls_do_what_they_do_on_paper(
     assert after.tree == diff.apply(before.tree, CREATE)
     assert after.generations == {CARD: 2}
     assert reads(host) == 1
-    fresh = resource_providers.Placement(rest.from_endpoint(host.url))
+    fresh = resource_providers.PlacementClient(rest.from_endpoint(host.url))
     assert fresh.fetch(ROOT).tree == after.tree
 
 
 def test_a_new_card_is_three_writes(
-    ours: resource_providers.Placement, host: servers.Server
+    ours: resource_providers.PlacementClient, host: servers.Server
 ) -> None:
     for call in CREATE[:3]:
         ours.apply(call)
@@ -67,7 +67,7 @@ def test_a_new_card_is_three_writes(
     assert [each.method for each in host.clear()] == ["POST", "PUT", "PUT"]
 
 
-def test_no_compute_node(ours: resource_providers.Placement) -> None:
+def test_no_compute_node(ours: resource_providers.PlacementClient) -> None:
     unknown = str(uuid.UUID(int=77))
     found = ours.fetch(unknown)
     assert found.root is None
@@ -75,7 +75,7 @@ def test_no_compute_node(ours: resource_providers.Placement) -> None:
 
 
 def test_an_unchanged_host_is_one_read(
-    ours: resource_providers.Placement, host: servers.Server, card: str
+    ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
     first = ours.fetch(ROOT, frozenset({card}))
     assert reads(host) == 1
@@ -119,19 +119,19 @@ CHANGES: dict[str, Callable[[servers.Server], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_others_change_is_seen_at_once(
-    ours: resource_providers.Placement,
+    ours: resource_providers.PlacementClient,
     host: servers.Server,
     card: str,
     change: str,
 ) -> None:
     CHANGES[change](host)
     seen = ours.fetch(ROOT)
-    fresh = resource_providers.Placement(rest.from_endpoint(host.url))
+    fresh = resource_providers.PlacementClient(rest.from_endpoint(host.url))
     assert seen == fresh.fetch(ROOT)
 
 
 def test_traits_that_are_there_already_change_nothing(
-    ours: resource_providers.Placement, host: servers.Server, card: str
+    ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
     before = generation(host, card)
     put(host, card, "traits", [names.OWNER_TRAIT, TRAIT])
@@ -142,7 +142,7 @@ def test_traits_that_are_there_already_change_nothing(
 
 
 def test_one_changed_provider_is_two_more_reads(
-    ours: resource_providers.Placement, host: servers.Server, card: str
+    ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
     put(host, card, "traits", [names.OWNER_TRAIT])
     host.clear()
@@ -151,7 +151,7 @@ def test_one_changed_provider_is_two_more_reads(
 
 
 def test_nova_providers_cost_nothing(
-    ours: resource_providers.Placement, host: servers.Server, card: str
+    ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
     put(host, ROOT, "inventories", {"VCPU": {"total": 8}})
     put(host, FOREIGN, "inventories", {"PCI_DEVICE": {"total": 8}})
@@ -164,9 +164,9 @@ def test_nova_providers_cost_nothing(
 
 
 def test_nova_providers_are_never_read(
-    ours: resource_providers.Placement, host: servers.Server, card: str
+    ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
-    fresh = resource_providers.Placement(rest.from_endpoint(host.url))
+    fresh = resource_providers.PlacementClient(rest.from_endpoint(host.url))
     fresh.fetch(ROOT)
     asked = [each.path for each in host.clear()]
     assert not [p for p in asked if FOREIGN in p or f"/{ROOT}/" in p]
@@ -174,7 +174,7 @@ def test_nova_providers_are_never_read(
 
 
 def test_one_question_for_all_strangers(
-    ours: resource_providers.Placement, host: servers.Server
+    ours: resource_providers.PlacementClient, host: servers.Server
 ) -> None:
     for number in range(20):
         add(host, str(uuid.UUID(int=100 + number)), f"s{number}", ROOT)
@@ -191,7 +191,7 @@ def test_one_question_for_all_strangers(
 
 
 def test_an_adopted_provider_is_ours_by_its_trait(
-    ours: resource_providers.Placement, host: servers.Server, card: str
+    ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
     """One that had been Nova's: our trait, and a uuid that is not ours."""
     other = str(uuid.UUID(int=300))
@@ -209,14 +209,16 @@ def test_an_adopted_provider_is_ours_by_its_trait(
 
 
 def test_a_400_for_another_reason_says_nothing_of_the_trait(
-    ours: resource_providers.Placement, host: servers.Server, card: str
+    ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
     """Only Placement's own list of traits tells that one is unknown."""
     other = str(uuid.UUID(int=300))
     add(host, other, "host_accel_0000_42_00_0", ROOT)
     put(host, other, "traits", [names.OWNER_TRAIT])
     with faults.Proxy(host.url).running() as proxy:
-        fresh = resource_providers.Placement(rest.from_endpoint(proxy.url))
+        fresh = resource_providers.PlacementClient(
+            rest.from_endpoint(proxy.url)
+        )
         proxy.arm(faults.Fault(kind="400", at=1, where="required="))
         with pytest.raises(errors.ServiceError) as found:
             fresh.fetch(ROOT)
@@ -225,7 +227,7 @@ def test_a_400_for_another_reason_says_nothing_of_the_trait(
 
 
 def test_an_expected_provider_is_ours_without_its_trait(
-    ours: resource_providers.Placement, host: servers.Server
+    ours: resource_providers.PlacementClient, host: servers.Server
 ) -> None:
     other = str(uuid.UUID(int=300))
     add(host, other, "host_pci_0000_42_00_0", ROOT)
@@ -237,7 +239,7 @@ def test_an_expected_provider_is_ours_without_its_trait(
 
 
 def test_a_provider_that_died_unmarked_is_ours_by_its_uuid(
-    ours: resource_providers.Placement, host: servers.Server
+    ours: resource_providers.PlacementClient, host: servers.Server
 ) -> None:
     add(host, CARD, CARD_NAME, ROOT)
     found = ours.fetch(ROOT).tree.node(CARD)
@@ -246,7 +248,7 @@ def test_a_provider_that_died_unmarked_is_ours_by_its_uuid(
 
 
 def test_a_provider_of_another_host_is_not_seen(
-    ours: resource_providers.Placement, host: servers.Server, card: str
+    ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
     other = str(uuid.UUID(int=2))
     add(host, other, "other")
@@ -254,12 +256,12 @@ def test_a_provider_of_another_host_is_not_seen(
     assert ours.fetch(ROOT).tree.node(card)
 
 
-class Interrupted(rest.Door):
+class Interrupted(rest.RestClient):
     """Something happens after a provider's inventories were read."""
 
     event: Callable[[], object] | None = None
 
-    def get(self, path: str) -> rest.Answer:
+    def get(self, path: str) -> rest.Response:
         answer = super().get(path)
         if self.event and path.endswith("/inventories"):
             event, self.event = self.event, None
@@ -275,7 +277,7 @@ def test_written_while_it_is_read(host: servers.Server, card: str) -> None:
         placement_endpoint_override=host.url,
     )
     door = Interrupted(lambda: cloud)
-    ours = resource_providers.Placement(door)
+    ours = resource_providers.PlacementClient(door)
     door.event = lambda: put(
         host, card, "inventories", {CLASS: {"total": 48, "reserved": 3}}
     )
@@ -298,7 +300,7 @@ def make_anew_unseen(host: servers.Server, card: str) -> None:
 
 
 def test_a_provider_made_again_is_read_again(
-    ours: resource_providers.Placement, host: servers.Server, card: str
+    ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
     ours.fetch(ROOT)
     time.sleep(1.0)  # the resolution of Last-Modified
@@ -314,7 +316,7 @@ def test_a_provider_made_again_is_read_again(
 
 
 def test_all_is_read_anew_once_in_a_while(
-    ours: resource_providers.Placement,
+    ours: resource_providers.PlacementClient,
     host: servers.Server,
     card: str,
     clock: Clock,
@@ -336,7 +338,7 @@ def test_all_is_read_anew_once_in_a_while(
 
 
 def test_allocations_by_consumer(
-    ours: resource_providers.Placement, host: servers.Server, card: str
+    ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
     assert ours.allocations(card) == {}
     first, second = (allocate(host, card, n) for n in (2, 3))
@@ -348,7 +350,7 @@ def test_allocations_by_consumer(
 
 
 def test_free_is_remembered_and_in_use_is_not(
-    ours: resource_providers.Placement, host: servers.Server, card: str
+    ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
     """Deleted allocations don't raise the provider's generation."""
     assert not ours.is_allocated(card)
@@ -366,7 +368,7 @@ def test_free_is_remembered_and_in_use_is_not(
 
 
 def test_known_names_are_asked_once(
-    ours: resource_providers.Placement, host: servers.Server
+    ours: resource_providers.PlacementClient, host: servers.Server
 ) -> None:
     wanted = frozenset({CLASS, TRAIT, "HW_CPU_X86_AVX", "CUSTOM_NEVER"})
     assert ours.known(wanted) == {"HW_CPU_X86_AVX"}
@@ -375,14 +377,14 @@ def test_known_names_are_asked_once(
         ours.apply(call)
     assert ours.known(frozenset({CLASS, TRAIT})) == {CLASS, TRAIT}
     assert host.clear()[2:] == []
-    fresh = resource_providers.Placement(rest.from_endpoint(host.url))
+    fresh = resource_providers.PlacementClient(rest.from_endpoint(host.url))
     assert fresh.known(wanted) == wanted - {"CUSTOM_NEVER"}
     ours.forget()
     host.call("DELETE", f"/traits/{TRAIT}")
     assert ours.known(frozenset({TRAIT})) == frozenset()
 
 
-def test_many_long_names(ours: resource_providers.Placement) -> None:
+def test_many_long_names(ours: resource_providers.PlacementClient) -> None:
     wanted = frozenset(f"CUSTOM_{n}_{'X' * 200}" for n in range(100))
     assert ours.known(wanted) == frozenset()
     one = min(wanted)
@@ -392,7 +394,7 @@ def test_many_long_names(ours: resource_providers.Placement) -> None:
 
 
 def test_what_is_forgotten_is_read_anew(
-    ours: resource_providers.Placement, host: servers.Server, card: str
+    ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
     ours.forget(card)
     ours.fetch(ROOT)
@@ -404,7 +406,7 @@ def test_what_is_forgotten_is_read_anew(
 
 @pytest.mark.parametrize("bad", ["", "..", "../traits", "x" * 36])
 def test_only_uuids_are_asked_for(
-    ours: resource_providers.Placement, host: servers.Server, bad: str
+    ours: resource_providers.PlacementClient, host: servers.Server, bad: str
 ) -> None:
     for ask in (
         ours.fetch,
@@ -417,7 +419,7 @@ def test_only_uuids_are_asked_for(
 
 
 def test_ratios_of_operators_come_back_as_they_were(
-    ours: resource_providers.Placement, host: servers.Server, card: str
+    ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
     """Placement's column is a float of single precision on some databases."""
     for ratio, total in itertools.product((1.1, 16.0, 0.333333), (48,)):

@@ -26,7 +26,9 @@ from tests.functional.sync.one_card import (
 
 @pytest.mark.parametrize("call", CREATE[3:])
 def test_a_change_made_twice_is_made_once(
-    ours: resource_providers.Placement, host: servers.Server, call: calls.Call
+    ours: resource_providers.PlacementClient,
+    host: servers.Server,
+    call: calls.Call,
 ) -> None:
     for each in CREATE:
         ours.apply(each)
@@ -36,10 +38,10 @@ def test_a_change_made_twice_is_made_once(
 
 
 def test_what_another_writer_made_counts_as_made(
-    ours: resource_providers.Placement, host: servers.Server
+    ours: resource_providers.PlacementClient, host: servers.Server
 ) -> None:
     ours.fetch(ROOT)
-    other = resource_providers.Placement(rest.from_endpoint(host.url))
+    other = resource_providers.PlacementClient(rest.from_endpoint(host.url))
     for call in CREATE:
         other.apply(call)
     for call in CREATE:
@@ -58,7 +60,7 @@ def test_what_another_writer_made_counts_as_made(
     ],
 )
 def test_another_provider_in_the_way_is_a_conflict(
-    ours: resource_providers.Placement, card: str, call: calls.Call
+    ours: resource_providers.PlacementClient, card: str, call: calls.Call
 ) -> None:
     with pytest.raises(errors.ServiceError) as caught:
         ours.apply(call)
@@ -67,7 +69,7 @@ def test_another_provider_in_the_way_is_a_conflict(
 
 
 def test_a_root_is_made_without_parent(
-    ours: resource_providers.Placement,
+    ours: resource_providers.PlacementClient,
 ) -> None:
     own = str(uuid.UUID(int=50))
     ours.apply(calls.CreateProvider(uuid=own, name="metal", parent=""))
@@ -76,7 +78,9 @@ def test_a_root_is_made_without_parent(
     assert ours.find_root("metal") == found
 
 
-def test_find_root_by_any_name(ours: resource_providers.Placement) -> None:
+def test_find_root_by_any_name(
+    ours: resource_providers.PlacementClient,
+) -> None:
     assert ours.find_root("host") == providers.ProviderRoot(
         name="host", uuid=ROOT
     )
@@ -84,7 +88,7 @@ def test_find_root_by_any_name(ours: resource_providers.Placement) -> None:
 
 
 def test_a_provider_gets_its_name_and_parent_again(
-    ours: resource_providers.Placement, host: servers.Server, card: str
+    ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
     before = ours.fetch(ROOT).tree
     rename(host)
@@ -96,7 +100,7 @@ def test_a_provider_gets_its_name_and_parent_again(
 
 
 def test_traits_of_others_stay(
-    ours: resource_providers.Placement, host: servers.Server, card: str
+    ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
     host.call("PUT", "/traits/CUSTOM_RACK_7")
     put(host, card, "traits", [names.OWNER_TRAIT, TRAIT, "CUSTOM_RACK_7"])
@@ -116,7 +120,7 @@ def test_traits_of_others_stay(
 
 @pytest.mark.parametrize("call", CREATE[4:])
 def test_a_change_of_what_others_changed_is_a_conflict(
-    ours: resource_providers.Placement,
+    ours: resource_providers.PlacementClient,
     host: servers.Server,
     card: str,
     call: calls.Call,
@@ -135,7 +139,7 @@ def test_a_change_of_what_others_changed_is_a_conflict(
 
 
 def test_deleted_twice(
-    ours: resource_providers.Placement, host: servers.Server, card: str
+    ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
     call = calls.DeleteProvider(uuid=card, name=CARD_NAME)
     ours.apply(call)
@@ -144,7 +148,7 @@ def test_deleted_twice(
 
 
 def test_in_use_is_not_deleted(
-    ours: resource_providers.Placement, host: servers.Server, card: str
+    ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
     allocate(host, card, 1)
     with pytest.raises(errors.ServiceError) as caught:
@@ -153,7 +157,9 @@ def test_in_use_is_not_deleted(
     assert caught.value.code == "placement.resource_provider.inuse"
 
 
-def test_a_change_of_what_is_gone(ours: resource_providers.Placement) -> None:
+def test_a_change_of_what_is_gone(
+    ours: resource_providers.PlacementClient,
+) -> None:
     with pytest.raises(errors.ServiceError, match="is gone") as caught:
         ours.apply(CREATE[4])
     assert caught.value.status == 404

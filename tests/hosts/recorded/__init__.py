@@ -19,15 +19,15 @@ HERE = pathlib.Path(__file__).parent
 NAMES = tuple(sorted(p.name[:-8] for p in HERE.glob("*.json.gz")))
 
 
-def load(name: str) -> fs.Image:
+def load(name: str) -> fs.RecordedFiles:
     """Return a host's files."""
     host = json.loads(gzip.decompress((HERE / f"{name}.json.gz").read_bytes()))
     records: dict[str, fs.Record] = {}
     for directory, entries in host["tree"].items():
-        records.setdefault(directory, fs.Directory())
+        records.setdefault(directory, fs.RecordedDirectory())
         for entry, value in entries.items():
             records[f"{directory}/{entry}"] = _record(value)
-    return fs.Image(records)
+    return fs.RecordedFiles(records)
 
 
 def _record(value: str | dict[str, Any]) -> fs.Record:
@@ -35,11 +35,11 @@ def _record(value: str | dict[str, Any]) -> fs.Record:
         case str(text) | {"text": str(text)}:
             return text
         case {"link": str(target)}:
-            return fs.Link(target)
+            return fs.RecordedLink(target)
         case {"err": str(name)}:
             return int(getattr(errno, name))
         case {"dir": _}:
-            return fs.Directory()
+            return fs.RecordedDirectory()
         case {"hex": _}:
             return errno.EILSEQ  # no text, as whoever decodes it would say
         case {"wo": _}:

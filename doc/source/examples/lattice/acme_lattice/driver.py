@@ -96,7 +96,10 @@ def _cards(
     for function in host.functions():
         if (function.vendor, function.product) != (_VENDOR, _PRODUCT):
             continue
-        if _rule(function, rules).use in (policy.Use.AUTO, policy.Use.VF):
+        if _rule(function, rules).use in (
+            policy.DeviceUse.AUTO,
+            policy.DeviceUse.VF,
+        ):
             yield function
 
 
@@ -138,7 +141,7 @@ def _objection(
     rules: policy.Policy,
 ) -> str:
     """Return why a VF can't be given to a guest, empty if it can."""
-    if _rule(function, rules).use is policy.Use.OFF:
+    if _rule(function, rules).use is policy.DeviceUse.OFF:
         return "device_spec says use off for it"
     if function.driver is not None and not function.is_vfio_bound:
         return f"the host's driver {function.driver} holds it; unbind it"

@@ -30,7 +30,7 @@ def test_it_keeps_the_rules(tmp_path: pathlib.Path, vfs: int) -> None:
     """The library's own conformance test, on a host of each kind."""
     simulated.make(tmp_path, vfs)
     found = conformance.check_driver(
-        driver.LatticeDriver(), fs.Disk(tmp_path), name="lattice"
+        driver.LatticeDriver(), fs.DiskSource(tmp_path), name="lattice"
     )
     assert not found, "\n".join(map(str, found))
 
