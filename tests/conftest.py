@@ -3,7 +3,7 @@
 
 import hypothesis
 
-from tests import examples
+from tests.support import examples
 
 # Shared machines are slow now and then: no deadline for one example. A
 # failure prints the line that repeats it.

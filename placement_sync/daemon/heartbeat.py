@@ -34,7 +34,7 @@ _MAX_BYTES = 64 << 20
 
 
 class PassOutcome(Protocol):
-    """How a pass went that came to its end; ``sync_pass.PassResult`` is one."""
+    """Result of a finished pass, such as ``sync_pass.PassResult``."""
 
     @property
     def calls(self) -> Iterable[object]:

@@ -27,7 +27,7 @@ from requests import adapters
 from filters.fit import fact_reader
 from nova_accel import model
 from nova_accel.model import names
-from tests import scheduled
+from tests.support.scheduler import scheduled
 
 objects.register_all()
 VERSION = {"OpenStack-API-Version": f"placement {fact_reader.MICROVERSION}"}

@@ -8,7 +8,6 @@ import pytest
 from nova import exception, objects
 
 from nova_accel.model import names
-from tests import scheduled
 from tests.functional import scheduling
 from tests.functional.scheduling import (
     Cloud,
@@ -17,6 +16,7 @@ from tests.functional.scheduling import (
     refused,
     vgpus,
 )
+from tests.support.scheduler import scheduled
 
 cloud = scheduling.cloud
 scheduler = scheduling.scheduler

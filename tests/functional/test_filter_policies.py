@@ -9,7 +9,6 @@ from nova import exception
 
 from nova_accel import model
 from nova_accel.model import names
-from tests import scheduled
 from tests.functional import scheduling
 from tests.functional.scheduling import (
     Cloud,
@@ -18,6 +17,7 @@ from tests.functional.scheduling import (
     refused,
     vgpus,
 )
+from tests.support.scheduler import scheduled
 
 cloud = scheduling.cloud
 scheduler = scheduling.scheduler

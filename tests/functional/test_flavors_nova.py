@@ -7,7 +7,7 @@ from nova import objects
 from nova.scheduler import utils
 
 from nova_accel.model import flavors
-from tests import examples
+from tests.support import examples
 
 suffixes = st.from_regex(r"[a-zA-Z0-9_-]{0,8}", fullmatch=True)
 kinds = st.sampled_from(["resources", "trait", "resource", "traits", "hw"])

@@ -9,7 +9,7 @@ from nova.scheduler import utils
 from nova_accel.model import providers
 from placement_sync.audit import node_amounts
 from placement_sync.client import nova_api, nova_types
-from tests import examples
+from tests.support import examples
 
 CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_LICENCE")
 CHARGED = {"VGPU": 2, "CUSTOM_GPU_MEMORY_MB": 8192}

@@ -14,7 +14,7 @@ from nova_accel import model
 from nova_accel.model import names, providers
 from placement_sync.client import calls
 from placement_sync.sync import diff
-from tests import examples, strategies
+from tests.support import examples, strategies
 from virt_hooks.report import nova_provider_tree
 
 ROOT = strategies.ROOT

@@ -15,10 +15,10 @@ from oslo_config import fixture as config_fixture
 
 from filters import accelerator_weigher, glance_images
 from nova_accel.model import names
-from tests import bitstream_files as files
 from tests.functional import scheduling
 from tests.functional.images import asking, glances
 from tests.functional.scheduling import Cloud, Scheduler, flavor_specs
+from tests.support.fpga import bitstream_files as files
 
 cloud = scheduling.cloud
 scheduler = scheduling.scheduler

@@ -15,8 +15,8 @@ from lxml import etree
 
 from nova_accel import model
 from nova_accel.model import flavors
-from tests import examples, strategies
-from tests.unit.test_hostdev import (
+from tests.support import examples, strategies
+from tests.unit.virt_hooks.guest.test_hostdev import (
     CARD,
     FIRMWARE,
     MDEV,

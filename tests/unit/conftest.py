@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nova_accel.host.execute import privileged
-from tests import simulated
 from tests.lab import fakehost
+from tests.support.hosts import simulated
 from virt_hooks.spawn import lifecycle, release
 
 # None where Nova is not installed.

@@ -5,7 +5,7 @@ Use::
 
     from nova_accel.host.bitstreams import bitstream_cache
 
-    cache = bitstream_cache.BitstreamCache("/var/lib/nova/accel/bitstreams", limit)
+    cache = bitstream_cache.BitstreamCache(directory, limit)
     one = cache.put(facts, wanted, chunks)
     same = cache.get(facts.id)
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from nova_accel import model
-from tests import mortal
 from tests.lab import fakehost
+from tests.support.hosts import mortal
 from virt_hooks.guest import connection
 
 

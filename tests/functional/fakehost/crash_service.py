@@ -18,9 +18,9 @@ from oslo_config import cfg
 from nova_accel import model
 from nova_accel.config import conf
 from nova_accel.inventory import tree_builder
-from tests import mortal
 from tests.functional.fakehost import crash_outside, crash_technologies
-from tests.simulated import ROOT
+from tests.support.hosts import mortal
+from tests.support.hosts.simulated import ROOT
 from virt_hooks.spawn import setup
 
 Record = crash_outside.Record

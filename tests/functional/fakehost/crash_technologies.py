@@ -12,9 +12,9 @@ from typing import Any
 
 from nova_accel import model
 from nova_accel.model import flavors, names, providers
-from tests import simulated_fpga as fpgas
 from tests.lab import fakehost
-from tests.simulated import ROOT
+from tests.support.fpga import simulated as fpgas
+from tests.support.hosts.simulated import ROOT
 
 _NO_BITSTREAMS: Mapping[str, model.Bitstream] = {}
 _IMAGE = "image"

@@ -15,10 +15,10 @@ import pytest
 from nova_accel import errors, model
 from nova_accel.host.execute import privileged
 from nova_accel.model import names
-from tests import simulated_fpga as site
 from tests.functional.fakehost.cards import refused, store
 from tests.lab import fakehost
 from tests.lab.fakehost import Controller
+from tests.support.fpga import simulated as site
 
 pytestmark = pytest.mark.fakehost
 

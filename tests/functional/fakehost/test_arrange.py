@@ -15,9 +15,9 @@ from nova_accel.host.execute import action_executor, privileged
 from nova_accel.host.nvml import gpu_reader as facts
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import providers
-from tests import strategies
 from tests.lab import fakehost
 from tests.lab.fakehost import nvml
+from tests.support import strategies
 from virt_hooks.spawn import lifecycle
 
 pytestmark = pytest.mark.fakehost

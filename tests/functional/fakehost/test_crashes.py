@@ -23,7 +23,6 @@ import pytest
 from nova_accel import model
 from nova_accel.host.execute import privileged
 from nova_accel.host.state import claims_file
-from tests import mortal
 from tests.functional.fakehost import (
     crash_judge,
     crash_outside,
@@ -31,6 +30,7 @@ from tests.functional.fakehost import (
     crash_technologies,
 )
 from tests.lab import fakehost
+from tests.support.hosts import mortal
 
 pytestmark = pytest.mark.fakehost
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import simulated_fpga as site
 from tests.functional.fakehost.cards import refused, store
 from tests.lab.fakehost import Controller, FakehostError, fpga
+from tests.support.fpga import simulated as site
 
 pytestmark = pytest.mark.fakehost
 

@@ -14,8 +14,8 @@ import pytest
 from nova_accel import errors, model
 from nova_accel.host.execute import privileged
 from nova_accel.model import names
-from tests import simulated_fpga as site
 from tests.lab.fakehost import Controller
+from tests.support.fpga import simulated as site
 
 pytestmark = pytest.mark.fakehost
 

@@ -12,8 +12,8 @@ import pytest
 from nova_accel import errors
 from nova_accel.config import policy
 from nova_accel.model import actions, names
-from tests import simulated_fpga as site
 from tests.lab.fakehost import Controller
+from tests.support.fpga import simulated as site
 
 pytestmark = pytest.mark.fakehost
 

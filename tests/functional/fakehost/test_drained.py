@@ -13,8 +13,8 @@ from nova_accel.config import policy
 from nova_accel.host.state import drains
 from nova_accel.inventory import conditions
 from nova_accel.model import names
-from tests import simulated_fpga as site
 from tests.lab.fakehost import Controller
+from tests.support.fpga import simulated as site
 from virt_hooks.spawn import lifecycle
 
 pytestmark = pytest.mark.fakehost

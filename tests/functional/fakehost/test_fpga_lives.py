@@ -16,10 +16,10 @@ from nova_accel.host.execute import privileged
 from nova_accel.host.state import faults
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import names
-from tests import simulated_fpga as site
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
-from tests.simulated import ROOT
+from tests.support.fpga import simulated as site
+from tests.support.hosts.simulated import ROOT
 from virt_hooks.spawn import lifecycle, region_programs
 
 pytestmark = pytest.mark.fakehost

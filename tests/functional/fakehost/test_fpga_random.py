@@ -26,13 +26,11 @@ from pathlib import Path
 import pytest
 
 from nova_accel.host.execute import privileged
-from tests import simulated_fpga as site
-from tests import (
-    simulated_fpga_cloud,
-    simulated_fpga_kernel,
-    simulated_fpga_lives,
-)
 from tests.lab.fakehost import fpga
+from tests.support.fpga import cloud as simulated_fpga_cloud
+from tests.support.fpga import kernel as simulated_fpga_kernel
+from tests.support.fpga import lives as simulated_fpga_lives
+from tests.support.fpga import simulated as site
 
 pytestmark = pytest.mark.fakehost
 
@@ -48,7 +46,7 @@ def start(seed: int, sequences: int) -> subprocess.Popen[str]:
     return subprocess.Popen(  # noqa: S603 - arguments are ours
         [
             sys.executable,
-            *("-W", "ignore", "-m", "tests.simulated_fpga_lives"),
+            *("-W", "ignore", "-m", "tests.support.fpga.lives"),
             *(str(seed), str(sequences)),
         ],
         cwd=REPOSITORY,

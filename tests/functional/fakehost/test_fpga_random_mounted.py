@@ -17,10 +17,10 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.model import names
-from tests import simulated_fpga as site
 from tests.functional.fakehost.cards import store
 from tests.lab import fakehost
-from tests.simulated import ROOT
+from tests.support.fpga import simulated as site
+from tests.support.hosts.simulated import ROOT
 
 pytestmark = pytest.mark.fakehost
 

@@ -10,11 +10,11 @@ import pytest
 from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.model import flavors, names
-from tests import simulated_fpga as site
 from tests.functional.fakehost.cards import store
 from tests.lab import fakehost
 from tests.lab.fakehost import Controller
-from tests.simulated import ROOT
+from tests.support.fpga import simulated as site
+from tests.support.hosts.simulated import ROOT
 
 pytestmark = pytest.mark.fakehost
 

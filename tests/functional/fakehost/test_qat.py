@@ -14,10 +14,10 @@ from nova_accel import errors
 from nova_accel.config import policy
 from nova_accel.host.execute import privileged
 from nova_accel.model import actions, names
-from tests import simulated_fpga as site
 from tests.functional.fakehost.cards import refused, store
 from tests.lab import fakehost
 from tests.lab.fakehost import Controller
+from tests.support.fpga import simulated as site
 
 pytestmark = pytest.mark.fakehost
 

@@ -20,7 +20,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests import examples
 from tests.functional.fakehost.cards import (
     A40_VFS,
     T4,
@@ -29,6 +28,7 @@ from tests.functional.fakehost.cards import (
     store,
 )
 from tests.lab.fakehost import Controller
+from tests.support import examples
 
 pytestmark = pytest.mark.fakehost
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from nova import context as nova_context
 
-from tests import bitstream_files as files
 from tests.functional.images import glances
+from tests.support.fpga import bitstream_files as files
 from virt_hooks.instance import bitstream_images
 
 CONTENT = files.gbs(payload=bytes(range(256)) * 800)

@@ -11,9 +11,9 @@ import pytest
 from nova import objects
 
 from nova_accel.config import conf
-from tests import bitstream_files as files
 from tests.functional.images import glances
 from tests.functional.images.asking import Make, Set
+from tests.support.fpga import bitstream_files as files
 from virt_hooks.instance import bitstream_images
 
 CONF = nova.conf.CONF

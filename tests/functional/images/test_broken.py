@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors
-from tests import bitstream_files as files
 from tests.functional.images import glances
 from tests.functional.images.asking import (
     CONTENT,
@@ -19,6 +18,7 @@ from tests.functional.images.asking import (
     lines,
     user,
 )
+from tests.support.fpga import bitstream_files as files
 
 
 class TestBroken:

@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.x509.oid import NameOID
 
 from nova_accel import errors
-from tests import bitstream_files as files
 from tests.functional.images import glances
 from tests.functional.images.asking import (
     CONTENT,
@@ -25,6 +24,7 @@ from tests.functional.images.asking import (
     kept,
     user,
 )
+from tests.support.fpga import bitstream_files as files
 
 CERTIFICATE = "cccccccc-0000-4000-8000-00000000000c"
 

@@ -15,8 +15,8 @@ from nova.objects import base as nova_objects
 from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from tests import mortal
 from tests.functional.nova import libvirtd
+from tests.support.hosts import mortal
 
 _SERIALIZER = nova_objects.NovaObjectSerializer()
 _WRITING = ("create", "save", "destroy")

@@ -22,7 +22,7 @@ from tests.functional.nova import (
     technologies,
     test_fpga,
 )
-from tests.unit import test_progress
+from tests.unit.placement_sync.cli import test_progress
 from virt_hooks.attach import attach_rpc
 
 PROFILE = "T4-4Q"

@@ -16,7 +16,7 @@ from nova_accel.model import names
 from placement_sync.cli import main
 from tests.functional.sync import nova_standin, servers
 from tests.lab import fakehost
-from tests.simulated import GPU, OTHER, ROOT
+from tests.support.hosts.simulated import GPU, OTHER, ROOT
 
 A = "aaaaaaaa-0000-4000-8000-00000000000a"
 NOBODY = "dddddddd-0000-4000-8000-00000000000d"

@@ -13,7 +13,6 @@ import pytest
 from nova_accel.host.execute import privileged
 from nova_accel.host.state import claims_file
 from nova_accel.model import names
-from tests import simulated
 from tests.functional.sync import nova_standin, servers
 from tests.functional.sync.audit_site import (
     CARD,
@@ -29,7 +28,8 @@ from tests.functional.sync.audit_site import (
     mdev,
 )
 from tests.lab import fakehost
-from tests.simulated import GPU, ROOT
+from tests.support.hosts import simulated
+from tests.support.hosts.simulated import GPU, ROOT
 
 privsep: Any = vars(privileged)["privsep"]
 Found = list[tuple[str, str, str]]

@@ -12,8 +12,8 @@ from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
 from placement_sync.client import calls, resource_providers, rest
 from placement_sync.sync import pass_attempts, sync_pass
-from tests import strategies
 from tests.functional.sync import judge, lives, one_card, servers
+from tests.support import strategies
 
 A, B, C, D = (f"0000:{bus}:00.0" for bus in ("3b", "41", "5e", "af"))
 ROOT = strategies.ROOT

@@ -14,8 +14,8 @@ from nova_accel.inventory import tree_builder
 from nova_accel.model import names
 from placement_sync.client import calls, resource_providers, rest
 from placement_sync.sync import refusals, sync_pass
-from tests import strategies
 from tests.functional.sync import faults, servers
+from tests.support import strategies
 
 ROOT = strategies.ROOT
 HOST = model.HostState(

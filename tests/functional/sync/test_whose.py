@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 
 from nova_accel.model import names, providers
-from tests import strategies
 from tests.functional.sync import lives, servers
 from tests.functional.sync.test_lost_and_found import (
     OTHER,
@@ -17,6 +16,7 @@ from tests.functional.sync.test_lost_and_found import (
     host_of,
     uuid_of,
 )
+from tests.support import strategies
 
 RACK = "1f2e3d4c-0000-4000-8000-0000000000aa"
 THEIRS = names.provider_uuid(OTHER.uuid, B)

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random lives of servers with FPGA regions, and of their host.
+
+Nova, Placement and libvirt in small around the library's own Lifecycle:
+what they know is written down here, and compared with what the library
+and the simulated hardware say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+from nova_accel import errors, model
+from nova_accel.config import policy
+from nova_accel.discovery import change_detection, plugin, snapshot
+from nova_accel.fpga import bitstreams
+from nova_accel.host.execute import action_executor
+from nova_accel.host.state import faults
+from nova_accel.host.sysfs import fs
+from nova_accel.inventory import tree_builder
+from nova_accel.model import flavors, names
+from tests.support.fpga import guests as simulated_fpga_guests
+from tests.support.fpga import judge as simulated_fpga_judge
+from tests.support.fpga import kernel as simulated_fpga_kernel
+from tests.support.fpga import simulated as site
+from tests.support.hosts.simulated import ROOT
+from virt_hooks.spawn import lifecycle, region_programs
+
+FUNCTIONS = (site.A, site.B, site.C)
+BLANK = "eeeeeeee111111112222222233333333"
+#: How loading an image goes wrong: a directive to the card, a file that
+#: is not what it was, an image for other cards, one that lies.
+WRONGS = (
+    *("REFUSE", "ERROR", "SAME", "HANG", "VANISH"),
+    *("damaged", "foreign", "liar"),
+)
+Key = simulated_fpga_judge.Key
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server as Nova knows it; ``image`` None asks for a function."""
+
+    name: str
+    key: Key
+    function: str
+    image: model.Bitstream | None
+    slots: tuple[model.Slot, ...]
+
+    @property
+    def group(self) -> flavors.RequestGroup:
+        """Return what its flavor asks for."""
+        if self.image is None:
+            return site.asks(function=self.function)
+        return site.asks(self.image.name)
+
+
+class Images:
+    """Bitstreams in files, each written once."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._known: dict[tuple[str, str, bool], model.Bitstream] = {}
+
+    def get(
+        self, function: str, wrong: str, is_xclbin: bool
+    ) -> model.Bitstream:
+        """Return an image with a function, with something wrong or not."""
+        key = function, wrong, is_xclbin
+        if key not in self._known:
+            self._known[key] = self._make(*key)
+        return self._known[key]
+
+    def _make(
+        self, function: str, wrong: str, is_xclbin: bool
+    ) -> model.Bitstream:
+        directive = wrong if wrong.isupper() else ""
+        held = site.NLB0 if wrong == "liar" else function
+        made = site.bitstream(
+            self._place, held, directive, is_xclbin=is_xclbin
+        )
+        name = f"image-{function[0]}-{wrong}-{is_xclbin}"
+        made = dataclasses.replace(made, name=name, function=function)
+        if wrong == "damaged":
+            return dataclasses.replace(made, sha512="0" * 128)
+        if wrong == "foreign":
+            return dataclasses.replace(made, interface=site.OTHER)
+        return made
+
+
+class Cloud:
+    """One compute node, its servers, and everybody around them."""
+
+    def __init__(
+        self,
+        host: simulated_fpga_kernel.DirectKernel,
+        place: Path,
+        chance: random.Random,
+        is_blanked: bool = False,
+    ) -> None:
+        self.host = host
+        self.chance = chance
+        self.images = Images(place)
+        self.libvirt = simulated_fpga_guests.Libvirt(host)
+        self.judge = simulated_fpga_judge.Judge(host, self.libvirt)
+        self.is_blanked = is_blanked
+        self._rules = self._policy() if is_blanked else site.DEFAULT
+        self._drivers: Mapping[str, plugin.Driver] = plugin.load(
+            ("dfl", "alveo")
+        )
+        self.faulted = faults.FaultNotes(str(place / "state"))
+        self.servers: dict[str, Server] = {}
+        self._born = 0
+        #: Whether nothing was done to the host since it was last read.
+        self.is_fresh = False
+        #: Why the last server was refused.
+        self.last_refusal = ""
+        self.restart()
+
+    @property
+    def keys(self) -> list[Key]:
+        """Return the regions of all cards, there or not."""
+        return [
+            (card, part.number)
+            for card, hardware in self.host.kernel.fpga.cards.items()
+            for part in hardware.parts
+        ]
+
+    # -- the service -----------------------------------------------------
+
+    def restart(self) -> None:
+        """Start the service anew: it recalls what servers hold."""
+        self.life = lifecycle.Lifecycle(
+            self._drivers,
+            self._rules,
+            action_executor.Executor(str(self.host.root), read_gpus=dict),
+            snapshot.Snapshot(
+                change_detection.ChangeDetector(
+                    fs.DiskSource(self.host.root),
+                    self._drivers,
+                    self._rules,
+                    dict,
+                    self.faulted,
+                )
+            ),
+            programs=region_programs.RegionPrograms(self.faulted, _read_file),
+        )
+        self.life.read_use = self.libvirt.use
+        self.life.read_running = lambda: self.libvirt.use(is_running=True)
+        self.life.adopt(ROOT)
+        self.life.host.refresh()
+        self._unrecalled = list(self.servers.values())
+        self.pass_by()
+
+    def pass_by(self) -> None:
+        """Do what the service does every minute."""
+        self.life.host.refresh_changed()
+        for server in self._unrecalled:
+            if not self.life.claims_of(server.name):
+                self.life.recall(server.name, server.slots)
+        if self.life.host.state.complete and not self.life.host.state.unknown:
+            self._unrecalled.clear()
+        self.life.tidy(self.libvirt.use())
+        self.judge.check_log()
+        self.is_fresh = True
+
+    def _policy(self) -> policy.Policy:
+        lines = []
+        for is_xclbin in (False, True):
+            blank = self.images.get(BLANK, "", is_xclbin)
+            vendor = "10ee" if is_xclbin else "8086"
+            lines.append(
+                f'{{"vendor_id": "{vendor}", "use": "fpga",'
+                f' "blank": "{blank.path}"}}'
+            )
+        return policy.parse_policy(tuple(lines))
+
+    # -- the scheduler ---------------------------------------------------
+
+    def offered(self) -> dict[Key, frozenset[str]]:
+        """Return free regions and their traits, as Placement has them."""
+        tree = self.life.tree(tree_builder.OWNER_TRAITS)
+        assert tree is not None
+        used = {server.key for server in self.servers.values()}
+        found = {}
+        for key in self.keys:
+            address = names.region_address(*key)
+            node = tree.node(names.provider_uuid(ROOT.uuid, address))
+            held = node.inventories.get(names.FPGA_CLASS) if node else None
+            if node is None or held is None or key in used:
+                continue
+            if held.total - held.reserved > 0:
+                found[key] = node.traits
+        return found
+
+    def fits(self, server: Server, traits: frozenset[str]) -> bool:
+        """Return whether a region has what a server asks for."""
+        wanted = set(server.group.required)
+        if server.image is not None:
+            wanted.add(names.PROGRAMMABLE_TRAIT)
+            wanted.add(names.interface_trait(server.image.interface))
+        return wanted <= traits
+
+    def draw(self, key: Key, wrong: str = "") -> Server:
+        """Return a server that might get a region."""
+        is_xclbin = key[0] == site.ALVEO
+        function = self.chance.choice(FUNCTIONS)
+        image: model.Bitstream | None = None
+        if self.chance.random() < 0.75:
+            image = self.images.get(function, wrong, is_xclbin)
+        else:
+            function = self.host.part(*key).function or function
+        self._born += 1
+        address = names.region_address(*key)
+        slot = model.Slot(
+            provider=names.provider_uuid(ROOT.uuid, address),
+            resource_class=names.FPGA_CLASS,
+            identifier=self.host.part(*key).slot,
+        )
+        return Server(
+            name=f"server-{self._born}",
+            key=key,
+            function=function,
+            image=image,
+            slots=(slot,),
+        )
+
+    # -- Nova ------------------------------------------------------------
+
+    def spawn(self, server: Server) -> bool:
+        """Create a server; what fails is cleaned up, as Nova does."""
+        self.servers[server.name] = server
+        if self.hand_over(server) and self.hand_over(server, is_again=True):
+            self.judge.counts["spawned"] += 1
+            self.boot(server)
+            return True
+        self.clean_up(server)
+        return False
+
+    def hand_over(self, server: Server, is_again: bool = False) -> bool:
+        """Make what a server needs; return whether that went well.
+
+        :param is_again: nothing may be left to do.
+        """
+        found = {server.image.name: server.image} if server.image else {}
+        if not is_again and server.name in self.life_had():
+            # what was fetched may have been dropped from the cache since
+            found = {} if self.chance.random() < 0.1 else found
+        attempt = self.judge.begin(server.key, server.name)
+        # What another server left unclean is blanked first.
+        most = int(bool(server.image) and not is_again)
+        most += int(self.is_blanked and self._is_unclean(server))
+        try:
+            self.life.ensure(
+                server.name, (server.group,), server.slots, {}, found
+            )
+        except errors.ProgrammingError:
+            self.judge.failed(attempt)
+            self._check_faulted(server.key)
+            self.judge.counts["failed"] += 1
+            return False
+        except (errors.ClaimError, errors.ActionError) as error:
+            self.judge.refused(attempt, str(error))
+            self.judge.counts["refused"] += 1
+            self.last_refusal = str(error)
+            return False
+        self.judge.handed_over(attempt, server.function, most)
+        return True
+
+    def _is_unclean(self, server: Server) -> bool:
+        """Return whether another server left a server's region unclean."""
+        notes = self.faulted.unreleased()
+        return any(
+            slot.identifier in notes
+            and notes[slot.identifier].consumer != server.name
+            for slot in server.slots
+        )
+
+    def life_had(self) -> set[str]:
+        """Return the servers that the service knows to hold something."""
+        return {claim.consumer for claim in self.life.claims()}
+
+    def boot(self, server: Server) -> None:
+        """Start a server's guest with what its claims stand for."""
+        functions = [
+            name
+            for claim in self.life.claims_of(server.name)
+            for name in (claim.handle, *claim.members)
+        ]
+        if functions != [server.slots[0].identifier]:
+            self.judge.note(f"{server} got {functions}")
+        self.libvirt.start(server.name, functions)
+
+    def shut_down(self, server: Server) -> None:
+        """End a server's guest, if it has one."""
+        domain = self.libvirt.domains.get(server.name)
+        if domain is not None and domain.is_running:
+            self.libvirt.stop(server.name)
+
+    def start_again(self, server: Server) -> bool:
+        """Start a server that is shut down, with a domain made anew."""
+        if server.name in self.libvirt.domains:
+            self.libvirt.undefine(server.name)
+        if self.hand_over(server):
+            self.boot(server)
+            return True
+        return False
+
+    def clean_up(self, server: Server) -> None:
+        """Forget a server, its domain and what it had."""
+        self.shut_down(server)
+        had = site.using()
+        if server.name in self.libvirt.domains:
+            had = self.libvirt.undefine(server.name)
+        before, noted = len(self.judge.log), set(self.faulted.read())
+        self.life.release(server.name, server.slots, lambda _: False, had)
+        del self.servers[server.name]
+        self._unrecalled = [s for s in self._unrecalled if s != server]
+        self._judge_release(server, before, noted)
+        self.judge.check_log()
+
+    def _judge_release(
+        self, server: Server, before: int, noted: set[str]
+    ) -> None:
+        """Judge what a region holds once a server has left it.
+
+        :param noted: the faults there were before.
+        """
+        address = names.region_address(*server.key)
+        tried = len(self.judge.log) - before
+        if tried > int(self.is_blanked):
+            self.judge.note(f"{tried} programmings to release {server}")
+        shown = self.judge.shown(server.key)
+        is_wrong = tried and shown != BLANK
+        # or it could not even be tried
+        if is_wrong or address in self.faulted.read().keys() - noted:
+            self.judge.ever_failed.add(address)
+            self.judge.faulted.setdefault(server.key, shown)
+            self._check_faulted(server.key)
+
+    def _check_faulted(self, key: Key) -> None:
+        address = names.region_address(*key)
+        if address not in self.faulted.read():
+            self.judge.note(f"{address} failed, and nobody wrote it down")
+        device = self.life.host.state.device(address)
+        if device is not None and not device.fault:
+            self.life.host.refresh_changed()
+            device = self.life.host.state.device(address)
+            if device is not None and not device.fault:
+                self.judge.note(f"{address} failed, and is offered")
+
+
+def _read_file(path: str) -> model.Bitstream:
+    return bitstreams.describe_file(path, Path(path).read_bytes())

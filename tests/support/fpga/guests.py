@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libvirt and its guests in small, on a kernel in this process.
+
+A domain is there from its start until it is undefined; while it runs, its
+functions are with vfio-pci and their groups are held.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import os
+from collections.abc import Iterable
+
+from tests.support.fpga import kernel as simulated_fpga_kernel
+from virt_hooks.guest import connection
+
+
+@dataclasses.dataclass
+class Domain:
+    """One domain; ``handles`` are open while its guest runs."""
+
+    functions: tuple[str, ...]
+    handles: list[int] = dataclasses.field(default_factory=list)
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether there is a guest."""
+        return bool(self.handles)
+
+
+class Libvirt:
+    """The domains of one host."""
+
+    def __init__(self, host: simulated_fpga_kernel.DirectKernel) -> None:
+        self._host = host
+        self.domains: dict[str, Domain] = {}
+
+    def use(self, is_running: bool = False) -> connection.HostdevUse:
+        """Return what virt_hooks.guest.connection.read_hostdevs() would."""
+        return connection.HostdevUse(
+            functions=frozenset(
+                name
+                for domain in self.domains.values()
+                if domain.is_running or not is_running
+                for name in domain.functions
+            )
+        )
+
+    def start(self, name: str, functions: Iterable[str]) -> None:
+        """Start a domain with ``managed='yes'`` functions."""
+        domain = Domain(functions=tuple(functions))
+        for function in domain.functions:
+            self.detach(function)
+            group = self._host.kernel.pci.functions[function].group
+            node = self._host.root / f"dev/vfio/{group}"
+            handle = os.open(node, os.O_RDONLY)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            domain.handles.append(handle)
+        self._host.sync()
+        self.domains[name] = domain
+
+    def stop(self, name: str) -> None:
+        """End a guest and give its functions back to the host."""
+        domain = self.domains[name]
+        for handle in domain.handles:
+            os.close(handle)
+        domain.handles.clear()
+        self._host.sync()  # what has vanished under it goes now
+        for function in domain.functions:
+            self.give_back(function)
+        self._host.sync()
+
+    def undefine(self, name: str) -> connection.HostdevUse:
+        """Forget a domain that does not run; return what it had."""
+        domain = self.domains.pop(name)
+        assert not domain.is_running
+        return connection.HostdevUse(functions=frozenset(domain.functions))
+
+    def detach(self, function: str) -> None:
+        """Bind a function to vfio-pci (virPCIDeviceBindToStub)."""
+        place = f"bus/pci/devices/{function}"
+        self._host.store(f"{place}/driver_override", "vfio-pci\n")
+        if self._host.kernel.pci.functions[function].driver is not None:
+            self._host.store(f"{place}/driver/unbind", function)
+        self._host.store("bus/pci/drivers_probe", function)
+
+    def give_back(self, function: str) -> None:
+        """Let the host's driver have a function again."""
+        known = self._host.kernel.pci.functions.get(function)
+        if known is None:
+            return
+        place = f"bus/pci/devices/{function}"
+        self._host.store(f"{place}/driver_override", "\n")
+        if known.driver is not None:
+            self._host.store(f"{place}/driver/unbind", function)
+        self._host.store("bus/pci/drivers_probe", function)

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences of what may happen to a host with FPGAs, by chance.
+
+Run some by hand to make them again::
+
+    python -m tests.support.fpga.lives SEED SEQUENCES
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from nova_accel.host.execute import privileged
+from nova_accel.model import names
+from tests.lab import fakehost
+from tests.support.fpga import cloud as simulated_fpga_cloud
+from tests.support.fpga import kernel as simulated_fpga_kernel
+from tests.support.fpga import outside as simulated_fpga_outside
+from tests.support.fpga import simulated as site
+
+#: What a host may have; each boot is of the next one.
+SHAPES = tuple(
+    fakehost.HostSpec(cards=cards)
+    for cards in (
+        (
+            fakehost.DflCard(address=site.PAC),
+            fakehost.DflCard(
+                address=site.SPLIT, functions=(site.A, site.B), released=2
+            ),
+        ),
+        (fakehost.IntelFpgaCard(address=site.LEGACY),),
+        (
+            fakehost.AlveoCard(address=site.ALVEO, function=site.A),
+            fakehost.DflCard(address=site.PAC),
+        ),
+        (
+            fakehost.DflCard(
+                address=site.SPLIT,
+                functions=(site.A, site.A, site.C),
+                released=3,
+            ),
+        ),
+    )
+)
+#: Sequences between two boots, and steps of a sequence.
+PER_BOOT, STEPS = 50, (3, 7)
+#: Sequences between two lines of progress, and wrongs that are printed.
+EVERY, SHOWN = 1000, 20
+Cloud = simulated_fpga_cloud.Cloud
+
+
+class Lives:
+    """Sequences on one boot of one host."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self._host = cloud.host
+        self._chance = cloud.chance
+        self._outside = simulated_fpga_outside.Outside(cloud)
+        self._steps: dict[Callable[[], None], int] = {
+            self.spawn: 40,
+            self.delete: 12,
+            self.reboot: 14,
+            self.shut_down: 6,
+            self.start: 8,
+            self.look: 3,
+            self.release_too_early: 2,
+            self.restart: 5,
+            self.pass_by: 8,
+            self._outside.program_by_hand: 5,
+            self._outside.guest_programs: 4,
+            self._outside.open_port: 3,
+            self._outside.make_flaky: 4,
+            self._outside.unplug: 2,
+            self._outside.plug: 3,
+            self._outside.heal: 5,
+            self._outside.take_away: 3,
+            self._outside.meet_stranger: 4,
+        }
+
+    def go(self) -> None:
+        """Live one sequence, from no server to none."""
+        steps, weights = list(self._steps), list(self._steps.values())
+        number = self._chance.randint(*STEPS)
+        for step in self._chance.choices(steps, weights, k=number):
+            self._cloud.judge.counts["steps"] += 1
+            step()
+            self._cloud.judge.check_log()
+            self._check_books()
+        self._finish()
+
+    # -- Nova's requests -------------------------------------------------
+
+    def spawn(self) -> None:
+        """Create a server where Placement says, or where it said."""
+        cloud = self._cloud
+        if self._chance.random() < 0.5:
+            cloud.pass_by()
+        offers = cloud.offered()
+        used = {server.key for server in cloud.servers.values()}
+        free = [key for key in cloud.keys if key not in used]
+        if not free:
+            return
+        is_stale = not offers or self._chance.random() < 0.15
+        key = self._chance.choice(free if is_stale else list(offers))
+        wrong = ""
+        if self._chance.random() < 0.3:
+            wrong = self._chance.choice(simulated_fpga_cloud.WRONGS)
+        server = cloud.draw(key, wrong)
+        is_offer = key in offers and cloud.fits(server, offers[key])
+        is_sure = is_offer and cloud.is_fresh and self._is_sane(key)
+        cloud.last_refusal = ""
+        cloud.is_fresh = False
+        if not cloud.spawn(server) and is_sure and not wrong:
+            cloud.judge.note(f"offered, then refused: {cloud.last_refusal}")
+
+    def delete(self) -> None:
+        """Delete a server."""
+        if server := self._any():
+            self._cloud.clean_up(server)
+
+    def reboot(self) -> None:
+        """Reboot a server hard: its domain goes, and is made again."""
+        if server := self._any():
+            self._cloud.shut_down(server)
+            self._count(self._cloud.start_again(server), "rebooted")
+
+    def shut_down(self) -> None:
+        """Let a server be off for a while."""
+        if server := self._any():
+            self._cloud.shut_down(server)
+
+    def start(self) -> None:
+        """Start a server that is off."""
+        domains = self._cloud.libvirt.domains
+        for server in list(self._cloud.servers.values()):
+            domain = domains.get(server.name)
+            if domain is None or not domain.is_running:
+                self._count(self._cloud.start_again(server), "started")
+                return
+
+    def look(self) -> None:
+        """Ask again for what a running guest has: nothing is touched."""
+        if server := self._any(is_running=True):
+            before = len(self._cloud.judge.log)
+            image = server.image
+            self._cloud.life.ensure(
+                server.name,
+                (server.group,),
+                server.slots,
+                {},
+                {image.name: image} if image else {},
+            )
+            if len(self._cloud.judge.log) != before:
+                self._cloud.judge.note(f"touched under {server}")
+
+    def release_too_early(self) -> None:
+        """Clean up while the guest runs: it keeps what it has."""
+        if server := self._any(is_running=True):
+            held = self._cloud.life.claims_of(server.name)
+            self._cloud.life.release(
+                server.name,
+                server.slots,
+                lambda _: True,
+                self._cloud.libvirt.use(),
+            )
+            if self._cloud.life.claims_of(server.name) != held:
+                self._cloud.judge.note(f"released under {server}")
+
+    def restart(self) -> None:
+        """Start the service anew."""
+        self._cloud.restart()
+
+    def pass_by(self) -> None:
+        """Let a minute pass."""
+        self._cloud.pass_by()
+
+    # -- judging ---------------------------------------------------------
+
+    def _check_books(self) -> None:
+        """Compare whom Nova, the library and libvirt think has what."""
+        cloud = self._cloud
+        claims = {claim.consumer: claim for claim in cloud.life.claims()}
+        if strange := claims.keys() - cloud.servers.keys():
+            cloud.judge.note(f"claims of nobody: {sorted(strange)}")
+        for name, server in cloud.servers.items():
+            domain = cloud.libvirt.domains.get(name)
+            address = names.region_address(*server.key)
+            if domain is None or not domain.is_running:
+                continue
+            if cloud.life.host.state.device(address) is None:
+                continue  # it has vanished, and waits for its guest
+            if claims.get(name) is None:
+                cloud.judge.note(f"{name} runs without a claim")
+            elif domain.functions != (claims[name].handle,):
+                cloud.judge.note(f"{name} has another region")
+
+    def _finish(self) -> None:
+        """Delete everything; books and hardware must be as at first."""
+        cloud = self._cloud
+        if simulated_fpga_outside.STRANGER in cloud.libvirt.domains:
+            self._outside.meet_stranger()
+        for server in list(cloud.servers.values()):
+            cloud.clean_up(server)
+        self._settle()
+        cloud.pass_by()
+        self._judge_end()
+        if self._chance.random() < 0.2:
+            known = cloud.life.host.state
+            cloud.restart()
+            if cloud.life.host.state != known:
+                cloud.judge.note("a new service sees another host")
+        for key in cloud.keys:
+            if key in cloud.judge.faulted and self._chance.random() < 0.7:
+                self._outside.mend(key)
+
+    def _judge_end(self) -> None:
+        """Compare what is left with what was there at first."""
+        cloud, judge = self._cloud, self._cloud.judge
+        if cloud.life.claims() or cloud.libvirt.domains:
+            judge.note(f"left behind: {cloud.life.claims()}")
+        run = self._host.root / "run"
+        if run.exists() and (left := os.listdir(run)):
+            judge.note(f"left behind: {left}")
+        noted = set(cloud.faulted.read())
+        failed = {names.region_address(*key) for key in judge.faulted}
+        if not failed <= noted <= judge.ever_failed:
+            judge.note(f"faulted: {noted}, should be {failed}")
+        offers = {names.region_address(*k) for k in cloud.offered()}
+        wanted = {names.region_address(*k) for k in cloud.keys} - noted
+        if offers != wanted:
+            judge.note(f"offered at the end: {offers}, not {wanted}")
+
+    def _settle(self) -> None:
+        """End what outsiders have done, but for functions loaded."""
+        self._host.flaky.clear()
+        self._host.plug()
+        functions = self._host.kernel.pci.functions
+        for card, hardware in self._host.kernel.fpga.cards.items():
+            if card not in functions:
+                self._cloud.judge.note(f"{card} did not come back")
+                continue
+            for part in hardware.parts:
+                part.is_open = False
+                driver = functions[part.slot].driver
+                if driver is None or driver.name == "vfio-pci":
+                    self._cloud.libvirt.give_back(part.slot)
+        self._host.sync()
+
+    def _is_sane(self, key: simulated_fpga_cloud.Key) -> bool:
+        """Return whether nothing outside stands against a loading."""
+        part = self._host.part(*key)
+        return not (part.is_open or self._host.hung or self._host.flaky)
+
+    def _any(
+        self, is_running: bool = False
+    ) -> simulated_fpga_cloud.Server | None:
+        domains = self._cloud.libvirt.domains
+        found = [
+            server
+            for server in self._cloud.servers.values()
+            if not is_running
+            or (server.name in domains and domains[server.name].is_running)
+        ]
+        return self._chance.choice(found) if found else None
+
+    def _count(self, is_done: bool, what: str) -> None:
+        self._cloud.judge.counts[what if is_done else f"not {what}"] += 1
+
+
+def run(seed: int, sequences: int) -> list[str]:
+    """Live so many sequences; return what was wrong."""
+    privileged.run_here()
+    begun = time.monotonic()
+    counts: collections.Counter[str] = collections.Counter()
+    wrong: list[str] = []
+    shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108
+    done = 0
+    while done < sequences:
+        boot = done // PER_BOOT
+        chance = random.Random(f"{seed} {boot}")  # noqa: S311 - no secret
+        spec = SHAPES[boot % len(SHAPES)]
+        with (
+            tempfile.TemporaryDirectory(dir=shm) as place,
+            simulated_fpga_kernel.direct(spec, Path(place) / "host") as host,
+        ):
+            cloud = Cloud(host, Path(place), chance, boot % 3 == 2)
+            lives = Lives(cloud)
+            for number in range(done, min(done + PER_BOOT, sequences)):
+                told = len(cloud.judge.wrong)
+                lives.go()
+                wrong += (
+                    f"boot {boot}, sequence {number}: {text}"
+                    for text in cloud.judge.wrong[told:]
+                )
+        counts += cloud.judge.counts
+        done += PER_BOOT
+        if done % EVERY == 0 or done >= sequences:
+            said = ", ".join(f"{n} {k}" for k, n in sorted(counts.items()))
+            print(
+                f"seed {seed}: {min(done, sequences)} sequences,"
+                f" {time.monotonic() - begun:.0f} s: {said},"
+                f" {len(wrong)} wrong",
+                flush=True,
+            )
+    return wrong
+
+
+def main(seed: int, sequences: int) -> int:
+    """Live sequences, print what was wrong, and return how much."""
+    logging.disable(logging.CRITICAL)
+    wrong = run(seed, sequences)
+    for text in wrong[:SHOWN]:
+        print(f"seed {seed}: {text}", flush=True)
+    return len(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(bool(main(*map(int, sys.argv[1:]))))

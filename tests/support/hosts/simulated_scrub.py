@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A nova-compute's whole cards and VFs on a simulated kernel.
+
+A GPU with its sound that no driver of the host has, one that nouveau has,
+and a card with VFs.
+"""
+
+from pathlib import Path
+
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.model import flavors, names
+from tests.lab import fakehost
+from tests.support.fpga import simulated as site
+from tests.support.hosts.simulated import ROOT, A, node
+from virt_hooks.spawn import lifecycle
+
+GPU, SOUND = "0000:71:00.0", "0000:71:00.1"
+HELD, FLEX, FLEX_VF = "0000:72:00.0", "0000:4d:00.0", "0000:4d:00.1"
+NEXT_VF = "0000:4d:00.2"
+
+
+def card(
+    address: str, driver: str = "", device: int = 0x1E07
+) -> fakehost.PciCard:
+    is_sound = device != 0x1E07
+    return fakehost.PciCard(
+        address=address,
+        vendor=0x10DE,
+        device=device,
+        class_code=0x040300 if is_sound else 0x030000,
+        driver=driver,
+        group=40 if address.startswith(GPU[:7]) else 41,
+        multifunction=True,
+    )
+
+
+SPEC = fakehost.HostSpec(
+    cards=(
+        card(GPU),
+        card(SOUND, device=0x10F7),
+        card(HELD, "nouveau"),
+        fakehost.PciCard(
+            address=FLEX,
+            vendor=0x8086,
+            device=0x56C0,
+            class_code=0x038000,
+            driver="i915",
+            total_vfs=4,
+            vf_device=0x56C1,
+            enabled_vfs=4,
+        ),
+    )
+)
+USES = (
+    f'{{"address": "{HELD}", "use": "passthrough"%s}}',
+    f'{{"address": "{FLEX}", "use": "vf"%s}}',
+    "{%s}",
+)
+
+
+def started(
+    kernel: fakehost.Controller, state: Path, words: str = ""
+) -> lifecycle.Lifecycle:
+    """Return a service whose lines end with some words."""
+    separated = (", " + words, ", " + words, words) if words else ("",) * 3
+    lines = [use % one for use, one in zip(USES, separated, strict=True)]
+    return site.started(kernel.root, policy.parse_policy(lines), state)
+
+
+def slot(
+    life: lifecycle.Lifecycle, address: str, function: str = ""
+) -> model.Slot:
+    device = life.host.state.device(address)
+    assert device is not None, life.host.state.problems
+    return model.Slot(
+        provider=names.provider_uuid(ROOT.uuid, address),
+        resource_class=device.resource_class,
+        identifier=function or address,
+    )
+
+
+def give(
+    life: lifecycle.Lifecycle, one: model.Slot, consumer: str = A
+) -> model.Claim:
+    """Return the claim of a server that comes."""
+    device = next(
+        d for d in life.host.state.devices if one.identifier in d.slots
+    )
+    (profile, *_) = device.profiles
+    group = flavors.RequestGroup(
+        suffix="_G",
+        resources=dict(profile.charges),
+        required=frozenset({profile.trait}),
+    )
+    booked = {one.provider: dict(profile.charges)}
+    (claim,) = life.ensure(consumer, (group,), (one,), booked)
+    return claim
+
+
+def resets(kernel: fakehost.Controller) -> list[str]:
+    return [
+        write["path"].split("/")[-2]
+        for write in kernel.writes()
+        if write["path"].endswith("/reset")
+    ]
+
+
+def fault(life: lifecycle.Lifecycle, address: str) -> str:
+    device = life.host.state.device(address)
+    assert device is not None
+    return device.fault
+
+
+def reserved(life: lifecycle.Lifecycle, address: str) -> bool:
+    found = node(life, address).inventories.values()
+    return all(one.reserved == one.total for one in found)

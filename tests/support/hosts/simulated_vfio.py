@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A nova-compute's accelerators on a simulated kernel: three L40S, no mdev.
+
+The third has no VFs yet.
+"""
+
+from pathlib import Path
+
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import change_detection, snapshot
+from nova_accel.host.execute import action_executor
+from nova_accel.host.state import faults
+from nova_accel.host.sysfs import fs, host_reader
+from nova_accel.model import actions, flavors, names
+from nova_accel.vendors.nvidia import vfio_driver
+from tests.lab import fakehost
+from tests.support.hosts.simulated import ROOT
+from virt_hooks.spawn import lifecycle, region_programs
+
+GPU, OTHER, BARE = "0000:3d:00.0", "0000:3e:00.0", "0000:3f:00.0"
+FIRST, SECOND = "0000:3d:00.4", "0000:3d:00.5"
+SPEC = fakehost.HostSpec(
+    cards=(
+        fakehost.NvidiaGpu(
+            address=GPU,
+            model="L40S",
+            interface="vfio",
+            total_vfs=4,
+            enabled_vfs=4,
+        ),
+        fakehost.NvidiaGpu(
+            address=OTHER,
+            model="L40S",
+            interface="vfio",
+            total_vfs=2,
+            enabled_vfs=2,
+        ),
+        fakehost.NvidiaGpu(
+            address=BARE, model="L40S", interface="vfio", total_vfs=3
+        ),
+    )
+)
+EIGHT_Q = "CUSTOM_VGPU_NVIDIA_L40S_8Q"
+FOUR_Q = "CUSTOM_VGPU_NVIDIA_L40S_4Q"
+#: The type's number in this driver release.
+EIGHT = "1152"
+DEFAULT = policy.Policy()
+ENABLE = policy.Policy(rules=(policy.Rule(address=BARE, num_vfs=3),))
+
+
+def started(
+    kernel: fakehost.Controller,
+    rules: policy.Policy = DEFAULT,
+    state_dir: str = "",
+) -> lifecycle.Lifecycle:
+    """Return what a nova-compute that has just started holds.
+
+    :param state_dir: the directory of its notes; without it there are none.
+    """
+    faulted = faults.FaultNotes(state_dir) if state_dir else None
+    drivers = {"nvidia_vfio": vfio_driver.NvidiaVfioDriver()}
+
+    def look() -> host_reader.HostReader:
+        return host_reader.HostReader(kernel.root)
+
+    found = lifecycle.Lifecycle(
+        drivers,
+        rules,
+        action_executor.Executor(str(kernel.root), read_gpus=dict),
+        snapshot.Snapshot(
+            change_detection.ChangeDetector(
+                fs.DiskSource(kernel.root), drivers, rules, faulted=faulted
+            )
+        ),
+        look,
+        region_programs.RegionPrograms(faulted),
+    )
+    found.adopt(ROOT)
+    found.host.refresh()
+    return found
+
+
+def slot(function: str = FIRST) -> model.Slot:
+    card = f"{function[:-1]}0"
+    return model.Slot(
+        provider=names.provider_uuid(ROOT.uuid, card),
+        resource_class="VGPU",
+        identifier=function,
+    )
+
+
+def asks(trait: str = EIGHT_Q) -> flavors.RequestGroup:
+    return flavors.RequestGroup(
+        suffix="_G", resources={"VGPU": 1}, required=frozenset({trait})
+    )
+
+
+def types(kernel: fakehost.Controller) -> dict[str, str]:
+    """Return the VFs that have a type."""
+    bus = Path(kernel.root) / "sys/bus/pci/devices"
+    found = {
+        path.parent.parent.name: path.read_text().strip()
+        for path in bus.glob("*/nvidia/current_vgpu_type")
+    }
+    return {name: kind for name, kind in found.items() if kind != "0"}
+
+
+def type_by_hand(kernel: fakehost.Controller, function: str) -> None:
+    action_executor.Executor(str(kernel.root)).apply(
+        actions.SetVgpuType(function=function, type_id=EIGHT)
+    )
+
+
+def clear_by_hand(kernel: fakehost.Controller, function: str) -> None:
+    action_executor.Executor(str(kernel.root)).apply(
+        actions.ClearVgpuType(function=function, type_id=EIGHT)
+    )
+
+
+def asks_many(count: int) -> flavors.RequestGroup:
+    return flavors.RequestGroup(
+        suffix="_G",
+        resources={"VGPU": count},
+        required=frozenset({EIGHT_Q}),
+    )

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worlds for audits: a host, its servers in every stage of life."""
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Iterable
+
+from hypothesis import strategies as st
+
+from nova_accel import model
+from nova_accel.model import names
+from nova_accel.model.domains import Domain
+from placement_sync.audit import collected_state
+from placement_sync.client import nova_types
+from tests.support import strategies
+
+ROOT = strategies.ROOT
+NOBODY = "dddddddd-0000-4000-8000-00000000000d"
+OTHER = "eeeeeeee-0000-4000-8000-00000000000e"
+ELSEWHERE = "compute-2"
+SLOTS = 6
+CARDS = ("0000:3b:00.0", "0000:af:00.0")
+NVIDIA, WHOLE = "0000:41:00.0", "0000:5e:00.0"
+FUNCTIONS = tuple(f"0000:41:00.{n}" for n in range(1, 7))
+PROFILE = "P-1"
+# How far a server has come, or where it goes.
+LIVES = (
+    "running",
+    "stopped",
+    "scheduled",
+    "claimed",
+    "made",
+    "defined",
+    "leaving",
+    "coming",
+    "evacuated",
+)
+
+
+def card(address: str) -> model.Device:
+    """Return a card whose mdevs are made on itself; it has none."""
+    return _device(address, "mdev", names.slot_names(SLOTS))
+
+
+def _device(
+    address: str, technology: str, slots: tuple[str, ...]
+) -> model.Device:
+    return model.Device(
+        address=address,
+        plugin="mdev",
+        technology=technology,
+        vendor="test",
+        model="Test",
+        resource_class=names.GPU_CLASS,
+        counters={names.GPU_CLASS: len(slots)},
+        slots=slots,
+    )
+
+
+EMPTY = collected_state.CollectedState(
+    root=ROOT,
+    providers=(),
+    allocations=(),
+    claims=(),
+    servers={},
+    migrations=(),
+    domains=(),
+    host=model.HostState(
+        devices=(
+            *map(card, CARDS),
+            _device(NVIDIA, "vendor-vfio", FUNCTIONS),
+            _device(WHOLE, "passthrough", (WHOLE,)),
+        )
+    ),
+    everywhere=(),
+    gone=frozenset(),
+)
+
+
+def provider(address: str) -> str:
+    """Return the uuid of a device's provider."""
+    return names.provider_uuid(ROOT.uuid, address)
+
+
+def handle(address: str, slot: str) -> str:
+    """Return the handle of what stands in a slot of a device."""
+    if address in CARDS:
+        return names.mdev_uuid(provider(address), slot)
+    return slot
+
+
+def claim(
+    consumer: str,
+    address: str,
+    slot: str,
+    state: model.ClaimState = model.ClaimState.MADE,
+) -> model.Claim:
+    """Return a server's claim."""
+    device = EMPTY.host.device(address) if EMPTY.host else None
+    assert device is not None
+    return model.Claim(
+        consumer=consumer,
+        provider=provider(address),
+        device=address,
+        profile=PROFILE,
+        slot=slot,
+        parent=address,
+        handle=handle(address, slot),
+        technology=device.technology,
+        state=state,
+    )
+
+
+def allocation(consumer: str, address: str) -> collected_state.Allocation:
+    """Return what a consumer has of a device."""
+    return collected_state.Allocation(
+        provider=provider(address),
+        consumer=consumer,
+        amounts={names.GPU_CLASS: 1},
+    )
+
+
+def domain(
+    consumer: str, handles: Iterable[str], is_running: bool = True
+) -> Domain:
+    """Return a guest."""
+    held = frozenset(handles)
+    return Domain(
+        uuid=consumer,
+        name=f"instance-{consumer[:8]}",
+        is_running=is_running,
+        mdevs=frozenset(h for h in held if ":" not in h),
+        functions=frozenset(h for h in held if ":" in h),
+    )
+
+
+def grown(
+    known: collected_state.CollectedState,
+    *,
+    allocations: Iterable[collected_state.Allocation] = (),
+    claims: Iterable[model.Claim] = (),
+    servers: Iterable[tuple[str, nova_types.Server | None]] = (),
+    migrations: Iterable[nova_types.Migration] = (),
+    domains: Iterable[Domain] = (),
+) -> collected_state.CollectedState:
+    """Return evidence with more of some things."""
+    return dataclasses.replace(
+        known,
+        allocations=(*(known.allocations or ()), *allocations),
+        claims=(*(known.claims or ()), *claims),
+        servers={**(known.servers or {}), **dict(servers)},
+        migrations=(*(known.migrations or ()), *migrations),
+        domains=(*(known.domains or ()), *domains),
+    )
+
+
+def made(
+    known: collected_state.CollectedState, address: str, slot: str
+) -> collected_state.CollectedState:
+    """Return evidence with one more partition in the kernel."""
+    if address == WHOLE:
+        return known
+    return with_partitions(
+        known,
+        address,
+        lambda found: (
+            *found,
+            model.Partition(
+                profile=PROFILE, parent=address, handle=handle(address, slot)
+            ),
+        ),
+    )
+
+
+def unmade(
+    known: collected_state.CollectedState, gone: str
+) -> collected_state.CollectedState:
+    """Return evidence without a partition."""
+    assert known.host is not None
+    for device in known.host.devices:
+        known = with_partitions(
+            known,
+            device.address,
+            lambda found: tuple(p for p in found if p.handle != gone),
+        )
+    return known
+
+
+def with_partitions(
+    known: collected_state.CollectedState,
+    address: str,
+    change: Callable[
+        [tuple[model.Partition, ...]], tuple[model.Partition, ...]
+    ],
+) -> collected_state.CollectedState:
+    """Return evidence, the partitions of a device changed."""
+    assert known.host is not None
+    devices = tuple(
+        dataclasses.replace(d, partitions=change(d.partitions))
+        if d.address == address
+        else d
+        for d in known.host.devices
+    )
+    return dataclasses.replace(
+        known, host=dataclasses.replace(known.host, devices=devices)
+    )
+
+
+def lived(
+    known: collected_state.CollectedState,
+    life: str,
+    server: str,
+    address: str,
+    slot: str,
+) -> collected_state.CollectedState:
+    """Return evidence with one more server, somewhere in its life."""
+    here = nova_types.Server(uuid=server, node=ROOT.name)
+    there = nova_types.Server(uuid=server, node=ELSEWHERE)
+    holder, state, stages = server, model.ClaimState.MADE, "claim make define"
+    moves: tuple[nova_types.Migration, ...] = ()
+    match life:
+        case "scheduled":
+            here, stages = nova_types.Server(uuid=server), ""
+        case "claimed":
+            state, stages = model.ClaimState.PLANNED, "claim"
+        case "made":
+            stages = "claim make"
+        case "leaving":
+            holder = str(uuid.uuid5(uuid.UUID(server), "leaving"))
+            moves = (_move(holder, server, "migrating"),)
+        case "coming":
+            here, stages = there, "claim make"
+            move = str(uuid.uuid5(uuid.UUID(server), "move"))
+            moves = (_move(move, server, "pre-migrating"),)
+        case "evacuated":
+            here, stages = there, ""
+            move = str(uuid.uuid5(uuid.UUID(server), "move"))
+            moves = (_move(move, server, "done"),)
+    known = grown(
+        known,
+        allocations=[allocation(holder, address)],
+        servers=[(server, here)],
+        migrations=moves,
+    )
+    if "claim" in stages:
+        known = grown(known, claims=[claim(server, address, slot, state)])
+    if "make" in stages:
+        known = made(known, address, slot)
+    if "define" in stages:
+        held = {handle(address, slot)}
+        is_running = life in ("running", "leaving")
+        known = grown(known, domains=[domain(server, held, is_running)])
+    return known
+
+
+def _move(move: str, server: str, status: str) -> nova_types.Migration:
+    return nova_types.Migration(uuid=move, server=server, status=status)
+
+
+PLACES = tuple(
+    (address, slot)
+    for address, slots in (
+        *((c, names.slot_names(SLOTS - 1)) for c in CARDS),
+        (NVIDIA, FUNCTIONS[:-1]),
+        (WHOLE, (WHOLE,)),
+    )
+    for slot in slots
+)
+
+
+@st.composite
+def worlds(
+    draw: st.DrawFn, lives: tuple[str, ...] = LIVES
+) -> collected_state.CollectedState:
+    """Draw a consistent world; the last slot of each card is free."""
+    places = draw(st.lists(st.sampled_from(PLACES), unique=True, max_size=6))
+    known = EMPTY
+    for number, (address, slot) in enumerate(places):
+        life = draw(st.sampled_from(lives))
+        server = str(uuid.UUID(int=(number + 1) << 64))
+        known = lived(known, life, server, address, slot)
+    return known

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guest's cells depend on a candidate's PCI devices."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nova")
+
+from nova import context, objects
+from nova.objects import fields
+from nova.pci import stats
+from nova.scheduler import host_manager, request_filter
+from nova.scheduler.filters import numa_topology_filter, pci_passthrough_filter
+from nova.virt import hardware
+from oslo_utils.fixture import uuidsentinel as uuids
+
+from filters import accelerator_filter
+from nova_accel.model import names
+from tests.support.scheduler import scheduled
+from tests.unit.filters.fit.test_numa_cells import cell, guest_cell
+
+objects.register_all()
+# uuids sort: card0 < card1
+CARDS = [
+    "00000000-0000-0000-0000-00000000000a",
+    "00000000-0000-0000-0000-00000000000b",
+]
+NICS = [
+    "10000000-0000-0000-0000-00000000000a",
+    "10000000-0000-0000-0000-00000000000b",
+]
+
+
+def pool(node: int, rp: str) -> Any:
+    return objects.PciDevicePool(
+        product_id="1572",
+        vendor_id="8086",
+        numa_node=node,
+        count=1,
+        tags={"dev_type": "type-PCI", "rp_uuid": rp},
+    )
+
+
+def spec() -> Any:
+    request = objects.InstancePCIRequest(
+        count=1,
+        request_id=uuids.req,
+        spec=[{"vendor_id": "8086", "product_id": "1572"}],
+        alias_name="nic",
+        numa_policy=fields.PCINUMAAffinityPolicy.REQUIRED,
+    )
+    extra = scheduled.vgpus("L40S-8Q", numa_policy="required")
+    return objects.RequestSpec(
+        context.get_admin_context(),
+        flavor=objects.Flavor(vcpus=1, memory_mb=256, extra_specs=extra),
+        image=objects.ImageMeta(properties=objects.ImageMetaProps()),
+        instance_uuid=uuids.server,
+        numa_topology=objects.InstanceNUMATopology(cells=[guest_cell(0, 1)]),
+        pci_requests=objects.InstancePCIRequests(requests=[request]),
+        scheduler_hints={},
+    )
+
+
+def candidate(card: str, nic: str) -> dict[str, Any]:
+    return {
+        "allocations": {
+            uuids.root: {"resources": {"VCPU": 1, "MEMORY_MB": 256}},
+            card: {"resources": scheduled.charges("L40S-8Q")},
+            nic: {"resources": {"CUSTOM_PCI_8086_1572": 1}},
+        },
+        "mappings": {
+            "": [uuids.root],
+            "_A": [card],
+            f"{uuids.req}-0": [nic],
+        },
+    }
+
+
+def state(found: list[Any]) -> Any:
+    made = host_manager.HostState("host", "host", uuids.cell)
+    made.uuid = uuids.root
+    made.cpu_allocation_ratio = made.ram_allocation_ratio = 1.0
+    made.numa_topology = objects.NUMATopology(cells=[cell(0), cell(1)])
+    made.pci_stats = stats.PciDeviceStats(
+        made.numa_topology,
+        objects.PciDevicePoolList(
+            objects=[pool(0, NICS[0]), pool(1, NICS[1])]
+        ),
+    )
+    made.allocation_candidates = found
+    made.limits = {}
+    return made
+
+
+def get_of(cards: dict[str, int]) -> Any:
+    """Placement: each card on its node, empty."""
+
+    def get(path: str) -> Any:
+        if path.startswith("/resource_providers?"):
+            return {
+                "resource_providers": [
+                    {
+                        "uuid": u,
+                        "name": f"host_accel_{u[-1]}",
+                        "parent_provider_uuid": uuids.root,
+                        "root_provider_uuid": uuids.root,
+                        "generation": 1,
+                    }
+                    for u in cards
+                ]
+            }
+        uuid = path.split("/")[2]
+        from nova_accel import model
+
+        if path.endswith("/inventories"):
+            return {
+                "resource_provider_generation": 1,
+                "inventories": {
+                    n: {"total": t, "reserved": 0, "allocation_ratio": 1.0}
+                    for n, t in scheduled.capacity(
+                        "L40S", model.Layout.MIXED
+                    ).items()
+                },
+            }
+        if path.endswith("/traits"):
+            return {
+                "traits": [
+                    names.OWNER_TRAIT,
+                    names.layout_trait("mixed"),
+                    *scheduled.offers("L40S", model.Layout.MIXED),
+                    f"{names.NUMA_PREFIX}{cards[uuid]}",
+                ]
+            }
+        if path.endswith("/allocations"):
+            return {"allocations": {}, "resource_provider_generation": 1}
+        raise AssertionError(path)
+
+    return get
+
+
+def true_cells(host: Any, asks: Any, one: Any) -> set[int]:
+    """The cells that Nova gives to the guest with this candidate."""
+    got = hardware.numa_fit_instance_to_host(
+        host.numa_topology,
+        asks.numa_topology.obj_clone(),
+        limits=objects.NUMATopologyLimits(
+            cpu_allocation_ratio=1.0, ram_allocation_ratio=1.0
+        ),
+        pci_requests=asks.pci_requests.requests,
+        pci_stats=host.pci_stats,
+        provider_mapping=one["mappings"],
+    )
+    return {c.id for c in got.cells}
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_host_that_can_is_not_refused(monkeypatch: Any, order: Any) -> None:
+    """Only card 1 (node 1) has room; NICs on both nodes are free."""
+    monkeypatch.setattr(request_filter, "ALL_REQUEST_FILTERS", [])
+    host = state([candidate(CARDS[1], NICS[n]) for n in order])
+    asks = spec()
+    assert numa_topology_filter.NUMATopologyFilter().host_passes(host, asks)
+    assert len(host.allocation_candidates) == 2
+    ours = accelerator_filter.AcceleratorFilter(get_of({CARDS[1]: 1}))
+
+    assert list(ours.filter_all([host], asks)) == [host]
+    first = host.allocation_candidates[0]
+    assert true_cells(host, asks, first) == {1}
+
+
+def test_a_guest_is_where_its_card_is(monkeypatch: Any) -> None:
+    """Both cards have room: required numa policy must hold."""
+    monkeypatch.setattr(request_filter, "ALL_REQUEST_FILTERS", [])
+    # pairs = [(1, 1), (0, 1), (1, 0)]
+    for pairs in itertools.permutations(itertools.product((0, 1), (0, 1))):
+        host = state([candidate(CARDS[c], NICS[p]) for c, p in pairs])
+        asks = spec()
+        nova = numa_topology_filter.NUMATopologyFilter()
+        assert nova.host_passes(host, asks)
+        ours = accelerator_filter.AcceleratorFilter(
+            get_of({CARDS[0]: 0, CARDS[1]: 1})
+        )
+        assert list(ours.filter_all([host], asks)) == [host]
+        first = host.allocation_candidates[0]
+        card = next(u for u in first["allocations"] if u in CARDS)
+        assert true_cells(host, asks, first) == {CARDS.index(card)}, pairs
+
+
+def consume(host: Any, asks: Any, one: Any) -> None:
+    """Take what a candidate takes, as nova-scheduler does it."""
+    asked = asks.pci_requests.requests
+    fitted = hardware.numa_fit_instance_to_host(
+        host.numa_topology,
+        asks.numa_topology.obj_clone(),
+        pci_requests=asked,
+        pci_stats=host.pci_stats,
+        provider_mapping=one["mappings"],
+    )
+    host.numa_topology = hardware.numa_usage_from_instance_numa(
+        host.numa_topology, fitted
+    )
+    host.pci_stats.apply_requests(asked, one["mappings"], fitted.cells)
+
+
+def test_a_candidate_given_back_must_fit_the_cells(monkeypatch: Any) -> None:
+    """Nova's filters do not see candidates that are given back."""
+    monkeypatch.setattr(request_filter, "ALL_REQUEST_FILTERS", [])
+    nics = {NICS[0]: 0, NICS[1]: 0, "1" + NICS[0][1:-1] + "c": 1}
+    host = state([candidate(c, n) for c, n in itertools.product(CARDS, nics)])
+    host.numa_topology = objects.NUMATopology(
+        cells=[cell(n, memory=256) for n in (0, 1)]
+    )
+    host.pci_stats = stats.PciDeviceStats(
+        host.numa_topology,
+        objects.PciDevicePoolList(
+            objects=[pool(node, nic) for nic, node in nics.items()]
+        ),
+    )
+    asks = spec()
+    get_card = get_of({CARDS[0]: 0, CARDS[1]: 1})
+    ours = accelerator_filter.AcceleratorFilter(
+        lambda path: (
+            {"allocations": {}}
+            if path.startswith("/allocations/")
+            else get_card(path)
+        )
+    )
+
+    for server in (uuids.server, uuids.later_server):
+        asks.instance_uuid = server
+        assert pci_passthrough_filter.PciPassthroughFilter().host_passes(
+            host, asks
+        )
+        assert numa_topology_filter.NUMATopologyFilter().host_passes(
+            host, asks
+        )
+        assert list(ours.filter_all([host], asks)) == [host]
+        for one in host.allocation_candidates:
+            (card,) = one["mappings"]["_A"]
+            assert true_cells(host, asks, one) == {CARDS.index(card)}
+        consume(host, asks, host.allocation_candidates[0])

@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+import dataclasses
+import itertools
+import json
+import pathlib
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+from filters import provider_facts
+from filters.fit import vgpu_geometry
+from nova_accel import model
+from nova_accel.geometry import device_capacity, occupancy
+from nova_accel.host.nvml import gpu_reader
+from nova_accel.model import names
+from tests.hosts import build, look
+from tests.support.scheduler import scheduled
+from tests.support.scheduler.scheduled import CARDS, KNOWN, card
+
+EQUAL, MIXED, MIG = (
+    model.Layout.EQUAL,
+    model.Layout.MIXED,
+    model.Layout.MIG,
+)
+
+
+def shape_of(
+    facts: provider_facts.ProviderFacts, gpu: str = "L40S"
+) -> vgpu_geometry.CardShape:
+    found = CARDS.shape(facts, gpu)
+    assert found is not None
+    return found
+
+
+def has_room(
+    facts: provider_facts.ProviderFacts, *more: str, gpu: str = "L40S"
+) -> bool:
+    return CARDS.has_room(
+        shape_of(facts, gpu), tuple(sorted(Counter(more).items()))
+    )
+
+
+def test_types_of_one_size_in_several_kinds_of_instances_are_not_told() -> (
+    None
+):
+    # Four of them share one instance of 4g.96gb, two one of 2g.48gb.
+    name = "RTX Pro 6000 Blackwell DC-4-24Q"
+    facts = card("c", name, name, name, gpu="RTXPRO6000", layout=MIG)
+
+    assert has_room(facts, name, gpu="RTXPRO6000")
+    assert CARDS.loss(shape_of(facts, "RTXPRO6000"), ((name, 1),)) is None
+
+
+def test_two_series_of_one_size_share_a_card_in_equal_size_mode() -> None:
+    facts = card("c", "L40S-8Q", layout=EQUAL)
+
+    assert has_room(facts, "L40S-8C")
+    assert not has_room(facts, "L40S-4Q")
+
+
+def test_several_more_are_reckoned_together() -> None:
+    facts = card("c", "L40S-16Q")
+
+    assert has_room(facts, "L40S-16Q")
+    assert has_room(facts, "L40S-16Q", "L40S-8Q")
+    # 16Q begins at 0 and 32 only, whatever the counters say.
+    assert not has_room(facts, "L40S-16Q", "L40S-16Q")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "types"),
+    [
+        ("A30", ("A30-1-6CME", "A30-1-6CME")),
+        ("A30", ("A30-1-6CME", "A30-2-12CME")),
+        ("A100", ("A100-1-5CME", "A100-1-5CME")),
+    ],
+)
+def test_a_card_has_one_instance_with_media_engines(
+    gpu: str, types: tuple[str, str]
+) -> None:
+    empty = card("c", gpu=gpu, layout=MIG)
+
+    assert has_room(empty, types[0], gpu=gpu)
+    assert not has_room(empty, *types, gpu=gpu)
+
+
+# -- places that NVML lists and the catalogue does not have -------------------
+
+H200 = "H200-7C"
+MOST_H200 = 20
+
+
+def h200(count: int, starts: Iterable[int]) -> provider_facts.ProviderFacts:
+    """Return a card with so many vGPUs, of which some starts are reported."""
+    suffix = scheduled.trait(H200).removeprefix(names.CUSTOM)
+    return card(
+        "c",
+        *[H200] * count,
+        gpu="H200",
+        traits=[f"{occupancy.PLACE_PREFIX}{n}_1_{suffix}" for n in starts],
+    )
+
+
+@pytest.mark.parametrize("count", range(MOST_H200))
+def test_what_the_host_offers_is_not_refused(count: int) -> None:
+    starts = range(0, 7 * MOST_H200, 7)
+
+    assert has_room(h200(count, starts[:count]), H200, gpu="H200")
+
+
+def test_what_the_host_offers_fits_beside_places_of_the_catalogue() -> None:
+    starts = scheduled.kind(H200).starts_mixed
+    offering = h200(len(starts), starts)
+    withdrawn = dataclasses.replace(
+        offering, traits=offering.traits - {scheduled.trait(H200)}
+    )
+
+    assert has_room(offering, H200, gpu="H200")
+    assert not has_room(offering, H200, H200, gpu="H200")
+    assert not has_room(withdrawn, H200, gpu="H200")
+
+
+@pytest.mark.parametrize("reported", [16, 18])
+def test_beside_other_places_the_catalogue_refuses_nothing(
+    reported: int,
+) -> None:
+    facts = h200(18, range(0, 7 * reported, 7))
+    siblings = (((H200, 1),),) * (18 - reported)
+
+    assert has_room(facts, H200, H200, gpu="H200")
+    shape = CARDS.shape(facts, "H200", siblings)
+    assert shape is not None
+    assert shape.occupied is not None
+    assert CARDS.has_room(shape, ((H200, 2),))
+
+
+def test_one_consumer_s_several_vgpus_are_of_one_size_in_equal_mode() -> None:
+    facts = card("c", scheduled.charges("L40S-8Q", 2), layout=EQUAL)
+
+    assert shape_of(facts).held == ((8192, 0, 2),)
+    assert not has_room(facts, "L40S-16Q")
+
+
+def test_nothing_more_always_fits() -> None:
+    for layout in (EQUAL, MIXED):
+        assert CARDS.has_room(shape_of(card("c", layout=layout)), ())
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {names.GPU_CLASS: 1},  # booked by Nova's own vGPU code
+        {names.WHOLE_GPU_CLASS: 1},
+        {names.GPU_CLASS: 2, names.GPU_MEMORY_CLASS: 3},
+        {names.GPU_CLASS: 2, names.GPU_MEMORY_CLASS: 2048, "CUSTOM_Z": 1}
+        | {names.MIG_SLICE_CLASS: 1},
+    ],
+)
+def test_what_is_no_vgpu_tells_nothing(usage: dict[str, int]) -> None:
+    assert CARDS.shape(card("c", usage), "L40S") is None
+
+
+def test_a_size_that_no_type_has_is_not_told() -> None:
+    odd = {names.GPU_CLASS: 1, names.GPU_MEMORY_CLASS: 1000}
+    facts = card("c", odd)
+
+    assert has_room(facts, "L40S-48Q")
+    assert CARDS.loss(shape_of(facts), (("L40S-1Q", 1),)) is None
+
+
+def test_a_type_of_another_mode_is_not_told() -> None:
+    assert has_room(card("c", gpu="A100"), "A100-7-40C", gpu="A100")
+
+
+def test_without_one_layout_nothing_is_told() -> None:
+    facts = card("c")
+    none = facts.traits - {names.layout_trait("mixed")}
+    two = facts.traits | {names.layout_trait("equal")}
+
+    for traits in (none, two):
+        odd = dataclasses.replace(facts, traits=traits)
+        assert CARDS.shape(odd, "L40S") is None
+
+
+def test_sums_tell_of_equal_sizes_and_of_nothing_else() -> None:
+    for layout, held in [(EQUAL, ((8192, 0, 2),)), (MIXED, None), (MIG, None)]:
+        facts = card("c", "A100-8C", "A100-8C", gpu="A100", layout=layout)
+        unread = dataclasses.replace(facts, held=None)
+        shape = CARDS.shape(unread, "A100")
+        assert (shape and shape.held) == held
+    for layout in (EQUAL, MIXED, MIG):
+        empty = dataclasses.replace(card("c", layout=layout), held=None)
+        assert shape_of(empty).held == ()
+
+
+def test_which_type_a_group_asks_for() -> None:
+    (group,) = scheduled.asks("L40S-8Q").groups
+    two = dataclasses.replace(
+        group, required=group.required | {scheduled.trait("L40S-4Q")}
+    )
+    none = dataclasses.replace(group, required=frozenset({"CUSTOM_X"}))
+
+    assert CARDS.wanted(group) == scheduled.kind("L40S-8Q")
+    assert CARDS.wanted(two) is None
+    assert CARDS.wanted(none) is None
+
+
+def test_what_stands_on_a_card_in_words() -> None:
+    held = ["A100-1-5C", "A100-1-5C", "A100-3-20C"]
+    mig = card("c", *held, gpu="A100", layout=MIG)
+
+    for facts, words in [
+        (card("c"), "nothing (mixed sizes)"),
+        (
+            card("c", "L40S-8Q", "L40S-24Q", "L40S-8Q"),
+            "1 of 24576 MB, 2 of 8192 MB (mixed sizes)",
+        ),
+        (mig, "1 of 20480 MB, 2 of 5120 MB"),
+    ]:
+        assert vgpu_geometry.described(shape_of(facts, "A100")) == words
+
+
+# -- what is lost, against the cards that hosts really have -----------------
+
+A100, T4, L40S = "0000:41:00.0", "0000:3b:00.0", "0000:3e:00.0"
+PLENTY = 100
+
+
+def real_card(name: str, root: pathlib.Path) -> model.Device:
+    """Return an empty card as its vendor's driver describes it."""
+    if name == "A100 MIG":
+        gpu = KNOWN.gpu("A100")
+        assert gpu is not None
+        description = json.loads(json.dumps(build.load("a100-mig-mdev")))
+        description["mdevs"] = []
+        for parent in description["parents"]:
+            # Of drivers newer than this host's.
+            parent["types"].append(["9", "GRID A100-1-10C", 0, [10240, 4]])
+        told = gpu_reader.NvmlGpu(address=A100, is_mig=True, kinds=gpu.kinds)
+        spec = ['{"vendor_id": "10de", "mig_instances": "dynamic"}']
+        state = look.read(build.build(description, root), spec, [told])
+        return look.device(state, A100)
+    if name == "T4":
+        return look.device(look.read(look.make("t4-mdev", root)), T4)
+    told = gpu_reader.NvmlGpu(
+        address=L40S, is_mig=False, is_mixed=name == "L40S mixed"
+    )
+    host = look.make("l40s-vendor-vfio", root)
+    return look.device(look.read(host, gpus=[told]), L40S)
+
+
+def roomy(device: model.Device) -> model.Device:
+    """Return a card that only its geometry and its counters bound.
+
+    How many VFs it has, and what it can make this moment, is counted by
+    Placement.
+    """
+    return dataclasses.replace(
+        device,
+        slots=names.slot_names(PLENTY),
+        counters={
+            name: total
+            for name, total in device.counters.items()
+            if name != names.GPU_CLASS
+        },
+        profiles=tuple(
+            dataclasses.replace(p, available=PLENTY) for p in device.profiles
+        ),
+        geometry=dataclasses.replace(device.geometry, limit=None),
+    )
+
+
+def stood(device: model.Device, wanted: Iterable[str]) -> model.Device | None:
+    """Return a device with profiles on it, the largest one made first."""
+
+    def largest_first(name: str) -> tuple[int, str]:
+        profile = device.profile(name)
+        assert profile is not None
+        return -profile.size, name
+
+    for name in sorted(wanted, key=largest_first):
+        choice = device_capacity.choose(device, name)
+        if choice is None:
+            return None
+        device = device_capacity.assume(device, name, choice)
+    return device
+
+
+def by_size(device: model.Device) -> dict[int, int]:
+    """Return how many more of each size a device can make."""
+    left = device_capacity.remaining(device)
+    found: dict[int, int] = {}
+    for profile in device.profiles:
+        most = max(found.get(profile.size, 0), left[profile.name])
+        found[profile.size] = most
+    return found
+
+
+def told(
+    device: model.Device, held: Iterable[str]
+) -> provider_facts.ProviderFacts:
+    """Return what Placement is told of a device that holds profiles."""
+    usages = []
+    for name in held:
+        profile = device.profile(name)
+        assert profile is not None
+        usages.append(profile.charges)
+    return provider_facts.ProviderFacts(
+        uuid="c",
+        stock={
+            name: provider_facts.ClassCapacity(
+                capacity=total, used=sum(u.get(name, 0) for u in usages)
+            )
+            for name, total in device.counters.items()
+        },
+        traits=frozenset(
+            {
+                names.layout_trait(device.geometry.layout.value),
+                *(p.trait for p in device.profiles),
+            }
+        ),
+        held=tuple(usages),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("T4", EQUAL),
+        ("L40S", EQUAL),
+        ("L40S mixed", MIXED),
+        ("A100 MIG", MIG),
+    ],
+)
+def test_the_loss_is_that_of_the_real_card(
+    name: str, layout: model.Layout, tmp_path: pathlib.Path
+) -> None:
+    device = real_card(name, tmp_path)
+    assert device.geometry.layout is layout
+    known = KNOWN.of_card(p.name for p in device.profiles)
+    assert known is not None
+    sizes = {(p.size, p.instance): p.name for p in device.profiles}
+    bare = roomy(device)
+    compared = 0
+    for *held, more in itertools.chain.from_iterable(
+        itertools.combinations_with_replacement(sizes.values(), n)
+        for n in (1, 2, 3)
+    ):
+        now, then = stood(bare, held), stood(bare, [*held, more])
+        if now is None or then is None:
+            continue
+        before, after = by_size(now), by_size(then)
+        shape = CARDS.shape(told(device, held), known.key)
+        assert shape is not None
+
+        found = CARDS.loss(shape, ((more, 1),))
+
+        assert found == tuple(
+            (size, before[size] - after[size])
+            for size in sorted(before, reverse=True)
+            if before[size] > after[size]
+        ), (held, more)
+        compared += 1
+    assert compared > len(sizes)
+
+
+def test_a_small_one_loses_least_where_large_ones_are_lost_already() -> None:
+    more = (("L40S-4Q", 1),)
+    empty = CARDS.loss(shape_of(card("c")), more)
+    begun = CARDS.loss(shape_of(card("c", "L40S-24Q", "L40S-4Q")), more)
+
+    assert empty is not None
+    assert begun is not None
+    assert dict(empty)[49152] == 1
+    assert 49152 not in dict(begun)
+    assert begun < empty
+
+
+def test_what_the_host_can_t_make_is_not_lost() -> None:
+    facts = card("c")
+    no_48 = frozenset(t for t in facts.traits if "_L40S_48" not in t)
+    less = dataclasses.replace(facts, traits=no_48)
+
+    found = CARDS.loss(shape_of(less), (("L40S-4Q", 1),))
+
+    assert found is not None
+    assert 49152 not in dict(found)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of providers, asked for by several threads at once."""
+
+import threading
+from concurrent import futures
+from typing import Any
+
+import pytest
+
+from filters.fit import fact_reader
+from filters.placement import generation_cache, provider_reader
+from tests.support.placement import placement_answers as told
+
+
+class Watched:
+    """The lock of bulk reads, which tells how many wait for it."""
+
+    def __init__(self, reader: fact_reader.FactReader) -> None:
+        """Take the place of a reader's lock."""
+        self._lock = threading.Lock()
+        self._waiting = threading.Semaphore(0)
+        reader._offers._bulk = self  # type: ignore[assignment]
+        self.release = self._lock.release
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if blocking:
+            self._waiting.release()
+        return self._lock.acquire(blocking, timeout)
+
+    def await_waiting(self, count: int) -> None:
+        """Wait until so many threads wait for the lock."""
+        for _ in range(count):
+            assert self._waiting.acquire(timeout=20)
+
+
+def test_who_comes_at_once_with_others_waits_for_one_bulk_read() -> None:
+    book = told.Book(40)
+    have_listed = threading.Barrier(2, timeout=20)
+
+    def get(path: str) -> Any:
+        if path.startswith(told.BULK):
+            lock.await_waiting(1)
+        found = book.get(path)
+        if path.startswith(f"{told.LISTING}?"):
+            have_listed.wait()
+        return found
+
+    reader = fact_reader.FactReader(get)
+    lock = Watched(reader)
+    with futures.ThreadPoolExecutor(2) as threads:
+        looks = threads.map(
+            lambda _: told.ask(reader, book.providers).facts, range(2)
+        )
+        first, second = looks
+
+    assert first == second
+    assert book.calls() == [told.LISTING, told.LISTING, told.BULK]
+
+
+def test_a_bulk_read_that_hangs_holds_nobody_up_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(provider_reader, "_PATIENCE_SECONDS", 0.01)
+    book = told.Book(40)
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def get(path: str) -> Any:
+        if path.startswith(told.BULK) and not hangs.is_set():
+            hangs.set()
+            goes_on.wait(10)
+        return book.get(path)
+
+    reader = fact_reader.FactReader(get)
+    with futures.ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(told.ask, reader, book.providers)
+        assert hangs.wait(10)
+        found = told.ask(reader, book.providers).facts
+        assert found.keys() == book.providers.keys()
+        assert not slow.done()
+        goes_on.set()
+        assert slow.result(10).facts == found
+
+
+def test_where_one_bulk_read_fails_the_others_read_side_by_side(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(provider_reader, "_PATIENCE_SECONDS", 60)
+    book = told.Book(40)
+    others = threading.Barrier(2, timeout=10)
+    first, has_begun = threading.Lock(), threading.Event()
+
+    def get(path: str) -> Any:
+        if path.startswith(told.BULK):
+            if first.acquire(blocking=False):
+                has_begun.set()
+                lock.await_waiting(2)
+                raise fact_reader.QueryError(path, "HTTP 503")
+            others.wait()  # in turns they would not get past it
+        return book.get(path)
+
+    reader = fact_reader.FactReader(get)
+    lock = Watched(reader)
+    with futures.ThreadPoolExecutor(3) as threads:
+        asked = [threads.submit(told.ask, reader, book.providers)]
+        assert has_begun.wait(10)
+        asked += [
+            threads.submit(told.ask, reader, book.providers) for _ in range(2)
+        ]
+        looks = [one.result(20) for one in asked]
+
+    assert [bool(look.problems) for look in looks] == [True, False, False]
+    for look in looks[1:]:
+        assert look.facts.keys() == book.providers.keys()
+
+
+def test_several_threads_may_share_what_is_remembered() -> None:
+    book = told.Book(12, told.MIXED)
+    known = generation_cache.GenerationCache(7)
+    reader = fact_reader.FactReader(book.get, known)
+
+    def schedule(number: int) -> set[str]:
+        named = list(book.providers)[number % 6 :][:6]
+        for _ in range(20):
+            book.change(named[0], "CUSTOM_RACK_7")
+            found = told.ask(reader, named, told.VGPU).facts
+            assert found.keys() == set(named)
+        return set(named)
+
+    with futures.ThreadPoolExecutor(6) as threads:
+        named = set().union(*threads.map(schedule, range(6)))
+
+    assert named <= book.providers.keys()
+    assert len(known) == 7
+    book.calls()
+    found = told.ask(reader, book.providers, told.VGPU).facts
+    assert found.keys() == book.providers.keys()
+    for uuid, one in found.items():
+        assert one.traits == book.providers[uuid]["traits"]

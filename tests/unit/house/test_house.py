@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of the house that no linter knows; the linters are in tox.ini."""
+
+import ast
+import configparser
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGES = ("nova_accel", "placement_sync", "filters", "virt_hooks")
+SOURCE_SUFFIXES = {
+    ".S", ".asm", ".c", ".cfg", ".h", ".ini", ".ld", ".py", ".s", ".sh",
+    ".toml",
+}  # fmt: skip
+NOT_OURS = {"build", "dist", "__pycache__", "node_modules"}
+MAX_LINES = 600
+# Modules and packages in a folder, __init__.py among them.
+MAX_ENTRIES = 14
+# The address of a libvirt, which is no path.
+LIBVIRT = ":///system"
+
+# What pure code can't call without doing input or output.
+EFFECTS = {"open", "print", "input", "exec", "eval", "__import__"}
+# Where everything may be caught, and why.
+SEAMS = {
+    "filters/glance_images.py": "Nova's image API raises any client's",
+    "filters/placement/report_client.py": "Nova's client raises all",
+    "filters/accelerator_weigher.py": "no order is worth a server not started",
+    "nova_accel/conformance/driver_calls.py": "a driver may raise anything",
+    "nova_accel/discovery/scan.py": "a driver may raise anything",
+    "nova_accel/host/execute/action_executor.py": "libvirt raises anything",
+    "nova_accel/host/execute/privileged.py": "Nova's daemon fails in any way",
+    "nova_accel/discovery/plugin.py": "a vendor's driver may raise anything",
+    "placement_sync/daemon/loop.py": "a pass runs all of the above, for ever",
+    "placement_sync/client/compute_rpc.py": "a bus raises its own errors",
+    "virt_hooks/spawn/card_modes.py": "a vendor's driver may raise anything",
+    "virt_hooks/guest/connection.py": "Nova's connection has its own errors",
+    "virt_hooks/spawn/lifecycle.py": "whatever fails, its work is taken back",
+    "virt_hooks/report/server_allocations.py": "Nova's client raises anything",
+    "virt_hooks/operations/bypass.py": "other servers never fail",
+    "virt_hooks/instance/bitstream_images.py": "Nova's image API raises all",
+    "virt_hooks/report/reporter.py": "ours must never end a Nova service",
+    "virt_hooks/spawn/release.py": "a vendor's driver may raise anything",
+}
+# What packages have as names of their own.
+PACKAGE_IMPORTS = {
+    "nova_accel.conformance": [
+        "nova_accel.conformance.findings",
+        "nova_accel.conformance.suite",
+    ],
+    "nova_accel.model": ["nova_accel.model.device"],
+    "virt_hooks.shim": ["virt_hooks.nova_driver"],
+}
+# Modules beside pure ones that read files or options.
+IMPURE = {
+    "nova_accel.catalog.loader",
+    "nova_accel.config.conf",
+    "nova_accel.config.config_source",
+}
+# The lab's kernel modules and QEMU devices are parts of GPL programs.
+STANDINS = "tests/lab/standins/"
+LICENCES = {"Apache-2.0"}
+STANDIN_LICENCES = {*LICENCES, "GPL-2.0-only", "GPL-2.0-or-later"}
+
+
+def walk(top: Path) -> Iterator[Path]:
+    """Yield the files of the project below a directory, build output not."""
+    for directory, names, files in os.walk(top):
+        names[:] = sorted(
+            name
+            for name in names
+            if name not in NOT_OURS
+            and not name.endswith(".egg-info")
+            and (not name.startswith(".") or name == ".ci")
+        )
+        for name in sorted(files):
+            path = Path(directory, name)
+            if not path.is_symlink():
+                yield path
+
+
+def is_source(path: Path) -> bool:
+    if path.suffix in SOURCE_SUFFIXES or path.name == "Makefile":
+        return True
+    with path.open("rb") as file:
+        return not path.suffix and file.read(2) == b"#!"
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+SOURCES = [path for path in walk(ROOT) if is_source(path)]
+MODULES = [
+    path
+    for package in PACKAGES
+    for path in walk(ROOT / package)
+    if path.suffix == ".py"
+]
+PYTHON = [path for path in SOURCES if path.suffix == ".py"]
+
+
+def module_name(path: Path) -> str:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def contracts() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / ".importlinter")
+    return parser
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return []
+
+
+def docstrings(module: ast.Module) -> set[int]:
+    """Return the ids of the nodes that are documentation, not code."""
+    return {
+        id(node.body[0].value)
+        for node in ast.walk(module)
+        if isinstance(
+            node,
+            ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef,
+        )
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+
+
+def test_the_walk_finds_the_house() -> None:
+    names = {relative(path) for path in SOURCES}
+    assert {
+        "setup.cfg",
+        "nova_accel/config/config_source.py",
+        "tests/run",
+        "tests/unit/house/test_house.py",
+    } <= names
+    assert not [name for name in names if name.startswith(".lab")]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_licence_is_on_the_first_lines(path: Path) -> None:
+    head = path.read_text().splitlines()[:3]
+    found = [line for line in head if "SPDX-License-Identifier: " in line]
+    assert found, f"{relative(path)}: no SPDX header"
+    licence = found[0].partition("Identifier: ")[2].split()[0]
+    borrowed = relative(path).startswith(STANDINS)
+    assert licence in (STANDIN_LICENCES if borrowed else LICENCES)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_no_file_is_longer_than_the_stop(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= MAX_LINES, f"{relative(path)}: give half a room"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_kernel_paths_are_spelled_under_host_only(path: Path) -> None:
+    if relative(path).startswith("nova_accel/host/"):
+        return
+    module = tree(path)
+    words = docstrings(module)
+    spelled = [
+        node.lineno
+        for node in ast.walk(module)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and "/sys" in node.value.replace(LIBVIRT, "")
+        and id(node) not in words
+    ]
+    assert not spelled, f"{relative(path)}: lines {spelled}"
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=relative)
+def test_nobody_imports_eventlet_nor_relatively(path: Path) -> None:
+    for node in ast.walk(tree(path)):
+        roots = {name.partition(".")[0] for name in imported(node)}
+        assert "eventlet" not in roots
+        assert not (isinstance(node, ast.ImportFrom) and node.level)
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=relative)
+def test_no_shell(path: Path) -> None:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call):
+            asked = {keyword.arg: keyword.value for keyword in node.keywords}
+            shell = asked.get("shell")
+            assert not (isinstance(shell, ast.Constant) and shell.value)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_doors_are_not_opened_by_name(path: Path) -> None:
+    """import-linter can't see what is imported through a string."""
+    doors = {
+        "eventlet", "libvirt", "nova", "openstack", "prometheus_client",
+        "pynvml", "pyudev",
+    }  # fmt: skip
+    for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        function = ast.unparse(node.func).rpartition(".")[2]
+        if function in ("import_module", "__import__"):
+            asked = ast.unparse(node.args[0]).strip("'\"")
+            assert asked.partition(".")[0] not in doors
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_everything_is_caught_at_the_seams_only(path: Path) -> None:
+    if relative(path) in SEAMS:
+        return
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ExceptHandler):
+            caught = ast.unparse(node.type) if node.type else "BaseException"
+            assert caught not in ("Exception", "BaseException"), node.lineno
+
+
+def is_pure(name: str) -> bool:
+    """Return whether a module, or its package, is declared to be pure."""
+    section = contracts()["importlinter:contract:pure"]
+    declared = section["source_modules"].split()
+    return any(name == one or name.startswith(f"{one}.") for one in declared)
+
+
+def test_each_module_of_the_lower_floors_is_declared_pure() -> None:
+    section = contracts()["importlinter:contract:floors"]
+    floors = section["layers"].split("host\n")[1]
+    packages = [f"nova_accel.{name}" for name in re.findall(r"\w+", floors)]
+    undeclared = {
+        name
+        for path in MODULES
+        if (name := module_name(path)).startswith(tuple(packages))
+        and path.name != "__init__.py"
+        and not is_pure(name)
+    }
+    assert undeclared == IMPURE
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in MODULES if is_pure(module_name(path))],
+    ids=relative,
+)
+def test_pure_code_calls_nothing_with_an_effect(path: Path) -> None:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call):
+            assert ast.unparse(node.func) not in EFFECTS, node.lineno
+
+
+def test_every_package_is_in_the_wheel() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    listed = set(setup["options"]["packages"].split())
+    present = {
+        module_name(path) for path in MODULES if path.name == "__init__.py"
+    }
+    assert listed == present | {"nova.virt.accel"}
+    for package in PACKAGES:
+        assert (ROOT / package / "py.typed").is_file()
+
+
+def test_the_shim_is_two_lines_and_nova_stays_novas() -> None:
+    shim = tree(ROOT / "virt_hooks/shim/__init__.py")
+    code = [node for node in shim.body if not isinstance(node, ast.Expr)]
+    assert [ast.unparse(node) for node in code] == [
+        "from virt_hooks.nova_driver import AccelLibvirtDriver",
+        "__all__ = ['AccelLibvirtDriver']",
+    ]
+    assert not (ROOT / "nova").exists()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in MODULES if path.name == "__init__.py"],
+    ids=relative,
+)
+def test_packages_import_nothing_but_their_own_types(path: Path) -> None:
+    """config_source runs before Nova chose its concurrency."""
+    names = [name for node in ast.walk(tree(path)) for name in imported(node)]
+    assert names == PACKAGE_IMPORTS.get(module_name(path), [])
+
+
+def test_entry_points_name_code_that_exists() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    for lines in setup["options.entry_points"].values():
+        for line in lines.strip().splitlines():
+            target = line.partition("=")[2].strip()
+            module, _, attribute = target.partition(":")
+            path = ROOT / (module.replace(".", "/") + ".py")
+            assert path.is_file(), target
+            defined = {
+                node.name
+                for node in tree(path).body
+                if isinstance(node, ast.ClassDef | ast.FunctionDef)
+            }
+            # Nova's validators of extra specs are whole modules.
+            assert not attribute or attribute in defined, target
+
+
+def defined(path: Path) -> set[str]:
+    """Return names of classes, functions and methods of a module."""
+    names = set()
+    for node in tree(path).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {
+                f"{node.name}.{one.name}"
+                for one in node.body
+                if isinstance(one, ast.FunctionDef)
+            }
+    return names
+
+
+def places() -> list[str]:
+    text = (ROOT / "CONTRIBUTING.rst").read_text()
+    start = text.index("\nWhere is what\n")
+    table = text[start : text.index("A new technology is", start)]
+    return re.findall(r"``([\w.]+)``", table)
+
+
+def test_the_table_of_places_is_there() -> None:
+    assert len(places()) > 20
+
+
+@pytest.mark.parametrize("place", places())
+def test_each_place_that_is_named_exists(place: str) -> None:
+    modules = {module_name(path): path for path in MODULES}
+    module = max(
+        (one for one in modules if f"{place}.".startswith(f"{one}.")), key=len
+    )
+    attribute = place[len(module) + 1 :]
+    assert not attribute or attribute in defined(modules[module])
+    assert modules[module].name != "__init__.py"
+
+
+@pytest.mark.parametrize(
+    "package",
+    sorted({path.parent for path in MODULES}),
+    ids=relative,
+)
+def test_a_folder_has_at_most_14_entries(package: Path) -> None:
+    entries = {
+        path.name
+        for path in package.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").is_file()
+    }
+    assert len(entries) <= MAX_ENTRIES

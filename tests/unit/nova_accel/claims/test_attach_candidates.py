@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+import dataclasses
+import pathlib
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from nova_accel import errors, model
+from nova_accel.claims import attach_candidates
+from nova_accel.geometry import device_capacity
+from nova_accel.model import names
+from tests.hosts import look
+from tests.support import strategies
+from tests.support.fpga import card as fpga
+
+ROOT = strategies.ROOT
+
+
+@given(strategies.bookings(), st.data())
+def test_only_devices_with_room_and_the_cheapest_first(
+    booking: strategies.Booking, data: st.DataObject
+) -> None:
+    host = booking.host
+    known = sorted({p.name for d in host.devices for p in d.profiles})
+    assume(known and not any(d.region for d in host.devices))
+    offers = attach_candidates.find(
+        data.draw(st.sampled_from(known)), ROOT, host
+    )
+    every = {offer.provider for offer in offers}
+    found = attach_candidates.rank(offers, every)
+    for offer in found:
+        assert (
+            device_capacity.choose(offer.device, offer.profile.name)
+            is not None
+        )
+        assert not offer.device.fault
+    left = [o for o in offers if o not in found]
+    reasons = list(attach_candidates.explain(left, every))
+    assert len(reasons) == len(left)
+    assert attach_candidates.rank(tuple(reversed(offers)), every) == found
+    assert attach_candidates.rank(offers, set()) == ()
+
+
+@given(strategies.bookings())
+def test_what_is_drained_or_at_fault_is_left_out(
+    booking: strategies.Booking,
+) -> None:
+    devices = [d for d in booking.host.devices if d.profiles and not d.region]
+    assume(devices)
+    for device, word in (
+        (dataclasses.replace(devices[0], drain="a loud fan"), "a loud fan"),
+        (
+            dataclasses.replace(devices[0], drain="", fault="it fell"),
+            "it fell",
+        ),
+        (
+            dataclasses.replace(devices[0], marks_unknown="no permission"),
+            "no permission",
+        ),
+    ):
+        offer = attach_candidates.AttachCandidate(
+            device=device,
+            profile=device.profiles[0],
+            provider=names.provider_uuid(ROOT.uuid, device.address),
+        )
+        assert attach_candidates.rank([offer], {offer.provider}) == ()
+        (reason,) = attach_candidates.explain([offer], {offer.provider})
+        assert word in reason
+
+
+def test_a_profile_that_no_device_has() -> None:
+    with pytest.raises(errors.MalformedError) as caught:
+        attach_candidates.find("T4-4Q", ROOT, model.HostState(devices=()))
+    assert "one of: (nothing)" in str(caught.value)
+
+
+def test_a_region_is_meant_by_its_interface_and_given_with_a_bitstream() -> (
+    None
+):
+    host = fpga.host(fpga.region())
+    loaded = fpga.bitstream()
+    for word in (
+        fpga.INTERFACE,
+        fpga.INTERFACE.upper(),
+        names.interface_trait(fpga.INTERFACE),
+        "region",
+        names.REGION_TRAIT,
+    ):
+        with pytest.raises(errors.MalformedError) as caught:
+            attach_candidates.find(word, ROOT, host)
+        assert "one with a bitstream" in str(caught.value)
+        offers = attach_candidates.find(word, ROOT, host, is_loaded=True)
+        (offer,) = attach_candidates.loaded(offers, loaded)
+        assert offer.required == {
+            names.REGION_TRAIT,
+            names.PROGRAMMABLE_TRAIT,
+            names.interface_trait(fpga.INTERFACE),
+        }
+        assert attach_candidates.rank([offer], {offer.provider}) == (offer,)
+        assert offer.group().resources == {names.FPGA_CLASS: 1}
+
+
+def test_a_region_that_does_not_take_the_bitstream() -> None:
+    offers = attach_candidates.find(
+        "region", ROOT, fpga.host(fpga.region()), is_loaded=True
+    )
+    other = fpga.bitstream(interface="ab" * 16)
+    (offer,) = attach_candidates.loaded(offers, other)
+    assert attach_candidates.rank([offer], {offer.provider}) == ()
+    (reason,) = attach_candidates.explain([offer], {offer.provider})
+    assert f"made for interface {other.interface}" in reason
+
+
+def test_a_bitstream_is_for_regions() -> None:
+    host = model.HostState(devices=(strategies.card("0000:3b:00.0", 4),))
+    (profile, *_) = host.devices[0].profiles
+    with pytest.raises(errors.MalformedError) as caught:
+        attach_candidates.find(profile.name, ROOT, host, is_loaded=True)
+    assert "one of an FPGA region" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["T4-4Q", "t4-4q", "GRID T4-4Q", "CUSTOM_VGPU_NVIDIA_T4_4Q", "nvidia-232"],
+)
+def test_a_profile_of_the_host_has_many_spellings(
+    text: str, tmp_path: pathlib.Path
+) -> None:
+    host = look.read(look.make("t4-mdev", tmp_path / "host"))
+    found = attach_candidates.find(text, ROOT, host)
+    assert {offer.profile.name for offer in found} == {"T4-4Q"}
+
+
+def test_a_class_means_its_only_profile(tmp_path: pathlib.Path) -> None:
+    host = look.read(look.make("qat", tmp_path / "host"))
+    with pytest.raises(errors.MalformedError):
+        attach_candidates.find("CUSTOM_QAT_VF", ROOT, host)
+    host = look.read(look.make("nvme", tmp_path / "other"))
+    (offer, *_) = attach_candidates.find("CUSTOM_NVME_VF", ROOT, host)
+    assert offer.profile.name == "144d:a824-VF"

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Of several matches, the one that Placement booked."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import model
+from nova_accel.claims import claim_plan
+from nova_accel.model import names
+from tests.support import strategies
+
+CONSUMER = "5c1d5a2e-7f2c-4f6e-9d4e-2b6f5a0c9d11"
+ROOT = strategies.ROOT
+A, B = "0000:3b:00.0", "0000:af:00.0"
+MEMORY = names.GPU_MEMORY_CLASS
+SIZES = (4096, 8192)
+
+
+def gpu(address: str) -> model.Device:
+    """Return a card that can make one of 4 GiB and one of 8 GiB."""
+    device = strategies.card(address, 1, 1)
+    return dataclasses.replace(
+        device,
+        counters={"VGPU": 4, MEMORY: 16384},
+        profiles=tuple(
+            dataclasses.replace(profile, charges={"VGPU": 1, MEMORY: size})
+            for profile, size in zip(device.profiles, SIZES, strict=True)
+        ),
+    )
+
+
+HOST = model.HostState(devices=(gpu(A), gpu(B)))
+SLOTS = tuple(strategies.slots_of(d)[0] for d in HOST.devices)
+GROUPS = tuple(
+    strategies.group(suffix, HOST.devices[0], profile)
+    for suffix, profile in zip(
+        ("_S", "_L"), HOST.devices[0].profiles, strict=True
+    )
+)
+
+
+def booked(sizes: dict[str, int]) -> model.Booked:
+    """Return allocations of so much memory on each card."""
+    return {
+        names.provider_uuid(ROOT.uuid, address): {"VGPU": 1, MEMORY: size}
+        for address, size in sizes.items()
+    } | {ROOT.uuid: {"VCPU": 1, "MEMORY_MB": 64}}
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [dict(zip((A, B), p, strict=True)) for p in itertools.permutations(SIZES)],
+)
+def test_each_card_makes_what_was_booked_on_it(sizes: dict[str, int]) -> None:
+    found = claim_plan.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST, booked(sizes))
+    made = {claim.device: charge(claim, claim.device) for claim in found}
+    assert made == sizes
+
+
+def charge(claim: model.Claim, address: str) -> int:
+    """Return the memory that a claim's profile takes."""
+    device = HOST.device(address)
+    profile = device.profile(claim.profile) if device else None
+    assert profile is not None
+    return profile.charges[MEMORY]
+
+
+@pytest.mark.parametrize("both", [A, B])
+def test_what_was_booked_on_a_card_pays_for_all_groups_together(
+    both: str,
+) -> None:
+    host = model.HostState(
+        devices=tuple(
+            dataclasses.replace(
+                device,
+                profiles=tuple(
+                    dataclasses.replace(p, available=2)
+                    for p in device.profiles
+                ),
+            )
+            for device in HOST.devices
+        )
+    )
+    small, large = GROUPS
+    groups = (small, large, dataclasses.replace(large, suffix="_M"))
+    slots = [
+        slot
+        for device in host.devices
+        for slot in strategies.slots_of(device)[: 1 + (device.address == both)]
+    ]
+    sizes = {A: 8192, B: 8192} | {both: 4096 + 8192}
+    allocated = {
+        names.provider_uuid(ROOT.uuid, address): {
+            "VGPU": 1 + (address == both),
+            MEMORY: size,
+        }
+        for address, size in sizes.items()
+    }
+
+    found = claim_plan.plan(CONSUMER, groups, slots, ROOT, host, allocated)
+
+    made = dict.fromkeys(sizes, 0)
+    for claim in found:
+        made[claim.device] += charge(claim, claim.device)
+    assert made == sizes
+
+
+def test_a_flavor_edited_since_is_still_served() -> None:
+    """What was booked agrees with no match: it decides nothing."""
+    small = booked({A: 1, B: 1})
+    found = claim_plan.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST, small)
+    assert found == claim_plan.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST)
+
+
+# -- claims without an allocation -----------------------------------------
+
+SERVERS = ("server-1", "server-2", "server-3")
+CHARGES = {"VGPU": 1, MEMORY: 4096}
+
+
+def held(*consumers: str) -> list[model.Claim]:
+    """Return one claim for each consumer, each in a slot of its own."""
+    return [
+        model.Claim(
+            consumer=consumer,
+            provider="card",
+            device="0000:3b:00.0",
+            profile="P",
+            slot=f"slot-{number}",
+            parent="0000:3b:00.0",
+            handle=f"handle-{number}",
+            technology="mdev",
+        )
+        for number, consumer in enumerate(consumers)
+    ]
+
+
+def missing_classes(
+    allocated: Mapping[str, Mapping[str, int]], *consumers: str
+) -> list[tuple[str, str, str]]:
+    """Return consumer, slot and class of what is not allocated."""
+    claimed = held(*consumers)
+    found = claim_plan.find_unallocated(
+        claimed, {c.key: CHARGES for c in claimed}, {"card": allocated}
+    )
+    return sorted((consumer, slot, name) for consumer, _, slot, name in found)
+
+
+def missing(
+    allocated: dict[str, int], *consumers: str
+) -> list[tuple[str, str]]:
+    """Return consumer and slot, with as much allocated of each class."""
+    found = missing_classes(
+        {
+            consumer: {name: n * amount for name, amount in CHARGES.items()}
+            for consumer, n in allocated.items()
+        },
+        *consumers,
+    )
+    slots = sorted({(consumer, slot) for consumer, slot, _ in found})
+    assert len(found) == len(slots) * len(CHARGES)
+    return slots
+
+
+def test_a_claim_without_an_allocation_is_found() -> None:
+    assert missing({"server-1": 1}, *SERVERS[:2]) == [("server-2", "slot-1")]
+    one, two = "server-1", "server-1"
+    assert missing({"server-1": 1}, one, two) == [("server-1", "slot-1")]
+    assert missing({"server-1": 2}, one, two) == []
+
+
+@pytest.mark.parametrize("name", CHARGES)
+def test_each_class_is_compared(name: str) -> None:
+    rest = {other: n for other, n in CHARGES.items() if other != name}
+    allocated = {"server-1": CHARGES, "server-2": rest}
+    assert missing_classes(allocated, *SERVERS[:2]) == [
+        ("server-2", "slot-1", name)
+    ]
+
+
+def test_of_too_small_an_amount_the_rest_is_missing() -> None:
+    (claim,) = held("server-1")
+    allocated = {"card": {"server-1": {"VGPU": 1, MEMORY: 1024}}}
+    assert claim_plan.find_unallocated(
+        [claim], {claim.key: CHARGES}, allocated
+    ) == {(*claim.key, MEMORY): CHARGES[MEMORY] - 1024}
+
+
+def test_an_allocation_of_a_migration_stands_for_its_server() -> None:
+    """Which server a consumer without claims belongs to is not known."""
+    assert missing({"migration": 1}, "server-1") == []
+    assert missing({"migration": 1}, *SERVERS[:2]) == [("server-2", "slot-1")]
+
+
+def test_a_provider_that_could_not_be_asked_is_left_out() -> None:
+    (claim,) = held("server-1")
+    charges = {claim.key: CHARGES}
+    assert claim_plan.find_unallocated([claim], charges, {}) == {}
+
+
+def test_only_classes_that_a_device_counts_are_charged() -> None:
+    device = gpu(A)
+    claim = dataclasses.replace(
+        held("server-1")[0], profile=device.profiles[1].name
+    )
+    assert claim_plan.charges(device, claim) == {"VGPU": 1, MEMORY: 8192}
+    uncounted = dataclasses.replace(device, counters={"VGPU": 4})
+    assert claim_plan.charges(uncounted, claim) == {"VGPU": 1}
+
+
+@given(st.lists(st.sampled_from(SERVERS)), st.data())
+def test_no_more_is_reserved_than_is_not_allocated(
+    consumers: list[str], data: st.DataObject
+) -> None:
+    amounts = st.dictionaries(
+        st.sampled_from((*SERVERS, "migration")), st.integers(0, 4)
+    )
+    allocated = data.draw(amounts)
+    gap = len(consumers) - sum(allocated.values())
+    assert len(missing(allocated, *consumers)) == max(0, gap)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups that name their slots, beside those of a flavor."""
+
+import dataclasses
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from nova_accel import errors, model
+from nova_accel.claims import claim_plan, matching
+from nova_accel.model import flavors, names
+from tests.support import strategies
+from tests.unit.nova_accel.claims import test_claim_plan as test_claims
+
+ROOT = strategies.ROOT
+
+
+def plan(booking: strategies.Booking) -> tuple[model.Claim, ...]:
+    return claim_plan.plan(
+        test_claims.CONSUMER,
+        booking.groups,
+        booking.slots,
+        ROOT,
+        booking.host,
+    )
+
+
+@st.composite
+def attached_bookings(
+    draw: st.DrawFn,
+) -> tuple[strategies.Booking, strategies.Booking]:
+    """Return a booking on an empty host, and it with one more profile."""
+    booking = test_claims.on_empty_host(draw(strategies.bookings()))
+    devices = [d for d in booking.host.devices if d.profiles]
+    assume(devices)
+    device = draw(st.sampled_from(devices))
+    assume(device.region is None)
+    profile = draw(st.sampled_from(device.profiles))
+    provider = names.provider_uuid(ROOT.uuid, device.address)
+    taken = {s.identifier for s in booking.slots if s.provider == provider}
+    free = sorted(set(device.slots) - taken)
+    assume(free and len(profile.handles.keys() & set(free)) in (0, len(free)))
+    slot = draw(st.sampled_from(free))
+    group = flavors.RequestGroup(
+        suffix="_ATTACHED1",
+        resources=dict(profile.charges),
+        required=frozenset({profile.trait}),
+        slot=(provider, slot),
+    )
+    assume(matching.profile_of(group, device) == profile)
+    one = model.Slot(
+        provider=provider,
+        resource_class=device.resource_class,
+        identifier=slot,
+    )
+    more = dataclasses.replace(
+        booking,
+        groups=(*booking.groups, group),
+        slots=(*booking.slots, one),
+    )
+    return booking, more
+
+
+@given(attached_bookings())
+def test_it_gets_its_slot_and_the_others_keep_theirs(
+    both: tuple[strategies.Booking, strategies.Booking],
+) -> None:
+    booking, more = both
+    before = plan(booking)
+    try:
+        after = plan(more)
+    except errors.ClaimError:
+        assume(False)
+    (mine,) = [c for c in after if c not in before and _is_of(c, more)]
+    assert mine.profile in {
+        p.name
+        for device in more.host.devices
+        for p in device.profiles
+        if p.trait in more.groups[-1].required
+    }
+    assert {(c.provider, c.slot, c.profile) for c in after} == {
+        (c.provider, c.slot, c.profile) for c in (*before, mine)
+    }
+
+
+@given(attached_bookings())
+def test_what_is_made_is_found_again(
+    both: tuple[strategies.Booking, strategies.Booking],
+) -> None:
+    """Whatever the profiles: none ever stands in another one's slot."""
+    _, more = both
+    try:
+        first = plan(more)
+    except errors.ClaimError:
+        assume(False)
+    again = plan(
+        dataclasses.replace(more, host=test_claims.made(more.host, first))
+    )
+    assert {(c.handle, c.profile) for c in again} == {
+        (c.handle, c.profile) for c in first
+    }
+    assert all(
+        c.state is model.ClaimState.MADE
+        for c in again
+        if c.technology not in model.UNDIVIDED
+    )
+
+
+def _is_of(claim: model.Claim, booking: strategies.Booking) -> bool:
+    return (claim.provider, claim.slot) == booking.groups[-1].slot
+
+
+@given(attached_bookings())
+def test_a_slot_that_it_lost_is_named(
+    both: tuple[strategies.Booking, strategies.Booking],
+) -> None:
+    booking, more = both
+    lost = dataclasses.replace(more, slots=booking.slots)
+    with pytest.raises(errors.ClaimError) as caught:
+        plan(lost)
+    assert "lost its slot" in str(caught.value)

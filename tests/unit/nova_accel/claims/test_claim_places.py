@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where on its device each claim of a server goes."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import errors, model
+from nova_accel.claims import claim_plan
+from nova_accel.geometry import device_capacity
+from nova_accel.model import names
+from tests.support import strategies
+from tests.support.hosts import shapes
+from tests.support.scheduler import brute_force as brute
+
+CONSUMER = "5c1d5a2e-7f2c-4f6e-9d4e-2b6f5a0c9d11"
+ROOT = strategies.ROOT
+PROVIDER = names.provider_uuid(ROOT.uuid, shapes.ADDRESS)
+
+MIXED = dataclasses.replace(
+    shapes.card(
+        model.Geometry(layout=model.Layout.MIXED, region=8),
+        shapes.profile("P-1", span=1, size=1, starts=(0, 2, 4, 5, 6)),
+        shapes.profile("P-4", span=4, size=4, starts=(0, 4)),
+        slots=8,
+    ),
+    is_managed=False,
+    vgpu_params="disable_vnc=1",
+)
+MIG = shapes.card(
+    model.Geometry(
+        layout=model.Layout.MIG, region=4, kinds=shapes.KINDS, is_dynamic=True
+    ),
+    *(
+        shapes.profile(f"M-{k.name}", 8, size=k.size, instance=k.name)
+        for k in shapes.KINDS
+    ),
+    slots=8,
+    counters={names.MIG_SLICE_CLASS: 3},
+)
+
+
+def handled(device: model.Device) -> model.Device:
+    """Return the device with every slot knowing every profile."""
+    return dataclasses.replace(
+        device,
+        profiles=tuple(
+            dataclasses.replace(
+                p, handles=dict.fromkeys(device.slots, f"id-{p.name}")
+            )
+            for p in device.profiles
+        ),
+    )
+
+
+def plan(
+    device: model.Device, *wanted: str, first: int = 0
+) -> tuple[model.Claim, ...]:
+    """Return the claims of a server that was handed the first slots."""
+    groups = []
+    for number, name in enumerate(wanted):
+        profile = device.profile(name)
+        assert profile is not None
+        groups.append(strategies.group(f"_{number}", device, profile))
+    slots = strategies.slots_of(device)[first : first + len(wanted)]
+    host = model.HostState(devices=(device,))
+    return claim_plan.plan(CONSUMER, groups, slots, ROOT, host)
+
+
+def made(device: model.Device, found: tuple[model.Claim, ...]) -> model.Device:
+    """Return the device once the claims are made, as a driver reads it.
+
+    What stood under their handles is gone, and so are instances that are
+    made for claims and stand empty.
+    """
+    for claim in found:
+        if claim.state is model.ClaimState.MADE:
+            continue
+        device = device_capacity.without(device, {claim.handle})
+        choice = device_capacity.PartitionPlace(
+            start=claim.start, instance_start=claim.instance_start
+        )
+        device = device_capacity.assume(device, claim.profile, choice)
+        device = dataclasses.replace(
+            device,
+            partitions=(
+                *device.partitions[:-1],
+                dataclasses.replace(
+                    device.partitions[-1],
+                    handle=claim.handle,
+                    parent=claim.parent,
+                ),
+            ),
+        )
+    return device_capacity.settle(device)
+
+
+def test_a_claim_carries_what_its_driver_needs() -> None:
+    (claim,) = plan(handled(MIXED), "P-4", first=3)
+    assert claim == model.Claim(
+        consumer=CONSUMER,
+        provider=PROVIDER,
+        device=shapes.ADDRESS,
+        profile="P-4",
+        slot=MIXED.slots[3],
+        parent=MIXED.slots[3],
+        handle=MIXED.slots[3],
+        technology="vendor-vfio",
+        plugin="test",
+        type_id="id-P-4",
+        is_managed=False,
+        vgpu_params="disable_vnc=1",
+        start=0,
+    )
+
+
+def test_the_largest_is_placed_first_and_slots_stay_in_order() -> None:
+    found = plan(handled(MIXED), "P-1", "P-4", "P-1")
+    assert [c.slot for c in found] == list(MIXED.slots[:3])
+    assert sorted((c.profile, c.start) for c in found) == [
+        ("P-1", 4), ("P-1", 5), ("P-4", 0),
+    ]  # fmt: skip
+
+
+def test_an_instance_is_asked_for_where_none_has_room() -> None:
+    (claim,) = plan(handled(MIG), "M-2g")
+    assert (claim.instance, claim.instance_start) == ("2g", 0)
+    assert claim.owns_instance
+    empty = dataclasses.replace(
+        MIG.geometry,
+        instances=(
+            model.Instance(
+                kind="2g", handle="7", span=model.Span(start=2, size=2)
+            ),
+        ),
+    )
+    standing = dataclasses.replace(MIG, geometry=empty)
+    (claim,) = plan(handled(standing), "M-2g")
+    assert (claim.instance, claim.instance_start) == ("2g", None)
+
+
+def test_an_instance_that_the_operator_made_is_not_owned() -> None:
+    standing = dataclasses.replace(
+        MIG,
+        geometry=dataclasses.replace(
+            MIG.geometry,
+            is_dynamic=False,
+            instances=(model.Instance(kind="2g", handle="7"),),
+        ),
+    )
+    (claim,) = plan(handled(standing), "M-2g")
+    assert (claim.instance, claim.owns_instance) == ("2g", False)
+
+
+def holding(device: model.Device, *parts: model.Partition) -> model.Device:
+    """Return the device, settled, with some of its VFs typed."""
+    return handled(
+        device_capacity.settle(dataclasses.replace(device, partitions=parts))
+    )
+
+
+def test_a_typed_vf_in_the_slot_is_made_and_takes_nothing_new() -> None:
+    device = holding(MIXED, shapes.held("P-4", 0, start=4))
+    (claim,) = plan(device, "P-4")
+    assert claim.state is model.ClaimState.MADE
+    assert claim.start == 4
+    # Beside it there is room for one more, wherever its own slot is.
+    both = plan(device, "P-4", "P-4")
+    assert [c.start for c in both] == [4, 0]
+
+
+def test_what_was_left_in_the_slot_takes_no_place() -> None:
+    """Two of P-4 fill the card; one of them goes before ours is made."""
+    device = holding(
+        MIXED,
+        shapes.held("P-4", 0, start=0),
+        shapes.held("P-4", 1, start=4),
+    )
+    assert device_capacity.remaining(device)["P-1"] == 0
+    (claim,) = plan(device, "P-1", first=1)
+    assert claim.state is model.ClaimState.PLANNED
+    assert claim.start is not None
+    assert claim.start >= 4
+    with pytest.raises(errors.ClaimError, match="no more P-1"):
+        plan(device, "P-1", first=2)
+
+
+def test_the_size_of_what_was_left_decides_nothing() -> None:
+    equal = shapes.card(
+        model.Geometry(layout=model.Layout.EQUAL),
+        shapes.profile("P-1", size=1, limit=8),
+        shapes.profile("P-8", size=8, limit=1),
+        slots=8,
+    )
+    device = holding(equal, shapes.held("P-8", 0))
+    assert device_capacity.remaining(device)["P-1"] == 0
+    found = plan(device, "P-1", "P-1", "P-1")
+    assert {c.state for c in found} == {model.ClaimState.PLANNED}
+
+
+def test_of_a_partition_that_owns_its_instance() -> None:
+    """Removed and made anew, it must get its instance again."""
+    after = made(handled(MIG), plan(handled(MIG), "M-2g"))
+    (again,) = plan(after, "M-2g")
+    assert again.state is model.ClaimState.MADE
+    assert again.instance_start == 0
+    assert claim_plan.of_partition(after, after.partitions[0]).owns_instance
+
+
+def test_a_function_given_away_as_it_is_stands_in_its_own_slot() -> None:
+    device = dataclasses.replace(
+        shapes.card(model.Geometry(), shapes.profile("vf", 8), slots=8),
+        technology="vf",
+    )
+    (claim,) = plan(device, "vf", first=2)
+    assert claim.parent == claim.handle == claim.slot == device.slots[2]
+    host = model.HostState(devices=(device,))
+    slots = strategies.slots_of(device)[2:3]
+    (found,) = claim_plan.find(CONSUMER, slots, ROOT, host)
+    assert found == dataclasses.replace(claim, state=model.ClaimState.MADE)
+    gone = dataclasses.replace(slots[0], identifier="0000:3b:1f.7")
+    assert claim_plan.find(CONSUMER, [gone], ROOT, host) == ()
+
+
+# -- laws ------------------------------------------------------------------
+
+
+@given(shapes.any_cards, st.data())
+def test_claims_of_one_server_fit_beside_each_other(
+    device: model.Device, data: st.DataObject
+) -> None:
+    device = handled(device_capacity.settle(apart(device)))
+    wanted = data.draw(
+        st.lists(
+            st.sampled_from([p.name for p in device.profiles]),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    try:
+        found = plan(device, *wanted, first=24)
+    except errors.ClaimError:
+        return
+    assert found == plan(device, *wanted, first=24)
+    assert sorted(c.profile for c in found) == sorted(wanted)
+    after = made(device, found)
+    if device.geometry.layout is model.Layout.MIXED:
+        brute.units(after)
+    if device.geometry.layout is model.Layout.MIG:
+        brute.slices(after)
+    again = plan(after, *wanted, first=24)
+    assert {c.state for c in again} == {model.ClaimState.MADE}
+    assert sorted(plain(again)) == sorted(plain(found))
+
+
+def apart(device: model.Device) -> model.Device:
+    """Return the device, what it holds in none of the server's slots."""
+    return dataclasses.replace(
+        device,
+        slots=tuple(f"0000:3b:1{n // 8}.{n % 8}" for n in range(32)),
+    )
+
+
+def plain(found: tuple[model.Claim, ...]) -> list[tuple[str, str, str]]:
+    return [(c.slot, c.profile, str(c.start)) for c in found]
+
+
+# -- types that nothing names ----------------------------------------------
+
+NAMELESS = model.Partition(
+    profile="type-7",
+    parent=MIXED.slots[0],
+    handle=MIXED.slots[0],
+    is_nameless=True,
+)
+NUMBERED = dataclasses.replace(
+    MIXED,
+    profiles=(
+        *MIXED.profiles,
+        dataclasses.replace(
+            shapes.profile("type-7", 0), handles={NAMELESS.parent: "7"}
+        ),
+    ),
+    partitions=(NAMELESS,),
+)
+
+
+def test_a_flavor_names_what_shows_its_number_only() -> None:
+    (claim,) = plan(NUMBERED, "P-4")
+    assert claim.state is model.ClaimState.MADE
+    assert (claim.profile, claim.type_id) == ("P-4", "7")
+    assert claim.handle == NAMELESS.handle
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        dataclasses.replace(
+            NUMBERED,
+            partitions=(dataclasses.replace(NAMELESS, is_nameless=False),),
+        ),
+        dataclasses.replace(
+            NUMBERED,
+            profiles=handled(MIXED).profiles + NUMBERED.profiles[-1:],
+        ),
+    ],
+    ids=["it has a name", "the wanted number is another"],
+)
+def test_a_flavor_names_nothing_else(device: model.Device) -> None:
+    (claim,) = plan(device, "P-4")
+    assert claim.state is model.ClaimState.PLANNED

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+import collections
+import dataclasses
+import itertools
+import random
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from nova_accel import errors, model
+from nova_accel.claims import claim_plan
+from nova_accel.geometry import device_capacity
+from nova_accel.model import flavors, names
+from tests.support import strategies
+
+A, B = "0000:3b:00.0", "0000:af:00.0"
+CONSUMER = "5c1d5a2e-7f2c-4f6e-9d4e-2b6f5a0c9d11"
+ROOT = strategies.ROOT
+
+
+def plan(booking: strategies.Booking) -> tuple[model.Claim, ...]:
+    return claim_plan.plan(
+        CONSUMER, booking.groups, booking.slots, ROOT, booking.host
+    )
+
+
+def try_plan(
+    booking: strategies.Booking,
+) -> tuple[model.Claim, ...] | None:
+    try:
+        return plan(booking)
+    except errors.ClaimError:
+        return None
+
+
+def on_empty_host(booking: strategies.Booking) -> strategies.Booking:
+    return dataclasses.replace(booking, host=strategies.roomy(booking.host))
+
+
+def made(
+    host: model.HostState, found: Iterable[model.Claim]
+) -> model.HostState:
+    """Return the host once the claims' partitions are made."""
+    by_device = collections.defaultdict(list)
+    for claim in found:
+        if claim.state is model.ClaimState.PLANNED:
+            by_device[claim.device].append(claim)
+    return dataclasses.replace(
+        host,
+        devices=tuple(
+            _with(device, by_device[device.address]) for device in host.devices
+        ),
+    )
+
+
+def _with(device: model.Device, new: list[model.Claim]) -> model.Device:
+    left = device_capacity.remaining(device, [claim.profile for claim in new])
+    handles = {claim.handle for claim in new}
+    kept = tuple(p for p in device.partitions if p.handle not in handles)
+    cut = tuple(
+        model.Partition(
+            profile=claim.profile, parent=claim.parent, handle=claim.handle
+        )
+        for claim in new
+    )
+    return dataclasses.replace(
+        device,
+        partitions=kept + cut,
+        profiles=tuple(
+            dataclasses.replace(p, available=left[p.name])
+            for p in device.profiles
+        ),
+    )
+
+
+# -- laws ------------------------------------------------------------------
+
+
+@given(strategies.bookings())
+def test_the_same_input_gives_the_same_claims(
+    booking: strategies.Booking,
+) -> None:
+    assert try_plan(booking) == try_plan(booking)
+
+
+@given(strategies.bookings(), st.randoms(use_true_random=False))
+def test_the_order_of_inputs_does_not_matter(
+    booking: strategies.Booking, rng: random.Random
+) -> None:
+    devices = booking.host.devices
+    other = strategies.Booking(
+        host=dataclasses.replace(
+            booking.host, devices=tuple(rng.sample(devices, len(devices)))
+        ),
+        groups=tuple(rng.sample(booking.groups, len(booking.groups))),
+        slots=tuple(rng.sample(booking.slots, len(booking.slots))),
+    )
+    assert try_plan(other) == try_plan(booking)
+
+
+@given(strategies.bookings())
+def test_every_slot_is_used_once_and_every_group_served_by_one_device(
+    booking: strategies.Booking,
+) -> None:
+    booking = on_empty_host(booking)
+    found = plan(booking)
+    assert sorted((c.provider, c.slot) for c in found) == sorted(
+        (s.provider, s.identifier) for s in booking.slots
+    )
+    assert len({c.handle for c in found}) == len(found)
+    served = collections.Counter((c.provider, c.profile) for c in found)
+    # Groups of one trait may share a device; they are counted together.
+    for trait in {t for g in booking.groups for t in g.required}:
+        asked = sum(
+            g.resources.get("VGPU", 0) + g.resources.get("PGPU", 0)
+            for g in booking.groups
+            if trait in g.required
+        )
+        given_out = sum(
+            count
+            for (provider, profile), count in served.items()
+            if _trait(booking.host, provider, profile) == trait
+        )
+        assert asked == given_out
+
+
+def _trait(host: model.HostState, provider: str, name: str) -> str:
+    for device in host.devices:
+        if names.provider_uuid(ROOT.uuid, device.address) == provider:
+            profile = device.profile(name)
+            assert profile is not None
+            return profile.trait
+    raise AssertionError(f"{provider} is no provider of the host")
+
+
+@given(strategies.bookings())
+def test_a_claim_can_be_carried_out(booking: strategies.Booking) -> None:
+    for claim in plan(on_empty_host(booking)):
+        device = booking.host.device(claim.device)
+        assert device is not None
+        assert claim.state is model.ClaimState.PLANNED
+        assert claim.technology == device.technology
+        assert claim.plugin == device.plugin
+        if claim.technology == "mdev":
+            profile = device.profile(claim.profile)
+            assert profile is not None
+            assert claim.type_id == profile.handles[claim.parent]
+            assert claim.handle == names.mdev_uuid(claim.provider, claim.slot)
+        else:
+            assert claim.handle == claim.slot
+            assert claim.members == device.members
+
+
+@given(strategies.bookings())
+def test_claimed_twice_is_claimed_once(booking: strategies.Booking) -> None:
+    first = try_plan(booking)
+    assume(first)
+    assert first is not None
+    after = dataclasses.replace(booking, host=made(booking.host, first))
+    second = plan(after)
+    assert {c.state for c in second} == {model.ClaimState.MADE}
+    assert second == tuple(
+        dataclasses.replace(c, state=model.ClaimState.MADE) for c in first
+    )
+
+
+def test_a_guest_finds_its_devices_in_the_same_order_every_time() -> None:
+    """One of two cards had the partition already when both were claimed."""
+    one, two = strategies.card(A, 4), strategies.card(B, 4)
+    for cut in ((0, 1), (1, 0), (0, 0), (1, 1)):
+        cards = (
+            strategies.card(A, 4, cut=cut[0]),
+            strategies.card(B, 4, cut=cut[1]),
+        )
+        found = plan(
+            strategies.Booking(
+                host=model.HostState(devices=cards),
+                groups=(
+                    strategies.group("_A", one, one.profiles[0]),
+                    strategies.group("_B", two, two.profiles[0]),
+                ),
+                slots=tuple(strategies.slots_of(c)[0] for c in (one, two)),
+            )
+        )
+        providers = [claim.provider for claim in found]
+        assert providers == sorted(providers)
+
+
+@pytest.mark.parametrize("cut", [(0, 1), (1, 0)])
+def test_a_match_is_found_again_once_all_of_it_is_made(
+    cut: tuple[int, int],
+) -> None:
+    """Of two matches that are as good, making one changes nothing."""
+    cards = (
+        strategies.card(A, 4, cut=cut[0]),
+        strategies.card(B, 4, cut=cut[1]),
+    )
+    booking = strategies.Booking(
+        host=model.HostState(devices=cards),
+        groups=tuple(
+            strategies.group(f"_{n}", cards[0], cards[0].profiles[0], count)
+            for n, count in enumerate((1, 1, 2))
+        ),
+        slots=tuple(s for c in cards for s in strategies.slots_of(c)[:2]),
+    )
+    first = plan(booking)
+    host = made(booking.host, first)
+    again = plan(dataclasses.replace(booking, host=host))
+    assert [c.handle for c in again] == [c.handle for c in first]
+
+
+@given(strategies.bookings())
+def test_find_gives_back_what_was_made(booking: strategies.Booking) -> None:
+    found = try_plan(booking)
+    assume(found)
+    assert found is not None
+    host = made(booking.host, found)
+    again = claim_plan.find(CONSUMER, booking.slots, ROOT, host)
+    assert sorted(c.handle for c in again) == sorted(c.handle for c in found)
+    by_handle = {c.handle: c for c in found}
+    for claim in again:
+        assert claim == dataclasses.replace(
+            by_handle[claim.handle], state=model.ClaimState.MADE
+        )
+
+
+@given(strategies.hosts())
+def test_find_finds_only_partitions_in_those_slots(
+    host: model.HostState,
+) -> None:
+    slots = [s for d in host.devices for s in strategies.slots_of(d)]
+    for slot in slots:
+        for claim in claim_plan.find(CONSUMER, [slot], ROOT, host):
+            assert (claim.provider, claim.slot) == (
+                slot.provider,
+                slot.identifier,
+            )
+            device = host.device(claim.device)
+            assert device is not None
+            assert claim.handle in {p.handle for p in device.partitions}
+    foreign = model.Slot(
+        provider=ROOT.uuid, resource_class="VGPU", identifier="slot-0"
+    )
+    assert claim_plan.find(CONSUMER, [foreign], ROOT, host) == ()
+
+
+# -- compared with brute force ---------------------------------------------
+
+
+def solutions(booking: strategies.Booking) -> bool:
+    """Return whether slots can be dealt to the groups, all of them.
+
+    Tried is every order in which the slots can be dealt out; only what the
+    words say is checked: a group's slots are of one provider, of the class
+    it asks for, and of a device that has the profile that it names.
+    """
+    devices = {
+        names.provider_uuid(ROOT.uuid, d.address): d
+        for d in booking.host.devices
+    }
+    classes = {devices[s.provider].resource_class for s in booking.slots}
+    wanted = [
+        (group, name)
+        for group in booking.groups
+        for name in (classes | _named(group, booking.host))
+        & group.resources.keys()
+    ]
+    sizes = [group.resources[name] for group, name in wanted]
+    if sum(sizes) != len(booking.slots):
+        return False
+    for order in itertools.permutations(booking.slots):
+        rest = iter(order)
+        dealt = [list(itertools.islice(rest, size)) for size in sizes]
+        if all(
+            len({s.provider for s in hand}) == 1
+            and devices[hand[0].provider].resource_class == name
+            and any(
+                p.trait in group.required
+                for p in devices[hand[0].provider].profiles
+            )
+            for (group, name), hand in zip(wanted, dealt, strict=True)
+        ):
+            return True
+    return not wanted
+
+
+def _named(group: flavors.RequestGroup, host: model.HostState) -> set[str]:
+    return {
+        d.resource_class
+        for d in host.devices
+        for p in d.profiles
+        if p.trait in group.required
+    }
+
+
+@st.composite
+def any_bookings(draw: st.DrawFn) -> strategies.Booking:
+    """Draw groups and slots that need not fit together."""
+    host = strategies.roomy(draw(strategies.hosts()))
+    assume(host.devices)
+    offered = [s for d in host.devices for s in strategies.slots_of(d)]
+    slots = draw(
+        st.lists(st.sampled_from(offered), min_size=1, max_size=5, unique=True)
+    )
+    offers = [(d, p) for d in host.devices for p in d.profiles]
+    chosen = draw(
+        st.lists(
+            st.tuples(st.sampled_from(offers), st.integers(1, 3)),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    return strategies.Booking(
+        host=host,
+        groups=tuple(
+            strategies.group(f"G{n}", device, profile, count)
+            for n, ((device, profile), count) in enumerate(chosen)
+        ),
+        slots=tuple(slots),
+    )
+
+
+@given(any_bookings())
+def test_a_match_is_found_if_and_only_if_there_is_one(
+    booking: strategies.Booking,
+) -> None:
+    assert (try_plan(booking) is not None) == solutions(booking)
+
+
+@pytest.mark.parametrize("first", [(1, 0), (0, 1)])
+def test_the_match_that_has_room_is_taken_and_kept(
+    first: tuple[int, int],
+) -> None:
+    """Both cards know both profiles, each can make only one of them."""
+    one, two = strategies.card(A, *first), strategies.card(B, *reversed(first))
+    booking = strategies.Booking(
+        host=model.HostState(devices=(one, two)),
+        groups=(
+            strategies.group("_A", one, one.profiles[0]),
+            strategies.group("_B", one, one.profiles[1]),
+        ),
+        slots=(*strategies.slots_of(one)[:1], *strategies.slots_of(two)[:1]),
+    )
+    found = plan(booking)
+    wanted = {A: "P-1", B: "P-2"} if first[0] else {A: "P-2", B: "P-1"}
+    assert {c.device: c.profile for c in found} == wanted
+    # Later the other servers are gone and both cards can make both.
+    later = made(booking.host, found)
+    later = dataclasses.replace(
+        later,
+        devices=tuple(
+            dataclasses.replace(
+                device,
+                profiles=tuple(
+                    dataclasses.replace(p, available=3)
+                    for p in device.profiles
+                ),
+            )
+            for device in later.devices
+        ),
+    )
+    again = plan(dataclasses.replace(booking, host=later))
+    assert {c.device: c.profile for c in again} == wanted
+    assert {c.state for c in again} == {model.ClaimState.MADE}

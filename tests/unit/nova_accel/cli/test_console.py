@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The console scripts: interrupts and warnings."""
+
+import configparser
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from tests.hosts import look
+
+ROOT = pathlib.Path(__file__).resolve().parents[4]
+NAMES = ("nova-accel", "placement-sync")
+
+
+def start(
+    name: str,
+    words: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[str]:
+    """Start a console script as its entry point in setup.cfg does."""
+    metadata = configparser.ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    scripts = metadata["options.entry_points"]["console_scripts"]
+    points = dict(
+        line.split(" = ") for line in scripts.splitlines() if " = " in line
+    )
+    module, _, function = points[name].partition(":")
+    # A shell ignores SIGINT for its background jobs, and so do children.
+    script = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"from {module} import {function}\n"
+        f"sys.argv[1:] = {list(words)!r}\nsys.exit({function}())\n"
+    )
+    known = {k: v for k, v in os.environ.items() if k != "PYTHONWARNINGS"}
+    return subprocess.Popen(  # noqa: S603 - our own interpreter and script
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=known | dict(environment or {}),
+    )
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGINT)
+    _, words = process.communicate(timeout=60)
+    assert (process.returncode, words) == (130, "")
+
+
+def path_with(place: pathlib.Path, name: str, text: str) -> dict[str, str]:
+    """Return an environment in which a module comes from a file."""
+    (place / f"{name}.py").write_text(text)
+    found = [str(place), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, found))}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ctrl_c_ends_a_command_that_waits(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    root = str(look.make("nothing", tmp_path))
+    commands = {
+        "nova-accel": ["profile", "list"],
+        "placement-sync": ["--once", "--host", "node1", "--root", root],
+    }
+    with socket.create_server(("127.0.0.1", 0)) as placement:
+        placement.settimeout(60)
+        url = f"http://127.0.0.1:{placement.getsockname()[1]}"
+        with start(name, [*commands[name], "--endpoint", url]) as process:
+            with placement.accept()[0] as connection:
+                connection.recv(1)
+                interrupt(process)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ctrl_c_ends_a_command_that_is_loaded(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    slow = "import sys, time\nprint('loading', flush=True)\ntime.sleep(60)\n"
+    environment = path_with(tmp_path, "oslo_config", slow)
+    with start(name, [], environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loading\n"
+        interrupt(process)
+
+
+def test_the_deprecation_of_eventlet_is_not_printed(
+    tmp_path: pathlib.Path,
+) -> None:
+    # As eventlet itself and oslo.service warn.
+    text = (
+        "import warnings\n"
+        "class EventletDeprecationWarning(Warning): pass\n"
+        "warnings.warn('\\nEventlet is deprecated. It is currently being'\n"
+        "    ' maintained', EventletDeprecationWarning, stacklevel=2)\n"
+        "warnings.warn('a warning of another kind')\n"
+        "raise SystemExit(0)\n"
+    )
+    environment = path_with(tmp_path, "oslo_config", text)
+    with start("nova-accel", [], environment) as process:
+        _, words = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "ventlet" not in words
+    assert "a warning of another kind" in words

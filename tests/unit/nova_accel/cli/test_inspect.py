@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command, by what it prints.
+
+The reports of the described hosts are in ``tests/golden``. After a change
+that is meant to change them, write them anew and look at the difference::
+
+    NOVA_ACCEL_UPDATE_GOLDEN=1 pytest tests/unit/nova_accel/cli/test_inspect.py
+    git diff tests/golden
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import uuid
+from typing import Any
+
+import pytest
+
+from nova_accel import model
+from nova_accel.cli import commands, inspect_output
+from nova_accel.host.state import claims_file
+from nova_accel.model import names, providers
+from tests.hosts import look
+
+GOLDEN = pathlib.Path(__file__).parents[3] / "golden"
+NODE = providers.ProviderRoot(name="node7", uuid=str(uuid.UUID(int=0x7777)))
+UPDATE = "NOVA_ACCEL_UPDATE_GOLDEN"
+Output = pytest.CaptureFixture[str]
+
+
+def run(capsys: Output, *arguments: str) -> str:
+    assert commands.main(arguments) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def check_golden(path: pathlib.Path, text: str) -> None:
+    if os.environ.get(UPDATE):
+        path.write_text(text)
+        pytest.skip(f"wrote {path.name}")
+    assert path.is_file(), f"no such golden file; write it with {UPDATE}=1"
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", look.NAMES)
+@pytest.mark.parametrize("kind", ["json", "txt"])
+def test_the_report_of_a_host_is_its_golden_one(
+    tmp_path: pathlib.Path, capsys: Output, name: str, kind: str
+) -> None:
+    root = look.make(name, tmp_path)
+    form = ["--json"] if kind == "json" else []
+    text = run(
+        capsys, "inspect", "--root", str(root), "--host", "node1", *form
+    )
+    check_golden(GOLDEN / f"{name}.{kind}", text)
+
+
+def test_each_golden_file_has_its_host() -> None:
+    found = {path.stem for path in GOLDEN.iterdir()}
+    assert found == set(look.NAMES)
+
+
+@pytest.mark.parametrize("name", look.NAMES)
+def test_the_json_has_the_keys_that_other_tools_read(
+    tmp_path: pathlib.Path, capsys: Output, name: str
+) -> None:
+    root = look.make(name, tmp_path)
+    found: dict[str, Any] = json.loads(
+        run(capsys, "inspect", "--json", "--root", str(root))
+    )
+    assert found.keys() == {
+        "devices",
+        "providers",
+        "not_offered",
+        "problems",
+    }
+    for device in found["devices"]:
+        optional = {"vendor_id", "product_id", "parent", "region"}
+        assert device.keys() - optional - {"fault", "drain"} == {
+            "address",
+            "vendor",
+            "model",
+            "driver",
+            "numa_node",
+            "technology",
+            "profiles",
+            "partitions",
+        }
+        for profile in device["profiles"]:
+            assert profile.keys() == {"name", "available"}
+        for partition in device["partitions"]:
+            assert partition.keys() == {"profile", "id", "in_use"}
+    assert len(found["providers"]) == len(found["devices"])
+    for provider in found["providers"]:
+        assert provider.keys() == {"name", "parent", "inventories", "traits"}
+        for inventory in provider["inventories"].values():
+            assert inventory.keys() == {
+                "total",
+                "reserved",
+                "min_unit",
+                "max_unit",
+                "step_size",
+                "allocation_ratio",
+            }
+    for problem in found["problems"]:
+        assert problem.keys() == {"where", "reason"}
+
+
+def test_a_host_without_accelerators_gets_a_sentence(
+    tmp_path: pathlib.Path, capsys: Output
+) -> None:
+    root = look.make("nothing", tmp_path)
+    text = run(capsys, "inspect", "--root", str(root))
+    assert text.startswith(inspect_output.NOTHING + "\n")
+    # The display of a management controller is no accelerator.
+    assert "1a03:2000" not in text
+
+
+def test_this_machine_can_be_inspected(capsys: Output) -> None:
+    assert run(capsys, "inspect")
+
+
+def test_a_policy_is_followed(tmp_path: pathlib.Path, capsys: Output) -> None:
+    root = look.make("t4-mdev", tmp_path / "host")
+    conf = tmp_path / "nova.conf"
+    conf.write_text(
+        "[DEFAULT]\nhost = x\n[nova_accel]\n"
+        'device_spec = {"address": "0000:3b:*", "use": "off"}\n'
+        'device_spec = {"max_slots": 2}\n'
+        f"root = {root}\n"
+    )
+    found = json.loads(
+        run(capsys, "inspect", "--json", "--config-file", str(conf))
+    )
+    assert [d["address"] for d in found["devices"]] == ["0000:af:00.0"]
+    (provider,) = found["providers"]
+    assert provider["inventories"]["VGPU"]["total"] == 2
+
+
+@pytest.fixture
+def compute(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Return the nova.conf of a T4 host whose nova-compute has run."""
+    root = look.make("t4-mdev", tmp_path / "host")
+    path, state_dir = tmp_path / "nova.conf", tmp_path / "state"
+    path.write_text(
+        "[nova-accel]\n[nova_accel]\ndevce_spec = {}\n"
+        f"root = {root}\nstate_dir = {state_dir}\n"
+    )
+    mdev = "0f0e6f0a-0000-4000-8000-000000000000"
+    claim = model.Claim(
+        consumer=str(uuid.UUID(int=7)),
+        provider=names.provider_uuid(NODE.uuid, "0000:af:00.0"),
+        device="0000:af:00.0",
+        profile="T4-4Q",
+        slot=mdev,
+        parent="0000:af:00.0",
+        handle=mdev,
+        technology="mdev",
+        state=model.ClaimState.MADE,
+    )
+    claims_file.ClaimsFile(str(state_dir)).write(NODE, [claim], [])
+    return path
+
+
+def test_inspect_prints_the_uuids_of_placement_and_what_is_used(
+    compute: pathlib.Path, capsys: Output
+) -> None:
+    arguments = ["inspect", "--config-file", str(compute)]
+    lines = run(capsys, *arguments).splitlines()
+    card = names.provider_uuid(NODE.uuid, "0000:af:00.0")
+    place = lines.index(f"  node7_accel_0000_af_00_0  {card}")
+    assert lines[place + 1 : place + 3] == [
+        "    CUSTOM_GPU_MEMORY_MB: total 16384, reserved 8192, used 4096",
+        "    VGPU: total 4, reserved 2, used 1",
+    ]
+    found = json.loads(run(capsys, *arguments, "--json"))
+    (provider,) = (p for p in found["providers"] if "used" in p)
+    assert provider["uuid"] == card
+    assert provider["used"] == {"CUSTOM_GPU_MEMORY_MB": 4096, "VGPU": 1}
+
+
+@pytest.mark.parametrize("host", ["node8", None])
+def test_inspect_prints_no_uuid_that_placement_does_not_have(
+    compute: pathlib.Path, capsys: Output, host: str | None
+) -> None:
+    arguments = ["inspect", "--config-file", str(compute)]
+    if host:
+        arguments += ["--host", host]
+    else:
+        (compute.parent / "state/book.json").unlink()
+    lines = run(capsys, *arguments).splitlines()
+    assert [line for line in lines if line.endswith("_accel_0000_af_00_0")]
+    assert "used" not in "\n".join(lines)
+
+
+def test_inspect_reads_the_nova_conf_of_this_machine(
+    compute: pathlib.Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nova_accel.config.conf.CONFIG_FILES", (str(compute),))
+    text = run(capsys, "inspect")
+    assert f"{compute} [nova-accel]: is ignored" in text
+    assert "[nova_accel] devce_spec: is ignored" in text
+    assert "did you mean device_spec?" in text
+    root = str(compute.parent / "host")
+    assert "devce_spec" not in run(capsys, "inspect", "--root", root)
+
+
+def test_inspect_lists_a_missing_state_dir_of_a_nova_conf(
+    compute: pathlib.Path,
+    capsys: Output,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state_dir, root = compute.parent / "state", str(compute.parent / "host")
+    line = (
+        f"{compute} [nova_accel] state_dir = {state_dir}: is no directory, so"
+        " devices that are set aside or drained are not known"
+    )
+    arguments = ["inspect", "--config-file", str(compute)]
+    assert line not in run(capsys, *arguments)
+    state_dir.rename(compute.parent / "renamed")
+    assert line in run(capsys, *arguments)
+    assert "is no directory" not in run(capsys, "inspect", "--root", root)
+    monkeypatch.setattr("nova_accel.config.conf.CONFIG_FILES", ())
+    assert "is no directory" not in run(capsys, "inspect")
+
+
+@pytest.mark.parametrize("name", look.NAMES)
+def test_a_captured_host_is_inspected_like_the_host(
+    tmp_path: pathlib.Path, capsys: Output, name: str
+) -> None:
+    root = look.make(name, tmp_path / "host")
+    archive = str(tmp_path / "host.tar.gz")
+    told = run(capsys, "capture", "--root", str(root), "-o", archive)
+    assert archive in told
+    for form in ([], ["--json"]):
+        same = ["--host", "node1", *form]
+        assert run(capsys, "inspect", "--root", archive, *same) == run(
+            capsys, "inspect", "--root", str(root), *same
+        )
+
+
+def test_a_capture_names_itself(
+    tmp_path: pathlib.Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(capsys, "capture")
+    (archive,) = tmp_path.glob("nova-accel-*.tar.gz")
+    assert run(capsys, "inspect", "--root", str(archive))
+
+
+def refused(capsys: Output, *arguments: str) -> str:
+    assert commands.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("nova-accel: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_a_root_that_is_none_is_refused(
+    tmp_path: pathlib.Path, capsys: Output
+) -> None:
+    root = str(tmp_path)
+    assert "holds no sys/" in refused(capsys, "inspect", "--root", root)
+    missing = str(tmp_path / "missing")
+    assert "does not exist" in refused(capsys, "inspect", "--root", missing)
+    # An unset variable in a shell must not become this machine.
+    assert "is empty" in refused(capsys, "inspect", "--root", "")
+    odd = tmp_path / "odd"
+    odd.write_text("odd")
+    for command in ("inspect", "capture"):
+        line = refused(capsys, command, "--root", str(odd))
+        assert "no archive" in line
+
+
+def test_a_host_name_of_two_lines_is_refused(
+    tmp_path: pathlib.Path, capsys: Output
+) -> None:
+    root = str(look.make("t4-mdev", tmp_path))
+    line = refused(capsys, "inspect", "--root", root, "--host", "a\nb")
+    assert "is not a host name" in line
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ('device_spec = {"use": "gpu"}', "use must be one of"),
+        ("device_spec = {", "one JSON object a line"),
+        ("drivers = mdev, nosuch", "nosuch"),
+        ("drivers = nosuch", "{conf} [nova_accel] drivers = nosuch: "),
+        ("root = host", "{conf} [nova_accel] root = host: write an absolute"),
+        ("root = /proc/x", "{conf} [nova_accel] root = /proc/x: does not"),
+        ("this is no line", "nova.conf"),
+    ],
+)
+def test_a_bad_nova_conf_is_refused(
+    tmp_path: pathlib.Path, capsys: Output, line: str, word: str
+) -> None:
+    conf = tmp_path / "nova.conf"
+    conf.write_text(f"[nova_accel]\n{line}\n")
+    said = refused(capsys, "inspect", "--config-file", str(conf))
+    assert word.format(conf=conf) in said
+
+
+def test_a_missing_nova_conf_is_refused(
+    tmp_path: pathlib.Path, capsys: Output
+) -> None:
+    path = str(tmp_path / "nova.conf")
+    assert refused(capsys, "inspect", "--config-file", path) == (
+        f"nova-accel: configuration file = {path}: does not exist\n"
+    )
+
+
+def test_a_nova_conf_that_is_no_ini_file_is_named_once(
+    tmp_path: pathlib.Path, capsys: Output
+) -> None:
+    path = tmp_path / "nova.conf"
+    path.write_text("[DEFAULT]\nno assignment\n")
+    said = refused(capsys, "inspect", "--config-file", str(path))
+    assert said.startswith(f"nova-accel: configuration file = {path}: line 2,")
+    assert said.count(str(path)) == 1
+
+
+def test_a_nova_conf_that_is_no_text_is_refused(
+    tmp_path: pathlib.Path, capsys: Output
+) -> None:
+    good, odd = tmp_path / "good.conf", tmp_path / "odd.conf"
+    good.write_text("[DEFAULT]\n")
+    odd.write_bytes(b"[DEFAULT]\n# Caf\xe9\n")
+    files = ["--config-file", str(good), "--config-file", str(odd)]
+    said = refused(capsys, "inspect", *files)
+    assert said.startswith(f"nova-accel: configuration file = {odd}: is not")
+    said = refused(capsys, "inspect", "--config-file", str(tmp_path))
+    assert said == (
+        f"nova-accel: configuration file = {tmp_path}: can't be read"
+        " (Is a directory)\n"
+    )
+
+
+def test_an_existing_archive_is_kept(
+    tmp_path: pathlib.Path, capsys: Output
+) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("kept")
+    assert "exists" in refused(capsys, "capture", "-o", str(kept))
+    assert kept.read_text() == "kept"
+
+
+def test_a_reader_that_leaves_early_costs_no_trace(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    command = [sys.executable, "-m", "nova_accel.cli.commands", "inspect"]
+    with subprocess.Popen(  # noqa: S603
+        [*command, "--root", str(root)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_a_full_disk_costs_no_trace(tmp_path: pathlib.Path) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    command = [sys.executable, "-m", "nova_accel.cli.commands", "inspect"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(  # noqa: S603
+            [*command, "--root", str(root)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("nova-accel: can't write: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_version_is_told(capsys: Output) -> None:
+    with pytest.raises(SystemExit) as caught:
+        commands.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("nova-accel ")

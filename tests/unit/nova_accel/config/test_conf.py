@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options, read from files as operators write them."""
+
+import pathlib
+import re
+
+import pytest
+from oslo_config import cfg
+
+from nova_accel import errors
+from nova_accel.config import conf, policy
+
+NUMBERS = [
+    option.dest
+    for option in (*conf.OPTIONS, *conf.SCHEDULER_OPTIONS)
+    if isinstance(option, cfg.IntOpt | cfg.FloatOpt)
+]
+
+
+def read(tmp_path: pathlib.Path, *lines: str) -> conf.Settings:
+    path = tmp_path / "nova.conf"
+    path.write_text("\n".join(["[nova_accel]", *lines]) + "\n")
+    return conf.read_files([str(path)])
+
+
+def test_nothing_set_changes_no_mode(tmp_path: pathlib.Path) -> None:
+    settings = read(tmp_path)
+    assert settings.rules == policy.Policy()
+    assert settings.rules.rule("0000:41:00.0").is_mixed is None
+    assert settings.root == "/"
+
+
+def test_plain_options_are_for_all_devices(tmp_path: pathlib.Path) -> None:
+    rules = read(
+        tmp_path,
+        "vgpu_sizes = mixed",
+        "mig_instances = dynamic",
+        'device_spec = {"address": "0000:41:*", "sizes": "equal"}',
+        'device_spec = {"address": "0000:42:*", "num_vfs": 8}',
+    ).rules
+    assert rules.rule("0000:41:00.0").is_mixed is False
+    assert rules.rule("0000:42:00.0").is_mixed
+    assert rules.rule("0000:42:00.0").num_vfs == 8
+    assert rules.rule("0000:43:00.0").is_mixed
+    assert rules.rule("0000:43:00.0").is_dynamic
+    assert read(tmp_path, "vgpu_sizes = equal").rules.default.is_mixed is False
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("vgpu_sizes = both", "vgpu_sizes"),
+        ("mig_instances = sometimes", "mig_instances"),
+        ("sync_interval = often", "sync_interval"),
+        ('device_spec = {"use": "gpu"}', "use must be one of"),
+        ("device_spec = 0000:41:00.0", "one JSON object a line"),
+        ("state_dir = accel", "write an absolute path"),
+        ("state_dir = ~/accel", "write an absolute path"),
+        ("state_dir = ", "write an absolute path"),
+        ("state_dir = $state_dirs/accel", "write it without $"),
+        ("state_dir = $pybasedir/accel", "write it without $"),
+    ],
+)
+def test_a_bad_value_stops_with_the_option_named(
+    tmp_path: pathlib.Path, line: str, word: str
+) -> None:
+    with pytest.raises(errors.ConfigurationError) as caught:
+        read(tmp_path, line)
+    assert word in str(caught.value)
+    assert line.partition(" = ")[2].strip('"') in str(caught.value)
+
+
+def test_how_placement_is_kept_true(tmp_path: pathlib.Path) -> None:
+    assert read(tmp_path).sync == conf.SyncSettings(
+        interval=60, metrics_textfile="", metrics_port=0
+    )
+    assert read(
+        tmp_path,
+        "sync_interval = 0",
+        "metrics_textfile = /var/lib/node_exporter/accel.prom",
+        "metrics_port = 9111",
+    ).sync == conf.SyncSettings(
+        interval=0,
+        metrics_textfile="/var/lib/node_exporter/accel.prom",
+        metrics_port=9111,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "mend"),
+    [
+        ("sync_interval = -1", "write a whole number, 0 or more"),
+        ("metrics_port = 65536", "write a whole number from 0 to 65535"),
+    ],
+)
+def test_a_number_out_of_range_stops_too(
+    tmp_path: pathlib.Path, line: str, mend: str
+) -> None:
+    with pytest.raises(errors.ConfigurationError) as caught:
+        read(tmp_path, line)
+    assert line.partition(" ")[0] in str(caught.value)
+    assert mend in str(caught.value)
+
+
+@pytest.mark.parametrize("option", NUMBERS)
+def test_an_empty_number_stops_too(
+    tmp_path: pathlib.Path, option: str
+) -> None:
+    path = tmp_path / "nova.conf"
+    path.write_text(f"[nova_accel]\n{option} =\n")
+    parsed = cfg.ConfigOpts()
+    parsed([], default_config_files=[str(path)], default_config_dirs=[])
+    with pytest.raises(errors.ConfigurationError) as caught:
+        conf.read_settings(parsed)
+        conf.read_weigher_settings(parsed)
+    assert str(caught.value).startswith(
+        f"{path} [nova_accel] {option} = (empty): write a"
+    )
+
+
+def test_a_state_dir_below_that_of_nova_is_read(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = tmp_path / "nova.conf"
+    path.write_text("[nova_accel]\nstate_dir = $state_path/accel\n")
+    settings = conf.read_files([str(path)])
+    assert settings.bitstreams.state_dir == "/var/lib/nova/accel"
+    path.write_text(f"[DEFAULT]\nstate_path = /nova\n{path.read_text()}")
+    settings = conf.read_files([str(path)])
+    assert settings.bitstreams.state_dir == "/nova/accel"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("sync_interval = often", "write a whole number, 0 or more"),
+        ("vgpu_sizes = both", "write one of keep, equal, mixed"),
+        ("state_dir = accel", "write an absolute path, as"),
+        ('device_spec = {"use": "gpu"}', "use must be one of"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_file(
+    tmp_path: pathlib.Path, line: str, expected: str
+) -> None:
+    first, second = tmp_path / "first.conf", tmp_path / "second.conf"
+    first.write_text("[nova_accel]\nsync_interval = 5\n")
+    second.write_text(f"[NOVA_ACCEL]\n{line}\n")
+    with pytest.raises(errors.ConfigurationError) as caught:
+        conf.read_files([str(first), str(second)])
+    message = str(caught.value)
+    assert message.startswith(f"{second} [nova_accel] {line}: {expected}")
+    assert message.count("not valid") == 0
+
+
+def test_a_bad_value_of_the_environment_is_refused_with_its_variable(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OS_NOVA_ACCEL__SYNC_INTERVAL", "often")
+    with pytest.raises(errors.ConfigurationError) as caught:
+        read(tmp_path, "sync_interval = 5")
+    assert str(caught.value).startswith(
+        "environment OS_NOVA_ACCEL__SYNC_INTERVAL"
+        " [nova_accel] sync_interval = often: write a whole number"
+    )
+
+
+def test_misspelt_options_and_sections_are_problems(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = tmp_path / "nova.conf"
+    path.write_text(
+        "[accel]\ndriver = nova_accel\n[nova]\nx = 1\n[neutron]\nx = 1\n"
+        "[nova-accel]\nsync_interval = 5\n[novaaccel]\n[nova_acel]\n"
+        "[nova_accel]\ndevce_spec = {}\nstate-dir = /x\nzzz = 1\n"
+        "DEVICE_SPEC = {}\n"
+        "sync_interval = 6\naccelerator_free_weight_multiplier = 1\n"
+    )
+    found = {
+        problem.where.removeprefix(f"{path} "): problem.reason
+        for problem in conf.read_files([str(path)]).problems
+    }
+    hints = {
+        where: reason.partition("; ")[2] for where, reason in found.items()
+    }
+    assert hints == {
+        "[nova-accel]": "did you mean [nova_accel]?",
+        "[novaaccel]": "did you mean [nova_accel]?",
+        "[nova_acel]": "did you mean [nova_accel]?",
+        "[nova_accel] DEVICE_SPEC": "did you mean device_spec?",
+        "[nova_accel] devce_spec": "did you mean device_spec?",
+        "[nova_accel] state-dir": "did you mean state_dir?",
+        "[nova_accel] zzz": "remove it",
+    }
+
+
+def test_files_of_a_configuration_directory_are_checked_too(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "accel.conf").write_text("[nova_accel]\ndrivrs = mdev\n")
+    parsed = cfg.ConfigOpts()
+    parsed(["--config-dir", str(tmp_path)], default_config_files=[])
+    (problem,) = conf.read_settings(parsed).problems
+    assert problem.where == f"{tmp_path}/accel.conf [nova_accel] drivrs"
+    assert "did you mean drivers?" in problem.reason
+
+
+def test_what_the_documentation_writes_is_read() -> None:
+    pages = pathlib.Path(__file__).parents[4] / "doc/source"
+    lines = [
+        line
+        for page in sorted(pages.glob("*.rst"))
+        for line in re.findall(r"device_spec = (\{.*\})", page.read_text())
+    ]
+    assert len(lines) >= 5
+    assert len(policy.parse_policy(lines).rules) == len(lines)
+
+
+def test_what_the_weigher_goes_by(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "nova.conf"
+    path.write_text(
+        "[nova_accel]\n"
+        "accelerator_packing_weight_multiplier = -2.5\n"
+        "accelerator_weigher_cache_seconds = 0\n"
+    )
+    parsed, _ = conf.parse_files([str(path)])
+
+    assert conf.read_weigher_settings(parsed) == conf.WeigherSettings(
+        packing=-2.5, cache_seconds=0
+    )
+    assert conf.WeigherSettings() == conf.read_weigher_settings(
+        conf.parse_files([])[0]
+    )

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small readings tell what whole ones do, and read less."""
+
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import change_detection, snapshot
+from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.state import error_baseline
+from nova_accel.host.sysfs import fs, host_reader
+from nova_accel.vendors import noop
+from tests.hosts import look
+from tests.support import strategies
+
+HOSTS = ["a40-vf-mdev", "t4-mdev", "mtty", "passthrough", "broken"]
+A40 = "0000:41:00.0"
+
+
+class Counted(fs.DiskSource):
+    """The files of a directory, and how often they are looked at."""
+
+    def __init__(self, root: pathlib.Path) -> None:
+        super().__init__(root)
+        self.contents: list[str] = []
+
+    def content(self, path: str) -> bytes:
+        self.contents.append(path)
+        return super().content(path)
+
+
+def survey_of(
+    root: pathlib.Path,
+) -> tuple[change_detection.ChangeDetector, Counted]:
+    source = Counted(root)
+    return change_detection.ChangeDetector(
+        source, look.DRIVERS, policy.Policy()
+    ), source
+
+
+def send_uevent(root: pathlib.Path) -> None:
+    """Count one more uevent, as the kernel does."""
+    path = root / "sys/kernel/uevent_seqnum"
+    path.parent.mkdir(exist_ok=True)
+    count = int(path.read_text()) if path.exists() else 4710
+    path.write_text(f"{count + 1}\n")
+
+
+def file(root: pathlib.Path, pattern: str) -> pathlib.Path:
+    found = sorted((root / "sys/devices").rglob(pattern))
+    assert found, pattern
+    return found[0]
+
+
+def test_nothing_is_read_while_nothing_changed(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("a40-vf-mdev", tmp_path)
+    send_uevent(root)
+    one, source = survey_of(root)
+    one.read()
+    source.contents.clear()
+    assert one.read_changed() is None
+    assert source.contents == ["/sys/kernel/uevent_seqnum"]
+
+
+def test_a_uevent_has_the_host_read_again(tmp_path: pathlib.Path) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    send_uevent(root)
+    one, _ = survey_of(root)
+    before = one.read()
+    file(root, "available_instances").write_text("0\n")
+    assert one.read_changed() is None, "no uevent, no reading"
+    send_uevent(root)
+    after = one.read_changed()
+    assert after is not None
+    assert after == look.read(root)
+    assert after != before
+
+
+def test_a_kernel_that_counts_no_uevents_is_read_each_time(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    one, _ = survey_of(root)
+    assert one.read() == one.read_changed()
+
+
+class TypeReader(noop.NoopDriver):
+    """Looks at the type of one function, as drivers of typed VFs do."""
+
+    def describe(
+        self,
+        host: host_reader.HostReader,
+        rules: policy.Policy,
+        taken: frozenset[str],
+    ) -> Iterator[model.Device | model.Problem]:
+        text = host.attribute(A40, "nvidia/current_vgpu_type")
+        yield model.Problem(where=A40, reason=f"type {text}")
+
+
+def test_a_type_written_without_a_uevent_is_noticed(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("a40-vf-mdev", tmp_path)
+    written = root / f"sys/bus/pci/devices/{A40}/nvidia/current_vgpu_type"
+    written.parent.mkdir()
+    written.write_text("0\n")
+    send_uevent(root)
+    one = change_detection.ChangeDetector(
+        Counted(root), {"noop": TypeReader()}, policy.Policy()
+    )
+    one.read()
+    assert one.read_changed() is None
+    written.write_text("558\n")
+    state = one.read_changed()
+    assert state is not None
+    assert "type 558" in [problem.reason for problem in state.problems]
+    assert one.read_changed() is None
+    written.unlink()
+    assert one.read_changed() is not None, "gone is a change as well"
+
+
+def test_it_is_read_whole_after_a_while(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    send_uevent(root)
+    one, _ = survey_of(root)
+    one.read()
+    assert one.read_changed() is None
+    monkeypatch.setattr(change_detection, "WHOLE_EVERY_S", -1)
+    assert one.read_changed() is not None
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_device_read_alone_is_as_in_a_whole_reading(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    root = look.make(name, tmp_path)
+    one, source = survey_of(root)
+    state = one.read()
+    whole = len(source.contents)
+    for device in state.devices:
+        source.contents.clear()
+        again = one.read_devices([device])
+        assert again.device(device.address) == device
+        assert set(again.problems) == set(state.problems)
+        assert again.unknown == state.unknown
+        assert len(source.contents) <= whole
+
+
+def test_one_changed_card_costs_the_files_of_one_card(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    one, source = survey_of(root)
+    state = one.read()
+    first, second = state.devices
+    assert second.address not in first.slots
+    for path in sorted((root / "sys/devices").rglob("available_instances")):
+        path.write_text("0\n")
+    source.contents.clear()
+    again = one.read_devices([first])
+    changed = again.device(first.address)
+    assert changed is not None
+    assert not any(profile.available for profile in changed.profiles)
+    assert again.device(second.address) == second, "as it was remembered"
+    assert not [p for p in source.contents if second.address in p]
+
+
+def test_without_a_reading_before_everything_is_read(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    one, _ = survey_of(root)
+    assert one.read_devices([]) == look.read(root)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"), [("mtty", 0), ("intel-vf", 0), ("t4-mdev", 1)]
+)
+def test_nvml_is_asked_only_where_its_cards_are(
+    tmp_path: pathlib.Path, name: str, asked: int
+) -> None:
+    root = look.make(name, tmp_path)
+    send_uevent(root)
+    times: list[int] = []
+
+    def read_gpus() -> gpu_reader.NvmlGpus:
+        times.append(1)
+        return gpu_reader.NvmlGpus({})
+
+    one = change_detection.ChangeDetector(
+        fs.DiskSource(root), look.DRIVERS, policy.Policy(), read_gpus
+    )
+    state = one.read()
+    assert len(times) == asked
+    one.look()
+    assert one.read_changed() is None
+    one.read_devices(state.devices)
+    assert len(times) == 4 * asked
+
+
+def test_a_card_of_another_vendor_asks_no_nvml(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Also beside cards of NVIDIA's, whose facts stay as they were."""
+    root = look.make("passthrough", tmp_path)
+    answers = [gpu_reader.NvmlGpus({A40: gpu_reader.NvmlGpu(address=A40)})]
+    one = change_detection.ChangeDetector(
+        fs.DiskSource(root), look.DRIVERS, policy.Policy(), answers.pop
+    )
+    state = one.read()
+    other, *_ = (d for d in state.devices if d.vendor_id == "1002")
+    again = one.read_devices([other])
+    assert again.devices == state.devices
+    assert again.problems == state.problems
+
+
+class Moody(noop.NoopDriver):
+    """Describes one card, unless it fails."""
+
+    is_failing = False
+
+    def describe(
+        self,
+        host: host_reader.HostReader,
+        rules: policy.Policy,
+        taken: frozenset[str],
+    ) -> Iterator[model.Device | model.Problem]:
+        if self.is_failing:
+            raise RuntimeError("no answer")
+        yield strategies.card(A40, 1)
+
+
+def test_a_card_whose_driver_fails_is_unknown_and_not_gone(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("a40-vf-mdev", tmp_path)
+    send_uevent(root)
+    driver = Moody()
+    one = change_detection.ChangeDetector(
+        fs.DiskSource(root), {"moody": driver}, policy.Policy()
+    )
+    found = snapshot.Snapshot(one)
+    before = found.refresh()
+    driver.is_failing = True
+    after = found.refresh_cards([A40])
+    assert after.device(A40) is None
+    assert after.unknown == {A40}
+    assert [p.where for p in after.problems] == ["driver moody"]
+    driver.is_failing = False
+    assert found.refresh_changed() == before, "it is tried again at once"
+
+
+def test_an_error_that_the_kernel_counts_is_noticed_without_a_uevent(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("t4-mdev", tmp_path / "host")
+    send_uevent(root)
+    one, _ = survey_of(root)
+    one.seen_to = error_baseline.ErrorBaseline(str(tmp_path / "state"), "boot")
+    before = one.read()
+    address = before.devices[0].address
+    written = root / f"sys/bus/pci/devices/{address}/aer_dev_fatal"
+    written.write_text("TLP 0\nTOTAL_ERR_FATAL 0\n")
+    assert one.read() == before
+    written.write_text("TLP 1\nTOTAL_ERR_FATAL 1\n")
+    after = one.read_changed()
+    assert after is not None
+    assert [bool(d.fault) for d in after.devices] == [True, False]
+    assert [p.where for p in after.problems] == [address]
+    assert one.read_changed() is None
+    one.seen_to.put({address: 1})
+    assert one.read_changed() == before

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Half-made VFs, lost mdevs, and lines of policy that change nothing."""
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.inventory import tree_builder
+from nova_accel.model import providers
+from tests.hosts import build, look
+from tests.support import strategies
+
+T4 = "0000:3b:00.0"
+A40 = "0000:41:00.0"
+VF = "0000:41:00.4"
+BARE = "0000:41:00.6"
+GPU = "0000:61:00.0"
+UUID = "0f0e6f0a-0000-4000-8000-0000000000aa"
+
+
+def a_gpu(address: str, **facts: Any) -> dict[str, Any]:
+    return {
+        "address": address,
+        "id": "10de:2236",
+        "class": "030200",
+        "driver": "vfio-pci",
+        "group": int(address[5:7], 16),
+        **facts,
+    }
+
+
+def all_reasons(state: model.HostState) -> str:
+    return "\n".join(f"{p.where}: {p.reason}" for p in state.problems)
+
+
+def told(state: model.HostState) -> str:
+    (found,) = (p for p in state.problems if "device_spec" in p.where)
+    return found.reason
+
+
+def total(state: model.HostState, address: str) -> int:
+    return look.device(state, address).counters["VGPU"]
+
+
+# -- virtual functions ------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", ["40000000000", "65535"])
+def test_one_cards_wild_count_of_vfs_costs_no_other_card(
+    tmp_path: pathlib.Path, count: str
+) -> None:
+    vfs = {"total": 4, "count": 2, "offset": 4}
+    cards = [
+        a_gpu("0000:3d:00.0", driver="nvidia", vfs=vfs),
+        a_gpu("0000:3e:00.0", vfs={"total": 4, "count": 0, "offset": 4}),
+        a_gpu(GPU),
+    ]
+    build.build({"functions": cards}, tmp_path)
+    place = "bus/pci/devices/0000:3d:00.0"
+    for name, text in (("offset", "4"), ("stride", "1"), ("numvfs", count)):
+        build.break_path(tmp_path, f"{place}/sriov_{name}", text)
+    state = look.read(tmp_path)
+    assert [d.address for d in state.devices] == ["0000:3e:00.0", GPU]
+    is_number = int(count) <= 0xFFFF
+    assert ("no number from 0 to 65535" in all_reasons(state)) is not is_number
+
+
+def test_a_vf_whose_link_leads_nowhere_is_its_cards(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("a40-vf-mdev", tmp_path)
+    before = total(look.read(root), A40)
+    place = root / "sys/bus/pci/devices" / VF / "physfn"
+    place.unlink()
+    place.symlink_to("../0000:99:00.0")
+    state = look.read(root)
+    assert total(state, A40) == before
+    profile = look.profile(look.device(state, A40), "A40-1Q")
+    assert VF in profile.handles
+
+
+def test_vfs_without_their_card_are_told(tmp_path: pathlib.Path) -> None:
+    root = look.make("a40-vf-mdev", tmp_path)
+    build.break_path(root, f"bus/pci/devices/{A40}", {"fault": "missing"})
+    state = look.read(root)
+    assert state.device(A40) is None
+    assert "is gone from the bus; rescan" in look.reasons(state, VF)
+
+
+def test_vfs_that_are_announced_and_not_there_are_told(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("a40-vf-mdev", tmp_path)
+    build.break_path(root, f"bus/pci/devices/{A40}/sriov_numvfs", "40\n")
+    said = look.reasons(look.read(root), A40)
+    assert "says that 40 VFs are enabled" in said
+    assert f"sriov-manage -d {A40}" in said
+
+
+def test_vfs_without_types_beside_others_are_told(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("a40-vf-mdev", tmp_path)
+    before = all_reasons(look.read(root))
+    assert "without vGPU types" not in before
+    build.break_path(root, f"class/mdev_bus/{BARE}", {"fault": "missing"})
+    assert "without vGPU types" in look.reasons(look.read(root), BARE)
+
+
+def test_nvidia_enables_all_vfs_whatever_number_is_asked(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("a40-vf-mdev", tmp_path)
+    line = json.dumps({"address": A40, "num_vfs": 3})
+    assert "asks for 3 VFs, and 16" in look.reasons(
+        look.read(root, [line]), A40
+    )
+
+
+def test_a_driver_that_makes_more_than_any_known_one_is_believed(
+    tmp_path: pathlib.Path,
+) -> None:
+    vfs = {"total": 40, "count": 40, "offset": 4, "driver": "nvidia"}
+    card = a_gpu("0000:01:00.0", id="10de:9999", driver="nvidia", vfs=vfs)
+    made = build.build({"functions": [card]}, tmp_path / "made")
+    on = [p.name for p in (made / "sys/bus/pci/devices").iterdir()]
+    on.remove("0000:01:00.0")
+    types = [[1, "NVIDIA X90-1Q", 1, [1024, 40]]]
+    parents = [{"on": sorted(on), "prefix": "nvidia", "types": types}]
+    build.build({"functions": [card], "parents": parents}, tmp_path / "host")
+    assert total(look.read(tmp_path / "host"), "0000:01:00.0") == 40
+
+
+def test_without_an_iommu_nothing_else_is_blamed(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("l40s-vendor-vfio", tmp_path)
+    for link in (root / "sys/bus/pci/devices").glob("*/iommu_group"):
+        link.unlink()
+    said = all_reasons(look.read(root))
+    assert "switch the IOMMU on" in said
+    assert "can't make one now" not in said
+
+
+# -- mediated devices -------------------------------------------------------
+
+
+def test_an_mdev_on_nothing_that_makes_mdevs_is_told(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    place = pathlib.Path("devices/virtual/other/foo") / UUID
+    build.break_path(root, str(place / "mdev_type"), {"fault": "dangling"})
+    link = root / "sys/bus/mdev/devices" / UUID
+    link.symlink_to(pathlib.Path("../../..") / place)
+    state = look.read(root)
+    assert "on foo, which is no mdev parent" in look.reasons(state, UUID)
+
+
+def test_a_description_that_says_nothing_costs_no_slot(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    types = f"class/mdev_bus/{T4}/mdev_supported_types"
+    before = look.device(look.read(root), T4)
+    for place in (root / "sys" / types).resolve().iterdir():
+        if (place / "name").read_text().strip().partition("-")[2][:1] == "1":
+            (place / "description").write_text("no such words\n")
+    after = look.device(look.read(root), T4)
+    assert after.counters["VGPU"] == before.counters["VGPU"] == 16
+    assert look.profile(after, "T4-1Q").available == 16
+
+
+def test_a_limit_beyond_reason_is_none(tmp_path: pathlib.Path) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    build.break_path(
+        root,
+        f"class/mdev_bus/{T4}/mdev_supported_types/nvidia-232/description",
+        "framebuffer=4096M, max_instance=99999999\n",
+    )
+    card = look.device(look.read(root), T4)
+    assert len(card.slots) < 100
+    assert look.profile(card, "T4-4Q").available == 4
+
+
+def test_no_total_is_more_than_placement_takes(tmp_path: pathlib.Path) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    build.break_path(
+        root,
+        f"class/mdev_bus/{T4}/mdev_supported_types/nvidia-232/description",
+        "framebuffer=999999999999M, max_instance=4\n",
+    )
+    state = look.read(root)
+    tree = tree_builder.build_tree(strategies.ROOT, state, policy.Policy())
+    totals = [i.total for n in tree.nodes for i in n.inventories.values()]
+    assert max(totals) == providers.MAX_TOTAL == 0x7FFFFFFF
+
+
+# -- what can't be read, and what follows -----------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "then"),
+    [
+        ("boot_vga", "taken for the host's boot display"),
+        ("class", "treated as of no class"),
+        ("numa_node", "taken for without a NUMA node"),
+    ],
+)
+def test_what_follows_from_an_unreadable_file_is_told(
+    tmp_path: pathlib.Path, name: str, then: str
+) -> None:
+    build.build({"functions": [a_gpu(GPU, boot_vga=0)]}, tmp_path)
+    build.break_path(
+        tmp_path, f"bus/pci/devices/{GPU}/{name}", {"fault": "EIO"}
+    )
+    said = look.reasons(look.read(tmp_path), GPU)
+    assert f"{name} can't be read, {then}" in said
+
+
+# -- lines of policy --------------------------------------------------------
+
+
+@pytest.mark.parametrize("use", ["vf", "mdev"])
+def test_a_use_that_nothing_has_is_told(
+    tmp_path: pathlib.Path, use: str
+) -> None:
+    root = look.make("l40s-vendor-vfio", tmp_path)
+    state = look.read(root, [json.dumps({"vendor_id": "10de", "use": use})])
+    assert state.devices == ()
+    assert f"can't be used as {use}" in told(state)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"use": "vgpu"},
+        {"use": "off"},
+        {"vendor_id": "10de", "use": "passthrough"},
+        {"vendor_id": "10de", "use": "mig"},
+        {"use": "vf", "num_vfs": 0},
+    ],
+)
+def test_a_use_that_something_has_or_was_told_of_is_not(
+    tmp_path: pathlib.Path, line: dict[str, object]
+) -> None:
+    root = look.make("a40-vf-mdev", tmp_path)
+    state = look.read(root, [json.dumps(line)])
+    assert "gives nothing" not in all_reasons(state)
+    assert "changes nothing" not in all_reasons(state)
+
+
+def test_a_line_for_some_vfs_of_a_card_is_told(tmp_path: pathlib.Path) -> None:
+    root = look.make("a40-vf-mdev", tmp_path)
+    line = {"address": VF, "use": "off"}
+    state = look.read(root, [json.dumps(line)])
+    assert f"name {A40}" in told(state)
+
+
+def test_what_travels_with_a_function_that_is_off_stays(
+    tmp_path: pathlib.Path,
+) -> None:
+    sound = a_gpu("0000:61:00.1", **{"class": "040300"})
+    build.build({"functions": [a_gpu(GPU), sound]}, tmp_path)
+    assert look.read(tmp_path).device(GPU) is not None
+    line = {"address": "0000:61:00.1", "use": "off"}
+    state = look.read(tmp_path, [json.dumps(line)])
+    assert state.devices == ()
+    assert "0000:61:00.1 goes to a guest with it" in look.reasons(state, GPU)
+
+
+def test_no_profile_is_offered_once_all_slots_that_are_allowed_are_taken(
+    tmp_path: pathlib.Path,
+) -> None:
+    state = look.read(look.make("t4-mdev", tmp_path))
+    for limit, is_offered in ((3, False), (4, True)):
+        tree = tree_builder.build_tree(
+            strategies.ROOT,
+            state,
+            policy.parse_policy([f'{{"max_slots": {limit}}}']),
+        )
+        node = next(n for n in tree.nodes if n.name.endswith("af_00_0"))
+        assert node.inventories["VGPU"].reserved == 3
+        assert ("CUSTOM_VGPU_NVIDIA_T4_4Q" in node.traits) is is_offered

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole hosts: what is offered of each, and why the rest is not.
+
+Their reports stand beside them in ``tests/hosts/recorded``. After a change
+that is meant to change them::
+
+    NOVA_ACCEL_UPDATE_GOLDEN=1 pytest \
+        tests/unit/nova_accel/discovery/test_recorded_hosts.py
+    git diff tests/hosts/recorded
+"""
+
+import pathlib
+
+import pytest
+
+from nova_accel.cli import commands
+from nova_accel.config import policy
+from nova_accel.discovery import capture, plugin, scan
+from nova_accel.host.sysfs import host_reader
+from tests.hosts import recorded
+from tests.unit.nova_accel.cli import test_inspect as test_cli
+
+
+@pytest.mark.parametrize("name", recorded.NAMES)
+@pytest.mark.parametrize("kind", ["json", "txt"])
+def test_the_report_of_a_recorded_host_is_its_golden_one(
+    tmp_path: pathlib.Path, capsys: test_cli.Output, name: str, kind: str
+) -> None:
+    """By way of an archive: what is read is enough to read it again."""
+    host = host_reader.HostReader(source=recorded.load(name))
+    state = scan.read(host, plugin.load(), policy.Policy())
+    assert not [p for p in state.problems if p.where.startswith("driver ")]
+    archive = str(tmp_path / "host.tar.gz")
+    capture.save(host, archive, capture.describe_host(str(tmp_path)))
+    again, _ = commands.open_host(archive)
+    assert scan.read(again, plugin.load(), policy.Policy()) == state
+    form = ["--json"] if kind == "json" else []
+    text = test_cli.run(
+        capsys, "inspect", "--root", archive, "--host", "node1", *form
+    )
+    test_cli.check_golden(recorded.HERE / f"{name}.{kind}", text)
+
+
+def test_each_golden_file_has_its_host() -> None:
+    found = {p.stem for p in recorded.HERE.glob("*.txt")}
+    assert found == set(recorded.NAMES)
+    assert found

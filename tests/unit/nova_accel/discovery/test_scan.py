@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+
+import pytest
+
+from nova_accel import errors, model
+from nova_accel.config import policy
+from nova_accel.discovery import plugin, scan
+from nova_accel.host.sysfs import host_reader
+from nova_accel.inventory import tree_builder
+from nova_accel.vendors import noop
+from tests.hosts import look
+from tests.support import strategies
+
+T4 = "0000:3b:00.0"
+
+
+def a_device(address: str) -> model.Device:
+    return model.Device(
+        address=address,
+        plugin="test",
+        technology="test",
+        vendor="test",
+        model="Test",
+        resource_class="CUSTOM_TEST",
+        counters={"CUSTOM_TEST": 1},
+        slots=(address,),
+    )
+
+
+class Failing(noop.NoopDriver):
+    """Describes one device, then breaks."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def describe(
+        self,
+        host: host_reader.HostReader,
+        rules: policy.Policy,
+        taken: frozenset[str],
+    ) -> Iterator[model.Device | model.Problem]:
+        yield a_device("first")
+        raise self.error
+
+
+class Greedy(noop.NoopDriver):
+    """Describes what others have described, and worse."""
+
+    def __init__(self, *found: object) -> None:
+        self.found = found
+
+    def describe(
+        self,
+        host: host_reader.HostReader,
+        rules: policy.Policy,
+        taken: frozenset[str],
+    ) -> Iterable[model.Device | model.Problem]:
+        return self.found  # type: ignore[return-value]
+
+
+def read(
+    root: pathlib.Path, drivers: Mapping[str, plugin.Driver]
+) -> model.HostState:
+    return scan.read(host_reader.HostReader(root), drivers, policy.Policy())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.UnreadableError("/sys/x", 5),
+        errors.MalformedError("id", "x", "y"),
+        KeyError("vendor"),
+        ZeroDivisionError(),
+    ],
+)
+def test_a_failing_driver_hides_no_other(
+    tmp_path: pathlib.Path, error: Exception
+) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    alone = look.read(root)
+    state = read(root, {"bad": Failing(error), **look.DRIVERS})
+    found = [d.address for d in state.devices]
+    assert found == [*(d.address for d in alone.devices), "first"]
+    (problem,) = state.problems
+    assert problem.where == "driver bad"
+    assert str(error) in problem.reason or repr(error) in problem.reason
+
+
+def test_the_first_driver_keeps_a_device(tmp_path: pathlib.Path) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    state = read(root, {**look.DRIVERS, "late": Greedy(a_device(T4))})
+    assert look.device(state, T4).plugin == "nvidia_mdev"
+    assert "driver late" in look.reasons(state, T4)
+
+
+@pytest.mark.parametrize("found", [None, "0000:3b:00.0", {}])
+def test_what_is_no_device_is_a_problem_of_its_driver(
+    tmp_path: pathlib.Path, found: object
+) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    state = read(root, {"odd": Greedy(found), **look.DRIVERS})
+    assert len(state.devices) == 2
+    assert [p.where for p in state.problems] == ["driver odd"]
+
+
+def test_a_device_that_is_off_is_nobodys(tmp_path: pathlib.Path) -> None:
+    root = look.make("t4-mdev", tmp_path)
+    off = [f'{{"address": "{T4}", "use": "off"}}']
+    state = look.read(root, off)
+    assert [d.address for d in state.devices] == ["0000:af:00.0"]
+    assert state.problems == ()
+    found = scan.read(
+        host_reader.HostReader(root),
+        {"greedy": Greedy(a_device(T4))},
+        policy.parse_policy(off),
+    )
+    assert found.devices == ()
+
+
+def test_unreadable_is_unknown_not_absent(tmp_path: pathlib.Path) -> None:
+    state = look.read(look.make("broken", tmp_path))
+    assert "0000:12:00.0" in state.unknown
+    assert "0000:13:00.0" in state.unknown
+    assert not state.unknown & {d.address for d in state.devices}
+    assert look.reasons(state, "0000:12:00.0")
+
+
+@pytest.mark.parametrize("name", look.NAMES)
+def test_a_pass_is_deterministic_and_whole(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    root = look.make(name, tmp_path)
+    first, second = look.read(root), look.read(root)
+    assert first == second
+    assert list(first.problems) == sorted(
+        set(first.problems), key=lambda p: (p.where, p.reason)
+    )
+    for device in first.devices:
+        if not device.counters:  # described, and not offered
+            assert not any(p.available for p in device.profiles)
+            continue
+        for profile in device.profiles:
+            assert set(profile.charges) <= set(device.counters)
+            # A card that can make nothing now counts nothing.
+            assert not profile.available or all(
+                amount <= device.counters[counter]
+                for counter, amount in profile.charges.items()
+            )
+        slots = device.counters[device.resource_class]
+        assert len(device.partitions) <= slots <= len(device.slots)
+    tree = tree_builder.build_tree(strategies.ROOT, first, policy.Policy())
+    assert len(tree.nodes) == len(first.devices)
+
+
+def test_a_host_without_accelerators_is_no_error(
+    tmp_path: pathlib.Path,
+) -> None:
+    state = look.read(look.make("nothing", tmp_path))
+    assert state == model.HostState()
+
+
+def test_a_directory_without_anything_is_an_empty_host(
+    tmp_path: pathlib.Path,
+) -> None:
+    assert look.read(tmp_path) == model.HostState()
+
+
+def test_where_no_sysfs_is_mounted_nothing_is_known_to_be_absent(
+    tmp_path: pathlib.Path,
+) -> None:
+    """A container that lacks one has the empty directory."""
+    (tmp_path / "sys").mkdir()
+    state = look.read(tmp_path)
+    assert not state.complete
+    assert "ENOENT" in look.reasons(state, "driver pci_passthrough")
+    (tmp_path / "sys/class").mkdir()
+    assert look.read(tmp_path) == model.HostState()
+
+
+def test_a_bus_that_cant_be_listed_fails_each_driver_that_needs_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "sys/bus/pci").mkdir(parents=True)
+    (tmp_path / "sys/bus/pci/devices").write_text("no directory\n")
+    state = look.read(tmp_path)
+    assert state.devices == ()
+    assert "ENOTDIR" in look.reasons(state, "driver pci_passthrough")

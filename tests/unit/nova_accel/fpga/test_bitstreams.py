@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import errors, model
+from nova_accel.fpga import bitstreams, gbs, xclbin
+from tests.support.fpga import bitstream_files as files
+from tests.support.fpga import card as fpga
+from tests.unit.nova_accel.fpga import test_xclbin
+
+DASHED = "D8424DC4-A4A3-C413-F89E-433683F9040B"
+SHELL = test_xclbin.SHELL
+GREEN = files.gbs()
+# An xclbin of a shell with interfaces, and one of a shell without.
+STAGED = test_xclbin.make(
+    [
+        (xclbin.PARTITION_METADATA, test_xclbin.interfaces(test_xclbin.ONE)),
+        (xclbin.BITSTREAM, b"bits"),
+    ]
+)
+PLAIN = test_xclbin.make()
+
+
+def parsed(**changed: Any) -> bitstreams.ImageRequirement:
+    return bitstreams.parse_image(files.facts(**changed), files.MIB)
+
+
+def named(**changed: str) -> bitstreams.ImageRequirement:
+    return parsed(named=files.properties(**changed))
+
+
+def without(name: str) -> dict[str, str]:
+    found = files.properties()
+    del found[name]
+    return found
+
+
+def wanted(content: bytes, **changed: Any) -> bitstreams.ImageRequirement:
+    found = bitstreams.ImageRequirement(
+        function=files.FUNCTION,
+        interface=files.INTERFACE,
+        vendor="intel",
+        sha512=files.digest(content),
+        size=len(content),
+    )
+    return dataclasses.replace(found, **changed)
+
+
+class TestAllowed:
+    @pytest.mark.parametrize(
+        ("images", "owners"),
+        [
+            ([files.IMAGE], []),
+            ([files.IMAGE.upper()], []),
+            ([], [files.OWNER]),
+            ([], ["5f705af5-e3f1-4b6c-9dd8-c1a0f7c0ffee"]),
+        ],
+    )
+    def test_by_image_or_by_project(
+        self, images: list[str], owners: list[str]
+    ) -> None:
+        bitstreams.check_allowed(files.facts(), images, owners)
+
+    def test_nothing_is_allowed_by_default(self) -> None:
+        with pytest.raises(
+            errors.BitstreamError, match=f"bitstream_images.*{files.OWNER}"
+        ) as caught:
+            bitstreams.check_allowed(files.facts(), [], ["another"])
+        assert caught.value.image == files.IMAGE
+
+    def test_an_image_of_nobody_is_not_of_an_empty_project(self) -> None:
+        with pytest.raises(errors.BitstreamError):
+            bitstreams.check_allowed(files.facts(owner=""), [], [""])
+
+
+class TestImage:
+    def test_properties_say_what_it_has_to_be(self) -> None:
+        content = b"some bits"
+        assert parsed(content=content) == wanted(content)
+
+    @pytest.mark.parametrize(
+        "spelled", [DASHED, DASHED.lower(), f" {files.FUNCTION} "]
+    )
+    def test_ids_in_any_spelling(self, spelled: str) -> None:
+        found = named(accelerator_function_id=spelled)
+        assert found.function == files.FUNCTION
+
+    @pytest.mark.parametrize(
+        ("spelled", "meant"),
+        [
+            (SHELL.upper(), SHELL),
+            ("xilinx:u250:xdma:201830.1", "xilinx_u250_xdma_201830_1"),
+        ],
+    )
+    def test_a_shell_goes_by_its_name(self, spelled: str, meant: str) -> None:
+        found = named(accelerator_interface_id=spelled)
+        assert found.interface == meant
+
+    @pytest.mark.parametrize(
+        ("vendor", "meant"),
+        [
+            ("intel", "intel"),
+            ("Intel", "intel"),
+            ("8086", "intel"),
+            ("0x8086", "intel"),
+            ("0x10EE", "xilinx"),
+            ("1e24", "1e24"),
+        ],
+    )
+    def test_vendors_by_name_or_id(self, vendor: str, meant: str) -> None:
+        assert named(accelerator_vendor=vendor).vendor == meant
+
+    @pytest.mark.parametrize(
+        "name",
+        [bitstreams.FUNCTION, bitstreams.INTERFACE, bitstreams.VENDOR],
+    )
+    def test_what_is_missing_is_named_with_the_command(
+        self, name: str
+    ) -> None:
+        with pytest.raises(
+            errors.BitstreamError,
+            match=f"openstack image set --property {name}=.* {files.IMAGE}",
+        ):
+            parsed(named=without(name))
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            (bitstreams.FUNCTION, files.FUNCTION[:-1]),
+            (bitstreams.FUNCTION, "a name"),
+            (bitstreams.FUNCTION, "../../etc/passwd"),
+            (bitstreams.FUNCTION, "x" * 201),
+            (bitstreams.INTERFACE, " "),
+            (bitstreams.INTERFACE, "nothing\n"),
+            (bitstreams.VENDOR, "0x80866"),
+            (bitstreams.VENDOR, "in tel"),
+            (bitstreams.SHA512, "00"),
+            (bitstreams.SHA512, "z" * 128),
+            (bitstreams.SHA512, ""),
+        ],
+    )
+    def test_what_is_malformed_is_named(self, name: str, value: str) -> None:
+        if value == "nothing\n":
+            assert named(**{name: value}).interface == "nothing"
+            return
+        with pytest.raises(errors.BitstreamError, match=name):
+            parsed(named=files.properties(**{name: value}), hash_algo="md5")
+
+    def test_glances_digest_is_enough(self) -> None:
+        assert parsed(content=b"x").sha512 == files.digest(b"x")
+
+    def test_another_digest_of_glance_is_not(self) -> None:
+        with pytest.raises(errors.BitstreamError, match=bitstreams.SHA512):
+            parsed(hash_algo="sha256")
+        with pytest.raises(errors.BitstreamError, match=bitstreams.SHA512):
+            parsed(hash_value="")
+
+    def test_the_property_alone_is_enough(self) -> None:
+        digest = files.digest(b"bits")
+        found = parsed(
+            hash_algo="",
+            hash_value="",
+            named=files.properties(accelerator_sha512=digest.upper()),
+        )
+        assert found.sha512 == digest
+
+    def test_two_digests_have_to_agree(self) -> None:
+        digest = files.digest(b"bits")
+        assert named(accelerator_sha512=digest).sha512 == digest
+        with pytest.raises(errors.BitstreamError, match="exchanged"):
+            named(accelerator_sha512=files.digest(b"other"))
+
+    @pytest.mark.parametrize(
+        ("changed", "word"),
+        [
+            ({"status": "queued"}, "queued"),
+            ({"status": "deactivated"}, "--activate"),
+            ({"status": ""}, "no known state"),
+            ({"size": 0}, "size"),
+            ({"size": -1}, "size"),
+            ({"size": files.MIB + 1}, "bitstream_cache_mb"),
+        ],
+    )
+    def test_only_a_whole_and_active_one(
+        self, changed: dict[str, Any], word: str
+    ) -> None:
+        with pytest.raises(errors.BitstreamError, match=word):
+            parsed(**changed)
+
+    @given(
+        st.dictionaries(
+            st.sampled_from(
+                [
+                    bitstreams.FUNCTION,
+                    bitstreams.INTERFACE,
+                    bitstreams.VENDOR,
+                    bitstreams.SHA512,
+                ]
+            ),
+            st.text(max_size=130)
+            | st.from_regex(r"[0-9a-fA-F-]{1,140}", fullmatch=True),
+        ),
+        st.text(max_size=8) | st.just("sha512"),
+        st.text(max_size=130) | st.just("0" * 128),
+        st.integers(),
+    )
+    def test_anything_may_be_in_glance(
+        self, given_: dict[str, str], algo: str, value: str, size: int
+    ) -> None:
+        try:
+            found = parsed(
+                named=given_, hash_algo=algo, hash_value=value, size=size
+            )
+        except errors.BitstreamError as error:
+            assert error.image == files.IMAGE
+            return
+        assert 0 < found.size <= files.MIB
+        assert len(found.sha512) == 128
+
+
+class TestContent:
+    def test_intels_file_agrees(self) -> None:
+        bitstreams.check_content(files.IMAGE, wanted(GREEN), GREEN)
+
+    @pytest.mark.parametrize(
+        ("content", "interface"), [(STAGED, test_xclbin.ONE), (PLAIN, SHELL)]
+    )
+    def test_amds_file_agrees(self, content: bytes, interface: str) -> None:
+        bitstreams.check_content(
+            files.IMAGE,
+            wanted(
+                content,
+                vendor="xilinx",
+                function=test_xclbin.UUID,
+                interface=interface,
+            ),
+            content,
+        )
+
+    def test_of_anything_else_only_the_properties_speak(self) -> None:
+        bitstreams.check_content(files.IMAGE, wanted(b"raw"), b"raw")
+
+    @pytest.mark.parametrize(
+        ("changed", "name"),
+        [
+            ({"function": files.OTHER}, bitstreams.FUNCTION),
+            ({"interface": files.OTHER}, bitstreams.INTERFACE),
+            ({"vendor": "xilinx"}, bitstreams.VENDOR),
+        ],
+    )
+    def test_where_they_differ_it_is_refused(
+        self, changed: dict[str, str], name: str
+    ) -> None:
+        with pytest.raises(errors.BitstreamError, match=f"--property {name}"):
+            bitstreams.check_content(
+                files.IMAGE, wanted(GREEN, **changed), GREEN
+            )
+
+    @pytest.mark.parametrize("content", [GREEN, STAGED, b"raw bits"])
+    def test_cut_off_in_glance(self, content: bytes) -> None:
+        with pytest.raises(errors.BitstreamError, match="cut off"):
+            bitstreams.check_content(
+                files.IMAGE, wanted(content), content[:-1]
+            )
+
+    @pytest.mark.parametrize("content", [GREEN[:40], STAGED[:-8]])
+    def test_cut_off_as_its_header_says(self, content: bytes) -> None:
+        with pytest.raises(errors.BitstreamError, match="damaged"):
+            bitstreams.check_content(files.IMAGE, wanted(content), content)
+
+    @given(st.sampled_from([gbs.MAGIC, xclbin.MAGIC, b""]), st.binary())
+    def test_anything_may_be_in_a_file(
+        self, magic: bytes, tail: bytes
+    ) -> None:
+        content = magic + tail
+        with pytest.raises(errors.BitstreamError):
+            bitstreams.check_content(
+                files.IMAGE, wanted(content, size=len(content) + 1), content
+            )
+        if magic:
+            with pytest.raises(errors.BitstreamError):
+                bitstreams.describe_file("/blank", content)
+
+
+class TestOwnFile:
+    @pytest.mark.parametrize(
+        ("content", "vendor", "function", "interface"),
+        [
+            (GREEN, "intel", files.FUNCTION, files.INTERFACE),
+            (STAGED, "xilinx", test_xclbin.UUID, test_xclbin.ONE),
+            (PLAIN, "xilinx", test_xclbin.UUID, SHELL),
+        ],
+    )
+    def test_it_describes_itself(
+        self, content: bytes, vendor: str, function: str, interface: str
+    ) -> None:
+        assert bitstreams.describe_file(
+            "/etc/nova/blank", content
+        ) == model.Bitstream(
+            name="/etc/nova/blank",
+            vendor=vendor,
+            path="/etc/nova/blank",
+            function=function,
+            interface=interface,
+            sha512=files.digest(content),
+            size=len(content),
+        )
+
+    def test_a_raw_one_is_refused(self) -> None:
+        with pytest.raises(errors.BitstreamError, match="/blank: it does not"):
+            bitstreams.describe_file("/blank", b"raw")
+
+    def test_one_of_no_shell_is_refused(self) -> None:
+        content = test_xclbin.make(platform=b"")
+        with pytest.raises(errors.BitstreamError, match="shell"):
+            bitstreams.describe_file("/blank", content)
+
+
+class TestObjection:
+    def region(self, **changed: Any) -> model.Region:
+        found = model.Region(
+            card=fpga.CARD,
+            number=0,
+            function=None,
+            interfaces=(files.OTHER, DASHED, fpga.INTERFACE.upper()),
+            is_programmable=True,
+        )
+        return dataclasses.replace(found, **changed)
+
+    def test_one_that_fits(self) -> None:
+        for interface in (fpga.INTERFACE, files.FUNCTION):
+            one = fpga.bitstream(interface=interface)
+            assert not bitstreams.objection(one, self.region(), "8086")
+
+    @pytest.mark.parametrize(
+        ("changed", "vendor", "word"),
+        [
+            ({"is_programmable": False}, "8086", "can't be programmed"),
+            ({}, "10ee", "a card of xilinx"),
+            ({"interfaces": (files.OTHER,)}, "8086", files.OTHER),
+            ({"interfaces": ()}, "8086", "none that can be read"),
+        ],
+    )
+    def test_one_that_does_not(
+        self, changed: dict[str, Any], vendor: str, word: str
+    ) -> None:
+        found = bitstreams.objection(
+            fpga.bitstream(), self.region(**changed), vendor
+        )
+        assert word in found
+
+
+def test_the_kernel_takes_what_is_behind_intels_header() -> None:
+    assert bytes(bitstreams.payload(GREEN)) == b"bits" * 1000
+    assert bitstreams.payload(b"raw") == b"raw"
+    assert bitstreams.payload(STAGED) == STAGED
+    with pytest.raises(errors.MalformedError):
+        bitstreams.payload(GREEN[:30])

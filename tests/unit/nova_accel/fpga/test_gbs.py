@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+import struct
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import errors
+from nova_accel.fpga import gbs
+from tests.support.fpga import bitstream_files as files
+
+WHOLE = files.gbs()
+START = len(gbs.MAGIC) + 4
+
+
+def test_a_file_says_what_it_is() -> None:
+    header = gbs.parse(WHOLE)
+    assert header.functions == (files.FUNCTION,)
+    assert header.interface == files.INTERFACE
+    assert WHOLE[header.offset :] == b"bits" * 1000
+    assert gbs.payload_offset(WHOLE) == header.offset
+
+
+def test_several_functions_are_all_told() -> None:
+    content = files.gbs(files.metadata(files.FUNCTION, files.OTHER))
+    assert gbs.parse(content).functions == (files.FUNCTION, files.OTHER)
+
+
+def test_a_zero_behind_the_metadata_is_none_of_it() -> None:
+    text = WHOLE[START : gbs.payload_offset(WHOLE)]
+    assert gbs.parse(files.gbs(text + b"\0")).interface == files.INTERFACE
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b"", "magic"),
+        (b"XeonFPGA\xb7GBSv002" + bytes(100), "magic"),
+        (WHOLE[: START - 1], "cut off"),
+        (WHOLE[: START + 10], "cut off"),
+        (WHOLE[: gbs.payload_offset(WHOLE)], "cut off"),
+        (gbs.MAGIC + struct.pack("<I", 0xFFFFFFFF) + bytes(99), "at most"),
+        (files.gbs(b"{"), "JSON"),
+        (files.gbs(b"\xff\xfe"), "JSON"),
+        (files.gbs(b"[" * 16_000), "JSON"),
+        (files.gbs(b"[" * 100_000), "at most"),
+        (files.gbs(b"9" * 10_000), "JSON"),
+        (files.gbs([]), "object"),
+        (files.gbs({"afu-image": 1}), "afu-image"),
+        (files.gbs(files.metadata()), "accelerator-clusters"),
+        (
+            files.gbs(
+                files.metadata(changed={"accelerator-clusters": {"a": 1}})
+            ),
+            "accelerator-clusters",
+        ),
+        (
+            files.gbs(files.metadata(changed={"accelerator-clusters": [1]})),
+            "objects",
+        ),
+        (
+            files.gbs(files.metadata(changed={"accelerator-clusters": [{}]})),
+            "accelerator-type-uuid",
+        ),
+        (
+            files.gbs(
+                files.metadata(files.OTHER, changed={"interface-uuid": 7})
+            ),
+            "interface-uuid",
+        ),
+        (
+            files.gbs(
+                files.metadata(
+                    files.OTHER, changed={"interface-uuid": "69528"}
+                )
+            ),
+            "interface-uuid",
+        ),
+    ],
+)
+def test_what_is_no_whole_file_is_refused(content: bytes, word: str) -> None:
+    with pytest.raises(errors.MalformedError, match=word):
+        gbs.parse(content)
+
+
+@given(st.binary(max_size=200))
+def test_anything_may_be_behind_the_magic(tail: bytes) -> None:
+    with pytest.raises(errors.MalformedError):
+        gbs.parse(gbs.MAGIC + tail)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=40),
+    lambda some: (
+        st.lists(some, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "afu-image",
+                    "accelerator-clusters",
+                    "interface-uuid",
+                    "accelerator-type-uuid",
+                ]
+            ),
+            some,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(values)
+def test_anything_may_be_in_the_metadata(text: object) -> None:
+    try:
+        found = gbs.parse(files.gbs(text))
+    except errors.MalformedError:
+        return
+    assert found.functions
+
+
+@given(st.integers(0, len(WHOLE) - 1), st.binary(max_size=3))
+def test_damage_is_told_or_harmless(place: int, patch: bytes) -> None:
+    content = WHOLE[:place] + patch + WHOLE[place + len(patch) :]
+    try:
+        found = gbs.parse(content)
+    except errors.MalformedError:
+        return
+    assert len(found.interface) == 32
+
+
+def test_hostile_metadata_is_refused_in_little_memory() -> None:
+    content = files.gbs(b"[" + b"[]," * 300_000 + b"[]]")
+    tracemalloc.start()
+    try:
+        with pytest.raises(errors.MalformedError, match="at most"):
+            gbs.parse(content)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # The caller has the content itself: once more is twice.
+    assert peak < len(content)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packing on cards as they are, and where something is not known."""
+
+import dataclasses
+
+import pytest
+
+from nova_accel import model
+from nova_accel.geometry import device_capacity
+from nova_accel.model import names
+from tests.support.hosts import shapes
+
+EQUAL, MIXED = model.Layout.EQUAL, model.Layout.MIXED
+
+# -- equal-size mode -------------------------------------------------------
+
+T4 = shapes.card(
+    model.Geometry(layout=EQUAL, limit=32),
+    *(
+        shapes.profile(f"T4-{gib}Q", size=gib * 1024, limit=16 // gib)
+        for gib in (1, 2, 4, 8, 16)
+    ),
+    shapes.profile("T4-1B", size=1024, limit=16),
+    slots=16,
+)
+
+
+def test_the_first_decides_the_size_and_the_size_the_number() -> None:
+    assert device_capacity.capacity(T4) == 16
+    begun = shapes.cut(T4, shapes.held("T4-1B", 0))
+    left = dict(device_capacity.remaining(begun))
+    assert left.pop("T4-1Q") == left.pop("T4-1B") == 15
+    assert set(left.values()) == {0}
+    assert (
+        device_capacity.capacity(shapes.cut(T4, shapes.held("T4-8Q", 0))) == 2
+    )
+
+
+def test_planning_decides_the_size_as_well() -> None:
+    left = device_capacity.remaining(T4, ["T4-4Q"])
+    assert left == {n: 3 if n == "T4-4Q" else 0 for n in left}
+
+
+def test_of_an_unknown_partition_the_device_knows_best() -> None:
+    strange = shapes.word(
+        shapes.cut(T4, shapes.held("gone", 0)),
+        **dict.fromkeys((p.name for p in T4.profiles), 0) | {"T4-4Q": 3},
+    )
+    left = device_capacity.remaining(strange)
+    assert {n: c for n, c in left.items() if c} == {"T4-4Q": 3}
+    assert device_capacity.capacity(strange) == 4
+
+
+def test_a_profile_of_unknown_size_is_offered_as_the_device_says() -> None:
+    device = dataclasses.replace(
+        T4, profiles=(*T4.profiles, shapes.profile("new", 2))
+    )
+    assert device_capacity.remaining(device)["new"] == 2
+    begun = shapes.cut(device, shapes.held("T4-1B", 0))
+    assert device_capacity.remaining(begun)["new"] == 2
+    # What is planned the device doesn't know of: nothing goes beside it.
+    assert device_capacity.remaining(device, ["T4-1B"])["new"] == 0
+    assert device_capacity.remaining(device, ["new"])["T4-1B"] == 0
+    assert device_capacity.remaining(device, ["new"])["new"] == 1
+
+
+def test_profiles_of_one_size_are_cut_from_the_same_slots() -> None:
+    last = shapes.word(T4, **{"T4-1Q": 1, "T4-1B": 1})
+    left = device_capacity.remaining(last, ["T4-1Q"])
+    assert left["T4-1B"] == 0
+
+
+# -- mixed-size mode -------------------------------------------------------
+
+# Four-GiB profiles of a 40 GiB card have eight places only.
+A100 = shapes.card(
+    model.Geometry(layout=MIXED, region=40, limit=32),
+    shapes.profile("A100-4C", span=4, starts=(0, 6, 10, 16, 20, 26, 30, 36)),
+    shapes.profile("A100-8C", span=8, starts=(0, 10, 20, 30)),
+    shapes.profile("A100-10C", span=10, starts=(0, 10, 20, 30)),
+    shapes.profile("A100-20C", span=20, starts=(0, 20)),
+    shapes.profile("A100-40C", span=40, starts=(0,)),
+)
+
+
+def test_small_ones_keep_together_so_that_large_ones_fit() -> None:
+    device = A100
+    starts = []
+    for _ in range(4):
+        choice = device_capacity.choose(device, "A100-4C")
+        assert choice is not None
+        starts.append(choice.start)
+        device = device_capacity.assume(device, "A100-4C", choice)
+        assert device_capacity.remaining(device)["A100-20C"] == 1
+    assert starts == [0, 6, 10, 16]
+
+
+def test_a_gap_is_filled_before_a_large_place_is_broken() -> None:
+    device = shapes.card(
+        model.Geometry(layout=MIXED, region=8),
+        shapes.profile("P-1", span=1, starts=(0, 2, 4, 5, 6)),
+        shapes.profile("P-4", span=4, starts=(0, 4)),
+    )
+    device = shapes.cut(device, shapes.held("P-1", 0, start=5))
+    assert device_capacity.choose(
+        device, "P-1"
+    ) == device_capacity.PartitionPlace(start=4)
+
+
+def test_a_place_never_costs_its_own_kind_two() -> None:
+    """The middle one spares both large places, and bars two of its own."""
+    device = shapes.card(
+        model.Geometry(layout=MIXED, region=8),
+        shapes.profile("P-2", span=2, starts=(2, 3, 4)),
+        shapes.profile("P-3", span=3, starts=(0, 5)),
+    )
+    assert device_capacity.choose(
+        device, "P-2"
+    ) == device_capacity.PartitionPlace(start=2)
+
+
+def test_places_taken_and_places_that_stay() -> None:
+    device = shapes.cut(
+        A100,
+        shapes.held("A100-20C", 0, start=20),
+        shapes.held("A100-4C", 1, start=6),
+    )
+    assert device_capacity.remaining(device) == {
+        "A100-4C": 3, "A100-8C": 1, "A100-10C": 1, "A100-20C": 0,
+        "A100-40C": 0,
+    }  # fmt: skip
+    assert device_capacity.capacity(device) == 5
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        shapes.held("A100-4C", 0),
+        shapes.held("gone", 0),
+        shapes.held("gone", 0, start=4),
+    ],
+)
+def test_beside_an_unknown_place_the_device_is_right_about_one(
+    part: model.Partition,
+) -> None:
+    device = shapes.word(shapes.cut(A100, part), **{"A100-40C": 0})
+    left = device_capacity.remaining(device)
+    assert left == {n: int(n != "A100-40C") for n in left}
+    assert (
+        device_capacity.choose(device, "A100-20C")
+        == device_capacity.PartitionPlace()
+    )
+    assert device_capacity.choose(device, "A100-40C") is None
+    assert set(device_capacity.remaining(device, ["A100-4C"]).values()) == {0}
+    assert device_capacity.capacity(device) == 2
+
+
+def test_a_profile_without_known_places_is_offered_one_by_one() -> None:
+    device = dataclasses.replace(
+        A100, profiles=(*A100.profiles, shapes.profile("new", 3))
+    )
+    assert device_capacity.remaining(device)["new"] == 1
+    assert (
+        device_capacity.choose(device, "new")
+        == device_capacity.PartitionPlace()
+    )
+    assert set(device_capacity.remaining(device, ["new"]).values()) == {0}
+
+
+# -- bounds -----------------------------------------------------------------
+
+
+def test_memory_bounds_what_geometry_allows() -> None:
+    memory = names.GPU_MEMORY_CLASS
+    device = dataclasses.replace(
+        A100,
+        counters={memory: 10},
+        profiles=tuple(
+            dataclasses.replace(p, charges={"VGPU": 1, memory: p.span})
+            for p in A100.profiles
+        ),
+    )
+    assert device_capacity.remaining(device)["A100-4C"] == 2
+    assert device_capacity.capacity(device) == 2

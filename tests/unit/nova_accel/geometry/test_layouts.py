@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Laws of packing, and brute force on small cards of every layout."""
+
+import dataclasses
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import model
+from nova_accel.geometry import device_capacity
+from tests.support.hosts import shapes
+from tests.support.scheduler import brute_force as brute
+
+
+def names_of(device: model.Device) -> st.SearchStrategy[str]:
+    return st.sampled_from([p.name for p in device.profiles])
+
+
+@given(shapes.any_cards, st.data())
+def test_what_is_chosen_never_overlaps_and_keeps_the_limits(
+    device: model.Device, data: st.DataObject
+) -> None:
+    for name in data.draw(st.lists(names_of(device), max_size=8)):
+        choice = device_capacity.choose(device, name)
+        if choice is None:
+            continue
+        device = device_capacity.assume(device, name, choice)
+        geometry = device.geometry
+        kept = [p.profile for p in device.partitions]
+        profile = device.profile(name)
+        assert profile is not None
+        assert geometry.limit is None or len(kept) <= geometry.limit
+        assert profile.limit is None or kept.count(name) <= profile.limit
+        if geometry.layout is model.Layout.MIXED:
+            assert choice.start in profile.starts
+            brute.units(device)
+        elif geometry.layout is model.Layout.MIG:
+            check_instances(device)
+        else:
+            assert same_size(device)
+
+
+def same_size(device: model.Device) -> bool:
+    sizes = {p.name: p.size for p in device.profiles}
+    return len({sizes[p.profile] for p in device.partitions}) == 1
+
+
+def check_instances(device: model.Device) -> None:
+    """Check that instances don't overlap and hold what they may."""
+    brute.slices(device)
+    kinds = {k.name: k for k in device.geometry.kinds}
+    existing = [i.kind for i in device.geometry.instances]
+    assert sum(kinds[k].slices for k in existing) <= 3
+    for instance in device.geometry.instances:
+        kind = kinds[instance.kind]
+        assert instance.span is not None
+        assert instance.span.start in kind.starts
+        assert kind.limit is None or existing.count(kind.name) <= kind.limit
+        inside = [
+            p
+            for part in device.partitions
+            for p in device.profiles
+            if part.instance == instance.handle and p.name == part.profile
+        ]
+        assert len({p.size for p in inside}) <= 1
+        assert all(p.instance == instance.kind for p in inside)
+        assert all(len(inside) <= p.per_instance for p in inside)
+
+
+@given(shapes.any_cards, st.data())
+def test_adding_never_frees(device: model.Device, data: st.DataObject) -> None:
+    planned = data.draw(st.lists(names_of(device), max_size=3))
+    more = [*planned, data.draw(names_of(device))]
+    before = device_capacity.remaining(device, planned)
+    after = device_capacity.remaining(device, more)
+    assert all(after[name] <= before[name] for name in before)
+
+
+@given(shapes.any_cards)
+def test_what_remains_is_exact(device: model.Device) -> None:
+    left = device_capacity.remaining(device)
+    for profile in device.profiles:
+        room = brute.most(device, profile)
+        if blind(device):
+            room = max(room, 1)
+        assert left[profile.name] == min(profile.available, room)
+
+
+def blind(device: model.Device) -> bool:
+    """Return whether the device's own word is all that is known."""
+    geometry = device.geometry
+    return (
+        geometry.layout is model.Layout.MIG
+        and not geometry.is_dynamic
+        and not geometry.instances
+    )
+
+
+@given(shapes.any_cards, st.data())
+def test_choices_and_what_remains_agree(
+    device: model.Device, data: st.DataObject
+) -> None:
+    for name in data.draw(st.lists(names_of(device), max_size=6)):
+        left = device_capacity.remaining(device)
+        choice = device_capacity.choose(device, name)
+        assert choice == device_capacity.choose(device, name)
+        assert (choice is None) is (left[name] == 0)
+        if choice is not None:
+            device = device_capacity.assume(device, name, choice)
+            after = device_capacity.remaining(device)
+            assert after[name] == left[name] - 1
+            assert all(after[other] <= left[other] for other in left)
+
+
+@given(shapes.free_cards)
+def test_capacity_is_what_every_way_together_reaches(
+    device: model.Device,
+) -> None:
+    more = brute.most(device, *device.profiles)
+    if blind(device):
+        more = 1
+    assert device_capacity.capacity(device) == len(device.partitions) + more
+
+
+@given(shapes.any_cards, st.data())
+def test_capacity_is_never_less_than_what_choices_reach(
+    device: model.Device, data: st.DataObject
+) -> None:
+    capacity = device_capacity.capacity(device)
+    held, limit = len(device.partitions), device.geometry.limit
+    assert held <= capacity <= len(device.slots)
+    assert limit is None or capacity <= max(limit, held)
+    for name in data.draw(st.lists(names_of(device), max_size=8)):
+        choice = device_capacity.choose(device, name)
+        if choice is not None:
+            device = device_capacity.assume(device, name, choice)
+    assert len(device.partitions) <= capacity
+
+
+@given(shapes.any_cards)
+def test_a_settled_device_stays_as_it_is(device: model.Device) -> None:
+    settled = device_capacity.settle(device)
+    assert device_capacity.settle(settled) == settled
+    left = device_capacity.remaining(device)
+    assert device_capacity.remaining(settled) == left
+    assert {p.name: p.available for p in settled.profiles} == left
+    assert settled.counters["VGPU"] == device_capacity.capacity(device)
+
+
+@given(shapes.any_cards, st.data())
+def test_a_settled_device_chooses_as_before(
+    device: model.Device, data: st.DataObject
+) -> None:
+    settled = device_capacity.settle(device)
+    for name in data.draw(st.lists(names_of(device), max_size=6)):
+        choice = device_capacity.choose(settled, name)
+        if choice is None:
+            continue
+        assert device_capacity.choose(device, name) == choice
+        settled = device_capacity.assume(settled, name, choice)
+        device = device_capacity.assume(device, name, choice)
+
+
+@given(shapes.free_cards, st.data())
+def test_taken_away_again_there_is_room_as_before(
+    device: model.Device, data: st.DataObject
+) -> None:
+    """What a partition barred is offered again once it is left out.
+
+    If it stood in an instance that goes with it, there is even more.
+    """
+    name = data.draw(names_of(device))
+    before = device_capacity.remaining(device)
+    choice = device_capacity.choose(device, name)
+    if choice is None:
+        return
+    full = device_capacity.assume(device, name, choice)
+    real = dataclasses.replace(full.partitions[-1], handle="stale")
+    seen = device_capacity.settle(
+        dataclasses.replace(full, partitions=(*full.partitions[:-1], real))
+    )
+    after = device_capacity.remaining(device_capacity.without(seen, {"stale"}))
+    assert after[name] >= 1
+    if not device.geometry.instances:
+        assert all(after[n] <= max(before[n], 1) for n in before)
+    if not blind(device):
+        assert all(after[n] >= min(before[n], 1) for n in before)

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packing in MIG mode, on cards as they are."""
+
+import dataclasses
+import time
+
+import pytest
+
+from nova_accel import model
+from nova_accel.geometry import device_capacity
+from nova_accel.model import names
+from tests.support.hosts import shapes
+
+KINDS = (
+    model.InstanceKind(name="1g.5gb", size=1, slices=1, starts=(*range(7),)),
+    model.InstanceKind(name="2g.10gb", size=2, slices=2, starts=(0, 2, 4)),
+    model.InstanceKind(name="3g.20gb", size=4, slices=3, starts=(0, 4)),
+    model.InstanceKind(name="4g.20gb", size=4, slices=4, starts=(0,)),
+    model.InstanceKind(name="7g.40gb", size=8, slices=7, starts=(0,)),
+)
+NAMES = {
+    "1g.5gb": "A100-1-5C",
+    "2g.10gb": "A100-2-10C",
+    "3g.20gb": "A100-3-20C",
+    "4g.20gb": "A100-4-20C",
+    "7g.40gb": "A100-7-40C",
+}
+DYNAMIC = shapes.card(
+    model.Geometry(
+        layout=model.Layout.MIG, region=8, kinds=KINDS, is_dynamic=True
+    ),
+    *(
+        shapes.profile(name, 16, size=5120, instance=kind)
+        for kind, name in NAMES.items()
+    ),
+    slots=16,
+    counters={names.MIG_SLICE_CLASS: 7},
+)
+STATIC = dataclasses.replace(
+    DYNAMIC,
+    geometry=dataclasses.replace(DYNAMIC.geometry, is_dynamic=False),
+)
+
+
+def with_instances(
+    device: model.Device, *found: model.Instance
+) -> model.Device:
+    return dataclasses.replace(
+        device,
+        geometry=dataclasses.replace(device.geometry, instances=found),
+    )
+
+
+def instance(
+    kind: str, handle: str, start: int | None = None
+) -> model.Instance:
+    size = next(k.size for k in KINDS if k.name == kind)
+    span = None if start is None else model.Span(start=start, size=size)
+    return model.Instance(kind=kind, handle=handle, span=span)
+
+
+def test_an_empty_card_in_mig_mode() -> None:
+    assert device_capacity.remaining(DYNAMIC) == {
+        "A100-1-5C": 7, "A100-2-10C": 3, "A100-3-20C": 2, "A100-4-20C": 1,
+        "A100-7-40C": 1,
+    }  # fmt: skip
+    assert device_capacity.capacity(DYNAMIC) == 7
+
+
+def test_a_card_makes_one_instance_with_media_engines() -> None:
+    kinds = (
+        model.InstanceKind(name="1g.6gb", size=1, slices=1, starts=(0, 1)),
+        model.InstanceKind(
+            name="1g.6gb+me", size=1, slices=1, starts=(0, 1), limit=1
+        ),
+        model.InstanceKind(
+            name="2g.12gb+me", size=2, slices=2, starts=(0, 2), limit=1
+        ),
+    )
+    profiles = (
+        shapes.profile(kind.name, 16, size=6144, instance=kind.name)
+        for kind in kinds
+    )
+    geometry = model.Geometry(
+        layout=model.Layout.MIG, region=4, kinds=kinds, is_dynamic=True
+    )
+    card = shapes.card(
+        geometry, *profiles, counters={names.MIG_SLICE_CLASS: 4}
+    )
+
+    left = device_capacity.remaining(card, ["1g.6gb+me"])
+
+    assert left == {"1g.6gb": 1, "1g.6gb+me": 0, "2g.12gb+me": 0}
+
+
+def test_a_small_instance_goes_where_the_large_one_stays_possible() -> None:
+    choice = device_capacity.choose(DYNAMIC, "A100-3-20C")
+    assert choice == device_capacity.PartitionPlace(instance_start=4)
+    after = device_capacity.assume(DYNAMIC, "A100-3-20C", choice)
+    assert device_capacity.remaining(after)["A100-4-20C"] == 1
+    choice = device_capacity.choose(after, "A100-4-20C")
+    assert choice == device_capacity.PartitionPlace(instance_start=0)
+    full = device_capacity.assume(after, "A100-4-20C", choice)
+    assert set(device_capacity.remaining(full).values()) == {0}
+
+
+def test_compute_slices_run_out_before_memory_does() -> None:
+    device = with_instances(
+        DYNAMIC, instance("4g.20gb", "1", 0), instance("3g.20gb", "2", 4)
+    )
+    left = dict(device_capacity.remaining(device))
+    assert left.pop("A100-4-20C") == left.pop("A100-3-20C") == 1
+    assert set(left.values()) == {0}
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        with_instances(DYNAMIC, instance("1g.5gb", "1")),
+        with_instances(
+            DYNAMIC, model.Instance(kind="new", handle="1", span=None)
+        ),
+        shapes.cut(DYNAMIC, shapes.held("A100-1-5C", 0)),
+    ],
+)
+def test_nothing_new_beside_what_is_not_known(device: model.Device) -> None:
+    left = device_capacity.remaining(device)
+    existing = {i.kind for i in device.geometry.instances}
+    standing = {p.name for p in device.profiles if p.instance in existing}
+    assert {n for n, count in left.items() if count} == standing
+
+
+def test_instances_as_they_are() -> None:
+    device = with_instances(
+        STATIC,
+        instance("3g.20gb", "1", 4),
+        *(instance("2g.10gb", str(n), n) for n in (0, 2)),
+    )
+    device = shapes.cut(device, shapes.held("A100-2-10C", 0))
+    left = device_capacity.remaining(device)
+    assert {n: c for n, c in left.items() if c} == {
+        "A100-3-20C": 1,
+        "A100-2-10C": 1,
+    }
+    assert (
+        device_capacity.choose(device, "A100-2-10C")
+        == device_capacity.PartitionPlace()
+    )
+    assert device_capacity.capacity(device) == 3
+
+
+def test_where_nobody_tells_of_instances_the_device_is_right_about_one() -> (
+    None
+):
+    device = shapes.word(STATIC, **{"A100-1-5C": 16, "A100-2-10C": 0})
+    left = device_capacity.remaining(device)
+    assert left["A100-1-5C"] == 1
+    assert left["A100-2-10C"] == 0
+    assert set(device_capacity.remaining(device, ["A100-1-5C"]).values()) == {
+        0
+    }
+
+
+SHARED = shapes.card(
+    model.Geometry(
+        layout=model.Layout.MIG,
+        region=4,
+        kinds=(
+            model.InstanceKind(
+                name="1g.24gb", size=1, slices=1, starts=(0, 1, 2, 3)
+            ),
+        ),
+        instances=tuple(
+            model.Instance(
+                kind="1g.24gb",
+                handle=str(n),
+                span=model.Span(start=n, size=1),
+            )
+            for n in range(2)
+        ),
+    ),
+    shapes.profile(
+        "DC-1-8Q", size=8192, instance="1g.24gb", per_instance=3, limit=12
+    ),
+    shapes.profile(
+        "DC-1-12Q", size=12288, instance="1g.24gb", per_instance=2, limit=8
+    ),
+)
+
+
+def test_an_instance_holds_several_of_one_size() -> None:
+    assert device_capacity.remaining(SHARED) == {"DC-1-8Q": 6, "DC-1-12Q": 4}
+    begun = shapes.cut(SHARED, shapes.held("DC-1-12Q", 0, instance="1"))
+    assert device_capacity.remaining(begun) == {"DC-1-8Q": 3, "DC-1-12Q": 3}
+    planned = device_capacity.remaining(begun, ["DC-1-12Q", "DC-1-8Q"])
+    assert planned == {"DC-1-8Q": 2, "DC-1-12Q": 0}
+
+
+def test_partitions_adrift_fill_instances_of_their_kind() -> None:
+    """Four of one size take two instances, wherever they stand."""
+    adrift = shapes.cut(SHARED, *(shapes.held("DC-1-8Q", n) for n in range(4)))
+    assert device_capacity.remaining(
+        shapes.word(adrift, **{"DC-1-12Q": 0})
+    ) == {
+        "DC-1-8Q": 2,
+        "DC-1-12Q": 0,
+    }
+
+
+def test_the_limit_of_a_kind_bounds_the_capacity() -> None:
+    device = shapes.card(
+        model.Geometry(
+            layout=model.Layout.MIG,
+            region=4,
+            kinds=(
+                model.InstanceKind(
+                    name="1g", size=1, slices=1, starts=(0, 1), limit=1
+                ),
+            ),
+            is_dynamic=True,
+        ),
+        *(
+            shapes.profile(f"M-{n}", size=n, instance="1g", per_instance=n)
+            for n in (2, 3)
+        ),
+    )
+    assert device_capacity.capacity(device) == 3
+
+
+def test_an_instance_never_costs_its_own_kind_two() -> None:
+    device = shapes.card(
+        model.Geometry(
+            layout=model.Layout.MIG,
+            region=8,
+            kinds=(
+                model.InstanceKind(
+                    name="2g", size=2, slices=1, starts=(2, 3, 4)
+                ),
+                model.InstanceKind(name="3g", size=3, slices=1, starts=(0, 5)),
+            ),
+            is_dynamic=True,
+        ),
+        shapes.profile("M-2", instance="2g"),
+        shapes.profile("M-3", instance="3g"),
+    )
+    choice = device_capacity.PartitionPlace(instance_start=2)
+    assert device_capacity.choose(device, "M-2") == choice
+
+
+def test_slots_bound_what_geometry_allows() -> None:
+    few = dataclasses.replace(DYNAMIC, slots=DYNAMIC.slots[:2])
+    assert device_capacity.capacity(few) == 2
+    assert device_capacity.remaining(few)["A100-1-5C"] == 2
+
+
+def test_a_large_card_is_settled_in_no_time() -> None:
+    started = time.monotonic()
+    settled = device_capacity.settle(DYNAMIC)
+    for _ in range(7):
+        choice = device_capacity.choose(settled, "A100-1-5C")
+        assert choice is not None
+        settled = device_capacity.assume(settled, "A100-1-5C", choice)
+    assert time.monotonic() - started < 2
+
+
+HALVES = shapes.card(
+    model.Geometry(
+        layout=model.Layout.MIG,
+        region=8,
+        kinds=(KINDS[2],),
+        is_dynamic=True,
+    ),
+    dataclasses.replace(
+        shapes.profile("A100-3-10C", 16, size=5120, instance="3g.20gb"),
+        per_instance=2,
+    ),
+    slots=16,
+    counters={names.MIG_SLICE_CLASS: 6},
+)
+
+
+def claimed(handle: str, instance_start: int | None) -> model.Claim:
+    return model.Claim(
+        consumer=handle,
+        provider="card",
+        device=HALVES.address,
+        profile="A100-3-10C",
+        slot=handle,
+        parent=HALVES.address,
+        handle=handle,
+        technology=HALVES.technology,
+        plugin=HALVES.plugin,
+        instance="3g.20gb",
+        instance_start=instance_start,
+        owns_instance=True,
+    )
+
+
+def test_an_instance_that_is_held_is_made_by_who_comes_first() -> None:
+    """Two servers that are off share one; either may be started first."""
+    device = device_capacity.hold(HALVES, [claimed("one", 0)])
+    assert (
+        device_capacity.choose(device, "A100-3-10C")
+        == device_capacity.PartitionPlace()
+    )
+    assert device_capacity.held_start(device, "A100-3-10C") == 0
+    there = with_instances(HALVES, instance("3g.20gb", "gi-1", 0))
+    assert device_capacity.held_start(there, "A100-3-10C") is None
+    assert device_capacity.held_start(HALVES, "A100-3-10C") is None
+
+
+def test_held_in_any_order_is_the_same() -> None:
+    brings, shares = claimed("one", 0), claimed("two", None)
+    found = [
+        device_capacity.hold(HALVES, claims)
+        for claims in ((brings, shares), (shares, brings))
+    ]
+    for device in found:
+        assert [p.instance for p in device.partitions] == ["planned-0"] * 2
+        assert device_capacity.remaining(device) == {"A100-3-10C": 2}
+        assert device_capacity.choose(
+            device, "A100-3-10C"
+        ) == device_capacity.PartitionPlace(instance_start=4)
+    assert found[0].geometry == found[1].geometry
+
+
+def test_claims_that_share_an_instance_hold_one() -> None:
+    kind = model.InstanceKind(name="2g.48gb", size=2, slices=2, starts=(0, 2))
+    card = shapes.card(
+        model.Geometry(
+            layout=model.Layout.MIG, region=4, kinds=(kind,), is_dynamic=True
+        ),
+        shapes.profile("P", size=16384, instance=kind.name, per_instance=3),
+        counters={names.MIG_SLICE_CLASS: 4},
+    )
+    claims = [
+        model.Claim(
+            consumer=f"server-{number}",
+            provider="p",
+            device=card.address,
+            profile="P",
+            slot=slot,
+            parent=slot,
+            handle=slot,
+            technology=card.technology,
+            plugin=card.plugin,
+            # Whichever server starts first makes the instance.
+            instance_start=0,
+            state=model.ClaimState.PLANNED,
+        )
+        for number, slot in enumerate(card.slots[:2])
+    ]
+
+    held = device_capacity.hold(card, claims)
+
+    assert [i.span.start for i in held.geometry.instances if i.span] == [0]
+    assert device_capacity.remaining(held) == {"P": 4}

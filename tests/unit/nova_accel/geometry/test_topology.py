@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ports and NVLinks as values: who is near whom."""
+
+import re
+from collections.abc import Set
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import model
+from nova_accel.geometry import topology
+from nova_accel.geometry.topology import GpuLinks
+from nova_accel.model import names
+from tests.support import strategies
+
+A, B, C, D = (f"0000:{bus}:00.0" for bus in ("41", "61", "81", "a1"))
+
+
+@pytest.mark.parametrize(
+    ("place", "port"),
+    [
+        ("pci0000:40/0000:40:01.1/0000:41:00.0", "0000:40:01.1"),
+        (
+            "pci0000:40/0000:40:01.1/0000:41:00.0/0000:42:00.0/0000:43:00.0",
+            "0000:40:01.1",
+        ),
+        ("platform/soc/pci0000:00/0000:00:00.0/0000:01:00.0", "0000:00:00.0"),
+        (
+            "pci0000:00/0000:00:0e.0/pci10000:00/10000:00:02.0/10000:01:00.0",
+            "10000:00:02.0",
+        ),
+        ("pci0000:00/0000:00:02.0", "0000:00:02"),
+        ("pci0000:00/0000:00:02.7", "0000:00:02"),
+        ("virtual/mtty/mtty", ""),
+        ("pci0000:40", ""),
+        ("pci0000:40/0000:40:01.1/elsewhere/0000:41:00.0", ""),
+        ("../bus/pci/devices/0000:41:00.0", ""),
+        ("", ""),
+    ],
+)
+def test_the_port_is_the_first_bridge_below_the_host_bridge(
+    place: str, port: str
+) -> None:
+    assert topology.parse_port(f"/devices/{place}") == port
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> list[tuple[str, ...]]:
+    """Draw the ways from host bridges to devices, of one tree."""
+    ways = draw(
+        st.lists(
+            st.lists(
+                st.sampled_from(["00.0", "00.1", "01.0", "02.3"]),
+                min_size=1,
+                max_size=4,
+            ),
+            min_size=2,
+            max_size=6,
+        )
+    )
+    bridges = draw(
+        st.lists(
+            st.sampled_from(["00", "40"]),
+            min_size=len(ways),
+            max_size=len(ways),
+        )
+    )
+    # One bus number at each depth: names differ where ways do.
+    return [
+        (
+            f"pci0000:{root}",
+            *(
+                f"0000:{int(root, 16) + depth:02x}:{step}"
+                for depth, step in enumerate(way)
+            ),
+        )
+        for root, way in zip(bridges, ways, strict=True)
+    ]
+
+
+@given(trees())
+def test_below_one_port_is_below_one_bridge_or_in_one_slot(
+    ways: list[tuple[str, ...]],
+) -> None:
+    """Equal ports make an equivalence, and no other one than this."""
+    for one in ways:
+        for two in ways:
+            is_equal = topology.parse_port("/".join(one)) == (
+                topology.parse_port("/".join(two))
+            )
+            are_below = len(one) > 2 and len(two) > 2
+            are_on_root = len(one) == len(two) == 2
+            slots = one[1].split(".")[0], two[1].split(".")[0]
+            assert is_equal == (
+                (are_below and one[:2] == two[:2])
+                or (are_on_root and slots[0] == slots[1])
+            )
+
+
+@given(st.from_regex(r"\A[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f](\.[0-7])?\Z"))
+def test_the_traits_are_names_that_placement_takes(place: str) -> None:
+    for trait in (names.pcie_trait(place), names.nvlink_trait(place)):
+        assert re.fullmatch(r"CUSTOM_[A-Z0-9_]+", trait)
+        assert len(trait) <= names.MAX_NAME
+        assert names.is_ours(trait)
+    assert names.pcie_trait(place).startswith(names.PCIE_PREFIX)
+    assert names.nvlink_trait(place).startswith(names.NVLINK_PREFIX)
+
+
+# -- NVLinks --------------------------------------------------------------
+
+links = st.builds(
+    GpuLinks,
+    peers=st.frozensets(st.sampled_from([A, B, C, D]), max_size=3),
+    is_switched=st.booleans(),
+)
+hosts = st.dictionaries(st.sampled_from([A, B, C, D]), st.none() | links)
+
+
+@given(hosts)
+def test_whoever_has_a_peer_is_its_peer(
+    host: dict[str, GpuLinks | None],
+) -> None:
+    found = topology.peers(host)
+    assert found.keys() >= host.keys()
+    for address, them in found.items():
+        assert address not in them
+        assert all(address in found[peer] for peer in them)
+
+
+@given(hosts)
+def test_nobody_has_a_peer_of_which_neither_tells(
+    host: dict[str, GpuLinks | None],
+) -> None:
+    for one, them in topology.peers(host).items():
+        for two in them:
+            mine, other = host.get(one), host.get(two)
+            assert (
+                (mine and two in mine.peers)
+                or (other and one in other.peers)
+                or (mine and other and mine.is_switched and other.is_switched)
+            )
+
+
+def test_all_on_switches_are_peers_and_no_others() -> None:
+    switched = GpuLinks(is_switched=True)
+    found = topology.peers(
+        {
+            A: switched,
+            B: switched,
+            C: GpuLinks(),
+            D: GpuLinks(peers=frozenset({C})),
+        }
+    )
+    assert found == {A: {B}, B: {A}, C: {D}, D: {C}}
+
+
+# -- devices --------------------------------------------------------------
+
+
+def device(address: str, **facts: object) -> model.Device:
+    return model.Device(
+        address=address,
+        plugin="test",
+        technology="test",
+        vendor="test",
+        model="Test",
+        resource_class="CUSTOM_TEST",
+        counters={"CUSTOM_TEST": 1},
+        slots=(address,),
+        **facts,  # type: ignore[arg-type]
+    )
+
+
+def placed(
+    places: topology.HostTopology, *devices: model.Device
+) -> dict[str, tuple[Set[str], tuple[str, ...]]]:
+    return {
+        one.address: (one.traits, one.unread)
+        for one in topology.place(devices, places)
+    }
+
+
+def test_a_part_stands_where_its_whole_does() -> None:
+    places = topology.HostTopology(ports={A: "0000:40:01.1"})
+    part = device(f"{A}/region-0", parent=A, traits=frozenset({"CUSTOM_X"}))
+    found = placed(places, device(A), part)
+    trait = "CUSTOM_ACCELERATOR_PCIE_0000_40_01_1"
+    assert found[A] == ({trait}, ())
+    assert found[part.address] == ({"CUSTOM_X", trait}, ())
+
+
+def test_off_the_bus_there_is_nothing_to_tell() -> None:
+    found = placed(topology.HostTopology(), device("mtty"), device("0.0.0052"))
+    assert set(found.values()) == {(frozenset(), ())}
+
+
+def test_what_cant_be_told_is_unread_and_not_absent() -> None:
+    mine = device(A, unread=("CUSTOM_ACCELERATOR_MINE",))
+    places = topology.HostTopology(links={A: None})
+    assert placed(places, mine)[A] == (
+        frozenset(),
+        ("CUSTOM_ACCELERATOR_MINE", names.PCIE_PREFIX, names.NVLINK_PREFIX),
+    )
+
+
+def test_a_link_that_one_end_tells_is_both_ends_link() -> None:
+    places = topology.HostTopology(
+        ports={A: "p", B: "p"},
+        links={A: GpuLinks(peers=frozenset({B})), B: None},
+    )
+    found = placed(places, device(A), device(B))
+    port = names.pcie_trait("p")
+    assert found[A] == ({port, names.nvlink_trait(B)}, ())
+    assert found[B] == (
+        {port, names.nvlink_trait(A)},
+        (names.NVLINK_PREFIX,),
+    )
+
+
+def test_of_a_silent_card_the_others_on_the_switch_keep_what_they_had() -> (
+    None
+):
+    places = topology.HostTopology(
+        ports=dict.fromkeys((A, B, C, D), "p"),
+        links={
+            A: GpuLinks(is_switched=True),
+            B: GpuLinks(is_switched=True),
+            C: None,
+            D: GpuLinks(),
+        },
+    )
+    found = placed(places, *map(device, (A, B, C, D)))
+    port = names.pcie_trait("p")
+    assert found[A] == (
+        {port, names.nvlink_trait(B)},
+        (names.nvlink_trait(C),),
+    )
+    assert found[D] == ({port}, ())
+
+
+@given(st.lists(strategies.pci_addresses, max_size=4, unique=True), hosts)
+def test_placing_adds_traits_and_changes_nothing_else(
+    addresses: list[str], told: dict[str, GpuLinks | None]
+) -> None:
+    before = [device(one, traits=frozenset({"X"})) for one in addresses]
+    places = topology.HostTopology(
+        ports=dict.fromkeys(addresses, A), links=told
+    )
+    after = topology.place(before, places)
+    assert [one.address for one in after] == addresses
+    for one in after:
+        assert one.traits >= {"X", names.pcie_trait(A)}

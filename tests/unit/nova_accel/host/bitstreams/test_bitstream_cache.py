@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bitstreams kept in a real directory."""
+
+import dataclasses
+import json
+import os
+import stat
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nova_accel import errors, model
+from nova_accel.fpga import bitstreams
+from nova_accel.host.bitstreams import bitstream_cache, partial_file
+from tests.support import examples
+from tests.support.fpga import bitstream_files as files
+from tests.support.fpga.cached_images import (
+    KIB,
+    LIMIT,
+    A,
+    B,
+    bits,
+    bitstream_files,
+    facts,
+    halves,
+    never,
+    put,
+    wanted,
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "accel" / "bitstreams"
+
+
+@pytest.fixture
+def cache(place: Path) -> bitstream_cache.BitstreamCache:
+    return bitstream_cache.BitstreamCache(str(place), LIMIT)
+
+
+class TestPut:
+    def test_what_came_is_kept(
+        self, cache: bitstream_cache.BitstreamCache, place: Path
+    ) -> None:
+        content = bits("a")
+        assert cache.get(A) is None
+        found = put(cache, A, content)
+        assert found == model.Bitstream(
+            name=A,
+            vendor="intel",
+            path=str(place / files.digest(content)),
+            function=files.FUNCTION,
+            interface=files.INTERFACE,
+            sha512=files.digest(content),
+            size=len(content),
+        )
+        assert Path(found.path).read_bytes() == content
+        assert cache.get(A) == found
+        assert not halves(place)
+
+    def test_nobody_else_reads_it(
+        self, cache: bitstream_cache.BitstreamCache, place: Path
+    ) -> None:
+        place.mkdir(parents=True, mode=0o755)
+        put(cache, A, bits("a"))
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700
+        modes = {stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()}
+        assert modes == {0o600}
+
+    def test_what_is_here_is_not_asked_for(
+        self, cache: bitstream_cache.BitstreamCache
+    ) -> None:
+        content = bits("a")
+        first = put(cache, A, content)
+        one = facts(A, content)
+        assert cache.put(one, wanted(one), never()) == first
+        other = facts(B, content)
+        second = cache.put(other, wanted(other), never())
+        assert second == dataclasses.replace(first, name=B)
+
+    def test_a_later_start_has_it_without_glance(
+        self, cache: bitstream_cache.BitstreamCache, place: Path
+    ) -> None:
+        found = put(cache, A, bits("a"))
+        later = bitstream_cache.BitstreamCache(str(place), LIMIT)
+        assert later.get(A) == found
+        known = later.facts(A)
+        assert known is not None
+        assert known.owner == files.OWNER
+        assert later.digests([A, B]) == {found.sha512}
+
+    @pytest.mark.parametrize(
+        ("came", "word"),
+        [
+            (b"", "cut off: 0 of"),
+            (bits("a")[:-1], "cut off"),
+            (bits("a") + b"x", "more than"),
+            (bits("b"), "digest"),
+        ],
+    )
+    def test_what_is_not_right_is_not_kept(
+        self,
+        cache: bitstream_cache.BitstreamCache,
+        place: Path,
+        came: bytes,
+        word: str,
+    ) -> None:
+        one = facts(A, bits("a"))
+        with pytest.raises(errors.BitstreamError, match=word) as caught:
+            cache.put(one, wanted(one), [came])
+        assert caught.value.image == A
+        assert cache.get(A) is None
+        assert not bitstream_files(place)
+        assert not halves(place)
+
+    def test_what_says_something_else_of_itself_is_not_kept(
+        self, cache: bitstream_cache.BitstreamCache, place: Path
+    ) -> None:
+        content = files.gbs(files.metadata(files.OTHER))
+        with pytest.raises(errors.BitstreamError, match="the file itself"):
+            put(cache, A, content)
+        assert not bitstream_files(place)
+
+    def test_what_is_here_is_checked_against_new_properties(
+        self, cache: bitstream_cache.BitstreamCache
+    ) -> None:
+        content = files.gbs()
+        put(cache, A, content)
+        one = files.facts(
+            content,
+            A,
+            files.properties(accelerator_function_id=files.OTHER),
+        )
+        with pytest.raises(errors.BitstreamError, match="the file itself"):
+            cache.put(one, wanted(one), never())
+
+    def test_an_error_on_the_way_leaves_nothing(
+        self, cache: bitstream_cache.BitstreamCache, place: Path
+    ) -> None:
+        def broken() -> Iterator[bytes]:
+            yield b"aa"
+            raise ConnectionError("gone")
+
+        one = facts(A, bits("a"))
+        with pytest.raises(ConnectionError):
+            cache.put(one, wanted(one), broken())
+        assert not halves(place)
+        put(cache, A, bits("a"))
+
+    def test_what_the_reader_drops_may_come_again(
+        self, cache: bitstream_cache.BitstreamCache
+    ) -> None:
+        content = bits("a")
+
+        def fill(half: partial_file.PartialFile) -> None:
+            half.write(b"something else")
+            assert half.truncate(0) == 0
+            half.write(content)
+
+        one = facts(A, content)
+        found = cache.fetch(one, wanted(one), fill)
+        assert Path(found.path).read_bytes() == content
+
+    @pytest.mark.parametrize("image", ["", "../x", "a/b", ".", "x" * 101])
+    def test_no_name_leads_elsewhere(
+        self, cache: bitstream_cache.BitstreamCache, image: str
+    ) -> None:
+        with pytest.raises(errors.BitstreamError, match="no image's id"):
+            put(cache, image, bits("a"))
+        assert cache.get(image) is None
+
+    def test_a_half_is_never_seen(
+        self, cache: bitstream_cache.BitstreamCache, place: Path
+    ) -> None:
+        content = bits("a")
+        seen = []
+
+        def chunks() -> Iterator[bytes]:
+            yield content[:-1]
+            seen.append((cache.get(A), bitstream_files(place)))
+            yield content[-1:]
+
+        one = facts(A, content)
+        cache.put(one, wanted(one), chunks())
+        assert seen == [(None, set())]
+
+
+class TestSignature:
+    """What was verified with something else, or not, comes anew."""
+
+    def signed(self, text: str) -> bitstreams.ImageFacts:
+        return files.facts(bits("a"), A, signature=text)
+
+    def test_it_is_asked_for_again(
+        self, cache: bitstream_cache.BitstreamCache
+    ) -> None:
+        asked = []
+
+        def fill(half: partial_file.PartialFile) -> None:
+            asked.append(1)
+            half.write(bits("a"))
+
+        for text in ("", "one", "one", "two", "", "two"):
+            one = self.signed(text)
+            cache.fetch(one, wanted(one), fill)
+        assert len(asked) == 4  # not for the second "one", nor for ""
+
+    def test_what_is_not_verified_serves_no_other_image(
+        self, cache: bitstream_cache.BitstreamCache
+    ) -> None:
+        put(cache, B, bits("a"))
+        one = self.signed("one")
+
+        def fill(half: partial_file.PartialFile) -> None:
+            raise ConnectionError("refused")
+
+        with pytest.raises(ConnectionError):
+            cache.fetch(one, wanted(one), fill)
+
+
+class TestDamage:
+    @pytest.mark.parametrize("content", [b"", b"b" * 20 * KIB, b"a"])
+    def test_a_damaged_file_is_fetched_again(
+        self,
+        cache: bitstream_cache.BitstreamCache,
+        caplog: pytest.LogCaptureFixture,
+        content: bytes,
+    ) -> None:
+        found = put(cache, A, bits("a"))
+        Path(found.path).write_bytes(content)
+        assert cache.get(A) is None
+        assert "damaged" in caplog.text
+        assert not Path(found.path).exists()
+        assert put(cache, A, bits("a")) == found
+        assert Path(found.path).read_bytes() == bits("a")
+
+    def test_a_link_is_no_file(
+        self, cache: bitstream_cache.BitstreamCache, tmp_path: Path
+    ) -> None:
+        found = put(cache, A, bits("a"))
+        elsewhere = tmp_path / "elsewhere"
+        os.rename(found.path, elsewhere)
+        os.symlink(elsewhere, found.path)
+        assert cache.get(A) is None
+        assert put(cache, A, bits("a")) == found
+        assert not Path(found.path).is_symlink()
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            b"",
+            b"{}",
+            b"[]",
+            b"\xff",
+            b"[" * 60_000,
+            b'{"id": 1}',
+            b'{"properties": []}',
+        ],
+    )
+    def test_a_damaged_note_is_none(
+        self, cache: bitstream_cache.BitstreamCache, place: Path, text: bytes
+    ) -> None:
+        put(cache, A, bits("a"))
+        (place / f"{A}.json").write_bytes(text)
+        assert cache.get(A) is None
+        assert put(cache, A, bits("a")) == cache.get(A)
+
+    def test_the_note_of_another_is_none(
+        self, cache: bitstream_cache.BitstreamCache, place: Path
+    ) -> None:
+        put(cache, A, bits("a"))
+        os.rename(place / f"{A}.json", place / f"{B}.json")
+        assert cache.get(B) is None
+
+    @given(
+        st.dictionaries(
+            st.sampled_from(
+                [one.name for one in dataclasses.fields(bitstreams.ImageFacts)]
+            ),
+            st.none()
+            | st.integers()
+            | st.text()
+            | st.dictionaries(st.text(), st.integers()),
+        )
+    )
+    @settings(max_examples=examples.examples(50))
+    def test_anything_may_be_in_a_note(
+        self,
+        tmp_path_factory: pytest.TempPathFactory,
+        changed: dict[str, object],
+    ) -> None:
+        place = tmp_path_factory.mktemp("cache")
+        cache = bitstream_cache.BitstreamCache(str(place), LIMIT)
+        found = put(cache, A, bits("a", 10))
+        note = place / f"{A}.json"
+        note.write_text(json.dumps(json.loads(note.read_text()) | changed))
+        again = cache.get(A)
+        assert again is None or again.sha512 == found.sha512
+
+
+def test_a_content_is_in_memory_once_while_it_is_checked(
+    tmp_path: Path,
+) -> None:
+    content = files.gbs(payload=bytes(4 * files.MIB))
+    cache = bitstream_cache.BitstreamCache(str(tmp_path), 1 << 30)
+    one = facts(A, content)
+    chunks = (content[n : n + KIB] for n in range(0, len(content), KIB))
+    tracemalloc.start()
+    try:
+        cache.put(one, wanted(one), chunks)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * len(content)
+
+
+class TestOwnFile:
+    def test_a_small_file_takes_little_memory_whatever_the_limit(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "blank.gbs"
+        path.write_bytes(files.gbs())
+        cache = bitstream_cache.BitstreamCache(str(tmp_path), 1 << 30)
+        tracemalloc.start()
+        try:
+            cache.read_file(str(path))
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < files.MIB
+
+    def test_it_is_read_anew_when_it_changed(
+        self, cache: bitstream_cache.BitstreamCache, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "blank.gbs"
+        path.write_bytes(files.gbs())
+        found = cache.read_file(str(path))
+        assert (found.name, found.path) == (str(path), str(path))
+        assert found.function == files.FUNCTION
+        assert cache.read_file(str(path)) == found
+        path.write_bytes(files.gbs(files.metadata(files.OTHER)))
+        assert cache.read_file(str(path)).function == files.OTHER
+
+    def test_a_link_is_followed_to_its_end(
+        self, cache: bitstream_cache.BitstreamCache, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "blank-1.gbs"
+        path.write_bytes(files.gbs())
+        link = tmp_path / "blank.gbs"
+        link.symlink_to(path)
+        found = cache.read_file(str(link))
+        assert (found.name, found.path) == (str(link), str(path))
+
+    @pytest.mark.parametrize(
+        ("make", "word"),
+        [
+            (lambda path: None, "ENOENT"),
+            (lambda path: path.mkdir(), "EISDIR"),
+            (os.mkfifo, "no file of at most"),
+            (lambda path: path.write_bytes(b"raw"), "does not say"),
+            (lambda path: path.write_bytes(bytes(LIMIT + 1)), "at most"),
+        ],
+    )
+    def test_what_can_not_be_used(
+        self,
+        cache: bitstream_cache.BitstreamCache,
+        tmp_path: Path,
+        make: Callable[[Path], None],
+        word: str,
+    ) -> None:
+        path = tmp_path / "blank"
+        make(path)
+        with pytest.raises(errors.BitstreamError, match=word) as caught:
+            cache.read_file(str(path))
+        assert caught.value.image == str(path)

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The room of a cache, and those that want it at once."""
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent import futures
+from pathlib import Path
+
+import pytest
+from hypothesis import settings, stateful
+from hypothesis import strategies as st
+
+from nova_accel import errors, model
+from nova_accel.host.bitstreams import bitstream_cache, blob_store
+from tests.support import examples
+from tests.support.fpga import bitstream_files as files
+from tests.support.fpga.cached_images import (
+    KIB,
+    LIMIT,
+    A,
+    B,
+    C,
+    bits,
+    bitstream_files,
+    facts,
+    halves,
+    put,
+    size_of,
+    wanted,
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "accel" / "bitstreams"
+
+
+@pytest.fixture
+def cache(place: Path) -> bitstream_cache.BitstreamCache:
+    return bitstream_cache.BitstreamCache(str(place), LIMIT)
+
+
+class TestRoom:
+    def test_what_was_used_longest_ago_goes(
+        self, cache: bitstream_cache.BitstreamCache, place: Path
+    ) -> None:
+        for image, letter in ((A, "a"), (B, "b"), (C, "c")):
+            put(cache, image, bits(letter))
+        assert cache.get(A)
+        put(cache, files.IMAGE, bits("d"))
+        assert cache.get(B) is None
+        assert all(map(cache.get, (A, C, files.IMAGE)))
+        assert not (place / f"{B}.json").exists()
+
+    def test_what_is_to_be_kept_stays(
+        self, cache: bitstream_cache.BitstreamCache
+    ) -> None:
+        first = put(cache, A, bits("a"))
+        put(cache, B, bits("b", 30 * KIB))
+        put(cache, C, bits("c", 40 * KIB), (first.sha512,))
+        assert cache.get(A) == first
+        assert cache.get(B) is None
+
+    def test_where_all_is_to_be_kept_it_is_refused(
+        self, cache: bitstream_cache.BitstreamCache
+    ) -> None:
+        kept = [put(cache, A, bits("a")), put(cache, B, bits("b"))]
+        put(cache, C, bits("c"))
+        with pytest.raises(errors.BitstreamError, match="no room"):
+            put(
+                cache,
+                files.IMAGE,
+                bits("d", 30 * KIB),
+                tuple(one.sha512 for one in kept),
+            )
+        assert all(map(cache.get, (A, B, C)))
+
+    def test_what_is_larger_than_all_is_refused(
+        self, cache: bitstream_cache.BitstreamCache, place: Path
+    ) -> None:
+        with pytest.raises(errors.BitstreamError, match="bitstream_cache_mb"):
+            put(cache, A, bits("a", LIMIT + 1))
+        assert not place.exists()
+
+    def test_what_a_dead_process_left_goes(
+        self, cache: bitstream_cache.BitstreamCache, place: Path
+    ) -> None:
+        put(cache, A, bits("a"))
+        (place / "half-abandoned").write_bytes(bytes(60 * KIB))
+        put(cache, B, bits("b"))
+        assert not halves(place)
+        assert cache.get(A)
+
+    def test_what_comes_just_now_counts(
+        self, cache: bitstream_cache.BitstreamCache, place: Path
+    ) -> None:
+        store = blob_store.BlobStore(str(place), LIMIT)
+        content = bits("a", 50 * KIB)
+        with (
+            store.adding(A, files.digest(content), len(content)),
+            pytest.raises(errors.BitstreamError, match="no room"),
+        ):
+            put(cache, B, bits("b"))
+
+    def test_what_can_not_be_written_names_the_path(
+        self, tmp_path: Path
+    ) -> None:
+        (tmp_path / "file").write_text("")
+        place = tmp_path / "file" / "bitstreams"
+        cache = bitstream_cache.BitstreamCache(str(place), LIMIT)
+        with pytest.raises(
+            errors.BitstreamError, match=r"file: .*EXIST.*state_dir"
+        ):
+            put(cache, A, bits("a"))
+        assert cache.get(A) is None
+
+    def test_a_full_disk_names_the_path(
+        self, cache: bitstream_cache.BitstreamCache, place: Path
+    ) -> None:
+        """A process's own limit fails a write as a quota does (EFBIG)."""
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10 * KIB, before[1]))
+        try:
+            with pytest.raises(errors.BitstreamError, match=str(place)):
+                put(cache, A, bits("a"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert not halves(place)
+        put(cache, A, bits("a"))
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+    def test_a_really_full_disk(self, tmp_path: Path) -> None:
+        script = f"""
+import sys; sys.path[:0] = {sys.path!r}
+from pathlib import Path
+from nova_accel import errors
+from nova_accel.host.bitstreams import bitstream_cache
+from tests.support.fpga import cached_images as keeping
+place = Path({str(tmp_path)!r}) / "bitstreams"
+cache = bitstream_cache.BitstreamCache(str(place), keeping.LIMIT)
+try:
+    keeping.put(cache, keeping.A, keeping.bits("a", 60 * keeping.KIB))
+except errors.BitstreamError as error:
+    print(error, keeping.halves(place))
+"""
+        mount = f"mount -t tmpfs -o size=32k tmpfs {tmp_path}"
+        done = subprocess.run(  # noqa: S603
+            [  # noqa: S607
+                "unshare",
+                "-m",
+                "sh",
+                "-c",
+                f'{mount} && "$0" -',
+                sys.executable,
+            ],
+            input=script,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if not done.stdout and "mount" in done.stderr:
+            pytest.skip(done.stderr)
+        assert "ENOSPC" in done.stdout, done.stderr
+        assert str(tmp_path) in done.stdout
+        assert done.stdout.rstrip().endswith("[]")
+
+
+class TestTogether:
+    def test_an_image_comes_once_for_many_threads(
+        self, cache: bitstream_cache.BitstreamCache
+    ) -> None:
+        content = bits("a")
+        one = facts(A, content)
+        came = []
+        start = threading.Barrier(8)
+
+        def chunks() -> Iterator[bytes]:
+            came.append(threading.get_ident())
+            yield content[:9]
+            time.sleep(0.1)
+            yield content[9:]
+
+        def ask(_: int) -> model.Bitstream:
+            start.wait()
+            return cache.put(one, wanted(one), chunks())
+
+        with futures.ThreadPoolExecutor(8) as pool:
+            found = set(pool.map(ask, range(8)))
+        assert len(came) == 1
+        assert found == {cache.get(A)}
+
+    def test_two_images_come_at_once(
+        self, cache: bitstream_cache.BitstreamCache
+    ) -> None:
+        both = threading.Barrier(2)
+
+        def ask(image: str, letter: str) -> model.Bitstream:
+            one = facts(image, bits(letter))
+
+            def chunks() -> Iterator[bytes]:
+                both.wait(timeout=30)
+                yield bits(letter)
+
+            return cache.put(one, wanted(one), chunks())
+
+        with futures.ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(ask, (A, B), "ab"))
+        assert found == [cache.get(A), cache.get(B)]
+
+    def test_an_image_comes_once_for_two_processes(
+        self,
+        cache: bitstream_cache.BitstreamCache,
+        place: Path,
+        tmp_path: Path,
+    ) -> None:
+        script = f"""
+import sys; sys.path[:0] = {sys.path!r}
+import time
+from pathlib import Path
+from nova_accel.host.bitstreams import bitstream_cache
+from tests.support.fpga import cached_images as keeping
+cache = bitstream_cache.BitstreamCache({str(place)!r}, keeping.LIMIT)
+one = keeping.facts(keeping.A, keeping.bits("a"))
+def chunks():
+    print("comes", flush=True)
+    time.sleep(0.5)
+    yield keeping.bits("a")
+print(cache.put(one, keeping.wanted(one), chunks()).sha512)
+"""
+        running = [
+            subprocess.Popen(  # noqa: S603
+                [sys.executable, "-c", script],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(2)
+        ]
+        said = [one.communicate(timeout=60)[0].split() for one in running]
+        assert sum("comes" in one for one in said) == 1
+        assert {one[-1] for one in said} == {files.digest(bits("a"))}
+
+    def test_many_threads_and_little_room(
+        self, cache: bitstream_cache.BitstreamCache, place: Path
+    ) -> None:
+        """Whatever goes meanwhile, what is there is right and bounded."""
+        letters = "abcdefgh"
+        over: list[int] = []
+        stop = threading.Event()
+
+        def watch() -> None:
+            while not stop.is_set():
+                if place.exists():
+                    names = list(place.iterdir())
+                    size = sum(size_of(one) for one in names)
+                    over.extend([size] if size > LIMIT else [])
+
+        def ask(number: int) -> None:
+            letter = letters[number % len(letters)]
+            image = letter + A[1:]
+            try:
+                found = put(cache, image, bits(letter, 15 * KIB))
+            except errors.BitstreamError as error:
+                assert "no room" in str(error)  # others come just now
+                return
+            assert found.sha512 == files.digest(bits(letter, 15 * KIB))
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            with futures.ThreadPoolExecutor(4) as pool:
+                list(pool.map(ask, range(80)))
+        finally:
+            stop.set()
+        watcher.join()
+        assert not over
+        assert not halves(place)
+        for name in bitstream_files(place):
+            assert files.digest((place / name).read_bytes()) == name
+
+
+class Life(stateful.RuleBasedStateMachine):
+    """Whatever happens: the limit holds, and what is given is right."""
+
+    images = st.sampled_from([A, B, C, files.IMAGE])
+    letters = st.sampled_from("abcdef")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keeper = tempfile.TemporaryDirectory()
+        self.place = Path(self.keeper.name, "bitstreams")
+        self.again()
+
+    @stateful.rule()
+    def again(self) -> None:
+        self.cache = bitstream_cache.BitstreamCache(str(self.place), LIMIT)
+
+    def content(self, letter: str) -> bytes:
+        return bits(letter, (ord(letter) - ord("a") + 1) * 9 * KIB)
+
+    @stateful.rule(image=images, letter=letters, kept=st.sets(letters))
+    def put(self, image: str, letter: str, kept: set[str]) -> None:
+        content = self.content(letter)
+        keep = {files.digest(self.content(one)) for one in kept}
+        before = self.names()
+        try:
+            found = put(self.cache, image, content, tuple(keep))
+        except errors.BitstreamError as error:
+            assert "no room" in str(error)
+            # A damaged one of its own went: it was to come again.
+            assert self.names() >= before - {files.digest(content)}
+            return
+        assert Path(found.path).read_bytes() == content
+        assert self.names() >= before & keep
+        assert self.cache.get(image) == found
+
+    @stateful.rule(image=images, letter=letters, size=st.integers(0, 99))
+    def put_a_part(self, image: str, letter: str, size: int) -> None:
+        content = self.content(letter)
+        if files.digest(content) in self.names():
+            return
+        one = facts(image, content)
+        with pytest.raises(errors.BitstreamError):
+            self.cache.put(one, wanted(one), [content[:size]])
+
+    @stateful.rule(image=images)
+    def get(self, image: str) -> None:
+        found = self.cache.get(image)
+        if found is not None:
+            content = Path(found.path).read_bytes()
+            assert files.digest(content) == found.sha512
+            assert len(content) == found.size
+
+    @stateful.rule(number=st.integers(0, 9), content=st.binary(max_size=9))
+    def damage(self, number: int, content: bytes) -> None:
+        if self.place.exists():
+            found = sorted(self.place.glob("[!l]*"))
+            if found:
+                found[number % len(found)].write_bytes(content)
+
+    def names(self) -> set[str]:
+        return bitstream_files(self.place) if self.place.exists() else set()
+
+    @stateful.invariant()
+    def is_bounded(self) -> None:
+        if self.place.exists():
+            assert sum(map(size_of, self.place.iterdir())) <= LIMIT
+            assert not halves(self.place)
+
+    def teardown(self) -> None:
+        self.keeper.cleanup()
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(
+    max_examples=examples.examples(40), stateful_step_count=25
+)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drivers bound and unbound on a simulated kernel."""
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nova_accel.model import actions
+from tests.lab import fakehost
+from tests.support.hosts import executing
+from tests.support.hosts.executing import (
+    CARD,
+    FLEX,
+    executor,
+    failure,
+    path_of,
+)
+
+pytestmark = pytest.mark.usefixtures("own_rights")
+
+
+@pytest.fixture(scope="module")
+def mounted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[fakehost.Controller]:
+    if reason := fakehost.missing():
+        pytest.skip(reason)
+    root = tmp_path_factory.mktemp("host")
+    with fakehost.simulated_sysfs(executing.SPEC, root) as controller:
+        yield controller
+
+
+def bind(driver: str, function: str = CARD) -> actions.BindDriver:
+    return actions.BindDriver(function=function, driver=driver)
+
+
+def driver(kernel: fakehost.Controller, function: str) -> tuple[str, str]:
+    facts = kernel.functions()[function]
+    return facts["driver"], facts["override"]
+
+
+def test_a_function_goes_to_a_guest_and_comes_back(
+    kernel: fakehost.Controller,
+) -> None:
+    on_host = executor(kernel.root)
+    before = executing.state(kernel)
+    action = actions.BindDriver(
+        function=CARD, driver="vfio-pci", before="nouveau"
+    )
+    assert [on_host.apply(action) for _ in range(2)] == [True, False]
+    # the next scan of the bus must not give it to another
+    assert driver(kernel, CARD) == ("vfio-pci", "vfio-pci")
+    assert [on_host.apply(action.undo()) for _ in range(2)] == [True, False]
+    assert executing.state(kernel) == before
+    assert driver(kernel, CARD) == ("nouveau", "")
+
+
+def test_a_function_without_driver(kernel: fakehost.Controller) -> None:
+    on_host = executor(kernel.root)
+    on_host.apply(bind("vfio-pci"))
+    assert [on_host.apply(bind("")) for _ in range(2)] == [True, False]
+    assert driver(kernel, CARD) == ("", "")
+    assert on_host.apply(bind("nouveau"))
+    assert driver(kernel, CARD) == ("nouveau", "")
+
+
+def test_an_override_alone_is_cleared_too(kernel: fakehost.Controller) -> None:
+    on_host = executor(kernel.root)
+    on_host.apply(bind(""))
+    override = kernel.sys / path_of(CARD, "driver_override")
+    override.write_text("vfio-pci")
+    assert on_host.apply(bind(""))
+    assert driver(kernel, CARD) == ("", "")
+
+
+def test_a_driver_that_is_not_loaded_disturbs_nothing(
+    kernel: fakehost.Controller,
+) -> None:
+    error = failure(kernel.root, bind("no-such-driver"))
+    assert error.number == errno.ENOPKG
+    assert "modprobe" in error.mend
+    assert kernel.writes() == []
+
+
+@pytest.mark.skipif(
+    bool(fakehost.missing()), reason=fakehost.missing() or "simulated"
+)
+def test_what_no_driver_takes_comes_back(tmp_path: Path) -> None:
+    """drivers_probe succeeds although vfio-pci wants an IOMMU."""
+    spec = fakehost.HostSpec(cards=executing.SPEC.cards[-1:], iommu=False)
+    with fakehost.simulated_sysfs(spec, tmp_path) as kernel:
+        before = executing.state(kernel)
+        error = failure(kernel.root, bind("vfio-pci"))
+        assert error.number == 0
+        assert "bound to no driver" in str(error)
+        assert "is the IOMMU on" in error.mend
+        assert executing.state(kernel) == before
+
+
+def test_a_refused_probe_brings_the_driver_back(
+    kernel: fakehost.Controller,
+) -> None:
+    before = executing.state(kernel)
+    kernel.fail("bus/pci/drivers_probe", "EINVAL", times=1)
+    error = failure(kernel.root, bind("vfio-pci"))
+    assert error.number == errno.EINVAL
+    assert "IOMMU" in error.mend
+    assert executing.state(kernel) == before
+
+
+def test_the_driver_that_was_there_comes_back_not_that_of_the_plan(
+    kernel: fakehost.Controller,
+) -> None:
+    error = failure(
+        kernel.root,
+        actions.BindDriver(function=CARD, driver="vfio-pci", before=""),
+        bind("no-such-driver", FLEX),
+    )
+    assert error.number == errno.ENOPKG
+    assert driver(kernel, CARD) == ("nouveau", "")
+
+
+def test_a_function_that_is_gone(kernel: fakehost.Controller) -> None:
+    kernel.unplug(CARD)
+    error = failure(kernel.root, bind("vfio-pci"))
+    assert error.number == errno.ENOENT
+    assert "is gone" in error.mend

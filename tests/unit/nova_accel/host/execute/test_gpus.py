@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU instances and size modes, through the stand-in of NVML."""
+
+import errno
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nova_accel.model import actions
+from tests.lab import fakehost
+from tests.support.hosts.executing import GPU, OTHER, executor, failure
+
+pynvml: Any = pytest.importorskip("pynvml")
+pytestmark = pytest.mark.usefixtures("own_rights")
+SMALL, HALF = "1g.5gb", "3g.20gb"
+SPEC = fakehost.HostSpec(
+    cards=(
+        fakehost.NvidiaGpu(
+            address=GPU,
+            model="A100",
+            interface="vfio",
+            enabled_vfs=4,
+            mig=True,
+        ),
+        fakehost.NvidiaGpu(
+            address=OTHER, model="L40S", interface="vfio", enabled_vfs=4
+        ),
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def mounted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[fakehost.Controller]:
+    if reason := fakehost.missing():
+        pytest.skip(reason)
+    from tests.lab.fakehost import nvml
+
+    root = tmp_path_factory.mktemp("host")
+    with fakehost.simulated_sysfs(SPEC, root) as controller:
+        nvml.load(controller)
+        yield controller
+
+
+def make(kind: str = SMALL, start: int = 0) -> actions.CreateInstance:
+    return actions.CreateInstance(gpu=GPU, kind=kind, start=start)
+
+
+def sweep(kind: str = SMALL) -> actions.DestroyInstance:
+    return actions.DestroyInstance(gpu=GPU, kind=kind)
+
+
+def instances(kernel: fakehost.Controller) -> list[list[Any]]:
+    return sorted(kernel.gpus()[GPU]["instances"].values())
+
+
+def test_an_instance_is_made_and_unmade(kernel: fakehost.Controller) -> None:
+    on_host = executor(kernel.root)
+    action = make(SMALL, 2)
+    assert [on_host.apply(action) for _ in range(2)] == [True, False]
+    assert instances(kernel) == [[SMALL, 2]]
+    undo = action.undo()
+    assert [on_host.apply(undo) for _ in range(2)] == [True, False]
+    assert instances(kernel) == []
+
+
+def test_a_failure_unmakes_the_instance(kernel: fakehost.Controller) -> None:
+    executor(kernel.root).apply(make(HALF, 4))
+    error = failure(kernel.root, make(SMALL, 0), make(SMALL, 5))
+    assert error.number in (errno.ENOSPC, errno.EEXIST)
+    assert "stands there" in error.mend
+    assert instances(kernel) == [[HALF, 4]]
+
+
+def test_a_place_where_none_can_begin(kernel: fakehost.Controller) -> None:
+    error = failure(kernel.root, make(HALF, 1))
+    assert error.number == errno.EINVAL
+    assert "no such kind of instance at that place" in error.mend
+
+
+def test_the_empty_ones_go_and_the_others_stay(
+    kernel: fakehost.Controller,
+) -> None:
+    on_host = executor(kernel.root)
+    on_host.apply_all([make(start=0), make(start=1), make(HALF, 4)])
+    # the first vGPU that needs a small instance gets the first of them
+    listed = kernel.sys / f"bus/pci/devices/{GPU[:-1]}4/nvidia"
+    types = (listed / "creatable_vgpu_types").read_text().splitlines()
+    type_id = next(t.split()[0] for t in types if t.endswith("A100-1-5C"))
+    typing = actions.SetVgpuType(function=f"{GPU[:-1]}4", type_id=type_id)
+    on_host.apply(typing)
+    assert on_host.apply(sweep())
+    assert instances(kernel) == [[SMALL, 0], [HALF, 4]]
+    # one that is in use stays, and that is no failure
+    assert not on_host.apply(sweep())
+    on_host.apply(typing.undo())
+    assert on_host.apply(sweep())
+    assert not on_host.apply(sweep())
+    assert instances(kernel) == [[HALF, 4]]
+
+
+def test_an_instance_that_stays_brings_no_vgpu_back(
+    kernel: fakehost.Controller,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """NVML is of another release than the driver, after an upgrade."""
+    on_host = executor(kernel.root)
+    on_host.apply(make())
+    place = kernel.sys / f"bus/pci/devices/{GPU[:-1]}4/nvidia"
+    types = (place / "creatable_vgpu_types").read_text().splitlines()
+    type_id = next(t.split()[0] for t in types if t.endswith("A100-1-5C"))
+    typing = actions.SetVgpuType(function=f"{GPU[:-1]}4", type_id=type_id)
+    on_host.apply(typing)
+    monkeypatch.setenv("FAKEHOST_CONTROL", "/nonexistent")
+    on_host.apply_all([typing.undo(), sweep()])
+    assert (place / "current_vgpu_type").read_text().strip() == "0"
+    assert instances(kernel) == [[SMALL, 0]]
+    assert "destroy GPU instance 1g.5gb that is empty" in caplog.text
+
+
+def test_an_instance_in_use_is_not_unmade(kernel: fakehost.Controller) -> None:
+    on_host = executor(kernel.root)
+    on_host.apply(make())
+    listed = kernel.sys / f"bus/pci/devices/{GPU[:-1]}4/nvidia"
+    types = (listed / "creatable_vgpu_types").read_text().splitlines()
+    type_id = next(t.split()[0] for t in types if t.endswith("A100-1-5C"))
+    on_host.apply(
+        actions.SetVgpuType(function=f"{GPU[:-1]}4", type_id=type_id)
+    )
+    error = failure(kernel.root, make().undo())
+    assert error.number == errno.EBUSY
+    assert "in the GPU instance" in error.mend
+    assert instances(kernel) == [[SMALL, 0]]
+
+
+def test_mixed_sizes(kernel: fakehost.Controller) -> None:
+    on_host = executor(kernel.root)
+    action = actions.SetMixedSizes(gpu=OTHER, is_mixed=True)
+    assert [on_host.apply(action) for _ in range(2)] == [True, False]
+    assert kernel.gpus()[OTHER]["mixed"]
+    assert on_host.apply(action.undo())
+    assert not kernel.gpus()[OTHER]["mixed"]
+
+
+def test_no_other_mode_while_a_vgpu_stands(
+    kernel: fakehost.Controller,
+) -> None:
+    executor(kernel.root).apply(
+        actions.SetVgpuType(function=f"{OTHER[:-1]}4", type_id="1147")
+    )
+    action = actions.SetMixedSizes(gpu=OTHER, is_mixed=True)
+    error = failure(kernel.root, action)
+    assert error.number == errno.EBUSY
+    assert "holds no vGPU" in error.mend
+
+
+def test_a_gpu_that_nvml_does_not_know(kernel: fakehost.Controller) -> None:
+    action = actions.SetMixedSizes(gpu="0000:99:00.0", is_mixed=True)
+    assert failure(kernel.root, action).number == errno.ENODEV

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions reset, and operators' commands run, on a simulated kernel."""
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nova_accel import errors
+from nova_accel.claims import scrub
+from nova_accel.host.execute import privileged, reset_checks
+from nova_accel.model import actions
+from tests.lab import fakehost
+from tests.support.hosts import executing
+from tests.support.hosts.executing import (
+    CARD,
+    FLEX,
+    FLEX_VF,
+    executor,
+    failure,
+    path_of,
+)
+
+pytestmark = pytest.mark.usefixtures("own_rights")
+COMMAND = "/opt/wipe"
+
+
+@pytest.fixture(scope="module")
+def mounted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[fakehost.Controller]:
+    if reason := fakehost.missing():
+        pytest.skip(reason)
+    root = tmp_path_factory.mktemp("host")
+    with fakehost.simulated_sysfs(executing.SPEC, root) as controller:
+        yield controller
+
+
+def reset(function: str = CARD) -> actions.ResetFunction:
+    return actions.ResetFunction(function=function)
+
+
+def run(command: str = COMMAND, function: str = CARD) -> actions.RunScrub:
+    return actions.RunScrub(command=command, function=function)
+
+
+def resets(kernel: fakehost.Controller) -> list[str]:
+    return [
+        write["path"].split("/")[-2]
+        for write in kernel.writes()
+        if write["path"].endswith("/reset")
+    ]
+
+
+# -- reset ------------------------------------------------------------------
+
+
+def test_a_function_is_reset_each_time(kernel: fakehost.Controller) -> None:
+    before = executing.state(kernel)
+    on_host = executor(kernel.root)
+    assert [on_host.apply(reset()) for _ in range(2)] == [True, True]
+    assert resets(kernel) == [CARD, CARD]
+    assert executing.state(kernel) == before
+
+
+def test_a_vf_whose_ids_read_as_ones_answers(
+    kernel: fakehost.Controller,
+) -> None:
+    kernel.set_vfs(FLEX, 2)
+    path = kernel.sys / path_of(FLEX_VF, "config")
+    assert path.read_bytes()[:4] == b"\xff" * 4
+    assert executor(kernel.root).apply(reset(FLEX_VF))
+    assert resets(kernel) == [FLEX_VF]
+
+
+@pytest.mark.parametrize("name", ["ENOTTY", "EIO", "EBUSY", "EAGAIN"])
+def test_a_refused_reset_is_a_failure_though_it_answers(
+    kernel: fakehost.Controller, name: str
+) -> None:
+    kernel.fail(path_of(CARD, "reset"), name)
+    error = failure(kernel.root, reset())
+    assert error.number == getattr(errno, name)
+    assert reset_checks.answers(str(kernel.root), CARD)
+
+
+def test_a_function_that_does_not_come_back(
+    kernel: fakehost.Controller,
+) -> None:
+    kernel.set_vfs(FLEX, 2)
+    for function in (CARD, FLEX_VF):
+        kernel.die_at_reset(function)
+        error = failure(kernel.root, reset(function))
+        assert error.number == errno.ENODEV
+        assert "reads as ones" in str(error)
+        assert "does not answer" in error.mend
+        # sysfs itself goes on as if nothing were
+        assert executing.read(kernel, function, "vendor") != "0xffff"
+
+
+def test_another_card_in_its_place_is_no_answer(
+    kernel: fakehost.Controller,
+) -> None:
+    vendor = kernel.sys / path_of(CARD, "vendor")
+    assert vendor.read_text() == "0x10de\n"
+    header = (kernel.sys / path_of(CARD, "config")).read_bytes()[:16]
+    assert scrub.is_answer(header, b"\xde\x10\x07\x1e")
+    assert not scrub.is_answer(header, b"\xde\x10\x08\x1e")
+
+
+def test_what_is_gone_or_cannot_be_read_does_not_answer(
+    kernel: fakehost.Controller,
+) -> None:
+    root = str(kernel.root)
+    kernel.fail(path_of(FLEX, "config"), "EIO", on="read")
+    kernel.unplug(CARD)
+    for address in (FLEX, CARD, "../x"):
+        assert not reset_checks.answers(root, address)
+    error = failure(kernel.root, reset())
+    assert error.number == errno.ENOENT
+    assert reset_checks.read(root, CARD) is None
+    assert reset_checks.ids(root, CARD) == ("", "")
+    kernel.fail(f"bus/pci/devices/{FLEX}", "EIO", on="list")
+    with pytest.raises(errors.UnreadableError):
+        reset_checks.read(root, FLEX)
+
+
+def test_a_card_with_vfs_is_not_reset(kernel: fakehost.Controller) -> None:
+    kernel.set_vfs(FLEX, 2)
+    assert failure(kernel.root, reset(FLEX)).number == errno.EBUSY
+    assert resets(kernel) == []
+
+
+def test_a_reset_that_fails_gives_the_driver_back(
+    kernel: fakehost.Controller,
+) -> None:
+    (found,) = filter(None, [reset_checks.read(str(kernel.root), CARD)])
+    assert (found.driver, found.is_resettable) == ("nouveau", True)
+    before = executing.state(kernel)
+    kernel.fail(path_of(CARD, "reset"), "ENOTTY")
+    off = actions.BindDriver(function=CARD, driver="", before="nouveau")
+    error = failure(kernel.root, off, reset(), off.undo())
+    assert error.number == errno.ENOTTY
+    assert executing.state(kernel) == before
+
+
+def test_a_driver_for_guests_is_none_of_the_host(
+    kernel: fakehost.Controller,
+) -> None:
+    executor(kernel.root).apply(
+        actions.BindDriver(function=CARD, driver="vfio-pci")
+    )
+    kernel.vanish(path_of(CARD, "reset"))
+    assert reset_checks.read(str(kernel.root), CARD) == scrub.ReleasedFunction(
+        address=CARD, driver="", is_resettable=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("methods", "is_resettable"),
+    [("flr bus\n", True), ("\n", False), ("", False), (None, True)],
+)
+def test_who_can_be_reset(
+    tmp_path: Path, methods: str | None, is_resettable: bool
+) -> None:
+    """``reset`` stays where somebody has switched its methods off."""
+    place = tmp_path / "sys/bus/pci/devices" / CARD
+    place.mkdir(parents=True)
+    (place / "reset").touch()
+    if methods is not None:
+        (place / "reset_method").write_text(methods)
+    found = reset_checks.read(str(tmp_path), CARD)
+    assert found == scrub.ReleasedFunction(
+        address=CARD, is_resettable=is_resettable
+    )
+
+
+def test_who_has_it_must_be_known(tmp_path: Path) -> None:
+    place = tmp_path / "sys/bus/pci/devices" / CARD
+    place.mkdir(parents=True)
+    (place / "driver").write_text("no link")
+    with pytest.raises(errors.UnreadableError):
+        reset_checks.read(str(tmp_path), CARD)
+
+
+# -- the command ------------------------------------------------------------
+
+
+@pytest.fixture
+def place(kernel: fakehost.Controller) -> Iterator[Path]:
+    path = kernel.root / COMMAND.lstrip("/")
+    path.parent.mkdir(exist_ok=True)
+    path.parent.chmod(0o755)
+    yield path
+    for one in path.parent.iterdir():
+        one.unlink()
+
+
+def write(place: Path, text: str) -> None:
+    place.write_text(f"#!/bin/sh\n{text}\n")
+    place.chmod(0o755)
+
+
+def test_a_command_gets_the_address_and_no_more(
+    kernel: fakehost.Controller, place: Path
+) -> None:
+    told = place.parent / "told"
+    write(place, f'echo "$# $1 $(env | sort | tr "\\n" " ")" > {told}')
+    os.environ["NOVA_SECRET"] = "x"  # noqa: S105
+    try:
+        assert executor(kernel.root).apply(run())
+    finally:
+        del os.environ["NOVA_SECRET"]
+    text = told.read_text()
+    assert text.startswith(f"1 {CARD} ")
+    assert "NOVA_SECRET" not in text
+
+
+def test_a_command_that_fails_says_why(
+    kernel: fakehost.Controller, place: Path
+) -> None:
+    write(place, "echo the disk is busy >&2; exit 3")
+    error = failure(kernel.root, run())
+    assert error.number == errno.EIO
+    assert "the disk is busy" in str(error)
+
+
+def test_a_command_after_which_nothing_answers(
+    kernel: fakehost.Controller, place: Path
+) -> None:
+    kernel.die_at_reset(CARD)
+    write(place, f"echo 1 > {kernel.sys / path_of(CARD, 'reset')}")
+    error = failure(kernel.root, run())
+    assert error.number == errno.ENODEV
+    assert "after the command" in error.mend
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757])
+@pytest.mark.parametrize("is_directory", [True, False])
+def test_a_command_that_others_may_change_is_not_run(
+    kernel: fakehost.Controller, place: Path, mode: int, is_directory: bool
+) -> None:
+    mark = place.parent / "ran"
+    write(place, f"touch {mark}")
+    (place.parent if is_directory else place).chmod(mode)
+    error = failure(kernel.root, run())
+    assert error.number == errno.EACCES
+    assert "root" in error.mend
+    assert not mark.exists()
+
+
+def test_no_command_by_way_of_a_link(
+    kernel: fakehost.Controller, place: Path
+) -> None:
+    write(place, "exit 0")
+    alias = kernel.root / "alias"
+    alias.symlink_to(place.parent)
+    try:
+        error = failure(kernel.root, run("/alias/wipe"))
+        assert error.number == errno.EACCES
+    finally:
+        alias.unlink()
+    (place.parent / "link").symlink_to(place)
+    assert failure(kernel.root, run("/opt/link")).number == errno.EACCES
+
+
+def test_a_command_that_is_not_there(kernel: fakehost.Controller) -> None:
+    error = failure(kernel.root, run("/nonexistent/wipe"))
+    assert error.number == errno.ENOENT
+    assert "no such command" in error.mend
+
+
+@pytest.mark.parametrize("command", ["wipe", "/opt/../wipe", "/opt/wipe -a"])
+def test_what_is_no_command(kernel: fakehost.Controller, command: str) -> None:
+    with pytest.raises(errors.MalformedError):
+        privileged.run_scrub(str(kernel.root), command, CARD)
+
+
+def test_a_command_that_does_not_end(
+    kernel: fakehost.Controller,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(privileged, "SCRUB_S", 0.2)
+    write(place, "sleep 30")
+    assert failure(kernel.root, run()).number == errno.ETIMEDOUT

@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""VF counts on a simulated kernel, and on plain directories."""
+
+import contextlib
+import dataclasses
+import errno
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nova_accel.host.execute import privileged
+from nova_accel.model import actions
+from tests.lab import fakehost
+from tests.support.hosts import executing
+from tests.support.hosts.executing import (
+    CARD,
+    FLEX,
+    FLEX_VF,
+    GPU,
+    ONE_Q,
+    VF,
+    executor,
+    failure,
+    read,
+)
+
+pytestmark = pytest.mark.usefixtures("own_rights")
+
+
+@pytest.fixture(scope="module")
+def mounted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[fakehost.Controller]:
+    if reason := fakehost.missing():
+        pytest.skip(reason)
+    root = tmp_path_factory.mktemp("host")
+    with fakehost.simulated_sysfs(executing.SPEC, root) as controller:
+        controller.write_sriov_manage(root / privileged.SRIOV_MANAGE)
+        yield controller
+
+
+def vfs(
+    count: int, before: int = 0, function: str = FLEX
+) -> actions.SetVfCount:
+    return actions.SetVfCount(function=function, count=count, before=before)
+
+
+def tool(count: int) -> actions.SetVfCount:
+    return actions.SetVfCount(function=GPU, count=count, tool="sriov-manage")
+
+
+def bind(driver: str, function: str = CARD) -> actions.BindDriver:
+    return actions.BindDriver(function=function, driver=driver)
+
+
+def writes(kernel: fakehost.Controller) -> list[tuple[str, str]]:
+    return [
+        (os.path.basename(write["path"]), write["data"])
+        for write in kernel.writes()
+    ]
+
+
+def driver(kernel: fakehost.Controller, function: str) -> tuple[str, str]:
+    facts = kernel.functions()[function]
+    return facts["driver"], facts["override"]
+
+
+# -- VF counts -------------------------------------------------------------
+
+
+def test_vfs_are_enabled_and_disabled(kernel: fakehost.Controller) -> None:
+    on_host = executor(kernel.root)
+    before = executing.state(kernel)
+    action = vfs(5)
+    assert [on_host.apply(action) for _ in range(3)] == [True, False, False]
+    assert kernel.functions()[FLEX]["vfs"] == 5
+    assert on_host.apply(action.undo())
+    assert not on_host.apply(action.undo())
+    assert executing.state(kernel) == before
+    assert writes(kernel) == [("sriov_numvfs", "5"), ("sriov_numvfs", "0")]
+
+
+def test_0_goes_before_another_count(kernel: fakehost.Controller) -> None:
+    on_host = executor(kernel.root)
+    on_host.apply(vfs(5))
+    assert on_host.apply(vfs(3, before=5))
+    assert kernel.functions()[FLEX]["vfs"] == 3
+    assert [text for _, text in writes(kernel)] == ["5", "0", "3"]
+
+
+def test_the_host_s_drivers_take_vfs_only_where_they_may(
+    kernel: fakehost.Controller,
+) -> None:
+    action = dataclasses.replace(vfs(2), is_probed=False)
+    executor(kernel.root).apply(action)
+    assert driver(kernel, FLEX_VF) == ("", "")
+    # It stays so: a guest gives a VF back to whatever driver may have it.
+    assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "0"
+    executor(kernel.root).apply_all([action.undo(), vfs(2)])
+    assert driver(kernel, FLEX_VF) == ("i915", "")
+    assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "1"
+
+
+def test_a_refused_count_leaves_probing_as_it_was(
+    kernel: fakehost.Controller,
+) -> None:
+    error = failure(kernel.root, dataclasses.replace(vfs(40), is_probed=False))
+    assert error.number == errno.ERANGE
+    assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "1"
+
+
+def test_a_refused_count_brings_the_old_one_back(
+    kernel: fakehost.Controller,
+) -> None:
+    """The refusal comes after the 0 that goes first."""
+    executor(kernel.root).apply(vfs(5))
+    error = failure(kernel.root, vfs(40, before=5))
+    assert error.number == errno.ERANGE
+    assert "sriov_totalvfs" in error.mend
+    assert kernel.functions()[FLEX]["vfs"] == 5
+    assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "1"
+
+
+def test_a_driver_that_makes_no_vfs_is_enoent(
+    kernel: fakehost.Controller,
+) -> None:
+    kernel.set_vfs(GPU, 0)
+    error = failure(kernel.root, vfs(4, function=GPU))
+    assert error.number == errno.ENOENT
+    assert privileged.SRIOV_MANAGE in error.mend
+
+
+def test_what_somebody_else_enabled_is_not_disabled(
+    kernel: fakehost.Controller,
+) -> None:
+    """The plan knows of none, so whose they are nobody knows."""
+    kernel.set_vfs(FLEX, 4)
+    error = failure(kernel.root, vfs(8))
+    assert error.number == errno.EBUSY
+    assert "4 are enabled" in str(error)
+    assert kernel.functions()[FLEX]["vfs"] == 4
+
+
+def test_vfs_with_vgpus_stay(kernel: fakehost.Controller) -> None:
+    on_host = executor(kernel.root)
+    on_host.apply(actions.SetVgpuType(function=VF, type_id=ONE_Q))
+    for action in (tool(0), vfs(0, 4, GPU), bind("vfio-pci", GPU)):
+        error = failure(kernel.root, action)
+        assert error.number == errno.EBUSY
+        assert f"{VF} holds a vGPU" in str(error)
+    assert read(kernel, VF, "nvidia/current_vgpu_type") == ONE_Q
+
+
+# -- NVIDIA's tool ---------------------------------------------------------
+
+
+def test_nvidia_s_tool_enables_and_disables_all(
+    kernel: fakehost.Controller,
+) -> None:
+    on_host = executor(kernel.root)
+    assert on_host.apply(tool(0))
+    assert kernel.functions()[GPU]["vfs"] == 0
+    assert [on_host.apply(tool(32)) for _ in range(2)] == [True, False]
+    assert kernel.functions()[GPU]["vfs"] == 32
+    assert driver(kernel, GPU) == ("nvidia", "")
+    assert on_host.apply(tool(32).undo())
+    assert kernel.functions()[GPU]["vfs"] == 0
+
+
+def script(root: Path, text: str) -> Path:
+    path = root / privileged.SRIOV_MANAGE
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_what_the_tool_says_is_in_the_error(tmp_path: Path) -> None:
+    physical(tmp_path, GPU)
+    script(tmp_path, 'echo "no luck with $*" >&2; exit 3')
+    error = failure(tmp_path, tool(32))
+    assert error.number == errno.EIO
+    assert f"sriov-manage -e {GPU} ended with 3: no luck with" in str(error)
+    assert f"no luck with -e {GPU}" in str(error)
+
+
+def test_what_can_not_be_taken_back_is_tried_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It fails halfway, and the way back fails too."""
+    place = physical(tmp_path, GPU)
+    script(tmp_path, f"echo 2 > {place}/sriov_numvfs; echo $1; exit 1")
+    error = failure(tmp_path, tool(32))
+    assert error.detail.endswith("ended with 1: -e")
+    assert caplog.text.count("can't take back: set 0 virtual functions") == 1
+
+
+def test_nothing_is_done_on_a_card_that_is_gone(tmp_path: Path) -> None:
+    script(tmp_path, "echo no such card; exit 1")
+    error = failure(tmp_path, tool(32))
+    assert "no such card" in error.detail
+
+
+def test_a_transient_failure_of_the_tool_is_tried_again(
+    tmp_path: Path,
+) -> None:
+    place = physical(tmp_path, GPU)
+    script(
+        tmp_path,
+        f"cd {place}\n"
+        "[ -e again ] || { touch again; echo Cannot obtain unbindLock;"
+        " exit 1; }\n"
+        "ln -s ../vf virtfn0; mkdir ../vf; ln -s ../{0} ../vf/physfn\n"
+        "echo 1 > sriov_numvfs".replace("{0}", GPU),
+    )
+    assert executor(tmp_path).apply(tool(32))
+    assert (place / "again").exists()
+
+
+def test_the_tool_gets_a_clean_environment_and_no_shell(
+    tmp_path: Path,
+) -> None:
+    physical(tmp_path, GPU)
+    script(
+        tmp_path, 'echo "$(env | cut -d= -f1 | sort | tr "\\n" " ")";exit 1'
+    )
+    os.environ["NOVA_SECRET"] = "x"  # noqa: S105
+    error = failure(tmp_path, tool(32))
+    del os.environ["NOVA_SECRET"]
+    assert "LC_ALL" in error.detail
+    assert "SECRET" not in error.detail
+
+
+def test_without_the_tool_the_error_names_it(tmp_path: Path) -> None:
+    physical(tmp_path, GPU)
+    error = failure(tmp_path, tool(32))
+    assert error.number == errno.ENOENT
+    assert privileged.SRIOV_MANAGE in error.mend
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757])
+def test_a_tool_that_others_may_write_is_not_run(
+    tmp_path: Path, mode: int
+) -> None:
+    physical(tmp_path, GPU)
+    script(tmp_path, f"touch {tmp_path}/ran").chmod(mode)
+    error = failure(tmp_path, tool(32))
+    assert error.number == errno.EACCES
+    assert "writable by no other user" in error.mend
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_tool_that_hangs_is_ended_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(privileged, "TOOL_S", 0.3)
+    physical(tmp_path, GPU)
+    word = f"600.{os.getpid()}"
+    script(tmp_path, f"sleep {word} & sleep {word}")
+    error = failure(tmp_path, tool(32))
+    assert error.number == errno.ETIMEDOUT
+    assert "not made in time" in error.mend
+    for _ in range(6000):
+        if not any(word in line for line in command_lines()):
+            return
+        time.sleep(0.01)
+    pytest.fail("a child of the tool still runs")
+
+
+def command_lines() -> Iterator[str]:
+    """Yield the command lines of all processes."""
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            yield place.read_bytes().decode(errors="replace")
+
+
+# -- drivers that do as they like ------------------------------------------
+
+
+def physical(root: Path, function: str = FLEX) -> Path:
+    place = root / "sys/bus/pci/devices" / function
+    place.mkdir(parents=True)
+    (place / "sriov_numvfs").write_text("0\n")
+    return place
+
+
+class Driver:
+    """Makes so many VFs, whatever it is asked for, and none for 0."""
+
+    def __init__(self, place: Path, count: int) -> None:
+        self.place = place
+        self.count = count
+        self.asked: list[str] = []
+
+    def make(self) -> None:
+        for number in range(self.count):
+            virtual = self.place.parent / f"0000:4d:00.{number + 1}"
+            virtual.mkdir()
+            (virtual / "physfn").symlink_to(f"../{self.place.name}")
+            link = self.place / f"virtfn{number}"
+            link.symlink_to(f"../{virtual.name}")
+
+    def unmake(self) -> None:
+        for link in self.place.glob("virtfn*"):
+            (link / "physfn").unlink()
+            link.resolve().rmdir()
+            link.unlink()
+
+    def serve(self, times: int) -> None:
+        """Answer so many writes to sriov_numvfs."""
+        numvfs, last = self.place / "sriov_numvfs", "0\n"
+        while times:
+            time.sleep(0.005)
+            text = numvfs.read_text()
+            if text == last:
+                continue
+            times -= 1
+            self.asked.append(text.strip())
+            if text == "0\n":
+                self.unmake()
+                last = text
+            else:
+                self.make()
+                last = f"{self.count}\n"
+                numvfs.write_text(last)
+
+    def start(self, times: int) -> threading.Thread:
+        player = threading.Thread(target=self.serve, args=(times,))
+        player.start()
+        return player
+
+
+def test_more_vfs_than_asked_are_done(tmp_path: Path) -> None:
+    """Intel QAT makes all of its VFs, whatever the number."""
+    player = Driver(physical(tmp_path), 7).start(times=2)
+    on_host = executor(tmp_path)
+    assert [on_host.apply(vfs(5)) for _ in range(2)] == [True, False]
+    assert on_host.apply(vfs(5).undo())
+    player.join()
+
+
+def test_fewer_vfs_than_asked_are_taken_back(tmp_path: Path) -> None:
+    place = physical(tmp_path)
+    driver = Driver(place, 4)
+    player = driver.start(times=2)
+    error = failure(tmp_path, vfs(8))
+    player.join()
+    assert error.number == 0
+    assert "4 of 8 virtual functions" in str(error)
+    assert "made fewer" in error.mend
+    assert driver.asked == ["8", "0"]
+    assert list(place.glob("virtfn*")) == []
+
+
+def test_links_to_vfs_are_waited_for(tmp_path: Path) -> None:
+    place = physical(tmp_path)
+    late = threading.Timer(0.3, Driver(place, 3).make)
+    late.start()
+    assert executor(tmp_path).apply(vfs(3))
+    assert len(list(place.glob("virtfn*"))) == 3
+    late.join()
+
+
+# -- what guests may hold --------------------------------------------------
+
+
+def test_vfs_on_a_vfio_driver_stay(kernel: fakehost.Controller) -> None:
+    """Whether a guest has them open, the kernel does not tell."""
+    on_host = executor(kernel.root)
+    on_host.apply(vfs(2))
+    taken = actions.BindDriver(function=FLEX_VF, driver="vfio-pci")
+    on_host.apply(taken)
+    error = failure(kernel.root, vfs(2).undo())
+    assert error.number == errno.EBUSY
+    assert f"{FLEX_VF} is bound to vfio-pci" in str(error)
+    assert kernel.functions()[FLEX]["vfs"] == 2
+    on_host.apply_all([actions.BindDriver(function=FLEX_VF, driver="")])
+    assert on_host.apply(vfs(2).undo())
+
+
+def test_vfs_come_back_with_the_drivers_they_had(
+    kernel: fakehost.Controller,
+) -> None:
+    on_host = executor(kernel.root)
+    on_host.apply(vfs(3))
+    on_host.apply(actions.BindDriver(function=FLEX_VF, driver=""))
+    before = executing.state(kernel)
+    missing = actions.BindDriver(function=executing.CARD, driver="none-such")
+    failure(kernel.root, vfs(0, before=3), missing)
+    assert executing.state(kernel) == before

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vGPU types, parameters and placements on a simulated kernel."""
+
+import errno
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nova_accel import errors
+from nova_accel.host.execute import hints
+from nova_accel.model import actions
+from tests.lab import fakehost
+from tests.support.hosts import executing
+from tests.support.hosts.executing import (
+    HALF,
+    ONE_Q,
+    OTHER_VF,
+    TWO_Q,
+    VF,
+    VF_2,
+    executor,
+    failure,
+    path_of,
+    read,
+)
+
+pytestmark = pytest.mark.usefixtures("own_rights")
+UUID = "83c32df7-d52e-4ec1-9668-1f3c7e4df107"
+
+
+@pytest.fixture(scope="module")
+def mounted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[fakehost.Controller]:
+    if reason := fakehost.missing():
+        pytest.skip(reason)
+    root = tmp_path_factory.mktemp("host")
+    with fakehost.simulated_sysfs(executing.SPEC, root) as controller:
+        yield controller
+
+
+def typed(type_id: str = ONE_Q, function: str = VF) -> actions.SetVgpuType:
+    return actions.SetVgpuType(function=function, type_id=type_id)
+
+
+def params(text: str, target: str = VF) -> actions.SetVgpuParams:
+    return actions.SetVgpuParams(target=target, params=text)
+
+
+def data(kernel: fakehost.Controller) -> list[str]:
+    return [write["data"] for write in kernel.writes()]
+
+
+# -- types -----------------------------------------------------------------
+
+
+def test_a_vf_is_typed_and_freed_once(kernel: fakehost.Controller) -> None:
+    on_host = executor(kernel.root)
+    before = executing.state(kernel)
+    action = typed()
+    assert [on_host.apply(action) for _ in range(3)] == [True, False, False]
+    assert read(kernel, VF, "nvidia/current_vgpu_type") == ONE_Q
+    undo = action.undo()
+    assert [on_host.apply(undo) for _ in range(3)] == [True, False, False]
+    assert executing.state(kernel) == before
+    assert data(kernel) == [ONE_Q, "0"]
+
+
+def test_another_s_type_is_never_overwritten(
+    kernel: fakehost.Controller,
+) -> None:
+    executor(kernel.root).apply(typed(ONE_Q))
+    error = failure(kernel.root, typed(TWO_Q))
+    assert error.number == errno.EBUSY
+    assert f"it holds type {ONE_Q}" in str(error)
+    assert "another spawn was first" in error.mend
+    assert data(kernel) == [ONE_Q]
+
+
+def test_another_s_type_is_never_cleared(kernel: fakehost.Controller) -> None:
+    executor(kernel.root).apply(typed(ONE_Q))
+    error = failure(kernel.root, typed(TWO_Q).undo())
+    assert error.number == errno.EBUSY
+    assert f"it holds type {ONE_Q}" in str(error)
+    assert "so it stays" in error.mend
+    assert read(kernel, VF, "nvidia/current_vgpu_type") == ONE_Q
+
+
+def test_a_type_that_can_not_be_read_is_not_cleared(
+    kernel: fakehost.Controller,
+) -> None:
+    executor(kernel.root).apply(typed())
+    path = path_of(VF, "nvidia/current_vgpu_type")
+    kernel.fail(path, "EIO", on="read")
+    error = failure(kernel.root, typed().undo())
+    assert "(unreadable)" in str(error)
+    kernel.heal()
+    assert read(kernel, VF, "nvidia/current_vgpu_type") == ONE_Q
+
+
+def test_a_vf_that_is_gone_holds_no_type(kernel: fakehost.Controller) -> None:
+    kernel.unplug(executing.GPU)
+    assert not executor(kernel.root).apply(typed().undo())
+    error = failure(kernel.root, typed())
+    assert error.number == errno.ENOENT
+    assert "sriov-manage" in error.mend
+
+
+def test_a_size_that_does_not_fit_is_eio_and_says_where_to_look(
+    kernel: fakehost.Controller,
+) -> None:
+    error = failure(kernel.root, typed(ONE_Q), typed(TWO_Q, VF_2))
+    assert error.number == errno.EIO
+    assert "creatable_vgpu_types" in error.mend
+    assert read(kernel, VF, "nvidia/current_vgpu_type") == "0"
+
+
+@pytest.mark.parametrize(
+    ("code", "mend"),
+    [
+        ("EPERM", "holds a vGPU already"),
+        ("EBUSY", "holds a vGPU already"),
+        ("ENOSPC", "the device is full"),
+        ("EINVAL", "does not fit"),
+        ("ENODEV", "ids change"),
+    ],
+)
+def test_a_refused_type_says_what_to_do(
+    kernel: fakehost.Controller, code: str, mend: str
+) -> None:
+    kernel.fail(path_of(VF, "nvidia/current_vgpu_type"), code)
+    error = failure(kernel.root, typed())
+    assert errno.errorcode[error.number] == code
+    assert mend in error.mend
+
+
+def test_eperm_of_an_mdev_is_about_rights_of_a_vf_about_its_vgpu() -> None:
+    """The same number means two things."""
+    mdev = actions.CreateMdev(parent="mtty", type_id="mtty-1", uuid=UUID)
+    assert "capabilities" in hints.mend(mdev, errno.EPERM)
+    assert "capabilities" not in hints.mend(typed(), errno.EPERM)
+
+
+def test_who_loses_a_race_for_the_same_type_changes_nothing(
+    kernel: fakehost.Controller,
+) -> None:
+    """The write fails with EPERM, but what it wanted is there."""
+    executor(kernel.root).apply(typed())
+    # as if it had looked before that
+    path = path_of(VF, "nvidia/current_vgpu_type")
+    kernel.fail(path, "EIO", on="read", times=2)
+    assert not executor(kernel.root).apply(typed())
+    assert [w["errno"] for w in kernel.writes()] == [0, errno.EPERM]
+
+
+def test_a_card_that_hangs_keeps_no_other_waiting(
+    kernel: fakehost.Controller,
+) -> None:
+    kernel.hang(path_of(VF, "nvidia/current_vgpu_type"))
+    on_host = executor(kernel.root)
+    slow = threading.Thread(target=on_host.apply, args=(typed(),))
+    slow.start()
+    try:
+        time.sleep(0.1)
+        assert on_host.apply(typed(HALF, OTHER_VF))
+        assert slow.is_alive()
+    finally:
+        kernel.heal()
+        slow.join()
+    assert read(kernel, VF, "nvidia/current_vgpu_type") == ONE_Q
+
+
+# -- parameters ------------------------------------------------------------
+
+
+def test_parameters_are_set_and_cleared(kernel: fakehost.Controller) -> None:
+    on_host = executor(kernel.root)
+    on_host.apply(typed())
+    action = params("enable_uvm=1,frame_rate_limiter=0")
+    assert [on_host.apply(action) for _ in range(2)] == [True, False]
+    # the same in another order
+    assert not on_host.apply(params("frame_rate_limiter = 0, enable_uvm=1"))
+    assert on_host.apply(action.undo())
+    assert read(kernel, VF, "nvidia/vgpu_params") == ""
+    assert data(kernel) == [ONE_Q, action.params, " "]
+
+
+def test_a_failure_brings_the_parameters_back_that_were_there(
+    kernel: fakehost.Controller,
+) -> None:
+    """Those that were really there, not those of the plan."""
+    on_host = executor(kernel.root)
+    on_host.apply_all([typed(), params("a=1")])
+    error = failure(kernel.root, params("b=2"), typed(TWO_Q))
+    assert error.number == errno.EBUSY
+    assert read(kernel, VF, "nvidia/vgpu_params") == "a=1"
+
+
+@pytest.mark.parametrize("is_typed", [True, False])
+def test_parameters_come_back_with_the_vgpu_they_go_with(
+    kernel: fakehost.Controller, is_typed: bool
+) -> None:
+    """Freeing a VF clears them."""
+    on_host = executor(kernel.root)
+    if is_typed:
+        on_host.apply(typed())
+    on_host.apply(params("a=1"))
+    before = executing.state(kernel)
+    action: actions.Action = typed().undo() if is_typed else typed()
+    failure(
+        kernel.root,
+        action,
+        actions.BindDriver(function=executing.CARD, driver="none-such"),
+    )
+    assert executing.state(kernel) == before
+
+
+def test_a_vgpu_comes_back_to_its_place(kernel: fakehost.Controller) -> None:
+    on_host = executor(kernel.root)
+    on_host.apply(typed(HALF, OTHER_VF))
+    first = int(read(kernel, OTHER_VF, "nvidia/placement_id"))
+    on_host.apply(place(24 - first))
+    failure(
+        kernel.root,
+        typed(HALF, OTHER_VF).undo(),
+        actions.BindDriver(function=executing.CARD, driver="none-such"),
+    )
+    assert read(kernel, OTHER_VF, "nvidia/placement_id") == str(24 - first)
+
+
+def test_parameters_of_what_is_gone_are_clear(
+    kernel: fakehost.Controller,
+) -> None:
+    assert not executor(kernel.root).apply(params("", UUID))
+    error = failure(kernel.root, params("a=1", UUID))
+    assert error.number == errno.ENOENT
+    assert "takes no vgpu_params" in error.mend
+
+
+def test_what_only_root_may_read_is_read_by_the_privileged_half(
+    kernel: fakehost.Controller,
+) -> None:
+    """The driver's files have mode 0600."""
+    on_host = executor(kernel.root)
+    on_host.apply_all([typed(), params("a=1")])
+    kernel.fail(
+        path_of(VF, "nvidia/vgpu_params"), "EACCES", on="open", times=1
+    )
+    assert not on_host.apply(params("a=1"))
+    kernel.fail(path_of(VF, "nvidia/vgpu_params"), "EACCES", on="open")
+    error = failure(kernel.root, params("a=2"))
+    assert error.number == errno.EACCES
+    assert "capabilities" in error.mend
+
+
+def mdev_params(root: Path) -> Path:
+    path = root / "sys/bus/mdev/devices" / UUID / "nvidia/vgpu_params"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    return path
+
+
+def test_parameters_of_an_mdev(tmp_path: Path) -> None:
+    path = mdev_params(tmp_path)
+    assert executor(tmp_path).apply(params("a=1,b=2", UUID))
+    assert path.read_text() == "a=1,b=2"
+
+
+def test_parameters_that_the_driver_changes_are_an_error(
+    tmp_path: Path,
+) -> None:
+    path = mdev_params(tmp_path)
+    path.write_text("a=1,c=3,d=4")  # what is written lands on its start
+    error = failure(tmp_path, params("b=2", UUID))
+    assert error.number == 0
+    assert "keeps other parameters" in error.mend
+
+
+@pytest.mark.parametrize("text", ["a=1\nb=2", "a=\0", "ä=1", "a" * 1024])
+def test_bad_parameters_are_never_written(
+    kernel: fakehost.Controller, text: str
+) -> None:
+    with pytest.raises(errors.MalformedError, match="vgpu_params"):
+        executor(kernel.root).apply(params(text))
+    assert data(kernel) == []
+
+
+# -- placements ------------------------------------------------------------
+
+
+def place(start: int) -> actions.SetPlacement:
+    return actions.SetPlacement(function=OTHER_VF, start=start)
+
+
+def test_a_vgpu_is_moved_to_a_place(kernel: fakehost.Controller) -> None:
+    on_host = executor(kernel.root)
+    on_host.apply(typed(HALF, OTHER_VF))
+    first = int(read(kernel, OTHER_VF, "nvidia/placement_id"))
+    assert not on_host.apply(place(first))
+    other = 24 - first
+    assert [on_host.apply(place(other)) for _ in range(2)] == [True, False]
+    assert read(kernel, OTHER_VF, "nvidia/placement_id") == str(other)
+
+
+def test_no_place_without_a_vgpu(kernel: fakehost.Controller) -> None:
+    error = failure(kernel.root, place(0))
+    assert error.number == errno.ENXIO
+    assert "has no vGPU" in error.mend
+
+
+def test_no_place_where_none_can_begin(kernel: fakehost.Controller) -> None:
+    error = failure(kernel.root, typed(HALF, OTHER_VF), place(7))
+    assert error.mend
+    assert kernel.gpus()[executing.OTHER]["vgpus"] == {}

@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs that fall ill: what NVML says of them, and tells once."""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nova_accel.config.policy import Policy
+from nova_accel.discovery import change_detection
+from nova_accel.host.nvml import (
+    codec,
+    gpu_reader,
+    nvml_library,
+    xid_events,
+    xid_listener,
+)
+from nova_accel.host.state import faults
+from nova_accel.host.sysfs import error_counters, fs, host_reader
+from tests.hosts import look
+from tests.support.hosts import ailing
+
+STANDINS = pathlib.Path(__file__).parents[4] / "lab/standins"
+GPU, DEAF = "0000:41:00.0", "0000:42:00.0"
+SAY = """
+import json
+from nova_accel.host.nvml import codec, gpu_reader
+print(json.dumps(codec.to_plain(gpu_reader.read_gpus())))
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Return a directory with a library whose GPUs fall ill."""
+    pytest.importorskip("pynvml")
+    if not shutil.which("gcc"):
+        pytest.skip("there is no gcc")
+    place = tmp_path_factory.mktemp("library")
+    subprocess.run(  # noqa: S603 - our own words
+        [
+            *("gcc", "-O2", "-Wall", "-shared", "-fPIC", "-o"),
+            *(place / "libnvidia-ml.so.1", STANDINS / "illnvml.c"),
+        ],
+        check=True,
+    )
+    return place
+
+
+@pytest.fixture
+def ill(
+    library: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> pathlib.Path:
+    """Return the directory whose files say how the GPUs are."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
+    monkeypatch.setenv("ILLNVML", str(tmp_path))
+    return tmp_path
+
+
+def read() -> gpu_reader.NvmlGpus:
+    """Read in a process that finds the library."""
+    found = subprocess.run(  # noqa: S603 - our own words
+        [sys.executable, "-c", SAY],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return codec.from_plain(json.loads(found.stdout))
+
+
+def test_a_gpu_that_is_well_says_nothing(ill: pathlib.Path) -> None:
+    gpus = read()
+    assert gpus.keys() == {GPU, DEAF}
+    assert gpus.lost == ()
+    assert {(one.fault, one.recovery) for one in gpus.values()} == {("", None)}
+    (ill / "recovery").write_text("0")
+    assert read()[GPU].recovery == 0
+
+
+def test_what_a_driver_recommends_is_told(ill: pathlib.Path) -> None:
+    (ill / "recovery").write_text("1")
+    gpus = read()
+    assert gpus[GPU].recovery == 1
+    assert gpus[DEAF].recovery is None
+
+
+def test_a_gpu_that_wants_a_reset_is_ill(ill: pathlib.Path) -> None:
+    (ill / "reset").touch()
+    gpus = read()
+    assert "GPU requires" in gpus[GPU].fault
+    assert not gpus[DEAF].fault
+
+
+def test_a_gpu_that_is_lost_has_no_address(ill: pathlib.Path) -> None:
+    (ill / "lost").touch()
+    gpus = read()
+    assert gpus.keys() == {DEAF}
+    (reason,) = gpus.lost
+    assert "GPU is lost" in reason
+
+
+def test_archives_of_older_releases_tell_of_well_gpus() -> None:
+    plain = codec.to_plain(
+        gpu_reader.NvmlGpus({GPU: gpu_reader.NvmlGpu(address=GPU)})
+    )
+    del plain["lost"], plain["gpus"][0]["fault"], plain["gpus"][0]["recovery"]
+    gpus = codec.from_plain(plain)
+    assert gpus == {GPU: gpu_reader.NvmlGpu(address=GPU)}
+    assert gpus.lost == ()
+
+
+# -- who is meant -------------------------------------------------------------
+
+
+def judge(root: pathlib.Path, gpus: gpu_reader.NvmlGpus) -> dict[str, str]:
+    reader = host_reader.HostReader(root, gpus=gpus)
+    found = error_counters.find(reader, look.read(root).devices)
+    return {address: fault.reason for address, fault in found.items()}
+
+
+@pytest.fixture
+def root(tmp_path: pathlib.Path) -> pathlib.Path:
+    return look.make(ailing.HOST, tmp_path / "host")
+
+
+CARDS = ("0000:3d:00.0", "0000:3e:00.0", "0000:d8:00.0")
+
+
+def facts(*addresses: str) -> dict[str, gpu_reader.NvmlGpu]:
+    return {one: gpu_reader.NvmlGpu(address=one) for one in addresses}
+
+
+def test_the_gpu_that_nvml_speaks_of_is_ill(root: pathlib.Path) -> None:
+    told = facts(*CARDS)
+    told[CARDS[0]] = gpu_reader.NvmlGpu(
+        address=CARDS[0], fault="NVML: it is lost"
+    )
+    told[CARDS[1]] = gpu_reader.NvmlGpu(address=CARDS[1], recovery=4)
+    found = judge(root, gpu_reader.NvmlGpus(told))
+    assert found.keys() == set(CARDS[:2])
+    assert found[CARDS[0]] == "NVML: it is lost"
+    assert "reset" in found[CARDS[1]]
+
+
+def test_the_lost_gpu_is_the_one_that_is_missing(root: pathlib.Path) -> None:
+    gpus = gpu_reader.NvmlGpus(facts(*CARDS[1:]), lost=("NVML: GPU is lost",))
+    assert judge(root, gpus) == {CARDS[0]: "NVML: GPU is lost"}
+
+
+def test_who_is_lost_of_several_that_are_missing_is_unknown(
+    root: pathlib.Path,
+) -> None:
+    gpus = gpu_reader.NvmlGpus(facts(*CARDS[2:]), lost=("NVML: GPU is lost",))
+    assert judge(root, gpus) == {}
+    assert judge(root, gpu_reader.NvmlGpus({}, reason="no driver")) == {}
+
+
+# -- listening ----------------------------------------------------------------
+
+
+@pytest.fixture
+def watcher(ill: pathlib.Path) -> Iterator[xid_events.XidWatcher]:
+    found = xid_events.XidWatcher()
+    yield found
+    found.watch(())
+
+
+def until(what: Callable[[], bool]) -> None:
+    """Wait until something has come true."""
+    for _ in range(3000):
+        if what():
+            return
+        time.sleep(0.01)
+    pytest.fail("it did not come true")
+
+
+def heard(watcher: xid_events.XidWatcher, count: int) -> list[int]:
+    """Return so many errors, or fail."""
+    found: list[int] = []
+
+    def come() -> bool:
+        found.extend(xid.number for xid in watcher.drain())
+        return len(found) >= count
+
+    until(come)
+    return found
+
+
+def test_each_error_is_told_once(
+    watcher: xid_events.XidWatcher, ill: pathlib.Path
+) -> None:
+    watcher.watch([GPU])
+    assert watcher.drain() == ()
+    (ill / "xids").write_text("43\n79\n")
+    assert heard(watcher, 2) == [43, 79]
+    watcher.watch([GPU])
+    assert watcher.drain() == ()
+    with (ill / "xids").open("a") as file:
+        file.write("119\n")
+    assert heard(watcher, 1) == [119]
+
+
+def children() -> dict[int, bool]:
+    """Return this process's children: whether each is a running listener.
+
+    Zombies have no command line, nor have those that the kernel is about
+    to start, so they are no running listeners.
+    """
+    found = {}
+    for place in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = place.read_text().rpartition(")")[2].split()[1]
+            if int(parent) == os.getpid():
+                words = (place.parent / "cmdline").read_bytes().split(b"\0")
+                found[int(place.parent.name)] = (
+                    xid_listener.__name__.encode() in words
+                )
+    return found
+
+
+@pytest.fixture
+def listeners() -> Callable[[], set[int]]:
+    """Return what lists the running listeners that the test has started.
+
+    Children of earlier tests may end at any time, and do not count.
+    """
+    before = children()
+    return lambda: {
+        number
+        for number, is_listener in children().items()
+        if is_listener and number not in before
+    }
+
+
+def test_who_is_not_in_use_is_not_held(
+    watcher: xid_events.XidWatcher, listeners: Callable[[], set[int]]
+) -> None:
+    watcher.watch([GPU])
+    until(lambda: len(listeners()) == 1)
+    watcher.watch([GPU])
+    assert len(listeners()) == 1
+    watcher.watch(())
+    until(lambda: not listeners())
+    assert watcher.drain() == ()
+
+
+def test_who_has_no_such_events_is_left_alone(
+    watcher: xid_events.XidWatcher,
+    listeners: Callable[[], set[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watcher.watch([DEAF])
+    until(lambda: not listeners())
+    watcher.watch([DEAF])
+    assert not listeners()
+    monkeypatch.setattr(xid_events, "RETRY_S", 0)
+    before = children()
+    watcher.watch([DEAF])
+    # It may have ended by now, and is a zombie then.
+    assert children().keys() - before.keys()
+
+
+def test_a_listener_ends_with_its_gpu(ill: pathlib.Path) -> None:
+    (ill / "gone").touch()
+    words = [sys.executable, "-m", xid_listener.__name__, GPU]
+    ended = subprocess.run(  # noqa: S603 - our own words
+        [*words, str(os.getpid())],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == xid_listener.LOST
+    assert "GPU is lost" in ended.stderr
+
+
+def test_a_listener_ends_with_who_started_it(ill: pathlib.Path) -> None:
+    start = (
+        "import os, subprocess, sys; print(subprocess.Popen([sys.executable,"
+        f" '-m', '{xid_listener.__name__}', '{GPU}', str(os.getpid())],"
+        " stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)"
+    )
+    found = subprocess.run(  # noqa: S603 - our own words
+        [sys.executable, "-c", start],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    place = pathlib.Path(f"/proc/{int(found.stdout)}/cmdline")
+    until(lambda: not place.exists() or not place.read_bytes())
+
+
+def test_nobody_listens_where_nvml_is_missing(
+    monkeypatch: pytest.MonkeyPatch, listeners: Callable[[], set[int]]
+) -> None:
+    monkeypatch.setattr(nvml_library, "pynvml", None)
+    watcher = xid_events.XidWatcher()
+    watcher.watch([GPU])
+    assert watcher.drain() == ()
+    assert not listeners()
+    assert xid_listener.main([GPU, "1"]) == xid_listener.DEAF
+
+
+# -- setting aside ------------------------------------------------------------
+
+
+def xid(number: int, address: str = GPU) -> xid_events.Xid:
+    return xid_events.Xid(address=address, number=number)
+
+
+def test_a_gpu_that_failed_stays_aside_until_it_is_healed(
+    tmp_path: pathlib.Path,
+) -> None:
+    faulted = faults.FaultNotes(str(tmp_path))
+    xid_events.set_aside([xid(43), xid(79, DEAF)], faulted)
+    assert faulted.read().keys() == {DEAF}
+    xid_events.set_aside([xid(119, DEAF), xid(79, DEAF)], faulted)
+    later = faults.FaultNotes(str(tmp_path))
+    reason = later.read()[DEAF].reason
+    assert reason.count("Xid 79: ") == reason.count("Xid 119: ") == 1
+    later.heal([DEAF])
+    xid_events.set_aside([xid(79, DEAF)], faulted)
+    assert later.read()[DEAF].reason.startswith("Xid 79")
+
+
+def test_what_cannot_be_written_down_counts_all_the_same(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "faulted").write_text("no directory")
+    faulted = faults.FaultNotes(str(tmp_path))
+    xid_events.set_aside([xid(79)], faulted)
+    (tmp_path / "faulted").unlink()
+    assert faulted.read().keys() == {GPU}
+
+
+def test_a_pass_notices_an_error_at_once(
+    ill: pathlib.Path, root: pathlib.Path
+) -> None:
+    card = CARDS[0]
+    (root / "sys/kernel").mkdir(exist_ok=True)
+    (root / "sys/kernel/uevent_seqnum").write_text("1\n")
+    faulted = faults.FaultNotes(str(ill / "state"))
+    errors: list[xid_events.Xid] = []
+
+    def read_gpus() -> gpu_reader.NvmlGpus:
+        xid_events.set_aside(errors, faulted)
+        return gpu_reader.NvmlGpus(facts(*CARDS))
+
+    one = change_detection.ChangeDetector(
+        fs.DiskSource(root), look.DRIVERS, Policy(), read_gpus, faulted
+    )
+    assert not look.device(one.read(), card).fault
+    assert one.read_changed() is None
+    errors.append(xid(79, card))
+    state = one.read_changed()
+    assert state is not None
+    assert "fallen off its bus" in look.device(state, card).fault
+    assert f"`nova-accel heal {card}`" in look.reasons(state, card)
+    errors.clear()
+    faulted.heal([card])
+    state = one.read_changed()
+    assert state is not None
+    assert not look.device(state, card).fault
+
+
+def test_gpus_in_use_are_listened_to_with_each_reading(
+    ill: pathlib.Path, listeners: Callable[[], set[int]]
+) -> None:
+    faulted = faults.FaultNotes(str(ill / "state"))
+    in_use = {GPU}
+    read_gpus = xid_events.listening(
+        lambda: gpu_reader.NvmlGpus({}), lambda: in_use, faulted
+    )
+    assert read_gpus() == {}
+    until(lambda: len(listeners()) == 1)
+    (ill / "xids").write_text("79\n")
+
+    def is_noted() -> bool:
+        read_gpus()
+        return GPU in faulted.read()
+
+    until(is_noted)
+    in_use.clear()
+    read_gpus()
+    until(lambda: not listeners())

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors that somebody has seen to, and what is done with the ill."""
+
+import os
+import pathlib
+import tempfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import model
+from nova_accel.cli import commands
+from nova_accel.config import policy
+from nova_accel.discovery import capture, change_detection
+from nova_accel.host.state import drains, error_baseline, faults
+from nova_accel.host.sysfs import error_counters, fs, host_reader
+from nova_accel.inventory import tree_builder
+from nova_accel.model import names
+from tests.hosts import build, look
+from tests.support import strategies
+from tests.support.hosts import ailing
+from tests.support.hosts.ailing import (
+    CARD,
+    GONE,
+    OTHER,
+    WELL,
+    errors_of,
+    find,
+    put,
+)
+
+
+@pytest.fixture
+def root(tmp_path: pathlib.Path) -> pathlib.Path:
+    return look.make(ailing.HOST, tmp_path / "host")
+
+
+@pytest.fixture
+def seen_to(tmp_path: pathlib.Path) -> error_baseline.ErrorBaseline:
+    return error_baseline.ErrorBaseline(str(tmp_path / "state"), boot="one")
+
+
+def test_acknowledged_errors_count_no_more(
+    root: pathlib.Path, seen_to: error_baseline.ErrorBaseline
+) -> None:
+    put(root, CARD, {"aer_dev_fatal": errors_of(2)})
+    seen_to.put({CARD: 2})
+    assert find(root, seen_to) == {}
+    put(root, CARD, {"aer_dev_fatal": errors_of(3)})
+    assert "1 uncorrectable" in find(root, seen_to)[CARD]
+
+
+def test_a_card_that_was_enumerated_again_begins_anew(
+    root: pathlib.Path, seen_to: error_baseline.ErrorBaseline
+) -> None:
+    seen_to.put({CARD: 2})
+    put(root, CARD, {"aer_dev_fatal": errors_of(0)})
+    assert find(root, seen_to) == {}
+    put(root, CARD, {"aer_dev_fatal": errors_of(2)})
+    assert "2 uncorrectable" in find(root, seen_to)[CARD]
+
+
+def test_another_boot_begins_anew(
+    root: pathlib.Path,
+    tmp_path: pathlib.Path,
+    seen_to: error_baseline.ErrorBaseline,
+) -> None:
+    put(root, CARD, {"aer_dev_fatal": errors_of(2)})
+    seen_to.put({CARD: 2})
+    later = error_baseline.ErrorBaseline(str(tmp_path / "state"), boot="two")
+    assert "2 uncorrectable" in find(root, later)[CARD]
+
+
+def test_a_restart_forgets_nothing(
+    tmp_path: pathlib.Path, seen_to: error_baseline.ErrorBaseline
+) -> None:
+    seen_to.put({CARD: 2, OTHER: 0})
+    later = error_baseline.ErrorBaseline(str(tmp_path / "state"), boot="one")
+    assert later.read() == {CARD: 2, OTHER: 0}
+
+
+def test_what_cannot_be_read_stays_as_it_was(
+    tmp_path: pathlib.Path, seen_to: error_baseline.ErrorBaseline
+) -> None:
+    seen_to.put({CARD: 2})
+    assert seen_to.read() == {CARD: 2}
+    place = pathlib.Path(seen_to.place)
+    (place / "0000%3A3d%3A00.0.json").write_text("{")
+    assert seen_to.read() == {}
+    for note in place.iterdir():
+        note.unlink()
+    place.rmdir()
+    seen_to.put({CARD: 3})
+    assert seen_to.read() == {CARD: 3}
+    for note in place.iterdir():
+        note.unlink()
+    place.rmdir()
+    place.write_text("no directory")
+    assert seen_to.read() == {CARD: 3}
+
+
+def test_an_outdated_note_that_stays_is_left_aside(
+    root: pathlib.Path,
+    seen_to: error_baseline.ErrorBaseline,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen_to.put({CARD: 2})
+    put(root, CARD, {"aer_dev_fatal": errors_of(1)})
+
+    def refuse(path: object, **_: object) -> None:
+        raise PermissionError(13, "it is root's", path)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    assert find(root, seen_to).keys() == {CARD}
+    put(root, CARD, {"aer_dev_fatal": errors_of(2)})
+    assert "2 uncorrectable" in find(root, seen_to)[CARD]
+    seen_to.put({CARD: 2})
+    assert find(root, seen_to).keys() == set()
+
+
+def test_the_id_of_a_boot_is_the_kernels(tmp_path: pathlib.Path) -> None:
+    assert error_baseline.read_boot_id() == error_baseline.read_boot_id() != ""
+    assert error_baseline.read_boot_id(str(tmp_path / "none")) == ""
+
+
+events = st.lists(
+    st.one_of(
+        st.integers(1, 3).map(lambda more: ("fail", more)),
+        st.sampled_from([("heal", 0), ("again", 0), ("restart", 0)]),
+    ),
+    max_size=12,
+)
+
+
+@given(events)
+def test_ill_is_who_failed_since_somebody_looked(
+    course: list[tuple[str, int]],
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        place = pathlib.Path(directory)
+        root = build.build(
+            {"functions": [{"address": CARD, "id": "10de:26b9",
+                            "class": "030200", "driver": "vfio-pci",
+                            "group": 1}]},
+            place / "host",
+        )  # fmt: skip
+        count, is_ill = 0, False
+        seen_to = error_baseline.ErrorBaseline(directory, boot="one")
+        for what, more in course:
+            if what == "fail":
+                count, is_ill = count + more, True
+            elif what == "heal":
+                seen_to.put({CARD: count})
+                is_ill = False
+            elif what == "again":
+                count, is_ill = 0, False
+            else:
+                seen_to = error_baseline.ErrorBaseline(directory, boot="one")
+            put(root, CARD, {"aer_dev_fatal": errors_of(count)})
+            assert bool(find(root, seen_to)) is is_ill, (what, count)
+
+
+# -- in the house -----------------------------------------------------------
+
+
+def survey_of(
+    root: pathlib.Path, state_dir: pathlib.Path
+) -> change_detection.ChangeDetector:
+    found = change_detection.ChangeDetector(
+        fs.DiskSource(root),
+        look.DRIVERS,
+        policy.Policy(),
+        faulted=faults.FaultNotes(str(state_dir)),
+        drained=drains.DrainNotes(str(state_dir)),
+    )
+    found.seen_to = error_baseline.ErrorBaseline(str(state_dir))
+    (root / "sys/kernel").mkdir(exist_ok=True)
+    (root / "sys/kernel/uevent_seqnum").write_text("1\n")
+    return found
+
+
+def changed(one: change_detection.ChangeDetector) -> model.Device:
+    state = one.read_changed()
+    assert state is not None, "it has to be noticed"
+    return look.device(state, CARD)
+
+
+def test_a_pass_notices_who_falls_ill_and_who_heals(
+    root: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    put(root, CARD, {"aer_dev_fatal": errors_of(0)}, WELL)
+    one = survey_of(root, tmp_path / "state")
+    assert not look.device(one.read(), CARD).fault
+    assert one.read_changed() is None
+    put(root, CARD, head=GONE)
+    assert "does not answer" in changed(one).fault
+    assert one.read_changed() is None
+    put(root, CARD, head=WELL)
+    assert not changed(one).fault
+    put(root, CARD, {"aer_dev_fatal": errors_of(1)})
+    assert "fatal error" in changed(one).fault
+    error_baseline.ErrorBaseline(str(tmp_path / "state")).put({CARD: 1})
+    assert not changed(one).fault
+    assert one.read_changed() is None
+
+
+def test_an_ill_card_is_reserved_whole_and_labelled(
+    root: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    put(root, CARD, head=GONE)
+    state = survey_of(root, tmp_path / "state").read()
+    tree = tree_builder.build_tree(strategies.ROOT, state, policy.Policy())
+    ill, well = (
+        tree.node(names.provider_uuid(strategies.ROOT.uuid, address))
+        for address in (CARD, OTHER)
+    )
+    assert ill is not None
+    assert well is not None
+    assert names.FAULTED_TRAIT in ill.traits
+    assert names.FAULTED_TRAIT not in well.traits
+    assert all(i.reserved == i.total for i in ill.inventories.values())
+    assert "does not answer" in look.reasons(state, CARD)
+
+
+def test_a_captured_host_is_as_ill(
+    root: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    put(root, CARD, {"aer_dev_fatal": errors_of(1)}, GONE)
+    put(root, OTHER, head=WELL)
+    archive = str(tmp_path / "host.tar.gz")
+    assert commands.main(["capture", "--root", str(root), "-o", archive]) == 0
+    image, _ = capture.load(archive)
+    told = error_counters.find(
+        host_reader.HostReader(source=image), look.read(root).devices
+    )
+    assert {a: f.reason for a, f in told.items()} == find(root)
+    place = f"{os.path.realpath(root)}/sys/bus/pci/devices/{OTHER}/config"
+    path = os.path.realpath(place).removeprefix(os.path.realpath(root))
+    assert image.content(path) == WELL
+    capsys.readouterr()
+    for where in (archive, str(root)):
+        assert commands.main(["inspect", "--root", where]) == 0
+        assert "does not answer any more" in capsys.readouterr().out
+
+
+def command(root: pathlib.Path, state_dir: pathlib.Path, *words: str) -> int:
+    state_dir.mkdir(exist_ok=True)  # as nova-compute does
+    conf = state_dir.parent / "nova.conf"
+    conf.write_text(f"[nova_accel]\nroot = {root}\nstate_dir = {state_dir}\n")
+    return commands.main(["heal", *words, "--config-file", str(conf)])
+
+
+def test_the_operator_acknowledges_errors(
+    root: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    state_dir = tmp_path / "state"
+    put(root, CARD, {"aer_dev_fatal": errors_of(2)}, WELL)
+    assert command(root, state_dir) == 0
+    assert f"`nova-accel heal {CARD}`" in capsys.readouterr().out
+    assert command(root, state_dir, "3D:00.0") == 0
+    assert "offered again" in capsys.readouterr().out
+    assert command(root, state_dir) == 0
+    assert "Nothing is set aside" in capsys.readouterr().out
+    assert command(root, state_dir, CARD) == 2
+    assert not look.device(survey_of(root, state_dir).read(), CARD).fault
+
+
+def test_both_kinds_of_faults_are_healed_at_once(
+    root: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    state_dir = tmp_path / "state"
+    put(root, CARD, {"aer_dev_fatal": errors_of(2)}, WELL)
+    faults.FaultNotes(str(state_dir)).put(CARD, "Xid 79", None)
+    fault = look.device(survey_of(root, state_dir).read(), CARD).fault
+    assert "Xid 79" in fault
+    assert "2 uncorrectable" in fault
+    assert command(root, state_dir, CARD) == 0
+    assert not look.device(survey_of(root, state_dir).read(), CARD).fault
+
+
+def test_a_card_is_healed_with_its_regions(tmp_path: pathlib.Path) -> None:
+    card, state_dir = "0000:b1:00.0", tmp_path / "state"
+    root = look.make("dfl-n6000", tmp_path / "host")
+    for address in (card, "0000:b1:00.2"):
+        put(root, address, {"aer_dev_fatal": errors_of(1)})
+    region = f"{card}/region-0"
+    state = survey_of(root, state_dir).read()
+    assert f"`nova-accel heal {card}`" in look.device(state, region).fault
+    assert command(root, state_dir, card) == 0
+    state = survey_of(root, state_dir).read()
+    assert not look.device(state, region).fault
+    assert not look.device(state, card).fault
+
+
+def test_who_does_not_answer_cannot_be_healed_by_word(
+    root: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    put(root, CARD, head=GONE)
+    command(root, tmp_path / "state", CARD)
+    assert "is set aside still" in capsys.readouterr().out

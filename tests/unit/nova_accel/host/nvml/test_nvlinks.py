@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVLinks, asked of NVML through NVIDIA's own binding."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from nova_accel.cli import commands
+from nova_accel.config import policy
+from nova_accel.discovery import capture, plugin, scan
+from nova_accel.geometry.topology import GpuLinks
+from nova_accel.host.nvml import codec, gpu_reader
+from tests.lab import fakehost
+from tests.lab.fakehost import nvml as stand_in
+
+STANDINS = pathlib.Path(__file__).parents[4] / "lab/standins"
+T4, FIRST, SECOND = "0000:3b:00.0", "0000:41:00.0", "0000:61:00.0"
+SWITCHED, AWAY = "0000:81:00.0", "0000:b1:00.0"
+PORT = "0000:40:01.1"
+
+
+def a100(address: str, *links: str, port: str = "") -> fakehost.NvidiaGpu:
+    return fakehost.NvidiaGpu(
+        address=address,
+        model="A100",
+        interface="vfio",
+        enabled_vfs=2,
+        port=port,
+        links=links,
+    )
+
+
+SPEC = fakehost.HostSpec(
+    cards=(
+        fakehost.NvidiaGpu(address=T4, model="T4"),
+        a100(FIRST, SECOND, SECOND, port=PORT),
+        a100(SECOND, "", FIRST, port=PORT),
+        a100(SWITCHED, "switch", "switch", AWAY),
+    )
+)
+
+
+@pytest.fixture(name="host", scope="module")
+def fixture_host(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[fakehost.Controller]:
+    pytest.importorskip("pynvml")
+    if reason := fakehost.missing():
+        pytest.skip(reason)
+    root = tmp_path_factory.mktemp("host")
+    with fakehost.simulated_sysfs(SPEC, root) as controller:
+        stand_in.load(controller)
+        yield controller
+
+
+@pytest.fixture(autouse=True)
+def _fixture_socket(
+    host: fakehost.Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKEHOST_CONTROL", str(host.socket))
+
+
+def test_links_that_are_up_lead_to_gpus_and_switches() -> None:
+    gpus = gpu_reader.read_gpus()
+    assert gpus.problems == ()
+    assert {address: one.links for address, one in gpus.items()} == {
+        T4: GpuLinks(),
+        FIRST: GpuLinks(peers=frozenset({SECOND})),
+        SECOND: GpuLinks(peers=frozenset({FIRST})),
+        SWITCHED: GpuLinks(is_switched=True),
+    }
+
+
+def test_links_survive_the_way_to_another_process() -> None:
+    gpus = gpu_reader.read_gpus()
+    plain = json.loads(json.dumps(codec.to_plain(gpus)))
+    assert codec.from_plain(plain) == gpus
+
+
+def test_a_link_to_a_card_that_another_driver_took_is_down(
+    host: fakehost.Controller,
+) -> None:
+    drivers = host.sys / "bus/pci/drivers"
+    (drivers / "nvidia/unbind").write_text(SECOND)
+    assert gpu_reader.read_gpus()[FIRST].links == GpuLinks()
+    (drivers / "nvidia/bind").write_text(SECOND)
+    assert gpu_reader.read_gpus()[FIRST].links == GpuLinks(
+        peers=frozenset({SECOND})
+    )
+
+
+def test_the_command_shows_what_is_linked(
+    host: fakehost.Controller,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As it would on that host itself, by way of an archive of it."""
+    reader, _ = commands.open_host(str(host.sys.parent))
+    reader.gpus = gpu_reader.read_gpus()
+    archive = str(tmp_path / "host.tar.gz")
+    state = scan.read(reader, plugin.load(), policy.Policy())
+    capture.save(reader, archive, {"format": capture.FORMAT})
+    assert len(state.devices) == 4
+    assert commands.main(["inspect", "--root", archive]) == 0
+    lines = capsys.readouterr().out.split()
+    assert lines.count("CUSTOM_ACCELERATOR_NVLINK_0000_41_00_0") == 1
+    assert lines.count("CUSTOM_ACCELERATOR_NVLINK_0000_61_00_0") == 1
+    assert lines.count("CUSTOM_ACCELERATOR_PCIE_0000_40_01_1") == 2
+
+
+# -- a library that fails ---------------------------------------------------
+
+SAY = """
+import json
+from nova_accel.host.nvml import codec, gpu_reader
+print(json.dumps(codec.to_plain(gpu_reader.read_gpus(2))))
+"""
+
+
+def say(
+    place: pathlib.Path, *files: str, before: str = ""
+) -> tuple[gpu_reader.NvmlGpus, str]:
+    """Return what is read of a library whose GPUs fall ill."""
+    if not shutil.which("gcc"):
+        pytest.skip("there is no gcc")
+    library = place / "libnvidia-ml.so.1"
+    subprocess.run(  # noqa: S603 - our own words
+        [
+            *("gcc", "-O2", "-Wall", "-shared", "-fPIC", "-o", library),
+            STANDINS / "illnvml.c",
+        ],
+        check=True,
+    )
+    for name in files:
+        kind, _, text = name.partition("=")
+        (place / kind).write_text(text)
+    found = subprocess.run(  # noqa: S603 - our own words
+        [sys.executable, "-c", before + SAY],
+        env={
+            **os.environ,
+            "LD_LIBRARY_PATH": str(place),
+            "ILLNVML": str(place),
+            "PYTHONPATH": str(STANDINS.parents[2]),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    gpus = codec.from_plain(json.loads(found))
+    return gpus, "\n".join(p.reason for p in gpus.problems)
+
+
+ILL = "0000:41:00.0"
+PEER = "0000:42:00.0"
+
+
+def test_of_a_library_of_before_nvlink_nothing_is_known(
+    tmp_path: pathlib.Path,
+) -> None:
+    before = (
+        "import pynvml\n"
+        "for name in [n for n in dir(pynvml) if 'GetNvLink' in n]:\n"
+        "    delattr(pynvml, name)\n"
+    )
+    gpus, told = say(tmp_path, "links", before=before)
+    assert {one.links for one in gpus.values()} == {None}
+    assert "NVLink" not in told
+
+
+def test_of_an_old_driver_the_address_alone_tells(
+    tmp_path: pathlib.Path,
+) -> None:
+    before = "import pynvml\ndel pynvml.nvmlDeviceGetNvLinkRemoteDeviceType\n"
+    gpus, told = say(tmp_path, f"links=0 {PEER}", before=before)
+    assert gpus[ILL].links == GpuLinks(peers=frozenset({PEER}))
+    assert told == ""
+
+
+def test_a_lost_gpu_has_unknown_links(tmp_path: pathlib.Path) -> None:
+    gpus, told = say(tmp_path, f"links=0 {PEER}", "unlinked")
+    assert gpus[ILL].links is None
+    assert gpus[PEER].links == GpuLinks()
+    assert "NVML does not tell its NVLinks" in told
+    assert "GPU is lost" in gpus[ILL].fault
+
+
+@pytest.mark.parametrize(
+    ("links", "expected"),
+    [
+        (f"0 {PEER}\n", GpuLinks(peers=frozenset({PEER}))),
+        (f"0 {PEER}\n0 {PEER}\n", GpuLinks(peers=frozenset({PEER}))),
+        ("2 -\n", GpuLinks(is_switched=True)),
+        ("1 0004:04:00.0\n", GpuLinks()),  # IBM's NPU
+        ("0 -\n", GpuLinks()),  # hidden from a virtual machine
+        ("255 -\n", GpuLinks()),
+        ("", GpuLinks()),
+    ],
+)
+def test_each_end_of_a_link(
+    tmp_path: pathlib.Path, links: str, expected: GpuLinks
+) -> None:
+    gpus, told = say(tmp_path, f"links={links}")
+    assert gpus[ILL].links == expected
+    assert told == ""

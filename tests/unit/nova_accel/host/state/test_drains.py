@@ -1,0 +1,481 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drained devices: written down, read, and offered again."""
+
+import json
+import os
+import pathlib
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import errors, model
+from nova_accel.cli import commands
+from nova_accel.config import policy
+from nova_accel.discovery import change_detection
+from nova_accel.host.state import drains, faults, notes
+from nova_accel.host.sysfs import fs
+from tests.hosts import look
+from tests.support.fpga import card as fpga
+
+GPU = "0000:3b:00.0"
+SOMEBODY = 12345
+
+
+@pytest.fixture
+def drained(tmp_path: pathlib.Path) -> drains.DrainNotes:
+    return drains.DrainNotes(str(tmp_path / "state"))
+
+
+@pytest.fixture
+def strict() -> Iterator[None]:
+    """Let nobody else read what is written, as careful shells do."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+# -- written down -----------------------------------------------------------
+
+
+class Swap:
+    """Replaces a directory as soon as this process changes its mode."""
+
+    def __init__(self) -> None:
+        self.act: Callable[[], object] | None = None
+        sys.addaudithook(self)  # there is no way to remove it
+
+    def __call__(self, event: str, _: tuple[object, ...]) -> None:
+        if event in ("os.chmod", "os.chown") and self.act:
+            act, self.act = self.act, None
+            act()
+
+
+@pytest.fixture(scope="module")
+def swap() -> Swap:
+    return Swap()
+
+
+def test_a_link_put_there_meanwhile_changes_no_other_file(
+    tmp_path: pathlib.Path, swap: Swap
+) -> None:
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    place = tmp_path / "state"
+
+    def exchange() -> None:
+        place.rmdir()
+        place.symlink_to(secret)
+
+    swap.act = exchange
+    with pytest.raises(OSError):
+        drains.DrainNotes(str(place)).put(GPU, "x")
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+def test_a_link_to_another_file_is_not_read(tmp_path: pathlib.Path) -> None:
+    secret = tmp_path / "secret"
+    fields = {"address": GPU, "reason": "secret", "when": "today"}
+    secret.write_text(json.dumps(fields))
+    drained = drains.DrainNotes(str(tmp_path))
+    drained.put(GPU, "x")
+    (note,) = pathlib.Path(drained.place).iterdir()
+    note.unlink()
+    note.symlink_to(secret)
+    assert "symbolic links" in drained.read()[GPU].reason
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is at risk")
+def test_root_follows_links_in_its_own_directories_only(
+    tmp_path: pathlib.Path,
+) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    for name, owner in (("root", 0), ("service", SOMEBODY)):
+        place = tmp_path / name
+        place.mkdir()
+        (place / "state").symlink_to(target)
+        os.chown(place, owner, owner)
+    drains.DrainNotes(str(tmp_path / "root/state")).put(GPU, "x")
+    assert drains.DrainNotes(str(target)).read().keys() == {GPU}
+    other = drains.DrainNotes(str(tmp_path / "service/state"))
+    for change in (
+        lambda: other.put("mtty", "x"),
+        lambda: other.remove([GPU]),
+    ):
+        with pytest.raises(
+            (OSError, errors.UnreadableError), match="symbolic links"
+        ) as caught:
+            change()
+        assert other.place in str(caught.value)
+    assert drains.DrainNotes(str(target)).read().keys() == {GPU}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is at risk")
+def test_no_directory_of_root_is_given_away(
+    tmp_path: pathlib.Path,
+) -> None:
+    """A directory that took the new one's name keeps its owner."""
+    secret = tmp_path / "secret"
+    secret.mkdir(0o700)
+    (secret / "key").touch()
+    os.chown(tmp_path, SOMEBODY, SOMEBODY)
+    real = os.mkdir
+
+    def exchange(name: str, *arguments: Any, **named: Any) -> None:
+        real(name, *arguments, **named)
+        if name == "state":
+            secret.rename(tmp_path / name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "mkdir", exchange)
+        drains.DrainNotes(str(tmp_path / "state")).put(GPU, "x")
+    status = (tmp_path / "state").stat()
+    assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o700)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root changes owners")
+def test_a_directory_whose_maker_was_killed_gets_its_owner(
+    tmp_path: pathlib.Path,
+) -> None:
+    os.chown(tmp_path, SOMEBODY, SOMEBODY)
+    real = os.fchown
+    killed = False
+
+    def kill(*arguments: int) -> None:
+        nonlocal killed
+        if not killed:
+            killed = True
+            raise KeyboardInterrupt
+        real(*arguments)
+
+    drained = drains.DrainNotes(str(tmp_path / "state"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fchown", kill)
+        with pytest.raises(KeyboardInterrupt):
+            drained.put(GPU, "x")
+        assert (tmp_path / "state").stat().st_uid == 0
+        drained.put(GPU, "x")
+    for place in (tmp_path / "state", pathlib.Path(drained.place)):
+        status = place.stat()
+        assert status.st_uid == status.st_gid == SOMEBODY
+        assert stat.S_IMODE(status.st_mode) == 0o755
+
+
+def test_a_drain_outlives_the_service(drained: drains.DrainNotes) -> None:
+    drained.put(GPU, "a fan is loud")
+    found = drains.DrainNotes(os.path.dirname(drained.place)).read()
+    assert found.keys() == {GPU}
+    assert (found[GPU].address, found[GPU].reason) == (GPU, "a fan is loud")
+    assert found[GPU].when.endswith("+00:00")
+
+
+def test_nothing_is_drained_at_first(drained: drains.DrainNotes) -> None:
+    assert drained.read() == {}
+    assert drained.remove([GPU]) == frozenset()
+    assert not os.path.exists(drained.place)
+
+
+def test_the_last_word_counts(drained: drains.DrainNotes) -> None:
+    drained.put(GPU, "a fan is loud")
+    drained.put(GPU, "it is sold")
+    assert drained.read()[GPU].reason == "it is sold"
+    assert len(os.listdir(drained.place)) == 1
+
+
+def test_who_is_offered_again_is_told(drained: drains.DrainNotes) -> None:
+    for address in (GPU, fpga.REGION, fpga.CARD):
+        drained.put(address, "x")
+    assert drained.remove([GPU, fpga.REGION, "mtty"]) == {GPU, fpga.REGION}
+    assert drained.remove([GPU]) == frozenset()
+    assert drained.read().keys() == {fpga.CARD}
+
+
+def test_root_s_note_is_for_the_service_to_read(
+    tmp_path: pathlib.Path, strict: None
+) -> None:
+    if os.geteuid():
+        pytest.skip("only root gives its directories away")
+    os.chown(tmp_path, SOMEBODY, SOMEBODY)
+    found = drains.DrainNotes(str(tmp_path / "accel/state"))
+    found.put(GPU, "x")
+    for path in (tmp_path / "accel", tmp_path / "accel/state"):
+        assert path.stat().st_uid == path.stat().st_gid == SOMEBODY
+    assert pathlib.Path(found.place).stat().st_uid == SOMEBODY
+    assert pathlib.Path(found.place).stat().st_mode & 0o777 == 0o755
+    (note,) = pathlib.Path(found.place).iterdir()
+    assert note.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "7",
+        "null",
+        "{}",
+        '{"address": "0000:3b:00.0", "reason": 7, "when": ""}',
+        '{"address": "0000:af:00.0", "reason": "x", "when": ""}',
+        "\0\0",
+    ],
+)
+def test_what_a_note_no_longer_tells_still_counts(
+    drained: drains.DrainNotes, text: str
+) -> None:
+    drained.put(GPU, "x")
+    (path,) = pathlib.Path(drained.place).iterdir()
+    path.write_text(text)
+    found = drained.read()
+    assert found.keys() == {GPU}
+    assert f"{path} does not tell any more" in found[GPU].reason
+    assert drained.remove([GPU]) == {GPU}
+
+
+def test_a_note_that_is_no_file_counts_too(drained: drains.DrainNotes) -> None:
+    place = pathlib.Path(drained.place)
+    (place / f"{GPU}.json").mkdir(parents=True)
+    assert drained.read().keys() == {GPU}
+    with pytest.raises(OSError, match="directory"):
+        drained.remove([GPU])
+
+
+def test_a_note_by_hand_counts_and_goes(drained: drains.DrainNotes) -> None:
+    place = pathlib.Path(drained.place)
+    place.mkdir(parents=True)
+    (place / f"{GPU}.json").write_text("")
+    assert drained.read().keys() == {GPU}
+    drained.put(GPU, "x")
+    assert drained.remove([GPU]) == {GPU}
+    assert drained.read() == {}
+
+
+def test_half_a_note_is_none(drained: drains.DrainNotes) -> None:
+    """Whoever wrote it was killed before it had its name."""
+    drained.put(GPU, "x")
+    pathlib.Path(drained.place, ".tmp123").write_text("{")
+    assert drained.read().keys() == {GPU}
+
+
+def test_where_nothing_can_be_written_it_is_said(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "drained").write_text("no directory")
+    found = drains.DrainNotes(str(tmp_path))
+    with pytest.raises(OSError, match="irectory"):
+        found.put(GPU, "x")
+    with pytest.raises(errors.UnreadableError):
+        found.read()
+    with pytest.raises(errors.UnreadableError):
+        found.remove([GPU])
+
+
+def test_a_reason_is_one_line_of_text(drained: drains.DrainNotes) -> None:
+    drained.put(GPU, "  a fan\n\tis loud \udcff")
+    assert drained.read()[GPU].reason == "a fan is loud ?"
+    (path,) = pathlib.Path(drained.place).iterdir()
+    assert json.loads(path.read_text())["address"] == GPU
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 30_000,  # brackets in brackets, without end
+        b"1" * 9_000,
+        b'{"reason": "' + b"x" * 100_000,
+        b"\xff\xfe\x00",
+        b"null",
+    ],
+)
+def test_a_note_that_says_nothing_counts(
+    drained: drains.DrainNotes, content: bytes
+) -> None:
+    drained.put(GPU, "x")
+    (path,) = pathlib.Path(drained.place).iterdir()
+    path.write_bytes(content)
+    assert "does not tell any more" in drained.read()[GPU].reason
+    assert drained.remove([GPU]) == {GPU}
+
+
+def test_what_is_no_file_keeps_nobody_waiting(
+    drained: drains.DrainNotes,
+) -> None:
+    drained.put(GPU, "x")
+    (path,) = pathlib.Path(drained.place).iterdir()
+    path.unlink()
+    os.mkfifo(path)
+    assert drained.read().keys() == {GPU}
+
+
+def test_a_note_can_be_printed_whatever_it_holds(
+    drained: drains.DrainNotes,
+) -> None:
+    drained.put(GPU, "x")
+    (path,) = pathlib.Path(drained.place).iterdir()
+    said = '"a\\nfan\\u001b[2J\\ud800"'
+    path.write_text(path.read_text().replace('"x"', said))
+    assert drained.read()[GPU].reason == "a fan?[2J?"
+
+
+def test_nothing_half_is_left_behind(drained: drains.DrainNotes) -> None:
+    drained.put("mtty", "x")
+    with pytest.raises(UnicodeEncodeError):
+        drained.put("\udcff", "x")
+    assert os.listdir(drained.place) == ["mtty.json"]
+
+
+def test_writers_side_by_side_lose_nothing(drained: drains.DrainNotes) -> None:
+    failed: list[BaseException] = []
+    addresses = [f"0000:{n:02x}:00.0" for n in range(8)]
+
+    def one(address: str) -> None:
+        try:
+            for _ in range(20):
+                drained.put(address, "x")
+                assert drained.read()[address].reason == "x"
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=one, args=(a,)) for a in addresses]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert drained.read().keys() == {*addresses}
+
+
+@given(st.text(min_size=1, max_size=40))
+def test_any_address_is_found_again(address: str) -> None:
+    name = notes.name_of(address)
+    assert "/" not in name
+    assert notes.address_of(name) == address
+
+
+# -- read with the host -----------------------------------------------------
+
+
+def drains_by(host: model.HostState) -> dict[str, str]:
+    return {d.address: d.drain for d in host.devices if d.drain}
+
+
+def surveyed(
+    root: pathlib.Path, drained: drains.DrainNotes
+) -> change_detection.ChangeDetector:
+    """Return a survey of a host whose kernel counts uevents."""
+    (root / "sys/kernel").mkdir(exist_ok=True)
+    (root / "sys/kernel/uevent_seqnum").write_text("4711\n")
+    return change_detection.ChangeDetector(
+        fs.DiskSource(root), look.DRIVERS, policy.Policy(), drained=drained
+    )
+
+
+def test_a_word_of_the_operator_is_noticed_without_a_uevent(
+    tmp_path: pathlib.Path, drained: drains.DrainNotes
+) -> None:
+    one = surveyed(look.make("t4-mdev", tmp_path / "host"), drained)
+    before = one.read()
+    assert one.read_changed() is None
+    drained.put(GPU, "a fan is loud")
+    after = one.read_changed()
+    assert after is not None
+    assert drains_by(after) == {GPU: "a fan is loud"}
+    assert one.read_changed() is None
+    drained.put(GPU, "it is sold")
+    assert one.read_changed() is not None
+    drained.remove([GPU])
+    assert one.read_changed() == before
+
+
+def test_a_part_read_alone_knows_its_card_s_drain(
+    tmp_path: pathlib.Path, drained: drains.DrainNotes
+) -> None:
+    one = surveyed(look.make("dfl-pac", tmp_path / "host"), drained)
+    (part, *_) = (d for d in one.read().devices if d.parent)
+    drained.put(part.parent, "x")
+    again = one.read_devices([part]).device(part.address)
+    assert again is not None
+    assert again.drain == "x"
+    assert one.read_changed() is not None
+
+
+def test_where_drains_cannot_be_read_they_stay(
+    tmp_path: pathlib.Path,
+    drained: drains.DrainNotes,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = surveyed(look.make("t4-mdev", tmp_path / "host"), drained)
+    drained.put(GPU, "x")
+    before = one.read()
+    os.rename(drained.place, tmp_path / "kept")
+    pathlib.Path(drained.place).write_text("no directory")
+    after = one.read_changed()
+    assert after is not None
+    assert after.devices == before.devices
+    reason = look.reasons(after, "[nova_accel] state_dir")
+    assert f"{drained.place}: ENOTDIR" in reason
+    assert "last marks" in reason
+    assert one.read_changed() is None
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("kind", [drains.DrainNotes, faults.FaultNotes])
+def test_unreadable_marks_are_unknown_and_not_drained(
+    tmp_path: pathlib.Path,
+    kind: type[drains.DrainNotes] | type[faults.FaultNotes],
+) -> None:
+    """Unknown is not absent, whoever could read them before."""
+    root = look.make("t4-mdev", tmp_path / "host")
+    notes_on = {kind: kind(str(tmp_path / "state"))}
+    place = pathlib.Path(notes_on[kind].place)
+    place.parent.mkdir()
+    place.write_text("no directory")
+    one = change_detection.ChangeDetector(
+        fs.DiskSource(root),
+        look.DRIVERS,
+        policy.Policy(),
+        faulted=notes_on.get(faults.FaultNotes),  # type: ignore[arg-type]
+        drained=notes_on.get(drains.DrainNotes),  # type: ignore[arg-type]
+    )
+    before = one.read()
+    assert before.devices
+    assert not any(d.fault or d.drain for d in before.devices)
+    for device in before.devices:
+        assert f"{place}: ENOTDIR" in device.marks_unknown
+    reason = look.reasons(before, "[nova_accel] state_dir")
+    assert f"{place}: ENOTDIR" in reason
+    place.unlink()
+    after = one.read_changed()
+    assert after is not None
+    assert not any(d.marks_unknown for d in after.devices)
+    assert look.reasons(after, "[nova_accel] state_dir") == ""
+
+
+# -- the command ------------------------------------------------------------
+
+
+def test_the_report_tells_who_is_drained(
+    tmp_path: pathlib.Path,
+    drained: drains.DrainNotes,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    conf = tmp_path / "nova.conf"
+    root = look.make("t4-mdev", tmp_path / "host")
+    state_dir = os.path.dirname(drained.place)
+    conf.write_text(f"[nova_accel]\nroot = {root}\nstate_dir = {state_dir}\n")
+    drained.put(GPU, "a fan is loud")
+    arguments = ["inspect", "--config-file", str(conf)]
+    assert commands.main(arguments) == 0
+    text = capsys.readouterr().out
+    assert text.count("\n  drained: a fan is loud\n") == 1
+    assert f"{GPU}: is drained" in text
+    assert commands.main([*arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["devices"]
+    assert [d.get("drain") for d in told] == ["a fan is loud", None]
+    assert not any("fault" in device for device in told)

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices that failed: set aside, remembered, and healed."""
+
+import json
+import os
+import pathlib
+
+import pytest
+
+from nova_accel import errors, model
+from nova_accel.cli import commands
+from nova_accel.config import conf, policy
+from nova_accel.host.state import faults
+from nova_accel.inventory import conditions, tree_builder
+from nova_accel.model import names, providers
+from placement_sync.sync import diff
+from tests.support.fpga import card as fpga
+
+
+@pytest.fixture
+def notes(tmp_path: pathlib.Path) -> faults.FaultNotes:
+    return faults.FaultNotes(str(tmp_path / "state"))
+
+
+def node(host: model.HostState) -> providers.ProviderNode:
+    tree = tree_builder.build_tree(fpga.ROOT, host, policy.Policy())
+    found = tree.node(fpga.PROVIDER)
+    assert found is not None
+    return found
+
+
+def test_a_fault_outlives_the_service(notes: faults.FaultNotes) -> None:
+    notes.put(fpga.REGION, "it failed", fpga.OLD)
+    again = faults.FaultNotes(os.path.dirname(notes.place)).read()
+    assert again.keys() == {fpga.REGION}
+    fault = again[fpga.REGION]
+    assert (fault.reason, fault.function) == ("it failed", fpga.OLD)
+    assert fault.when
+
+
+def test_nothing_is_set_aside_at_first(notes: faults.FaultNotes) -> None:
+    assert notes.read() == {}
+    assert not os.path.exists(notes.place)
+
+
+def test_what_a_note_no_longer_tells_still_counts(
+    notes: faults.FaultNotes,
+) -> None:
+    notes.put(fpga.REGION, "it failed", None)
+    (name,) = os.listdir(notes.place)
+    pathlib.Path(notes.place, name).write_text("{", encoding="utf-8")
+    assert "does not tell" in notes.read()[fpga.REGION].reason
+
+
+def test_a_note_that_cannot_be_written_counts_until_the_end(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "faulted").write_text("no directory")
+    notes = faults.FaultNotes(str(tmp_path))
+    notes.put(fpga.REGION, "it failed", None)
+    with pytest.raises(errors.UnreadableError):
+        notes.read()
+    (tmp_path / "faulted").unlink()
+    assert notes.read()[fpga.REGION].reason == "it failed"
+    assert notes.heal([fpga.REGION]) == {fpga.REGION}
+    assert notes.read() == {}
+
+
+def test_a_faulted_region_is_reserved_and_marked(
+    notes: faults.FaultNotes,
+) -> None:
+    notes.put(fpga.REGION, "it failed", fpga.OLD)
+    marked, healed = conditions.mark(fpga.host(), notes.read())
+    assert not healed
+    found = node(marked)
+    assert found.inventories[names.FPGA_CLASS].reserved == 1
+    assert names.FAULTED_TRAIT in found.traits
+    assert names.REGION_TRAIT not in found.traits
+    (problem,) = marked.problems
+    assert f"nova-accel heal {fpga.REGION}" in problem.reason
+
+
+def test_other_devices_are_not_marked() -> None:
+    fault = model.Fault(address="0000:99:00.0", reason="gone")
+    marked, healed = conditions.mark(fpga.host(), {fault.address: fault})
+    assert marked == fpga.host()
+    assert not healed
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "is_healed"),
+    [
+        (fpga.OLD, fpga.OLD, False),
+        (fpga.OLD, fpga.NEW, True),
+        (fpga.OLD, None, False),
+        (None, fpga.NEW, False),
+        ("", fpga.NEW, True),
+    ],
+)
+def test_who_shows_another_function_has_healed(
+    then: str | None, now: str | None, is_healed: bool
+) -> None:
+    fault = model.Fault(address=fpga.REGION, reason="x", function=then)
+    marked, healed = conditions.mark(
+        fpga.host(fpga.region(now)), {fault.address: fault}
+    )
+    assert healed == ({fpga.REGION} if is_healed else set())
+    device = marked.device(fpga.REGION)
+    assert device is not None
+    assert bool(device.fault) is not is_healed
+
+
+# -- the tree ---------------------------------------------------------------
+
+
+def test_a_region_nests_in_its_card() -> None:
+    tree = tree_builder.build_tree(fpga.ROOT, fpga.host(), policy.Policy())
+    card, region = tree.nodes
+    assert (card.parent, card.inventories) == (fpga.ROOT.uuid, {})
+    assert region.parent == card.uuid
+    assert region.name == "node1_accel_0000_5e_00_0_region_0"
+    assert region.slots == {names.FPGA_CLASS: frozenset({fpga.CARD})}
+    empty = providers.ProviderTree(root=fpga.ROOT)
+    plan = diff.plan(empty, tree, diff.Guard())
+    assert diff.apply(empty, plan).nodes[1].parent == card.uuid
+
+
+def test_a_device_spec_line_for_the_card_counts_for_its_region() -> None:
+    rules = policy.parse_policy([f'{{"address": "{fpga.CARD}"}}'])
+    assert rules.of(fpga.region()) is rules.rules[0]
+    assert rules.of(fpga.card()) is rules.rules[0]
+
+
+def test_what_a_guest_hides_stays_as_it_was_known() -> None:
+    """While a guest has the card, nothing tells what it holds."""
+    before = tree_builder.build_tree(fpga.ROOT, fpga.host(), policy.Policy())
+    hidden = fpga.host(fpga.region(None))
+    in_use = tree_builder.build_tree(
+        fpga.ROOT, hidden, policy.Policy(), occupied=frozenset({fpga.CARD})
+    )
+    after = diff.apply(before, diff.plan(before, in_use, diff.Guard()))
+    node = after.node(fpga.PROVIDER)
+    assert node is not None
+    assert names.function_trait(fpga.OLD) in node.traits
+    assert names.interface_trait(fpga.INTERFACE) in node.traits
+    idle = tree_builder.build_tree(fpga.ROOT, hidden, policy.Policy())
+    later = diff.apply(after, diff.plan(after, idle, diff.Guard()))
+    node = later.node(fpga.PROVIDER)
+    assert node is not None
+    assert names.function_trait(fpga.OLD) not in node.traits
+
+
+# -- the command ------------------------------------------------------------
+
+
+def heal(notes: faults.FaultNotes, *arguments: str) -> int:
+    place = os.path.dirname(notes.place)
+    return commands.main(["heal", *arguments, "--state-dir", place])
+
+
+def test_the_operator_heals_what_is_in_order_again(
+    notes: faults.FaultNotes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkdir(os.path.dirname(notes.place))
+    assert heal(notes) == 0
+    assert "Nothing is set aside" in capsys.readouterr().out
+    notes.put(fpga.REGION, "it failed", None)
+    assert heal(notes) == 0
+    assert f"{fpga.REGION}  since 2" in capsys.readouterr().out
+    assert heal(notes, fpga.REGION) == 0
+    assert fpga.REGION in capsys.readouterr().out
+    assert notes.read() == {}
+
+
+def test_who_is_not_set_aside_cannot_be_healed(
+    notes: faults.FaultNotes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes.put(fpga.REGION, "it failed", None)
+    assert heal(notes, fpga.CARD) == 2
+    assert fpga.REGION in capsys.readouterr().err
+    assert notes.read().keys() == {fpga.REGION}
+
+
+def test_heal_refuses_a_state_dir_that_is_missing(
+    notes: faults.FaultNotes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert heal(notes) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    missing = os.path.dirname(notes.place)
+    assert f"'{missing}' is not a --state-dir" in said.err
+    assert commands.main(["heal", "--state-dir", "accel"]) == 2
+    said = capsys.readouterr()
+    assert "'accel' is not a --state-dir; expected an absolute" in said.err
+
+
+def test_heal_names_the_file_of_a_state_dir_that_is_missing(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "compute.conf"
+    path.write_text(f"[nova_accel]\nstate_dir = {tmp_path}/missing\n")
+    assert commands.main(["heal", "--config-file", str(path)]) == 2
+    said = capsys.readouterr().err
+    option = f"{path} [nova_accel] state_dir = {tmp_path}/missing"
+    assert said.startswith(f"nova-accel: {option}: is no directory")
+
+
+def test_heal_reads_the_nova_conf_of_this_machine(
+    notes: faults.FaultNotes,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "nova.conf"
+    state_dir = os.path.dirname(notes.place)
+    path.write_text(f"[nova_accel]\nstate_dir = {state_dir}\n")
+    monkeypatch.setattr(conf, "CONFIG_FILES", (str(path), "/none"))
+    notes.put(fpga.REGION, "it failed", None)
+    assert commands.main(["heal"]) == 0
+    assert f"{fpga.REGION}  since 2" in capsys.readouterr().out
+
+
+def test_a_note_is_json_for_people(notes: faults.FaultNotes) -> None:
+    notes.put(fpga.REGION, "it failed", fpga.OLD)
+    (path,) = pathlib.Path(notes.place).iterdir()
+    note = json.loads(path.read_text(encoding="utf-8"))
+    assert note["address"] == fpga.REGION
+
+
+def test_the_regions_of_a_card_that_cannot_be_read_stay() -> None:
+    before = tree_builder.build_tree(fpga.ROOT, fpga.host(), policy.Policy())
+    card = names.provider_uuid(fpga.ROOT.uuid, fpga.CARD)
+    nothing = providers.ProviderTree(root=fpga.ROOT)
+    guard = diff.Guard(unknown=frozenset({card}))
+    assert diff.plan(before, nothing, guard) == []
+
+
+def test_what_was_written_down_later_can_be_healed(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "faulted").write_text("no directory")
+    notes = faults.FaultNotes(str(tmp_path))
+    notes.put(fpga.REGION, "first", None)
+    (tmp_path / "faulted").unlink()
+    notes.put(fpga.REGION, "second", None)
+    assert faults.FaultNotes(str(tmp_path)).heal([fpga.REGION])
+    assert notes.read() == {}

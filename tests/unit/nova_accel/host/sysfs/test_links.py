@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the cards of whole hosts stand."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable
+
+import pytest
+
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import capture, scan
+from nova_accel.geometry.topology import GpuLinks
+from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.sysfs import host_reader
+from nova_accel.inventory import tree_builder
+from nova_accel.model import names, providers
+from nova_accel.vendors import noop
+from placement_sync.sync import diff
+from tests.hosts import build, look
+from tests.support import strategies
+
+FIRST, SECOND = "0000:43:00.0", "0000:44:00.0"
+ELSEWHERE, ON_ROOT = "0000:61:00.0", "0000:00:04.0"
+BEHIND_VMD, WITH_VFS = "10000:01:00.0", "0000:81:00.0"
+GPUS = (FIRST, SECOND, ELSEWHERE)
+
+
+@pytest.fixture(name="root")
+def fixture_root(tmp_path: pathlib.Path) -> pathlib.Path:
+    return look.make("places", tmp_path / "host")
+
+
+def said(state: model.HostState, address: str, prefix: str) -> set[str]:
+    """Return what a device's traits say under a prefix."""
+    traits = look.device(state, address).traits
+    return {t.removeprefix(prefix) for t in traits if t.startswith(prefix)}
+
+
+def port(state: model.HostState, address: str) -> set[str]:
+    return said(state, address, names.PCIE_PREFIX)
+
+
+def peers(state: model.HostState, address: str) -> set[str]:
+    return said(state, address, names.NVLINK_PREFIX)
+
+
+def facts(**links: GpuLinks | None) -> list[gpu_reader.NvmlGpu]:
+    """Return what NVML says of the first cards, by a, b and c."""
+    return [
+        gpu_reader.NvmlGpu(address=GPUS["abc".index(key)], links=found)
+        for key, found in links.items()
+    ]
+
+
+def a_device(address: str) -> model.Device:
+    return model.Device(
+        address=address,
+        plugin="test",
+        technology="test",
+        vendor="test",
+        model="Test",
+        resource_class="CUSTOM_TEST",
+        counters={"CUSTOM_TEST": 1},
+        slots=(address,),
+    )
+
+
+class Told(noop.NoopDriver):
+    """Describes what it is told."""
+
+    def __init__(self, *found: model.Device) -> None:
+        self.found = found
+
+    def describe(
+        self,
+        host: host_reader.HostReader,
+        rules: policy.Policy,
+        taken: frozenset[str],
+    ) -> Iterable[model.Device | model.Problem]:
+        return self.found
+
+
+# -- root ports -----------------------------------------------------------
+
+
+def test_cards_below_one_switch_have_one_port(root: pathlib.Path) -> None:
+    state = look.read(root)
+    assert port(state, FIRST) == port(state, SECOND) == {"0000_40_01_1"}
+    assert port(state, ELSEWHERE) == {"0000_60_03_1"}
+    assert port(state, WITH_VFS) == {"0000_80_01_1"}
+    assert port(state, BEHIND_VMD) == {"10000_00_02_0"}
+
+
+def test_a_card_on_the_root_bus_has_its_slot(root: pathlib.Path) -> None:
+    assert port(look.read(root), ON_ROOT) == {"0000_00_04"}
+
+
+def test_a_region_is_where_its_card_is(tmp_path: pathlib.Path) -> None:
+    state = look.read(look.make("dfl-n6000", tmp_path))
+    parts = [one for one in state.devices if one.parent]
+    assert parts
+    for one in parts:
+        assert port(state, one.address) == port(state, one.parent)
+
+
+def test_a_vf_that_is_a_device_stands_where_its_pf_does(
+    tmp_path: pathlib.Path,
+) -> None:
+    """On the root bus a VF may have another device number."""
+    pf: build.Description = {
+        "address": "0000:00:04.0",
+        "id": "10de:2236",
+        "class": "030200",
+        "group": 1,
+        "vfs": {"total": 8, "count": 8, "offset": 4, "first_group": 9},
+    }
+    reader = host_reader.HostReader(build.build({"functions": [pf]}, tmp_path))
+    found = reader.function("0000:00:05.0")
+    assert found is not None
+    assert str(found.physfn) == "0000:00:04.0"
+    told = Told(a_device("0000:00:05.0"))
+    state = scan.read(reader, {"test": told}, policy.Policy())
+    assert port(state, "0000:00:05.0") == {"0000_00_04"}
+
+
+def test_where_devices_are_no_links_nothing_is_told(
+    root: pathlib.Path,
+) -> None:
+    link = root / "sys/bus/pci/devices" / FIRST
+    place = link.resolve()
+    link.unlink()
+    place.rename(link)
+    told = Told(a_device(FIRST), a_device(SECOND))
+    state = scan.read(
+        host_reader.HostReader(root), {"test": told}, policy.Policy()
+    )
+    assert port(state, FIRST) == set()
+    assert look.device(state, FIRST).unread == (names.PCIE_PREFIX,)
+    assert port(state, SECOND) == {"0000_40_01_1"}
+
+
+def test_an_unreadable_bus_costs_no_reading(tmp_path: pathlib.Path) -> None:
+    """A driver may describe a device of a bus that can't be listed."""
+    root = build.build(
+        {"faults": [{"path": "bus/pci/devices", "is": "no directory"}]},
+        tmp_path,
+    )
+    one = dataclasses.replace(a_device(FIRST), vendor_id="10de")
+    gpus = {FIRST: facts(a=GpuLinks(peers=frozenset({SECOND})))[0]}
+    reader = host_reader.HostReader(root, gpus=gpus)
+    state = scan.read(reader, {"test": Told(one)}, policy.Policy())
+    found = look.device(state, FIRST)
+    assert names.PCIE_PREFIX in found.unread
+
+
+# -- NVLinks --------------------------------------------------------------
+
+
+def test_both_ends_of_a_link_have_the_other(root: pathlib.Path) -> None:
+    linked = facts(
+        a=GpuLinks(peers=frozenset({SECOND})),
+        b=GpuLinks(peers=frozenset({FIRST})),
+        c=GpuLinks(),
+    )
+    state = look.read(root, gpus=linked)
+    assert peers(state, FIRST) == {"0000_44_00_0"}
+    assert peers(state, SECOND) == {"0000_43_00_0"}
+    assert peers(state, ELSEWHERE) == set()
+    assert look.device(state, ELSEWHERE).unread == ()
+
+
+def test_through_switches_all_are_peers(root: pathlib.Path) -> None:
+    switched = GpuLinks(is_switched=True)
+    state = look.read(root, gpus=facts(a=switched, b=switched, c=switched))
+    assert peers(state, FIRST) == {"0000_44_00_0", "0000_61_00_0"}
+    # Of those that NVML does not see nobody knows whether they are.
+    assert look.device(state, FIRST).unread == (
+        names.nvlink_trait(ON_ROOT),
+        names.nvlink_trait(BEHIND_VMD),
+    )
+
+
+def test_what_is_no_gpu_of_this_host_is_no_peer(root: pathlib.Path) -> None:
+    there = frozenset({"0000:99:00.0", WITH_VFS, SECOND})
+    state = look.read(root, gpus=facts(a=GpuLinks(peers=there), b=GpuLinks()))
+    assert peers(state, FIRST) == {"0000_44_00_0"}
+
+
+def test_a_card_in_mig_mode_has_no_peer(root: pathlib.Path) -> None:
+    first, second, third = facts(
+        a=GpuLinks(peers=frozenset({SECOND}), is_switched=True),
+        b=GpuLinks(peers=frozenset({FIRST}), is_switched=True),
+        c=GpuLinks(is_switched=True),
+    )
+    first = dataclasses.replace(first, is_mig=True)
+    state = look.read(root, gpus=[first, second, third])
+    assert peers(state, FIRST) == set()
+    assert look.device(state, FIRST).unread == ()
+    assert peers(state, SECOND) == {"0000_61_00_0"}
+
+
+def test_a_card_that_nvml_does_not_see_is_unknown(root: pathlib.Path) -> None:
+    state = look.read(root, gpus=facts(a=GpuLinks(), b=None))
+    assert look.device(state, FIRST).unread == ()
+    assert look.device(state, SECOND).unread == (names.NVLINK_PREFIX,)
+    assert look.device(state, ELSEWHERE).unread == (names.NVLINK_PREFIX,)
+    assert look.device(state, WITH_VFS).unread == ()
+
+
+def tree(state: model.HostState) -> providers.ProviderTree:
+    return tree_builder.build_tree(strategies.ROOT, state, policy.Policy())
+
+
+def test_links_stay_in_placement_while_nobody_can_tell_them(
+    root: pathlib.Path,
+) -> None:
+    linked = GpuLinks(peers=frozenset({SECOND}))
+    before = tree(look.read(root, gpus=facts(a=linked, b=GpuLinks())))
+    silent = tree(look.read(root))
+    assert diff.plan(before, silent, diff.Guard()) == []
+    apart = tree(look.read(root, gpus=facts(a=GpuLinks(), b=GpuLinks())))
+    changed = diff.plan(before, apart, diff.Guard())
+    removed = {t for call in changed for t in getattr(call, "removed", ())}
+    assert removed == {names.nvlink_trait(FIRST), names.nvlink_trait(SECOND)}
+
+
+def test_an_archive_holds_where_cards_stand(
+    root: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    told = facts(a=GpuLinks(peers=frozenset({SECOND})), b=GpuLinks())
+    host = host_reader.HostReader(
+        root, gpus=gpu_reader.NvmlGpus({t.address: t for t in told})
+    )
+    first = scan.read(host, look.DRIVERS, policy.Policy())
+    path = str(tmp_path / "host.tar.gz")
+    capture.save(host, path, {"format": capture.FORMAT})
+    image, meta = capture.load(path)
+    again = host_reader.HostReader(source=image, gpus=capture.gpus(path, meta))
+    state = scan.read(again, look.DRIVERS, policy.Policy())
+    assert state == first
+    assert peers(state, FIRST) == {"0000_44_00_0"}
+    assert port(state, FIRST) == {"0000_40_01_1"}

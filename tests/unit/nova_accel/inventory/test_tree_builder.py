@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.geometry import device_capacity
+from nova_accel.inventory import tree_builder
+from nova_accel.model import names, providers
+from placement_sync.client import calls
+from placement_sync.sync import diff
+from tests.support import strategies
+from tests.support.hosts import shapes
+
+NO_RULES = policy.Policy()
+
+
+@given(strategies.hosts())
+def test_every_inventory_is_one_that_placement_takes(
+    host: model.HostState,
+) -> None:
+    tree = tree_builder.build_tree(strategies.ROOT, host, NO_RULES)
+    for node in tree.nodes:
+        for record in node.inventories.values():
+            assert 0 < record.total
+            assert 0 <= record.reserved <= record.total
+            assert 1 <= record.min_unit <= record.total <= record.max_unit
+            assert record.max_unit - record.total == record.reserved
+
+
+@given(strategies.hosts())
+def test_each_device_is_one_owned_provider_below_the_root(
+    host: model.HostState,
+) -> None:
+    tree = tree_builder.build_tree(strategies.ROOT, host, NO_RULES)
+    assert len(tree.nodes) == len(host.devices)
+    assert len({n.uuid for n in tree.nodes}) == len(tree.nodes)
+    assert len({n.name for n in tree.nodes}) == len(tree.nodes)
+    for node in tree.nodes:
+        assert node.parent == strategies.ROOT_UUID
+        assert node.traits >= strategies.OWNED
+
+
+@given(strategies.hosts())
+def test_the_same_host_gives_the_same_tree(host: model.HostState) -> None:
+    again = model.HostState(devices=host.devices[::-1])
+    assert tree_builder.build_tree(
+        strategies.ROOT, host, NO_RULES
+    ) == tree_builder.build_tree(strategies.ROOT, again, NO_RULES)
+
+
+@given(strategies.hosts())
+def test_the_profile_traits_are_those_that_can_be_made(
+    host: model.HostState,
+) -> None:
+    tree = tree_builder.build_tree(strategies.ROOT, host, NO_RULES)
+    for device in host.devices:
+        node = tree.node(
+            names.provider_uuid(strategies.ROOT_UUID, device.address)
+        )
+        assert node is not None
+        for profile in device.profiles:
+            assert (profile.trait in node.traits) is (profile.available > 0)
+
+
+@given(strategies.hosts(), st.integers(1, 5))
+def test_max_slots_limits_slots_and_nothing_else(
+    host: model.HostState, limit: int
+) -> None:
+    rules = policy.parse_policy([f'{{"max_slots": {limit}}}'])
+    free = tree_builder.build_tree(strategies.ROOT, host, NO_RULES)
+    tied = tree_builder.build_tree(strategies.ROOT, host, rules)
+    for device in host.devices:
+        uuid = names.provider_uuid(strategies.ROOT_UUID, device.address)
+        before, after = free.node(uuid), tied.node(uuid)
+        assert before is not None
+        assert after is not None
+        for name, record in after.inventories.items():
+            total = before.inventories[name].total
+            slots = name == device.resource_class
+            assert record.total == (min(total, limit) if slots else total)
+
+
+@given(strategies.hosts())
+def test_what_a_claim_holds_is_not_reserved_again(
+    host: model.HostState,
+) -> None:
+    claims = [
+        model.Claim(
+            consumer="c",
+            provider="p",
+            device=device.address,
+            profile=partition.profile,
+            slot="s",
+            parent=partition.parent,
+            handle=partition.handle,
+            technology=device.technology,
+        )
+        for device in host.devices
+        for partition in device.partitions
+    ]
+    tree = tree_builder.build_tree(strategies.ROOT, host, NO_RULES, claims)
+    for node in tree.nodes:
+        assert all(r.reserved == 0 for r in node.inventories.values())
+    lost = [dataclasses.replace(claim, is_allocated=False) for claim in claims]
+    found, unclaimed = (
+        tree_builder.build_tree(strategies.ROOT, host, NO_RULES, given)
+        for given in (lost, ())
+    )
+    for node, other in zip(found.nodes, unclaimed.nodes, strict=True):
+        assert node.inventories == other.inventories
+
+
+# -- functions that are slots ----------------------------------------------
+
+ROOT = strategies.ROOT
+
+
+def vfs(technology: str, count: int = 4) -> model.Device:
+    """Return a card with so many VFs of one profile."""
+    device = shapes.card(
+        model.Geometry(), shapes.profile("vf", count), slots=count
+    )
+    return device_capacity.settle(
+        dataclasses.replace(device, technology=technology)
+    )
+
+
+def node(
+    device: model.Device,
+    rule: policy.Rule | None = None,
+    claims: tuple[model.Claim, ...] = (),
+    occupied: frozenset[str] = frozenset(),
+) -> providers.ProviderNode:
+    tree = tree_builder.build_tree(
+        ROOT,
+        model.HostState(devices=(device,)),
+        policy.Policy(rules=(rule or policy.Rule(),)),
+        claims,
+        occupied=occupied,
+    )
+    (found,) = tree.nodes
+    return found
+
+
+def claim(device: model.Device, number: int, profile: str) -> model.Claim:
+    slot = device.slots[number]
+    return model.Claim(
+        consumer="c",
+        provider=names.provider_uuid(ROOT.uuid, device.address),
+        device=device.address,
+        profile=profile,
+        slot=slot,
+        parent=slot,
+        handle=slot,
+        technology=device.technology,
+    )
+
+
+@pytest.mark.parametrize("state", list(model.ClaimState))
+@pytest.mark.parametrize("technology", sorted(model.UNDIVIDED))
+def test_what_is_claimed_and_not_allocated_is_reserved(
+    technology: str, state: model.ClaimState
+) -> None:
+    """Whether or not a guest runs with it, and only once."""
+    device = vfs(technology)
+    held = [
+        dataclasses.replace(claim(device, n, "vf"), state=state)
+        for n in range(2)
+    ]
+    held[1] = dataclasses.replace(held[1], is_allocated=False)
+    for occupied in (frozenset[str](), frozenset({held[1].slot})):
+        found = node(device, claims=tuple(held), occupied=occupied)
+        record = found.inventories[device.resource_class]
+        assert (record.total, record.reserved) == (4, 1)
+        assert held[1].slot in found.slots[device.resource_class]
+
+
+def test_of_a_claim_only_what_is_not_allocated_is_reserved() -> None:
+    memory = names.GPU_MEMORY_CLASS
+    device = shapes.card(
+        model.Geometry(),
+        dataclasses.replace(
+            shapes.profile("vf", 4), charges={"VGPU": 1, memory: 512}
+        ),
+        slots=4,
+    )
+    device = device_capacity.settle(
+        dataclasses.replace(device, counters={"VGPU": 4, memory: 2048})
+    )
+    lost = dataclasses.replace(
+        claim(device, 0, "vf"),
+        is_allocated=False,
+        unallocated=((memory, 512),),
+    )
+    found = node(device, claims=(lost,)).inventories
+    assert (found["VGPU"].reserved, found[memory].reserved) == (0, 512)
+
+
+def test_a_vf_that_a_guest_has_unbooked_is_reserved_and_kept_back() -> None:
+    device = vfs("vf")
+    first, second, *rest = device.slots
+    found = node(
+        device,
+        claims=(claim(device, 0, "vf"),),
+        occupied=frozenset({first, second, "0000:af:00.0"}),
+    )
+    record = found.inventories["VGPU"]
+    assert (record.total, record.reserved) == (4, 1)
+    assert found.slots == {"VGPU": frozenset({first, *rest})}
+
+
+def test_a_card_given_away_whole_is_reserved_with_any_of_its_functions() -> (
+    None
+):
+    device = dataclasses.replace(
+        vfs("passthrough", 1),
+        slots=(shapes.ADDRESS,),
+        members=("0000:3b:00.1",),
+    )
+    assert node(device).inventories["VGPU"].reserved == 0
+    for address in (shapes.ADDRESS, "0000:3b:00.1"):
+        found = node(device, occupied=frozenset({address}))
+        assert found.inventories["VGPU"].reserved == 1
+        assert found.slots == {"VGPU": frozenset()}
+        held = node(
+            device,
+            claims=(claim(device, 0, "vf"),),
+            occupied=frozenset({address}),
+        )
+        assert held.inventories["VGPU"].reserved == 0
+        assert held.slots == {"VGPU": frozenset({shapes.ADDRESS})}
+
+
+@pytest.mark.parametrize("technology", ["vendor-vfio", "vf"])
+def test_a_typed_vf_without_a_claim_is_reserved_once(
+    technology: str,
+) -> None:
+    """Its guest runs: it is somebody's partition and occupied as well."""
+    device = dataclasses.replace(
+        vfs(technology), partitions=(shapes.held("vf", 1),)
+    )
+    used = frozenset({device.slots[1]})
+    found = node(device, occupied=used)
+    assert found.inventories["VGPU"].reserved == 1
+    assert found.slots == {"VGPU": frozenset(device.slots) - used}
+    ours = node(device, claims=(claim(device, 1, "vf"),), occupied=used)
+    assert ours.inventories["VGPU"].reserved == 0
+    assert ours.slots == {"VGPU": frozenset(device.slots)}
+
+
+def test_a_vf_that_makes_vgpus_but_was_given_away_is_not_handed_out() -> None:
+    """The driver doesn't count it as able to make one: nothing reserved."""
+    device = vfs("vendor-vfio")
+    used = frozenset({device.slots[1]})
+    found = node(device, occupied=used)
+    assert found.inventories["VGPU"].reserved == 0
+    assert found.slots == {"VGPU": frozenset(device.slots) - used}
+
+
+# -- layouts and places ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        (model.Layout.ANY, set()),
+        (model.Layout.EQUAL, {"CUSTOM_ACCELERATOR_LAYOUT_EQUAL"}),
+        (model.Layout.MIXED, {"CUSTOM_ACCELERATOR_LAYOUT_MIXED"}),
+        (model.Layout.MIG, {"CUSTOM_ACCELERATOR_LAYOUT_MIG"}),
+    ],
+)
+def test_a_trait_tells_how_partitions_share_a_card(
+    layout: model.Layout, expected: set[str]
+) -> None:
+    device = shapes.card(model.Geometry(layout=layout))
+    found = {t for t in node(device).traits if t.startswith("CUSTOM_ACC")}
+    assert found == expected
+    assert all(t.startswith(names.LAYOUT_PREFIX) for t in found)
+
+
+def test_a_layout_that_changed_is_another_trait_in_placement() -> None:
+    def tree(layout: model.Layout) -> providers.ProviderTree:
+        device = shapes.card(model.Geometry(layout=layout))
+        host = model.HostState(devices=(device,))
+        return tree_builder.build_tree(ROOT, host, NO_RULES)
+
+    (change,) = diff.plan(
+        tree(model.Layout.EQUAL), tree(model.Layout.MIXED), diff.Guard()
+    )
+    assert isinstance(change, calls.ChangeTraits)
+    assert change.added == {names.layout_trait("mixed")}
+    assert change.removed == {names.layout_trait("equal")}
+
+
+def test_what_is_unread_of_a_device_is_unread_of_its_provider() -> None:
+    device = dataclasses.replace(EQUAL, unread=("CUSTOM_ACCELERATOR_A",))
+    assert node(device).unread == ("CUSTOM_ACCELERATOR_A",)
+    region = dataclasses.replace(
+        vfs("fpga"),
+        region=model.Region(card=shapes.ADDRESS, number=0, function=None),
+        unread=("CUSTOM_ACCELERATOR_A",),
+    )
+    assert node(region).unread == ("CUSTOM_ACCELERATOR_A",)
+    found = node(region, occupied=frozenset(region.slots))
+    assert found.unread == ("CUSTOM_ACCELERATOR_A", *tree_builder.FPGA_TRAITS)
+
+
+# -- what policy offers ----------------------------------------------------
+
+EQUAL = device_capacity.settle(
+    shapes.card(
+        model.Geometry(layout=model.Layout.EQUAL),
+        shapes.profile("T4-1Q", size=1, limit=16),
+        shapes.profile("T4-1B", size=1, limit=16),
+        shapes.profile("T4-4Q", size=4, limit=4),
+    )
+)
+
+
+def offered(
+    rule: policy.Rule,
+    parts: tuple[str, ...] = (),
+    claims: tuple[model.Claim, ...] = (),
+) -> set[str]:
+    device = dataclasses.replace(
+        EQUAL,
+        partitions=tuple(shapes.held(name, n) for n, name in enumerate(parts)),
+    )
+    traits = node(device_capacity.settle(device), rule, claims).traits
+    return {p.name for p in device.profiles if p.trait in traits}
+
+
+def test_only_offered_profiles_have_traits_but_all_partitions_count() -> None:
+    rule = policy.Rule(profiles=("T4-*Q",))
+    assert offered(rule) == {"T4-1Q", "T4-4Q"}
+    assert offered(rule, ("T4-1B",)) == {"T4-1Q"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ((), {"T4-1Q", "T4-1B", "T4-4Q"}),
+        (("T4-1B",), {"T4-1Q", "T4-1B"}),
+        (("T4-1B", "T4-1B"), {"T4-1Q"}),
+        (("T4-1Q", "T4-1B", "T4-1B"), {"T4-1Q"}),
+    ],
+)
+def test_a_profile_goes_when_as_many_exist_as_the_rule_allows(
+    parts: tuple[str, ...], expected: set[str]
+) -> None:
+    rule = policy.Rule(max_instances={"T4-*B": 2, "T4-8Q": 1})
+    assert offered(rule, parts) == expected
+
+
+def test_what_is_claimed_and_not_made_yet_counts_as_well() -> None:
+    rule = policy.Rule(max_instances={"T4-1B": 2})
+    # One of the two claims stands for the partition that exists.
+    mine = (claim(EQUAL, 0, "T4-1B"), claim(EQUAL, 5, "T4-1B"))
+    assert "T4-1B" in offered(rule, ("T4-1B",), mine[:1])
+    assert "T4-1B" not in offered(rule, ("T4-1B",), mine)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`inspect` gives the reason for each accelerator that is not offered."""
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from nova_accel import model
+from tests.hosts import build, look
+from tests.unit.nova_accel.cli import test_inspect as test_cli
+
+GPU, NIC = "0000:07:00.0", "0000:18:00.0"
+V100 = {
+    "address": GPU,
+    "id": "10de:1db7",
+    "class": "030200",
+    "driver": "nvidia",
+    "group": 1,
+}
+
+
+def inspect(
+    root: pathlib.Path,
+    capsys: test_cli.Output,
+    facts: dict[str, Any],
+    rule: object = None,
+) -> tuple[list[dict[str, Any]], str]:
+    """Return what both reports say of a host that has one GPU."""
+    build.build({"functions": [{**V100, **facts}]}, root / "host")
+    lines = [f"device_spec = {json.dumps(rule)}"] if rule else []
+    conf = root / "nova.conf"
+    conf.write_text(
+        "\n".join(
+            [
+                "[DEFAULT]",
+                "host = node1",
+                "[nova_accel]",
+                *lines,
+                f"root = {root / 'host'}",
+            ]
+        )
+    )
+    options = ["inspect", "--config-file", str(conf)]
+    found = json.loads(test_cli.run(capsys, *options, "--json"))
+    return found["not_offered"], test_cli.run(capsys, *options)
+
+
+@pytest.mark.parametrize(
+    ("facts", "rule", "reason"),
+    [
+        ({}, None, "the host's driver nvidia holds it"),
+        ({"group": None}, None, "in no IOMMU group"),
+        ({"group": None, "driver": None}, None, "in no IOMMU group"),
+        ({}, {"use": "off"}, "device_spec says use off"),
+        ({"boot_vga": 1}, None, "the host's boot display"),
+        ({}, {"use": "vgpu"}, "device_spec says use vgpu"),
+        (
+            {"id": "1002:74a1", "class": "120000", "driver": "amdgpu"},
+            None,
+            "offered whole if a device_spec line says use passthrough",
+        ),
+        (
+            {"driver": "gim", "vfs": {"total": 8, "count": 2, "offset": 1}},
+            None,
+            "2 virtual functions enabled",
+        ),
+    ],
+)
+def test_each_accelerator_has_its_reason(
+    tmp_path: pathlib.Path,
+    capsys: test_cli.Output,
+    facts: dict[str, Any],
+    rule: object,
+    reason: str,
+) -> None:
+    (entry,), text = inspect(tmp_path, capsys, facts, rule)
+    assert entry.keys() == {
+        "address",
+        "vendor_id",
+        "product_id",
+        "model",
+        "class",
+        "driver",
+        "reason",
+    }
+    assert entry["address"] == GPU
+    assert reason in entry["reason"]
+    assert reason in text
+
+
+def test_an_offered_accelerator_has_none(
+    tmp_path: pathlib.Path, capsys: test_cli.Output
+) -> None:
+    found, text = inspect(tmp_path, capsys, {"driver": "vfio-pci"})
+    assert found == []
+    assert "Not offered" not in text
+
+
+def read_nic(root: pathlib.Path, rules: list[str]) -> model.HostState:
+    """Read a host with a NIC whose NUMA node can't be read."""
+    place = f"bus/pci/devices/{NIC}/numa_node"
+    description = {
+        "functions": [{"address": NIC, "id": "8086:1592", "class": "020000"}],
+        "faults": [{"path": place, "is": {"fault": "EIO"}}],
+    }
+    return look.read(build.build(description, root), rules)
+
+
+def test_a_function_that_is_no_accelerator_makes_no_problem(
+    tmp_path: pathlib.Path,
+) -> None:
+    assert read_nic(tmp_path, []).problems == ()
+
+
+def test_a_function_that_policy_names_makes_a_problem(
+    tmp_path: pathlib.Path,
+) -> None:
+    rule = json.dumps({"address": NIC, "use": "passthrough"})
+    problems = read_nic(tmp_path, [rule]).problems
+    assert any("numa_node" in problem.reason for problem in problems)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Laws of Intel's FPGA cards, whatever the kernel numbers and refuses."""
+
+import contextlib
+import json
+import os
+import pathlib
+import random
+import re
+import tempfile
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nova_accel import model
+from tests.hosts import build, look
+from tests.support import examples
+
+HOSTS = ("dfl-n6000", "dfl-older", "dfl-pac")
+# The kernel's numbers in names: parts keep their order, which has a
+# meaning, the others may be anything.
+_PART = re.compile(r"(dfl-fme-region\.)(\d+)")
+_FREE = re.compile(
+    r"(/region|dfl-fme\.|dfl-port\.|intel-fpga-(?:dev|fme|port)\.)(\d+)"
+)
+
+
+def renumbered(
+    name: str, free: list[int], parts: list[int]
+) -> build.Description:
+    """Return a host as the kernel would show it after another boot."""
+    text = (build.HERE / f"{name}.json").read_text()
+    text = _FREE.sub(lambda m: f"{m[1]}{free[int(m[2])]}", text)
+    text = _PART.sub(lambda m: f"{m[1]}{parts[int(m[2])]}", text)
+    found: build.Description = json.loads(text)
+    return found
+
+
+def read(
+    description: build.Description, faults: list[tuple[float, str]]
+) -> tuple[model.HostState, set[str]]:
+    """Return a host with faults, and its cards without them."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = build.build(description, pathlib.Path(directory))
+        cards = {
+            device.address
+            for device in look.read(root).devices
+            if device.technology == "fpga"
+            and (device.region is None or device.region.number == 0)
+        }
+        places = sorted(
+            os.path.relpath(os.path.join(base, one), root / "sys")
+            for base, below, files in os.walk(root / "sys/devices")
+            for one in (*below, *files)
+            # A link that leads elsewhere names another driver.
+            if one != "driver" and base.count("/") > str(root).count("/") + 3
+        )
+        broken: list[str] = []
+        for share, fault in faults:
+            place = places[int(share * len(places))]
+            # What is broken has nothing below it that could break, too.
+            if any(place.startswith(f"{one}/") for one in broken):
+                continue
+            broken.append(place)
+            with contextlib.suppress(OSError, RuntimeError):
+                build.break_path(root, place, {"fault": fault})
+        return look.read(root), cards
+
+
+@settings(max_examples=examples.examples(15), deadline=None)
+@given(st.sampled_from(HOSTS), st.randoms(use_true_random=False))
+def test_the_kernels_numbers_mean_nothing(
+    name: str, chance: random.Random
+) -> None:
+    free = chance.sample(range(10_000), 1000)
+    parts = sorted(chance.sample(range(10_000), 1000))
+    usual, _ = read(build.load(name), [])
+    other, _ = read(renumbered(name, free, parts), [])
+    assert other.devices == usual.devices
+
+
+@settings(max_examples=examples.examples(40), deadline=None)
+@given(
+    st.sampled_from(HOSTS),
+    st.lists(
+        st.tuples(
+            st.floats(0, 1, exclude_max=True),
+            st.sampled_from(sorted(build.FAULTS)),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+)
+def test_what_cant_be_read_loses_no_card(
+    name: str, faults: list[tuple[float, str]]
+) -> None:
+    state, cards = read(build.load(name), faults)
+    assert not [p for p in state.problems if p.where.startswith("driver ")]
+    found = {device.address for device in state.devices}
+    lost = cards - found
+    assert {address.partition("/")[0] for address in lost} <= state.unknown
+    for device in state.devices:
+        if device.region is None or not device.counters:
+            continue
+        # What is offered leads to a function that is there.
+        (slot,) = device.slots
+        assert slot not in state.unknown
+        assert device.profiles[0].available == 1

@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+import dataclasses
+import pathlib
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import scan
+from nova_accel.host.fpga import xrt
+from nova_accel.host.sysfs import host_reader
+from nova_accel.model import actions, names
+from nova_accel.vendors.amd_alveo import alveo_driver
+from tests.hosts import build, look
+from tests.support import examples
+
+U250, U250_USER = "0000:d8:00.0", "0000:d8:00.1"
+U280 = "0000:5e:00.0"
+IN_GUEST = "0000:af:00.0"
+GOLDEN = "0000:3b:00.0"
+OFFLINE = "0000:86:00.0"
+UNMANAGED = "0000:41:00.0"
+NO_USER = "0000:c1:00.0"
+SHARED = "0000:17:00.0"
+AWAY = "0000:1a:00.0"
+FUNCTION = "5a3c1f0e6f1d4b6c8f0e0c3b1d5e7a90"
+INTERFACE = "08cd2b8e0d6c4b8f9a6a3e2e4b4d5b8d"
+CARDS = (
+    U250, U280, IN_GUEST, GOLDEN, OFFLINE, UNMANAGED, NO_USER, SHARED, AWAY,
+)  # fmt: skip
+
+
+def region(state: model.HostState, card: str) -> model.Device:
+    return look.device(state, names.region_address(card, 0))
+
+
+def held(state: model.HostState, card: str) -> model.Region:
+    found = region(state, card).region
+    assert found is not None
+    return found
+
+
+@pytest.fixture(name="state", scope="module")
+def fixture_state(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> model.HostState:
+    return look.read(look.make("alveo-cards", tmp_path_factory.mktemp("h")))
+
+
+def test_a_card_has_one_region(state: model.HostState) -> None:
+    card = look.device(state, U250)
+    assert (card.plugin, card.technology) == ("alveo", "fpga")
+    assert (card.vendor, card.model, card.driver) == (
+        "xilinx",
+        "U250",
+        "xclmgmt",
+    )
+    assert (card.counters, card.slots, card.profiles) == ({}, (), ())
+    assert card.members == (U250_USER,)
+    assert card.traits >= {
+        "CUSTOM_ACCELERATOR_MODEL_XILINX_U250",
+        "CUSTOM_ACCELERATOR_NUMA_1",
+        "CUSTOM_FPGA_SHELL_XILINX_U250_GEN3X16_XDMA_SHELL_4_1",
+    }
+    part = region(state, U250)
+    assert (part.parent, part.counters) == (U250, {"FPGA": 1})
+    assert (part.slots, part.members) == ((U250_USER,), ())
+    (profile,) = part.profiles
+    assert (profile.trait, profile.charges, profile.available) == (
+        names.REGION_TRAIT,
+        {"FPGA": 1},
+        1,
+    )
+    assert part.region == model.Region(
+        card=U250,
+        number=0,
+        function=FUNCTION,
+        interfaces=("8d8b5e2a4c7f4f0f9a6a3e2e4b4d5b8d", INTERFACE),
+        is_programmable=True,
+        tool="xrt-smi",
+        driver="xocl",
+    )
+    assert part.traits - card.traits == {
+        names.function_trait(FUNCTION),
+        names.interface_trait("8d8b5e2a4c7f4f0f9a6a3e2e4b4d5b8d"),
+        names.interface_trait(INTERFACE),
+        names.PROGRAMMABLE_TRAIT,
+    }
+
+
+def test_every_card_is_described_once(state: model.HostState) -> None:
+    found = {d.address for d in state.devices}
+    assert found == {*CARDS, *(names.region_address(c, 0) for c in CARDS)}
+    # The user function of a card that is gone is nobody's.
+    assert "management function" in look.reasons(state, "0000:1d:00.1")
+
+
+def test_a_shell_of_old_goes_by_its_name(state: model.HostState) -> None:
+    found = held(state, U280)
+    assert found.function == ""
+    assert found.interfaces == ("xilinx_u280_xdma_201920_3",)
+    assert found.is_programmable
+
+
+def test_a_card_in_use_stays(state: model.HostState) -> None:
+    assert region(state, IN_GUEST).counters == {"FPGA": 1}
+    found = held(state, IN_GUEST)
+    assert found.function is None
+    assert found.is_programmable
+    assert look.reasons(state, IN_GUEST) == ""
+
+
+@pytest.mark.parametrize(
+    ("card", "word"),
+    [
+        (GOLDEN, "xbmgmt program --base"),
+        (NO_USER, "no user function"),
+        (SHARED, "IOMMU group 13"),
+        (AWAY, "bind it to xclmgmt"),
+    ],
+)
+def test_what_cant_be_given_is_described_with_the_reason(
+    state: model.HostState, card: str, word: str
+) -> None:
+    part = region(state, card)
+    assert (part.counters, part.profiles[0].available) == ({}, 0)
+    assert not held(state, card).is_programmable
+    assert names.PROGRAMMABLE_TRAIT not in part.traits
+    assert word in look.reasons(state, card)
+
+
+def test_without_its_driver_a_card_is_as_it_is(
+    state: model.HostState,
+) -> None:
+    assert region(state, UNMANAGED).counters == {"FPGA": 1}
+    assert not held(state, UNMANAGED).is_programmable
+    assert "bind it to xclmgmt" in look.reasons(state, UNMANAGED)
+
+
+def test_a_card_that_is_broken_says_so(state: model.HostState) -> None:
+    assert "offline" in look.device(state, OFFLINE).fault
+    assert "offline" in region(state, OFFLINE).fault
+    assert not held(state, OFFLINE).is_programmable
+    assert not look.device(state, U250).fault
+
+
+def test_without_an_iommu_nothing_is_given(tmp_path: pathlib.Path) -> None:
+    state = look.read(look.make("alveo-iommu-off", tmp_path))
+    assert region(state, U250).counters == {}
+    assert held(state, U250).function == FUNCTION
+    assert "intel_iommu=on" in look.reasons(state, U250)
+
+
+def one(**facts: Any) -> list[dict[str, Any]]:
+    """Return a U250's functions; facts are of the user function."""
+    described = build.load("alveo-cards")["functions"]
+    manager, user = (dict(f) for f in described if "d8:00" in f["address"])
+    return [manager, {**user, **facts}]
+
+
+def read(
+    root: pathlib.Path,
+    functions: list[dict[str, Any]],
+    *rules: str,
+    faults: dict[str, str] | None = None,
+) -> model.HostState:
+    broken = [
+        {"path": path, "is": {"fault": fault}}
+        for path, fault in (faults or {}).items()
+    ]
+    build.build({"functions": functions, "faults": broken}, root)
+    return scan.read(
+        host_reader.HostReader(root),
+        {
+            "alveo": alveo_driver.AlveoDriver(),
+            "pci_passthrough": look.DRIVERS["pci_passthrough"],
+        },
+        policy.parse_policy(rules),
+    )
+
+
+def test_a_strange_driver_keeps_its_function(tmp_path: pathlib.Path) -> None:
+    state = read(tmp_path, one(driver="qdma-pf"))
+    assert region(state, U250).counters == {}
+    assert "qdma-pf" in look.reasons(state, U250)
+
+
+def test_a_card_that_cant_be_reset_stays_with_the_host(
+    tmp_path: pathlib.Path,
+) -> None:
+    functions = one()
+    functions[1]["attributes"]["reset_method"] = ""
+    state = read(tmp_path, functions)
+    assert region(state, U250).counters == {}
+    assert "reset_method" in look.reasons(state, U250)
+
+
+def test_without_xocl_nothing_can_be_loaded(tmp_path: pathlib.Path) -> None:
+    state = read(tmp_path, one(driver="vfio-pci"))
+    assert region(state, U250).counters == {"FPGA": 1}
+    assert not held(state, U250).is_programmable
+    assert "no driver xocl" in look.reasons(state, U250)
+
+
+def test_a_board_that_nobody_knows_is_told_by_its_driver(
+    tmp_path: pathlib.Path,
+) -> None:
+    manager, user = one(id="10ee:9999", driver="vfio-pci")
+    manager["id"] = "10ee:9998"
+    manager["attributes"] |= {"board_name": "u999"}
+    state = read(tmp_path, [manager, user])
+    assert look.device(state, U250).model == "U999"
+    assert region(state, U250).slots == (U250_USER,)
+
+
+def test_further_functions_belong_to_the_card(tmp_path: pathlib.Path) -> None:
+    third = {"address": "0000:d8:00.2", "id": "10ee:5009", "class": "120000"}
+    state = read(tmp_path, [*one(), third])
+    assert look.device(state, U250).members == (U250_USER, "0000:d8:00.2")
+    assert region(state, U250).slots == (U250_USER,)
+
+
+def test_a_user_function_that_cant_be_read_loses_no_card(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = f"bus/pci/devices/{U250_USER}/vendor"
+    state = read(tmp_path, one(), faults={path: "EIO"})
+    card = look.device(state, U250)
+    assert (card.vendor_id, card.product_id) == ("10ee", "5004")
+    assert card.model == "U250"
+    assert region(state, U250).slots == (U250_USER,)
+    assert region(state, U250).counters == {}
+    assert f"{U250_USER} can't be read" in look.reasons(state, U250)
+
+
+def test_what_is_loaded_and_cant_be_read_is_unknown(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = f"bus/pci/devices/{U250_USER}/xclbinuuid"
+    state = read(tmp_path, one(), faults={path: "EIO"})
+    assert held(state, U250).function is None
+    assert region(state, U250).counters == {"FPGA": 1}
+    assert "xclbinuuid" in look.reasons(state, U250)
+
+
+@pytest.mark.parametrize(
+    ("line", "technology"),
+    [
+        ('{"address": "0000:d8:00.0", "use": "fpga"}', "fpga"),
+        ('{"vendor_id": "10ee", "use": "auto"}', "fpga"),
+        ('{"product_id": "5005", "use": "passthrough"}', "passthrough"),
+        ('{"vendor_id": "10ee", "use": "passthrough"}', "passthrough"),
+        ('{"vendor_id": "10ee", "use": "vf"}', ""),
+        ('{"address": "0000:d8:00.0", "use": "off"}', ""),
+        ('{"address": "0000:d8:00.1", "use": "off"}', ""),
+    ],
+)
+def test_policy_says_what_a_card_is_for(
+    tmp_path: pathlib.Path, line: str, technology: str
+) -> None:
+    manager, user = one(driver=None)
+    manager["driver"] = None if technology == "passthrough" else "xclmgmt"
+    state = read(tmp_path, [manager, user], line)
+    assert {d.technology for d in state.devices} == (
+        {technology} if technology else set()
+    )
+
+
+@pytest.mark.parametrize("named", ["0000:d8:00.0", "0000:d8:00.1"])
+def test_policy_names_what_is_loaded_after_each_server(
+    tmp_path: pathlib.Path, named: str
+) -> None:
+    line = f'{{"address": "{named}", "use": "fpga", "blank": "/etc/b.xclbin"}}'
+    assert held(read(tmp_path, one(), line), U250).blank == "/etc/b.xclbin"
+
+
+def test_what_another_driver_has_is_left_alone(tmp_path: pathlib.Path) -> None:
+    build.build({"functions": one()}, tmp_path)
+    found = alveo_driver.AlveoDriver().describe(
+        host_reader.HostReader(tmp_path),
+        policy.Policy(),
+        frozenset({U250_USER}),
+    )
+    assert list(found) == []
+
+
+BITSTREAM = model.Bitstream(
+    name="image",
+    vendor="xilinx",
+    path="/var/lib/nova/one",
+    function=FUNCTION,
+    interface=INTERFACE,
+    sha512="0" * 128,
+    size=9,
+)
+
+
+def a_claim(state: model.HostState) -> model.Claim:
+    part = region(state, U250)
+    return model.Claim(
+        consumer="c",
+        provider="p",
+        device=part.address,
+        profile="region",
+        slot=part.slots[0],
+        parent=part.slots[0],
+        handle=part.slots[0],
+        technology=part.technology,
+        plugin=part.plugin,
+        region=part.region,
+    )
+
+
+def test_without_a_bitstream_nothing_is_done(state: model.HostState) -> None:
+    driver, claim = alveo_driver.AlveoDriver(), a_claim(state)
+    assert driver.plan_prepare(claim) == ()
+    assert driver.plan_release(claim) == ()
+    bare = dataclasses.replace(claim, region=None, bitstream=BITSTREAM)
+    assert driver.plan_prepare(bare) == ()
+
+
+def test_a_bitstream_is_loaded_through_the_hosts_driver(
+    state: model.HostState, tmp_path: pathlib.Path
+) -> None:
+    driver = alveo_driver.AlveoDriver()
+    claim = dataclasses.replace(a_claim(state), bitstream=BITSTREAM)
+    assert driver.plan_prepare(claim) == (
+        actions.BindDriver(function=U250_USER, driver="xocl"),
+        actions.ProgramRegion(
+            card=U250,
+            number=0,
+            slot=U250_USER,
+            bitstream=BITSTREAM,
+            tool=xrt.TOOL,
+        ),
+    )
+    assert driver.plan_release(claim) == driver.plan_prepare(claim)
+    host = host_reader.HostReader(tmp_path)
+    assert driver.plan_arrange(host, policy.Policy()) == ()
+
+
+@pytest.fixture(name="root", scope="module")
+def fixture_root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return look.make("alveo-cards", tmp_path_factory.mktemp("laws"))
+
+
+def places(root: pathlib.Path) -> list[pathlib.Path]:
+    top = root / "sys/devices"
+    return sorted(p for p in top.rglob("*") if p.is_file() or p.is_symlink())
+
+
+@hypothesis.settings(
+    max_examples=examples.examples(120),
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+    deadline=None,
+)
+@hypothesis.given(data=st.data())
+def test_no_unreadable_file_loses_a_card_or_raises(
+    root: pathlib.Path, data: st.DataObject
+) -> None:
+    """Whatever breaks, each card is there, and unread is not absent."""
+    chosen = data.draw(
+        st.lists(st.sampled_from(places(root)), min_size=1, max_size=4)
+    )
+    fault = data.draw(st.sampled_from(["EIO", "junk", "EISDIR", "circle"]))
+    kept = {
+        p: p.readlink() if p.is_symlink() else p.read_text() for p in chosen
+    }
+    for place in kept:
+        place.unlink()
+        build.FAULTS[fault](place)
+    try:
+        state = look.read(root)
+    finally:
+        for place, content in kept.items():
+            restore(place, content)
+    told = {d.address for d in state.devices} | state.unknown
+    lost = {p.parent.name for p in kept if p.name in ("vendor", "device")}
+    whole = {c for c in CARDS if c not in lost}
+    assert whole <= told
+    assert {names.region_address(c, 0) for c in whole} <= told
+    assert not [p for p in state.problems if p.where.startswith("driver ")]
+    for card in whole:
+        if held(state, card).is_programmable:
+            assert region(state, card).counters == {"FPGA": 1}
+            assert look.device(state, card).driver == "xclmgmt"
+
+
+def restore(place: pathlib.Path, content: pathlib.Path | str) -> None:
+    if place.is_dir() and not place.is_symlink():
+        place.rmdir()
+    else:
+        place.unlink()
+    if isinstance(content, pathlib.Path):
+        place.symlink_to(content)
+    else:
+        place.write_text(content)

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alveo cards that can't be read, or can't be told apart."""
+
+import pathlib
+
+from tests.hosts import look
+from tests.unit.nova_accel.vendors.test_alveo import U250, U250_USER, one, read
+
+
+def test_a_card_that_cant_be_read_is_unknown(tmp_path: pathlib.Path) -> None:
+    """So that what Placement has of it, and of its region, stays."""
+    path = f"bus/pci/devices/{U250}/vendor"
+    state = read(tmp_path, one(), faults={path: "EIO"})
+    assert state.device(U250) is None
+    assert U250 in state.unknown
+
+
+def test_two_cards_in_one_group_are_not_given_to_two_guests(
+    tmp_path: pathlib.Path,
+) -> None:
+    loose = {"driver": "vfio-pci", "group": 9}
+    first = one(**loose)
+    second = [
+        {**f, "address": f["address"].replace("d8", "d9"), "group": group}
+        for f, group in zip(first, (8, 9), strict=True)
+    ]
+    state = read(tmp_path, [*first, *second])
+    (offered,) = (device for device in state.devices if device.counters)
+    assert offered.slots == (U250_USER,)
+    assert "shares its IOMMU group" in look.reasons(state, "0000:d9:00.0")

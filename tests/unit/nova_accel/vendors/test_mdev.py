@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import pathlib
+import tempfile
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.geometry import device_capacity
+from nova_accel.host.sysfs import host_reader
+from nova_accel.model import actions
+from nova_accel.vendors import mdev
+from tests.hosts import build, look
+from tests.support import examples
+
+IGPU = "0000:00:02.0"
+# low_gm_size, high_gm_size, fences (drivers/gpu/drm/i915/gvt), by type.
+GVTG = {
+    "V5_1": (512, 2048, 4),
+    "V5_2": (256, 1024, 4),
+    "V5_4": (128, 512, 4),
+    "V5_8": (64, 384, 4),
+}
+
+
+def gvtg() -> dict[str, Any]:
+    """Return a description of the host with GVT-g, free to be changed."""
+    copied: dict[str, Any] = json.loads(json.dumps(build.load("gvtg")))
+    return copied
+
+
+def test_a_gvtg_gpu_offers_what_its_aperture_holds(
+    tmp_path: pathlib.Path,
+) -> None:
+    (card,) = look.read(look.make("gvtg", tmp_path)).devices
+    assert (card.resource_class, card.vendor) == ("VGPU", "intel")
+    # What the one that is made has of it, and as much again.
+    assert card.counters == {"VGPU": 2, "CUSTOM_GPU_MEMORY_MB": 128}
+    profile = look.profile(card, "i915-GVTg_V5_8")
+    assert profile.charges == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 64}
+    assert profile.available == 1
+    assert look.profile(card, "i915-GVTg_V5_4").available == 0
+    assert card.partitions[0].profile == "i915-GVTg_V5_8"
+
+
+def gvtg_room(whole: tuple[int, ...], made: list[str], kind: str) -> int:
+    """Return how many more of a type i915 would make beside others."""
+    sizes = [GVTG[name] for name in made]
+    rest = [
+        total - sum(size[part] for size in sizes)
+        for part, total in enumerate(whole)
+    ]
+    return min(
+        left // size for left, size in zip(rest, GVTG[kind], strict=True)
+    )
+
+
+def gvtg_host(whole: tuple[int, ...], made: list[str]) -> dict[str, Any]:
+    """Return a host whose GPU has so much and so many made of it."""
+    types = [
+        [
+            kind,
+            None,
+            gvtg_room(whole, made, kind),
+            f"low_gm_size: {low}MB\nhigh_gm_size: {high}MB\nfence: 4\n",
+        ]
+        for kind, (low, high, _) in GVTG.items()
+        if gvtg_room(whole, [], kind) > 0
+    ]
+    return {
+        "functions": build.load("gvtg")["functions"],
+        "parents": [{"on": IGPU, "prefix": "i915-GVTg", "types": types}],
+        "mdevs": [
+            {
+                "uuid": f"00000000-0000-4000-8000-{number:012}",
+                "parent": IGPU,
+                "type": f"i915-GVTg-{kind}",
+            }
+            for number, kind in enumerate(made)
+        ],
+    }
+
+
+@settings(max_examples=examples.examples(30), deadline=None)
+@given(
+    st.tuples(
+        st.sampled_from([160, 416, 928]),
+        st.sampled_from([2688, 3456]),
+        st.sampled_from([16, 28, 32]),
+    ),
+    st.lists(st.sampled_from(sorted(GVTG)), max_size=8),
+)
+def test_gvtg_offers_what_i915_would_make(
+    whole: tuple[int, ...], asked: list[str]
+) -> None:
+    made: list[str] = []
+    for kind in asked:
+        if gvtg_room(whole, made, kind) > 0:
+            made.append(kind)
+    host = gvtg_host(whole, made)
+    with tempfile.TemporaryDirectory() as root:
+        (card,) = look.read(build.build(host, pathlib.Path(root))).devices
+    left = device_capacity.remaining(card)
+    for profile in card.profiles:
+        kind = profile.name.removeprefix("i915-GVTg-")
+        assert left[profile.name] == gvtg_room(whole, made, kind)
+    held = sum(GVTG[kind][0] for kind in made)
+    assert held <= card.counters["CUSTOM_GPU_MEMORY_MB"] <= whole[0]
+    assert card.counters["VGPU"] == len(made) + max(left.values())
+
+
+def test_the_use_that_policy_names_counts(tmp_path: pathlib.Path) -> None:
+    gpu = look.make("gvtg", tmp_path / "gpu")
+    other = look.make("mtty", tmp_path / "other")
+    for use, on_gpu, on_other in (
+        (policy.DeviceUse.AUTO, True, True),
+        (policy.DeviceUse.MDEV, True, True),
+        (policy.DeviceUse.VGPU, True, False),
+        (policy.DeviceUse.VF, False, False),
+        (policy.DeviceUse.OFF, False, False),
+    ):
+        rules = policy.Policy(rules=(policy.Rule(use=use),))
+        for root, offered in ((gpu, on_gpu), (other, on_other)):
+            host = host_reader.HostReader(root)
+            found = mdev.MdevDriver().describe(host, rules, frozenset())
+            assert bool(list(found)) is offered, use
+
+
+def test_nvidias_parents_are_another_drivers(tmp_path: pathlib.Path) -> None:
+    host = host_reader.HostReader(look.make("t4-mdev", tmp_path))
+    found = mdev.MdevDriver().describe(host, policy.Policy(), frozenset())
+    assert list(found) == []
+
+
+def test_a_parent_that_another_driver_described_is_left_to_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    host = host_reader.HostReader(look.make("gvtg", tmp_path))
+    found = mdev.MdevDriver().describe(
+        host, policy.Policy(), frozenset({IGPU})
+    )
+    assert list(found) == []
+
+
+def test_a_parent_is_offered_as_far_as_it_can_be_read(
+    tmp_path: pathlib.Path,
+) -> None:
+    host = gvtg()
+    types = f"class/mdev_bus/{IGPU}/mdev_supported_types"
+    host["faults"] = [
+        {"path": f"{types}/i915-GVTg_V5_4/description", "is": "weight: 4\n"},
+        {"path": f"{types}/i915-GVTg_V5_8/available_instances", "is": "few"},
+    ]
+    state = look.read(build.build(host, tmp_path))
+    (card,) = state.devices
+    assert [p.available for p in card.profiles] == [0, 0]
+    # What is made stays accounted for.
+    assert card.counters == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 64}
+    assert "memory" in look.reasons(state, f"{IGPU} i915-GVTg_V5_4")
+    assert "few" in look.reasons(state, f"{IGPU} i915-GVTg_V5_8")
+
+
+def test_a_type_without_device_api_is_not_offered(
+    tmp_path: pathlib.Path,
+) -> None:
+    host = gvtg()
+    place = f"class/mdev_bus/{IGPU}/mdev_supported_types/i915-GVTg_V5_8"
+    host["faults"] = [{"path": f"{place}/device_api", "is": {"fault": "EIO"}}]
+    state = look.read(build.build(host, tmp_path))
+    (card,) = state.devices
+    assert look.profile(card, "i915-GVTg_V5_8").available == 0
+    assert "device_api" in look.reasons(state, f"{IGPU} i915-GVTg_V5_8")
+
+
+def test_a_parent_that_a_guest_has_makes_no_mdevs(
+    tmp_path: pathlib.Path,
+) -> None:
+    host = gvtg()
+    host["functions"][0] |= {"driver": "vfio-pci", "boot_vga": 0}
+    del host["mdevs"]
+    (device,) = look.read(build.build(host, tmp_path)).devices
+    assert device.technology == "passthrough"
+
+
+def test_vfs_that_are_parents_are_folded_onto_their_card(
+    tmp_path: pathlib.Path,
+) -> None:
+    vfs = [f"0000:41:00.{number}" for number in (1, 2, 3)]
+    host = {
+        "functions": [
+            {
+                "address": "0000:41:00.0",
+                "id": "1234:5678",
+                "class": "120000",
+                "driver": "any",
+                "vfs": {"total": 4, "count": 3, "offset": 1},
+            }
+        ],
+        "parents": [
+            {
+                "on": vfs,
+                "prefix": "any",
+                "types": [["a", None, 1, None], ["b", None, 4, None]],
+            }
+        ],
+        "mdevs": [
+            {
+                "uuid": "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001",
+                "parent": vfs[0],
+                "type": "any-a",
+            }
+        ],
+        "faults": [
+            {
+                "path": f"class/mdev_bus/{vfs[0]}/mdev_supported_types"
+                f"/any-{name}/available_instances",
+                "is": "0\n",
+            }
+            for name in "ab"
+        ],
+    }
+    (card,) = look.read(build.build(host, tmp_path)).devices
+    assert (card.address, card.slots) == ("0000:41:00.0", tuple(vfs))
+    assert card.counters == {"CUSTOM_MDEV": 3}
+    # A slot is a VF, so each is good for one.
+    assert {p.name: p.available for p in card.profiles} == {
+        "any-a": 2,
+        "any-b": 2,
+    }
+    assert card.partitions[0].parent == vfs[0]
+
+
+def test_a_parent_that_is_no_gpu_has_a_class_of_its_own(
+    tmp_path: pathlib.Path,
+) -> None:
+    (device,) = look.read(look.make("mtty", tmp_path)).devices
+    assert (device.address, device.vendor) == ("mtty", "")
+    assert device.resource_class == "CUSTOM_MDEV"
+    # One that exists, and 22 more of the type that takes least.
+    assert device.counters == {"CUSTOM_MDEV": 23}
+    assert len(device.slots) == mdev.MAX_SLOTS
+    assert device.partitions == (
+        model.Partition(
+            profile="mtty-2",
+            parent="mtty",
+            handle="83b8f4f2-509f-382f-3c1e-e6bfe0fa1001",
+        ),
+    )
+
+
+def parent(on: str, api: str, *types: list[object]) -> dict[str, object]:
+    return {
+        "on": on,
+        "at": "devices/virtual",
+        "driver": "vfio_any",
+        "prefix": "any",
+        "api": api,
+        "types": list(types),
+    }
+
+
+def test_boundless_parents_are_capped(tmp_path: pathlib.Path) -> None:
+    root = build.build(
+        {"parents": [parent("matrix", "vfio-ap", ["ap", "AP", 65535, None])]},
+        tmp_path,
+    )
+    (device,) = look.read(root).devices
+    assert device.counters == {"CUSTOM_MDEV": mdev.MAX_SLOTS}
+    assert len(device.slots) == mdev.MAX_SLOTS
+
+
+def test_a_subchannel_is_one_slot_whatever_its_state(
+    tmp_path: pathlib.Path,
+) -> None:
+    uuid = "c60cc60c-c60c-c60c-c60c-c60cc60cc60c"
+    root = build.build(
+        {
+            "parents": [
+                parent("0.0.0052", "vfio-ccw", ["io", "I/O", 0, None]),
+                parent("0.0.0313", "vfio-ccw", ["io", "I/O", 1, None]),
+            ],
+            "mdevs": [{"uuid": uuid, "parent": "0.0.0052", "type": "any-io"}],
+        },
+        tmp_path,
+    )
+    used, free = look.read(root).devices
+    assert used.slots == free.slots == ("slot-0",)
+    assert used.counters == free.counters == {"CUSTOM_MDEV": 1}
+    assert [p.handle for p in used.partitions] == [uuid]
+    assert used.driver == "vfio_any"
+
+
+def test_a_parent_without_types_is_a_problem(tmp_path: pathlib.Path) -> None:
+    root = build.build({"parents": [parent("odd", "vfio-pci")]}, tmp_path)
+    state = look.read(root)
+    assert state.devices == ()
+    assert "without types" in look.reasons(state, "odd")
+
+
+def test_a_claims_mdev_is_made_and_removed() -> None:
+    claim = model.Claim(
+        consumer="c",
+        provider="p",
+        device=IGPU,
+        profile="i915-GVTg_V5_8",
+        slot="slot-0",
+        parent=IGPU,
+        handle="5a1ab1e5-0000-4000-8000-000000000002",
+        technology="mdev",
+        type_id="i915-GVTg_V5_8",
+    )
+    driver = mdev.MdevDriver()
+    (made,) = driver.plan_prepare(claim)
+    (removed,) = driver.plan_release(claim)
+    assert made == actions.CreateMdev(
+        parent=IGPU, type_id="i915-GVTg_V5_8", uuid=claim.handle
+    )
+    assert removed == made.undo()
+    assert removed.undo() == made

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import pathlib
+import tempfile
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nova_accel.catalog import pci_ids
+from nova_accel.config import policy
+from nova_accel.host.sysfs import host_reader
+from nova_accel.inventory import tree_builder
+from nova_accel.model import actions, names
+from nova_accel.vendors import qat
+from tests.hosts import build, look
+from tests.support import examples, strategies
+
+PF = "0000:6b:00.0"
+DOWN = "0000:70:00.0"
+C62X = "0000:3d:00.0"
+IDLE = "0000:75:00.0"
+LATER = "0000:7a:00.0"
+
+
+def pf(
+    services: str = "sym;asym", state: str = "up", **vfs: Any
+) -> dict[str, Any]:
+    return {
+        "address": PF,
+        "id": "8086:4940",
+        "class": "0b4000",
+        "driver": "4xxx",
+        "group": 1,
+        "attributes": {"qat/state": state, "qat/cfg_services": services},
+        "vfs": {
+            "total": 16,
+            "count": 2,
+            "offset": 1,
+            "id": "8086:4941",
+            "first_group": 10,
+            **vfs,
+        },
+    }
+
+
+def arrange(
+    root: pathlib.Path, function: dict[str, Any], **rule: Any
+) -> tuple[actions.Action, ...]:
+    build.build({"functions": [function]}, root)
+    rules = policy.Policy(rules=(policy.Rule(address=PF, **rule),))
+    driver = qat.QatDriver()
+    return tuple(driver.plan_arrange(host_reader.HostReader(root), rules))
+
+
+def count(number: int, before: int) -> actions.SetVfCount:
+    return actions.SetVfCount(
+        function=PF, count=number, before=before, is_probed=False
+    )
+
+
+def services(word: str, before: str) -> actions.SetServices:
+    return actions.SetServices(function=PF, services=word, before=before)
+
+
+def test_a_device_is_its_usable_vfs(tmp_path: pathlib.Path) -> None:
+    state = look.read(look.make("qat", tmp_path))
+    found = look.device(state, PF)
+    assert (found.plugin, found.technology) == ("qat", "vf")
+    assert (found.model, found.driver) == ("QAT 4xxx", "4xxx")
+    # Of four VFs one is the host's own.
+    assert found.slots == tuple(f"0000:6b:00.{n}" for n in (1, 2, 3))
+    assert found.counters == {"CUSTOM_QAT_VF": 3}
+    (profile,) = found.profiles
+    assert profile.charges == {"CUSTOM_QAT_VF": 1}
+    assert profile.available == 3
+    assert profile.trait == "CUSTOM_ACCELERATOR_VF_INTEL_4940"
+    assert names.is_ours(profile.trait)
+    assert {t for t in found.traits if "QAT_" in t} == {
+        "CUSTOM_ACCELERATOR_MODEL_INTEL_QAT_4XXX",
+        "CUSTOM_QAT_ASYM",
+        "CUSTOM_QAT_SYM",
+    }
+    assert "4xxxvf holds it" in look.reasons(state, "0000:6b:00.4")
+    # One is bound to nothing, and the kernel would probe it next time.
+    assert "sriov_drivers_autoprobe" in look.reasons(state, PF)
+
+
+def test_what_is_down_is_set_aside_and_stays(tmp_path: pathlib.Path) -> None:
+    state = look.read(look.make("qat", tmp_path))
+    found = look.device(state, DOWN)
+    assert "write up" in found.fault
+    assert "write up" in look.reasons(state, DOWN)
+    assert found.counters == {"CUSTOM_QAT_VF": 2}
+    assert found.traits >= {"CUSTOM_QAT_DC", "CUSTOM_QAT_DCC"}
+    tree = tree_builder.build_tree(strategies.ROOT, state, policy.Policy())
+    node = tree.node(names.provider_uuid(strategies.ROOT_UUID, DOWN))
+    assert node is not None
+    assert node.inventories["CUSTOM_QAT_VF"].reserved == 2
+
+
+def test_only_vendors_vfio_drivers_are_kept(tmp_path: pathlib.Path) -> None:
+    # All VFs are on qat_vfio_pci, by which guests can migrate.
+    state = look.read(look.make("qat", tmp_path))
+    assert not look.device(state, DOWN).is_managed
+    assert look.device(state, PF).is_managed
+
+
+def test_the_older_generation_gives_all_services(
+    tmp_path: pathlib.Path,
+) -> None:
+    state = look.read(look.make("qat", tmp_path))
+    found = look.device(state, C62X)
+    assert found.traits >= {f"CUSTOM_QAT_{w}" for w in ("SYM", "ASYM", "DC")}
+    assert found.fault == ""
+    assert look.reasons(state, C62X) == ""
+    assert found.slots == ("0000:3d:01.0", "0000:3d:01.1")
+
+
+def test_words_of_a_later_kernel_are_told(tmp_path: pathlib.Path) -> None:
+    state = look.read(look.make("qat", tmp_path))
+    assert "CUSTOM_QAT_DECOMP" in look.device(state, LATER).traits
+    assert "'zstd'" in look.reasons(state, LATER)
+    assert "3 fatal errors" in look.reasons(state, LATER)
+
+
+def test_another_driver_on_the_pf_is_told(tmp_path: pathlib.Path) -> None:
+    state = look.read(look.make("qat", tmp_path))
+    assert state.device("0000:02:00.0") is None
+    assert "uio_pci_generic" in look.reasons(state, "0000:02:00.0")
+
+
+def test_a_pf_without_vfs_is_no_problem_unless_asked(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("qat", tmp_path)
+    assert look.reasons(look.read(root), IDLE) == ""
+    for rule, word in (
+        ({"use": "vf"}, "set num_vfs"),
+        ({"num_vfs": 4}, "when nova-compute starts"),
+        ({"services": "sym"}, "it gives dc"),
+    ):
+        line = json.dumps({"address": IDLE, **rule})
+        assert word in look.reasons(look.read(root, [line]), IDLE)
+
+
+@pytest.mark.parametrize(
+    ("facts", "rule", "planned"),
+    [
+        ({"count": 0}, {"num_vfs": 4}, (count(4, 0),)),
+        # Any number makes all: what is there is enough.
+        ({"count": 2}, {"num_vfs": 4}, ()),
+        ({"count": 0}, {"num_vfs": 99}, (count(16, 0),)),
+        ({"count": 2}, {"num_vfs": 0}, (count(0, 2),)),
+        ({"count": 0}, {"num_vfs": 0}, ()),
+        ({"count": 0}, {"services": "dc"}, (services("dc", "sym;asym"),)),
+        ({"count": 2}, {"services": "asym;sym"}, ()),
+        (
+            {"count": 2},
+            {"services": "dc"},
+            (count(0, 2), services("dc", "sym;asym"), count(2, 0)),
+        ),
+        (
+            {"count": 0},
+            {"services": "sym", "num_vfs": 16},
+            (services("sym", "sym;asym"), count(16, 0)),
+        ),
+        ({"count": 2, "driver": "vfio-pci"}, {"services": "dc"}, ()),
+        ({"count": 2, "driver": "vfio-pci"}, {"num_vfs": 0}, ()),
+        # The host's own cryptography may be using these.
+        ({"count": 2, "driver": "4xxxvf"}, {"services": "dc"}, ()),
+        ({"count": 0}, {"num_vfs": 4, "use": policy.DeviceUse.OFF}, ()),
+    ],
+)
+def test_vfs_and_services_follow_policy_while_unused(
+    tmp_path: pathlib.Path,
+    facts: dict[str, Any],
+    rule: dict[str, Any],
+    planned: tuple[actions.Action, ...],
+) -> None:
+    assert arrange(tmp_path, pf(**facts), **rule) == planned
+
+
+def test_services_that_are_fixed_or_unreadable_stay(
+    tmp_path: pathlib.Path,
+) -> None:
+    old = pf(count=0)
+    old |= {"id": "8086:37c8", "driver": "c6xx"}
+    assert arrange(tmp_path / "1", old, services="dc") == ()
+    line = json.dumps({"address": PF, "services": "dc"})
+    state = look.read(tmp_path / "1", [line])
+    assert "always gives asym;dc;sym" in look.reasons(state, PF)
+    silent = pf(count=0)
+    del silent["attributes"]
+    assert arrange(tmp_path / "2", silent, services="dc") == ()
+
+
+def test_without_files_the_vfs_are_offered_without_services(
+    tmp_path: pathlib.Path,
+) -> None:
+    silent = pf()
+    del silent["attributes"]
+    build.build({"functions": [silent]}, tmp_path)
+    state = look.read(tmp_path)
+    found = look.device(state, PF)
+    assert found.counters == {"CUSTOM_QAT_VF": 2}
+    assert not [t for t in found.traits if t.startswith("CUSTOM_QAT_")]
+    assert "qat/cfg_services can't be read" in look.reasons(state, PF)
+
+
+@pytest.mark.parametrize(
+    ("word", "driver", "offered"),
+    [("N", None, 0), ("N", "vfio-pci", 2), ("Y", None, 2), (None, None, 2)],
+)
+def test_vfio_pci_must_be_told_to_take_the_older_ones(
+    tmp_path: pathlib.Path, word: str | None, driver: str | None, offered: int
+) -> None:
+    old = pf(driver=driver)
+    old |= {"id": "8086:37c8", "driver": "c6xx"}
+    old["vfs"]["id"] = "8086:37c9"
+    place = "module/vfio_pci/parameters/disable_denylist"
+    faults = [{"path": place, "is": f"{word}\n"}] if word else []
+    build.build({"functions": [old], "faults": faults}, tmp_path)
+    state = look.read(tmp_path)
+    assert sum(len(d.slots) for d in state.devices) == offered
+    said = look.reasons(state, PF)
+    assert ("disable_denylist" in said) is not bool(offered)
+
+
+def test_without_an_iommu_nothing_is_offered(tmp_path: pathlib.Path) -> None:
+    bare = pf()
+    del bare["group"], bare["vfs"]["first_group"]
+    build.build({"functions": [bare]}, tmp_path)
+    state = look.read(tmp_path)
+    assert state.devices == ()
+    assert "IOMMU" in look.reasons(state, PF)
+
+
+def test_a_vf_whose_pf_is_gone_is_told(tmp_path: pathlib.Path) -> None:
+    gone = {
+        "path": f"bus/pci/devices/{PF}",
+        "is": {"fault": "missing"},
+    }
+    build.build({"functions": [pf()], "faults": [gone]}, tmp_path)
+    state = look.read(tmp_path)
+    assert state.devices == ()
+    assert "gone from the bus" in look.reasons(state, "0000:6b:00.1")
+
+
+@pytest.mark.parametrize("product", sorted(pci_ids.QAT))
+def test_each_family_is_known_by_its_ids(
+    tmp_path: pathlib.Path, product: str
+) -> None:
+    family = pci_ids.QAT[product]
+    card = pf(id=f"8086:{family.vf}", driver="vfio-pci")
+    card |= {"id": f"8086:{product}", "driver": family.driver}
+    build.build({"functions": [card]}, tmp_path)
+    (device,) = look.read(tmp_path).devices
+    assert device.model == f"QAT {family.name}"
+
+
+WORDS = st.sampled_from(
+    ["", "up", "down", "sym", "dc;;asym", ";", "zstd", "-1", "9", "\x01", "7G"]
+)
+
+
+@given(
+    state=WORDS,
+    word=WORDS,
+    fatal=WORDS,
+    drivers=st.lists(
+        st.sampled_from([None, "vfio-pci", "4xxxvf", "qat_vfio_pci"]),
+        max_size=4,
+    ),
+)
+@settings(max_examples=examples.examples(30), deadline=None)
+def test_whatever_the_files_say_offered_vfs_are_counted(
+    state: str, word: str, fatal: str, drivers: list[str | None]
+) -> None:
+    card = pf(
+        word,
+        state,
+        count=len(drivers),
+        driver_of={str(n): d for n, d in enumerate(drivers)},
+    )
+    card["attributes"]["qat_ras/errors_fatal"] = fatal
+    with tempfile.TemporaryDirectory() as root:
+        build.build({"functions": [card]}, pathlib.Path(root))
+        host = look.read(pathlib.Path(root))
+    assert not [p for p in host.problems if p.where.startswith("driver ")]
+    usable = [d for d in drivers if d != "4xxxvf"]
+    assert sum(d.counters["CUSTOM_QAT_VF"] for d in host.devices) == len(
+        usable
+    )

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host as a pass from outside sees it."""
+
+import os
+import pathlib
+import socket
+import uuid
+
+import pytest
+
+from nova_accel import errors
+from nova_accel.config import policy
+from nova_accel.discovery import change_detection
+from nova_accel.host.state import claims_file, drains, faults
+from nova_accel.host.sysfs import fs
+from nova_accel.model import names, providers
+from placement_sync.cli import outside_host
+from tests.hosts import look
+from tests.lab import fakehost
+from tests.support.hosts import simulated
+from virt_hooks.spawn import lifecycle
+
+ROOT = simulated.ROOT
+RULES = policy.Policy()
+
+
+def outside(
+    kernel: fakehost.Controller,
+    life: lifecycle.Lifecycle,
+    state_dir: pathlib.Path,
+) -> outside_host.OutsideHost:
+    """Return what somebody else sees of a nova-compute's host."""
+    life.published = claims_file.ClaimsFile(str(state_dir))
+    return outside_host.OutsideHost(
+        change_detection.ChangeDetector(
+            fs.DiskSource(kernel.root),
+            life._drivers,
+            life._rules,
+            faulted=faults.FaultNotes(str(state_dir)),
+            drained=drains.DrainNotes(str(state_dir)),
+        ),
+        life._rules,
+        claims_file.ClaimsFile(str(state_dir)),
+    )
+
+
+def agree(life: lifecycle.Lifecycle, seen: outside_host.OutsideHost) -> None:
+    life.host.refresh()
+    assert seen.view(ROOT).tree == life.tree(outside_host.OWNER_TRAITS)
+
+
+def test_it_sees_the_tree_that_nova_compute_reports(
+    kernel: fakehost.Controller,
+    life: lifecycle.Lifecycle,
+    tmp_path: pathlib.Path,
+) -> None:
+    seen = outside(kernel, life, tmp_path)
+    life.tidy(simulated.IDLE)
+    agree(life, seen)
+    slots = (simulated.slot(0), simulated.slot(1))
+    life.ensure(simulated.A, (simulated.asks(simulated.FOUR_Q, 2),), slots)
+    agree(life, seen)
+    life.ensure(
+        simulated.B,
+        (simulated.asks(simulated.MTTY),),
+        (simulated.slot(0, "mtty"),),
+    )
+    agree(life, seen)
+    life.release(simulated.A, slots, simulated.stopped)
+    agree(life, seen)
+    assert seen.view(ROOT).claims != ()
+
+
+def test_without_a_book_mdevs_of_ours_are_booked(
+    kernel: fakehost.Controller,
+    life: lifecycle.Lifecycle,
+    tmp_path: pathlib.Path,
+) -> None:
+    seen = outside(kernel, life, tmp_path)
+    life.published = None
+    life.ensure(
+        simulated.A, (simulated.asks(simulated.FOUR_Q),), (simulated.slot(),)
+    )
+    agree(life, seen)
+    (claim,) = seen.view(ROOT).claims
+    assert claim.consumer == "" and claim.slot == "slot-0"
+
+
+def test_a_book_of_another_node_books_nothing(
+    kernel: fakehost.Controller,
+    life: lifecycle.Lifecycle,
+    tmp_path: pathlib.Path,
+) -> None:
+    seen = outside(kernel, life, tmp_path)
+    life.tidy(simulated.IDLE)
+    root = providers.ProviderRoot(name="other", uuid=str(uuid.uuid4()))
+    own = names.provider_uuid(root.uuid, simulated.GPU)
+    assert seen.view(root).tree.node(own) is not None
+    assert seen.view(root).claims == ()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": 99}'])
+def test_a_book_that_says_nothing_stops_the_pass(
+    tmp_path: pathlib.Path, text: str
+) -> None:
+    (tmp_path / "book.json").write_text(text)
+    root = look.make("t4-mdev", tmp_path / "host")
+    seen = outside_host.OutsideHost(
+        change_detection.ChangeDetector(
+            fs.DiskSource(root), look.DRIVERS, RULES
+        ),
+        RULES,
+        claims_file.ClaimsFile(str(tmp_path)),
+    )
+    with pytest.raises(errors.MalformedError, match=r"book\.json"):
+        seen.view(ROOT)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_book_that_is_hidden_stops_the_pass(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "book.json").write_text("{}")
+    (tmp_path / "book.json").chmod(0)
+    book = claims_file.ClaimsFile(str(tmp_path))
+    seen = outside_host.OutsideHost(
+        change_detection.ChangeDetector(fs.DiskSource(tmp_path), {}, RULES),
+        RULES,
+        book,
+    )
+    with pytest.raises(errors.UnreadableError, match="EACCES"):
+        seen.book()
+
+
+# -- the node's name and uuid ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, canonical, told",
+    [
+        ("node1.example.org", "other", "node1.example.org"),
+        ("localhost", "node1.example.org", "localhost"),
+        ("node1", "node1.example.org", "node1.example.org"),
+        ("node1", "localhost.localdomain", "node1"),
+        ("node1", "", "node1"),
+        ("node1", None, "node1"),
+    ],
+)
+def test_the_name_is_the_one_that_libvirt_tells(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    canonical: str | None,
+    told: str,
+) -> None:
+    def resolve(*_: object, **__: object) -> list[tuple[object, ...]]:
+        if canonical is None:
+            raise socket.gaierror(socket.EAI_NONAME, "unknown")
+        return [(2, 1, 6, canonical, ("192.0.2.1", 0))]
+
+    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert outside_host.own_name() == told
+
+
+def test_the_uuid_is_the_first_that_is_found(tmp_path: pathlib.Path) -> None:
+    places = [str(tmp_path / name) for name in ("a", "b", "c")]
+    assert outside_host.own_uuid(places) is None
+    for name, number in (("b", 2), ("c", 3)):
+        (tmp_path / name).mkdir()
+        own = uuid.UUID(int=number)
+        (tmp_path / name / "compute_id").write_text(f" {own}\n")
+    assert outside_host.own_uuid(places) == str(uuid.UUID(int=2))
+
+
+def test_a_file_without_a_uuid_is_told(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "compute_id").write_text("mine")
+    with pytest.raises(errors.MalformedError, match="compute_id"):
+        outside_host.own_uuid([str(tmp_path)])
+    (tmp_path / "compute_id").unlink()
+    (tmp_path / "compute_id").mkdir()
+    with pytest.raises(errors.UnreadableError, match="compute_id"):
+        outside_host.own_uuid([str(tmp_path)])

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics, as Prometheus's own parser reads them."""
+
+import dataclasses
+import os
+import pathlib
+import re
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import errors, model
+from placement_sync.daemon import metrics, status
+
+parser: Any = pytest.importorskip("prometheus_client.parser")
+
+ROOT = pathlib.Path(__file__).resolve().parents[4]
+WRITER = {"writer": "nova-compute"}
+GOOD = status.Status(
+    writer="nova-compute",
+    version="1.2.3",
+    started=1000.0,
+    attempted=2000.5,
+    succeeded=2001.0,
+    seconds=0.5,
+    interval_s=60.0,
+    reads=3,
+    writes=2,
+    calls={"CreateProvider": 1, "SetInventories": 1},
+    devices={"ok": 2, "faulted": 1, "drained": 0},
+    use={"VGPU": status.ClassUsage(total=8, reserved=4, claimed=3)},
+    problems=(model.Problem(where="0000:05:00.0", reason="EIO"),),
+)
+FAILED = dataclasses.replace(
+    GOOD, error="Placement is away", attempted=3000.0, calls={}, reads=0,
+    writes=0,
+)  # fmt: skip
+
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def parsed(text: str) -> Series:
+    found: Series = {}
+    for family in parser.text_string_to_metric_families(text):
+        assert family.documentation
+        assert family.type in ("gauge", "counter")
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+def value(found: Series, name: str, **labels: str) -> float | None:
+    key = (f"nova_accel_{name}", frozenset({**WRITER, **labels}.items()))
+    return found.get(key)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Hold a port for a server that sets SO_REUSEADDR, as all of ours do.
+
+    Without a listener Linux lets such a server have it, and gives it to
+    no program that asks for any port.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
+def fetch(port: int) -> str:
+    no_proxy = urllib.request.ProxyHandler({})
+    opener = urllib.request.build_opener(no_proxy)
+    url = f"http://127.0.0.1:{port}/metrics"
+    with opener.open(url, timeout=10) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+@pytest.fixture
+def served(port: int) -> Iterator[tuple[metrics.Metrics, int]]:
+    made = metrics.Metrics(port=port)
+    yield made, port
+    made.close()
+
+
+def test_a_single_pass_has_no_interval(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "once.prom"
+    once = dataclasses.replace(GOOD, interval_s=0.0)
+    metrics.Metrics(str(file)).publish(once)
+    assert "nova_accel_pass_seconds{" in file.read_text()
+    assert "nova_accel_interval_seconds{" not in file.read_text()
+
+
+def check(found: Series) -> None:
+    assert value(found, "build_info", version="1.2.3") == 1
+    assert value(found, "last_success_timestamp_seconds") == 2001.0
+    assert value(found, "last_attempt_timestamp_seconds") == 2000.5
+    assert value(found, "pass_seconds") == 0.5
+    assert value(found, "interval_seconds") == 60
+    assert value(found, "problems") == 1
+    assert value(found, "passes_total", outcome="ok") == 1
+    assert value(found, "passes_total", outcome="failed") == 0
+    assert value(found, "devices", state="ok") == 2
+    assert value(found, "devices", state="drained") == 0
+    for kind, number in (("total", 8), ("reserved", 4), ("claimed", 3)):
+        units = value(found, "units", resource_class="VGPU", kind=kind)
+        assert units == number
+    made = value(found, "placement_calls_total", kind="CreateProvider")
+    assert made == 1
+    assert value(found, "placement_requests_total", kind="read") == 3
+
+
+def test_a_file_for_node_exporter(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "accel.prom"
+    mask = os.umask(0o077)
+    try:
+        metrics.Metrics(str(path)).publish(GOOD)
+    finally:
+        os.umask(mask)
+    check(parsed(path.read_text()))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert os.listdir(tmp_path) == ["accel.prom"]
+
+
+def test_a_port_of_the_loopback_interface(
+    served: tuple[metrics.Metrics, int],
+) -> None:
+    made, port = served
+    assert parsed(fetch(port)) == {}
+    made.publish(GOOD)
+    check(parsed(fetch(port)))
+    for address in ("127.0.0.2", "::1"):
+        with pytest.raises(OSError, match=r".+"):
+            socket.create_connection((address, port), timeout=1).close()
+
+
+def test_the_port_is_free_after_close(port: int) -> None:
+    for _ in range(3):
+        made = metrics.Metrics(port=port)
+        fetch(port)
+        made.close()
+        made.close()
+        with pytest.raises(urllib.error.URLError):
+            fetch(port)
+
+
+def test_old_states_and_classes_leave_nothing(
+    served: tuple[metrics.Metrics, int],
+) -> None:
+    made, port = served
+    made.publish(GOOD)
+    made.publish(
+        dataclasses.replace(
+            GOOD, devices={"ok": 1}, use={"FPGA": status.ClassUsage(total=1)}
+        )
+    )
+    found = parsed(fetch(port))
+    assert value(found, "devices", state="faulted") is None
+    assert value(found, "units", resource_class="VGPU", kind="total") is None
+    assert value(found, "units", resource_class="FPGA", kind="total") == 1
+
+
+def test_the_manual_has_each_metric_and_no_other(
+    tmp_path: pathlib.Path,
+) -> None:
+    manual = (ROOT / "doc/source/monitoring.rst").read_text()
+    path = tmp_path / "accel.prom"
+    metrics.Metrics(str(path)).publish(GOOD)
+    real = {name for name, _ in parsed(path.read_text())}
+    told = set(re.findall(r"``(nova_accel_\w+)``", manual))
+    assert told == real
+    assert set(re.findall(r"nova_accel_\w+", manual)) <= real
+
+
+outcomes = st.sampled_from([GOOD, FAILED, dataclasses.replace(GOOD, undone=1)])
+
+
+@given(st.lists(outcomes, min_size=1, max_size=8))
+def test_counters_never_go_back(passes: list[status.Status]) -> None:
+    series = metrics._Series()
+    last: dict[str, float] = {}
+    for number, one in enumerate(passes, 1):
+        series.add(one)
+        now = {
+            f"{sample.name} {sample.labels}": sample.value
+            for family in series.collect()
+            if family.type == "counter"
+            for sample in family.samples
+        }
+        assert all(now[key] >= value for key, value in last.items())
+        assert (
+            sum(value for key, value in now.items() if "passes_total" in key)
+            == number
+        )
+        last = now
+    assert [one.outcome for one in passes].count("failed") == (
+        last["nova_accel_passes_total "
+             "{'writer': 'nova-compute', 'outcome': 'failed'}"]
+    )  # fmt: skip
+
+
+def test_a_failure_keeps_the_last_success(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "accel.prom"
+    made = metrics.Metrics(str(path))
+    made.publish(GOOD)
+    made.publish(FAILED)
+    found = parsed(path.read_text())
+    assert value(found, "last_success_timestamp_seconds") == 2001.0
+    assert value(found, "last_attempt_timestamp_seconds") == 3000.0
+    assert value(found, "passes_total", outcome="failed") == 1
+
+
+def test_never_a_success_is_no_number(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "accel.prom"
+    never = dataclasses.replace(FAILED, succeeded=None)
+    metrics.Metrics(str(path)).publish(never)
+    found = parsed(path.read_text())
+    assert value(found, "last_success_timestamp_seconds") is None
+    assert value(found, "last_attempt_timestamp_seconds") == 3000.0
+
+
+def test_two_writers_files_go_together(tmp_path: pathlib.Path) -> None:
+    texts = []
+    for writer in ("nova-compute", "placement-sync"):
+        path = tmp_path / f"{writer}.prom"
+        one = dataclasses.replace(GOOD, writer=writer)
+        metrics.Metrics(str(path)).publish(one)
+        texts.append(parsed(path.read_text()))
+    assert not texts[0].keys() & texts[1].keys()
+
+
+def test_odd_names_are_escaped(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "accel.prom"
+    odd = 'a "quoted"\\ name\nof two lines'
+    one = dataclasses.replace(GOOD, writer=odd)
+    metrics.Metrics(str(path)).publish(one)
+    found = parsed(path.read_text())
+    assert {dict(labels)["writer"] for _, labels in found} == {odd}
+
+
+def test_a_file_that_can_not_be_written_is_told_once(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "collector"
+    made = metrics.Metrics(str(place / "accel.prom"))
+    made.publish(GOOD)
+    made.publish(GOOD)
+    assert len(caplog.records) == 1
+    assert "metrics_textfile" in caplog.messages[0]
+    place.mkdir()
+    made.publish(GOOD)
+    found = parsed((place / "accel.prom").read_text())
+    assert value(found, "passes_total", outcome="ok") == 3
+
+
+@pytest.mark.parametrize("path", ["accel.prom", "/tmp/accel.txt"])  # noqa: S108
+def test_a_file_that_nobody_collects_is_refused(path: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match=r"\.prom"):
+        metrics.Metrics(path)
+
+
+def test_a_port_that_is_taken_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            errors.ConfigurationError, match="another program has it"
+        ):
+            metrics.Metrics(port=port)
+    with pytest.raises(errors.ConfigurationError, match="metrics_port"):
+        metrics.Metrics(port=70000)
+
+
+def test_without_the_extra_whoever_asks_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics, "prometheus_client", None)
+    metrics.Metrics().publish(GOOD)
+    asks: tuple[dict[str, Any], ...] = ({"textfile": "/x.prom"}, {"port": 9})
+    for asked in asks:
+        with pytest.raises(
+            errors.ConfigurationError,
+            match=r"pip install nova-accel\[metrics\]",
+        ):
+            metrics.Metrics(**asked)
+
+
+def test_many_may_scrape_while_passes_end(
+    served: tuple[metrics.Metrics, int],
+) -> None:
+    made, port = served
+    made.publish(GOOD)
+    totals: list[float] = []
+
+    def scrape() -> None:
+        for _ in range(10):
+            found = parsed(fetch(port))
+            totals.append(value(found, "passes_total", outcome="ok") or 0)
+
+    threads = [threading.Thread(target=scrape) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(100):
+        made.publish(GOOD)
+    for thread in threads:
+        thread.join()
+    assert len(totals) == 40
+    assert min(totals) >= 1
+
+
+# A server that blocked the one real thread would starve the others.
+GREEN = """
+import eventlet
+eventlet.monkey_patch()
+import threading, time, urllib.request
+from placement_sync.daemon import metrics, status
+
+made = metrics.Metrics(port=PORT)
+ticks = []
+
+def tick():
+    while True:
+        ticks.append(time.monotonic())
+        time.sleep(0.01)
+
+threading.Thread(target=tick, daemon=True).start()
+time.sleep(0.5)
+made.publish(status.Status(writer="green"))
+url = "http://127.0.0.1:PORT/metrics"
+text = urllib.request.urlopen(url, timeout=10).read()
+made.close()
+print(b'writer="green"' in text, len(ticks) > 10)
+"""
+
+
+def test_it_serves_on_green_threads(port: int) -> None:
+    pytest.importorskip("eventlet")
+    code = GREEN.replace("PORT", str(port))
+    out = subprocess.run(  # noqa: S603
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "no_proxy": "*"},
+    )
+    assert out.stdout == "True True\n", out.stderr

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+import dataclasses
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel.model import names, providers
+from placement_sync.client import calls
+from placement_sync.sync import diff
+from tests.support import strategies
+
+ROOT = strategies.ROOT
+NOTHING = diff.Guard()
+ours = strategies.trees()
+as_found = strategies.trees(strategies.operator_traits)
+all_uuids = [
+    names.provider_uuid(ROOT.uuid, address) for address in strategies.ADDRESSES
+]
+some_uuids = st.frozensets(st.sampled_from(all_uuids))
+guards = st.builds(
+    diff.Guard, held=some_uuids, unknown=some_uuids, unreadable=some_uuids
+)
+
+
+def owned(node: providers.ProviderNode) -> frozenset[str]:
+    return frozenset(filter(names.is_ours, node.traits))
+
+
+def foreign(node: providers.ProviderNode) -> frozenset[str]:
+    return node.traits - owned(node)
+
+
+def led_to(
+    actual: providers.ProviderTree,
+    desired: providers.ProviderTree,
+    guard: diff.Guard,
+) -> providers.ProviderTree:
+    return diff.apply(actual, diff.plan(actual, desired, guard))
+
+
+@given(as_found, guards)
+def test_a_tree_needs_no_call_to_be_itself(
+    tree: providers.ProviderTree, guard: diff.Guard
+) -> None:
+    readable = dataclasses.replace(guard, unreadable=frozenset())
+    assert diff.plan(tree, tree, readable) == []
+
+
+@given(as_found, ours)
+def test_the_plan_leads_to_the_desired_tree(
+    actual: providers.ProviderTree, desired: providers.ProviderTree
+) -> None:
+    result = led_to(actual, desired, NOTHING)
+    assert [n.uuid for n in result.nodes] == [n.uuid for n in desired.nodes]
+    for node in result.nodes:
+        wanted = desired.node(node.uuid)
+        assert wanted is not None
+        assert (node.name, node.parent) == (wanted.name, wanted.parent)
+        assert dict(node.inventories) == dict(wanted.inventories)
+        assert owned(node) == owned(wanted)
+
+
+@given(as_found, ours, guards)
+def test_an_operator_s_traits_stay(
+    actual: providers.ProviderTree,
+    desired: providers.ProviderTree,
+    guard: diff.Guard,
+) -> None:
+    for node in led_to(actual, desired, guard).nodes:
+        before = actual.node(node.uuid)
+        if before is not None:
+            assert foreign(before) <= foreign(node)
+
+
+@given(as_found, ours, guards)
+def test_the_result_needs_no_further_call(
+    actual: providers.ProviderTree,
+    desired: providers.ProviderTree,
+    guard: diff.Guard,
+) -> None:
+    result = led_to(actual, desired, guard)
+    assert diff.plan(result, desired, guard) == []
+
+
+@given(as_found, ours, guards)
+def test_placement_accepts_the_order(
+    actual: providers.ProviderTree,
+    desired: providers.ProviderTree,
+    guard: diff.Guard,
+) -> None:
+    parents = {node.uuid: node.parent for node in actual.nodes}
+    for call in diff.plan(actual, desired, guard):
+        match call:
+            case calls.CreateProvider(uuid=uuid, parent=parent):
+                assert uuid not in parents
+                assert parent == ROOT.uuid or parent in parents
+                parents[uuid] = parent
+            case calls.DeleteProvider(uuid=uuid):
+                assert uuid not in parents.values()
+                del parents[uuid]
+            case calls.CreateClass() | calls.CreateTrait():
+                raise AssertionError("somebody else makes names known")
+            case _:
+                assert call.uuid in parents
+
+
+@given(as_found, ours, guards)
+def test_what_is_held_stays_with_every_class(
+    actual: providers.ProviderTree,
+    desired: providers.ProviderTree,
+    guard: diff.Guard,
+) -> None:
+    result = led_to(actual, desired, guard)
+    for before in actual.nodes:
+        apart = guard.unknown | guard.unreadable
+        if before.uuid not in guard.held or before.uuid in apart:
+            continue
+        if before.parent in apart:
+            continue
+        after = result.node(before.uuid)
+        assert after is not None
+        assert before.inventories.keys() <= after.inventories.keys()
+        wanted = desired.node(before.uuid)
+        for name, record in after.inventories.items():
+            if wanted is None or name not in wanted.inventories:
+                assert record.reserved == record.total
+                assert record.total == before.inventories[name].total
+        if wanted is None:
+            assert names.MISSING_TRAIT in after.traits
+            assert not any(
+                t.startswith(names.PROFILE_PREFIXES) for t in after.traits
+            )
+
+
+@given(as_found, ours, guards)
+def test_what_is_unknown_is_untouched(
+    actual: providers.ProviderTree,
+    desired: providers.ProviderTree,
+    guard: diff.Guard,
+) -> None:
+    result = led_to(actual, desired, guard)
+    for before in actual.nodes:
+        if before.uuid in guard.unknown:
+            assert result.node(before.uuid) == before
+
+
+def without(
+    tree: providers.ProviderTree, gone: Iterable[str]
+) -> providers.ProviderTree:
+    """Return a tree without some providers and what nests in them."""
+    left = set(gone)
+    return dataclasses.replace(
+        tree,
+        nodes=tuple(n for n in tree.nodes if not {n.uuid, n.parent} & left),
+    )
+
+
+@given(ours, some_uuids)
+def test_a_device_that_returns_heals_its_provider(
+    tree: providers.ProviderTree, gone: frozenset[str]
+) -> None:
+    healthy = dataclasses.replace(
+        tree,
+        nodes=tuple(
+            dataclasses.replace(n, traits=n.traits - {names.MISSING_TRAIT})
+            for n in tree.nodes
+        ),
+    )
+    guard = diff.Guard(held=frozenset(all_uuids))
+    lost = led_to(healthy, without(healthy, gone), guard)
+    assert [n.uuid for n in lost.nodes] == [n.uuid for n in healthy.nodes]
+    assert led_to(lost, healthy, guard) == healthy
+
+
+def node(
+    address: str, parent: str = ROOT.uuid, **inventories: int
+) -> providers.ProviderNode:
+    return providers.ProviderNode(
+        name=names.provider_name(ROOT.name, address),
+        uuid=names.provider_uuid(ROOT.uuid, address),
+        parent=parent,
+        inventories={
+            name: providers.Inventory(total=total, max_unit=total)
+            for name, total in inventories.items()
+        },
+        traits=strategies.OWNED | {strategies.profile_trait("P-1")},
+    )
+
+
+def tree_of(*found: providers.ProviderNode) -> providers.ProviderTree:
+    return providers.ProviderTree(root=ROOT, nodes=found)
+
+
+def uuids(plan: Iterable[calls.Call]) -> list[str]:
+    return [c.uuid for c in plan if not isinstance(c, calls.Name)]
+
+
+def test_a_parent_stays_while_its_child_is_held() -> None:
+    """Placement refuses to delete a provider that has children."""
+    card = node("0000:3b:00.0", VGPU=4)
+    region = node("0000:3b:00.1", card.uuid, FPGA=1)
+    plan = diff.plan(
+        tree_of(card, region),
+        tree_of(),
+        diff.Guard(held=frozenset({region.uuid})),
+    )
+    assert not any(isinstance(c, calls.DeleteProvider) for c in plan)
+
+
+def test_parents_are_created_first_whatever_their_names() -> None:
+    card = node("b", FPGA=1)
+    region = node("a", card.uuid, FPGA=1)
+    plan = diff.plan(tree_of(), tree_of(region, card), NOTHING)
+    assert uuids(plan[:2]) == [card.uuid, region.uuid]
+    undo = diff.plan(tree_of(region, card), tree_of(), NOTHING)
+    assert uuids(undo) == [region.uuid, card.uuid]
+
+
+def test_only_what_differs_is_called() -> None:
+    before = node("a", VGPU=4)
+    after = dataclasses.replace(
+        before, traits=before.traits | {strategies.profile_trait("P-2")}
+    )
+    assert diff.plan(tree_of(before), tree_of(after), NOTHING) == [
+        calls.ChangeTraits(
+            uuid=before.uuid,
+            name=before.name,
+            added=frozenset({strategies.profile_trait("P-2")}),
+        )
+    ]
+
+
+def test_each_call_says_in_one_line_what_it_does() -> None:
+    gone, kept, new = node("a", VGPU=4), node("b", VGPU=4), node("c")
+    changed = dataclasses.replace(
+        kept,
+        name="compute-1_accel_B",
+        inventories={
+            "VGPU": providers.Inventory(total=2, max_unit=2).reserving(1)
+        },
+        traits=strategies.OWNED | {"HW_GPU_API_VULKAN"},
+    )
+    plan = diff.plan(
+        tree_of(gone, kept),
+        tree_of(changed, new),
+        known=frozenset({names.OWNER_TRAIT}),
+    )
+    assert [str(call) for call in plan] == [
+        "create trait CUSTOM_VGPU_TEST_P_1",
+        f"create provider compute-1_accel_c ({new.uuid})",
+        f"rename or move provider {kept.uuid}: compute-1_accel_B",
+        "change traits of compute-1_accel_c: +CUSTOM_OWNER_NOVA_ACCEL,"
+        " +CUSTOM_VGPU_TEST_P_1, +OWNER_NOVA",
+        "set inventories of compute-1_accel_B: VGPU total=2 reserved=1",
+        "change traits of compute-1_accel_B: +HW_GPU_API_VULKAN,"
+        " -CUSTOM_VGPU_TEST_P_1",
+        f"delete provider compute-1_accel_a ({gone.uuid})",
+    ]
+
+
+def test_names_are_made_known_before_they_are_used() -> None:
+    new = node("a", VGPU=4, CUSTOM_GPU_MEMORY_MB=16)
+    plan = diff.plan(tree_of(), tree_of(new), known=frozenset())
+    assert plan[:3] == [
+        calls.CreateClass(name="CUSTOM_GPU_MEMORY_MB"),
+        calls.CreateTrait(name=names.OWNER_TRAIT),
+        calls.CreateTrait(name=strategies.profile_trait("P-1")),
+    ]
+    assert diff.plan(tree_of(new), tree_of(new), known=frozenset()) == []
+
+
+def test_what_somebody_renamed_or_moved_is_put_back() -> None:
+    card, region = node("a", FPGA=1), node("b", FPGA=1)
+    moved = dataclasses.replace(region, parent=card.uuid, name="mine")
+    desired = tree_of(card, region)
+    plan = diff.plan(tree_of(card, moved), desired)
+    assert plan == [
+        calls.UpdateProvider(
+            uuid=region.uuid, name=region.name, parent=ROOT.uuid
+        )
+    ]
+    assert diff.apply(tree_of(card, moved), plan) == desired
+
+
+def test_nova_s_own_mark_is_added_and_never_taken() -> None:
+    """Who reports from outside Nova does not know whether it belongs."""
+    ours = node("a", VGPU=1)
+    plain = dataclasses.replace(
+        ours, traits=ours.traits - {names.NOVA_OWNER_TRAIT}
+    )
+    assert diff.plan(tree_of(ours), tree_of(plain)) == []
+    (call,) = diff.plan(tree_of(plain), tree_of(ours))
+    assert isinstance(call, calls.ChangeTraits)
+    assert call.added == {names.NOVA_OWNER_TRAIT}
+
+
+def test_a_part_stays_with_its_card_wherever_somebody_moved_it() -> None:
+    address = "0000:3b:00.0"
+    card = node(address)
+    region = node(names.region_address(address, 1), FPGA=1)
+    other = node("0000:3c:00.0", VGPU=4)
+    actual = tree_of(card, region, other)
+    assert diff.unreadable(actual, {address}) == {card.uuid, region.uuid}
+    assert diff.unreadable(actual, ()) == frozenset()
+
+
+@given(as_found, ours, guards)
+def test_what_cannot_be_read_is_reserved_whole_and_labelled(
+    actual: providers.ProviderTree,
+    desired: providers.ProviderTree,
+    guard: diff.Guard,
+) -> None:
+    result = led_to(actual, desired, guard)
+    for before in actual.nodes:
+        above = {before.uuid, before.parent}
+        if not guard.unreadable & above or guard.unknown & above:
+            continue
+        if desired.node(before.uuid) is not None:
+            continue
+        after = result.node(before.uuid)
+        assert after is not None
+        assert names.FAULTED_TRAIT in after.traits
+        assert before.traits <= after.traits
+        assert after.inventories.keys() == before.inventories.keys()
+        for name, record in after.inventories.items():
+            assert record.reserved == record.total
+            assert record.total == before.inventories[name].total
+
+
+@given(as_found, ours, guards)
+def test_only_what_shrinks_needs_its_allocations_read(
+    actual: providers.ProviderTree,
+    desired: providers.ProviderTree,
+    guard: diff.Guard,
+) -> None:
+    asked = diff.shrinking(actual, desired, guard)
+    unheld = dataclasses.replace(guard, held=frozenset())
+    held = dataclasses.replace(guard, held=frozenset(all_uuids))
+    plain = led_to(actual, desired, unheld)
+    for before in actual.nodes:
+        if before.uuid not in asked:
+            after = plain.node(before.uuid)
+            assert after is not None
+            assert before.inventories.keys() <= after.inventories.keys()
+    least = dataclasses.replace(guard, held=asked)
+    assert led_to(actual, desired, least) == led_to(actual, desired, held)

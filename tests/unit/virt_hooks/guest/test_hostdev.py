@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims as elements of a guest's XML."""
+
+import dataclasses
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel import errors, model
+from nova_accel.model import flavors, pci
+from tests.support import strategies
+from virt_hooks.guest import connection, guest_pci, hostdev
+
+OLD, NEW = 9_000_000, hostdev.FIRST_PCI_DISPLAY
+PLAIN = flavors.Options()
+SCREEN = flavors.Options(has_display=True)
+FIRMWARE = flavors.Options(has_display=True, has_ramfb=True)
+Q35 = guest_pci.Guest(machine="pc-q35-9.0", has_graphics=True)
+I440FX = guest_pci.Guest(machine="pc", has_graphics=True)
+
+MDEV = model.Claim(
+    consumer="c",
+    provider=strategies.ROOT_UUID,
+    device="0000:3b:00.0",
+    profile="P-1",
+    slot="slot-0",
+    parent="0000:3b:00.0",
+    handle="83c32df7-d52e-4ec1-9668-1f3c7e4df107",
+    technology="mdev",
+    device_api="vfio-pci",
+)
+SECOND = dataclasses.replace(
+    MDEV, handle="83c32df7-d52e-4ec1-9668-1f3c7e4df108"
+)
+WHOLE = dataclasses.replace(
+    MDEV, technology="passthrough", handle="0000:65:00.0", device_api=""
+)
+CARD = dataclasses.replace(
+    WHOLE, members=("0000:65:00.1", "0000:65:00.2", "0000:65:00.3")
+)
+TYPED = dataclasses.replace(
+    WHOLE, technology="vendor-vfio", handle="0000:3d:00.4", is_managed=False
+)
+VF = dataclasses.replace(WHOLE, technology="vf", handle="0000:9a:00.1")
+
+
+def elements(
+    *claims: model.Claim,
+    machine: guest_pci.Guest = Q35,
+    options: flavors.Options = PLAIN,
+    version: int = NEW,
+) -> list[ElementTree.Element]:
+    """Return the elements of some claims, parsed."""
+    return [
+        ElementTree.fromstring(xml)
+        for xml in hostdev.plan_elements(claims, machine, options, version)
+    ]
+
+
+def hostdevs(*claims: model.Claim, **asked: object) -> list[dict[str, str]]:
+    """Return the attributes of the hostdevs among them."""
+    found = elements(*claims, **asked)  # type: ignore[arg-type]
+    return [dict(e.attrib) for e in found if e.tag == "hostdev"]
+
+
+def seen(element: ElementTree.Element) -> tuple[int, int, int, str] | None:
+    """Return where a guest sees a device, and what it says of functions."""
+    address = element.find("./address")
+    if address is None:
+        return None
+    bus, slot, function = (
+        int(address.attrib[name], 16) for name in ("bus", "slot", "function")
+    )
+    return bus, slot, function, address.get("multifunction", "")
+
+
+# -- what each technology is ----------------------------------------------
+
+
+@pytest.mark.parametrize("api", ["vfio-pci", "vfio-ccw", "vfio-ap"])
+def test_every_device_api_is_a_model(api: str) -> None:
+    (found,) = hostdevs(dataclasses.replace(MDEV, device_api=api))
+    assert found == {
+        "mode": "subsystem",
+        "type": "mdev",
+        "managed": "no",
+        "model": api,
+    }
+
+
+def test_an_mdev_that_names_no_api_is_a_pci_device() -> None:
+    (found,) = hostdevs(dataclasses.replace(MDEV, device_api=""))
+    assert found["model"] == "vfio-pci"
+
+
+@pytest.mark.parametrize(
+    ("claim", "managed"), [(WHOLE, "yes"), (VF, "yes"), (TYPED, "no")]
+)
+def test_who_binds_a_function_is_said(
+    claim: model.Claim, managed: str
+) -> None:
+    (found,) = hostdevs(claim)
+    assert found == {"mode": "subsystem", "type": "pci", "managed": managed}
+
+
+def test_no_claims_need_no_elements() -> None:
+    assert elements(options=SCREEN) == []
+
+
+@given(st.text().filter(lambda t: not pci.is_address(t.strip().lower())))
+def test_what_is_no_function_is_refused(text: str) -> None:
+    claim = dataclasses.replace(WHOLE, handle=text)
+    with pytest.raises(errors.MalformedError, match="PCI address"):
+        elements(claim)
+
+
+@given(
+    st.lists(strategies.pci_addresses, min_size=1, max_size=6, unique=True),
+    st.sampled_from([Q35, I440FX, guest_pci.Guest()]),
+)
+def test_every_function_is_given_once_and_to_a_place_of_its_own(
+    members: list[str], machine: guest_pci.Guest
+) -> None:
+    claim = dataclasses.replace(
+        WHOLE, handle=members[0], members=tuple(members[1:])
+    )
+    found = elements(claim, machine=machine)
+    given_out = connection.parse_hostdevs(
+        "<domain><devices>"
+        + "".join(ElementTree.tostring(e, encoding="unicode") for e in found)
+        + "</devices></domain>"
+    )
+    assert given_out.functions == frozenset(members)
+    places = [place for e in found if (place := seen(e)) is not None]
+    assert len({place[:3] for place in places}) == len(places)
+    for bus, slot, function, said in places:
+        assert (said == "on") == (function == 0)
+        assert any(p[:3] == (bus, slot, 0) for p in places)
+
+
+def as_text(element: ElementTree.Element) -> str:
+    return ElementTree.tostring(element, encoding="unicode")
+
+
+def test_the_elements_of_some_devices_are_found_whole() -> None:
+    told = [as_text(element) for element in elements(CARD)]
+    domain = f"<domain><devices>{''.join(told)}</devices></domain>"
+    first, second, *_ = CARD.handle, *CARD.members
+    assert connection.find_hostdevs(domain, {second}) == (told[2],)
+    assert connection.find_hostdevs(domain, {first, second}) == (*told[1:3],)
+    assert connection.find_hostdevs(domain, {"0000:ff:00.0"}) == ()
+
+
+def test_functions_of_one_slot_are_known() -> None:
+    port, *told = map(as_text, elements(CARD))
+    assert connection.are_in_one_slot(told)
+    assert not connection.are_in_one_slot(told[:1])
+    assert not connection.are_in_one_slot([port, told[0]])
+    # libvirt chose a place for neither, as far as is known
+    bare = "<hostdev type='mdev'><source/></hostdev>"
+    assert not connection.are_in_one_slot([bare, bare])
+
+
+# -- places in the guest ---------------------------------------------------
+
+
+def test_a_card_s_functions_share_a_root_port_of_their_own() -> None:
+    port, *functions = elements(CARD)
+    assert port.attrib == {
+        "type": "pci",
+        "index": "1",
+        "model": "pcie-root-port",
+    }
+    assert [seen(f) for f in functions] == [
+        (1, 0, 0, "on"),
+        (1, 0, 1, ""),
+        (1, 0, 2, ""),
+        (1, 0, 3, ""),
+    ]
+
+
+def test_a_card_s_functions_share_a_slot_of_an_i440fx() -> None:
+    found = elements(CARD, machine=I440FX)
+    assert [seen(f) for f in found] == [
+        (0, 31, 0, "on"),
+        (0, 31, 1, ""),
+        (0, 31, 2, ""),
+        (0, 31, 3, ""),
+    ]
+
+
+def test_two_cards_have_two_slots() -> None:
+    other = dataclasses.replace(
+        WHOLE, handle="0000:66:00.0", members=("0000:66:00.1",)
+    )
+    assert [
+        e.get("index") for e in elements(CARD, other) if e.tag == "controller"
+    ] == ["1", "2"]
+    slots = {
+        place[:2]
+        for e in elements(CARD, other, machine=I440FX)
+        if (place := seen(e))
+    }
+    assert slots == {(0, 31), (0, 30)}
+
+
+def test_function_numbers_stay_those_of_the_host() -> None:
+    claim = dataclasses.replace(WHOLE, members=("0000:65:00.6",))
+    assert [seen(e) for e in elements(claim)[1:]] == [
+        (1, 0, 0, "on"),
+        (1, 0, 6, ""),
+    ]
+
+
+def test_functions_without_a_first_one_go_separate_ways() -> None:
+    """A guest looks for function 0 and no further if there is none."""
+    claim = dataclasses.replace(
+        WHOLE, handle="0000:65:00.1", members=("0000:65:00.2",)
+    )
+    assert [seen(e) for e in elements(claim)] == [None, None]
+
+
+def test_a_group_over_two_slots_of_the_host_has_two_of_the_guest() -> None:
+    claim = dataclasses.replace(CARD, members=("0000:65:00.1", "0000:66:00.0"))
+    places = {
+        e.find("./source/address").get("bus"): seen(e)  # type: ignore[union-attr]
+        for e in elements(claim)
+        if e.tag == "hostdev"
+    }
+    assert places["0x66"] is None
+    assert places["0x65"] == (1, 0, 1, "")
+
+
+@pytest.mark.parametrize(
+    "machine", ["", "pseries", "s390-ccw-virtio", "microvm"]
+)
+def test_other_machines_are_left_to_libvirt(machine: str) -> None:
+    found = elements(CARD, machine=guest_pci.Guest(machine=machine))
+    assert [seen(e) for e in found] == [None] * 4
+
+
+def test_a_full_bus_is_left_to_libvirt() -> None:
+    full = dataclasses.replace(I440FX, slots=frozenset(range(32)))
+    assert [seen(e) for e in elements(CARD, machine=full)] == [None] * 4
+
+
+GUEST = """
+<domain type="kvm"><os><type machine="pc-q35-7.2">hvm</type></os><devices>
+<controller type="pci" model="pcie-root"/>
+<controller type="pci" model="pcie-root-port"/>
+<controller type="pci" model="pcie-root-port" index="3"/>
+<controller type="usb" index="7"/>
+<hostdev mode="subsystem" type="mdev" model="vfio-ap"/>
+<disk><address type="pci" domain="0x0000" bus="0x02" slot="0x00"/></disk>
+<disk><address type="pci" bus="0x00" slot="0x1d" function="0x0"/></disk>
+<disk><address type="drive" bus="9" slot="9"/></disk>
+<graphics type="vnc"/><video><model type="ramfb"/></video>
+</devices></domain>
+"""
+
+
+def test_a_guest_says_what_is_taken() -> None:
+    assert guest_pci.parse_guest(GUEST) == guest_pci.Guest(
+        machine="pc-q35-7.2",
+        has_graphics=True,
+        has_ramfb=True,
+        has_ap=True,
+        # 0 the root, 1 the port without an index, 2 a disk's, 3 written
+        buses=frozenset({0, 1, 2, 3}),
+        slots=frozenset({0x1D}),
+    )
+    assert guest_pci.parse_guest("<domain/>") == guest_pci.Guest()
+
+
+@given(
+    st.frozensets(st.integers(0, 31)),
+    st.frozensets(st.integers(0, 40)).map(lambda b: b | {0}),
+)
+def test_what_is_taken_is_not_taken_again(
+    slots: frozenset[int], buses: frozenset[int]
+) -> None:
+    card = pci.parse_address("0000:65:00.0")
+    group = (card, dataclasses.replace(card, function=1))
+    for machine in ("pc", "q35"):
+        found = guest_pci.plan_layout(
+            guest_pci.Guest(machine=machine, slots=slots, buses=buses), [group]
+        )
+        for place in found.places.values():
+            if machine == "pc":
+                assert (place.bus, found.ports) == (0, ())
+                assert 3 <= place.slot <= 31
+                assert place.slot not in slots
+            else:
+                assert (place.slot, found.ports) == (0, (place.bus,))
+                assert place.bus not in buses
+
+
+# -- on request ------------------------------------------------------------
+
+
+def test_display_and_ramfb_are_said_of_vgpus_alone() -> None:
+    found = hostdevs(MDEV, WHOLE, SECOND, options=FIRMWARE)
+    assert [(h.get("display"), h.get("ramfb")) for h in found] == [
+        ("on", "on"),
+        (None, None),
+        ("on", None),
+    ]
+
+
+def test_a_display_can_be_refused_too() -> None:
+    off = flavors.Options(has_display=False)
+    blind = guest_pci.Guest()
+    (found,) = hostdevs(MDEV, options=off, machine=blind)
+    assert found["display"] == "off"
+    (found,) = hostdevs(TYPED, options=off, version=NEW)
+    assert found["display"] == "off"
+    (found,) = hostdevs(TYPED, options=off, version=OLD)
+    assert "display" not in found
+
+
+def test_a_function_s_display_needs_a_libvirt_that_knows_it() -> None:
+    (found,) = hostdevs(TYPED, options=FIRMWARE, version=NEW)
+    assert (found["display"], found["ramfb"]) == ("on", "on")
+    with pytest.raises(errors.ClaimError) as caught:
+        hostdevs(TYPED, options=SCREEN, version=10_002_001)
+    assert "needs libvirt 10.3.0, this host has 10.2.1" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        WHOLE,
+        VF,
+        dataclasses.replace(MDEV, device_api="vfio-ap"),
+        dataclasses.replace(MDEV, device_api="vfio-ccw"),
+    ],
+)
+def test_what_has_no_display_is_not_shown(claim: model.Claim) -> None:
+    with pytest.raises(errors.ClaimError, match="none of its devices has a"):
+        elements(claim, options=SCREEN)
+
+
+def test_a_display_needs_a_graphics_device() -> None:
+    with pytest.raises(errors.ClaimError, match="no graphics device"):
+        elements(MDEV, options=SCREEN, machine=guest_pci.Guest(machine="q35"))
+
+
+def test_a_guest_has_one_ramfb() -> None:
+    taken = dataclasses.replace(Q35, has_ramfb=True)
+    assert hostdevs(MDEV, options=SCREEN, machine=taken)
+    with pytest.raises(errors.ClaimError, match="has a ramfb already"):
+        elements(MDEV, options=FIRMWARE, machine=taken)
+
+
+@pytest.mark.parametrize(("wanted", "said"), [(True, "on"), (False, "off")])
+def test_the_rom_is_said_of_functions_alone(wanted: bool, said: str) -> None:
+    options = flavors.Options(has_rom=wanted)
+    found = elements(MDEV, TYPED, options=options)
+    bars = [rom.get("bar") for e in found for rom in e.iterfind("./rom")]
+    assert bars == [said]
+    assert found[0].find("./rom") is None
+
+
+def test_an_mdev_has_no_rom() -> None:
+    with pytest.raises(errors.ClaimError, match="none of its devices is a"):
+        elements(MDEV, options=flavors.Options(has_rom=False))
+
+
+def test_a_guest_has_one_matrix() -> None:
+    adapter = dataclasses.replace(MDEV, device_api="vfio-ap")
+    other = dataclasses.replace(SECOND, device_api="vfio-ap")
+    assert len(hostdevs(adapter)) == 1
+    with pytest.raises(errors.ClaimError, match="one vfio-ap device"):
+        hostdevs(adapter, other)
+    taken = dataclasses.replace(Q35, has_ap=True)
+    with pytest.raises(errors.ClaimError, match="gives it 2"):
+        hostdevs(adapter, machine=taken)

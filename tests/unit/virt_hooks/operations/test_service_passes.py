@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes of the service, and what they may not do."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from nova_accel.config import policy
+from nova_accel.host.state import faults
+from tests.lab import fakehost
+from tests.support.fpga import simulated as site
+from tests.support.hosts import simulated_scrub
+from tests.support.hosts.simulated import A, B
+from tests.support.hosts.simulated_scrub import (
+    FLEX,
+    FLEX_VF,
+    GPU,
+    NEXT_VF,
+    fault,
+    give,
+    slot,
+    started,
+)
+from virt_hooks.guest import connection
+from virt_hooks.operations import nova_database
+from virt_hooks.spawn import lifecycle
+
+pytestmark = pytest.mark.usefixtures("own_rights")
+SPEC = simulated_scrub.SPEC
+NOTHING = connection.HostdevUse()
+
+
+def fewer(
+    kernel: fakehost.Controller, state: Path, *lines: str
+) -> lifecycle.Lifecycle:
+    rules = policy.parse_policy(
+        [f'{{"address": "{FLEX}", "use": "vf", "num_vfs": 2}}', *lines]
+    )
+    return site.started(kernel.root, rules, state)
+
+
+def vfs(kernel: fakehost.Controller) -> int:
+    return int(kernel.functions()[FLEX]["vfs"])
+
+
+def test_the_other_service_spawns_while_cards_are_arranged(
+    kernel: fakehost.Controller, state: Path
+) -> None:
+    """Not alone: the claims of the other nova-compute are not known."""
+    other = started(kernel, state)
+    give(other, slot(other, FLEX, FLEX_VF))
+    life = fewer(kernel, state)
+    life.is_alone = False
+    assert not life.arrange()
+    assert vfs(kernel) == 4
+
+
+def test_a_successor_spawns_while_this_one_still_sweeps(
+    kernel: fakehost.Controller, state: Path
+) -> None:
+    """The older one is in a pass that began before; it goes on alone."""
+    dead = started(kernel, state)
+    for number, name in enumerate((FLEX_VF, NEXT_VF)):
+        give(dead, slot(dead, FLEX, name), f"gone-{number}")
+    give(dead, slot(dead, GPU), "gone-2")
+
+    older = started(kernel, state)
+    kernel.hang(f"bus/pci/devices/{FLEX_VF}/reset")
+    sweeps = threading.Thread(target=older.tidy, args=(NOTHING,), daemon=True)
+    sweeps.start()
+    wait_begun(state)
+
+    successor = started(kernel, state)
+    successor.is_alone = False
+    older.is_alone = False  # what its next recall would find
+    give(successor, slot(successor, GPU), B)
+    runs = connection.HostdevUse(functions=frozenset({GPU}))
+    older.read_running = older.read_use = lambda: runs
+    kernel.heal()
+    sweeps.join(20)
+    assert not sweeps.is_alive()
+    older.host.refresh()
+    assert fault(older, GPU) == ""
+
+
+def test_a_pass_waits_for_nobody(
+    kernel: fakehost.Controller, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A card on which somebody works for an hour delays no pass.
+
+    One VF of the server is away: it is recalled with each pass.
+    """
+    life = started(kernel, state)
+    one = slot(life, FLEX, FLEX_VF)
+    at_start = nova_database.StartupServers(life)
+    records = nova_database.ServerRecords()
+    records.slots[A] = (one, slot(life, FLEX, "0000:4d:00.7"))
+    monkeypatch.setattr(nova_database, "read", lambda _: records)
+    at_start.recall(lambda: [])
+    assert [claim.slot for claim in life.claims()] == [FLEX_VF]
+    other = slot(life, FLEX, NEXT_VF)
+    give(life, other, B)
+    kernel.hang(f"bus/pci/devices/{NEXT_VF}/reset")
+    ends = threading.Thread(
+        target=life.release, args=(B, (other,), lambda _: False), daemon=True
+    )
+    ends.start()
+    wait_begun(state)
+    passes = threading.Thread(
+        target=at_start.recall, args=(lambda: [],), daemon=True
+    )
+    passes.start()
+    passes.join(3)
+    is_stuck = passes.is_alive()
+    kernel.heal()
+    ends.join(10)
+    passes.join(10)
+    assert not is_stuck
+
+
+def wait_begun(state: Path) -> None:
+    kept = faults.FaultNotes(str(state))
+    until = time.monotonic() + 10
+    while not kept.begun():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_what_this_service_scrubs_itself_was_not_cut_off(
+    kernel: fakehost.Controller, state: Path
+) -> None:
+    """It was not alone at first; then the other one ends."""
+    dead = started(kernel, state)
+    give(dead, slot(dead, GPU), "gone")
+    life = started(kernel, state)
+    life.is_alone = False
+    life.tidy(NOTHING)
+    kernel.hang(f"bus/pci/devices/{GPU}/reset")
+    comes = threading.Thread(
+        target=give, args=(life, slot(life, GPU), B), daemon=True
+    )
+    comes.start()
+    wait_begun(state)
+    life.is_alone = True
+    life.tidy(NOTHING)
+    kernel.heal()
+    comes.join(10)
+    assert not comes.is_alive()
+    life.host.refresh()
+    assert [claim.consumer for claim in life.claims()] == [B]
+    assert fault(life, GPU) == ""

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards brought into the mode that policy asks for."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nova_accel.config import policy
+from nova_accel.host.execute import privileged
+from nova_accel.host.sysfs import host_reader
+from nova_accel.inventory import tree_builder
+from nova_accel.model import actions
+from nova_accel.vendors.nvidia import vfio_driver
+from tests.lab import fakehost
+from tests.support.hosts import simulated_vfio
+from tests.support.hosts.simulated_vfio import BARE, ENABLE, started
+from virt_hooks.guest import connection
+from virt_hooks.spawn import lifecycle
+
+
+@pytest.fixture(scope="module")
+def mounted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[fakehost.Controller]:
+    if reason := fakehost.missing():
+        pytest.skip(reason)
+    root = tmp_path_factory.mktemp("host")
+    with fakehost.simulated_sysfs(simulated_vfio.SPEC, root) as controller:
+        controller.write_sriov_manage(root / privileged.SRIOV_MANAGE)
+        yield controller
+
+
+@pytest.fixture
+def life(kernel: fakehost.Controller) -> lifecycle.Lifecycle:
+    return started(kernel)
+
+
+def test_vfs_are_enabled_as_policy_asks(
+    kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    life = started(kernel, ENABLE)
+    assert life.host.state.device(BARE) is None
+    assert life.arrange()
+    found = life.host.state.device(BARE)
+    assert found is not None
+    assert len(found.slots) == 3
+    written = kernel.writes()
+    assert not life.arrange(), "it is in its mode by now"
+    assert kernel.writes() == written
+    tree = life.tree(tree_builder.OWNER_TRAITS)
+    assert tree is not None
+    assert len(tree.nodes) == 3
+
+
+def test_what_is_asked_for_all_devices_is_arranged_too(
+    kernel: fakehost.Controller,
+) -> None:
+    """By an option of its own, without any device_spec line."""
+    life = started(kernel, policy.Policy(default=policy.Rule(num_vfs=3)))
+    assert life.arrange()
+    assert life.host.state.device(BARE) is not None
+
+
+def test_without_policy_nothing_is_arranged(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    reads, written = kernel.reads(), kernel.writes()
+    assert not life.arrange()
+    assert (kernel.reads(), kernel.writes()) == (reads, written)
+
+
+def test_what_can_t_be_arranged_is_told_once_and_tried_again(
+    kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(vfio_driver.NvidiaVfioDriver):
+        is_broken = True
+
+        def plan_arrange(
+            self, host: host_reader.HostReader, rules: policy.Policy
+        ) -> tuple[actions.Action, ...]:
+            if self.is_broken:
+                raise RuntimeError("a bug")
+            return tuple(super().plan_arrange(host, rules))
+
+    life = started(kernel, ENABLE)
+    driver = Broken()
+    life._arranger._drivers = {"nvidia_vfio": driver}  # type: ignore[union-attr]
+    for _ in range(3):
+        assert not life.arrange()
+    assert caplog.text.count("RuntimeError('a bug')") == 1
+    driver.is_broken = False
+    assert life.arrange()
+    assert life.host.state.device(BARE) is not None
+
+
+def test_a_tool_that_fails_does_not_stop_the_service(
+    kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = started(kernel, ENABLE)
+    tool = kernel.root / privileged.SRIOV_MANAGE
+    kept = tool.read_text()
+    tool.write_text("#!/bin/sh\necho no such luck >&2\nexit 1\n")
+    try:
+        assert not life.arrange()
+        assert not life.arrange()
+        assert caplog.text.count("not in the mode that [nova_accel]") == 1
+    finally:
+        tool.write_text(kept)
+    assert life.arrange()
+    assert life.host.state.device(BARE) is not None
+
+
+def test_what_failed_is_not_tried_again_by_whoever_uevents_wake(
+    kernel: fakehost.Controller, tmp_path: Path
+) -> None:
+    """An attempt that fails may send uevents, and wake them itself."""
+    life = started(kernel, ENABLE)
+    tool = kernel.root / privileged.SRIOV_MANAGE
+    kept, tried = tool.read_text(), tmp_path / "tried"
+    tool.write_text(f"#!/bin/sh\necho >>{tried}\nexit 1\n")
+    try:
+        for _ in range(3):
+            assert not life.arrange(is_again=False)
+        assert len(tried.read_text()) == 1
+        assert not life.arrange()
+        assert len(tried.read_text()) == 2
+    finally:
+        tool.write_text(kept)
+    assert not life.arrange(is_again=False)
+    assert life.arrange()
+    assert life.host.state.device(BARE) is not None
+
+
+def test_a_card_of_which_a_guest_has_a_part_is_left_alone(
+    kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = started(kernel, ENABLE)
+    life.read_running = lambda: connection.HostdevUse(
+        functions=frozenset({BARE})
+    )
+    written = kernel.writes()
+    assert not life.arrange()
+    assert kernel.writes() == written
+    assert "a running guest has a part of it" in caplog.text
+
+
+class Fewer(vfio_driver.NvidiaVfioDriver):
+    """Would take VFs away from a card, whatever stands on it."""
+
+    def plan_arrange(
+        self, host: host_reader.HostReader, rules: policy.Policy
+    ) -> tuple[actions.Action, ...]:
+        function = host.function(simulated_vfio.GPU)
+        assert function is not None
+        if function.num_vfs == 0:
+            return ()
+        return (
+            actions.SetVfCount(
+                function=simulated_vfio.GPU,
+                count=0,
+                before=function.num_vfs,
+                tool="sriov-manage",
+            ),
+        )
+
+
+def test_no_vf_is_taken_from_a_server_that_does_not_run(
+    kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = started(kernel, ENABLE)
+    life._arranger._drivers = {"nvidia_vfio": Fewer()}  # type: ignore[union-attr]
+    held = (simulated_vfio.slot(),)
+    life.ensure("a server", (simulated_vfio.asks(),), held)
+    written = kernel.writes()
+    assert not life.arrange()
+    assert kernel.writes() == written
+    assert "a server of this host has a part of it" in caplog.text
+    life.release("a server", held, lambda _: False)
+    written = kernel.writes()
+    life.is_alone = False
+    assert not life.arrange()
+    life.is_alone = True
+    assert kernel.writes() == written
+    assert life.arrange()
+    assert life.host.state.device(simulated_vfio.GPU) is None
+
+
+def test_a_libvirt_that_does_not_answer_is_asked_again(
+    kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = started(kernel, ENABLE)
+
+    def fail() -> connection.HostdevUse:
+        raise OSError("no answer")
+
+    life.read_running = fail
+    written = kernel.writes()
+    for _ in range(2):
+        assert not life.arrange()
+    assert kernel.writes() == written
+    assert caplog.text.count("no answer") == 1
+    life.read_running = connection.HostdevUse
+    assert life.arrange()
+    assert life.host.state.device(BARE) is not None

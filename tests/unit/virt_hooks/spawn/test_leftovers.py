@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a clean-up that failed leaves, and what is not ours to judge."""
+
+import dataclasses
+
+import pytest
+
+from nova_accel import errors, model
+from nova_accel.config import policy
+from nova_accel.inventory import tree_builder
+from nova_accel.model import flavors, names, providers
+from tests.lab import fakehost
+from tests.support.hosts.simulated import (
+    EIGHT_Q,
+    FOUR_Q,
+    ROOT,
+    A,
+    B,
+    asks,
+    node,
+    slot,
+    stopped,
+)
+from virt_hooks.guest import connection
+from virt_hooks.spawn import lifecycle
+
+
+def test_a_slot_given_on_belongs_to_its_new_holder_alone(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    """The first server's clean-up failed before its release."""
+    life.ensure(A, (asks(FOUR_Q),), (slot(),))
+    life.ensure(B, (asks(FOUR_Q),), (slot(),))
+    assert {claim.consumer for claim in life.claims()} == {B}
+    life.release(B, (slot(),), stopped)
+    assert kernel.mdevs() == {}
+    assert EIGHT_Q in node(life).traits
+
+
+def test_what_a_guest_still_has_is_not_taken_from_it(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    (claim,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
+    use = connection.HostdevUse(mdevs=frozenset({claim.handle}))
+    life.read_use = lambda: use
+    before = len(kernel.writes())
+    with pytest.raises(errors.ClaimError) as caught:
+        life.ensure(B, (asks(FOUR_Q),), (slot(),))
+    assert f"still holds {claim.handle}, and a guest has it" in str(
+        caught.value
+    )
+    assert kernel.writes()[before:] == []
+    life.release(B, (slot(),), stopped)
+    assert kernel.writes()[before:] == [], "Nova cleans up what was refused"
+    assert life.claims() == (claim,), "the server whose guest runs keeps it"
+    life.release(A, (slot(),), stopped, had=use)
+    assert kernel.mdevs() == {}, "it was the server's own domain that had it"
+
+
+def test_a_trait_that_no_device_makes_asks_nothing_of_us(
+    life: lifecycle.Lifecycle,
+) -> None:
+    """Nova's own vGPU support, with a trait the operator set by hand."""
+    group = flavors.RequestGroup(
+        suffix="",
+        resources={"VGPU": 1},
+        required=frozenset({"CUSTOM_VGPU_BIG"}),
+    )
+    assert life.ensure(A, (group,), ()) == ()
+
+
+CARD = model.Device(
+    address="0000:65:00.0",
+    plugin="pci_passthrough",
+    technology="passthrough",
+    vendor="nvidia",
+    model="10de:1e30",
+    resource_class="PGPU",
+    counters={"PGPU": 1},
+    slots=("0000:65:00.0",),
+    profiles=(
+        model.Profile(
+            name="10de:1e30",
+            trait="CUSTOM_GPU_PCI_10DE_1E30",
+            charges={"PGPU": 1},
+            available=1,
+        ),
+    ),
+    members=("0000:65:00.1",),
+)
+CLAIM = model.Claim(
+    consumer=A,
+    provider=names.provider_uuid(ROOT.uuid, CARD.address),
+    device=CARD.address,
+    profile="10de:1e30",
+    slot=CARD.address,
+    parent=CARD.address,
+    handle=CARD.address,
+    technology="passthrough",
+)
+
+
+def reserved(
+    device: model.Device, used: set[str], *held: model.Claim
+) -> tuple[int, frozenset[str]]:
+    """Return what a whole card reserves, and its slots."""
+    tree: providers.ProviderTree = tree_builder.build_tree(
+        ROOT,
+        model.HostState(devices=(device,)),
+        policy.Policy(),
+        held,
+        occupied=frozenset(used),
+    )
+    found = tree.nodes[0]
+    return found.inventories["PGPU"].reserved, found.slots["PGPU"]
+
+
+@pytest.mark.parametrize("used", ["0000:65:00.0", "0000:65:00.1"])
+def test_a_whole_card_that_a_foreign_guest_has_is_reserved(used: str) -> None:
+    """Nova's own PCI passthrough gave it away before the switch."""
+    assert reserved(CARD, {used})[0] == 1
+    assert reserved(CARD, {used}, CLAIM)[0] == 0
+    assert reserved(CARD, {"0000:66:00.0"})[0] == 0
+
+
+def test_an_mdev_card_is_not_reserved_whole_for_one_function() -> None:
+    shared = dataclasses.replace(CARD, technology="mdev")
+    assert reserved(shared, {"0000:65:00.0"})[0] == 0

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A full card after a restart: no list of the host names its types."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nova_accel import errors, model
+from nova_accel.host.sysfs import fs
+from tests.hosts import vgpu_config
+from tests.lab import fakehost
+from tests.support.hosts import simulated_vfio
+from tests.support.hosts.simulated import IDLE, A, B, node, stopped
+from tests.support.hosts.simulated_vfio import (
+    FIRST,
+    GPU,
+    SECOND,
+    asks,
+    slot,
+    started,
+    types,
+)
+from virt_hooks.spawn import lifecycle
+
+BIG = "CUSTOM_VGPU_NVIDIA_L40S_24Q"
+OTHER = "CUSTOM_VGPU_NVIDIA_L40S_24A"
+#: The type's number in this driver release.
+NUMBER = "1155"
+HELD = {A: FIRST, B: SECOND}
+THIRD = "0000:3d:00.6"
+
+
+@pytest.fixture(scope="module")
+def mounted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[fakehost.Controller]:
+    """Return a host with nothing but one L40S, and no NVML."""
+    if reason := fakehost.missing():
+        pytest.skip(reason)
+    spec = fakehost.HostSpec(cards=simulated_vfio.SPEC.cards[:1])
+    root = tmp_path_factory.mktemp("host")
+    with fakehost.simulated_sysfs(spec, root) as controller:
+        yield controller
+
+
+@pytest.fixture
+def full(kernel: fakehost.Controller) -> dict[str, tuple[model.Claim, ...]]:
+    """Fill the card with two servers; return their claims."""
+    life = started(kernel)
+    return {
+        server: life.ensure(server, (asks(BIG),), (slot(function),))
+        for server, function in HELD.items()
+    }
+
+
+@pytest.fixture(params=["the driver's table", "the flavor's word"])
+def again(
+    kernel: fakehost.Controller,
+    full: dict[str, tuple[model.Claim, ...]],
+    request: pytest.FixtureRequest,
+) -> Iterator[lifecycle.Lifecycle]:
+    """Return the service after a restart, its servers recalled."""
+    place = Path(f"{kernel.root}{fs.VGPU_CONFIG}")
+    if request.param == "the driver's table":
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(vgpu_config.text({NUMBER: "NVIDIA L40S-24Q"}))
+    found = started(kernel)
+    for server, function in HELD.items():
+        (claim,) = found.recall(server, (slot(function),))
+        assert (claim.handle, claim.type_id) == (function, NUMBER)
+    found.tidy(IDLE)
+    yield found
+    place.unlink(missing_ok=True)
+
+
+def test_a_hard_reboot_finds_its_own(
+    kernel: fakehost.Controller,
+    full: dict[str, tuple[model.Claim, ...]],
+    again: lifecycle.Lifecycle,
+) -> None:
+    written = kernel.writes()
+    for _ in range(2):
+        for server, function in HELD.items():
+            got = again.ensure(server, (asks(BIG),), (slot(function),))
+            assert got == full[server]
+    assert kernel.writes() == written
+    assert types(kernel) == {FIRST: NUMBER, SECOND: NUMBER}
+
+
+def test_what_they_held_can_be_unmade(
+    kernel: fakehost.Controller, again: lifecycle.Lifecycle
+) -> None:
+    empty = node(again, GPU)
+    again.ensure(A, (asks(BIG),), (slot(FIRST),))
+    for server, function in HELD.items():
+        again.release(server, (slot(function),), stopped)
+    assert types(kernel) == {}
+    assert again.claims() == ()
+    assert BIG in node(again, GPU).traits - empty.traits
+
+
+def test_nobody_else_gets_it(
+    kernel: fakehost.Controller, again: lifecycle.Lifecycle
+) -> None:
+    with pytest.raises(errors.ClaimError):
+        again.ensure("other", (asks(BIG),), (slot(THIRD),))
+    assert types(kernel) == {FIRST: NUMBER, SECOND: NUMBER}
+
+
+def test_a_slot_that_was_never_recalled_is_not_passed_on(
+    kernel: fakehost.Controller, full: dict[str, tuple[model.Claim, ...]]
+) -> None:
+    """The flavor's word tells what it is, not whose."""
+    life = started(kernel)
+    with pytest.raises(errors.ClaimError, match="clear it by hand"):
+        life.ensure("other", (asks(BIG),), (slot(FIRST),))
+    assert types(kernel) == {FIRST: NUMBER, SECOND: NUMBER}
+
+
+def test_a_type_whose_number_is_known_is_not_it(
+    kernel: fakehost.Controller, full: dict[str, tuple[model.Claim, ...]]
+) -> None:
+    """The table names another number so: this one is something else."""
+    place = Path(f"{kernel.root}{fs.VGPU_CONFIG}")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(vgpu_config.text({"1165": "NVIDIA L40S-24A"}))
+    life = started(kernel)
+    life.recall(A, (slot(FIRST),))
+    with pytest.raises(errors.ActionError, match="it holds type 1155"):
+        life.ensure(A, (asks(OTHER),), (slot(FIRST),))
+    place.unlink()
+    assert types(kernel) == {FIRST: NUMBER, SECOND: NUMBER}
