@@ -28,7 +28,7 @@ import requests
 from filters.fit import fact_reader
 from nova_accel.model import names
 from tests.benchmark import clouds, placement_calls
-from tests.functional.sync import servers
+from tests.functional.sync.support import servers
 
 # What a server wants besides its vGPUs.
 _REST = {"VCPU": 2, "MEMORY_MB": 4096, "DISK_GB": 20}

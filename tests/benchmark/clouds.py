@@ -17,7 +17,7 @@ import sqlalchemy
 from placement.db.sqlalchemy import models
 
 from nova_accel.model import names
-from tests.functional.sync import servers
+from tests.functional.sync.support import servers
 
 # What a card of 48 GB offers while nothing runs on it: NVIDIA's vGPU types
 # of the A40 (Virtual GPU Software User Guide), by GB.

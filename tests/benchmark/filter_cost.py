@@ -31,8 +31,8 @@ from filters import accelerator_filter
 from filters.fit import fact_reader
 from nova_accel.model import names
 from tests.benchmark import clouds, placement_calls
-from tests.functional import scheduling
-from tests.functional.sync import servers
+from tests.functional.scheduler import scheduling
+from tests.functional.sync.support import servers
 
 # What the servers ask for, and those that run already have.
 _MEMORY_MB = 8192

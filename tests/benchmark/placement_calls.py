@@ -28,7 +28,7 @@ from nova_accel.model import names, providers
 from placement_sync.client import resource_providers, rest
 from placement_sync.sync import sync_pass
 from tests.benchmark import hosts
-from tests.functional.sync import servers
+from tests.functional.sync.support import servers
 from tests.hosts import build
 
 RULES = policy.Policy()

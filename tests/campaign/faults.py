@@ -26,7 +26,7 @@ from nova.scheduler.client import report
 
 from nova_accel.host.execute import privileged
 from nova_accel.host.fpga import ioctls
-from tests.functional.nova import libvirtd
+from tests.functional.nova.support import libvirtd
 
 #: Kinds of points, with their share of the faults.
 KINDS: Mapping[str, int] = {

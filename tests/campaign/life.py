@@ -16,7 +16,7 @@ from nova.tests.functional.api import client
 
 from tests.campaign import world as worlds
 from tests.campaign.faults import Fault, has_points
-from tests.functional.nova import base
+from tests.functional.nova.support import harness
 
 LOG = logging.getLogger(__name__)
 
@@ -239,7 +239,7 @@ class Life:
         world = self.world
         world.only = str(step.target)
         body = world._build_server(
-            image_uuid=base.IMAGE,
+            image_uuid=harness.IMAGE,
             flavor_id=world.flavors[step.flavor],
             networks="none",
         )
@@ -263,7 +263,7 @@ class Life:
         self._act(step, "reboot", {"type": "HARD"})
 
     def do_rebuild(self, step: Step) -> None:
-        self._act(step, "rebuild", {"imageRef": base.IMAGE})
+        self._act(step, "rebuild", {"imageRef": harness.IMAGE})
 
     def do_suspend(self, step: Step) -> None:
         self._act(step, "suspend")
@@ -279,7 +279,7 @@ class Life:
         self._act(step, "unrescue")
 
     def do_offload(self, step: Step) -> None:
-        base.CONF.set_override("shelved_offload_time", 0)
+        harness.CONF.set_override("shelved_offload_time", 0)
         self._act(step, "shelve")
 
     def do_unshelve(self, step: Step) -> None:

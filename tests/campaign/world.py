@@ -21,13 +21,9 @@ from sqlalchemy import pool
 
 from nova_accel.model import names, rpc_names
 from tests.campaign import faults, messages, scrubbed
-from tests.functional.nova import (
-    attaching,
-    base,
-    libvirtd,
-    moving,
-    technologies,
-)
+from tests.functional.nova.attach import attaching
+from tests.functional.nova.operations import moving
+from tests.functional.nova.support import harness, libvirtd, technologies
 
 HOSTS = ("host1", "host2")
 _SERVES = ("compute", "compute-alt", rpc_names.TOPIC)
@@ -169,7 +165,7 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
     @contextlib.contextmanager
     def at(self, host: str) -> Iterator[None]:
         """Be a host's nova-compute for a while."""
-        before = base.CONF.host
+        before = harness.CONF.host
         self.be_on(host)
         try:
             with self._serving(host):
@@ -180,9 +176,9 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
 
     def be_on(self, name: str) -> None:
         # As flags() does, which would keep each override until the end.
-        base.CONF.set_override("host", name)
+        harness.CONF.set_override("host", name)
         for option, value in self._places[name].items():
-            base.CONF.set_override(option, value, group="nova_accel")
+            harness.CONF.set_override(option, value, group="nova_accel")
 
     # -- hosts -------------------------------------------------------------
 
@@ -300,7 +296,7 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
             root = str(domain._connection.root)
             scrubs.take(root, name, domain.UUIDString())
 
-        self.stub_out("tests.functional.nova.libvirtd.Domain._take", take)
+        self.stub_out(f"{libvirtd.__name__}.Domain._take", take)
 
     def _watch_allocations(self) -> None:
         for name in (

@@ -9,7 +9,7 @@ from nova_accel import conformance
 from nova_accel.conformance.findings import Finding
 from nova_accel.discovery import plugin
 from nova_accel.host.sysfs import fs
-from tests.functional.fakehost import cards
+from tests.functional.fakehost.support import cards
 from tests.lab import fakehost
 
 # Findings that are known, by driver: a part of their text, and why it

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import site, vm_site
+from tests.e2e.support import site, vm_site
 from tests.lab import vm
 from tests.lab.cloud.cloud import Cloud
 from tests.lab.cloud.layout import read_layout

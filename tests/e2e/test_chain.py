@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.site import Site, fault
+from tests.e2e.support.site import Site, fault
 from tests.lab.cloud import evidence
 from tests.lab.cloud.processes import LabError
 

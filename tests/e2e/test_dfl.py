@@ -13,7 +13,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.vm_site import Domain, inside, pci_hostdev, remote, wait_for
+from tests.e2e.support.vm_site import (
+    Domain,
+    inside,
+    pci_hostdev,
+    remote,
+    wait_for,
+)
 from tests.lab.vm import topology
 
 # The lab's own: what it stands on, not what is tested with it.

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.fpga_site import (
+from tests.e2e.support.fpga_site import (
     ADDRESS,
     BYTES,
     FAULTED,
@@ -37,7 +37,7 @@ from tests.e2e.fpga_site import (
     refused,
     restart,
 )
-from tests.e2e.site import Site, fault, wait_for
+from tests.e2e.support.site import Site, fault, wait_for
 from tests.lab.vm import topology
 
 pytestmark = [

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.site import Site, fault
+from tests.e2e.support.site import Site, fault
 from tests.lab.vm import topology
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("clean")]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import agreement
-from tests.e2e.second_host import MTTY_2
-from tests.e2e.site import Site
+from tests.e2e.support import agreement
+from tests.e2e.support.second_host import MTTY_2
+from tests.e2e.support.site import Site
 from tests.e2e.test_gpu import VFS, vgpu, vgpu_types
 from tests.lab.cloud.hosts import Host
 from tests.lab.vm import topology

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import agreement
-from tests.e2e.second_host import MTTY_1, MTTY_2, TwoHosts
-from tests.e2e.site import Site, wait_for
+from tests.e2e.support import agreement
+from tests.e2e.support.second_host import MTTY_1, MTTY_2, TwoHosts
+from tests.e2e.support.site import Site, wait_for
 from tests.lab.cloud.hosts import Host
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("clean")]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.site import Site, fault, wait_for
+from tests.e2e.support.site import Site, fault, wait_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("clean")]
 

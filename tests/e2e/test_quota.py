@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openstack import exceptions
 
-from tests.e2e.site import Site, fault
+from tests.e2e.support.site import Site, fault
 from tests.lab.cloud import settings
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("clean")]

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from nova_accel.model import names
-from tests.e2e import fpga_site, simulated_site
-from tests.e2e.simulated_site import (
+from tests.e2e.support import fpga_site, simulated_site
+from tests.e2e.support.simulated_site import (
     CARDS,
     FAR,
     L40S,
@@ -28,7 +28,7 @@ from tests.e2e.simulated_site import (
     Simulated,
     place,
 )
-from tests.e2e.site import Site, fault
+from tests.e2e.support.site import Site, fault
 from tests.lab.cloud import settings
 from tests.lab.vm import topology
 

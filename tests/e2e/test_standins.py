@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.vm_site import (
+from tests.e2e.support.vm_site import (
     DEVICES,
     Domain,
     inside,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nova_accel.host.execute import privileged
-from tests.functional.fakehost import cards
+from tests.functional.fakehost.support import cards
 from tests.lab import fakehost
 
 

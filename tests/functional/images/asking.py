@@ -8,10 +8,10 @@ import pytest
 from nova import context as nova_context
 
 from tests.functional.images import glances
-from tests.support.fpga import bitstream_files as files
+from tests.support.fpga import bitstream_files
 from virt_hooks.instance import bitstream_images
 
-CONTENT = files.gbs(payload=bytes(range(256)) * 800)
+CONTENT = bitstream_files.gbs(payload=bytes(range(256)) * 800)
 MISSING = "00000000-0000-4000-8000-000000000000"
 OURS = "virt_hooks.instance.bitstream_images"
 
@@ -20,7 +20,7 @@ Set = Callable[..., None]
 Make = Callable[..., bitstream_images.BitstreamImages]
 
 
-def user(project: str = files.OWNER) -> nova_context.RequestContext:
+def user(project: str = bitstream_files.OWNER) -> nova_context.RequestContext:
     return nova_context.RequestContext(
         user_id="someone",
         project_id=project,
@@ -32,7 +32,9 @@ def user(project: str = files.OWNER) -> nova_context.RequestContext:
 def add(
     glance: glances.Glance, content: bytes = CONTENT, /, **changed: str
 ) -> str:
-    return glance.add(content, files.properties(**changed), files.OWNER)
+    return glance.add(
+        content, bitstream_files.properties(**changed), bitstream_files.OWNER
+    )
 
 
 def kept(tmp_path: Path) -> list[Path]:

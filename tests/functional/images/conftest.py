@@ -13,7 +13,7 @@ from nova import objects
 from nova_accel.config import conf
 from tests.functional.images import glances
 from tests.functional.images.asking import Make, Set
-from tests.support.fpga import bitstream_files as files
+from tests.support.fpga import bitstream_files
 from virt_hooks.instance import bitstream_images
 
 CONF = nova.conf.CONF
@@ -80,9 +80,9 @@ def make(tmp_path: Path) -> Make:
 
     def images(**changed: Any) -> bitstream_images.BitstreamImages:
         given = conf.BitstreamSettings(
-            owners=frozenset({files.OWNER}),
+            owners=frozenset({bitstream_files.OWNER}),
             state_dir=str(tmp_path / "accel"),
-            limit=files.MIB,
+            limit=bitstream_files.MIB,
         )
         return bitstream_images.BitstreamImages(
             dataclasses.replace(given, **changed)

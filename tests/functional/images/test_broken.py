@@ -18,7 +18,7 @@ from tests.functional.images.asking import (
     lines,
     user,
 )
-from tests.support.fpga import bitstream_files as files
+from tests.support.fpga import bitstream_files
 
 
 class TestBroken:
@@ -103,7 +103,9 @@ class TestBroken:
         self, standin: glances.StandIn, make: Make, tmp_path: Path
     ) -> None:
         """Where Glance tells no digest that its client could compare."""
-        image = add(standin, accelerator_sha512=files.digest(CONTENT))
+        image = add(
+            standin, accelerator_sha512=bitstream_files.digest(CONTENT)
+        )
         standin.change(
             image, os_hash_algo=None, os_hash_value=None, checksum=None
         )

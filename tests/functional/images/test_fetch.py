@@ -18,7 +18,7 @@ from tests.functional.images.asking import (
     lines,
     user,
 )
-from tests.support.fpga import bitstream_files as files
+from tests.support.fpga import bitstream_files
 
 
 class TestFetch:
@@ -36,17 +36,20 @@ class TestFetch:
         found = images.fetch(user(), [image])[image]
         assert Path(found.path).read_bytes() == CONTENT
         assert found.name == image
-        assert found.function == files.FUNCTION
-        assert found.interface == files.INTERFACE
+        assert found.function == bitstream_files.FUNCTION
+        assert found.interface == bitstream_files.INTERFACE
         assert found.vendor == "intel"
-        assert found.sha512 == files.digest(CONTENT)
+        assert found.sha512 == bitstream_files.digest(CONTENT)
         assert found.size == len(CONTENT)
         assert images.recall([image]) == {image: found}
         assert images.fetch(user(), [image]) == {image: found}
         assert make().recall([image, MISSING]) == {image: found}
         assert glance.downloads() == before + 1
         (line,) = lines(caplog, logging.INFO)
-        assert f"bitstream {image} (function {files.FUNCTION}, 0.2 " in line
+        assert (
+            f"bitstream {image} (function {bitstream_files.FUNCTION}, 0.2 "
+            in line
+        )
 
     def test_several_at_once(self, glance: glances.Glance, make: Make) -> None:
         one, two = add(glance), add(glance, b"raw bits")
@@ -58,7 +61,7 @@ class TestFetch:
         ("changed", "word"),
         [
             ({"owners": frozenset()}, "bitstream_owners"),
-            ({"owners": frozenset({"another"})}, files.OWNER),
+            ({"owners": frozenset({"another"})}, bitstream_files.OWNER),
             ({"limit": 1000}, "bitstream_cache_mb"),
         ],
     )
@@ -88,7 +91,7 @@ class TestFetch:
     ) -> None:
         """Only base properties of Glance's schema are its own words."""
         image = add(standin)
-        standin.change(image, owner=None, owner_id=files.OWNER)
+        standin.change(image, owner=None, owner_id=bitstream_files.OWNER)
         with pytest.raises(errors.BitstreamError):
             make().fetch(user(), [image])
 
@@ -111,7 +114,7 @@ class TestFetch:
     def test_a_property_is_missing(
         self, glance: glances.Glance, make: Make
     ) -> None:
-        image = glance.add(CONTENT, {}, files.OWNER)
+        image = glance.add(CONTENT, {}, bitstream_files.OWNER)
         with pytest.raises(
             errors.BitstreamError, match="--property accelerator_function_id"
         ):
@@ -121,8 +124,14 @@ class TestFetch:
         ("changed", "word"),
         [
             ({"accelerator_sha512": "0" * 128}, "exchanged"),
-            ({"accelerator_function_id": files.OTHER}, "the file itself"),
-            ({"accelerator_interface_id": files.OTHER}, "the file itself"),
+            (
+                {"accelerator_function_id": bitstream_files.OTHER},
+                "the file itself",
+            ),
+            (
+                {"accelerator_interface_id": bitstream_files.OTHER},
+                "the file itself",
+            ),
         ],
     )
     def test_what_is_said_and_what_is_there_differ(

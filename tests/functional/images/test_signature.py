@@ -24,7 +24,7 @@ from tests.functional.images.asking import (
     kept,
     user,
 )
-from tests.support.fpga import bitstream_files as files
+from tests.support.fpga import bitstream_files
 
 CERTIFICATE = "cccccccc-0000-4000-8000-00000000000c"
 
@@ -105,7 +105,7 @@ class TestSignature:
         signature: dict[str, str],
         tmp_path: Path,
     ) -> None:
-        content = files.gbs(payload=b"something else")
+        content = bitstream_files.gbs(payload=b"something else")
         image = add(standin, content, **signature)
         with pytest.raises(
             errors.BitstreamError, match="verify_glance_signatures"

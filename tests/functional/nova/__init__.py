@@ -8,7 +8,7 @@ eventlet.
 
 import os
 
-from tests.functional.nova import releases
+from tests.functional.nova.support import releases
 
 # Seconds; Nova's own base class takes its limit for one test from here.
 os.environ.setdefault("OS_TEST_TIMEOUT", "600")

@@ -7,6 +7,6 @@ PCI devices beside cards of ours. ``NOVA_ACCEL_NOVA_OWN`` tells more:
 runs them without our driver, to see which of them fail then, too.
 """
 
-from tests.functional.nova import releases
+from tests.functional.nova.support import releases
 
 releases.import_harness()

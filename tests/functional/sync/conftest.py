@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from placement_sync.client import resource_providers, rest
-from tests.functional.sync import one_card, servers
+from tests.functional.sync.support import one_card, servers
 
 
 @pytest.fixture(scope="session")

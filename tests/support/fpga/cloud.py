@@ -22,14 +22,11 @@ from nova_accel.host.state import faults
 from nova_accel.host.sysfs import fs
 from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names
-from tests.support.fpga import guests as simulated_fpga_guests
-from tests.support.fpga import judge as simulated_fpga_judge
-from tests.support.fpga import kernel as simulated_fpga_kernel
-from tests.support.fpga import simulated as site
+from tests.support.fpga import guests, judge, kernel, simulated
 from tests.support.hosts.simulated import ROOT
 from virt_hooks.spawn import lifecycle, region_programs
 
-FUNCTIONS = (site.A, site.B, site.C)
+FUNCTIONS = (simulated.A, simulated.B, simulated.C)
 BLANK = "eeeeeeee111111112222222233333333"
 #: How loading an image goes wrong: a directive to the card, a file that
 #: is not what it was, an image for other cards, one that lies.
@@ -37,7 +34,7 @@ WRONGS = (
     *("REFUSE", "ERROR", "SAME", "HANG", "VANISH"),
     *("damaged", "foreign", "liar"),
 )
-Key = simulated_fpga_judge.Key
+Key = judge.Key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,8 +51,8 @@ class Server:
     def group(self) -> flavors.RequestGroup:
         """Return what its flavor asks for."""
         if self.image is None:
-            return site.asks(function=self.function)
-        return site.asks(self.image.name)
+            return simulated.asks(function=self.function)
+        return simulated.asks(self.image.name)
 
 
 class Images:
@@ -78,8 +75,8 @@ class Images:
         self, function: str, wrong: str, is_xclbin: bool
     ) -> model.Bitstream:
         directive = wrong if wrong.isupper() else ""
-        held = site.NLB0 if wrong == "liar" else function
-        made = site.bitstream(
+        held = simulated.NLB0 if wrong == "liar" else function
+        made = simulated.bitstream(
             self._place, held, directive, is_xclbin=is_xclbin
         )
         name = f"image-{function[0]}-{wrong}-{is_xclbin}"
@@ -87,7 +84,7 @@ class Images:
         if wrong == "damaged":
             return dataclasses.replace(made, sha512="0" * 128)
         if wrong == "foreign":
-            return dataclasses.replace(made, interface=site.OTHER)
+            return dataclasses.replace(made, interface=simulated.OTHER)
         return made
 
 
@@ -96,7 +93,7 @@ class Cloud:
 
     def __init__(
         self,
-        host: simulated_fpga_kernel.DirectKernel,
+        host: kernel.DirectKernel,
         place: Path,
         chance: random.Random,
         is_blanked: bool = False,
@@ -104,10 +101,10 @@ class Cloud:
         self.host = host
         self.chance = chance
         self.images = Images(place)
-        self.libvirt = simulated_fpga_guests.Libvirt(host)
-        self.judge = simulated_fpga_judge.Judge(host, self.libvirt)
+        self.libvirt = guests.Libvirt(host)
+        self.judge = judge.Judge(host, self.libvirt)
         self.is_blanked = is_blanked
-        self._rules = self._policy() if is_blanked else site.DEFAULT
+        self._rules = self._policy() if is_blanked else simulated.DEFAULT
         self._drivers: Mapping[str, plugin.Driver] = plugin.load(
             ("dfl", "alveo")
         )
@@ -206,7 +203,7 @@ class Cloud:
 
     def draw(self, key: Key, wrong: str = "") -> Server:
         """Return a server that might get a region."""
-        is_xclbin = key[0] == site.ALVEO
+        is_xclbin = key[0] == simulated.ALVEO
         function = self.chance.choice(FUNCTIONS)
         image: model.Bitstream | None = None
         if self.chance.random() < 0.75:
@@ -312,7 +309,7 @@ class Cloud:
     def clean_up(self, server: Server) -> None:
         """Forget a server, its domain and what it had."""
         self.shut_down(server)
-        had = site.using()
+        had = simulated.using()
         if server.name in self.libvirt.domains:
             had = self.libvirt.undefine(server.name)
         before, noted = len(self.judge.log), set(self.faulted.read())

@@ -12,7 +12,7 @@ import fcntl
 import os
 from collections.abc import Iterable
 
-from tests.support.fpga import kernel as simulated_fpga_kernel
+from tests.support.fpga import kernel
 from virt_hooks.guest import connection
 
 
@@ -32,7 +32,7 @@ class Domain:
 class Libvirt:
     """The domains of one host."""
 
-    def __init__(self, host: simulated_fpga_kernel.DirectKernel) -> None:
+    def __init__(self, host: kernel.DirectKernel) -> None:
         self._host = host
         self.domains: dict[str, Domain] = {}
 

@@ -13,8 +13,7 @@ import dataclasses
 
 from nova_accel.model import names
 from tests.lab.fakehost import fpga
-from tests.support.fpga import guests as simulated_fpga_guests
-from tests.support.fpga import kernel as simulated_fpga_kernel
+from tests.support.fpga import guests, kernel
 
 Key = tuple[str, int]
 
@@ -34,8 +33,8 @@ class Judge:
 
     def __init__(
         self,
-        host: simulated_fpga_kernel.DirectKernel,
-        libvirt: simulated_fpga_guests.Libvirt,
+        host: kernel.DirectKernel,
+        libvirt: guests.Libvirt,
     ) -> None:
         self._host = host
         self._libvirt = libvirt

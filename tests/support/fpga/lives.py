@@ -22,29 +22,29 @@ from nova_accel.host.execute import privileged
 from nova_accel.model import names
 from tests.lab import fakehost
 from tests.support.fpga import cloud as simulated_fpga_cloud
-from tests.support.fpga import kernel as simulated_fpga_kernel
-from tests.support.fpga import outside as simulated_fpga_outside
-from tests.support.fpga import simulated as site
+from tests.support.fpga import kernel, outside, simulated
 
 #: What a host may have; each boot is of the next one.
 SHAPES = tuple(
     fakehost.HostSpec(cards=cards)
     for cards in (
         (
-            fakehost.DflCard(address=site.PAC),
+            fakehost.DflCard(address=simulated.PAC),
             fakehost.DflCard(
-                address=site.SPLIT, functions=(site.A, site.B), released=2
+                address=simulated.SPLIT,
+                functions=(simulated.A, simulated.B),
+                released=2,
             ),
         ),
-        (fakehost.IntelFpgaCard(address=site.LEGACY),),
+        (fakehost.IntelFpgaCard(address=simulated.LEGACY),),
         (
-            fakehost.AlveoCard(address=site.ALVEO, function=site.A),
-            fakehost.DflCard(address=site.PAC),
+            fakehost.AlveoCard(address=simulated.ALVEO, function=simulated.A),
+            fakehost.DflCard(address=simulated.PAC),
         ),
         (
             fakehost.DflCard(
-                address=site.SPLIT,
-                functions=(site.A, site.A, site.C),
+                address=simulated.SPLIT,
+                functions=(simulated.A, simulated.A, simulated.C),
                 released=3,
             ),
         ),
@@ -64,7 +64,7 @@ class Lives:
         self._cloud = cloud
         self._host = cloud.host
         self._chance = cloud.chance
-        self._outside = simulated_fpga_outside.Outside(cloud)
+        self._outside = outside.Outside(cloud)
         self._steps: dict[Callable[[], None], int] = {
             self.spawn: 40,
             self.delete: 12,
@@ -206,7 +206,7 @@ class Lives:
     def _finish(self) -> None:
         """Delete everything; books and hardware must be as at first."""
         cloud = self._cloud
-        if simulated_fpga_outside.STRANGER in cloud.libvirt.domains:
+        if outside.STRANGER in cloud.libvirt.domains:
             self._outside.meet_stranger()
         for server in list(cloud.servers.values()):
             cloud.clean_up(server)
@@ -290,7 +290,7 @@ def run(seed: int, sequences: int) -> list[str]:
         spec = SHAPES[boot % len(SHAPES)]
         with (
             tempfile.TemporaryDirectory(dir=shm) as place,
-            simulated_fpga_kernel.direct(spec, Path(place) / "host") as host,
+            kernel.direct(spec, Path(place) / "host") as host,
         ):
             cloud = Cloud(host, Path(place), chance, boot % 3 == 2)
             lives = Lives(cloud)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nova_accel import model
 from nova_accel.model import names
-from tests.support.scheduler import brute_force as brute
+from tests.support.scheduler import brute_force
 
 ADDRESS = "0000:3b:00.0"
 PLENTY = 100
@@ -150,7 +150,7 @@ def mixed_cards(draw: st.DrawFn, raw: bool = True) -> model.Device:
         options = [
             (p.name, start)
             for p in profiles
-            for start in sorted(brute.places(device, p))
+            for start in sorted(brute_force.places(device, p))
         ]
         if options:
             name, start = draw(st.sampled_from(options))
@@ -206,7 +206,7 @@ def mig_cards(
 def _with_instance(
     draw: st.DrawFn, device: model.Device, number: int
 ) -> model.Device:
-    options = list(brute.new_instances(device))
+    options = list(brute_force.new_instances(device))
     if not options:
         return device
     made = dataclasses.replace(

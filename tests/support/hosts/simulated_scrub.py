@@ -11,7 +11,7 @@ from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.model import flavors, names
 from tests.lab import fakehost
-from tests.support.fpga import simulated as site
+from tests.support.fpga import simulated
 from tests.support.hosts.simulated import ROOT, A, node
 from virt_hooks.spawn import lifecycle
 
@@ -65,7 +65,7 @@ def started(
     """Return a service whose lines end with some words."""
     separated = (", " + words, ", " + words, words) if words else ("",) * 3
     lines = [use % one for use, one in zip(USES, separated, strict=True)]
-    return site.started(kernel.root, policy.parse_policy(lines), state)
+    return simulated.started(kernel.root, policy.parse_policy(lines), state)
 
 
 def slot(

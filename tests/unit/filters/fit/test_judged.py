@@ -20,8 +20,7 @@ from nova.scheduler import request_filter
 from nova_accel import model
 from nova_accel.geometry import occupancy
 from nova_accel.model import flavors, names, providers
-from tests.support.scheduler import judge as judged
-from tests.support.scheduler import scheduled
+from tests.support.scheduler import judge, scheduled
 from tests.support.scheduler.judged_hosts import Host, nvidia_card, plain_card
 from tests.support.scheduler.judged_placement import new_server
 from tests.unit.filters.fit.test_numa_cells import cell
@@ -39,7 +38,7 @@ def test_placed_servers_start_and_refused_hosts_could_not_serve(
 ) -> None:
     monkeypatch.setattr(request_filter, "ALL_REQUEST_FILTERS", [])
 
-    verdict = judged.judge(range(CLOUDS), late)
+    verdict = judge.judge(range(CLOUDS), late)
 
     print(verdict)
     assert verdict.placed > 4 * CLOUDS
@@ -68,7 +67,7 @@ def test_no_impossible_host_passes_in_a_bounded_number_of_calls(
     specs = scheduled.vgpus("L40S-16Q", "L40S-16Q")
     groups = tuple(flavors.parse_groups(specs))
     hosts = [_begun(f"host{n}", groups[:1]) for n in range(40)]
-    cloud = judged.Cloud(0, judged.Verdict(), hosts=hosts)
+    cloud = judge.Cloud(0, judge.Verdict(), hosts=hosts)
     for number, host in enumerate(hosts):
         (node,) = host.tree().nodes
         held = {node.uuid: {"resources": groups[0].resources}}
@@ -78,7 +77,7 @@ def test_no_impossible_host_passes_in_a_bounded_number_of_calls(
 
     for expected_passing, expected_calls in zip(passing, calls, strict=True):
         states = cloud.states(groups)
-        spec = judged.make_spec(specs)
+        spec = judge.make_spec(specs)
         spec.instance_uuid = new_server(0)
         cloud.placement.asked.clear()
         passed = list(cloud.filter.filter_all(states, spec))
@@ -105,9 +104,9 @@ def test_calls_for_the_later_servers_of_a_request(
         for number in range(4)
     ]
     hosts = [Host(f"host{n}", cards) for n in range(4)]
-    cloud = judged.Cloud(0, judged.Verdict(), hosts=hosts)
+    cloud = judge.Cloud(0, judge.Verdict(), hosts=hosts)
     states = cloud.states(groups)
-    spec = judged.make_spec(specs)
+    spec = judge.make_spec(specs)
     calls = []
     for number in range(12):
         spec.instance_uuid = new_server(number)
@@ -136,7 +135,7 @@ def test_a_card_that_was_freed_is_taken_where_the_guest_runs(
         for number in (0, 1)
     ]
     host = Host("host", cards)
-    cloud = judged.Cloud(0, judged.Verdict(), hosts=[host])
+    cloud = judge.Cloud(0, judge.Verdict(), hosts=[host])
     near, far = host.tree().nodes
     cells = objects.NUMATopology(cells=[cell(0), cell(1, memory=0)])
 
@@ -149,7 +148,7 @@ def test_a_card_that_was_freed_is_taken_where_the_guest_runs(
         cloud.cells[host.root.uuid] = cells
         groups = tuple(g for g in flavors.parse_groups(specs) if g.suffix)
         states = cloud.states(groups)
-        spec = judged.make_spec(specs)
+        spec = judge.make_spec(specs)
         spec.instance_uuid = new_server(count)
         cloud.placement.asked.clear()
         (state,) = cloud.filter.filter_all(states, spec)
@@ -180,7 +179,7 @@ def test_a_card_with_a_partition_without_a_server(
     host = _begun("host", made)
     host.claims.clear()
     (node,) = host.tree().nodes
-    cloud = judged.Cloud(0, judged.Verdict(), hosts=[host])
+    cloud = judge.Cloud(0, judge.Verdict(), hosts=[host])
     if server:
         groups = tuple(flavors.parse_groups(scheduled.vgpus("L40S-8Q")))
         held = {node.uuid: dict(groups[0].resources)}
@@ -194,7 +193,7 @@ def test_a_card_with_a_partition_without_a_server(
     ):
         specs = scheduled.vgpus(*types)
         groups = tuple(flavors.parse_groups(specs))
-        spec = judged.make_spec(specs)
+        spec = judge.make_spec(specs)
         spec.instance_uuid = new_server(1)
         states = cloud.states(groups)
         passed = list(cloud.filter.filter_all(states, spec))

@@ -9,7 +9,7 @@ from filters import provider_facts, request
 from filters.fit import fact_reader
 from filters.placement import generation_cache, responses
 from nova_accel.model import names
-from tests.support.placement import placement_answers as told
+from tests.support.placement import placement_answers
 
 (GROUP,) = request.parse_request({"resources:VGPU": "1"}).groups
 
@@ -104,33 +104,40 @@ def test_a_server_with_a_malformed_amount_is_not_known(
 
 
 def test_a_few_cards_are_read_one_by_one_and_then_remembered() -> None:
-    book = told.Book(2)
+    book = placement_answers.Book(2)
     reader = fact_reader.FactReader(book.get)
 
-    first = told.ask(reader, book.providers).facts
-    assert book.calls() == [told.LISTING, *told.CARD * 2]
-    assert told.ask(reader, book.providers).facts == first
-    assert book.calls() == [told.LISTING]
+    first = placement_answers.ask(reader, book.providers).facts
+    assert book.calls() == [
+        placement_answers.LISTING,
+        *placement_answers.CARD * 2,
+    ]
+    assert placement_answers.ask(reader, book.providers).facts == first
+    assert book.calls() == [placement_answers.LISTING]
 
 
 def test_many_cards_are_read_in_one_call() -> None:
-    book = told.Book(40)
+    book = placement_answers.Book(40)
     reader = fact_reader.FactReader(book.get)
 
-    first = told.ask(reader, book.providers).facts
-    assert book.calls() == [told.LISTING, told.BULK]
-    assert told.ask(reader, book.providers).facts == first
+    first = placement_answers.ask(reader, book.providers).facts
+    assert book.calls() == [placement_answers.LISTING, placement_answers.BULK]
+    assert placement_answers.ask(reader, book.providers).facts == first
     book.change("card07", names.DRAINED_TRAIT)
-    second = told.ask(reader, book.providers).facts
-    assert book.calls() == [told.LISTING, told.LISTING, *told.CARD]
+    second = placement_answers.ask(reader, book.providers).facts
+    assert book.calls() == [
+        placement_answers.LISTING,
+        placement_answers.LISTING,
+        *placement_answers.CARD,
+    ]
     assert names.DRAINED_TRAIT in second["card07"].traits
     assert first["card07"].label == second["card07"].label == "node_card07"
 
 
 def test_of_one_host_only_its_tree_is_listed() -> None:
-    book = told.Book(40)
+    book = placement_answers.Book(40)
 
-    told.ask(fact_reader.FactReader(book.get), ["card03"] * 2)
+    placement_answers.ask(fact_reader.FactReader(book.get), ["card03"] * 2)
 
     assert "in_tree=card03" in book.asked[0]
 
@@ -138,25 +145,33 @@ def test_of_one_host_only_its_tree_is_listed() -> None:
 @pytest.mark.parametrize(
     ("specs", "calls"),
     [
-        (told.MDEV, []),
-        ({**told.MDEV, "accelerator:numa_policy": "none"}, []),
-        ({**told.MDEV, "accelerator:numa_policy": "required"}, [told.LISTING]),
-        ({**told.MDEV, "accelerator:locality": "pcie"}, [told.LISTING]),
-        (told.VGPU, [told.LISTING]),
+        (placement_answers.MDEV, []),
+        ({**placement_answers.MDEV, "accelerator:numa_policy": "none"}, []),
+        (
+            {**placement_answers.MDEV, "accelerator:numa_policy": "required"},
+            [placement_answers.LISTING],
+        ),
+        (
+            {**placement_answers.MDEV, "accelerator:locality": "pcie"},
+            [placement_answers.LISTING],
+        ),
+        (placement_answers.VGPU, [placement_answers.LISTING]),
     ],
 )
 def test_without_a_choice_only_a_policy_or_a_vgpu_needs_facts(
     specs: dict[str, str], calls: list[str]
 ) -> None:
-    book = told.Book(3)
+    book = placement_answers.Book(3)
 
-    told.ask(fact_reader.FactReader(book.get), book.providers, specs, each=1)
+    placement_answers.ask(
+        fact_reader.FactReader(book.get), book.providers, specs, each=1
+    )
 
     assert book.calls()[:1] == calls
 
 
 def test_what_different_groups_have_in_common_is_listed() -> None:
-    book = told.Book(4)
+    book = placement_answers.Book(4)
     wanted = {
         "resources_A:VGPU": "2",
         "resources_A:CUSTOM_GPU_MEMORY_MB": "8",
@@ -166,7 +181,9 @@ def test_what_different_groups_have_in_common_is_listed() -> None:
         "trait_B:CUSTOM_OLD": "forbidden",
     }
 
-    told.ask(fact_reader.FactReader(book.get), book.providers, wanted)
+    placement_answers.ask(
+        fact_reader.FactReader(book.get), book.providers, wanted
+    )
 
     assert book.asked[0] == (
         "/resource_providers?resources=VGPU:1"
@@ -175,10 +192,12 @@ def test_what_different_groups_have_in_common_is_listed() -> None:
 
 
 def test_the_classes_of_a_group_without_suffix_may_be_two_cards() -> None:
-    book = told.Book(4)
+    book = placement_answers.Book(4)
     wanted = {"resources:VGPU": "2", "resources:CUSTOM_GPU_MEMORY_MB": "8"}
 
-    told.ask(fact_reader.FactReader(book.get), book.providers, wanted)
+    placement_answers.ask(
+        fact_reader.FactReader(book.get), book.providers, wanted
+    )
 
     assert book.asked[0] == (
         "/resource_providers?required=CUSTOM_OWNER_NOVA_ACCEL"
@@ -187,64 +206,64 @@ def test_the_classes_of_a_group_without_suffix_may_be_two_cards() -> None:
 
 @pytest.mark.parametrize("count", [2, 20])
 def test_cards_of_others_are_looked_at_once(count: int) -> None:
-    book = told.Book(2)
+    book = placement_answers.Book(2)
     others = [f"card{number}" for number in range(50, 50 + count)]
     for uuid in others:
         book.add(uuid, owned=False)
     reader = fact_reader.FactReader(book.get)
 
-    told.ask(reader, others)
+    placement_answers.ask(reader, others)
     book.calls()
-    assert told.ask(reader, others).facts == {}
-    assert book.calls() == [told.LISTING]
+    assert placement_answers.ask(reader, others).facts == {}
+    assert book.calls() == [placement_answers.LISTING]
 
     book.change("card50", names.OWNER_TRAIT)
-    assert told.ask(reader, others).facts.keys() == {"card50"}
+    assert placement_answers.ask(reader, others).facts.keys() == {"card50"}
 
 
 def test_the_cache_forgets_who_was_not_asked_for_longest() -> None:
-    book = told.Book(4)
+    book = placement_answers.Book(4)
     reader = fact_reader.FactReader(
         book.get, generation_cache.GenerationCache(3)
     )
 
-    told.ask(reader, ["card00", "card01"])
-    told.ask(reader, ["card02", "card00"])
-    told.ask(reader, ["card03", "card02"])
+    placement_answers.ask(reader, ["card00", "card01"])
+    placement_answers.ask(reader, ["card02", "card00"])
+    placement_answers.ask(reader, ["card03", "card02"])
     book.calls()
 
-    told.ask(reader, ["card00", "card02", "card03"])
-    assert book.calls() == [told.LISTING]
-    told.ask(reader, ["card01", "card03"])
-    assert book.calls() == [told.LISTING, *told.CARD]
+    placement_answers.ask(reader, ["card00", "card02", "card03"])
+    assert book.calls() == [placement_answers.LISTING]
+    placement_answers.ask(reader, ["card01", "card03"])
+    assert book.calls() == [placement_answers.LISTING, *placement_answers.CARD]
 
 
 def test_a_provider_made_again_is_read_again_after_a_while() -> None:
-    book, now = told.Book(2), [0.0]
+    book, now = placement_answers.Book(2), [0.0]
     reader = fact_reader.FactReader(
         book.get, generation_cache.GenerationCache(clock=lambda: now[0])
     )
-    told.ask(reader, book.providers)
+    placement_answers.ask(reader, book.providers)
     # Deleted and created again, up to the same generation.
     book.providers["card00"]["total"][names.MDEV_CLASS] = 3
 
     now[0] = generation_cache.FRESH_SECONDS
-    found = told.ask(reader, book.providers).facts
+    found = placement_answers.ask(reader, book.providers).facts
 
     assert found["card00"].stock[names.MDEV_CLASS].capacity == 3
     book.calls()
-    told.ask(reader, book.providers)
-    assert book.calls() == [told.LISTING]
+    placement_answers.ask(reader, book.providers)
+    assert book.calls() == [placement_answers.LISTING]
 
 
 def test_a_provider_under_another_name_is_another_one() -> None:
-    book = told.Book(2)
+    book = placement_answers.Book(2)
     reader = fact_reader.FactReader(book.get)
-    told.ask(reader, book.providers)
+    placement_answers.ask(reader, book.providers)
     book.providers["card00"]["total"][names.MDEV_CLASS] = 3
     book.names["card00"] = "another_node_card00"
 
-    found = told.ask(reader, book.providers).facts
+    found = placement_answers.ask(reader, book.providers).facts
 
     assert found["card00"].stock[names.MDEV_CLASS].capacity == 3
 
@@ -253,101 +272,129 @@ def test_a_provider_under_another_name_is_another_one() -> None:
 
 
 def test_who_holds_what_is_read_where_sums_do_not_tell() -> None:
-    book = told.Book(10, told.MIXED)
+    book = placement_answers.Book(10, placement_answers.MIXED)
     book.add("card20", names.layout_trait("equal"))
     for card in ("card01", "card20"):
         book.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
         book.take(f"also {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     reader = fact_reader.FactReader(book.get)
 
-    found = told.ask(reader, book.providers, told.VGPU).facts
+    found = placement_answers.ask(
+        reader, book.providers, placement_answers.VGPU
+    ).facts
 
-    assert book.calls() == [told.LISTING, told.BULK, told.HELD]
+    assert book.calls() == [
+        placement_answers.LISTING,
+        placement_answers.BULK,
+        placement_answers.HELD,
+    ]
     assert found["card00"].held == ()
     assert found["card20"].held is None
     assert found["card01"].held == (
-        {"VGPU": 1, told.MEMORY: 8},
-        {"VGPU": 1, told.MEMORY: 16},
+        {"VGPU": 1, placement_answers.MEMORY: 8},
+        {"VGPU": 1, placement_answers.MEMORY: 16},
     )
-    assert told.ask(reader, book.providers, told.VGPU).facts == found
-    assert book.calls() == [told.LISTING]
+    assert (
+        placement_answers.ask(
+            reader, book.providers, placement_answers.VGPU
+        ).facts
+        == found
+    )
+    assert book.calls() == [placement_answers.LISTING]
 
 
 def test_of_many_used_cards_each_request_reads_some() -> None:
-    book = told.Book(50, told.MIXED)
+    book = placement_answers.Book(50, placement_answers.MIXED)
     for card in book.providers:
         book.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
     reader = fact_reader.FactReader(book.get)
 
     reads = []
     for _ in range(3):
-        found = told.ask(reader, book.providers, told.VGPU).facts
-        reads.append(book.calls().count(told.HELD))
+        found = placement_answers.ask(
+            reader, book.providers, placement_answers.VGPU
+        ).facts
+        reads.append(book.calls().count(placement_answers.HELD))
 
     assert reads == [32, 18, 0]
     assert all(one.held is not None for one in found.values())
 
 
-def make_again(book: told.Book, card: str, *sizes: int) -> None:
+def make_again(book: placement_answers.Book, card: str, *sizes: int) -> None:
     """Delete and create a card, up to the same generation."""
     before = book.providers[card]
     book.servers = {s: h for s, h in book.servers.items() if card not in h}
-    book.add(card, told.MIXED)
+    book.add(card, placement_answers.MIXED)
     for size in sizes:
-        units = {names.GPU_CLASS: 1, told.MEMORY: size}
+        units = {names.GPU_CLASS: 1, placement_answers.MEMORY: size}
         book.take(f"{size} on {card}", card, **units)
     assert book.providers[card]["generation"] == before["generation"]
 
 
 def test_holdings_of_a_card_made_again_expire() -> None:
-    book, now = told.Book(8, told.MIXED), [0.0]
+    book, now = placement_answers.Book(8, placement_answers.MIXED), [0.0]
     book.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     book.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     reader = fact_reader.FactReader(
         book.get, generation_cache.GenerationCache(clock=lambda: now[0])
     )
-    told.ask(reader, book.providers, told.VGPU)
+    placement_answers.ask(reader, book.providers, placement_answers.VGPU)
     make_again(book, "card00", 24, 8)
     # A bulk read for the sake of other cards has the same sums.
     now[0] = generation_cache.FRESH_SECONDS - 1
     for number in range(1, 8):
         book.change(f"card{number:02d}", names.DRAINED_TRAIT)
-    told.ask(reader, book.providers, told.VGPU)
+    placement_answers.ask(reader, book.providers, placement_answers.VGPU)
 
     now[0] = generation_cache.FRESH_SECONDS
-    found = told.ask(reader, book.providers, told.VGPU).facts["card00"]
+    found = placement_answers.ask(
+        reader, book.providers, placement_answers.VGPU
+    ).facts["card00"]
 
-    assert [each[told.MEMORY] for each in found.held or ()] == [24, 8]
+    assert [each[placement_answers.MEMORY] for each in found.held or ()] == [
+        24,
+        8,
+    ]
 
 
 def test_expired_holdings_are_not_taken_over_by_a_bulk_read() -> None:
-    book, now = told.Book(8, told.MIXED), [0.0]
+    book, now = placement_answers.Book(8, placement_answers.MIXED), [0.0]
     book.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     book.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     reader = fact_reader.FactReader(
         book.get, generation_cache.GenerationCache(clock=lambda: now[0])
     )
-    told.ask(reader, book.providers, told.VGPU)
+    placement_answers.ask(reader, book.providers, placement_answers.VGPU)
     make_again(book, "card00", 24, 8)
 
     now[0] = generation_cache.FRESH_SECONDS
-    found = told.ask(reader, book.providers, told.VGPU).facts["card00"]
+    found = placement_answers.ask(
+        reader, book.providers, placement_answers.VGPU
+    ).facts["card00"]
 
-    assert [each[told.MEMORY] for each in found.held or ()] == [24, 8]
+    assert [each[placement_answers.MEMORY] for each in found.held or ()] == [
+        24,
+        8,
+    ]
 
 
 def test_a_confirmation_reads_what_consumers_hold() -> None:
-    book = told.Book(8, told.MIXED)
+    book = placement_answers.Book(8, placement_answers.MIXED)
     book.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     book.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     reader = fact_reader.FactReader(book.get)
-    told.ask(reader, book.providers, told.VGPU)
+    placement_answers.ask(reader, book.providers, placement_answers.VGPU)
     make_again(book, "card00", 24, 8)
-    memory = fact_reader.RequestMemory(wanted=request.parse_request(told.VGPU))
+    memory = fact_reader.RequestMemory(
+        wanted=request.parse_request(placement_answers.VGPU)
+    )
 
     found = reader.confirm(memory, book.providers).facts["card00"]
 
-    assert [each[told.MEMORY] for each in found.held or ()] == [24, 8]
+    assert [each[placement_answers.MEMORY] for each in found.held or ()] == [
+        24,
+        8,
+    ]
 
 
 # -- failures -----------------------------------------------------------------
@@ -355,21 +402,30 @@ def test_a_confirmation_reads_what_consumers_hold() -> None:
 
 @pytest.mark.parametrize(
     "broken",
-    [told.LISTING, "?", "/inventories", "/traits", "/allocations", told.BULK],
+    [
+        placement_answers.LISTING,
+        "?",
+        "/inventories",
+        "/traits",
+        "/allocations",
+        placement_answers.BULK,
+    ],
 )
 @pytest.mark.parametrize("count", [3, 30])
 def test_a_failed_read_is_a_problem_and_no_more(
     broken: str, count: int
 ) -> None:
-    book = told.Book(count, told.MIXED)
+    book = placement_answers.Book(count, placement_answers.MIXED)
     book.take("server1", "card00", VGPU=8, CUSTOM_GPU_MEMORY_MB=64)
     reader = fact_reader.FactReader(book.get)
-    wanted = request.parse_request(told.VGPU)
+    wanted = request.parse_request(placement_answers.VGPU)
     memory = fact_reader.RequestMemory(wanted=wanted)
     memory.seen.append("server1")
     book.broken = broken
 
-    look = reader.look(memory, "server2", told.hosts(book.providers, VGPU=1))
+    look = reader.look(
+        memory, "server2", placement_answers.hosts(book.providers, VGPU=1)
+    )
 
     assert look.problems or broken not in str(book.asked)
     # None is asked for in vain as often as there are told.hosts.
@@ -378,27 +434,34 @@ def test_a_failed_read_is_a_problem_and_no_more(
         one for one in look.facts.values() if one.exact and not one.traits
     ]
     book.broken = "nothing"
-    assert len(told.ask(reader, book.providers, told.VGPU).facts) == count
+    assert (
+        len(
+            placement_answers.ask(
+                reader, book.providers, placement_answers.VGPU
+            ).facts
+        )
+        == count
+    )
 
 
 def test_without_a_listing_what_is_remembered_serves() -> None:
-    book = told.Book(3)
+    book = placement_answers.Book(3)
     reader = fact_reader.FactReader(book.get)
-    before = told.ask(reader, book.providers).facts
+    before = placement_answers.ask(reader, book.providers).facts
 
-    book.broken = told.LISTING
-    look = told.ask(reader, book.providers)
+    book.broken = placement_answers.LISTING
+    look = placement_answers.ask(reader, book.providers)
 
     assert look.facts == before
     assert len(look.problems) == 1
 
 
 def test_a_provider_that_is_gone_does_not_hide_the_others() -> None:
-    book = told.Book(3)
+    book = placement_answers.Book(3)
     reader = fact_reader.FactReader(book.get)
 
-    told.ask(reader, ["card00", "card02"])
-    look = told.ask(reader, ["card00", "gone", "card02"])
+    placement_answers.ask(reader, ["card00", "card02"])
+    look = placement_answers.ask(reader, ["card00", "gone", "card02"])
 
     assert look.facts.keys() == {"card00", "card02"}
     (problem,) = look.problems
@@ -409,11 +472,13 @@ def test_a_provider_that_is_gone_does_not_hide_the_others() -> None:
 
 
 def test_a_confirmation_is_exact_and_remembered() -> None:
-    book = told.Book(2, told.MIXED)
+    book = placement_answers.Book(2, placement_answers.MIXED)
     book.take("server1", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
     reader = fact_reader.FactReader(book.get)
-    memory = fact_reader.RequestMemory(wanted=request.parse_request(told.VGPU))
-    candidates = told.hosts(book.providers, VGPU=1)
+    memory = fact_reader.RequestMemory(
+        wanted=request.parse_request(placement_answers.VGPU)
+    )
+    candidates = placement_answers.hosts(book.providers, VGPU=1)
     reader.look(memory, "server", candidates)
     # What is given back raises no generation.
     del book.servers["server1"]
@@ -423,35 +488,41 @@ def test_a_confirmation_is_exact_and_remembered() -> None:
 
     (one,) = reader.confirm(memory, ["card00", "card00"]).facts.values()
 
-    assert book.calls() == told.CARD
+    assert book.calls() == placement_answers.CARD
     assert (one.exact, one.held, one.stock["VGPU"].used) == (True, (), 0)
     book.calls()
     same = reader.look(memory, "server2", candidates).facts["card00"]
     assert book.calls() == ["/allocations/server"]
     assert same == one
-    other = told.ask(reader, book.providers, told.VGPU).facts["card00"]
+    other = placement_answers.ask(
+        reader, book.providers, placement_answers.VGPU
+    ).facts["card00"]
     assert not other.exact
     assert (other.held, other.stock) == (one.held, one.stock)
 
 
 def test_a_change_while_it_is_read_is_not_exact() -> None:
-    book = told.Book(1)
+    book = placement_answers.Book(1)
 
     def get(path: str) -> Any:
         if path.endswith("/allocations"):
             book.take("other", "card00", CUSTOM_MDEV=1)
         return book.get(path)
 
-    memory = fact_reader.RequestMemory(wanted=request.parse_request(told.MDEV))
+    memory = fact_reader.RequestMemory(
+        wanted=request.parse_request(placement_answers.MDEV)
+    )
     look = fact_reader.FactReader(get).confirm(memory, ["card00"])
 
     assert not look.facts["card00"].exact
     assert look.facts["card00"].stock["CUSTOM_MDEV"].used == 1
 
 
-@pytest.mark.parametrize("path", [told.BULK, "/card00/allocations"])
+@pytest.mark.parametrize(
+    "path", [placement_answers.BULK, "/card00/allocations"]
+)
 def test_a_change_while_many_are_read_is_not_exact(path: str) -> None:
-    book = told.Book(3, told.MIXED)
+    book = placement_answers.Book(3, placement_answers.MIXED)
     book.take("server1", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
 
     def get(asked: str) -> Any:
@@ -460,7 +531,9 @@ def test_a_change_while_many_are_read_is_not_exact(path: str) -> None:
             book.change("card00", names.DRAINED_TRAIT)
         return answer
 
-    memory = fact_reader.RequestMemory(wanted=request.parse_request(told.VGPU))
+    memory = fact_reader.RequestMemory(
+        wanted=request.parse_request(placement_answers.VGPU)
+    )
     look = fact_reader.FactReader(get).confirm(memory, book.providers)
 
     exact = {uuid: one.exact for uuid, one in look.facts.items()}
@@ -469,17 +542,19 @@ def test_a_change_while_many_are_read_is_not_exact(path: str) -> None:
 
 def test_a_card_that_placement_lists_no_more_is_exact() -> None:
     """It refuses what Placement refuses too."""
-    book = told.Book(3)
+    book = placement_answers.Book(3)
     book.take("server1", "card00", CUSTOM_MDEV=8)
 
     def get(asked: str) -> Any:
         answer = book.get(asked)
-        if told.LISTING == asked.partition("?")[0]:
+        if placement_answers.LISTING == asked.partition("?")[0]:
             listed = answer["resource_providers"]
             listed[:] = [one for one in listed if one["uuid"] != "card00"]
         return answer
 
-    memory = fact_reader.RequestMemory(wanted=request.parse_request(told.MDEV))
+    memory = fact_reader.RequestMemory(
+        wanted=request.parse_request(placement_answers.MDEV)
+    )
     look = fact_reader.FactReader(get).confirm(memory, book.providers)
 
     assert look.facts["card00"].exact
@@ -490,10 +565,14 @@ def test_a_card_that_placement_lists_no_more_is_exact() -> None:
 def test_all_doubtful_providers_are_confirmed_in_three_calls(
     count: int,
 ) -> None:
-    book = told.Book(count, told.MIXED)
+    book = placement_answers.Book(count, placement_answers.MIXED)
     reader = fact_reader.FactReader(book.get)
-    memory = fact_reader.RequestMemory(wanted=request.parse_request(told.VGPU))
-    reader.look(memory, "server", told.hosts(book.providers, VGPU=1))
+    memory = fact_reader.RequestMemory(
+        wanted=request.parse_request(placement_answers.VGPU)
+    )
+    reader.look(
+        memory, "server", placement_answers.hosts(book.providers, VGPU=1)
+    )
     book.take("other", "card01", VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
     del book.servers["other"]
     book.change("card00", names.DRAINED_TRAIT)
@@ -501,23 +580,32 @@ def test_all_doubtful_providers_are_confirmed_in_three_calls(
 
     look = reader.confirm(memory, book.providers)
 
-    assert book.calls() == [told.LISTING, told.BULK, told.LISTING]
+    assert book.calls() == [
+        placement_answers.LISTING,
+        placement_answers.BULK,
+        placement_answers.LISTING,
+    ]
     assert look.facts.keys() == book.providers.keys()
     assert all(one.exact for one in look.facts.values())
     assert names.DRAINED_TRAIT in look.facts["card00"].traits
 
 
 def test_consumers_that_sums_do_not_tell_are_read_for_some_dozens() -> None:
-    book = told.Book(50, told.MIXED)
+    book = placement_answers.Book(50, placement_answers.MIXED)
     for card in book.providers:
         book.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
     reader = fact_reader.FactReader(book.get)
-    reads = [told.LISTING, told.BULK, *[told.HELD] * 32, told.LISTING]
+    reads = [
+        placement_answers.LISTING,
+        placement_answers.BULK,
+        *[placement_answers.HELD] * 32,
+        placement_answers.LISTING,
+    ]
 
     # The second one reads the others, and remembers the rest.
     for unknown in (18, 0):
         memory = fact_reader.RequestMemory(
-            wanted=request.parse_request(told.VGPU)
+            wanted=request.parse_request(placement_answers.VGPU)
         )
         look = reader.confirm(memory, book.providers)
 
@@ -528,10 +616,12 @@ def test_consumers_that_sums_do_not_tell_are_read_for_some_dozens() -> None:
 
 
 def test_a_card_is_read_again_only_after_another_server_took_from_it() -> None:
-    book = told.Book(2)
+    book = placement_answers.Book(2)
     reader = fact_reader.FactReader(book.get)
-    memory = fact_reader.RequestMemory(wanted=request.parse_request(told.MDEV))
-    candidates = told.hosts(book.providers)
+    memory = fact_reader.RequestMemory(
+        wanted=request.parse_request(placement_answers.MDEV)
+    )
+    candidates = placement_answers.hosts(book.providers)
     reader.look(memory, "server1", candidates)
     book.take("server1", "card00", CUSTOM_MDEV=1)
     reader.look(memory, "server2", candidates)
@@ -540,7 +630,7 @@ def test_a_card_is_read_again_only_after_another_server_took_from_it() -> None:
 
     found = reader.look(memory, "server3", candidates).facts
 
-    assert book.calls() == ["/allocations/server2", *told.CARD]
+    assert book.calls() == ["/allocations/server2", *placement_answers.CARD]
     assert found["card00"].taken_by == ("server1",)
     assert found["card01"].taken_by == ("server2",)
     assert all(one.exact for one in found.values())

@@ -9,7 +9,7 @@ import pytest
 
 from filters.fit import fact_reader
 from filters.placement import generation_cache, provider_reader
-from tests.support.placement import placement_answers as told
+from tests.support.placement import placement_answers
 
 
 class Watched:
@@ -34,14 +34,14 @@ class Watched:
 
 
 def test_who_comes_at_once_with_others_waits_for_one_bulk_read() -> None:
-    book = told.Book(40)
+    book = placement_answers.Book(40)
     have_listed = threading.Barrier(2, timeout=20)
 
     def get(path: str) -> Any:
-        if path.startswith(told.BULK):
+        if path.startswith(placement_answers.BULK):
             lock.await_waiting(1)
         found = book.get(path)
-        if path.startswith(f"{told.LISTING}?"):
+        if path.startswith(f"{placement_answers.LISTING}?"):
             have_listed.wait()
         return found
 
@@ -49,32 +49,37 @@ def test_who_comes_at_once_with_others_waits_for_one_bulk_read() -> None:
     lock = Watched(reader)
     with futures.ThreadPoolExecutor(2) as threads:
         looks = threads.map(
-            lambda _: told.ask(reader, book.providers).facts, range(2)
+            lambda _: placement_answers.ask(reader, book.providers).facts,
+            range(2),
         )
         first, second = looks
 
     assert first == second
-    assert book.calls() == [told.LISTING, told.LISTING, told.BULK]
+    assert book.calls() == [
+        placement_answers.LISTING,
+        placement_answers.LISTING,
+        placement_answers.BULK,
+    ]
 
 
 def test_a_bulk_read_that_hangs_holds_nobody_up_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(provider_reader, "_PATIENCE_SECONDS", 0.01)
-    book = told.Book(40)
+    book = placement_answers.Book(40)
     hangs, goes_on = threading.Event(), threading.Event()
 
     def get(path: str) -> Any:
-        if path.startswith(told.BULK) and not hangs.is_set():
+        if path.startswith(placement_answers.BULK) and not hangs.is_set():
             hangs.set()
             goes_on.wait(10)
         return book.get(path)
 
     reader = fact_reader.FactReader(get)
     with futures.ThreadPoolExecutor(1) as threads:
-        slow = threads.submit(told.ask, reader, book.providers)
+        slow = threads.submit(placement_answers.ask, reader, book.providers)
         assert hangs.wait(10)
-        found = told.ask(reader, book.providers).facts
+        found = placement_answers.ask(reader, book.providers).facts
         assert found.keys() == book.providers.keys()
         assert not slow.done()
         goes_on.set()
@@ -85,12 +90,12 @@ def test_where_one_bulk_read_fails_the_others_read_side_by_side(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(provider_reader, "_PATIENCE_SECONDS", 60)
-    book = told.Book(40)
+    book = placement_answers.Book(40)
     others = threading.Barrier(2, timeout=10)
     first, has_begun = threading.Lock(), threading.Event()
 
     def get(path: str) -> Any:
-        if path.startswith(told.BULK):
+        if path.startswith(placement_answers.BULK):
             if first.acquire(blocking=False):
                 has_begun.set()
                 lock.await_waiting(2)
@@ -101,10 +106,11 @@ def test_where_one_bulk_read_fails_the_others_read_side_by_side(
     reader = fact_reader.FactReader(get)
     lock = Watched(reader)
     with futures.ThreadPoolExecutor(3) as threads:
-        asked = [threads.submit(told.ask, reader, book.providers)]
+        asked = [threads.submit(placement_answers.ask, reader, book.providers)]
         assert has_begun.wait(10)
         asked += [
-            threads.submit(told.ask, reader, book.providers) for _ in range(2)
+            threads.submit(placement_answers.ask, reader, book.providers)
+            for _ in range(2)
         ]
         looks = [one.result(20) for one in asked]
 
@@ -114,7 +120,7 @@ def test_where_one_bulk_read_fails_the_others_read_side_by_side(
 
 
 def test_several_threads_may_share_what_is_remembered() -> None:
-    book = told.Book(12, told.MIXED)
+    book = placement_answers.Book(12, placement_answers.MIXED)
     known = generation_cache.GenerationCache(7)
     reader = fact_reader.FactReader(book.get, known)
 
@@ -122,7 +128,9 @@ def test_several_threads_may_share_what_is_remembered() -> None:
         named = list(book.providers)[number % 6 :][:6]
         for _ in range(20):
             book.change(named[0], "CUSTOM_RACK_7")
-            found = told.ask(reader, named, told.VGPU).facts
+            found = placement_answers.ask(
+                reader, named, placement_answers.VGPU
+            ).facts
             assert found.keys() == set(named)
         return set(named)
 
@@ -132,7 +140,9 @@ def test_several_threads_may_share_what_is_remembered() -> None:
     assert named <= book.providers.keys()
     assert len(known) == 7
     book.calls()
-    found = told.ask(reader, book.providers, told.VGPU).facts
+    found = placement_answers.ask(
+        reader, book.providers, placement_answers.VGPU
+    ).facts
     assert found.keys() == book.providers.keys()
     for uuid, one in found.items():
         assert one.traits == book.providers[uuid]["traits"]

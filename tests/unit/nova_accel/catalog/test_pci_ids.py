@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nova_accel.discovery import capture
 from nova_accel.host.sysfs import fs, hwdata
 from tests.hosts import build
-from tests.unit.nova_accel.cli import test_inspect as test_cli
+from tests.unit.nova_accel.cli import test_inspect
 
 LISTED = """\
 # Syntax:
@@ -53,7 +53,7 @@ def test_any_text_gives_printable_names_of_what_was_asked(text: str) -> None:
 
 
 def described(
-    root: pathlib.Path, capsys: test_cli.Output
+    root: pathlib.Path, capsys: test_inspect.Output
 ) -> tuple[str, list[str], str]:
     """Return the name and the traits of a free GPU, and the text."""
     build.build(
@@ -70,17 +70,17 @@ def described(
         root,
     )
     command = ("inspect", "--root", str(root))
-    found = json.loads(test_cli.run(capsys, *command, "--json"))
+    found = json.loads(test_inspect.run(capsys, *command, "--json"))
     return (
         found["devices"][0]["model"],
         found["providers"][0]["traits"],
-        test_cli.run(capsys, *command),
+        test_inspect.run(capsys, *command),
     )
 
 
 @pytest.mark.parametrize("path", fs.PCI_IDS)
 def test_inspect_names_gpus_and_keeps_their_traits(
-    tmp_path: pathlib.Path, capsys: test_cli.Output, path: str
+    tmp_path: pathlib.Path, capsys: test_inspect.Output, path: str
 ) -> None:
     bare, traits, _ = described(tmp_path / "bare", capsys)
     assert bare == "1002:74a1"
@@ -94,18 +94,18 @@ def test_inspect_names_gpus_and_keeps_their_traits(
 
 
 def test_a_capture_has_the_names_and_not_the_file(
-    tmp_path: pathlib.Path, capsys: test_cli.Output
+    tmp_path: pathlib.Path, capsys: test_inspect.Output
 ) -> None:
     root, archive = tmp_path / "host", str(tmp_path / "host.tar.gz")
     place = tmp_path / f"host{fs.PCI_IDS[0]}"
     place.parent.mkdir(parents=True)
     place.write_text(LISTED)
     described(root, capsys)
-    test_cli.run(capsys, "capture", "--root", str(root), "-o", archive)
+    test_inspect.run(capsys, "capture", "--root", str(root), "-o", archive)
     again = str(tmp_path / "again.tar.gz")
-    test_cli.run(capsys, "capture", "--root", archive, "-o", again)
+    test_inspect.run(capsys, "capture", "--root", archive, "-o", again)
     for path in (archive, again):
-        text = test_cli.run(capsys, "inspect", "--root", path)
+        text = test_inspect.run(capsys, "inspect", "--root", path)
         assert f"{MI300X}  amd Instinct MI300X" in text
         with tarfile.open(path) as opened:
             assert not [n for n in opened.getnames() if "pci.ids" in n]
@@ -116,7 +116,7 @@ def test_a_capture_has_the_names_and_not_the_file(
 
 @pytest.mark.parametrize("content", [b"", b"1002  \xff\xfe", b"#" * (5 << 20)])
 def test_a_damaged_file_leaves_bare_numbers(
-    tmp_path: pathlib.Path, capsys: test_cli.Output, content: bytes
+    tmp_path: pathlib.Path, capsys: test_inspect.Output, content: bytes
 ) -> None:
     place = tmp_path / f"host{fs.PCI_IDS[0]}"
     place.parent.mkdir(parents=True)

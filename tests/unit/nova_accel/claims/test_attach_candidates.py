@@ -12,7 +12,7 @@ from nova_accel.geometry import device_capacity
 from nova_accel.model import names
 from tests.hosts import look
 from tests.support import strategies
-from tests.support.fpga import card as fpga
+from tests.support.fpga import card
 
 ROOT = strategies.ROOT
 
@@ -78,12 +78,12 @@ def test_a_profile_that_no_device_has() -> None:
 def test_a_region_is_meant_by_its_interface_and_given_with_a_bitstream() -> (
     None
 ):
-    host = fpga.host(fpga.region())
-    loaded = fpga.bitstream()
+    host = card.host(card.region())
+    loaded = card.bitstream()
     for word in (
-        fpga.INTERFACE,
-        fpga.INTERFACE.upper(),
-        names.interface_trait(fpga.INTERFACE),
+        card.INTERFACE,
+        card.INTERFACE.upper(),
+        names.interface_trait(card.INTERFACE),
         "region",
         names.REGION_TRAIT,
     ):
@@ -95,7 +95,7 @@ def test_a_region_is_meant_by_its_interface_and_given_with_a_bitstream() -> (
         assert offer.required == {
             names.REGION_TRAIT,
             names.PROGRAMMABLE_TRAIT,
-            names.interface_trait(fpga.INTERFACE),
+            names.interface_trait(card.INTERFACE),
         }
         assert attach_candidates.rank([offer], {offer.provider}) == (offer,)
         assert offer.group().resources == {names.FPGA_CLASS: 1}
@@ -103,9 +103,9 @@ def test_a_region_is_meant_by_its_interface_and_given_with_a_bitstream() -> (
 
 def test_a_region_that_does_not_take_the_bitstream() -> None:
     offers = attach_candidates.find(
-        "region", ROOT, fpga.host(fpga.region()), is_loaded=True
+        "region", ROOT, card.host(card.region()), is_loaded=True
     )
-    other = fpga.bitstream(interface="ab" * 16)
+    other = card.bitstream(interface="ab" * 16)
     (offer,) = attach_candidates.loaded(offers, other)
     assert attach_candidates.rank([offer], {offer.provider}) == ()
     (reason,) = attach_candidates.explain([offer], {offer.provider})

@@ -11,14 +11,14 @@ from nova_accel import errors, model
 from nova_accel.claims import claim_plan, matching
 from nova_accel.model import flavors, names
 from tests.support import strategies
-from tests.unit.nova_accel.claims import test_claim_plan as test_claims
+from tests.unit.nova_accel.claims import test_claim_plan
 
 ROOT = strategies.ROOT
 
 
 def plan(booking: strategies.Booking) -> tuple[model.Claim, ...]:
     return claim_plan.plan(
-        test_claims.CONSUMER,
+        test_claim_plan.CONSUMER,
         booking.groups,
         booking.slots,
         ROOT,
@@ -31,7 +31,7 @@ def attached_bookings(
     draw: st.DrawFn,
 ) -> tuple[strategies.Booking, strategies.Booking]:
     """Return a booking on an empty host, and it with one more profile."""
-    booking = test_claims.on_empty_host(draw(strategies.bookings()))
+    booking = test_claim_plan.on_empty_host(draw(strategies.bookings()))
     devices = [d for d in booking.host.devices if d.profiles]
     assume(devices)
     device = draw(st.sampled_from(devices))
@@ -95,7 +95,7 @@ def test_what_is_made_is_found_again(
     except errors.ClaimError:
         assume(False)
     again = plan(
-        dataclasses.replace(more, host=test_claims.made(more.host, first))
+        dataclasses.replace(more, host=test_claim_plan.made(more.host, first))
     )
     assert {(c.handle, c.profile) for c in again} == {
         (c.handle, c.profile) for c in first

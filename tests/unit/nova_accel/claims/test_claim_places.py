@@ -13,7 +13,7 @@ from nova_accel.geometry import device_capacity
 from nova_accel.model import names
 from tests.support import strategies
 from tests.support.hosts import shapes
-from tests.support.scheduler import brute_force as brute
+from tests.support.scheduler import brute_force
 
 CONSUMER = "5c1d5a2e-7f2c-4f6e-9d4e-2b6f5a0c9d11"
 ROOT = strategies.ROOT
@@ -247,9 +247,9 @@ def test_claims_of_one_server_fit_beside_each_other(
     assert sorted(c.profile for c in found) == sorted(wanted)
     after = made(device, found)
     if device.geometry.layout is model.Layout.MIXED:
-        brute.units(after)
+        brute_force.units(after)
     if device.geometry.layout is model.Layout.MIG:
-        brute.slices(after)
+        brute_force.slices(after)
     again = plan(after, *wanted, first=24)
     assert {c.state for c in again} == {model.ClaimState.MADE}
     assert sorted(plain(again)) == sorted(plain(found))

@@ -18,13 +18,13 @@ from nova_accel.config import policy
 from nova_accel.discovery import capture, plugin, scan
 from nova_accel.host.sysfs import host_reader
 from tests.hosts import recorded
-from tests.unit.nova_accel.cli import test_inspect as test_cli
+from tests.unit.nova_accel.cli import test_inspect
 
 
 @pytest.mark.parametrize("name", recorded.NAMES)
 @pytest.mark.parametrize("kind", ["json", "txt"])
 def test_the_report_of_a_recorded_host_is_its_golden_one(
-    tmp_path: pathlib.Path, capsys: test_cli.Output, name: str, kind: str
+    tmp_path: pathlib.Path, capsys: test_inspect.Output, name: str, kind: str
 ) -> None:
     """By way of an archive: what is read is enough to read it again."""
     host = host_reader.HostReader(source=recorded.load(name))
@@ -35,10 +35,10 @@ def test_the_report_of_a_recorded_host_is_its_golden_one(
     again, _ = commands.open_host(archive)
     assert scan.read(again, plugin.load(), policy.Policy()) == state
     form = ["--json"] if kind == "json" else []
-    text = test_cli.run(
+    text = test_inspect.run(
         capsys, "inspect", "--root", archive, "--host", "node1", *form
     )
-    test_cli.check_golden(recorded.HERE / f"{name}.{kind}", text)
+    test_inspect.check_golden(recorded.HERE / f"{name}.{kind}", text)
 
 
 def test_each_golden_file_has_its_host() -> None:

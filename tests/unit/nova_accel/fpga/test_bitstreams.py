@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 
 from nova_accel import errors, model
 from nova_accel.fpga import bitstreams, gbs, xclbin
-from tests.support.fpga import bitstream_files as files
-from tests.support.fpga import card as fpga
+from tests.support.fpga import bitstream_files, card
 from tests.unit.nova_accel.fpga import test_xclbin
 
 DASHED = "D8424DC4-A4A3-C413-F89E-433683F9040B"
 SHELL = test_xclbin.SHELL
-GREEN = files.gbs()
+GREEN = bitstream_files.gbs()
 # An xclbin of a shell with interfaces, and one of a shell without.
 STAGED = test_xclbin.make(
     [
@@ -26,25 +25,27 @@ PLAIN = test_xclbin.make()
 
 
 def parsed(**changed: Any) -> bitstreams.ImageRequirement:
-    return bitstreams.parse_image(files.facts(**changed), files.MIB)
+    return bitstreams.parse_image(
+        bitstream_files.facts(**changed), bitstream_files.MIB
+    )
 
 
 def named(**changed: str) -> bitstreams.ImageRequirement:
-    return parsed(named=files.properties(**changed))
+    return parsed(named=bitstream_files.properties(**changed))
 
 
 def without(name: str) -> dict[str, str]:
-    found = files.properties()
+    found = bitstream_files.properties()
     del found[name]
     return found
 
 
 def wanted(content: bytes, **changed: Any) -> bitstreams.ImageRequirement:
     found = bitstreams.ImageRequirement(
-        function=files.FUNCTION,
-        interface=files.INTERFACE,
+        function=bitstream_files.FUNCTION,
+        interface=bitstream_files.INTERFACE,
         vendor="intel",
-        sha512=files.digest(content),
+        sha512=bitstream_files.digest(content),
         size=len(content),
     )
     return dataclasses.replace(found, **changed)
@@ -54,27 +55,28 @@ class TestAllowed:
     @pytest.mark.parametrize(
         ("images", "owners"),
         [
-            ([files.IMAGE], []),
-            ([files.IMAGE.upper()], []),
-            ([], [files.OWNER]),
+            ([bitstream_files.IMAGE], []),
+            ([bitstream_files.IMAGE.upper()], []),
+            ([], [bitstream_files.OWNER]),
             ([], ["5f705af5-e3f1-4b6c-9dd8-c1a0f7c0ffee"]),
         ],
     )
     def test_by_image_or_by_project(
         self, images: list[str], owners: list[str]
     ) -> None:
-        bitstreams.check_allowed(files.facts(), images, owners)
+        bitstreams.check_allowed(bitstream_files.facts(), images, owners)
 
     def test_nothing_is_allowed_by_default(self) -> None:
         with pytest.raises(
-            errors.BitstreamError, match=f"bitstream_images.*{files.OWNER}"
+            errors.BitstreamError,
+            match=f"bitstream_images.*{bitstream_files.OWNER}",
         ) as caught:
-            bitstreams.check_allowed(files.facts(), [], ["another"])
-        assert caught.value.image == files.IMAGE
+            bitstreams.check_allowed(bitstream_files.facts(), [], ["another"])
+        assert caught.value.image == bitstream_files.IMAGE
 
     def test_an_image_of_nobody_is_not_of_an_empty_project(self) -> None:
         with pytest.raises(errors.BitstreamError):
-            bitstreams.check_allowed(files.facts(owner=""), [], [""])
+            bitstreams.check_allowed(bitstream_files.facts(owner=""), [], [""])
 
 
 class TestImage:
@@ -83,11 +85,11 @@ class TestImage:
         assert parsed(content=content) == wanted(content)
 
     @pytest.mark.parametrize(
-        "spelled", [DASHED, DASHED.lower(), f" {files.FUNCTION} "]
+        "spelled", [DASHED, DASHED.lower(), f" {bitstream_files.FUNCTION} "]
     )
     def test_ids_in_any_spelling(self, spelled: str) -> None:
         found = named(accelerator_function_id=spelled)
-        assert found.function == files.FUNCTION
+        assert found.function == bitstream_files.FUNCTION
 
     @pytest.mark.parametrize(
         ("spelled", "meant"),
@@ -123,14 +125,15 @@ class TestImage:
     ) -> None:
         with pytest.raises(
             errors.BitstreamError,
-            match=f"openstack image set --property {name}=.* {files.IMAGE}",
+            match=f"openstack image set --property {name}=.*"
+            f" {bitstream_files.IMAGE}",
         ):
             parsed(named=without(name))
 
     @pytest.mark.parametrize(
         ("name", "value"),
         [
-            (bitstreams.FUNCTION, files.FUNCTION[:-1]),
+            (bitstreams.FUNCTION, bitstream_files.FUNCTION[:-1]),
             (bitstreams.FUNCTION, "a name"),
             (bitstreams.FUNCTION, "../../etc/passwd"),
             (bitstreams.FUNCTION, "x" * 201),
@@ -148,10 +151,13 @@ class TestImage:
             assert named(**{name: value}).interface == "nothing"
             return
         with pytest.raises(errors.BitstreamError, match=name):
-            parsed(named=files.properties(**{name: value}), hash_algo="md5")
+            parsed(
+                named=bitstream_files.properties(**{name: value}),
+                hash_algo="md5",
+            )
 
     def test_glances_digest_is_enough(self) -> None:
-        assert parsed(content=b"x").sha512 == files.digest(b"x")
+        assert parsed(content=b"x").sha512 == bitstream_files.digest(b"x")
 
     def test_another_digest_of_glance_is_not(self) -> None:
         with pytest.raises(errors.BitstreamError, match=bitstreams.SHA512):
@@ -160,19 +166,21 @@ class TestImage:
             parsed(hash_value="")
 
     def test_the_property_alone_is_enough(self) -> None:
-        digest = files.digest(b"bits")
+        digest = bitstream_files.digest(b"bits")
         found = parsed(
             hash_algo="",
             hash_value="",
-            named=files.properties(accelerator_sha512=digest.upper()),
+            named=bitstream_files.properties(
+                accelerator_sha512=digest.upper()
+            ),
         )
         assert found.sha512 == digest
 
     def test_two_digests_have_to_agree(self) -> None:
-        digest = files.digest(b"bits")
+        digest = bitstream_files.digest(b"bits")
         assert named(accelerator_sha512=digest).sha512 == digest
         with pytest.raises(errors.BitstreamError, match="exchanged"):
-            named(accelerator_sha512=files.digest(b"other"))
+            named(accelerator_sha512=bitstream_files.digest(b"other"))
 
     @pytest.mark.parametrize(
         ("changed", "word"),
@@ -182,7 +190,7 @@ class TestImage:
             ({"status": ""}, "no known state"),
             ({"size": 0}, "size"),
             ({"size": -1}, "size"),
-            ({"size": files.MIB + 1}, "bitstream_cache_mb"),
+            ({"size": bitstream_files.MIB + 1}, "bitstream_cache_mb"),
         ],
     )
     def test_only_a_whole_and_active_one(
@@ -216,22 +224,22 @@ class TestImage:
                 named=given_, hash_algo=algo, hash_value=value, size=size
             )
         except errors.BitstreamError as error:
-            assert error.image == files.IMAGE
+            assert error.image == bitstream_files.IMAGE
             return
-        assert 0 < found.size <= files.MIB
+        assert 0 < found.size <= bitstream_files.MIB
         assert len(found.sha512) == 128
 
 
 class TestContent:
     def test_intels_file_agrees(self) -> None:
-        bitstreams.check_content(files.IMAGE, wanted(GREEN), GREEN)
+        bitstreams.check_content(bitstream_files.IMAGE, wanted(GREEN), GREEN)
 
     @pytest.mark.parametrize(
         ("content", "interface"), [(STAGED, test_xclbin.ONE), (PLAIN, SHELL)]
     )
     def test_amds_file_agrees(self, content: bytes, interface: str) -> None:
         bitstreams.check_content(
-            files.IMAGE,
+            bitstream_files.IMAGE,
             wanted(
                 content,
                 vendor="xilinx",
@@ -242,13 +250,13 @@ class TestContent:
         )
 
     def test_of_anything_else_only_the_properties_speak(self) -> None:
-        bitstreams.check_content(files.IMAGE, wanted(b"raw"), b"raw")
+        bitstreams.check_content(bitstream_files.IMAGE, wanted(b"raw"), b"raw")
 
     @pytest.mark.parametrize(
         ("changed", "name"),
         [
-            ({"function": files.OTHER}, bitstreams.FUNCTION),
-            ({"interface": files.OTHER}, bitstreams.INTERFACE),
+            ({"function": bitstream_files.OTHER}, bitstreams.FUNCTION),
+            ({"interface": bitstream_files.OTHER}, bitstreams.INTERFACE),
             ({"vendor": "xilinx"}, bitstreams.VENDOR),
         ],
     )
@@ -257,20 +265,22 @@ class TestContent:
     ) -> None:
         with pytest.raises(errors.BitstreamError, match=f"--property {name}"):
             bitstreams.check_content(
-                files.IMAGE, wanted(GREEN, **changed), GREEN
+                bitstream_files.IMAGE, wanted(GREEN, **changed), GREEN
             )
 
     @pytest.mark.parametrize("content", [GREEN, STAGED, b"raw bits"])
     def test_cut_off_in_glance(self, content: bytes) -> None:
         with pytest.raises(errors.BitstreamError, match="cut off"):
             bitstreams.check_content(
-                files.IMAGE, wanted(content), content[:-1]
+                bitstream_files.IMAGE, wanted(content), content[:-1]
             )
 
     @pytest.mark.parametrize("content", [GREEN[:40], STAGED[:-8]])
     def test_cut_off_as_its_header_says(self, content: bytes) -> None:
         with pytest.raises(errors.BitstreamError, match="damaged"):
-            bitstreams.check_content(files.IMAGE, wanted(content), content)
+            bitstreams.check_content(
+                bitstream_files.IMAGE, wanted(content), content
+            )
 
     @given(st.sampled_from([gbs.MAGIC, xclbin.MAGIC, b""]), st.binary())
     def test_anything_may_be_in_a_file(
@@ -279,7 +289,9 @@ class TestContent:
         content = magic + tail
         with pytest.raises(errors.BitstreamError):
             bitstreams.check_content(
-                files.IMAGE, wanted(content, size=len(content) + 1), content
+                bitstream_files.IMAGE,
+                wanted(content, size=len(content) + 1),
+                content,
             )
         if magic:
             with pytest.raises(errors.BitstreamError):
@@ -290,7 +302,12 @@ class TestOwnFile:
     @pytest.mark.parametrize(
         ("content", "vendor", "function", "interface"),
         [
-            (GREEN, "intel", files.FUNCTION, files.INTERFACE),
+            (
+                GREEN,
+                "intel",
+                bitstream_files.FUNCTION,
+                bitstream_files.INTERFACE,
+            ),
             (STAGED, "xilinx", test_xclbin.UUID, test_xclbin.ONE),
             (PLAIN, "xilinx", test_xclbin.UUID, SHELL),
         ],
@@ -306,7 +323,7 @@ class TestOwnFile:
             path="/etc/nova/blank",
             function=function,
             interface=interface,
-            sha512=files.digest(content),
+            sha512=bitstream_files.digest(content),
             size=len(content),
         )
 
@@ -323,17 +340,17 @@ class TestOwnFile:
 class TestObjection:
     def region(self, **changed: Any) -> model.Region:
         found = model.Region(
-            card=fpga.CARD,
+            card=card.CARD,
             number=0,
             function=None,
-            interfaces=(files.OTHER, DASHED, fpga.INTERFACE.upper()),
+            interfaces=(bitstream_files.OTHER, DASHED, card.INTERFACE.upper()),
             is_programmable=True,
         )
         return dataclasses.replace(found, **changed)
 
     def test_one_that_fits(self) -> None:
-        for interface in (fpga.INTERFACE, files.FUNCTION):
-            one = fpga.bitstream(interface=interface)
+        for interface in (card.INTERFACE, bitstream_files.FUNCTION):
+            one = card.bitstream(interface=interface)
             assert not bitstreams.objection(one, self.region(), "8086")
 
     @pytest.mark.parametrize(
@@ -341,7 +358,11 @@ class TestObjection:
         [
             ({"is_programmable": False}, "8086", "can't be programmed"),
             ({}, "10ee", "a card of xilinx"),
-            ({"interfaces": (files.OTHER,)}, "8086", files.OTHER),
+            (
+                {"interfaces": (bitstream_files.OTHER,)},
+                "8086",
+                bitstream_files.OTHER,
+            ),
             ({"interfaces": ()}, "8086", "none that can be read"),
         ],
     )
@@ -349,7 +370,7 @@ class TestObjection:
         self, changed: dict[str, Any], vendor: str, word: str
     ) -> None:
         found = bitstreams.objection(
-            fpga.bitstream(), self.region(**changed), vendor
+            card.bitstream(), self.region(**changed), vendor
         )
         assert word in found
 

@@ -8,28 +8,38 @@ from hypothesis import strategies as st
 
 from nova_accel import errors
 from nova_accel.fpga import gbs
-from tests.support.fpga import bitstream_files as files
+from tests.support.fpga import bitstream_files
 
-WHOLE = files.gbs()
+WHOLE = bitstream_files.gbs()
 START = len(gbs.MAGIC) + 4
 
 
 def test_a_file_says_what_it_is() -> None:
     header = gbs.parse(WHOLE)
-    assert header.functions == (files.FUNCTION,)
-    assert header.interface == files.INTERFACE
+    assert header.functions == (bitstream_files.FUNCTION,)
+    assert header.interface == bitstream_files.INTERFACE
     assert WHOLE[header.offset :] == b"bits" * 1000
     assert gbs.payload_offset(WHOLE) == header.offset
 
 
 def test_several_functions_are_all_told() -> None:
-    content = files.gbs(files.metadata(files.FUNCTION, files.OTHER))
-    assert gbs.parse(content).functions == (files.FUNCTION, files.OTHER)
+    content = bitstream_files.gbs(
+        bitstream_files.metadata(
+            bitstream_files.FUNCTION, bitstream_files.OTHER
+        )
+    )
+    assert gbs.parse(content).functions == (
+        bitstream_files.FUNCTION,
+        bitstream_files.OTHER,
+    )
 
 
 def test_a_zero_behind_the_metadata_is_none_of_it() -> None:
     text = WHOLE[START : gbs.payload_offset(WHOLE)]
-    assert gbs.parse(files.gbs(text + b"\0")).interface == files.INTERFACE
+    assert (
+        gbs.parse(bitstream_files.gbs(text + b"\0")).interface
+        == bitstream_files.INTERFACE
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,38 +51,51 @@ def test_a_zero_behind_the_metadata_is_none_of_it() -> None:
         (WHOLE[: START + 10], "cut off"),
         (WHOLE[: gbs.payload_offset(WHOLE)], "cut off"),
         (gbs.MAGIC + struct.pack("<I", 0xFFFFFFFF) + bytes(99), "at most"),
-        (files.gbs(b"{"), "JSON"),
-        (files.gbs(b"\xff\xfe"), "JSON"),
-        (files.gbs(b"[" * 16_000), "JSON"),
-        (files.gbs(b"[" * 100_000), "at most"),
-        (files.gbs(b"9" * 10_000), "JSON"),
-        (files.gbs([]), "object"),
-        (files.gbs({"afu-image": 1}), "afu-image"),
-        (files.gbs(files.metadata()), "accelerator-clusters"),
+        (bitstream_files.gbs(b"{"), "JSON"),
+        (bitstream_files.gbs(b"\xff\xfe"), "JSON"),
+        (bitstream_files.gbs(b"[" * 16_000), "JSON"),
+        (bitstream_files.gbs(b"[" * 100_000), "at most"),
+        (bitstream_files.gbs(b"9" * 10_000), "JSON"),
+        (bitstream_files.gbs([]), "object"),
+        (bitstream_files.gbs({"afu-image": 1}), "afu-image"),
         (
-            files.gbs(
-                files.metadata(changed={"accelerator-clusters": {"a": 1}})
+            bitstream_files.gbs(bitstream_files.metadata()),
+            "accelerator-clusters",
+        ),
+        (
+            bitstream_files.gbs(
+                bitstream_files.metadata(
+                    changed={"accelerator-clusters": {"a": 1}}
+                )
             ),
             "accelerator-clusters",
         ),
         (
-            files.gbs(files.metadata(changed={"accelerator-clusters": [1]})),
+            bitstream_files.gbs(
+                bitstream_files.metadata(changed={"accelerator-clusters": [1]})
+            ),
             "objects",
         ),
         (
-            files.gbs(files.metadata(changed={"accelerator-clusters": [{}]})),
+            bitstream_files.gbs(
+                bitstream_files.metadata(
+                    changed={"accelerator-clusters": [{}]}
+                )
+            ),
             "accelerator-type-uuid",
         ),
         (
-            files.gbs(
-                files.metadata(files.OTHER, changed={"interface-uuid": 7})
+            bitstream_files.gbs(
+                bitstream_files.metadata(
+                    bitstream_files.OTHER, changed={"interface-uuid": 7}
+                )
             ),
             "interface-uuid",
         ),
         (
-            files.gbs(
-                files.metadata(
-                    files.OTHER, changed={"interface-uuid": "69528"}
+            bitstream_files.gbs(
+                bitstream_files.metadata(
+                    bitstream_files.OTHER, changed={"interface-uuid": "69528"}
                 )
             ),
             "interface-uuid",
@@ -113,7 +136,7 @@ values = st.recursive(
 @given(values)
 def test_anything_may_be_in_the_metadata(text: object) -> None:
     try:
-        found = gbs.parse(files.gbs(text))
+        found = gbs.parse(bitstream_files.gbs(text))
     except errors.MalformedError:
         return
     assert found.functions
@@ -130,7 +153,7 @@ def test_damage_is_told_or_harmless(place: int, patch: bytes) -> None:
 
 
 def test_hostile_metadata_is_refused_in_little_memory() -> None:
-    content = files.gbs(b"[" + b"[]," * 300_000 + b"[]]")
+    content = bitstream_files.gbs(b"[" + b"[]," * 300_000 + b"[]]")
     tracemalloc.start()
     try:
         with pytest.raises(errors.MalformedError, match="at most"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nova_accel import model
 from nova_accel.geometry import device_capacity
 from tests.support.hosts import shapes
-from tests.support.scheduler import brute_force as brute
+from tests.support.scheduler import brute_force
 
 
 def names_of(device: model.Device) -> st.SearchStrategy[str]:
@@ -33,7 +33,7 @@ def test_what_is_chosen_never_overlaps_and_keeps_the_limits(
         assert profile.limit is None or kept.count(name) <= profile.limit
         if geometry.layout is model.Layout.MIXED:
             assert choice.start in profile.starts
-            brute.units(device)
+            brute_force.units(device)
         elif geometry.layout is model.Layout.MIG:
             check_instances(device)
         else:
@@ -47,7 +47,7 @@ def same_size(device: model.Device) -> bool:
 
 def check_instances(device: model.Device) -> None:
     """Check that instances don't overlap and hold what they may."""
-    brute.slices(device)
+    brute_force.slices(device)
     kinds = {k.name: k for k in device.geometry.kinds}
     existing = [i.kind for i in device.geometry.instances]
     assert sum(kinds[k].slices for k in existing) <= 3
@@ -80,7 +80,7 @@ def test_adding_never_frees(device: model.Device, data: st.DataObject) -> None:
 def test_what_remains_is_exact(device: model.Device) -> None:
     left = device_capacity.remaining(device)
     for profile in device.profiles:
-        room = brute.most(device, profile)
+        room = brute_force.most(device, profile)
         if blind(device):
             room = max(room, 1)
         assert left[profile.name] == min(profile.available, room)
@@ -116,7 +116,7 @@ def test_choices_and_what_remains_agree(
 def test_capacity_is_what_every_way_together_reaches(
     device: model.Device,
 ) -> None:
-    more = brute.most(device, *device.profiles)
+    more = brute_force.most(device, *device.profiles)
     if blind(device):
         more = 1
     assert device_capacity.capacity(device) == len(device.partitions) + more

@@ -9,7 +9,7 @@ import pytest
 
 from nova_accel import model
 from tests.hosts import build, look
-from tests.unit.nova_accel.cli import test_inspect as test_cli
+from tests.unit.nova_accel.cli import test_inspect
 
 GPU, NIC = "0000:07:00.0", "0000:18:00.0"
 V100 = {
@@ -23,7 +23,7 @@ V100 = {
 
 def inspect(
     root: pathlib.Path,
-    capsys: test_cli.Output,
+    capsys: test_inspect.Output,
     facts: dict[str, Any],
     rule: object = None,
 ) -> tuple[list[dict[str, Any]], str]:
@@ -43,8 +43,8 @@ def inspect(
         )
     )
     options = ["inspect", "--config-file", str(conf)]
-    found = json.loads(test_cli.run(capsys, *options, "--json"))
-    return found["not_offered"], test_cli.run(capsys, *options)
+    found = json.loads(test_inspect.run(capsys, *options, "--json"))
+    return found["not_offered"], test_inspect.run(capsys, *options)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def inspect(
 )
 def test_each_accelerator_has_its_reason(
     tmp_path: pathlib.Path,
-    capsys: test_cli.Output,
+    capsys: test_inspect.Output,
     facts: dict[str, Any],
     rule: object,
     reason: str,
@@ -91,7 +91,7 @@ def test_each_accelerator_has_its_reason(
 
 
 def test_an_offered_accelerator_has_none(
-    tmp_path: pathlib.Path, capsys: test_cli.Output
+    tmp_path: pathlib.Path, capsys: test_inspect.Output
 ) -> None:
     found, text = inspect(tmp_path, capsys, {"driver": "vfio-pci"})
     assert found == []

@@ -10,7 +10,7 @@ import pytest
 from nova_accel.config import policy
 from nova_accel.host.state import faults
 from tests.lab import fakehost
-from tests.support.fpga import simulated as site
+from tests.support.fpga import simulated
 from tests.support.hosts import simulated_scrub
 from tests.support.hosts.simulated import A, B
 from tests.support.hosts.simulated_scrub import (
@@ -38,7 +38,7 @@ def fewer(
     rules = policy.parse_policy(
         [f'{{"address": "{FLEX}", "use": "vf", "num_vfs": 2}}', *lines]
     )
-    return site.started(kernel.root, rules, state)
+    return simulated.started(kernel.root, rules, state)
 
 
 def vfs(kernel: fakehost.Controller) -> int:

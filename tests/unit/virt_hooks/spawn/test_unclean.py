@@ -15,7 +15,7 @@ from nova_accel import errors
 from nova_accel.config import policy
 from nova_accel.host.state import faults
 from tests.lab import fakehost
-from tests.support.fpga import simulated as simulated_fpga
+from tests.support.fpga import simulated
 from tests.support.hosts import simulated_scrub
 from tests.support.hosts.simulated import A, B, stopped
 from tests.support.hosts.simulated_scrub import (
@@ -137,9 +137,7 @@ def used(
 ) -> lifecycle.Lifecycle:
     """Return a service that has arranged and tidied a card for a use."""
     rule = f'{{"address": "{FLEX}", "use": {use}}}'
-    life = simulated_fpga.started(
-        kernel.root, policy.parse_policy([rule]), state
-    )
+    life = simulated.started(kernel.root, policy.parse_policy([rule]), state)
     life.arrange()
     life.tidy(IDLE)
     return life

@@ -10,7 +10,7 @@ from nova_accel.cli import commands
 from nova_accel.config import policy
 from nova_accel.model import names
 from tests.lab import fakehost
-from tests.support.fpga import simulated as site
+from tests.support.fpga import simulated
 from tests.support.hosts import simulated_scrub
 from tests.support.hosts.simulated import A, B, node, stopped
 from tests.support.hosts.simulated_scrub import (
@@ -171,7 +171,7 @@ def test_what_the_host_uses_at_once_is_not_taken_from_it(
         f'{{"address": "{HELD}", "product_id": "1e07", "use": "passthrough",'
         f" {words}}}"
     ]
-    life = site.started(kernel.root, policy.parse_policy(lines), state)
+    life = simulated.started(kernel.root, policy.parse_policy(lines), state)
     one = slot(life, HELD)
     give(life, one)
     hidden = f"bus/pci/devices/{HELD}/reset_method"

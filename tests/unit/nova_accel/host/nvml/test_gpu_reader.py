@@ -16,7 +16,7 @@ from nova_accel import errors, model
 from nova_accel.catalog import loader
 from nova_accel.host.nvml import codec, gpu_reader, gpu_writer
 from tests.lab import fakehost
-from tests.lab.fakehost import nvml as stand_in
+from tests.lab.fakehost import nvml
 
 STANDINS = Path(__file__).parents[4] / "lab/standins"
 T4, L40S = "0000:3b:00.0", "0000:81:00.0"
@@ -161,7 +161,7 @@ def _cards(
         pytest.skip(reason)
     root = tmp_path_factory.mktemp("host")
     with fakehost.simulated_sysfs(SPEC, root) as controller:
-        stand_in.load(controller)
+        nvml.load(controller)
         yield controller
 
 

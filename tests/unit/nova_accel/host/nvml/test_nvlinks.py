@@ -17,7 +17,7 @@ from nova_accel.discovery import capture, plugin, scan
 from nova_accel.geometry.topology import GpuLinks
 from nova_accel.host.nvml import codec, gpu_reader
 from tests.lab import fakehost
-from tests.lab.fakehost import nvml as stand_in
+from tests.lab.fakehost import nvml
 
 STANDINS = pathlib.Path(__file__).parents[4] / "lab/standins"
 T4, FIRST, SECOND = "0000:3b:00.0", "0000:41:00.0", "0000:61:00.0"
@@ -55,7 +55,7 @@ def fixture_host(
         pytest.skip(reason)
     root = tmp_path_factory.mktemp("host")
     with fakehost.simulated_sysfs(SPEC, root) as controller:
-        stand_in.load(controller)
+        nvml.load(controller)
         yield controller
 
 

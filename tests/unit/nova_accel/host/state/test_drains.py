@@ -21,7 +21,7 @@ from nova_accel.discovery import change_detection
 from nova_accel.host.state import drains, faults, notes
 from nova_accel.host.sysfs import fs
 from tests.hosts import look
-from tests.support.fpga import card as fpga
+from tests.support.fpga import card
 
 GPU = "0000:3b:00.0"
 SOMEBODY = 12345
@@ -189,11 +189,11 @@ def test_the_last_word_counts(drained: drains.DrainNotes) -> None:
 
 
 def test_who_is_offered_again_is_told(drained: drains.DrainNotes) -> None:
-    for address in (GPU, fpga.REGION, fpga.CARD):
+    for address in (GPU, card.REGION, card.CARD):
         drained.put(address, "x")
-    assert drained.remove([GPU, fpga.REGION, "mtty"]) == {GPU, fpga.REGION}
+    assert drained.remove([GPU, card.REGION, "mtty"]) == {GPU, card.REGION}
     assert drained.remove([GPU]) == frozenset()
-    assert drained.read().keys() == {fpga.CARD}
+    assert drained.read().keys() == {card.CARD}
 
 
 def test_root_s_note_is_for_the_service_to_read(

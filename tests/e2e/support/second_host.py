@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A second host with a kernel and a libvirt of its own, and who may go there.
+
+It costs memory and a processor's time, so it is there for some tests only.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from tests.e2e.support.agreement import Agreement
+from tests.e2e.support.site import Site
+from tests.lab.cloud.hosts import Host
+from tests.lab.vm.layout import layout_of
+
+MTTY_1, MTTY_2 = "mtty-1", "mtty-2"
+#: Powers off and gives devices away when it is asked to.
+_GUEST = "acker.img"
+#: Most that Nova is left to end what it has said to have done.
+_SETTLING_S = 60.0
+
+
+class TwoHosts:
+    """The lab's own host and a second one, with what tests do on both."""
+
+    def __init__(self, lab: Site) -> None:
+        self.lab = lab
+        self.first, self.second = Host(lab.cloud, 0), Host(lab.cloud, 1)
+        self.law = Agreement(lab, (self.first, self.second))
+
+    def start(self) -> None:
+        """Bring the second host up."""
+        self.second.start()
+
+    def stop(self) -> None:
+        """End the second host, and let Nova and Placement forget it."""
+        self.second.stop()
+        self.lab.api.compute.delete_service(self.service(self.second))
+        left = self.lab.provider_names().values()
+        assert not [name for name in left if self.second.node in name]
+
+    def service(self, host: Host) -> Any:
+        """Return Nova's record of a host's nova-compute."""
+        services = self.lab.api.compute.services(binary="nova-compute")
+        (found,) = (one for one in services if one.host == host.name)
+        return found
+
+    @contextlib.contextmanager
+    def without(self, host: Host) -> Iterator[None]:
+        """Let no server come to a host meanwhile."""
+        compute = self.lab.api.compute
+        compute.disable_service(self.service(host))
+        try:
+            yield
+        finally:
+            compute.enable_service(self.service(host))
+
+    def set_dead(self, host: Host, is_dead: bool) -> None:
+        """Tell Nova that a host is dead, or that it is not any more."""
+        self.lab.api.compute.update_service_forced_down(
+            self.service(host), forced=is_dead
+        )
+
+    def flavor(self, kind: str) -> Any:
+        """Create a flavor for one mdev of a type; none for an empty one."""
+        if not kind:
+            return self.lab.flavor("plain")
+        trait = f"CUSTOM_MDEV_{kind.replace('-', '_').upper()}"
+        specs = {
+            "resources_ACCEL1__CUSTOM_MDEV": "1",
+            f"trait_ACCEL1__{trait}": "required",
+        }
+        return self.lab.flavor(kind, **specs)
+
+    def image(self) -> str:
+        """Upload the guest that answers; return the image's id."""
+        place = layout_of(self.lab.layout.lab)
+        return self.lab.image("guest", (place.standins / _GUEST).read_bytes())
+
+    def boot(self, name: str, host: Host, flavor: Any, image: str) -> Any:
+        """Boot a server on a host; return it when it is ACTIVE."""
+        # Nova takes the host's name here, and no other word for it.
+        return self.lab.boot(name, flavor, image_id=image, host=host.name)
+
+    def check(self, told: str, first: str = "", second: str = "") -> None:
+        """Compare all, and see these types of mdevs on the hosts.
+
+        Nova tells the state that a server is in before it has given back
+        what the server had: it is left some seconds for that.
+
+        :param first: the types, with a space between, on the first host.
+        """
+        until = time.monotonic() + _SETTLING_S
+        while True:
+            try:
+                self._check(told, first, second)
+            except AssertionError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.5)
+            else:
+                return
+
+    def _check(self, told: str, first: str, second: str) -> None:
+        found = self.law.check(told)
+        kinds = {h: sorted(mdevs.values()) for h, mdevs in found.items()}
+        wanted = {
+            self.first.name: sorted(first.split()),
+            self.second.name: sorted(second.split()),
+        }
+        assert kinds == wanted, told
+
+    def host_of(self, server: Any) -> str:
+        """Return the name of the host that Nova has a server on."""
+        now = self.lab.api.compute.get_server(server.id)
+        return str(now.compute_host)

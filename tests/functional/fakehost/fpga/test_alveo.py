@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alveo cards: the simulated drivers and tool, and the library on them."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nova_accel import errors, model
+from nova_accel.host.execute import privileged
+from nova_accel.model import names
+from tests.functional.fakehost.support.cards import refused, store
+from tests.lab import fakehost
+from tests.lab.fakehost import Controller
+from tests.support.fpga import simulated
+
+pytestmark = pytest.mark.fakehost
+
+BLANK = "0000:ae:00.0"
+SPEC = fakehost.HostSpec(
+    cards=(
+        fakehost.AlveoCard(address=simulated.ALVEO, function=simulated.A),
+        fakehost.AlveoCard(address=BLANK),
+    )
+)
+
+
+@pytest.fixture(scope="module")
+def _mounted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Controller]:
+    place = tmp_path_factory.mktemp("alveo")
+    with simulated.mounted(SPEC, place) as kernel:
+        yield kernel
+
+
+@pytest.fixture
+def host(_mounted: Controller) -> Controller:
+    _mounted.reboot()
+    return _mounted
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> model.Bitstream:
+    return simulated.bitstream(tmp_path, simulated.B, is_xclbin=True)
+
+
+def user(host: Controller, name: str, card: str = simulated.ALVEO) -> str:
+    path = host.sys / "bus/pci/devices" / f"{card[:-1]}1" / name
+    return path.read_text().strip()
+
+
+def smi(host: Controller, path: str, where: str = simulated.USER) -> str:
+    """Return what the tool says; raises CalledProcessError."""
+    tool = host.root / "opt/xilinx/xrt/bin/xrt-smi"
+    done = subprocess.run(  # noqa: S603 - arguments are ours
+        [str(tool), "program", "--device", where, "--user", path],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout
+
+
+# -- the stand-ins -------------------------------------------------------
+
+
+def test_attributes(host: Controller) -> None:
+    mgmt = host.sys / "bus/pci/devices" / simulated.ALVEO
+    assert (mgmt / "interface_uuids").read_text() == f"{simulated.XILINX}\n"
+    (vbnv,) = mgmt.glob("rom.m.*/VBNV")
+    assert vbnv.read_text() == "xilinx_u250_gen3x16_xdma_shell_4_1\n"
+    assert user(host, "xclbinuuid") == str(uuid.UUID(simulated.A))
+    assert user(host, "xclbinuuid", BLANK) == ""
+    driver = (mgmt / "driver").resolve().name
+    assert driver == "xclmgmt"
+
+
+def test_the_tool_loads(host: Controller, make: model.Bitstream) -> None:
+    seen = host.uevents()
+    said = smi(host, make.path)
+    assert said == f"INFO: xrt-smi program succeeded on {simulated.USER}\n"
+    assert user(host, "xclbinuuid") == str(uuid.UUID(simulated.B))
+    # what is there is not loaded again, and nobody is told of it
+    smi(host, make.path)
+    assert len(host.programmings()) == 1
+    assert host.uevents() == seen
+
+
+@pytest.mark.parametrize("driver", ["xocl", "xclmgmt"])
+def test_the_tool_needs_both_drivers(
+    host: Controller, make: model.Bitstream, driver: str
+) -> None:
+    address = simulated.USER if driver == "xocl" else simulated.ALVEO
+    store(host.sys / "bus/pci/drivers" / driver / "unbind", address)
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        smi(host, make.path)
+    assert caught.value.returncode == 1
+    assert caught.value.stderr.startswith("ERROR: ")
+
+
+def test_another_interface_is_refused(
+    host: Controller, tmp_path: Path
+) -> None:
+    wrong = simulated.bitstream(
+        tmp_path, simulated.B, is_xclbin=True, interface=simulated.OTHER
+    )
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        smi(host, wrong.path)
+    assert "Invalid argument" in caught.value.stderr
+    assert user(host, "xclbinuuid") == str(uuid.UUID(simulated.A))
+
+
+def test_the_driver_forgets_what_is_loaded(host: Controller) -> None:
+    drivers = host.sys / "bus/pci/drivers/xocl"
+    store(drivers / "unbind", simulated.USER)
+    with refused(errno.ENOENT):
+        user(host, "xclbinuuid")
+    store(drivers / "bind", simulated.USER)
+    assert user(host, "xclbinuuid") == ""
+
+
+def test_the_management_tool_tells_the_user_nothing(
+    host: Controller, make: model.Bitstream
+) -> None:
+    tool = host.root / "opt/xilinx/xrt/bin/xbmgmt"
+    command = [str(tool), "program", "-d", simulated.ALVEO, "-u", make.path]
+    subprocess.run(command, check=True)  # noqa: S603 - arguments are ours
+    assert user(host, "xclbinuuid") == str(uuid.UUID(simulated.A))
+
+
+# -- the library ---------------------------------------------------------
+
+
+def load(host: Controller, wanted: model.Bitstream) -> None:
+    action = simulated.program(
+        simulated.read(host.root), simulated.ALVEO, wanted
+    )
+    simulated.executor(host.root).apply(action)
+
+
+def test_cards_are_found(host: Controller) -> None:
+    found = simulated.read(host.root)
+    for card, function in ((simulated.ALVEO, simulated.A), (BLANK, "")):
+        device = found.device(f"{card}/region-0")
+        assert device is not None
+        assert device.plugin == "alveo"
+        assert device.slots == (f"{card[:-1]}1",)
+        assert device.counters == {names.FPGA_CLASS: 1}
+        region = simulated.region(found, card)
+        assert region.function == function
+        assert region.interfaces == (simulated.XILINX,)
+        assert region.is_programmable
+        assert region.tool == "xrt-smi"
+
+
+def test_a_region_gets_its_function(
+    host: Controller, make: model.Bitstream
+) -> None:
+    load(host, make)
+    found = simulated.read(host.root)
+    assert simulated.region(found, simulated.ALVEO).function == simulated.B
+    load(host, make)
+    assert len(host.programmings()) == 1
+
+
+@pytest.mark.parametrize("directive", ["REFUSE", "ERROR", "SAME"])
+def test_a_failure_is_told_as_one(
+    host: Controller, tmp_path: Path, directive: str
+) -> None:
+    wanted = simulated.bitstream(
+        tmp_path, simulated.B, directive, is_xclbin=True
+    )
+    with pytest.raises(errors.ProgrammingError) as caught:
+        load(host, wanted)
+    assert caught.value.region == f"{simulated.ALVEO}/region-0"
+    if directive != "SAME":
+        assert "xrt-smi program" in str(caught.value)
+    function = simulated.region(
+        simulated.read(host.root), simulated.ALVEO
+    ).function
+    assert function == ("" if directive == "ERROR" else simulated.A)
+
+
+def test_what_hangs_is_given_up(host: Controller, tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(errors.ProgrammingError) as caught:
+        load(
+            host,
+            simulated.bitstream(tmp_path, simulated.B, "HANG", is_xclbin=True),
+        )
+    assert caught.value.number == errno.ETIMEDOUT
+    assert time.monotonic() - began < simulated.PROGRAM_S + 5
+    load(host, simulated.bitstream(tmp_path, simulated.B, is_xclbin=True))
+
+
+def test_a_card_that_vanishes(host: Controller, tmp_path: Path) -> None:
+    with pytest.raises(errors.ProgrammingError):
+        load(
+            host,
+            simulated.bitstream(
+                tmp_path, simulated.B, "VANISH", is_xclbin=True
+            ),
+        )
+    found = simulated.read(host.root)
+    assert found.device(f"{simulated.ALVEO}/region-0") is None
+    assert found.device(f"{BLANK}/region-0") is not None
+
+
+def test_a_file_that_has_changed_touches_nothing(
+    host: Controller, make: model.Bitstream
+) -> None:
+    Path(make.path).write_bytes(b"something else")
+    with pytest.raises(errors.ActionError) as caught:
+        load(host, make)
+    assert caught.value.number == errno.EBADMSG
+    assert not isinstance(caught.value, errors.ProgrammingError)
+    assert host.programmings() == []
+
+
+def test_a_user_function_of_a_guest_is_not_touched(
+    host: Controller, make: model.Bitstream
+) -> None:
+    action = simulated.program(
+        simulated.read(host.root), simulated.ALVEO, make
+    )
+    assert (
+        privileged.bind_driver(str(host.root), simulated.USER, "vfio-pci") == 0
+    )
+    with pytest.raises(errors.ActionError) as caught:
+        simulated.executor(host.root).apply(action)
+    assert caught.value.number == errno.EBUSY
+    assert host.programmings() == []
+    region = simulated.region(simulated.read(host.root), simulated.ALVEO)
+    assert region.function is None
+
+
+def test_a_server_gets_its_function(
+    host: Controller, tmp_path: Path, make: model.Bitstream
+) -> None:
+    """Also where the guest before left the function with vfio-pci."""
+    life = simulated.started(host.root, state_dir=tmp_path)
+    slot = simulated.slot(life.host.state, simulated.ALVEO)
+    assert (
+        privileged.bind_driver(str(host.root), simulated.USER, "vfio-pci") == 0
+    )
+    life.ensure(
+        "server",
+        (simulated.asks(make.name),),
+        (slot,),
+        bitstreams={make.name: make},
+    )
+    assert user(host, "xclbinuuid") == str(uuid.UUID(simulated.B))
+    assert len(host.programmings()) == 1

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library on Intel's cards: discovery and loading."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nova_accel import errors, model
+from nova_accel.host.execute import privileged
+from nova_accel.model import names
+from tests.lab.fakehost import Controller
+from tests.support.fpga import simulated
+
+pytestmark = pytest.mark.fakehost
+
+#: How long a loading may take over what it was given, in seconds.
+SLACK_S = 5
+
+
+@pytest.fixture(scope="module")
+def _mounted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Controller]:
+    place = tmp_path_factory.mktemp("dfl")
+    with simulated.mounted(simulated.SPEC, place) as kernel:
+        yield kernel
+
+
+@pytest.fixture
+def host(_mounted: Controller) -> Iterator[Controller]:
+    _mounted.reboot()
+    yield _mounted
+    _mounted.heal()  # what hangs in a thread of this process
+
+
+def load(
+    host: Controller, card: str, wanted: model.Bitstream, number: int = 0
+) -> None:
+    action = simulated.program(simulated.read(host.root), card, wanted, number)
+    simulated.executor(host.root).apply(action)
+
+
+def failure(
+    host: Controller, card: str, wanted: model.Bitstream, number: int = 0
+) -> errors.ActionError:
+    with pytest.raises(errors.ActionError) as caught:
+        load(host, card, wanted, number)
+    return caught.value
+
+
+def function(host: Controller, card: str, number: int = 0) -> str | None:
+    return simulated.region(simulated.read(host.root), card, number).function
+
+
+# -- discovery -----------------------------------------------------------
+
+
+def test_cards_and_regions_are_found(host: Controller) -> None:
+    found = simulated.read(host.root)
+    assert found.complete
+    offered = {
+        d.address: (d.slots, d.region.function, d.region.tool)
+        for d in found.devices
+        if d.region and d.counters and d.plugin == "dfl"
+    }
+    vfs = simulated.SPLIT_VFS
+    assert offered == {
+        f"{simulated.PAC}/region-0": ((simulated.PAC,), simulated.NLB0, ""),
+        f"{simulated.SPLIT}/region-0": ((vfs[0],), simulated.NLB0, ""),
+        f"{simulated.SPLIT}/region-1": ((vfs[1],), simulated.A, ""),
+        f"{simulated.LEGACY}/region-0": (
+            (simulated.LEGACY,),
+            simulated.NLB0,
+            "fpgaconf",
+        ),
+    }
+    for address in offered:
+        device = found.device(address)
+        assert device is not None
+        assert names.interface_trait(simulated.INTEL) in device.traits
+        assert names.PROGRAMMABLE_TRAIT in device.traits
+    # a PF with two ports can't go to two guests
+    bare = found.device(f"{simulated.BARE}/region-0")
+    assert bare is not None
+    assert not bare.counters
+    assert any(p.where == bare.address for p in found.problems)
+
+
+def test_a_card_that_a_guest_has_stays(host: Controller) -> None:
+    number = privileged.bind_driver(str(host.root), simulated.PAC, "vfio-pci")
+    assert number == 0
+    found = simulated.read(host.root)
+    region = simulated.region(found, simulated.PAC)
+    assert (region.function, region.interfaces) == (None, ())
+    assert not region.is_programmable
+    device = found.device(f"{simulated.PAC}/region-0")
+    assert device is not None
+    assert device.counters == {names.FPGA_CLASS: 1}
+
+
+def test_a_region_behind_a_vf_of_a_guest_stays(host: Controller) -> None:
+    vf = simulated.SPLIT_VFS[1]
+    assert privileged.bind_driver(str(host.root), vf, "vfio-pci") == 0
+    found = simulated.read(host.root)
+    device = found.device(f"{simulated.SPLIT}/region-1")
+    assert device is not None
+    assert device.slots == (vf,)
+    assert simulated.region(found, simulated.SPLIT, 1).function is None
+    assert (
+        simulated.region(found, simulated.SPLIT, 0).function == simulated.NLB0
+    )
+
+
+# -- loading -------------------------------------------------------------
+
+CARDS = pytest.mark.parametrize(
+    ("card", "number"),
+    [(simulated.PAC, 0), (simulated.SPLIT, 1), (simulated.LEGACY, 0)],
+    ids=["pf", "vf", "fpgaconf"],
+)
+
+
+@CARDS
+def test_a_region_gets_its_function(
+    host: Controller, tmp_path: Path, card: str, number: int
+) -> None:
+    load(host, card, simulated.bitstream(tmp_path, simulated.B), number)
+    assert function(host, card, number) == simulated.B
+    assert len(host.programmings()) == 1
+    # what is there is not loaded again
+    load(host, card, simulated.bitstream(tmp_path, simulated.B), number)
+    assert len(host.programmings()) == 1
+
+
+@pytest.mark.parametrize(
+    "card", [simulated.PAC, simulated.SPLIT], ids=["pf", "vf"]
+)
+def test_a_refusal_touches_nothing(
+    host: Controller, tmp_path: Path, card: str
+) -> None:
+    error = failure(
+        host, card, simulated.bitstream(tmp_path, simulated.B, "REFUSE")
+    )
+    assert not isinstance(error, errors.ProgrammingError)
+    assert error.number == errno.EINVAL
+    assert function(host, card) == simulated.NLB0
+    assert host.programmings() == []
+
+
+@CARDS
+@pytest.mark.parametrize(
+    ("directive", "shown"), [("ERROR", None), ("SAME", "before")]
+)
+def test_a_failure_is_told_as_one(
+    host: Controller,
+    tmp_path: Path,
+    card: str,
+    number: int,
+    directive: str,
+    shown: str | None,
+) -> None:
+    before = function(host, card, number)
+    wanted = simulated.bitstream(tmp_path, simulated.B, directive)
+    error = failure(host, card, wanted, number)
+    assert isinstance(error, errors.ProgrammingError)
+    assert error.region == names.region_address(card, number)
+    found = function(host, card, number)
+    assert found == (before if shown else None)
+
+
+@CARDS
+def test_what_hangs_is_given_up(
+    host: Controller, tmp_path: Path, card: str, number: int
+) -> None:
+    began = time.monotonic()
+    wanted = simulated.bitstream(tmp_path, simulated.B, "HANG")
+    error = failure(host, card, wanted, number)
+    assert time.monotonic() - began < simulated.PROGRAM_S + SLACK_S
+    assert isinstance(error, errors.ProgrammingError)
+    assert error.number == errno.ETIMEDOUT
+    assert function(host, card, number) is None
+    if card != simulated.LEGACY:
+        again = failure(
+            host, card, simulated.bitstream(tmp_path, simulated.A), number
+        )
+        # the first call is still in the kernel
+        assert again.number == errno.EBUSY
+    host.heal()
+    time.sleep(0.2)
+    load(host, card, simulated.bitstream(tmp_path, simulated.B), number)
+    assert function(host, card, number) == simulated.B
+
+
+@pytest.mark.parametrize(
+    "card", [simulated.PAC, simulated.SPLIT], ids=["pf", "vf"]
+)
+def test_a_card_that_vanishes(
+    host: Controller, tmp_path: Path, card: str
+) -> None:
+    error = failure(
+        host, card, simulated.bitstream(tmp_path, simulated.B, "VANISH")
+    )
+    assert isinstance(error, errors.ProgrammingError)
+    assert card not in host.functions()
+    found = simulated.read(host.root)
+    assert found.device(names.region_address(card, 0)) is None
+    assert found.complete
+
+
+def test_a_card_that_vanishes_under_its_tool(
+    host: Controller, tmp_path: Path
+) -> None:
+    wanted = simulated.bitstream(tmp_path, simulated.B, "VANISH")
+    error = failure(host, simulated.LEGACY, wanted)
+    assert isinstance(error, errors.ProgrammingError)
+    assert "fpgaconf" in str(error)
+    assert simulated.LEGACY not in host.functions()
+
+
+def test_the_tool_refuses_another_interface(
+    host: Controller, tmp_path: Path
+) -> None:
+    wanted = simulated.bitstream(
+        tmp_path, simulated.B, interface=simulated.OTHER
+    )
+    error = failure(host, simulated.LEGACY, wanted)
+    assert "No suitable slots" in str(error)
+    assert function(host, simulated.LEGACY) == simulated.NLB0
+    assert host.programmings() == []
+
+
+@CARDS
+def test_a_file_that_has_changed_touches_nothing(
+    host: Controller, tmp_path: Path, card: str, number: int
+) -> None:
+    wanted = simulated.bitstream(tmp_path, simulated.B)
+    Path(wanted.path).write_bytes(b"something else")
+    before = function(host, card, number)
+    error = failure(host, card, wanted, number)
+    assert error.number == errno.EBADMSG
+    assert not isinstance(error, errors.ProgrammingError)
+    assert function(host, card, number) == before
+    assert host.programmings() == []
+
+
+def test_an_open_port_is_not_touched(host: Controller, tmp_path: Path) -> None:
+    host.open_port(simulated.PAC, 0, is_open=True)
+    error = failure(
+        host, simulated.PAC, simulated.bitstream(tmp_path, simulated.B)
+    )
+    assert error.number == errno.EBUSY
+    assert not isinstance(error, errors.ProgrammingError)
+    assert function(host, simulated.PAC) == simulated.NLB0
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_region_of_a_guest_is_not_touched(
+    host: Controller, tmp_path: Path, is_held: bool
+) -> None:
+    vf = simulated.SPLIT_VFS[0]
+    action = simulated.program(
+        simulated.read(host.root),
+        simulated.SPLIT,
+        simulated.bitstream(tmp_path, simulated.B),
+    )
+    assert privileged.bind_driver(str(host.root), vf, "vfio-pci") == 0
+    group = host.functions()[vf]["group"]
+    with (host.root / f"dev/vfio/{group}").open() as held:
+        if is_held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(errors.ActionError) as caught:
+            simulated.executor(host.root).apply(action)
+    assert caught.value.number == errno.EBUSY
+    assert host.programmings() == []
+
+
+def test_a_missing_tool_is_told(host: Controller, tmp_path: Path) -> None:
+    tool = host.root / "usr/bin/fpgaconf"
+    tool.unlink()
+    try:
+        error = failure(
+            host, simulated.LEGACY, simulated.bitstream(tmp_path, simulated.B)
+        )
+    finally:
+        host.write_fpga_tool("fpgaconf")
+    assert error.number == errno.ENOENT
+    assert not isinstance(error, errors.ProgrammingError)
+
+
+def test_a_stale_plan_is_refused_by_the_executor(
+    host: Controller, tmp_path: Path
+) -> None:
+    """The region of a PF that is gone has no device to load it by."""
+    action = simulated.program(
+        simulated.read(host.root),
+        simulated.PAC,
+        simulated.bitstream(tmp_path, simulated.B),
+    )
+    host.unplug(simulated.PAC)
+    with pytest.raises(errors.ActionError) as caught:
+        simulated.executor(host.root).apply(action)
+    assert not isinstance(caught.value, errors.ProgrammingError)
+    assert host.programmings() == []

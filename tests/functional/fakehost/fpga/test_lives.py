@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions given and taken back when something goes otherwise than planned."""
+
+import dataclasses
+import errno
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nova_accel import errors, model
+from nova_accel.config import policy
+from nova_accel.discovery import change_detection, plugin, snapshot
+from nova_accel.host.execute import privileged
+from nova_accel.host.state import faults
+from nova_accel.host.sysfs import fs, host_reader
+from nova_accel.model import names
+from tests.lab import fakehost
+from tests.lab.fakehost import fpga
+from tests.support.fpga import simulated
+from tests.support.hosts.simulated import ROOT
+from virt_hooks.spawn import lifecycle, region_programs
+
+pytestmark = pytest.mark.fakehost
+
+ONE = "aaaaaaaa-0000-4000-8000-000000000000"
+TWO = "bbbbbbbb-0000-4000-8000-000000000000"
+REGION = names.region_address(simulated.PAC, 0)
+BLANKING = policy.parse_policy(['{"blank": "/etc/blank.gbs"}'])
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[fakehost.Controller]:
+    root = tmp_path / "root"
+    root.mkdir()
+    with simulated.mounted(simulated.SPEC, root) as controller:
+        yield controller
+
+
+@pytest.fixture
+def start(
+    kernel: fakehost.Controller, tmp_path: Path
+) -> Callable[[], lifecycle.Lifecycle]:
+    """Return what starts a service that blanks regions."""
+    blank = simulated.bitstream(tmp_path, simulated.C)
+
+    def started() -> lifecycle.Lifecycle:
+        root, drivers = kernel.root, plugin.load()
+        faulted = faults.FaultNotes(str(tmp_path / "state"))
+        look = change_detection.ChangeDetector(
+            fs.DiskSource(root), drivers, BLANKING, dict, faulted
+        )
+        life = lifecycle.Lifecycle(
+            drivers,
+            BLANKING,
+            simulated.executor(root),
+            snapshot.Snapshot(look),
+            lambda: host_reader.HostReader(root),
+            region_programs.RegionPrograms(faulted, lambda _: blank),
+        )
+        life.adopt(ROOT)
+        life.host.refresh()
+        return life
+
+    return started
+
+
+@pytest.fixture
+def life(start: Callable[[], lifecycle.Lifecycle]) -> lifecycle.Lifecycle:
+    return start()
+
+
+def ensure(
+    life: lifecycle.Lifecycle, who: str, card: str, wanted: model.Bitstream
+) -> model.Slot:
+    slot = simulated.slot(life.host.state, card)
+    life.ensure(
+        who, (simulated.asks("img"),), (slot,), bitstreams={"img": wanted}
+    )
+    return slot
+
+
+def release(life: lifecycle.Lifecycle, who: str, slot: model.Slot) -> None:
+    life.release(who, (slot,), lambda _: False)
+
+
+def region(life: lifecycle.Lifecycle) -> model.Device:
+    found = life.host.refresh().device(REGION)
+    assert found is not None
+    return found
+
+
+def test_a_blank_that_the_daemon_never_loaded_sets_the_region_aside(
+    life: lifecycle.Lifecycle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = ensure(
+        life, ONE, simulated.PAC, simulated.bitstream(tmp_path, simulated.A)
+    )
+
+    def dead(*_: object) -> int:
+        raise BrokenPipeError(errno.EPIPE, "the daemon is gone")
+
+    monkeypatch.setattr(privileged, "program_port", dead)
+    release(life, ONE, slot)
+    assert "could not be blanked" in region(life).fault
+
+
+def test_what_another_guest_has_is_not_blanked(
+    life: lifecycle.Lifecycle, kernel: fakehost.Controller, tmp_path: Path
+) -> None:
+    """A domain of which Nova's notes say nothing."""
+    slot = ensure(
+        life, ONE, simulated.SPLIT, simulated.bitstream(tmp_path, simulated.B)
+    )
+    life.read_use = life.read_running = lambda: simulated.using(
+        slot.identifier
+    )
+    before = len(kernel.programmings())
+    release(life, ONE, slot)
+    assert len(kernel.programmings()) == before
+
+
+def test_who_never_got_a_region_does_not_blank_it(
+    life: lifecycle.Lifecycle, kernel: fakehost.Controller, tmp_path: Path
+) -> None:
+    wrong = simulated.bitstream(
+        tmp_path, simulated.A, interface=simulated.OTHER
+    )
+    with pytest.raises(errors.ClaimError):
+        ensure(life, ONE, simulated.PAC, wrong)
+    release(life, ONE, simulated.slot(life.host.state, simulated.PAC))
+    assert kernel.programmings() == []
+
+
+def test_who_never_got_a_region_does_not_make_it_clean(
+    start: Callable[[], lifecycle.Lifecycle],
+    kernel: fakehost.Controller,
+    tmp_path: Path,
+) -> None:
+    """After a restart, and before the first pass, a spawn fails."""
+    slot = ensure(
+        start(), ONE, simulated.PAC, simulated.bitstream(tmp_path, simulated.A)
+    )
+    life = start()
+    release(life, TWO, slot)
+    notes = faults.FaultNotes(str(tmp_path / "state")).unreleased()
+    assert [*notes] == [slot.identifier]
+    before = len(kernel.programmings())
+    life.tidy(simulated.using())
+    assert len(kernel.programmings()) == before + 1
+    assert not faults.FaultNotes(str(tmp_path / "state")).unreleased()
+
+
+def test_another_build_of_a_function_is_loaded(
+    life: lifecycle.Lifecycle, kernel: fakehost.Controller, tmp_path: Path
+) -> None:
+    """Its id stays the same from build to build."""
+    first = simulated.bitstream(tmp_path, simulated.C)
+    content = fpga.gbs(simulated.C, simulated.INTEL) + b"\0second build"
+    path = tmp_path / "second"
+    path.write_bytes(content)
+    second = dataclasses.replace(
+        first,
+        path=str(path),
+        sha512=hashlib.sha512(content).hexdigest(),
+        size=len(content),
+    )
+    slot = ensure(life, ONE, simulated.SPLIT, first)
+    release(life, ONE, slot)
+    before = len(kernel.programmings())
+    ensure(life, TWO, simulated.SPLIT, second)
+    assert len(kernel.programmings()) == before + 1
+    ensure(life, TWO, simulated.SPLIT, second)
+    assert len(kernel.programmings()) == before + 1
+
+
+def test_a_stopped_guest_s_region_is_not_given_to_another(
+    start: Callable[[], lifecycle.Lifecycle], tmp_path: Path
+) -> None:
+    slot = ensure(
+        start(), ONE, simulated.PAC, simulated.bitstream(tmp_path, simulated.A)
+    )
+    life = start()  # and its notes are lost
+    life.read_use = lambda: simulated.using(simulated.PAC)
+    with pytest.raises(errors.ClaimError, match="a guest has it"):
+        life.ensure(TWO, (simulated.asks(function=simulated.A),), (slot,))
+
+
+def test_a_card_that_came_back_is_set_aside_until_it_is_healed(
+    life: lifecycle.Lifecycle, kernel: fakehost.Controller, tmp_path: Path
+) -> None:
+    slot = simulated.slot(life.host.state, simulated.PAC)
+    bad = simulated.bitstream(tmp_path, simulated.A, "VANISH")
+    with pytest.raises(errors.ProgrammingError):
+        ensure(life, ONE, simulated.PAC, bad)
+    release(life, ONE, slot)
+    kernel.heal()
+    kernel.plug()
+    assert region(life).fault
+    assert faults.FaultNotes(str(tmp_path / "state")).heal([REGION])
+    assert not region(life).fault
+    ensure(
+        life, TWO, simulated.PAC, simulated.bitstream(tmp_path, simulated.B)
+    )

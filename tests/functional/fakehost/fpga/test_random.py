@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Thousands of random sequences: no region in use is ever programmed.
+
+Spawns with bitstreams and for functions, deletes, hard reboots, restarts
+of the service, cards that fail in every way, operators and guests that
+meddle; through the library's own Lifecycle, down to the calls that it
+would make of the kernel. The kernel is the simulated one, in the workers'
+own processes.
+
+``FPGA_SEQUENCES`` is the number of sequences, ``FPGA_WORKERS`` how many
+processes share them, and ``FPGA_SEED`` makes a run again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nova_accel.host.execute import privileged
+from tests.lab.fakehost import fpga
+from tests.support.fpga import cloud as simulated_fpga_cloud
+from tests.support.fpga import kernel, lives, simulated
+
+pytestmark = pytest.mark.fakehost
+
+REPOSITORY = Path(__file__).resolve().parents[4]
+SEQUENCES = int(os.environ.get("FPGA_SEQUENCES", "400"))
+SEED = int(os.environ.get("FPGA_SEED", "20261121"))
+WORKERS = int(os.environ.get("FPGA_WORKERS", "2"))
+#: Sequences from which on every kind of step is among them.
+ENOUGH = 200
+
+
+def start(seed: int, sequences: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(  # noqa: S603 - arguments are ours
+        [
+            sys.executable,
+            *("-W", "ignore", "-m", "tests.support.fpga.lives"),
+            *(str(seed), str(sequences)),
+        ],
+        cwd=REPOSITORY,
+        # the same run each time, whatever sets of strings are in it
+        env=os.environ | {"PYTHONHASHSEED": "0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_no_region_in_use_is_programmed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Share the sequences among workers, each with hosts of its own."""
+    said: list[list[str]] = [[] for _ in range(WORKERS)]
+
+    def follow(number: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said[number].append(line)
+            with capsys.disabled():
+                print(line, end="", flush=True)
+
+    share = -(-SEQUENCES // WORKERS)
+    processes = [start(SEED + number, share) for number in range(WORKERS)]
+    threads = [
+        threading.Thread(target=follow, args=pair)
+        for pair in enumerate(processes)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for process, lines in zip(processes, said, strict=True):
+        assert process.wait() == 0, "".join(lines[-30:])
+        (last,) = [line for line in lines if f" {share} sequences" in line]
+        for kind in ("spawned", "programmings", "rebooted"):
+            if share < ENOUGH:
+                continue
+            (number,) = re.findall(rf", (\d+) {kind}", last)
+            assert int(number) > share // 10
+
+
+@contextlib.contextmanager
+def cloud(place: Path, shape: int = 0) -> Iterator[simulated_fpga_cloud.Cloud]:
+    privileged.run_here()
+    spec = lives.SHAPES[shape]
+    with kernel.direct(spec, place / "host") as host:
+        chance = random.Random(SEED)  # noqa: S311 - no secret
+        yield simulated_fpga_cloud.Cloud(host, place, chance)
+
+
+def spawn(
+    found: simulated_fpga_cloud.Cloud, key: simulated_fpga_cloud.Key
+) -> simulated_fpga_cloud.Server:
+    server = found.draw(key)
+    while server.image is None or server.function != simulated.C:
+        server = found.draw(key)
+    assert found.spawn(server)
+    return server
+
+
+def test_a_programming_under_a_guest_is_found(tmp_path: Path) -> None:
+    """A judge that never objects would prove nothing."""
+    key = (simulated.SPLIT, 1)
+    with cloud(tmp_path) as found:
+        spawn(found, key)
+        assert found.judge.wrong == []
+        number = found.host.program(
+            f"dev/{node(found)}", 1, fpga.payload(simulated.B), 1
+        )
+        assert number == 0
+        found.judge.check_log()
+        assert any("a guest has" in text for text in found.judge.wrong)
+        assert any("runs with" in text for text in found.judge.wrong)
+
+
+def node(found: simulated_fpga_cloud.Cloud) -> str:
+    place = found.host.root / f"sys/bus/pci/devices/{simulated.SPLIT}"
+    (path,) = place.glob("fpga_region/region*/dfl-fme.*")
+    return path.name
+
+
+def test_a_wrong_function_is_found(tmp_path: Path) -> None:
+    key = (simulated.PAC, 0)
+    with cloud(tmp_path) as found:
+        attempt = found.judge.begin(key, "server")
+        found.judge.handed_over(attempt, simulated.C, most=1)
+        assert any("wanted" in text for text in found.judge.wrong)
+
+
+def test_a_faulted_region_handed_over_is_found(tmp_path: Path) -> None:
+    key = (simulated.PAC, 0)
+    with cloud(tmp_path) as found:
+        found.judge.faulted[key] = simulated.NLB0
+        spawn(found, key)
+        assert any("failed before" in text for text in found.judge.wrong)
+
+
+def test_a_look_at_one_region_heals_no_other(tmp_path: Path) -> None:
+    """What was read before a failure says nothing of what came after."""
+    with cloud(tmp_path) as found:
+        server = found.draw((simulated.SPLIT, 1), "liar")
+        while server.image is None:
+            server = found.draw((simulated.SPLIT, 1), "liar")
+        assert not found.spawn(server)
+        address = f"{simulated.SPLIT}/region-1"
+        assert address in found.faulted.read()
+        spawn(found, (simulated.SPLIT, 0))
+        assert address in found.faulted.read()
+        assert (simulated.SPLIT, 1) not in found.offered()
+
+
+def test_a_region_that_somebody_heals_is_offered(tmp_path: Path) -> None:
+    """At the next pass, though nothing tells of it but the notes."""
+    key, address = (simulated.PAC, 0), f"{simulated.PAC}/region-0"
+    with cloud(tmp_path) as found:
+        server = found.draw(key, "SAME")
+        while server.image is None:
+            server = found.draw(key, "SAME")
+        assert not found.spawn(server)
+        assert key not in found.offered()
+        found.faulted.heal([address])
+        found.pass_by()
+        assert key in found.offered()
+
+
+def test_what_a_driver_forgets_heals_nothing(tmp_path: Path) -> None:
+    """AMD's driver shows nothing after it was unbound."""
+    with cloud(tmp_path, 2) as found:
+        server = found.draw((simulated.ALVEO, 0), "SAME")
+        while server.image is None or server.function == simulated.A:
+            server = found.draw((simulated.ALVEO, 0), "SAME")
+        assert not found.spawn(server)
+        found.libvirt.detach(simulated.USER)
+        found.libvirt.give_back(simulated.USER)
+        found.host.sync()
+        found.pass_by()
+        assert f"{simulated.ALVEO}/region-0" in found.faulted.read()
+        assert (simulated.ALVEO, 0) not in found.offered()

@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-accel server``, over Nova's own API and message bus."""
+
+import contextlib
+import io
+from typing import Any
+from unittest import mock
+
+import oslo_messaging
+import pytest
+from nova import context, exception, rpc
+from nova.tests.functional.api import client
+
+from nova_accel.cli import commands
+from nova_accel.model import rpc_names
+from placement_sync.cli import progress
+from placement_sync.client import compute_rpc as client_bus
+from tests.functional.nova.attach import attaching
+from tests.functional.nova.fpga import test_fpga
+from tests.functional.nova.scheduling import scheduled
+from tests.functional.nova.support import harness, technologies
+from tests.unit.placement_sync.cli import test_progress
+from virt_hooks.attach import attach_rpc
+
+PROFILE = "T4-4Q"
+FOUR = harness.vgpu_group("_A", "4Q")
+
+
+class Older:
+    """The endpoint of version 1.0, which takes no deadline."""
+
+    target = oslo_messaging.Target(
+        namespace=rpc_names.NAMESPACE, version="1.0"
+    )
+
+    def show(self, context: Any, server: str) -> dict[str, Any]:
+        return {rpc_names.TOLD: server}
+
+
+class Command(attaching.AttachingTestBase):
+    technology = technologies.MDEV
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(scheduled.without_keystone())
+
+    def start_one(self) -> Any:
+        self.start_hosts("host1")
+        return self.boot(FOUR, name="painter")
+
+    def run_command(self, *words: str, status: int = 0) -> str:
+        door = ("--compute-endpoint", self.api_fixture.base_url)
+        where = () if "--host" in words else door
+        return super().run_command(*words, *where, status=status)
+
+    def test_attach_show_and_detach(self) -> None:
+        server = self.start_one()
+        told = self.run_command("attach", "painter", "--profile", PROFILE)
+        self.assertIn(f"{server['id']} has attached-1 now, of 0000:3", told)
+        shown = self.run_command("show", server["id"])
+        self.assertIn("on host1: active", shown)
+        self.assertRegex(shown, r"\(flavor\) +T4-4Q +0000:3\S+ +in the guest")
+        self.assertRegex(shown, r"attached-1 +T4-4Q +0000:3\S+ +in the guest")
+        found = self.command_json("show", server["id"], "--host", "host1")
+        own, more = found["accelerators"]
+        self.assertEqual(("", "attached-1"), (own["name"], more["name"]))
+        self.assertEqual(
+            self.compute_rp_uuids["host1"],
+            self._get_provider_root(more["provider"]),
+        )
+        told = self.run_command("detach", "painter", more["handle"])
+        self.assertIn("gave attached-1 back (T4-4Q)", told)
+        self.assert_agreement("detach", is_passed=True)
+        self.assertEqual(1, len(self.mdevs_of(server)))
+
+    def _get_provider_root(self, uuid: str) -> str:
+        path = f"/resource_providers/{uuid}"
+        answer = self.placement.get(path, version="1.14").body
+        return str(answer["root_provider_uuid"])
+
+    def test_what_can_not_be_asked(self) -> None:
+        server = self.start_one()
+        for words, status, reason in (
+            (("show", "sculptor"), 2, "'sculptor' is not a server"),
+            (("show", "painter", "--host", "host1"), 2, "a uuid, with --host"),
+            (("attach", "painter", "--profile", "X"), 1, "one of: "),
+            (("detach", "painter"), 1, "nothing is not attached"),
+            (("detach", "painter", PROFILE), 1, "belongs to its flavor"),
+        ):
+            told = self.run_command(*words, status=status)
+            self.assertIn(reason, told)
+        self.flags(rpc_response_timeout=1)
+        words = ("show", server["id"], "--host", "host9")
+        told = self.run_command(*words, status=1)
+        self.assertIn("no nova-compute answers", told)
+
+    def actions(self, server: Any) -> list[tuple[str, str, str, str]]:
+        """Return action, event, host and result of our actions."""
+        listed = self.api.get_instance_actions(server["id"])
+        path = f"/servers/{server['id']}/os-instance-actions"
+        shown = [
+            self.api.api_get(f"{path}/{each['request_id']}").body
+            for each in reversed(listed)
+            if each["action"].endswith("_accelerator")
+        ]
+        return [
+            (one["action"], event["event"], event["host"], event["result"])
+            for each in shown
+            for one in [each["instanceAction"]]
+            for event in one["events"]
+        ]
+
+    def test_attach_and_detach_are_instance_actions(self) -> None:
+        server = self.start_one()
+        self.run_command("attach", "painter", "--profile", PROFILE)
+        self.run_command("attach", "painter", "--profile", "X", status=1)
+        self.assertIn("one of: ", self.reason(server))
+        self.run_command("detach", "painter")
+        attach = ("attach_accelerator", "compute_attach_accelerator", "host1")
+        detach = ("detach_accelerator", "compute_detach_accelerator", "host1")
+        self.assertEqual(
+            [(*attach, "Success"), (*attach, "Error"), (*detach, "Success")],
+            self.actions(server),
+        )
+
+    def test_a_slow_detach_says_what_it_waits_for(self) -> None:
+        server = self.start_one()
+        self.attach(server, PROFILE)
+        out, err = io.StringIO(), test_progress.Terminal()
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            mock.patch.object(progress, "DELAY_S", 0.0),
+        ):
+            words = ("--host", "host1")
+            commands.main(["server", "detach", server["id"], *words])
+        self.assertIn("gave attached-1 back", out.getvalue())
+        self.assertIn("waiting for nova-compute on host1", err.getvalue())
+        self.assertIn("device_detach_timeout", err.getvalue())
+
+    def test_who_may_ask(self) -> None:
+        server = self.start_one()
+        endpoint = attach_rpc.Endpoint(self.computes["host1"].driver)
+        own = self.instance(server).project_id
+        for project, reason in (
+            (own, "Policy doesn't allow"),
+            ("films", "there is no such server"),
+        ):
+            user = context.RequestContext("joe", project, roles=["member"])
+            for answer in (
+                endpoint.show(user, server["id"]),
+                endpoint.attach(user, server["id"], PROFILE),
+                endpoint.detach(user, server["id"], ""),
+            ):
+                self.assertIn(reason, answer[rpc_names.REFUSED])
+        chief = context.RequestContext("ann", "films", roles=["admin"])
+        self.assertIn(rpc_names.TOLD, endpoint.show(chief, server["id"]))
+        self.assert_agreement("refusals")
+
+    def test_a_role_counts_in_its_own_project_only(self) -> None:
+        server = self.start_one()
+        endpoint = attach_rpc.Endpoint(self.computes["host1"].driver)
+        own = self.instance(server).project_id
+        self.policy.set_rules(
+            {
+                f"nova_accel:server:{action}": "role:artist"
+                for action in ("show", "attach", "detach")
+            },
+            overwrite=False,
+        )
+        other = context.RequestContext("joe", "films", roles=["artist"])
+        for answer in (
+            endpoint.show(other, server["id"]),
+            endpoint.attach(other, server["id"], PROFILE),
+            endpoint.detach(other, server["id"], ""),
+        ):
+            self.assertIn("there is no such server", answer[rpc_names.REFUSED])
+        artist = context.RequestContext("ann", own, roles=["artist"])
+        self.assertIn(rpc_names.TOLD, endpoint.show(artist, server["id"]))
+        self.assert_agreement("refusals")
+
+    def test_a_rule_may_name_the_owner(self) -> None:
+        """It counts; what speaks of the host is not shown to an owner."""
+        self.start_host(harness.TWO_T4[0])
+        server = self.boot(harness.vgpu_group("_A", "16Q"))
+        endpoint = attach_rpc.Endpoint(self.computes["host1"].driver)
+        instance = self.instance(server)
+        own, owner = instance.project_id, instance.user_id
+        owns = "user_id:%(user_id)s and project_id:%(project_id)s"
+        self.policy.set_rules(
+            {
+                f"nova_accel:server:{action}": f"role:admin or ({owns})"
+                for action in ("show", "attach", "detach")
+            }
+            | {"nova_accel:server:details": "role:admin"},
+            overwrite=False,
+        )
+        other = context.RequestContext("joe", own, roles=["member"])
+        refused = endpoint.show(other, server["id"])[rpc_names.REFUSED]
+        self.assertIn("Policy doesn't allow", refused)
+        user = context.RequestContext(owner, own, roles=["member"])
+        answer = endpoint.show(user, server["id"])[rpc_names.TOLD]
+        (shown,) = answer["accelerators"]
+        self.assertEqual("T4-16Q", shown["profile"])
+        for field in (answer["host"], shown["device"], shown["handle"]):
+            self.assertEqual("", field)
+        refused = endpoint.attach(user, server["id"], "T4-16Q")
+        self.assertEqual(
+            f"accelerators of server {server['id']}: no room on its host for"
+            " T4-16Q now",
+            refused[rpc_names.REFUSED],
+        )
+        for error, word in (
+            (exception.ComputeHostNotFound(host="host1"), "could not answer"),
+            (exception.InstanceNotFound(instance_id="a"), "not be found"),
+        ):
+            with mock.patch.object(
+                self.computes["host1"].driver,
+                "attach_accelerator",
+                side_effect=error,
+            ):
+                answer = endpoint.attach(user, server["id"], "T4-16Q")
+            self.assertIn(word, answer[rpc_names.REFUSED])
+            self.assertNotIn("host1", answer[rpc_names.REFUSED])
+        chief = context.RequestContext("ann", "films", roles=["admin"])
+        refused = endpoint.attach(chief, server["id"], "T4-16Q")
+        self.assertIn(harness.T4, refused[rpc_names.REFUSED])
+        self.assert_agreement("refusals")
+
+    def test_a_late_request_is_not_carried_out(self) -> None:
+        server = self.start_one()
+        before = self.everything(server)
+        endpoint = attach_rpc.Endpoint(self.computes["host1"].driver)
+        chief = context.get_admin_context()
+        for deadline, reason in (
+            ("2026-01-31T12:00:00+00:00", "until 2026-01-31T12:00:00+00:00"),
+            ("2026-01-31T12:00:00", "is not a deadline"),
+            ("soon", "is not a deadline"),
+        ):
+            answer = endpoint.attach(
+                chief, server["id"], PROFILE, deadline=deadline
+            )
+            self.assertIn(reason, answer[rpc_names.REFUSED])
+            self.assertEqual(before, self.everything(server))
+        later = "2999-01-31T12:00:00+01:00"
+        answer = endpoint.attach(chief, server["id"], PROFILE, deadline=later)
+        self.assertIn(rpc_names.TOLD, answer)
+        # As callers of version 1.0 ask.
+        self.assertIn(rpc_names.TOLD, endpoint.detach(chief, server["id"], ""))
+
+    def test_a_nova_compute_of_before_is_asked_without_deadline(self) -> None:
+        target = oslo_messaging.Target(topic=rpc_names.TOPIC, server="older")
+        server = rpc.get_server(target, [Older()])
+        server.start()
+        self.addCleanup(server.stop)
+        found = client_bus.ComputeRpc(()).ask(
+            "older", "show", False, server="a"
+        )
+        self.assertEqual("a", found)
+
+    @pytest.mark.long
+    def test_states_in_which_nothing_is_attached(self) -> None:
+        server = self.start_one()
+        for step, back, word in (
+            (self.pause, self.unpause, "paused"),
+            (self.suspend, self.resume, "suspended"),
+            (self.rescue, self.unrescue, "rescued"),
+        ):
+            step(server)
+            reason = self.refused(server, "attach", profile=PROFILE)
+            self.assertIn(f"it is {word}", reason)
+            back(server)
+        self.assert_agreement("refusals", is_passed=True)
+
+    def test_a_card_that_is_full(self) -> None:
+        """It says why, of each card."""
+        self.start_host(harness.TWO_T4[0])
+        server = self.boot(harness.vgpu_group("_A", "16Q"))
+        before = self.everything(server)
+        reason = self.refused(server, "attach", profile="T4-16Q")
+        self.assertIn("no device of host1 can give T4-16Q now", reason)
+        self.assertIn(f"{harness.T4} has no place for T4-16Q", reason)
+        self.assertEqual(before, self.everything(server))
+        self.assert_agreement("a refusal", is_passed=True)
+
+    @pytest.mark.long
+    def test_a_server_that_has_none_of_its_flavor(self) -> None:
+        self.start_hosts("host1")
+        server = self.boot({})
+        self.attach(server, PROFILE)
+        self.attach(server, harness.vgpu_trait("4Q"))
+        self.assert_agreement("two attachments", is_passed=True)
+        reason = self.refused(server, "detach", name="")
+        self.assertIn("name one of attached-1, attached-2", reason)
+        held = self.mdevs_of(server)
+        self.reboot_hard(server)
+        self.assertEqual(sorted(held), sorted(self.mdevs_of(server)))
+        self.detach(server, "attached-1")
+        self.assert_agreement("detach of the first", is_passed=True)
+        self.attach(server, PROFILE)
+        self.detach(server, "attached-2")
+        self.detach(server)
+        self.assert_agreement("detach of all", is_passed=True)
+        self.assert_nothing_left()
+
+    def test_profiles_of_one_card_keep_their_slots(self) -> None:
+        """One that differs from the flavor's stands on the same card."""
+        self.start_host(
+            technologies.TYPED_VF.cards[0],
+        )
+        server = self.boot(technologies.TYPED_VF.small(self))
+        held = self.functions_of(server)
+        self.attach(server, "L40S-8Q")
+        both = self.functions_of(server)
+        self.reboot_hard(server)
+        self.assertEqual(sorted(both), sorted(self.functions_of(server)))
+        self.restart()
+        self.run_periodics()
+        self.detach(server)
+        self.assertEqual(held, self.functions_of(server))
+        self.assert_agreement("detach", is_passed=True)
+
+    @pytest.mark.long
+    def test_a_region_and_what_it_is_to_hold(self) -> None:
+        region = technologies.REGION
+        self.start_host(
+            *region.cards, harness.TWO_T4[0], **dict(region.settings)
+        )
+        server = self.boot({}, name="painter")
+        before = self.everything(server)
+        good = self.image_of(test_fpga.BLUE)
+        other = self.image(test_fpga.RED, accelerator_interface_id="ab" * 16)
+        strange = self.image(test_fpga.RED, owner="a stranger")
+        for profile, bitstream, reason in (
+            ("region", "", "one with a bitstream"),
+            (PROFILE, good, "one of an FPGA region"),
+            (test_fpga.ANY, other, "made for interface abab"),
+            (test_fpga.ANY, strange, "a stranger"),
+            (test_fpga.ANY, server["id"], "share the image"),
+        ):
+            with self.subTest(reason):
+                words = {"profile": profile, "bitstream": bitstream}
+                told = self.refused(server, "attach", **words)
+                self.assertIn(reason, told)
+                self.assertEqual(before, self.everything(server))
+        asked = ("--profile", test_fpga.INTERFACE, "--bitstream", good)
+        for more in ((), ("--host", "host1")):
+            told = self.run_command(
+                "attach", server["id"], *asked, *more, status=2
+            )
+            self.assertIn("in the name of whoever asks", told)
+        self.assertEqual(before, self.everything(server))
+        words = {"profile": test_fpga.INTERFACE, "bitstream": good}
+        told = self.ask(server, "attach", **words)
+        self.assertEqual("attached-1", told["name"])
+        self.assertRegex(told["device"], "region-0$")
+        self.assert_agreement("one region", is_passed=True)
+        self.detach(server)
+        self.assertEqual(before, self.everything(server))
+        self.assert_agreement("none", is_passed=True)
+
+
+class Moves(attaching.AttachingTestBase):
+    """What Nova can't carry is refused while the server is as it was."""
+
+    # Else who casts would be told what has become of it.
+    CAST_AS_CALL = False
+    technology = technologies.MDEV
+
+    def test_moves_are_refused(self) -> None:
+        self.start_hosts("host1", "host2")
+        self.power_off_to_move()
+        server = self.boot(FOUR, host="host1")
+        self.attach(server, PROFILE)
+        before = self.everything(server)
+        self.flags(shelved_offload_time=0)
+        for body in (
+            {"migrate": None},
+            {"resize": {"flavorRef": self.flavor({})}},
+            {"shelve": None},
+            {"os-migrateLive": {"host": None, "block_migration": "auto"}},
+        ):
+            with self.subTest(body):
+                self.be_on("host1")
+                self.try_to(server, body)
+                self._wait_for_server_parameter(
+                    server,
+                    {"OS-EXT-STS:task_state": None, "status": "ACTIVE"},
+                )
+                self.until(
+                    lambda: self.assertIn(
+                        "nova-accel server detach", self.reason(server)
+                    )
+                )
+                self.run_periodics()
+                self.assertEqual(before, self.everything(server))
+                self.assert_agreement(f"refusal of {body}")
+        self.detach(server)
+        self.be_on("host1")
+        self.migrate(server)
+        self.assert_agreement("migrate")
+
+    def try_to(self, server: Any, body: Any) -> None:
+        try:
+            self.api.post_server_action(server["id"], body)
+        except client.OpenStackApiException as error:
+            self.assertIn(error.response.status_code, (400, 500))
+
+    def told(self) -> str:
+        found: str = self.stdlog.logger.output
+        return found
+
+    def test_evacuation_leaves_it_behind(self) -> None:
+        self.start_hosts("host1", "host2")
+        server = self.boot(FOUR, host="host1")
+        self.attach(server, PROFILE)
+        self.computes["host1"].stop()
+        self.force_down(True)
+        self.be_on("host2")
+        self._evacuate_server(server, expected_host="host2")
+        self.assertEqual((), self.attachments(server))
+        self.assertEqual(1, len(self.mdevs_of(server, "host2")))
+        self.assertIn("leaves behind what was attached", self.told())
+        self.assert_agreement("evacuate", False, "host2")
+        self.be_on("host1")
+        self.restart("host1")
+        self.force_down(False)
+        self.assert_agreement("the return of the host", is_passed=True)
+
+
+class RegionMoves(attaching.AttachingTestBase):
+    """What was attached wants an image; that stays behind with it."""
+
+    technology = technologies.REGION
+
+    def test_evacuation_does_not_want_its_image(self) -> None:
+        self.start_hosts("host1", "host2")
+        server = self.boot({}, host="host1")
+        image = self.image_of(test_fpga.BLUE)
+        words = {"profile": "region", "bitstream": image}
+        self.ask(server, "attach", **words)
+        self.glance.delete(None, image)
+        self.computes["host1"].stop()
+        self.force_down(True)
+        self.be_on("host2")
+        self._evacuate_server(server, expected_host="host2")
+        self.assertEqual((), self.attachments(server))
+        self.assert_agreement("evacuate", False, "host2")
+        self.be_on("host1")
+        self.restart("host1")
+        self.force_down(False)
+        self.assert_agreement("the return of the host", is_passed=True)

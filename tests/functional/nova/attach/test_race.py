@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several at once that want what one can have."""
+
+import functools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+from nova import policy
+
+from placement_sync.client import compute_rpc
+from tests.functional.nova.attach import attaching
+from tests.functional.nova.support import harness, technologies
+from virt_hooks.report import server_allocations
+
+PROFILE = "T4-4Q"
+
+
+class Race(attaching.AttachingTestBase):
+    technology = technologies.MDEV
+
+    def all_at_once(self, *servers: Any) -> list[str]:
+        """Attach to all at the same time; return why some are refused."""
+        refusals: list[str] = []
+
+        def attach(server: Any) -> None:
+            try:
+                self.attach(server, PROFILE)
+            except compute_rpc.RpcRefusedError as error:
+                refusals.append(str(error))
+
+        threads = [
+            threading.Thread(target=attach, args=(server,))
+            for server in servers
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return refusals
+
+    def test_one_place_for_three(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        four = harness.vgpu_group("_A", "4Q")
+        servers = [self.boot(four) for _ in range(3)]
+        refusals = self.all_at_once(*servers)
+        self.assertEqual(2, len(refusals), refusals)
+        self.assertEqual(
+            {"VGPU": 4, "CUSTOM_GPU_MEMORY_MB": 16384}, self.usages(harness.T4)
+        )
+        self.assert_agreement("three at once", is_passed=True)
+        states = {self.instance(server).task_state for server in servers}
+        self.assertEqual({None}, states)
+        for server in servers:
+            self._delete_server(server)
+        self.assert_nothing_left()
+
+    @pytest.mark.long
+    def test_the_same_server_twice(self) -> None:
+        """One after the other, by the lock that Nova itself uses."""
+        self.start_hosts("host1")
+        server = self.boot({})
+        self.assertEqual([], self.all_at_once(server, server))
+        names = [name for name, _, _ in self.shown(server)]
+        self.assertEqual(["attached-1", "attached-2"], names)
+        self.assert_agreement("twice", is_passed=True)
+
+    @pytest.mark.long
+    def test_first_questions_at_once(self) -> None:
+        """The rules of who may ask are made known once."""
+        self.start_hosts("host1")
+        server = self.boot({})
+        policy.reset()
+        policy.init()
+        enforcer = policy._ENFORCER
+        stock = enforcer.register_default
+
+        def register(rule: Any) -> None:
+            time.sleep(0.1)
+            stock(rule)
+
+        with mock.patch.object(enforcer, "register_default", register):
+            self.assertEqual([], self.all_at_once(server, server))
+
+    # -- what Nova does meanwhile ------------------------------------------
+
+    def once(self, name: str, then: Callable[[], Any]) -> Any:
+        """Do something when a step of the booking is done the first time."""
+        stock = getattr(server_allocations.ServerAllocations, name)
+        todo = [then]
+
+        def step(*arguments: Any, **words: Any) -> Any:
+            found = stock(*arguments, **words)
+            if todo:
+                todo.pop()()
+            return found
+
+        return mock.patch.object(
+            server_allocations.ServerAllocations, name, step
+        )
+
+    @pytest.mark.long
+    def test_a_place_that_is_given_back_has_its_slot(self) -> None:
+        """Who gets it from Placement finds the tracker's slot free."""
+        self.start_hosts("host1")
+        server = self.boot(harness.vgpu_group("_A", "4Q"))
+        before = self.assigned("host1")
+        self.attach(server, PROFILE)
+        seen: list[set[tuple[str, str]]] = []
+
+        def look() -> None:
+            seen.append(self.assigned("host1"))
+
+        with self.once("allocate", look):
+            self.detach(server)
+        self.assertEqual([before], seen)
+        self.assert_agreement("detach", is_passed=True)
+
+    def test_a_word_that_is_written_meanwhile(self) -> None:
+        """What Nova's API writes of a server is not lost."""
+        self.start_hosts("host1")
+        server = self.boot({})
+
+        def say(word: str) -> None:
+            instance = self.instance(server)
+            instance.system_metadata[word] = "said"
+            instance.save()
+
+        for name in ("find_candidates", "allocate"):
+            with self.once(name, functools.partial(say, f"in_{name}")):
+                self.attach(server, PROFILE)
+        with self.once("allocate", lambda: say("in_detach")):
+            self.detach(server, "attached-1")
+        known = self.instance(server).system_metadata
+        for word in ("in_find_candidates", "in_allocate", "in_detach"):
+            self.assertIn(word, known)
+        self.assertEqual(1, len(self.attachments(server)))
+
+    @pytest.mark.long
+    def test_a_server_that_was_stopped_meanwhile(self) -> None:
+        """Nova is not at work with it any more, but was."""
+        self.start_hosts("host1")
+        server = self.boot({})
+        before = self.everything(server)
+
+        def stop() -> None:
+            instance = self.instance(server)
+            instance.vm_state = "stopped"
+            instance.save()
+
+        with self.once("find_candidates", stop):
+            reason = self.refused(server, "attach", profile=PROFILE)
+        self.assertIn("Nova is at work with it", reason)
+        self.assertEqual(before, self.everything(server))

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FPGA regions programmed by their vendors' tools, through Nova."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from nova_accel.model import names
+from tests.functional.nova.fpga import test_fpga
+from tests.functional.nova.fpga.test_fpga import BLUE, CARD, RED, REGION
+from tests.functional.nova.support import harness
+from tests.lab import fakehost
+from tests.lab.fakehost import fpga
+from tests.lab.fakehost.technologies import alveo_card
+
+USER = "0000:5e:00.1"
+INTEL = fakehost.IntelFpgaCard(address=CARD)
+ALVEO = fakehost.AlveoCard(address=CARD)
+
+
+class _Tools(harness.AccelTestBase):
+    """One card whose regions a tool programs."""
+
+    asks = test_fpga.Fpga.asks
+    held = test_fpga.Fpga.held
+    reason = test_fpga.Fpga.reason
+    refused = test_fpga.Fpga.refused
+    functions = test_fpga.Fpga.functions
+    assert_faulted = test_fpga.Fpga.assert_faulted
+
+    def start(self, card: Any, tool: str, name: str = "host1") -> None:
+        self.states: dict[str, str] = {}
+        test_fpga.Fpga.start_fpga(self, card, name=name)
+        self.hosts[name].write_fpga_tool(tool)
+
+    def last(self) -> str:
+        """Return the function that was loaded last."""
+        return str(self.hosts["host1"].programmings()[-1]["function"])
+
+    def runs(self, name: str = "host1") -> int:
+        return len(self.hosts[name].programmings())
+
+
+class Fpgaconf(_Tools):
+    """The older driver's cards."""
+
+    image = test_fpga.Fpga.image
+    ANY = test_fpga.ANY
+
+    def gbs(self, function: str, directive: str = "") -> str:
+        content = fpga.gbs(function, test_fpga.INTERFACE, directive)
+        return self.image(function, content=content)
+
+    def test_a_bitstream_is_loaded(self) -> None:
+        self.start(INTEL, "fpgaconf")
+        server = self.boot(self.asks(self.ANY, self.gbs(RED)))
+        self.assertEqual(RED, self.held())
+        self.assertEqual([CARD], self.functions_of(server))
+        self.assertEqual({names.function_trait(RED)}, self.functions())
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    @pytest.mark.long
+    def test_each_way_to_fail_sets_the_region_aside(self) -> None:
+        """A non-zero exit, a success that was none, a hang."""
+        for directive in test_fpga.WAYS_TO_FAIL:
+            with self.subTest(directive):
+                name = directive.lower()
+                self.start(INTEL, "fpgaconf", name)
+                image = self.gbs(RED, directive)
+                self.boot(
+                    self.asks(self.ANY, image),
+                    host=name,
+                    expected_state="ERROR",
+                )
+                self.assertEqual(1, self.runs(name))
+                self.assert_faulted(name)
+
+    @pytest.mark.long
+    def test_a_card_that_vanishes_halfway(self) -> None:
+        self.start(INTEL, "fpgaconf")
+        self.refused(self.asks(self.ANY, self.gbs(RED, "VANISH")))
+        self.assertEqual(1, self.runs())
+        self.run_periodics()
+        usages = self.usages(REGION) if self.providers() else {}
+        self.assertEqual({}, usages)
+
+    @pytest.mark.long
+    def test_a_tool_that_is_missing_touches_nothing(self) -> None:
+        self.states = {}
+        test_fpga.Fpga.start_fpga(self, INTEL)
+        self.refused(self.asks(self.ANY, self.gbs(RED)))
+        self.assertEqual({"FPGA": (1, 0)}, self.amounts(REGION))
+        self.assertEqual(0, self.runs())
+
+
+class XrtSmi(_Tools):
+    """Alveo cards, of which the user function goes to the guest."""
+
+    ANY = names.interface_trait(alveo_card.INTERFACE)
+
+    def xclbin(self, function: str, directive: str = "") -> str:
+        content = fpga.xclbin(function, alveo_card.INTERFACE, directive)
+        return test_fpga.Fpga.image(
+            self,
+            function,
+            content=content,
+            accelerator_vendor="xilinx",
+            accelerator_interface_id=str(uuid.UUID(alveo_card.INTERFACE)),
+        )
+
+    @pytest.mark.long
+    def test_an_xclbin_is_loaded(self) -> None:
+        self.start(ALVEO, "xrt-smi")
+        server = self.boot(self.asks(self.ANY, self.xclbin(RED)))
+        # The driver forgets it when the guest takes the function.
+        self.assertEqual(RED, self.last())
+        self.assertEqual([USER], self.functions_of(server))
+        self.assertEqual({names.function_trait(RED)}, self.functions())
+        self._reboot_server(server, hard=True)
+        self.assertEqual([USER], self.functions_of(server))
+        self._delete_server(server)
+        again = self.boot(self.asks(self.ANY, self.xclbin(BLUE)))
+        self.assertEqual(BLUE, self.last())
+        self._delete_server(again)
+        self.assert_nothing_left()
+
+    @pytest.mark.long
+    def test_each_way_to_fail_sets_the_region_aside(self) -> None:
+        for directive in test_fpga.WAYS_TO_FAIL:
+            with self.subTest(directive):
+                name = directive.lower()
+                self.start(ALVEO, "xrt-smi", name)
+                image = self.xclbin(RED, directive)
+                self.boot(
+                    self.asks(self.ANY, image),
+                    host=name,
+                    expected_state="ERROR",
+                )
+                self.assert_faulted(name)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves that fail in their middle."""
+
+from typing import Any
+
+import pytest
+
+from nova_accel.host.state import drains
+from tests.functional.nova.support import harness, operations, technologies
+
+EIGHT = "mdev_supported_types/nvidia-233/create"
+
+
+class Failures(operations.OperationsTestBase):
+    technology = technologies.MDEV
+    # As they are: where they are calls, as in Nova's harness, a failure at
+    # one end of a move fails the other end too.
+    CAST_AS_CALL = False
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.power_off_to_move()
+
+    def tried(self, server: Any, body: dict[str, Any]) -> None:
+        """Ask for a move that fails."""
+        self.api.post_server_action(server["id"], body)
+        self._wait_for_state_change(server, "ERROR")
+
+    def test_a_move_to_a_card_that_was_just_drained(self) -> None:
+        self.start_hosts("host1", "host2")
+        server = self.boot(harness.vgpu_group("_A", "4Q"), host="host1")
+        self.run_periodics()
+        for card in (harness.T4, harness.T4_B):
+            drains.DrainNotes(self.state_dir("host2")).put(card, "a loud fan")
+        self.tried(server, {"migrate": None})
+        self.assertIn("is drained: a loud fan", self.messages())
+        self.assertEqual({}, self.hosts["host2"].mdevs())
+
+    @pytest.mark.each_release
+    def test_a_resize_in_place_of_which_the_new_part_fails(self) -> None:
+        """Nova gives up what it had; a hard reboot makes the new part.
+
+        It is made as the old flavor wants it, which Nova takes back.
+        """
+        self.flags(allow_resize_to_same_host=True)
+        self.start_hosts("host1")
+        server = self.boot(harness.vgpu_group("_A", "4Q"))
+        for card in (harness.T4, harness.T4_B):
+            self.hosts["host1"].fail(f"class/mdev_bus/{card}/{EIGHT}", "EIO")
+        flavor = self.flavor(harness.vgpu_group("_A", "8Q"))
+        self.tried(server, {"resize": {"flavorRef": flavor}})
+        self.assertIn("EIO (", self.messages())
+        self.assertNotIn("EIO", self.reason(server))
+        self.assertEqual({}, self.hosts["host1"].mdevs())
+        self.hosts["host1"].heal()
+        self._reboot_server(server, hard=True)
+        self.assert_agreement("hard reboot", is_passed=True)
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_a_host_that_was_restarted_while_a_server_is_rescued(
+        self,
+    ) -> None:
+        """The kernel has forgotten the mdev; the guest's own XML has not."""
+        self.start_hosts("host1")
+        server = self.boot(harness.vgpu_group("_A", "4Q"))
+        (mdev,) = self.mdevs_of(server)
+        self.rescue(server)
+        self.hosts["host1"].reboot()
+        self.restart()
+        self.unrescue(server)
+        self.assertEqual({mdev}, set(self.hosts["host1"].mdevs()))
+        self.assertEqual([mdev], self.mdevs_of(server))
+        self._delete_server(server)
+        self.assert_nothing_left()

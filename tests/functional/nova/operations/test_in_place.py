@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done to a server where it is, with each technology."""
+
+import pytest
+
+from tests.functional.nova.support import operations, releases, technologies
+
+pytestmark = pytest.mark.each_release
+
+
+class InPlace(operations.OperationsTestBase):
+    """A server that stays on its host."""
+
+    __test__ = False
+
+    def test_in_place(self) -> None:
+        self.start_hosts("host1")
+        server = self.boot(self.technology.small(self))
+        held = self.slots(server)
+        live = "snapshot" if releases.has_disks() else ""
+        for step in (
+            f"reboot_soft reboot_hard stop snapshot start {live} pause"
+            " unpause rescue unrescue rebuild suspend resume"
+            " shelve unshelve"
+        ).split():
+            getattr(self, step)(server)
+            self.assert_agreement(step, step in ("stop", "suspend", "shelve"))
+            self.assertEqual(held, self.slots(server), step)
+        self._delete_server(server)
+        self.assert_agreement("delete", is_passed=True)
+        self.assert_nothing_left()
+
+
+globals().update(
+    technologies.matrix(
+        InPlace,
+        technologies.MDEV,
+        technologies.TYPED_VF,
+        also=(
+            technologies.PLAIN_VF,
+            technologies.WHOLE,
+            technologies.REGION,
+        ),
+    )
+)

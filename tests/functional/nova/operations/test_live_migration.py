@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live migration between two hosts: both agree, whichever way it ends."""
+
+from typing import Any
+
+import fixtures
+import pytest
+from nova import exception, objects
+from nova.compute import task_states
+from nova.tests.functional.api import client
+
+from nova_accel.host.state import drains
+from nova_accel.model import pci
+from tests.functional.nova.operations import moving
+from tests.functional.nova.spawn.test_failure import CREATE
+from tests.functional.nova.spawn.test_typed_vfs import CARD, L40S, typed_group
+from tests.functional.nova.support import harness
+from tests.lab import fakehost
+from virt_hooks.operations import nova_database
+
+SMALL = harness.vgpu_group("_A", "4Q")
+L40S_B = "0000:3e:00.0"
+
+
+class LiveMdev(moving.LiveBase):
+    CARDS = (harness.TWO_T4[0],)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.empty = {name: self.calm(name) for name in self.hosts}
+        self.server = self.boot(SMALL, host="host1")
+        (self.before,) = self.mdevs_of(self.server)
+
+    def assert_stayed(self) -> None:
+        """Check that all is as if nobody had asked."""
+        self.assertEqual([self.before], self.mdevs_of(self.server))
+        self.assertEqual({self.before}, set(self.hosts["host1"].mdevs()))
+        self.assert_holds(self.server, harness.T4, "host1")
+        self.assert_nothing_left("host2")
+        self.run_periodics()
+        self.assertEqual(self.empty["host2"], self.calm("host2"))
+        self.assert_holds(self.server, harness.T4, "host1")
+        other = self.boot(SMALL, host="host2")
+        self.assertEqual(1, len(self.hosts["host2"].mdevs()))
+        self._delete_server(other)
+
+    @pytest.mark.each_release
+    def test_there(self) -> None:
+        self._live_migrate(self.server)
+        (after,) = self.mdevs_of(self.server, "host2")
+        self.assertNotEqual(self.before, after)
+        self.assertEqual({after}, set(self.hosts["host2"].mdevs()))
+        self.assert_holds(self.server, harness.T4, "host2")
+        self.assert_nothing_left("host1")
+        self.run_periodics()
+        self.assertEqual(self.empty["host1"], self.calm("host1"))
+        self.assert_holds(self.server, harness.T4, "host2")
+
+        self.be_on("host2")
+        self._reboot_server(self.server, hard=True)
+        self.assertEqual([after], self.mdevs_of(self.server, "host2"))
+        self._delete_server(self.server)
+        self.assert_nothing_left("host2")
+        self.run_periodics()
+        self.assertEqual(self.empty["host2"], self.calm("host2"))
+
+    def test_room_is_made_before_it_starts(self) -> None:
+        self.meanwhile = self.check_room
+        self._live_migrate(self.server)
+        self.assert_holds(self.server, harness.T4, "host2")
+
+    def check_room(self) -> None:
+        self.run_periodics()
+        (made,) = self.hosts["host2"].mdevs()
+        (claim,) = self.computes["host2"].driver._accel.claims()
+        self.assertEqual(made, claim.handle)
+        self.assertEqual(self.server["id"], claim.consumer)
+        self.assertIn(made, self.written[-1])
+        self.assertNotIn(self.before, self.written[-1])
+        self.assertEqual({self.before}, set(self.hosts["host1"].mdevs()))
+        for host in ("host1", "host2"):
+            self.assertEqual(1, self.usages(harness.T4, host)["VGPU"])
+
+    @pytest.mark.long
+    def test_and_back(self) -> None:
+        self._live_migrate(self.server)
+        self.goes_to = "host1"
+        self._live_migrate(self.server)
+        # The first one has been completed before.
+        self.until(
+            lambda: self.assertEqual({}, self.usages(harness.T4, "host2"))
+        )
+        self.assertEqual([self.before], self.mdevs_of(self.server))
+        self.assert_stayed()
+
+    @pytest.mark.long
+    def test_restart_of_the_destination_meanwhile(self) -> None:
+        """Nova's records tell it what it has made, and for whom."""
+        self.meanwhile = self.forget_and_recall
+        self._live_migrate(self.server)
+        self.assert_holds(self.server, harness.T4, "host2")
+        self.assert_nothing_left("host1")
+
+    def test_restart_of_the_destination_and_a_failure(self) -> None:
+        self.meanwhile = self.forget_and_recall
+        self.arrives = False
+        self._live_migrate(self.server, "failed")
+        self.assert_stayed()
+
+    def forget_and_recall(self) -> None:
+        """Restart host2, as far as Nova's harness can in a migration."""
+        driver = self.computes["host2"].driver
+        book = driver._accel.book
+        for known in (book._claims, book._made, book._known):
+            known.clear()
+        driver._passage._expected.clear()
+        driver._at_start = nova_database.StartupServers(driver._accel)
+        self.be_on("host2")
+        self.computes["host2"].manager.update_available_resource(self.context)
+        self.be_on("host1")
+        self.assertEqual({self.server["id"]}, driver._passage.expected())
+        (made,) = self.hosts["host2"].mdevs()
+        (claim,) = driver._accel.claims()
+        self.assertEqual(
+            (made, self.server["id"]), (claim.handle, claim.consumer)
+        )
+
+    @pytest.mark.long
+    def test_a_source_that_died_before_it_began(self) -> None:
+        """Nova never ends its migration, only the server's state."""
+        self.arrives = False
+        away = fixtures.MockPatch(
+            "nova.compute.rpcapi.ComputeAPI"
+            ".rollback_live_migration_at_destination",
+            side_effect=exception.NovaException,
+        )
+        with away:
+            self._live_migrate(self.server, "error", "ERROR")
+        instance = objects.Instance.get_by_uuid(
+            self.context, self.server["id"]
+        )
+        migration = objects.MigrationList.get_by_filters(
+            self.context, {"instance_uuid": instance.uuid}
+        )[0]
+        for task, left in ((task_states.MIGRATING, 1), (None, 0)):
+            instance.task_state, migration.status = task, "preparing"
+            instance.save()
+            migration.save()
+            driver = self.computes["host2"].driver
+            driver.get_available_resource("host2")
+            self.assertEqual(left, len(self.hosts["host2"].mdevs()), task)
+
+    def test_a_server_without_accelerators(self) -> None:
+        """Nobody says a word about it."""
+        for arrives, end in ((False, "failed"), (True, "completed")):
+            with self.subTest(arrives=arrives):
+                other = self.boot({}, host="host1")
+                self.arrives = arrives
+                told = len(self.stdlog.logger.output)
+                self._live_migrate(other, end)
+                self._delete_server(other)
+                said = self.stdlog.logger.output[told:]
+                self.assertNotIn("[virt_hooks", said)
+                self.assertNotIn("can't write down", said)
+
+    @pytest.mark.each_release
+    def test_failure_on_the_way(self) -> None:
+        self.arrives = False
+        self._live_migrate(self.server, "failed")
+        self.assertEqual(1, len(self.written))
+        self.assert_stayed()
+
+    @pytest.mark.each_release
+    def test_the_destination_can_not_make_it(self) -> None:
+        self.hosts["host2"].fail(CREATE, "EIO")
+        self._live_migrate(self.server, "failed")
+        self.hosts["host2"].heal()
+        self.assertEqual([], self.written)
+        self.assert_stayed()
+
+    @pytest.mark.long
+    def test_nobody_tells_the_destination(self) -> None:
+        """It finds out that the server does not come."""
+        self.arrives = False
+        away = fixtures.MockPatch(
+            "nova.compute.rpcapi.ComputeAPI"
+            ".rollback_live_migration_at_destination",
+            side_effect=exception.NovaException,
+        )
+        with away:
+            self._live_migrate(self.server, "error", "ERROR")
+        self.assertEqual(1, len(self.hosts["host2"].mdevs()))
+        self.run_periodics()
+        self.assert_nothing_left("host2")
+        self.assertEqual({self.before}, set(self.hosts["host1"].mdevs()))
+
+
+class LiveFunctions(moving.LiveBase):
+    CARDS = (
+        fakehost.NvidiaGpu(
+            address=L40S,
+            model="L40S",
+            interface="vfio",
+            total_vfs=1,
+            enabled_vfs=1,
+        ),
+        fakehost.NvidiaGpu(
+            address=L40S_B,
+            model="L40S",
+            interface="vfio",
+            total_vfs=1,
+            enabled_vfs=1,
+        ),
+    )
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """Return what makes large and small trade their places."""
+        sizes = ("8Q", "4Q") if name == "host1" else ("4Q", "8Q")
+        return {
+            "device_spec": [
+                f'{{"address": "0000:{bus}:*", "profiles": "L40S-{size}"}}'
+                for bus, size in zip(("3d", "3e"), sizes, strict=True)
+            ]
+        }
+
+    @pytest.mark.each_release
+    def test_each_in_the_others_place(self) -> None:
+        """The addresses are the same on both hosts, the profiles not."""
+        both = typed_group("8Q") | typed_group("4Q", "_B")
+        server = self.boot(both | {"group_policy": "none"}, host="host1")
+        large, small = self.functions_of(server)
+        typed = self.types("host1")
+        self.assertEqual({large, small}, set(typed))
+        self._live_migrate(server)
+        self.assertEqual([small, large], self.functions_of(server, "host2"))
+        self.assertEqual(
+            {small: typed[large], large: typed[small]}, self.types("host2")
+        )
+        self.assertEqual({}, self.types("host1"))
+        self.assert_nothing_left("host1")
+        self.assertEqual(2, len(self.slots(server)))
+        self.assertEqual(
+            {self.provider(card, "host2") for card in (L40S, L40S_B)},
+            set(self.allocations(server)),
+        )
+        self.run_periodics()
+        self.be_on("host2")
+        self._delete_server(server)
+        self.assertEqual({}, self.types("host2"))
+        self.assert_nothing_left("host2")
+
+    def test_failure_on_the_way(self) -> None:
+        server = self.boot(typed_group("8Q"), host="host1")
+        typed = self.types("host1")
+        self.arrives = False
+        self._live_migrate(server, "failed")
+        self.assertEqual(typed, self.types("host1"))
+        self.assertEqual({}, self.types("host2"))
+        self.assert_holds(server, L40S, "host1")
+        self.assert_nothing_left("host2")
+
+
+class LiveChain(moving.LiveBase):
+    CARDS = (CARD,)
+
+    @pytest.mark.long
+    def test_one_steps_into_the_others_place(self) -> None:
+        """Two VFs whose new addresses are partly their old ones."""
+        first = str(pci.parse_address(L40S)).replace("00.0", "00.4")
+        self.keep_free("host1", first, first.replace(".4", ".5"))
+        self.keep_free(
+            "host2", first.replace(".4", ".5"), first.replace(".4", ".6")
+        )
+        two = typed_group("8Q") | typed_group("8Q", "_B")
+        server = self.boot(two | {"group_policy": "none"}, host="host1")
+        before = self.functions_of(server)
+        self._live_migrate(server)
+        after = self.functions_of(server, "host2")
+        self.assertEqual([".4", ".5"], sorted(f[-2:] for f in before))
+        self.assertEqual([".5", ".6"], sorted(f[-2:] for f in after))
+        self.assert_holds(server, L40S, "host2")
+
+    def keep_free(self, host: str, *functions: str) -> None:
+        for _ in range(4):
+            self.boot(typed_group("8Q"), host=host)
+        self.be_on(host)
+        for server in self.api.get_servers(search_opts={"host": host}):
+            if self.functions_of(server, host)[0] in functions:
+                self._delete_server(server)
+
+
+class Refusals(moving.LiveBase):
+    CARDS = (harness.TWO_T4[0], *harness.GPU_CARDS)
+
+    def assert_refused(self, server: Any, *words: str) -> None:
+        """Check that nothing was touched, and the reasons told."""
+        before = (self.slots(server), self.hosts["host1"].mdevs())
+        wrote = self.hosts["host2"].writes()
+        ex = self.assertRaises(
+            client.OpenStackApiException, self._live_migrate, server
+        )
+        self.assertIn("NoValidHost", str(ex))
+        public = self.reasons(server)
+        for word in words:
+            self.assertIn(word, public + self.messages())
+        # The server's owner does not read what the hosts have.
+        self.assertNotRegex(public, "[0-9a-f]{4}:[0-9a-f]{2}:|NVIDIA|Linux")
+        self.assertEqual([], self.written)
+        self.assertEqual(
+            before, (self.slots(server), self.hosts["host1"].mdevs())
+        )
+        self.assertEqual(wrote, self.hosts["host2"].writes())
+        self.assert_nothing_left("host2")
+        self.assertEqual("ACTIVE", self.api.get_server(server["id"])["status"])
+
+    def test_a_whole_function(self) -> None:
+        server = self.boot(harness.whole_gpu_group("_A"), host="host1")
+        self.assert_refused(server, f"{harness.GPU} ", "whole function")
+
+    @pytest.mark.long
+    def test_one_of_two_is_enough(self) -> None:
+        both = SMALL | harness.whole_gpu_group("_B") | {"group_policy": "none"}
+        server = self.boot(both, host="host1")
+        self.assert_refused(server, f"{harness.GPU} ", "whole function")
+
+    @pytest.mark.long
+    def test_post_copy(self) -> None:
+        server = self.boot(SMALL, host="host1")
+        self.flags(live_migration_permit_post_copy=True, group="libvirt")
+        self.assert_refused(server, "live_migration_permit_post_copy")
+
+    @pytest.mark.long
+    def test_an_old_kernel(self) -> None:
+        server = self.boot(SMALL, host="host1")
+        self.kernel("5.15.0-91-generic")
+        self.assert_refused(server, "Linux 5.15", "needs 5.18")
+
+    @pytest.mark.long
+    def test_old_programs_there(self) -> None:
+        server = self.boot(SMALL, host="host1")
+        self.flags(
+            skip_hypervisor_version_check_on_lm=True, group="workarounds"
+        )
+        there = self.computes["host2"].driver._host.get_connection()
+        there.fakeLibVersion = 8_005_000
+        self.assert_refused(server, "the destination has libvirt 8.5.0")
+
+    @pytest.mark.long
+    def test_a_driver_whose_version_can_not_be_told(self) -> None:
+        server = self.boot(SMALL, host="host1")
+        self.hosts["host2"].fail("module/nvidia/version", "EIO", on="read")
+        self.assert_refused(
+            server, "version of the driver nvidia on the destination"
+        )
+
+    @pytest.mark.long
+    def test_a_destination_without_us(self) -> None:
+        server = self.boot(SMALL, host="host1")
+        driver = self.computes["host2"].driver
+        stock = driver.__class__.__mro__[2]
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "virt_hooks.operations.live_migration.LiveMigrationDriver"
+                ".check_can_live_migrate_destination",
+                stock.check_can_live_migrate_destination,
+            )
+        )
+        self.assert_refused(server, "does not run nova-accel")
+
+    def test_a_card_drained_meanwhile(self) -> None:
+        """Placement does not know yet; Nova's own claim is dropped."""
+        server = self.boot(SMALL, host="host1")
+        card = drains.DrainNotes(self.state_dir("host2"))
+        card.put(harness.T4, "a fan is loud")
+        self.computes["host2"].driver._accel.host.refresh()
+        self.assert_refused(server, "a fan is loud", "takes no new server")
+        self.run_periodics()
+        tracker = self.computes["host2"].manager.rt
+        self.assertEqual({}, self.assigned(tracker))
+        card.remove([harness.T4])
+        self.run_periodics()
+        self._live_migrate(server)
+        self.assert_holds(server, harness.T4, "host2")
+
+    def assigned(self, tracker: Any) -> dict[str, Any]:
+        """Return the slots that Nova's tracker takes for handed out."""
+        return {
+            rp: found
+            for rp, kinds in tracker.assigned_resources.items()
+            if (found := {k: v for k, v in kinds.items() if v})
+        }
+
+    @pytest.mark.long
+    def test_too_slow_a_link(self) -> None:
+        """T4-4Q at 1000 MiB/s; Nova's downtime is half a second."""
+        self.computes["host1"].driver._link = 1000
+        server = self.boot(SMALL, host="host1")
+        self.assert_refused(server, "4096 ms", "live_migration_downtime")
+        self.flags(live_migration_downtime=4096, group="libvirt")
+        self._live_migrate(server)
+        self.assert_holds(server, harness.T4, "host2")

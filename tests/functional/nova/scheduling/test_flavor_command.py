@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flavor author's commands, with Nova's own API and scheduler."""
+
+import contextlib
+import io
+import json
+from typing import Any
+
+import pytest
+
+from nova_accel.cli import commands
+from nova_accel.model import names
+from tests.functional.nova.scheduling import scheduled
+from tests.functional.nova.support import harness
+
+FLAVOR = "gpu.one"
+NODES = ("host1", "host2")
+
+
+class FlavorCommand(scheduled.AskedTestBase):
+    def run_command(self, *words: str, status: int = 0) -> str:
+        """Return what the command printed; its error if it is to fail."""
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            found = commands.main(
+                [
+                    *words,
+                    "--endpoint",
+                    self.placement.fixture.endpoint,
+                    *self._nova(words),
+                ]
+            )
+        self.assertEqual(status, found, out.getvalue() + err.getvalue())
+        return err.getvalue() if status else out.getvalue()
+
+    def _nova(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        if words[0] != "flavor":
+            return ()
+        return ("--compute-endpoint", self.api_fixture.base_url)
+
+    def shown(self, name: str = FLAVOR) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(
+            self.run_command("flavor", "show", name, "--json")
+        )
+        return found
+
+    def add_flavor(self, name: str = FLAVOR, **specs: str) -> str:
+        """Return the id of a new flavor."""
+        found: str = self._create_flavor(
+            name=name,
+            extra_spec=specs,
+            memory_mb=256,
+            vcpu=1,
+            disk=1,
+            ephemeral=0,
+        )
+        return found
+
+    def specs(self, flavor: str) -> dict[str, str]:
+        found: dict[str, str] = self.admin_api.api_get(
+            f"/flavors/{flavor}/os-extra_specs"
+        ).body["extra_specs"]
+        return found
+
+    def create(self, flavor: str) -> Any:
+        return self._create_server(
+            image_uuid=harness.IMAGE, flavor_id=flavor, networks="none"
+        )
+
+    def pinned(self) -> dict[str, set[str]]:
+        """Return the traits that pin, by provider's uuid."""
+        return {
+            uuid: pins
+            for host in self.computes
+            for uuid, one in self.providers(host).items()
+            if (
+                pins := {
+                    t for t in one["traits"] if t.startswith(names.PIN_PREFIX)
+                }
+            )
+        }
+
+    # -- the tests ----------------------------------------------------------
+
+    def test_a_flavor_that_is_set_gets_its_server(self) -> None:
+        self.start_host(*harness.TWO_T4)
+        flavor = self.add_flavor(**{"hw:cpu_policy": "shared"})
+        self.run_command(
+            *("flavor", "set", FLAVOR, "--profile", "GRID T4-4Q"),
+            *("--packing", "spread"),
+        )
+        self.assertEqual(
+            {
+                "hw:cpu_policy": "shared",
+                "resources_GPU1:VGPU": "1",
+                "resources_GPU1:CUSTOM_GPU_MEMORY_MB": "4096",
+                "trait_GPU1:CUSTOM_VGPU_NVIDIA_T4_4Q": "required",
+                "accelerator:packing": "spread",
+            },
+            self.specs(flavor),
+        )
+        before = self.shown()
+        self.assertEqual((True, 8), (before["can_be_served"], before["room"]))
+        server = self.create(flavor)
+        self.assertEqual(1, len(self.mdevs_of(server)))
+        self.assertEqual(7, self.shown()["room"])
+        text = self.run_command("flavor", "show", flavor)
+        self.assertIn(
+            "GPU: 1 x T4-4Q, VGPU 1, CUSTOM_GPU_MEMORY_MB 4096", text
+        )
+        self.assertIn("numa_policy: preferred (default)", text)
+        self.assertIn("room now: 7 servers at most", text)
+
+    @pytest.mark.long
+    def test_several_and_then_none(self) -> None:
+        self.start_host(*harness.TWO_T4)
+        flavor = self.add_flavor()
+        self.run_command(
+            *("flavor", "set", FLAVOR, "--profile", "T4-16Q"),
+            *("--count", "2", "--locality", "different_card"),
+        )
+        self.assertEqual("none", self.specs(flavor)["group_policy"])
+        server = self.create(flavor)
+        self.assertEqual(2, len(self.allocations(server)))
+        self.assertEqual(0, self.shown()["room"])
+        self.assertTrue(self.shown()["can_be_served"])
+        self.run_command("flavor", "set", FLAVOR, "--clear")
+        self.assertEqual({}, self.specs(flavor))
+
+    @pytest.mark.long
+    def test_a_pinned_server_lands_there(self) -> None:
+        self.start_host(*harness.TWO_T4, name=NODES[0])
+        self.start_host(*harness.TWO_T4, name=NODES[1])
+        flavor = self.add_flavor()
+        for host, card in (
+            (NODES[1], harness.T4_B),
+            (NODES[0], harness.T4),
+        ):
+            self.run_command(
+                *("flavor", "set", FLAVOR, "--profile", "T4-8Q"),
+                *("--device", f"{host}/{card}"),
+            )
+            provider = self.provider(card, host)
+            # The trait of the one before is gone from there.
+            self.assertEqual(
+                {provider: {names.pin_trait(host, card)}}, self.pinned()
+            )
+            server = self.create(flavor)
+            self.assertEqual([provider], list(self.allocations(server)))
+        # Nova's own reports keep it.
+        self.run_periodics()
+        self.assertEqual([provider], list(self.pinned()))
+        text = self.run_command("flavor", "show", FLAVOR)
+        self.assertIn("device: only host1_accel_0000_3b_00_0", text)
+
+    @pytest.mark.long
+    def test_a_pin_that_another_flavor_wants_stays(self) -> None:
+        self.start_host(*harness.TWO_T4)
+        for name in (FLAVOR, "gpu.two"):
+            self.add_flavor(name)
+            self.run_command(
+                *("flavor", "set", name, "--profile", "T4-8Q"),
+                *("--device", f"host1/{harness.T4}"),
+            )
+        self.run_command("flavor", "set", FLAVOR, "--clear")
+        self.assertEqual(1, len(self.pinned()))
+        self.run_command("flavor", "set", "gpu.two", "--profile", "T4-8Q")
+        self.assertEqual({}, self.pinned())
+
+    def test_what_no_host_can_serve_is_refused(self) -> None:
+        self.start_host(*harness.TWO_T4)
+        flavor = self.add_flavor()
+
+        def refused(*words: str) -> str:
+            found = self.run_command("flavor", "set", FLAVOR, *words, status=2)
+            self.assertEqual({}, self.specs(flavor))
+            self.assertEqual(1, found.count("\n"))
+            return found
+
+        self.assertIn("near it: T4-4Q", refused("--profile", "T4-4X"))
+        self.assertIn("no host has a card", refused("--profile", "A40-8Q"))
+        many = ("--profile", "T4-16Q", "--count")
+        self.assertIn("is 2; lower --count", refused(*many, "3"))
+        self.assertIn(
+            "numa_policy=required",
+            refused(*many, "2", "--numa-policy", "required"),
+        )
+        self.assertIn(
+            "locality=nvlink", refused(*many, "2", "--locality=nvlink")
+        )
+        self.assertIn(
+            "accelerator:display=on",
+            refused("--profile", "T4-4Q", "--ramfb", "on"),
+        )
+        self.assertIn(
+            "0000_3b_00_0",
+            refused("--profile", "T4-4Q", "--device", "host1/0000:99:00.0"),
+        )
+        self.assertIn("settings alone", refused("--count", "2"))
+        self.run_command(
+            "flavor", "set", "nix", "--profile", "T4-4Q", status=2
+        )
+
+    @pytest.mark.long
+    def test_series_are_not_mixed_unless_forced(self) -> None:
+        self.start_host(*harness.TWO_T4)
+        flavor = self.add_flavor()
+        self.run_command("flavor", "set", FLAVOR, "--profile", "T4-4Q")
+        other = ("flavor", "set", FLAVOR, "--profile", "T4-4C")
+        words = self.run_command(*other, "--group", "CUDA", status=2)
+        self.assertIn("one series (C, Q)", words)
+        self.assertNotIn("resources_CUDA1:VGPU", self.specs(flavor))
+        dry = self.run_command(*other, "--group=CUDA", "--force", "--dry-run")
+        self.assertIn("+ resources_CUDA1:VGPU=1", dry)
+        self.assertNotIn("resources_CUDA1:VGPU", self.specs(flavor))
+        self.run_command(*other, "--group", "CUDA", "--force")
+        self.assertIn("resources_CUDA1:VGPU", self.specs(flavor))
+        self.assertIn("one series", self.shown()["reason"])
+
+    @pytest.mark.long
+    def test_profiles_are_counted_down(self) -> None:
+        self.start_host(*harness.TWO_T4)
+        flavor = self.add_flavor()
+        self.run_command("flavor", "set", FLAVOR, "--profile", "T4-16Q")
+
+        def free() -> dict[str, int]:
+            text = self.run_command("profile", "list", "--all", "--json")
+            return {
+                one["name"]: one["free"]
+                for one in json.loads(text)["profiles"]
+            }
+
+        self.assertEqual((2, 8), (free()["T4-16Q"], free()["T4-4Q"]))
+        self.create(flavor)
+        self.assertEqual((1, 4), (free()["T4-16Q"], free()["T4-4Q"]))
+        self.create(flavor)
+        self.assertEqual((0, 0), (free()["T4-16Q"], free()["T4-4Q"]))
+        text = self.run_command("profile", "list", "--all")
+        self.assertIn("* no card can make one now", text)
+        text = self.run_command("profile", "list")
+        self.assertIn("profiles is free; --all lists them", text)
+        # What is full now is no reason to refuse a flavor.
+        self.run_command("flavor", "set", FLAVOR, "--profile", "T4-8Q")

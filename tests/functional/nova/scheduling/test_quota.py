@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accelerators under Nova's unified limits.
+
+Keystone is a stand-in of Nova's own tests here; the lab has the real one.
+"""
+
+from typing import Any
+
+import pytest
+from nova.tests import fixtures as nova_fixtures
+from nova.tests.functional.api import client
+
+from tests.functional.nova.support import harness
+
+SMALL = harness.vgpu_group("_A", "4Q")
+MIB = 4096
+ACCELERATORS = ["class:VGPU", "class:CUSTOM_GPU_MEMORY_MB"]
+
+
+class Quota(harness.AccelTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(driver="nova.quota.UnifiedLimitsDriver", group="quota")
+        self.keystone = self.useFixture(nova_fixtures.UnifiedLimitsFixture())
+        self.register("servers", 10)
+
+    def register(self, name: str, amount: int) -> None:
+        self.keystone.create_registered_limit(
+            resource_name=name, default_limit=amount
+        )
+
+    def unregistered(self, strategy: str, *names: str) -> None:
+        self.flags(
+            group="quota",
+            unified_limits_resource_strategy=strategy,
+            unified_limits_resource_list=list(names),
+        )
+
+    def refusal(self, specs: dict[str, str]) -> str:
+        """Return why a server of a flavor is forbidden."""
+        raised: Any = self.assertRaises(
+            client.OpenStackApiException, self.boot, specs
+        )
+        self.assertEqual(403, raised.response.status_code)
+        return str(raised.response.json()["forbidden"]["message"])
+
+    def over(self, name: str, limit: int, usage: int, delta: int) -> str:
+        return (
+            f"Resource {name} is over limit of {limit} due to current usage"
+            f" {usage} and delta {delta}"
+        )
+
+    def test_the_fourth_vgpu_is_refused_at_three(self) -> None:
+        self.register("class:VGPU", 3)
+        self.start_host(harness.TWO_T4[0])
+        servers = [self.boot(SMALL) for _ in range(3)]
+        wanted = self.over("class:VGPU", 3, 3, 1)
+        self.assertIn(wanted, self.refusal(SMALL))
+        # A server without any is none of this limit's business.
+        self.boot({})
+        self._delete_server(servers[0])
+        self.boot(SMALL)
+        self.assertIn(wanted, self.refusal(SMALL))
+
+    @pytest.mark.long
+    def test_framebuffer_is_counted_in_mib(self) -> None:
+        name = "class:CUSTOM_GPU_MEMORY_MB"
+        self.register(name, 3 * MIB)
+        self.start_host(*harness.TWO_T4)
+        self.boot(SMALL)
+        # Of several groups the sum counts.
+        two = {
+            **SMALL,
+            **harness.vgpu_group("_B", "8Q"),
+            "group_policy": "none",
+        }
+        wanted = self.over(name, 3 * MIB, MIB, 3 * MIB)
+        self.assertIn(wanted, self.refusal(two))
+        self.boot(harness.vgpu_group("_A", "8Q"))
+        self.assertIn(
+            self.over(name, 3 * MIB, 3 * MIB, MIB), self.refusal(SMALL)
+        )
+
+    @pytest.mark.long
+    def test_what_nobody_registered(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        self.boot(SMALL)
+        self.unregistered("require", "servers", *ACCELERATORS)
+        said = self.refusal(SMALL)
+        self.assertIn(self.over("class:VGPU", 0, 1, 1), said)
+        self.unregistered("ignore", "class:VCPU", "class:MEMORY_MB")
+        said = self.refusal(SMALL)
+        self.assertIn(self.over("class:VGPU", 0, 1, 1), said)
+        self.unregistered(
+            "ignore",
+            *("class:VCPU", "class:MEMORY_MB", "class:DISK_GB"),
+            *("server_metadata_items", "server_injected_files"),
+            *ACCELERATORS,
+        )
+        self.boot(SMALL)
+        self.register("class:VGPU", 0)
+        self.assertIn(self.over("class:VGPU", 0, 2, 1), self.refusal(SMALL))

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Failures of this library, and servers without accelerators.
+
+Functions of the library are made to raise an error that no code expects.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from nova import objects
+
+from tests.functional.nova.operations import moving
+from tests.functional.nova.support import harness, operations, striking
+from virt_hooks import nova_driver
+from virt_hooks.operations import bypass
+
+SMALL = harness.vgpu_group("_A", "4Q")
+# Of several hundred functions; Nova's harness ends a test after 10 minutes.
+_PARTS = 8
+_STRUCK = "StruckError: "
+_INIT = f"{nova_driver.__name__}.AccelLibvirtDriver.init_host"
+_NAMED = f"{bypass.__name__}._is_named"
+
+
+@pytest.mark.parametrize(
+    ("key", "is_named"),
+    [
+        ("resources:VGPU", True),
+        ("resources_A:PGPU", True),
+        ("resources1:CUSTOM_QAT_VF", True),
+        ("accelerator:display", True),
+        ("resources:VCPU", False),
+        ("resources_A:MEMORY_MB", False),
+        ("resources:CUSTOM_PMEM_NAMESPACE_SMALL", False),
+        ("trait:CUSTOM_VGPU_NVIDIA_T4_4Q", False),
+        ("hw:cpu_policy", False),
+    ],
+)
+@pytest.mark.parametrize("field", ["flavor", "old_flavor", "new_flavor"])
+def test_flavors_that_name_accelerators(
+    key: str, field: str, is_named: bool
+) -> None:
+    instance = objects.Instance(flavor=objects.Flavor(extra_specs={}))
+    setattr(instance, field, objects.Flavor(extra_specs={key: "1"}))
+    assert bypass._is_named(None, instance) is is_named
+
+
+class StockServers(moving.LiveBase, operations.OperationsTestBase):
+    """Servers without accelerators, on hosts with some."""
+
+    CARDS = harness.TWO_T4
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.power_off_to_move()
+        self.functions = striking.all_functions()
+
+    def life(self) -> None:
+        """Do with a server all that users and operators do."""
+        server = self.boot({}, host="host1")
+        self.be_on("host1")
+        self._live_migrate(server)
+        self.be_on("host2")
+        self.reboot_hard(server)
+        self.reboot_soft(server)
+        self.stop(server)
+        self.start(server)
+        self.suspend(server)
+        self.resume(server)
+        self.rescue(server)
+        self.unrescue(server)
+        self.rebuild(server)
+        self.shelve(server)
+        self.unshelve(server)
+        self.run_periodics()
+        self.resize(server, {})
+        self.confirm(server)
+        self.migrate(server)
+        self.revert(server)
+        self.run_periodics()
+        self._delete_server(server)
+
+    def short_life(self) -> None:
+        self.be_on("host1")
+        server = self.boot({}, host="host1")
+        self.reboot_hard(server)
+        self.run_periodics()
+        self._delete_server(server)
+
+    def test_all_functions_fail(self) -> None:
+        with striking.struck(self.functions.items()):
+            self.life()
+        self.assertIn(_STRUCK, self.stdlog.logger.output)
+
+    def check_each(self, part: int) -> None:
+        """Let each function that a life calls fail alone, of one part."""
+        with striking.traced(self.functions) as called:
+            self.life()
+        self.assertIn(_NAMED, called)
+        failed: dict[str, str] = {}
+        for name in sorted(called)[part::_PARTS]:
+            try:
+                with striking.struck([(name, self.functions[name])]):
+                    self.short_life()
+            except Exception as error:
+                failed[name] = repr(error)
+        self.assertEqual({}, failed)
+
+    def test_a_server_with_accelerators_is_refused(self) -> None:
+        """It is not started without them, whatever fails."""
+        but = {n: f for n, f in self.functions.items() if n != _NAMED}
+        with striking.struck(but.items()):
+            server = self.boot(SMALL, expected_state="ERROR")
+        self._delete_server(server)
+
+    def test_slots_and_claims_tell_that_a_server_has_accelerators(
+        self,
+    ) -> None:
+        """Its flavor can't be read: it gets and keeps its devices."""
+        with striking.struck([(_NAMED, self.functions[_NAMED])]):
+            server = self.boot(SMALL, host="host1")
+            mdevs = self.mdevs_of(server)
+            self.assertEqual(set(mdevs), set(self.hosts["host1"].mdevs()))
+            self.assertEqual(1, len(mdevs))
+            self.reboot_hard(server)
+            self.assertEqual(mdevs, self.mdevs_of(server))
+            self._delete_server(server)
+        self.assert_nothing_left()
+
+
+def _each(part: int) -> Callable[[StockServers], None]:
+    @pytest.mark.long
+    def test(self: StockServers) -> None:
+        self.check_each(part)
+
+    return test
+
+
+for number in range(_PARTS):
+    setattr(StockServers, f"test_each_function_fails_{number}", _each(number))
+
+
+class Starts(harness.AccelTestBase):
+    """The start of nova-compute, below ``init_host``."""
+
+    @contextlib.contextmanager
+    def failing(self) -> Iterator[None]:
+        """Make all functions raise once the service begins to start."""
+        stock = nova_driver.AccelLibvirtDriver.init_host
+        functions = striking.all_functions().items()
+        with contextlib.ExitStack() as stack:
+
+            def init_host(driver: Any, host: str) -> None:
+                stack.enter_context(striking.struck(functions))
+                stock(driver, host)
+
+            self.stub_out(_INIT, init_host)
+            yield
+
+    def test_all_functions_fail(self) -> None:
+        with self.failing():
+            self.start_host(harness.TWO_T4[0])
+            server = self.boot({})
+            self._delete_server(server)
+        log = self.stdlog.logger.output
+        for words in (
+            "Can't attach accelerators to servers",
+            "Can't migrate accelerators live",
+            "can't recover this host's accelerators",
+        ):
+            self.assertIn(words, log)

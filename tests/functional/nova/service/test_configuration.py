@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What nova-compute says at its start of a configuration that is wrong."""
+
+import json
+import os
+from typing import Any
+
+import fixtures
+import nova.conf
+import pytest
+from oslo_config import cfg
+
+from nova_accel import errors
+from tests.functional.nova.support import harness
+from virt_hooks.operations import config_checks
+
+SPEC = json.dumps({"vendor_id": "10de", "product_id": "1eb8"})
+OFF = json.dumps({"address": harness.T4, "use": "off"})
+
+
+@pytest.mark.each_release
+class Configuration(harness.AccelTestBase):
+    def assert_refused(self, *words: str, **settings: Any) -> None:
+        with self.assertRaises(errors.ConfigurationError) as caught:
+            self.start_host(harness.TWO_T4[0], **settings)
+        for word in words:
+            self.assertIn(word, str(caught.exception))
+
+    def lines(self, word: str) -> list[str]:
+        output: str = self.stdlog.logger.output
+        return [line for line in output.splitlines() if word in line]
+
+    def test_a_device_that_nova_passes_through_is_refused(self) -> None:
+        self.flags(device_spec=[SPEC], group="pci")
+        self.assert_refused(
+            f"[pci] device_spec = {SPEC}", harness.T4, "default"
+        )
+
+    def test_the_refusal_has_both_lines(self) -> None:
+        self.flags(device_spec=[SPEC], group="pci")
+        line = json.dumps({"address": "0000:3b:*", "use": "vgpu"})
+        self.assert_refused(
+            f"[pci] device_spec = {SPEC}",
+            f"[nova_accel] device_spec = {line}",
+            device_spec=[line],
+        )
+
+    def test_a_device_that_is_off_here_is_nova_s(self) -> None:
+        self.flags(device_spec=[SPEC], group="pci")
+        self.start_host(harness.TWO_T4[0], device_spec=[OFF])
+
+    def test_a_type_of_nova_s_own_vgpus_is_refused(self) -> None:
+        self.flags(enabled_mdev_types=["nvidia-232"], group="devices")
+        self.assert_refused(
+            "[devices] enabled_mdev_types = nvidia-232", harness.T4
+        )
+
+    def test_a_type_that_no_card_of_ours_has_is_nova_s(self) -> None:
+        self.flags(enabled_mdev_types=["nvidia-9999"], group="devices")
+        self.start_host(harness.TWO_T4[0])
+
+    def test_a_misspelt_option_is_logged_with_its_nearest_name(self) -> None:
+        place = self.useFixture(fixtures.TempDir()).path
+        path = f"{place}/nova.conf"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"[nova_accel]\nstate_dir = {place}\ndevce_spec = x\n")
+        options = cfg.ConfigOpts()
+        options([], default_config_files=[path], default_config_dirs=[])
+        nova.conf.pci.register_opts(options)
+        nova.conf.devices.register_opts(options)
+        self.start_host(harness.TWO_T4[0])
+        driver = self.computes["host1"].driver
+        config_checks.check(driver, options, driver._accel.host)
+        (line,) = self.lines("devce_spec")
+        self.assertIn(f"{path} [nova_accel] devce_spec: is ignored", line)
+        self.assertIn("did you mean device_spec?", line)
+
+    def test_an_unusable_state_dir_is_one_error(self) -> None:
+        self.start_host(harness.TWO_T4[0], state_dir=os.devnull)
+        errors_logged = [
+            line for line in self.lines(os.devnull) if "ERROR" in line
+        ]
+        self.assertEqual(1, len(errors_logged), errors_logged)
+        self.assertIn("[nova_accel] state_dir", errors_logged[0])
+        self.run_periodics()
+        card = self.traits(harness.T4)
+        self.assertIn("CUSTOM_ACCELERATOR_UNKNOWN", card)
+        self.assertNotIn("CUSTOM_ACCELERATOR_DRAINED", card)
+        self.assertEqual((16, 16), self.amounts(harness.T4)["VGPU"])

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards that their operator drains, below servers that run on them."""
+
+import contextlib
+from typing import Any
+
+import pytest
+from nova.tests.functional.api import client
+
+from nova_accel.host.state import drains
+from nova_accel.model import names
+from tests.functional.nova.support import harness
+
+SMALL = harness.vgpu_group("_A", "4Q")
+
+
+class Drained(harness.AccelTestBase):
+    def word(self, name: str = "host1") -> drains.DrainNotes:
+        return drains.DrainNotes(self._places[name]["state_dir"])
+
+    def drain(self, card: str) -> None:
+        self.word().put(card, "a fan is loud")
+
+    def undrain(self, card: str) -> None:
+        self.assertEqual({card}, self.word().remove([card]))
+
+    def card_of(self, server: Any) -> str:
+        (mdev,) = self.mdevs_of(server)
+        parent: str = self.hosts["host1"].mdevs()[mdev]["parent"]
+        return parent
+
+    def assert_drained(self, card: str, total: int) -> None:
+        self.assertEqual((total, total), self.amounts(card)["VGPU"])
+        self.assertIn(names.DRAINED_TRAIT, self.traits(card))
+        self.assertEqual(set(), self.profiles(card))
+
+    def test_it_keeps_its_server_and_takes_no_other(self) -> None:
+        self.start_host(*harness.TWO_T4)
+        server = self.boot(SMALL)
+        (mdev,) = self.mdevs_of(server)
+        card = self.card_of(server)
+        (other,) = {harness.T4, harness.T4_B} - {card}
+        self.drain(card)
+        self.run_periodics()
+        self.assert_drained(card, 4)
+        for _ in range(4):
+            self.assertEqual(other, self.card_of(self.boot(SMALL)))
+        self.boot(SMALL, expected_state="ERROR")
+
+        def check() -> None:
+            self.assertEqual([mdev], self.mdevs_of(server))
+            self.assertEqual(1, self.usages(card)["VGPU"])
+            self.assert_drained(card, 4)
+
+        self._reboot_server(server, hard=True)
+        check()
+        self._stop_server(server)
+        self.restart()
+        self.run_periodics()
+        check()
+        self._start_server(server)
+        check()
+        self.undrain(card)
+        self.run_periodics()
+        self.assertEqual((4, 0), self.amounts(card)["VGPU"])
+        self.assertNotIn(names.DRAINED_TRAIT, self.traits(card))
+        self.assertEqual(card, self.card_of(self.boot(SMALL)))
+
+    @pytest.mark.long
+    def test_whoever_was_on_its_way_is_sent_elsewhere(self) -> None:
+        """Placement learns of it at once, not with the next pass."""
+        self.start_host(harness.TWO_T4[0])
+        self.run_periodics()
+        self.drain(harness.T4)
+        server = self.boot(SMALL, expected_state="ERROR")
+        self.assertEqual({}, self.hosts["host1"].mdevs())
+        self.assert_drained(harness.T4, 16)
+        self._delete_server(server)
+        self.undrain(harness.T4)
+        self.run_periodics()
+        self.assertEqual(harness.T4, self.card_of(self.boot(SMALL)))
+
+    @pytest.mark.long
+    def test_after_a_reboot_its_server_is_built_anew(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        server = self.boot(SMALL)
+        (mdev,) = self.mdevs_of(server)
+        self._stop_server(server)
+        self.drain(harness.T4)
+        self.hosts["host1"].reboot()
+        self.restart()
+        self.run_periodics()
+        # Nova 34's schema of the answer forgets servers that are off.
+        with contextlib.suppress(client.OpenStackApiException):
+            self._rebuild_server(server, harness.IMAGE, "SHUTOFF")
+        self.notifier.wait_for_versioned_notifications("instance.rebuild.end")
+        self._wait_for_state_change(server, "SHUTOFF")
+        self.assertEqual({mdev}, set(self.hosts["host1"].mdevs()))
+        self._start_server(server)
+        self.assertEqual([mdev], self.mdevs_of(server))
+        self._delete_server(server)
+        self.assert_nothing_left()
+        self.run_periodics()
+        self.assert_drained(harness.T4, 16)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards that vanish, come back, or can't be read."""
+
+from typing import Any
+
+import fixtures
+import pytest
+from nova.tests.functional.api import client
+
+from nova_accel.model import names
+from tests.functional.nova.support import harness
+
+SMALL = harness.vgpu_group("_A", "4Q")
+
+
+class Missing(harness.AccelTestBase):
+    def assert_host_updates(self) -> None:
+        """Check that the rest of the host still reaches Placement."""
+        wanted = harness.CONF.reserved_host_memory_mb + 7
+        self.flags(reserved_host_memory_mb=wanted)
+        self.run_periodics()
+        root = self._get_provider_inventory(self.compute_rp_uuids["host1"])
+        self.assertEqual(wanted, root["MEMORY_MB"]["reserved"])
+
+    def card_of(self, server: object) -> str:
+        (mdev,) = self.mdevs_of(server)
+        parent: str = self.hosts["host1"].mdevs()[mdev]["parent"]
+        return parent
+
+    def test_vanished_with_and_without_allocations(self) -> None:
+        self.start_host(*harness.TWO_T4)
+        server = self.boot(SMALL)
+        (mdev,) = self.mdevs_of(server)
+        card = self.card_of(server)
+        (other,) = {harness.T4, harness.T4_B} - {card}
+        self._stop_server(server)
+        before = self.providers()
+
+        self.hosts["host1"].unplug(card)
+        self.hosts["host1"].unplug(other)
+        self.run_periodics()
+        self.run_periodics()
+
+        self.assertEqual({self.provider(card)}, set(self.providers()))
+        self.assertEqual(
+            {"VGPU": (4, 4), "CUSTOM_GPU_MEMORY_MB": (16384, 16384)},
+            self.amounts(card),
+        )
+        self.assertIn(names.MISSING_TRAIT, self.traits(card))
+        self.assertEqual(set(), self.profiles(card))
+        self.assertEqual(1, self.usages(card)["VGPU"])
+        self.assert_host_updates()
+
+        # Nothing of that is lost or redone by a restart.
+        kept = self.providers()
+        self.restart()
+        self.run_periodics()
+        self.assertEqual(kept, self.providers())
+        self.assert_host_updates()
+
+        # Its server can't start, and says why.
+        self.assertRaises(
+            client.OpenStackApiException,
+            self.api.post_server_action,
+            server["id"],
+            {"os-start": None},
+        )
+        self.assertIn(
+            "no device of this host is that provider now",
+            self.stdlog.logger.output,
+        )
+        server = self._wait_for_state_change(server, "SHUTOFF")
+
+        self.hosts["host1"].reboot()
+        self.run_periodics()
+        self.assertEqual(before.keys(), self.providers().keys())
+        self.assertNotIn(names.MISSING_TRAIT, self.traits(card))
+        # The stopped server keeps its room, so others get no other size.
+        self.assertEqual((4, 0), self.amounts(card)["VGPU"])
+        self._start_server(server)
+        self.assertEqual({mdev}, set(self.hosts["host1"].mdevs()))
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    @pytest.mark.long
+    def test_deleted_while_its_card_is_missing(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        server = self.boot(SMALL)
+        self._stop_server(server)
+        self.hosts["host1"].unplug(harness.T4)
+        self.run_periodics()
+        self._delete_server(server)
+        self.assertEqual({}, self.usages(harness.T4))
+        self.run_periodics()
+        self.run_periodics()
+        self.assertEqual({}, self.providers())
+        self.assert_nothing_left()
+
+    def read_all(self) -> None:
+        """Have each pass read the host, as passes do after some time."""
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "nova_accel.discovery.change_detection.WHOLE_EVERY_S", -1
+            )
+        )
+
+    def assert_set_aside(
+        self, before: dict[str, dict[str, Any]], cards: set[str], where: str
+    ) -> None:
+        """Check that some cards are reserved, and all else is as it was."""
+        asides = {self.provider(card) for card in cards}
+        found = self.calm()
+        for uuid in asides:
+            record = found[uuid]
+            self.assertIn(names.FAULTED_TRAIT, record["traits"], where)
+            for inventory in record["inventories"].values():
+                self.assertEqual(inventory["total"], inventory["reserved"])
+            self.assertEqual(
+                {k: v["total"] for k, v in record["inventories"].items()},
+                {
+                    k: v["total"]
+                    for k, v in before[uuid]["inventories"].items()
+                },
+            )
+        self.assertEqual(
+            {u: r for u, r in before.items() if u not in asides},
+            {u: r for u, r in found.items() if u not in asides},
+            where,
+        )
+
+    def test_unreadable_cards_are_set_aside_and_stay(self) -> None:
+        """Of a whole bus that can't be read nothing is known: all stays."""
+        self.read_all()
+        self.start_host(*harness.TWO_T4)
+        server = self.boot(SMALL)
+        self.run_periodics()
+        before = self.calm()
+        simulated = self.hosts["host1"]
+        for path, on, cards in (
+            (f"bus/pci/devices/{harness.T4}/vendor", "read", {harness.T4}),
+            (f"bus/pci/devices/{harness.T4_B}/vendor", "read", {harness.T4_B}),
+            (
+                f"class/mdev_bus/{harness.T4}/mdev_supported_types",
+                "list",
+                {harness.T4},
+            ),
+            ("class/mdev_bus", "list", set()),
+            ("bus/pci/devices", "list", set()),
+            ("bus/mdev/devices", "list", set()),
+        ):
+            simulated.fail(path, "EIO", on=on)
+            self.run_periodics()
+            self.run_periodics()
+            self.assert_set_aside(before, cards, path)
+            self.assert_host_updates()
+            simulated.heal()
+            self.run_periodics()
+            self.assertEqual(before, self.calm(), path)
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    @pytest.mark.long
+    def test_type_that_vanishes_while_it_is_read(self) -> None:
+        self.read_all()
+        self.start_host(harness.TWO_T4[0])
+        kind = f"class/mdev_bus/{harness.T4}/mdev_supported_types/nvidia-232"
+        self.hosts["host1"].vanish(kind, when=f"{kind}/available_instances")
+        self.run_periodics()
+        self.run_periodics()
+        self.assertNotIn(harness.vgpu_trait("4Q"), self.profiles(harness.T4))
+        self.assertIn(harness.vgpu_trait("8Q"), self.profiles(harness.T4))
+        self.assert_host_updates()

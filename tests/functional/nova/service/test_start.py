@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting nova-compute: wrong settings, and being switched off."""
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from nova import objects
+from nova.compute import vm_states
+
+from tests.functional.nova.support import harness, libvirtd
+from virt_hooks.guest import libvirt_guest
+
+STOCK = "libvirt.LibvirtDriver"
+
+
+class Start(harness.AccelTestBase):
+    @pytest.mark.each_release
+    def test_unknown_driver(self) -> None:
+        stop = self.assertRaises(
+            SystemExit, self.start_host, harness.TWO_T4[0], drivers=["mdve"]
+        )
+        self.assertEqual(1, stop.code)
+        self.assertIn(
+            "nova.conf [nova_accel] drivers = mdve: no such driver is"
+            " installed; known are alveo, amd_mxgpu, dfl, intel_sriov, mdev,"
+            " noop, nvidia_mdev, nvidia_vfio, pci_passthrough, pci_vf, qat",
+            self.stdlog.logger.output,
+        )
+
+    def test_malformed_device_spec(self) -> None:
+        for line, mend in (
+            ('{"address": "0000:41:*"', "write one JSON object a line"),
+            ('{"adress": "0000:41:*"}', "unknown key 'adress'; use address"),
+            ('{"use": "of"}', "use must be one of auto, vgpu"),
+        ):
+            self.hosts.clear()
+            stop = self.assertRaises(
+                SystemExit,
+                self.start_host,
+                harness.TWO_T4[0],
+                device_spec=[line],
+            )
+            self.assertEqual(1, stop.code)
+            self.assertIn(
+                f"nova.conf [nova_accel] device_spec = {line}: {mend}",
+                self.stdlog.logger.output,
+            )
+
+    def test_settings(self) -> None:
+        self.start_host(
+            *harness.TWO_T4,
+            device_spec=[
+                '{"address": "0000:3c:*", "use": "off"}',
+                '{"vendor_id": "10de", "max_slots": 3}',
+            ],
+        )
+        self.assertEqual({self.provider(harness.T4)}, set(self.providers()))
+        self.assertEqual((3, 0), self.amounts(harness.T4)["VGPU"])
+
+    def test_slots_of_another_server(self) -> None:
+        """A failed build or delete leaves them in Nova's database."""
+        self.start_host(*harness.TWO_T4)
+        server = self.boot(harness.vgpu_group("_A", "4Q"))
+        failed = self.boot({})
+        saved, record = (
+            objects.Instance.get_by_uuid(
+                self.context, one["id"], expected_attrs=["resources"]
+            )
+            for one in (server, failed)
+        )
+        record.resources = saved.resources
+        for state, launched_at in (
+            (vm_states.BUILDING, None),
+            (vm_states.ERROR, record.launched_at),
+        ):
+            record.vm_state, record.launched_at = state, launched_at
+            record.save()
+            accel = self.restart().driver._accel
+            self.assertEqual((), accel.claims_of(failed["id"]))
+            self.assertEqual(1, len(accel.claims_of(server["id"])))
+
+    @pytest.mark.each_release
+    def test_not_named_means_stock(self) -> None:
+        """And a host without accelerators looks as a stock one does."""
+        self.flags(compute_driver=STOCK)
+        stock = self.start_host(harness.TWO_T4[0], name="host1")
+        self.assertEqual(
+            "nova.virt.libvirt.driver", type(stock.driver).__module__
+        )
+        self.flags(compute_driver=self.COMPUTE_DRIVER)
+        ours = self.start_host(name="host2")
+        self.assertEqual(
+            "virt_hooks.nova_driver", type(ours.driver).__module__
+        )
+        self.assertEqual({}, self.providers("host1"))
+        self.assertEqual({}, self.providers("host2"))
+        self.assertEqual([], self.hosts["host1"].writes())
+        self.assertEqual(0, self.hosts["host1"].reads())
+        roots = [self.compute_rp_uuids[n] for n in ("host1", "host2")]
+        for look in (self._get_provider_inventory, self._get_provider_traits):
+            first, second = map(look, roots)
+            self.assertEqual(first, second)
+        definitions = []
+        for name in ("host1", "host2"):
+            server = self.boot({}, host=name)
+            text = self.domain(server, name).XMLDesc(0)
+            definitions.append(
+                text.replace(server["id"], "").replace(server["name"], "")
+            )
+        self.assertEqual(
+            *(text.replace("00000002", "00000001") for text in definitions)
+        )
+
+
+class TwoServices(harness.AccelTestBase):
+    """An old nova-compute in graceful shutdown, and its successor."""
+
+    @contextlib.contextmanager
+    def other_service(self) -> Iterator[None]:
+        """Hold the lock of another nova-compute of the host."""
+        path = Path(self.state_dir(), "nova-compute.lock")
+        path.unlink(missing_ok=True)
+        path.write_text("4711 another")
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def spawning(self, server: Any) -> tuple[Any, Any]:
+        """Undo the end of a spawn; return instance and resources."""
+        instance = objects.Instance.get_by_uuid(
+            self.context, server["id"], expected_attrs=["resources"]
+        )
+        held, instance.resources = instance.resources, None
+        instance.save()
+        self.domain(server).destroy()
+        self.domain(server).undefine()
+        return instance, held
+
+    def test_orphans_wait_for_the_other_service(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        mine = self.boot(harness.vgpu_group("_A", "4Q"))
+        theirs = self.boot(harness.vgpu_group("_A", "4Q"))
+        made = set(self.hosts["host1"].mdevs())
+        instance, held = self.spawning(theirs)
+        with self.other_service():
+            self.restart()
+            self.run_periodics()
+            self.assertEqual(made, set(self.hosts["host1"].mdevs()))
+            self._reboot_server(mine, hard=True)
+            instance.resources = held  # its spawn goes on, and is done
+            instance.save()
+        self.run_periodics()
+        self.assertEqual(made, set(self.hosts["host1"].mdevs()))
+        driver = self.computes["host1"].driver
+        self.assertEqual(
+            {mine["id"], theirs["id"]},
+            {claim.consumer for claim in driver._accel.claims()},
+        )
+        self.assertIn("Another nova-compute", self.stdlog.logger.output)
+
+    def test_orphans_are_removed_after_it(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        server = self.boot(harness.vgpu_group("_A", "4Q"))
+        made = set(self.hosts["host1"].mdevs())
+        self.spawning(server)
+        with self.other_service():
+            self.restart()
+            self.run_periodics()
+            self.assertEqual(made, set(self.hosts["host1"].mdevs()))
+        self.run_periodics()
+        self.assertEqual({}, self.hosts["host1"].mdevs())
+
+    def test_an_unclean_function_is_cleaned_for_a_server_that_comes(
+        self,
+    ) -> None:
+        """A pass reads its slot from Nova's database before its spawn."""
+        self.start_host(harness.GPU_CARDS[0])
+        first = self.boot(harness.whole_gpu_group("_A"))
+        functions = set(self.functions_of(first))
+        with mock.patch.object(
+            libvirt_guest, "is_holding", side_effect=libvirtd.failed("is away")
+        ):
+            self._delete_server(first)
+        with self.other_service():
+            driver = self.restart().driver
+            self.assertFalse(driver._accel.is_alone)
+            bring = driver._bring
+
+            def look_and_bring(*arguments: Any, **words: Any) -> Any:
+                driver._look()
+                return bring(*arguments, **words)
+
+            driver._bring = look_and_bring
+            before = len(self.hosts["host1"].writes())
+            second = self.boot(harness.whole_gpu_group("_A"))
+        self.assertEqual(functions, set(self.functions_of(second)))
+        wrote = self.hosts["host1"].writes()[before:]
+        reset = {Path(w["path"]).parent.name for w in wrote}
+        self.assertLessEqual(functions, reset)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reboot, stop, start, and restarts of the service below a server."""
+
+import pytest
+
+from tests.functional.nova.support import harness
+
+pytestmark = pytest.mark.each_release
+
+SMALL = harness.vgpu_group("_A", "4Q")
+
+
+class Life(harness.AccelTestBase):
+    def test_reboot_stop_start(self) -> None:
+        self.start_host(harness.TWO_T4[0], *harness.GPU_CARDS)
+        server = self.boot(
+            SMALL | harness.whole_gpu_group("_B") | {"group_policy": "none"}
+        )
+        (mdev,) = self.mdevs_of(server)
+        slots = self.slots(server)
+        wrote = len(self.hosts["host1"].writes())
+
+        def check() -> None:
+            self.assertEqual([mdev], self.mdevs_of(server))
+            self.assertEqual(
+                [harness.GPU, harness.GPU_AUDIO],
+                sorted(self.functions_of(server)),
+            )
+            self.assertEqual({mdev}, set(self.hosts["host1"].mdevs()))
+            self.assertEqual(slots, self.slots(server))
+            self.assertEqual(
+                {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096},
+                self.usages(harness.T4),
+            )
+            self.assertEqual((4, 0), self.amounts(harness.T4)["VGPU"])
+
+        self._reboot_server(server, hard=True)
+        check()
+        self._reboot_server(server, hard=False)
+        check()
+        self._stop_server(server)
+        check()
+        self.run_periodics()
+        check()
+        self._start_server(server)
+        check()
+        mdev_writes = [
+            w
+            for w in self.hosts["host1"].writes()[wrote:]
+            if "mdev" in w["path"] or "remove" in w["path"]
+        ]
+        self.assertEqual([], mdev_writes)
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_restart_below_servers(self) -> None:
+        self.start_host(*harness.TWO_T4)
+        running = self.boot(SMALL)
+        stopped = self.boot(harness.vgpu_group("_A", "4C"))
+        self._stop_server(stopped)
+        self.run_periodics()
+        before = self.providers()
+        mdevs = self.hosts["host1"].mdevs()
+        wrote = self.hosts["host1"].writes()
+
+        self.restart()
+        self.run_periodics()
+        self.run_periodics()
+
+        self.assertEqual(before, self.providers())
+        self.assertEqual(mdevs, self.hosts["host1"].mdevs())
+        self.assertEqual(wrote, self.hosts["host1"].writes())
+        self.assertEqual(2, len(self.computes["host1"].driver._accel.claims()))
+        third = self.boot(SMALL)
+        self.assertEqual(3, len(self.hosts["host1"].mdevs()))
+        held = [s for x in (running, stopped, third) for s in self.slots(x)]
+        self.assertEqual(3, len(set(held)))
+        for server in (running, stopped, third):
+            self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_delete_while_the_service_is_down(self) -> None:
+        """Nova deletes such a server locally; its mdev is tidied later."""
+        compute = self.start_host(harness.TWO_T4[0])
+        server = self.boot(SMALL)
+        compute.stop()
+        self.force_down(True)
+        self.api.delete_server(server["id"])
+        self._wait_until_deleted(server)
+        self.assertEqual(1, len(self.hosts["host1"].mdevs()))
+        self.force_down(False)
+        # The guest is nobody's: Nova's own clean-up is off in its tests,
+        # so the operator ends it.
+        self.flags(running_deleted_instance_action="reap")
+        self.restart()
+        self.computes["host1"].manager._cleanup_running_deleted_instances(
+            self.context
+        )
+        self.run_periodics()
+        self.assert_nothing_left()
+        self.assertEqual((16, 0), self.amounts(harness.T4)["VGPU"])
+
+    def test_host_reboot(self) -> None:
+        """The kernel forgets the mdev; the server's start makes it anew.
+
+        Until then nobody gets the card for another size.
+        """
+        self.start_host(harness.TWO_T4[0])
+        server = self.boot(SMALL)
+        (mdev,) = self.mdevs_of(server)
+        self._stop_server(server)
+        self.run_periodics()
+        before = self.providers()
+        self.hosts["host1"].reboot()
+        self.assertEqual({}, self.hosts["host1"].mdevs())
+        self.restart()
+        self.run_periodics()
+        self.assertEqual(before, self.providers())
+        self.boot(harness.vgpu_group("_A", "8Q"), expected_state="ERROR")
+        self._start_server(server)
+        self.assertEqual({mdev}, set(self.hosts["host1"].mdevs()))
+        self.assertEqual([mdev], self.mdevs_of(server))
+        self._delete_server(server)
+        self.assert_nothing_left()

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vGPUs that are typed VFs, and cards that are whole, through Nova."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import fixtures
+import pytest
+from lxml import etree
+
+from nova_accel.model import names
+from tests.functional.nova.support import harness
+from tests.lab import fakehost
+
+L40S = "0000:3d:00.0"
+CARD = fakehost.NvidiaGpu(
+    address=L40S,
+    model="L40S",
+    interface="vfio",
+    total_vfs=4,
+    enabled_vfs=4,
+)
+SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
+#: NVIDIA's number of L40S-8Q in this driver release.
+EIGHT = "1152"
+
+
+def typed_group(shape: str, suffix: str = "_A") -> dict[str, str]:
+    """Return the extra specs of one L40S profile, as ``8Q``."""
+    size = int(shape.rstrip("ABCQ")) * 1024
+    return {
+        f"resources{suffix}:VGPU": "1",
+        f"resources{suffix}:CUSTOM_GPU_MEMORY_MB": str(size),
+        f"trait{suffix}:CUSTOM_VGPU_NVIDIA_L40S_{shape}": "required",
+    }
+
+
+class Vfio(harness.AccelTestBase):
+    def types(self, host: str = "host1") -> dict[str, str]:
+        """Return the VFs that have a type."""
+        bus = Path(self.hosts[host].root) / "sys/bus/pci/devices"
+        found = {
+            path.parent.parent.name: path.read_text().strip()
+            for path in bus.glob("*/nvidia/current_vgpu_type")
+        }
+        return {name: kind for name, kind in found.items() if kind != "0"}
+
+    def fault(self, server: Any) -> str:
+        found = self.api.get_server(server["id"])
+        return str(found.get("fault", {}).get("message", ""))
+
+    @pytest.mark.each_release
+    def test_life(self) -> None:
+        self.start_host(CARD)
+        server = self.boot(typed_group("8Q"))
+        (function,) = self.functions_of(server)
+        self.assertEqual({function: EIGHT}, self.types())
+        (element,) = self.hostdevs(server)
+        self.assertEqual("no", element.get("managed"))
+        self.assertEqual("nvidia", self._driver(function))
+        self.assertEqual(
+            {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192}, self.usages(L40S)
+        )
+
+        wrote = self.hosts["host1"].writes()
+        self._reboot_server(server, hard=True)
+        self._stop_server(server)
+        self.run_periodics()
+        self.restart()
+        self.run_periodics()
+        self._start_server(server)
+        self.assertEqual({function: EIGHT}, self.types())
+        self.assertEqual([function], self.functions_of(server))
+        self.assertEqual(wrote, self.hosts["host1"].writes())
+
+        self._delete_server(server)
+        self.assertEqual({}, self.types())
+        self.assert_nothing_left()
+
+    def test_a_function_that_can_not_be_read_at_the_start(self) -> None:
+        """Its server's claim is written down once the function can be."""
+        host = self.start_host(dataclasses.replace(AMD, enabled_vfs=4))
+        (trait,) = self.profiles(S7150)
+        server = self.boot(
+            {"resources_A:VGPU": "2", f"trait_A:{trait}": "required"}
+        )
+        before = host.driver._accel.claims_of(server["id"])
+        group = f"bus/pci/devices/{before[1].handle}/iommu_group/devices"
+        self.hosts["host1"].fail(group, "EIO", on="list")
+        accel = self.restart().driver._accel
+        self.assertEqual(before[:1], accel.claims_of(server["id"]))
+        self.hosts["host1"].heal()
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "nova_accel.discovery.change_detection.WHOLE_EVERY_S", -1
+            )
+        )
+        self.run_periodics()
+        self.assertEqual(before, accel.claims_of(server["id"]))
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_vfs_come_with_the_service(self) -> None:
+        """The host's reboot loses them, and the types with them."""
+        self.start_host(
+            dataclasses.replace(CARD, enabled_vfs=0),
+            device_spec=['{"address": "0000:3d:*", "num_vfs": 4}'],
+        )
+        self.assertEqual((4, 0), self.amounts(L40S)["VGPU"])
+        server = self.boot(typed_group("8Q"))
+        typed = self.types()
+        self._stop_server(server)
+        self.hosts["host1"].reboot()
+        self.assertEqual({}, self.types())
+        self.restart()
+        self._start_server(server)
+        self.assertEqual(typed, self.types())
+        self.assertEqual((4, 0), self.amounts(L40S)["VGPU"])
+        self._delete_server(server)
+        self.assertEqual({}, self.types())
+        self.assert_nothing_left()
+
+    @pytest.mark.long
+    def test_restart_while_the_card_can_not_be_read(self) -> None:
+        """What its servers hold is written down as soon as it can be."""
+        self.start_host(CARD)
+        server = self.boot(typed_group("8Q"))
+        typed = self.types()
+        before = self.calm()
+        self.hosts["host1"].fail(
+            f"bus/pci/devices/{L40S}/vendor", "EIO", on="read"
+        )
+        self.restart()
+        self.run_periodics()
+        self.assertEqual((), self.computes["host1"].driver._accel.claims())
+        self.assertEqual((4, 4), self.amounts(L40S)["VGPU"])
+        self.assertIn(names.FAULTED_TRAIT, self.traits(L40S))
+        self.hosts["host1"].heal()
+        self.run_periodics()
+        self.assertEqual(before, self.calm())
+        self._reboot_server(server, hard=True)
+        self.assertEqual(typed, self.types())
+        self._delete_server(server)
+        self.assertEqual({}, self.types())
+        self.assert_nothing_left()
+
+    @pytest.mark.long
+    def test_delete_while_the_service_is_down(self) -> None:
+        """Nova deletes such a server locally; its domain tells what it had."""
+        compute = self.start_host(CARD)
+        server = self.boot(typed_group("8Q"))
+        compute.stop()
+        self.force_down(True)
+        self.api.delete_server(server["id"])
+        self._wait_until_deleted(server)
+        self.force_down(False)
+        self.flags(running_deleted_instance_action="reap")
+        self.restart()
+        self.run_periodics()
+        self.assertEqual(1, len(self.types()), "its guest still runs")
+        self.computes["host1"].manager._cleanup_running_deleted_instances(
+            self.context
+        )
+        self.run_periodics()
+        self.assertEqual({}, self.types())
+        self.assertEqual((4, 0), self.amounts(L40S)["VGPU"])
+        self.assert_nothing_left()
+
+    @pytest.mark.long
+    def test_another_size_is_refused(self) -> None:
+        self.start_host(CARD)
+        first = self.boot(typed_group("8Q"))
+        self.until(
+            lambda: self.assertNotIn(
+                "CUSTOM_VGPU_NVIDIA_L40S_4Q", self.profiles(L40S)
+            )
+        )
+        second = self.boot(typed_group("8Q"))
+        refused = self.boot(typed_group("4Q"), expected_state="ERROR")
+        self.assertIn("No valid host", self.fault(refused))
+        self.assertEqual(2, len(self.types()))
+        for server in (first, second, refused):
+            self._delete_server(server)
+        self.assertEqual({}, self.types())
+        grown = self.boot(typed_group("4Q"))
+        self._delete_server(grown)
+        self.assert_nothing_left()
+
+    @pytest.mark.long
+    def test_a_lost_race_is_refused_with_the_reason(self) -> None:
+        """The card got another size after Placement had said yes."""
+        self.start_host(CARD)
+        bus = Path(self.hosts["host1"].root) / "sys/bus/pci/devices"
+        vf = bus / "0000:3d:00.7/nvidia/current_vgpu_type"
+        vf.write_text(EIGHT)
+        refused = self.boot(typed_group("4Q"), expected_state="ERROR")
+        # Nova picks any slot: it may be the one that is taken.
+        self.assertRegex(
+            self.stdlog.logger.output,
+            "make no more L40S-4Q beside what runs on it|clear it by hand",
+        )
+        self.assertEqual({"0000:3d:00.7": EIGHT}, self.types())
+        self.assertEqual((4, 1), self.amounts(L40S)["VGPU"])
+        self._delete_server(refused)
+
+    @pytest.mark.long
+    def test_a_display_needs_a_newer_libvirt(self) -> None:
+        self.start_host(CARD)
+        wants = typed_group("8Q") | {"accelerator:display": "on"}
+        refused = self.boot(wants, expected_state="ERROR")
+        self.assertIn("needs libvirt 10.3.0", self.stdlog.logger.output)
+        self.assertEqual({}, self.types())
+        self._delete_server(refused)
+        self.assert_nothing_left()
+
+    def test_a_wrong_option_is_named(self) -> None:
+        self.start_host(CARD)
+        wants = typed_group("8Q") | {"accelerator:display": "yes"}
+        refused = self.boot(wants, is_checked=False, expected_state="ERROR")
+        self.assertIn(
+            "'yes' is not a flavor extra spec accelerator:display",
+            self.stdlog.logger.output,
+        )
+        self._delete_server(refused)
+        self.assert_nothing_left()
+
+    @pytest.mark.long
+    def test_options_of_an_mdev(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        server = self.boot(
+            harness.vgpu_group("_A", "4Q")
+            | {"accelerator:display": "on", "accelerator:ramfb": "on"}
+        )
+        (element,) = self.written(server)
+        self.assertEqual("on", element.get("display"))
+        self.assertEqual("on", element.get("ramfb"))
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_a_whole_card_is_one_slot_of_the_guest(self) -> None:
+        for machine, bus in (("pc", "0x00"), ("q35", "0x01")):
+            self.flags(hw_machine_type=[f"x86_64={machine}"], group="libvirt")
+            name = f"host-{machine}"
+            self.start_host(*harness.GPU_CARDS, name=name)
+            server = self.boot(harness.whole_gpu_group("_A"), host=name)
+            found = [
+                element.find("./address").attrib
+                for element in self.written(server, name)
+            ]
+            self.assertEqual([bus, bus], [a["bus"] for a in found])
+            self.assertEqual(1, len({a["slot"] for a in found}))
+            self.assertEqual(["0x0", "0x1"], [a["function"] for a in found])
+            self.assertEqual(
+                ["on", None], [a.get("multifunction") for a in found]
+            )
+            self._delete_server(server)
+            self.assert_nothing_left(name)
+
+    def written(self, server: Any, host: str = "host1") -> list[Any]:
+        """Return a guest's hostdevs as they were defined.
+
+        The definition is valid by libvirt's schema.
+        """
+        root = etree.fromstring(self.domain(server, host).written)
+        if SCHEMA.exists():
+            form = etree.RelaxNG(etree.parse(SCHEMA))
+            self.assertTrue(form.validate(root), form.error_log)
+        found: list[Any] = root.findall("./devices/hostdev")
+        return found
+
+    def _driver(self, function: str) -> str:
+        path = Path(self.hosts["host1"].root) / "sys/bus/pci/devices"
+        return (path / function / "driver").resolve().name
+
+
+S7150 = "0000:9a:00.0"
+AMD = fakehost.PciCard(
+    address=S7150,
+    vendor=0x1002,
+    device=0x6929,
+    class_code=0x030000,
+    driver="gim",
+    total_vfs=16,
+    enabled_vfs=2,
+    takes_vf_count=False,
+    vf_device=0x692F,
+)
+
+
+@pytest.mark.each_release
+class GenericVfs(harness.AccelTestBase):
+    """Virtual functions that go to guests as they are."""
+
+    def test_life(self) -> None:
+        self.start_host(AMD)
+        (trait,) = self.profiles(S7150)
+        specs = {"resources_A:VGPU": "1", "trait_A:" + trait: "required"}
+        self.assertEqual((2, 0), self.amounts(S7150)["VGPU"])
+        first, second = self.boot(specs), self.boot(specs)
+        held = [self.functions_of(server) for server in (first, second)]
+        self.assertEqual([["0000:9a:00.1"], ["0000:9a:00.2"]], sorted(held))
+        (element,) = self.hostdevs(first)
+        self.assertEqual("yes", element.get("managed"))
+        refused = self.boot(specs, expected_state="ERROR")
+
+        self._reboot_server(first, hard=True)
+        self._stop_server(second)
+        self.run_periodics()
+        self.restart()
+        self.run_periodics()
+        self.assertEqual(held[0], self.functions_of(first))
+        self.assertEqual((2, 0), self.amounts(S7150)["VGPU"])
+        self._start_server(second)
+
+        for server in (first, second, refused):
+            self._delete_server(server)
+        self.assert_nothing_left()
+        functions = self.hosts["host1"].functions()
+        self.assertFalse(any(f["in_use"] for f in functions.values()))
+        self._delete_server(self.boot(specs))
+        self.assert_nothing_left()
+
+    def test_no_vfs_are_removed_before_claims_are_recalled(self) -> None:
+        """At a restart with fewer VFs, of a server that is off."""
+        specs = [f'{{"address": "{FLEX}", "use": "vf", "num_vfs": 3}}']
+        self.start_host(FLEX_CARD, device_spec=specs)
+        (trait,) = self.profiles(FLEX)
+        server = self.boot(
+            {"resources_A:VGPU": "3", "trait_A:" + trait: "required"}
+        )
+        self._stop_server(server)
+        self.flags(
+            device_spec=[specs[0].replace("3}", "2}")], group="nova_accel"
+        )
+        self.restart()
+        self.run_periodics()
+        self.assertEqual(3, self.hosts["host1"].functions()[FLEX]["vfs"])
+        self._start_server(server)
+        self.assertEqual(3, len(self.functions_of(server)))
+        self._delete_server(server)
+        self.run_periodics()
+        self.assertEqual(2, self.hosts["host1"].functions()[FLEX]["vfs"])
+        self.assert_nothing_left()
+
+
+FLEX = "0000:51:00.0"
+FLEX_CARD = fakehost.PciCard(
+    address=FLEX,
+    vendor=0x8086,
+    device=0x56C0,
+    class_code=0x038000,
+    driver="i915",
+    total_vfs=8,
+)

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which card a server gets, by Nova's scheduler and a real Placement."""
+
+import dataclasses
+import random
+import re
+import uuid
+from collections.abc import Iterable
+
+import fixtures
+import pytest
+from nova import exception
+from nova.scheduler import request_filter
+
+from filters import provider_facts, request
+from filters.fit import fact_reader
+from filters.placement import report_client
+from nova_accel.model import names
+from tests.functional.scheduler import scheduling
+from tests.functional.scheduler.scheduling import (
+    Cloud,
+    Scheduler,
+    flavor_specs,
+)
+
+cloud = scheduling.cloud
+scheduler = scheduling.scheduler
+log = scheduling.log
+
+
+def test_two_servers_of_three_units_get_a_card_each(
+    cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
+) -> None:
+    _, cards = cloud.add_host("labvm", a=3, b=3)
+
+    first, second = scheduler.boot(flavor_specs(3), count=2)
+
+    assert {**cloud.held(first), **cloud.held(second)} == dict.fromkeys(
+        cards.values(), 3
+    )
+    assert "refuses" not in log.output
+
+
+def test_stock_nova_fails_where_the_filter_succeeds(
+    cloud: Cloud, scheduler: Scheduler
+) -> None:
+    # Bug 1874664: should this pass one day, the filter's half is moot.
+    cloud.add_host("labvm", a=3, b=3)
+    scheduler.host_manager.enabled_filters.pop()
+
+    with pytest.raises(exception.NoValidHost):
+        scheduler.boot(flavor_specs(3), count=2)
+
+
+def test_a_third_server_is_refused_with_each_card_and_why(
+    cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
+) -> None:
+    cloud.add_host("labvm", a=3, b=3)
+    servers = [str(uuid.uuid4()) for _ in range(3)]
+
+    with pytest.raises(exception.NoValidHost):
+        scheduler.boot(flavor_specs(3), instances=servers)
+
+    (line,) = re.findall("AcceleratorFilter refuses.*", log.output)
+    assert line.startswith("AcceleratorFilter refuses host labvm: ")
+    reasons = sorted(line.partition("labvm: ")[2].split("; "))
+    for card, reason in zip("ab", reasons, strict=True):
+        text, _, taker = reason.partition(" (taken by server ")
+        assert text == (
+            f"labvm_accel_{card}: CUSTOM_MDEV 0 left of 3, 3 needed"
+        )
+        assert taker[:36] in servers[:2]
+        assert taker[36:] == " of the same request)"
+    assert [cloud.held(server) for server in servers] == [{}, {}, {}]
+
+
+def test_the_fullest_card_is_taken_and_the_whole_one_left(
+    cloud: Cloud, scheduler: Scheduler
+) -> None:
+    _, cards = cloud.add_host("labvm", a=4, b=4, c=4)
+    cloud.take(cards["b"], 2)
+    cloud.take(cards["c"], 4)
+
+    (first,) = scheduler.boot(flavor_specs())
+    second, third = scheduler.boot(flavor_specs(), count=2)
+
+    assert cloud.held(first) == cloud.held(second) == {cards["b"]: 1}
+    assert cloud.held(third) == {cards["a"]: 1}
+
+
+def test_siblings_go_on_to_the_next_host(
+    cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
+) -> None:
+    _, one = cloud.add_host("host1", a=1)
+    _, two = cloud.add_host("host2", a=1)
+
+    servers = scheduler.boot(flavor_specs(), count=2)
+
+    held = [provider for s in servers for provider in cloud.held(s)]
+    assert sorted(held) == sorted([one["a"], two["a"]])
+    assert log.output.count("AcceleratorFilter refuses host") >= 1
+
+
+def test_calls_do_not_grow_with_hosts(
+    cloud: Cloud, scheduler: Scheduler
+) -> None:
+    for number in range(6):
+        cloud.add_host(f"host{number}", a=2, b=2)
+
+    def asked() -> list[str]:
+        cloud.asked.clear()
+        scheduler.boot(flavor_specs())
+        return [
+            re.sub(r"\?.*|[0-9a-f-]{36}", "", path) for path in cloud.asked
+        ]
+
+    # One beforehand, Nova's own, what there is, and all of it in bulk; and
+    # Nova's claim reads what the server holds.
+    bulk = "/allocation_candidates"
+    claim = ["/allocations/"]
+    assert asked() == [bulk, bulk, LISTING, bulk, *claim]
+    # From then on only what has changed: the card that was taken.
+    card = "/resource_providers/"
+    again = [f"{card}/{what}" for what in CARD]
+    assert asked() == [bulk, bulk, LISTING, *again, *claim]
+
+
+def test_nothing_new_costs_one_call(
+    cloud: Cloud, scheduler: Scheduler
+) -> None:
+    _, cards = cloud.add_host("labvm", a=2, b=2, c=2)
+    reader = fact_reader.FactReader(report_client.placement_getter())
+
+    first, found = ask(cloud, reader, cards.values())
+    second, same = ask(cloud, reader, cards.values())
+
+    assert len(cards) > 2
+    assert len(first) == 2
+    assert [path.partition("?")[0] for path in second] == [LISTING]
+    assert found == same
+    assert {one.label for one in same.values()} == {
+        "labvm_accel_a",
+        "labvm_accel_b",
+        "labvm_accel_c",
+    }
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_remembered_is_what_placement_has_but_for_releases(
+    cloud: Cloud, scheduler: Scheduler, seed: int
+) -> None:
+    """A provider's generation tells of everything but what is given back."""
+    chance = random.Random(seed)  # noqa: S311
+    cards = [
+        card
+        for host in range(3)
+        for card in cloud.add_host(f"host{host}", a=4, b=4, c=4)[1].values()
+    ]
+    get = report_client.placement_getter()
+    reader = fact_reader.FactReader(get)
+    servers: list[str] = []
+    for _ in range(12):
+        change(cloud, chance, cards, servers)
+        _, found = ask(cloud, reader, cards)
+        for card in cards:
+            now = fact_reader.fetch_provider(get, found[card])
+            was = found[card].stock[names.MDEV_CLASS]
+            has = now.stock[names.MDEV_CLASS]
+            assert found[card].traits == now.traits
+            assert (was.capacity, now.exact) == (has.capacity, True)
+            assert was.used >= has.used
+    # Of cards like these the bulk read tells no holdings.
+    exact = reader.confirm(memory(), cards).facts
+    assert {
+        card: dataclasses.replace(one, held=None)
+        for card, one in exact.items()
+    } == {
+        card: dataclasses.replace(
+            fact_reader.fetch_provider(get, found[card]), held=None
+        )
+        for card in cards
+    }
+
+
+LISTING = "/resource_providers"
+CARD = ("inventories", "traits", "allocations")
+
+
+def memory() -> fact_reader.RequestMemory:
+    wanted = request.parse_request(flavor_specs())
+    return fact_reader.RequestMemory(wanted=wanted)
+
+
+def ask(
+    cloud: Cloud, reader: fact_reader.FactReader, cards: Iterable[str]
+) -> tuple[list[str], provider_facts.Facts]:
+    """Return what a new request asks, and what it then knows."""
+    cloud.asked.clear()
+    candidates = [
+        {"allocations": {card: {"resources": {names.MDEV_CLASS: 1}}}}
+        for card in cards
+    ]
+    # Two candidates a host: there is a choice, and it is not one host.
+    look = reader.look(memory(), "server", [[one] * 2 for one in candidates])
+    assert look.problems == ()
+    return list(cloud.asked), look.facts
+
+
+def change(
+    cloud: Cloud, chance: random.Random, cards: list[str], servers: list[str]
+) -> None:
+    """Do one of the things that happen between two requests."""
+    card = chance.choice(cards)
+    if servers and chance.random() < 0.4:
+        cloud.call("DELETE", f"/allocations/{servers.pop()}")
+    elif chance.random() < 0.4:
+        more = {names.DRAINED_TRAIT} if chance.random() < 0.5 else set()
+        for trait in more:
+            cloud.call("PUT", f"/traits/{trait}")
+        cloud.set_traits(card, names.OWNER_TRAIT, scheduling.PROFILE, *more)
+    elif len(servers) < 4:
+        servers.append(cloud.take(card, 1))
+
+
+def test_servers_without_accelerators_ask_nothing_of_ours(
+    cloud: Cloud, scheduler: Scheduler
+) -> None:
+    cloud.add_host("labvm", a=2, b=2)
+
+    def asked() -> list[str]:
+        cloud.asked.clear()
+        scheduler.boot({}, count=2)
+        return [re.sub(r"(/allocations/).*", r"\1", u) for u in cloud.asked]
+
+    with_filter = asked()
+    scheduler.host_manager.enabled_filters.pop()
+    request_filter.ALL_REQUEST_FILTERS.clear()
+    assert with_filter == asked()
+
+
+def test_two_groups_may_share_a_card_or_use_two(
+    cloud: Cloud, scheduler: Scheduler
+) -> None:
+    _, cards = cloud.add_host("labvm", a=2, b=2)
+    specs = {
+        "resources_A:CUSTOM_MDEV": "1",
+        "resources_B:CUSTOM_MDEV": "1",
+        "group_policy": "isolate",
+    }
+
+    first, second = scheduler.boot(specs, count=2)
+
+    both = dict.fromkeys(cards.values(), 1)
+    assert cloud.held(first) == cloud.held(second) == both
+
+
+@pytest.mark.parametrize("path", ["/inventories", "/traits"])
+def test_a_failed_read_refuses_nobody(
+    cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger, path: str
+) -> None:
+    _, cards = cloud.add_host("labvm", a=4)
+    cloud.broken = path
+
+    servers = scheduler.boot(flavor_specs(2), count=2)
+
+    assert [cloud.held(s) for s in servers] == [{cards["a"]: 2}] * 2
+    assert "AcceleratorFilter knows less: GET /resource_pro" in log.output
+    assert "ConnectFailure" in log.output
+
+
+def test_without_the_bulk_read_the_order_is_placement_s(
+    cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
+) -> None:
+    _, cards = cloud.add_host("labvm", a=4, b=4)
+    cloud.broken = names.OWNER_TRAIT
+
+    servers = scheduler.boot(flavor_specs(4), count=2)
+
+    held = [provider for s in servers for provider in cloud.held(s)]
+    assert sorted(held) == sorted(cards.values())
+    assert "AcceleratorFilter knows less" in log.output
+
+
+def test_a_provider_that_changes_while_it_is_read_is_not_exact(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, cards = cloud.add_host("labvm", a=1)
+    cloud.take(cards["a"], 1)
+    ask_placement = report_client.placement_getter()
+    ask = cloud.client.get
+
+    def get(url: str, **kwargs: object) -> object:
+        answer = ask(url, **kwargs)
+        if url.endswith("/inventories"):
+            cloud.set_traits(cards["a"], names.OWNER_TRAIT)
+        return answer
+
+    who = provider_facts.ProviderFacts(uuid=cards["a"], stock={})
+    before = fact_reader.fetch_provider(ask_placement, who)
+    monkeypatch.setattr(cloud.client, "get", get)
+    after = fact_reader.fetch_provider(ask_placement, who)
+
+    stock = {
+        names.MDEV_CLASS: provider_facts.ClassCapacity(capacity=1, used=1)
+    }
+    held = ({names.MDEV_CLASS: 1},)
+    assert (before.stock, before.held, before.exact) == (stock, held, True)
+    assert (after.stock, after.held, after.exact) == (stock, held, False)

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each policy, seen by the card that a server gets."""
+
+import functools
+
+import fixtures
+import pytest
+from nova import exception
+
+from nova_accel import model
+from nova_accel.model import names
+from tests.functional.scheduler import scheduling
+from tests.functional.scheduler.scheduling import (
+    Cloud,
+    Scheduler,
+    one_host,
+    refused,
+    vgpus,
+)
+from tests.support.scheduler import scheduled
+
+cloud = scheduling.cloud
+scheduler = scheduling.scheduler
+log = scheduling.log
+
+A, B, C = "0000:41:00.0", "0000:81:00.0", "0000:c1:00.0"
+
+
+def node(number: int) -> str:
+    return names.custom("ACCELERATOR", "NUMA", str(number))
+
+
+# -- locality ---------------------------------------------------------------
+
+HERE, THERE = (
+    names.pcie_trait("0000:40:01.0"),
+    names.pcie_trait("0000:80:01.0"),
+)
+
+
+@pytest.mark.parametrize(
+    ("locality", "cards"),
+    [
+        (
+            "nvlink",
+            [(A,), (B, names.nvlink_trait(C)), (C, names.nvlink_trait(B))],
+        ),
+        ("pcie", [(A, HERE), (B, THERE), (C, THERE)]),
+        ("numa", [(A, node(0)), (B, node(1)), (C, node(1))]),
+    ],
+)
+def test_two_cards_are_near_each_other(
+    cloud: Cloud,
+    scheduler: Scheduler,
+    log: fixtures.FakeLogger,
+    locality: str,
+    cards: list[tuple[str, ...]],
+) -> None:
+    found = one_host(cloud, *cards)
+    specs = vgpus("L40S-48Q", "L40S-48Q", locality=locality)
+
+    (server,) = scheduler.boot(specs)
+
+    assert cloud.devices_of(server) == {found[B], found[C]}
+    # Of one of the two, nothing is left; the third has no neighbour.
+    cloud.call("DELETE", f"/allocations/{server}")
+    cloud.give(found[C], scheduled.charges("L40S-48Q"))
+    names_of, _, why = refused(scheduler, log, specs).partition(": ")
+    assert sorted(names_of.split(" and ")) == [
+        "host1_accel_0000_41_00_0",
+        "host1_accel_0000_81_00_0",
+    ]
+    assert why
+    (anywhere,) = scheduler.boot(vgpus("L40S-48Q", "L40S-48Q"))
+    assert cloud.devices_of(anywhere) == {found[A], found[B]}
+
+
+def test_different_cards_though_one_had_room_for_both(
+    cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
+) -> None:
+    cards = one_host(cloud, (A,), (B,))
+    both = ("L40S-8Q", "L40S-8Q")
+
+    (together,) = scheduler.boot(vgpus(*both))
+    (apart,) = scheduler.boot(vgpus(*both, locality="different_card"))
+
+    assert len(cloud.devices_of(together)) == 1
+    assert cloud.devices_of(apart) == set(cards.values())
+
+
+def test_the_only_card_is_not_two(
+    cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
+) -> None:
+    one_host(cloud, (A,))
+    specs = vgpus("L40S-8Q", "L40S-8Q", locality="different_card")
+
+    assert refused(scheduler, log, specs) == (
+        "host1_accel_0000_41_00_0: 2 of one card"
+    )
+
+
+# -- packing ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("packing", "chosen"),
+    # Spread: the empty one. Pack: where least is left. Best remaining:
+    # where the half that still takes a 24Q stays whole.
+    [("spread", A), ("pack", B), ("best_remaining", C), ("", C)],
+)
+def test_where_a_small_profile_goes(
+    cloud: Cloud, scheduler: Scheduler, packing: str, chosen: str
+) -> None:
+    cards = one_host(cloud, (A,), (B,), (C,))
+    cloud.give(cards[B], scheduled.charges("L40S-24Q"))
+    for held in ("L40S-8Q", "L40S-4Q"):
+        cloud.give(cards[C], scheduled.charges(held))
+    more = {"packing": packing} if packing else {}
+
+    (server,) = scheduler.boot(vgpus("L40S-4Q", **more))
+
+    assert cloud.devices_of(server) == {cards[chosen]}
+
+
+def test_equal_sizes_go_where_their_size_is(
+    cloud: Cloud, scheduler: Scheduler
+) -> None:
+    one_host(cloud, (A,), (B,), layout=model.Layout.EQUAL)
+    sizes = ("L40S-8Q", "L40S-4Q")
+
+    def cards() -> list[set[str]]:
+        return [
+            cloud.devices_of(server)
+            for name in sizes
+            for server in scheduler.boot(vgpus(name))
+        ]
+
+    first, second = cards()
+    assert first != second
+    # The traits of other sizes are still there: no host has looked since.
+    assert cards() == [first, second]
+
+
+# -- several servers --------------------------------------------------------
+
+
+def test_servers_of_one_request_get_a_whole_card_each(
+    cloud: Cloud, scheduler: Scheduler
+) -> None:
+    one = one_host(cloud, (A,), (B,))
+    cloud.add_host("host2")
+    two = cloud.add_card("host2", A)
+
+    servers = scheduler.boot(vgpus("L40S-48Q"), count=3)
+
+    held = [provider for s in servers for provider in cloud.devices_of(s)]
+    assert sorted(held) == sorted([*one.values(), two])
+
+
+def test_servers_of_one_request_share_what_geometry_allows(
+    cloud: Cloud, scheduler: Scheduler
+) -> None:
+    # Counters would let three 16Q on one card, its places let two.
+    cards = one_host(cloud, (A,), (B,))
+
+    servers = scheduler.boot(vgpus("L40S-16Q"), count=4)
+
+    held = [provider for s in servers for provider in cloud.devices_of(s)]
+    assert sorted(held) == sorted([*cards.values()] * 2)
+
+
+# -- what Placement can't say -----------------------------------------------
+
+
+def test_a_card_drained_after_placement_s_answer_is_refused(
+    cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
+) -> None:
+    cards = one_host(cloud, (A,))
+    cloud.then = lambda: cloud.add_traits(cards[A], names.DRAINED_TRAIT)
+
+    assert refused(scheduler, log, vgpus("L40S-8Q")) == (
+        "host1_accel_0000_41_00_0: drained by its operator"
+    )
+
+
+def test_a_card_drained_after_placement_s_answer_is_passed_over(
+    cloud: Cloud, scheduler: Scheduler
+) -> None:
+    cards = one_host(cloud, (A,), (B,))
+    for address, other in [(A, B), (B, A)]:
+        cloud.then = functools.partial(
+            cloud.add_traits, cards[address], names.DRAINED_TRAIT
+        )
+        (server,) = scheduler.boot(vgpus("L40S-8Q"))
+        assert cloud.devices_of(server) == {cards[other]}
+        cloud.set_traits(
+            cards[address],
+            names.OWNER_TRAIT,
+            names.layout_trait("mixed"),
+            *scheduled.offers("L40S", model.Layout.MIXED),
+        )
+
+
+def test_a_profile_without_a_place_is_refused_though_it_is_counted(
+    cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
+) -> None:
+    cards = one_host(cloud, (A,), (B,))
+    for card in cards.values():
+        cloud.give(card, scheduled.charges("L40S-16Q"))
+
+    def claim() -> None:
+        # Other servers come in between; no host has looked since.
+        for card in cards.values():
+            cloud.give(card, scheduled.charges("L40S-16Q"))
+
+    cloud.then = claim
+
+    line = refused(scheduler, log, vgpus("L40S-16Q"))
+
+    assert sorted(line.split("; ")) == [
+        f"host1_accel_0000_{bus}_00_0: 1 L40S-16Q has no place beside"
+        " 2 of 16384 MB (mixed sizes)"
+        for bus in ("41", "81")
+    ]
+    (server,) = scheduler.boot(vgpus("L40S-8Q"))
+    assert len(cloud.devices_of(server)) == 1
+
+
+# -- extra specs ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "allowed"),
+    [
+        ("numa_policy", "required, preferred, none"),
+        ("locality", "nvlink, pcie, numa, different_card, any"),
+        ("packing", "pack, spread, best_remaining"),
+    ],
+)
+def test_a_word_that_is_not_allowed_is_the_server_s_fault(
+    cloud: Cloud, scheduler: Scheduler, key: str, allowed: str
+) -> None:
+    one_host(cloud, (A,))
+
+    with pytest.raises(exception.NoValidHost) as caught:
+        scheduler.boot(vgpus("L40S-8Q", **{key: "typo"}))
+
+    fault = str(caught.value.format_message())
+    assert f"accelerator:{key}" in fault
+    assert "typo" in fault
+    assert allowed in fault
+    # Nova keeps 255 characters of a fault.
+    assert len(fault) < 255

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server's fault says when no card can serve it."""
+
+import fixtures
+import pytest
+from nova import exception
+
+from nova_accel.model import names
+from tests.functional.scheduler import scheduling
+from tests.functional.scheduler.scheduling import (
+    Cloud,
+    Scheduler,
+    flavor_specs,
+)
+
+cloud = scheduling.cloud
+scheduler = scheduling.scheduler
+log = scheduling.log
+
+
+def refusal_of(scheduler: Scheduler, specs: dict[str, str]) -> str:
+    with pytest.raises(exception.NoValidHost) as caught:
+        scheduler.boot(specs)
+    return str(caught.value.format_message())
+
+
+def test_when_every_card_is_full_the_fault_says_so(
+    cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
+) -> None:
+    _, cards = cloud.add_host("labvm", a=2)
+    cloud.take(cards["a"], 2)
+
+    fault = refusal_of(scheduler, flavor_specs())
+
+    assert fault == (
+        "No valid host was found. Scheduling failed: no accelerator has room"
+        " for CUSTOM_MDEV 1 with CUSTOM_MDEV_MTTY_2"
+    )
+    assert "CUSTOM_MDEV 0 of 2 left on 1" in log.output
+    assert "labvm_accel_a: CUSTOM_MDEV 0 of 2 left, 1 needed" in log.output
+    assert "accelerator group '_A'" in log.output
+
+
+def test_when_a_profile_is_not_offered_the_fault_says_so(
+    cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
+) -> None:
+    _, cards = cloud.add_host("labvm", a=4, b=2)
+    cloud.take(cards["a"], 3)
+    for card in cards.values():
+        cloud.set_traits(card, names.OWNER_TRAIT)
+
+    fault = refusal_of(scheduler, flavor_specs())
+
+    assert fault.endswith("offers CUSTOM_MDEV with CUSTOM_MDEV_MTTY_2 now")
+    assert "CUSTOM_MDEV 3 of 6 left on 2, at most 2 on one" in log.output
+    assert (
+        "labvm_accel_a: does not offer CUSTOM_MDEV_MTTY_2 now,"
+        " CUSTOM_MDEV 1 of 4 left; labvm_accel_b: "
+    ) in log.output
+
+
+def test_when_nobody_has_the_class_the_fault_says_so(
+    cloud: Cloud, scheduler: Scheduler
+) -> None:
+    cloud.add_host("labvm", a=2)
+
+    fault = refusal_of(scheduler, {"resources_G:VGPU": "1"})
+
+    assert fault.endswith("no accelerator offers VGPU")
+
+
+def test_the_unsuffixed_group_is_refused_only_for_its_accelerators(
+    cloud: Cloud, scheduler: Scheduler
+) -> None:
+    root, cards = cloud.add_host("labvm", a=2)
+    cloud.set_traits(root, "HW_CPU_X86_AVX2")
+    specs = {
+        "resources:CUSTOM_MDEV": "1",
+        "trait:HW_CPU_X86_AVX2": "required",
+    }
+
+    (server,) = scheduler.boot(specs)
+
+    assert cloud.held(server) == {cards["a"]: 1}
+    cloud.take(cards["a"], 1)
+    assert "has room for CUSTOM_MDEV 1" in refusal_of(scheduler, specs)
+
+
+@pytest.mark.parametrize(
+    ("specs", "name"),
+    [
+        (flavor_specs(profile="CUSTOM_MDEV_TYPO"), "CUSTOM_MDEV_TYPO"),
+        ({"resources_A:CUSTOM_MIG_SLICE": "1"}, "CUSTOM_MIG_SLICE"),
+    ],
+)
+def test_a_name_nobody_ever_reported_is_told(
+    cloud: Cloud, scheduler: Scheduler, specs: dict[str, str], name: str
+) -> None:
+    cloud.add_host("labvm", a=2)
+
+    assert f"ever offered {name}; check" in refusal_of(scheduler, specs)

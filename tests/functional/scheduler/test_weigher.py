@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On which host a server lands, by Nova's scheduler and a real Placement."""
+
+import contextlib
+import copy
+import socket
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import fixtures
+import pytest
+from nova import conf, context, objects
+from oslo_config import fixture as config_fixture
+
+from filters import accelerator_weigher, glance_images
+from nova_accel.model import names
+from tests.functional.images import asking, glances
+from tests.functional.scheduler import scheduling
+from tests.functional.scheduler.scheduling import (
+    Cloud,
+    Scheduler,
+    flavor_specs,
+)
+from tests.support.fpga import bitstream_files
+
+cloud = scheduling.cloud
+scheduler = scheduling.scheduler
+log = scheduling.log
+
+# What Nova's own weighers would take.
+LIKED = {"gpu2", "empty", "first", "one"}
+WEIGHERS = [
+    "nova.scheduler.weights.all_weighers",
+    "filters.accelerator_weigher.AcceleratorWeigher",
+]
+FREE = "accelerator_free_weight_multiplier"
+FUNCTION = "accelerator_function_weight_multiplier"
+PACKING = "accelerator_packing_weight_multiplier"
+OTHER_FUNCTION = "CUSTOM_FPGA_FUNCTION_00000000000000000000000000000001"
+
+
+class Hosts(scheduling.ListedHosts):
+    """Hosts of which Nova's own weighers like some best: all weighers."""
+
+    def get_host_states_by_uuids(
+        self, context: object, uuids: Iterable[str], spec: object
+    ) -> Iterator[Any]:
+        for state in super().get_host_states_by_uuids(context, uuids, spec):
+            is_liked = state.host in LIKED
+            state.vcpus_total = 64 if is_liked else 16
+            state.cpu_allocation_ratio = 1.0
+            state.free_ram_mb = 65536 if is_liked else 4096
+            state.free_disk_mb = 65536 if is_liked else 4096
+            state.hypervisor_version = 2 if is_liked else 1
+            yield state
+
+
+class Weighing(Scheduler):
+    """A scheduler with Nova's weighers and ours."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.host_manager = Hosts(cloud)
+
+    @property
+    def ours(self) -> accelerator_weigher.AcceleratorWeigher:
+        found = self.host_manager.weighers[-1]
+        assert isinstance(found, accelerator_weigher.AcceleratorWeigher)
+        return found
+
+    def land(self, *args: Any, **kwargs: Any) -> list[str]:
+        """Return the names of the hosts that servers were placed on."""
+        cloud = self.host_manager.cloud
+        found = []
+        for server in self.boot(*args, **kwargs):
+            held = cloud.call("GET", f"/allocations/{server}")["allocations"]
+            (root,) = held.keys() & cloud.hosts.keys()
+            found.append(cloud.hosts[root])
+        return found
+
+
+@pytest.fixture
+def option(scheduler: Scheduler) -> Iterator[Any]:
+    """Set options of nova.conf; those of the weigher before it is made."""
+    with config_fixture.Config(conf.CONF) as config:
+        config.config(group="filter_scheduler", weight_classes=WEIGHERS)
+        accelerator_weigher.AcceleratorWeigher()
+        yield lambda group="nova_accel", **values: config.config(
+            group=group, **values
+        )
+
+
+@pytest.fixture
+def weighing(cloud: Cloud, option: Any) -> Weighing:
+    glance_images.shared.cache_clear()
+    return Weighing(cloud)
+
+
+@pytest.fixture
+def glance(option: Any) -> Iterator[glances.StandIn]:
+    found = glances.StandIn()
+    option("glance", api_servers=[found.url], num_retries=0)
+    yield found
+    found.close()
+
+
+def add_fpgas(cloud: Cloud, name: str, *traits: str) -> dict[str, str]:
+    """Add a host with an FPGA card of one region for each trait."""
+    _, cards = cloud.add_host(name, **{f"r{n}": 1 for n in range(len(traits))})
+    for card, trait in zip(cards.values(), traits, strict=True):
+        cloud.call("PUT", f"/traits/{trait}")
+        path = f"/resource_providers/{card}"
+        generation = cloud.call("GET", path)["generation"]
+        cloud.call(
+            "PUT",
+            f"{path}/inventories",
+            {
+                "inventories": {names.FPGA_CLASS: {"total": 1}},
+                "resource_provider_generation": generation,
+            },
+        )
+        cloud.set_traits(card, names.OWNER_TRAIT, trait)
+    return cards
+
+
+def fpga_specs(image: str) -> dict[str, str]:
+    return {
+        "resources_A:FPGA": "1",
+        "accelerator:fpga_bitstream": image,
+    }
+
+
+FUNCTION_TRAIT = names.function_trait(bitstream_files.FUNCTION)
+
+
+def user(project: str = bitstream_files.OWNER) -> context.RequestContext:
+    """Return a context as the API makes it; the policy is the API's."""
+    return context.RequestContext(
+        user_id="someone",
+        project_id=project,
+        auth_token=f"{project}:member",
+        service_catalog=[],
+        is_admin=False,
+    )
+
+
+def test_a_server_that_needs_none_lands_where_there_is_none(
+    cloud: Cloud, weighing: Weighing
+) -> None:
+    for number in range(4):
+        cloud.add_host(f"gpu{number}", a=4)
+    cloud.add_host("plain")
+
+    assert weighing.land({}, count=3) == ["plain"] * 3
+    assert weighing.land(flavor_specs())[0].startswith("gpu")
+
+
+def test_others_ask_once_and_then_nothing(
+    cloud: Cloud, weighing: Weighing
+) -> None:
+    cloud.add_host("gpu", a=4)
+    cloud.add_host("plain")
+
+    def asked() -> int:
+        cloud.asked.clear()
+        weighing.boot({})
+        return sum(names.OWNER_TRAIT in path for path in cloud.asked)
+
+    assert [asked() for _ in range(3)] == [1, 0, 0]
+
+
+def test_calls_do_not_grow_with_hosts(
+    cloud: Cloud, weighing: Weighing
+) -> None:
+    for number in range(6):
+        cloud.add_host(f"host{number}", a=2)
+    weighing.boot(flavor_specs())
+    cloud.asked.clear()
+
+    weighing.boot(flavor_specs(), count=3)
+
+    ours = [path for path in cloud.asked if "MEMORY_MB%3A1" in path]
+    assert not [path for path in ours if "_ACCEL" in path]
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "hosts"),
+    [(10.0, ["used", "used"]), (-10.0, ["empty", "empty"])],
+)
+def test_servers_are_packed_or_spread_over_hosts(
+    cloud: Cloud,
+    option: Any,
+    multiplier: float,
+    hosts: list[str],
+) -> None:
+    _, used = cloud.add_host("used", a=4, b=4)
+    cloud.add_host("empty", a=4, b=4)
+    cloud.take(used["a"], 3)
+    option(**{PACKING: multiplier})
+
+    assert Weighing(cloud).land(flavor_specs(), count=2) == hosts
+
+
+def test_servers_of_one_request_are_spread_evenly(
+    cloud: Cloud, option: Any
+) -> None:
+    for name in ("one", "two", "three"):
+        cloud.add_host(name, a=4, b=4)
+    option(**{PACKING: -10.0})
+
+    found = Weighing(cloud).land(flavor_specs(), count=6)
+
+    assert sorted(found) == ["one", "one", "three", "three", "two", "two"]
+
+
+def test_an_aggregate_s_multiplier_counts_for_its_hosts(
+    cloud: Cloud, weighing: Weighing
+) -> None:
+    roots = {name: cloud.add_host(name, a=4)[0] for name in ("a", "b", "c")}
+    hosts = weighing.host_manager.get_host_states_by_uuids(
+        None, roots.values(), None
+    )
+    packed = objects.Aggregate(id=1, metadata={PACKING: "-3.5"}, hosts=["b"])
+    weigher, found = weighing.ours, {}
+    for host in hosts:
+        host.aggregates = [packed] if host.host == "b" else []
+        found[host.host] = host
+    factors = accelerator_weigher._factors(
+        [found[name] for name in "abc"], PACKING, weigher._settings.packing
+    )
+
+    assert factors == [10.0, -3.5, 10.0]
+
+
+def test_hosts_that_hold_the_function_come_first(
+    cloud: Cloud, weighing: Weighing, glance: glances.StandIn
+) -> None:
+    for name in ("first", "holder", "other"):
+        add_fpgas(
+            cloud,
+            name,
+            *[FUNCTION_TRAIT if name == "holder" else OTHER_FUNCTION] * 2,
+        )
+    busy = add_fpgas(cloud, "busy", FUNCTION_TRAIT, OTHER_FUNCTION)
+    take_region(cloud, busy["r0"])  # its free region holds another one
+    image = asking.add(glance)
+    landed = weighing.land(fpga_specs(image.upper()), count=2, ctxt=user())
+
+    assert landed == ["holder", "holder"]
+
+
+def test_of_a_host_s_regions_the_one_that_holds_it_is_taken(
+    cloud: Cloud, weighing: Weighing, glance: glances.StandIn
+) -> None:
+    traits = [OTHER_FUNCTION] * 5
+    regions = add_fpgas(cloud, "one", *traits, FUNCTION_TRAIT)
+    specs = fpga_specs(asking.add(glance))
+
+    (server,) = weighing.boot(specs, ctxt=user())
+
+    held = cloud.call("GET", f"/allocations/{server}")["allocations"]
+    assert regions["r5"] in held
+
+
+def take_region(cloud: Cloud, region: str) -> None:
+    cloud.call(
+        "PUT",
+        f"/allocations/{uuid.uuid4()}",
+        {
+            "allocations": {region: {"resources": {names.FPGA_CLASS: 1}}},
+            "consumer_generation": None,
+            "project_id": "other",
+            "user_id": "other",
+        },
+    )
+
+
+def test_an_image_the_user_can_t_see_prefers_no_host(
+    cloud: Cloud,
+    weighing: Weighing,
+    glance: glances.StandIn,
+    log: fixtures.FakeLogger,
+) -> None:
+    add_fpgas(cloud, "other", OTHER_FUNCTION)
+    add_fpgas(cloud, "holder", FUNCTION_TRAIT)
+    specs = fpga_specs(asking.add(glance))
+
+    weighing.boot(specs, ctxt=user("stranger"))
+
+    assert "its function is not known" in log.output
+    assert "ImageNotFound" in log.output
+
+
+def count_connections(listener: socket.socket) -> int:
+    """Return how many connections wait to be accepted."""
+    listener.setblocking(False)
+    count = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            listener.accept()[0].close()
+            count += 1
+    return count
+
+
+def test_a_glance_that_does_not_answer_stalls_nobody(
+    cloud: Cloud, weighing: Weighing, option: Any
+) -> None:
+    """Its client has no timeout: who waited for it would never end."""
+    for name in ("a", "b", "c", "d"):
+        add_fpgas(cloud, name, FUNCTION_TRAIT)
+    image = str(uuid.uuid4())
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        port = deaf.getsockname()[1]
+        option(
+            "glance",
+            api_servers=[f"http://127.0.0.1:{port}"],
+            num_retries=0,
+        )
+        for _ in range(3):
+            weighing.boot(fpga_specs(image), ctxt=user())
+        assert count_connections(deaf) == 1
+
+
+def test_when_placement_does_not_tell_all_hosts_weigh_the_same(
+    cloud: Cloud, weighing: Weighing, log: fixtures.FakeLogger
+) -> None:
+    cloud.add_host("gpu", a=4)
+    cloud.add_host("plain")
+    cloud.broken = "/resource_providers?"
+
+    assert len(weighing.land({}, count=2)) == 2
+    assert weighing.land(flavor_specs()) == ["gpu"]
+    assert "which hosts have accelerators is not read anew" in log.output
+
+
+def test_old_facts_serve_when_new_ones_can_t_be_had(
+    cloud: Cloud, option: Any, log: fixtures.FakeLogger
+) -> None:
+    _, cards = cloud.add_host("used", a=4)
+    cloud.add_host("empty", a=4)
+    cloud.take(cards["a"], 1)
+    option(accelerator_weigher_cache_seconds=0)
+    weighing = Weighing(cloud)
+    assert weighing.land(flavor_specs()) == ["used"]
+    cloud.broken = "resources_HOST"
+
+    assert weighing.land(flavor_specs()) == ["used"]
+    assert "how full accelerators are is not read anew" in log.output
+
+
+def test_whatever_goes_wrong_a_server_is_placed(
+    cloud: Cloud,
+    weighing: Weighing,
+    monkeypatch: pytest.MonkeyPatch,
+    log: fixtures.FakeLogger,
+) -> None:
+    cloud.add_host("one", a=4)
+    cloud.add_host("two", a=4)
+    monkeypatch.setattr(weighing.ours, "_newcomers", None)
+
+    assert len(weighing.boot(flavor_specs())) == 1
+    assert "AcceleratorWeigher does without" in log.output
+
+
+def test_multipliers_keep_their_ratios_in_nova_s_own_handler(
+    cloud: Cloud, weighing: Weighing
+) -> None:
+    """What Nova adds to a host's weight is what the weigher returned."""
+    _, used = cloud.add_host("used", a=4)
+    cloud.add_host("empty", a=4)
+    cloud.add_host("half", a=4)
+    cloud.take(used["a"], 2)
+    states = list(
+        weighing.host_manager.get_host_states_by_uuids(None, cloud.hosts, None)
+    )
+    for state in states:
+        card = cloud_card(cloud, state.host)
+        state.allocation_candidates = [
+            {
+                "allocations": {card: {"resources": {"CUSTOM_MDEV": 1}}},
+                "mappings": {"_A": [card]},
+            }
+        ]
+    cloud.take(cloud_card(cloud, "half"), 1)
+    spec = scheduling.make_spec(user(), flavor_specs(), [str(uuid.uuid4())])
+    handler = weighing.host_manager.weight_handler
+
+    found = handler.get_weighed_objects(
+        [weighing.ours], copy.copy(states), spec
+    )
+
+    assert {one.obj.host: one.weight for one in found} == {
+        "used": 10.0,
+        "half": 5.0,
+        "empty": 0.0,
+    }
+
+
+def cloud_card(cloud: Cloud, host: str) -> str:
+    name = f"{host}_accel_a"
+    found = cloud.call("GET", f"/resource_providers?name={name}")
+    return str(found["resource_providers"][0]["uuid"])

@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose credentials: nova.conf, clouds.yaml, and tokens that expire."""
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from keystoneauth1 import loading
+
+from nova_accel import errors
+from nova_accel.config import conf
+from placement_sync.client import http_errors, resource_providers, rest
+from tests.functional.sync.support import identity, servers
+
+PASSWORD_OPTIONS = f"""
+auth_type = password
+auth_url = {{url}}/v3
+username = {identity.USER}
+password = {identity.PASSWORD}
+project_name = {identity.PROJECT}
+user_domain_name = Default
+project_domain_name = Default
+"""
+CLOUDS = f"""
+clouds:
+  here:
+    region_name: {identity.REGION}
+    auth:
+      auth_url: {{url}}/v3
+      username: {identity.USER}
+      password: {identity.PASSWORD}
+      project_name: {identity.PROJECT}
+      user_domain_name: Default
+      project_domain_name: Default
+"""
+PATH = "/resource_providers"
+Write = Callable[[str], Any]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Return what parses a nova.conf of this text."""
+
+    def parse(text: str) -> Any:
+        path = tmp_path / "nova.conf"
+        path.write_text(text)
+        return conf.parse_files([str(path)])[0]
+
+    return parse
+
+
+@pytest.fixture
+def keystone(placement: servers.Server) -> Iterator[identity.Identity]:
+    with identity.Identity(placement.url).running() as running:
+        yield running
+
+
+@pytest.fixture
+def clouds(
+    keystone: identity.Identity,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    path = tmp_path / "clouds.yaml"
+    path.write_text(CLOUDS.format(url=keystone.url))
+    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(path))
+    return path
+
+
+def by_password(keystone: identity.Identity, more: str = "") -> str:
+    return (
+        "[placement]" + PASSWORD_OPTIONS.format(url=keystone.url) + more + "\n"
+    )
+
+
+def test_password(keystone: identity.Identity, write: Write) -> None:
+    door = rest.from_conf(write(by_password(keystone)))
+    assert door.get(PATH).body == {"resource_providers": []}
+    assert door.put("/traits/CUSTOM_A").status == 201
+    assert keystone.given == ["secret-token-1"]
+
+
+def test_a_section_of_its_own(
+    keystone: identity.Identity, write: Write
+) -> None:
+    text = by_password(keystone).replace("[placement]", "[login]")
+    door = rest.from_conf(write(f"{text}[placement]\nauth_section = login\n"))
+    assert door.get(PATH).status == 200
+
+
+def test_options_that_nova_registered(
+    keystone: identity.Identity, tmp_path: Path
+) -> None:
+    """As inside nova-compute: its own configuration, already parsed."""
+    import nova.conf
+
+    path = tmp_path / "nova.conf"
+    path.write_text(by_password(keystone))
+    novas = nova.conf.CONF
+    novas([], default_config_files=[str(path)], default_config_dirs=[])
+    for _ in range(2):
+        assert rest.from_conf(novas).get(PATH).status == 200
+    novas.clear()
+    # Some are required: the next test's nova.conf may not have them.
+    novas.unregister_opts(
+        loading.get_auth_plugin_conf_options("password"), group="placement"
+    )
+
+
+def test_options_registered_twice(
+    keystone: identity.Identity, write: Write
+) -> None:
+    read = write(by_password(keystone))
+    for door in (rest.from_conf(read), rest.from_conf(read)):
+        assert door.get(PATH).status == 200
+    rest.compute_door(read)
+
+
+@pytest.mark.parametrize("kind", ["admin_token", "none"])
+def test_without_keystone(
+    placement: servers.Server, write: Write, kind: str
+) -> None:
+    """With "none", a token is sent that nobody gave: it may read only."""
+    door = rest.from_conf(
+        write(f"""
+[placement]
+auth_type = {kind}
+endpoint = {placement.url}
+token = admin
+endpoint_override = {placement.url}
+""")
+    )
+    if kind == "admin_token":
+        assert door.put("/traits/CUSTOM_A").status == 201
+        return
+    with pytest.raises(errors.ServiceError, match="role") as caught:
+        door.put("/traits/CUSTOM_A")
+    assert caught.value.status == 403
+
+
+def test_an_expired_token_is_replaced(
+    keystone: identity.Identity, write: Write
+) -> None:
+    """Before a read and before a write, without anybody noticing."""
+    door = rest.from_conf(write(by_password(keystone)))
+    door.get(PATH)
+    asking: list[Callable[[], rest.Response]] = [
+        lambda: door.get(PATH),
+        lambda: door.post(PATH, {"name": "a"}),
+        lambda: door.put("/traits/CUSTOM_A"),
+    ]
+    for number, ask in enumerate(asking, 2):
+        keystone.expire()
+        assert ask().status in (200, 201)
+        assert len(keystone.given) == number
+        assert keystone.refused == number - 1
+    assert (door.reads, door.writes) == (2, 2)
+
+
+def test_tokens_that_are_never_valid(
+    keystone: identity.Identity, write: Write
+) -> None:
+    """Placement asks another Keystone: it is tried once more, no more."""
+    keystone.answers["/placement" + PATH] = 401
+    door = rest.from_conf(write(by_password(keystone)))
+    with pytest.raises(errors.ServiceError, match="token is refused") as found:
+        door.get(PATH)
+    assert found.value.status == 401
+    assert len(keystone.given) == 2
+
+
+def test_keystone_fails_and_comes_back(
+    keystone: identity.Identity, write: Write
+) -> None:
+    door = rest.from_conf(write(by_password(keystone)))
+    door.get(PATH)
+    keystone.expire()
+    keystone.answers["/v3/auth/tokens"] = 503
+    with pytest.raises(errors.ServiceError, match="Keystone") as found:
+        door.get(PATH)
+    assert found.value.is_transient
+    keystone.answers.clear()
+    assert door.get(PATH).status == 200
+
+
+def test_a_wrong_password(keystone: identity.Identity, write: Write) -> None:
+    text = by_password(keystone).replace(identity.PASSWORD, "wrong one")
+    door = rest.from_conf(write(text))
+    with pytest.raises(errors.ServiceError, match="username") as found:
+        door.get(PATH)
+    assert found.value.status == 401
+    assert not found.value.is_transient
+    assert "wrong one" not in str(found.value)
+
+
+def test_no_such_region(keystone: identity.Identity, write: Write) -> None:
+    door = rest.from_conf(write(by_password(keystone, "region_name = south")))
+    with pytest.raises(errors.ServiceError, match="region_name") as found:
+        door.get(PATH)
+    assert not found.value.is_transient
+
+
+def test_no_keystone(write: Write) -> None:
+    text = "[placement]" + PASSWORD_OPTIONS.format(url="http://127.0.0.1:1")
+    with pytest.raises(errors.ServiceError) as found:
+        rest.from_conf(write(text)).get(PATH)
+    assert found.value.is_transient
+
+
+def test_certificates(
+    placement: servers.Server, tmp_path: Path, write: Write
+) -> None:
+    """Of Keystone and Placement alike."""
+    path = identity.certify(tmp_path / "certificate.pem")
+    with identity.Identity(placement.url, path).running() as keystone:
+        door = rest.from_conf(write(by_password(keystone)))
+        with pytest.raises(errors.ServiceError, match="cafile") as found:
+            door.get(PATH)
+        assert not found.value.is_transient
+        for option in (f"cafile = {path}", "insecure = true"):
+            door = rest.from_conf(write(by_password(keystone, option)))
+            assert door.get(PATH).status == 200
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", "auth_type"),
+        ("auth_type = magic", "magic"),
+        ("auth_type = password", "auth_url"),
+        ("auth_type = password\nauth_url = x\ntimeout = soon", "timeout"),
+    ],
+)
+def test_settings_that_can_not_be_used(
+    write: Write, options: str, said: str
+) -> None:
+    with pytest.raises(errors.ConfigurationError, match=said) as found:
+        rest.from_conf(write(f"[placement]\n{options}\n"))
+    assert "nova.conf [placement]" in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "auth_type, option, said",
+    [
+        ("none", "timeout = -1", "timeout"),
+        ("none", "certfile = /none/such", "certfile"),
+        ("none", f"endpoint_override = http://{'a' * 64}", "URL"),
+        ("password", "auth_url = http://[::1", "URL"),
+    ],
+)
+def test_settings_that_nobody_looks_at_before(
+    write: Write, auth_type: str, option: str, said: str
+) -> None:
+    """They are refused in our words, and not tried again."""
+    text = f"auth_type = {auth_type}\nendpoint = https://127.0.0.1:9\n"
+    door = rest.from_conf(write(f"[placement]\n{text}{option}\n"))
+    with pytest.raises(errors.ServiceError, match=said) as found:
+        door.get(PATH)
+    assert not found.value.is_transient
+
+
+def test_a_group_that_is_missing(write: Write) -> None:
+    with pytest.raises(errors.ConfigurationError, match="password"):
+        rest.from_conf(write("[DEFAULT]\n"))
+
+
+def test_a_timeout_of_the_operator(write: Write) -> None:
+    read = write(
+        "[placement]\nauth_type = admin_token\nendpoint = http://h\n"
+        "token = t\ntimeout = 3\n"
+    )
+    assert rest.from_conf(read).timeout == (3, 3)
+    read = write(
+        "[placement]\nauth_type = admin_token\nendpoint = http://h\ntoken = t"
+    )
+    assert rest.from_conf(read).timeout == (
+        rest.CONNECT_SECONDS,
+        rest.ANSWER_SECONDS,
+    )
+
+
+@pytest.mark.usefixtures("clouds")
+def test_a_cloud(
+    keystone: identity.Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, region in (("here", ""), ("here", identity.REGION)):
+        assert rest.from_cloud(name, region).get(PATH).status == 200
+    monkeypatch.setenv("OS_CLOUD", "here")
+    door = rest.from_cloud()
+    assert door.get(PATH).status == 200
+    keystone.expire()
+    assert door.put("/traits/CUSTOM_A").status == 201
+
+
+@pytest.mark.usefixtures("clouds")
+def test_no_such_cloud() -> None:
+    with pytest.raises(errors.ConfigurationError, match="OS_CLOUD") as found:
+        rest.from_cloud("there")
+    assert str(found.value).startswith("clouds.yaml")
+
+
+def test_no_clouds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.delenv("OS_CLOUD", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.ConfigurationError, match="OS_CLOUD"):
+        rest.from_cloud()
+
+
+def test_nova_by_placements_credentials(
+    keystone: identity.Identity, write: Write
+) -> None:
+    """This catalogue has no Nova: the error says what to write."""
+    read = write(by_password(keystone))
+    with pytest.raises(errors.ServiceError, match="endpoint_override"):
+        rest.compute_door(read).get("/os-hypervisors")
+
+
+def test_nova_by_its_own_endpoint(
+    keystone: identity.Identity, write: Write
+) -> None:
+    """The path is kept below what the operator wrote."""
+    keystone.answers["/compute/v2.1/os-hypervisors"] = 200
+    read = write(
+        by_password(keystone)
+        + f"[nova]\nendpoint_override = {keystone.url}/compute/v2.1\n"
+    )
+    assert rest.compute_door(read).get("/os-hypervisors").body == {}
+    keystone.answers["/compute/v2.1/os-hypervisors"] = 403
+    with pytest.raises(errors.ServiceError, match="role"):
+        rest.compute_door(read).get("/os-hypervisors")
+
+
+@pytest.mark.usefixtures("clouds")
+def test_nova_of_a_cloud() -> None:
+    with pytest.raises(errors.ServiceError, match="endpoint_override"):
+        rest.compute_door(cloud="here").get("/os-hypervisors")
+
+
+def test_no_secret_in_the_log(
+    keystone: identity.Identity,
+    write: Write,
+    clouds: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    for logger in ("keystoneauth", "openstack", "urllib3"):
+        caplog.set_level(logging.DEBUG, logger)
+    read = write(by_password(keystone))
+    for door in (rest.from_conf(read), rest.from_cloud("here")):
+        placement = resource_providers.PlacementClient(door)
+        placement.fetch(str(uuid.UUID(int=1)))
+        keystone.expire()
+        placement.fetch(str(uuid.UUID(int=1)))
+        keystone.answers["/v3/auth/tokens"] = 401
+        keystone.expire()
+        with pytest.raises(errors.ServiceError) as found:
+            placement.fetch(str(uuid.UUID(int=1)))
+        keystone.answers.clear()
+        assert identity.PASSWORD not in repr(found.value)
+    assert len(keystone.given) == 4
+    assert "GET" in caplog.text
+    for secret in (identity.PASSWORD, *keystone.given):
+        assert secret not in caplog.text
+
+
+@pytest.mark.parametrize("token", ["secret\ntoken", " secret", "secret\u20ac"])
+def test_a_token_that_can_not_be_sent_is_not_printed(token: str) -> None:
+    door = rest.from_endpoint("http://127.0.0.1:9", token)
+    with pytest.raises(errors.ServiceError, match="token") as found:
+        door.get(PATH)
+    assert "secret" not in repr(found.value)
+    assert found.value.is_lasting
+
+
+def test_a_password_with_any_character_is_not_printed() -> None:
+    assert http_errors.tidy("at http://me:pa@ss@host/x") == "at http://host/x"
+
+
+# -- who asks ---------------------------------------------------------------
+
+
+def test_who_asks(clouds: Path, keystone: identity.Identity) -> None:
+    found = rest.from_cloud("here").identity()
+    assert found is not None
+    assert (found.user, found.project, found.roles) == ("u", "p", ("admin",))
+    assert found.token == keystone.given[-1]
+    assert [service["type"] for service in found.catalog] == ["placement"]
+    assert found.token not in repr(found)
+
+
+def test_nobody_asks_without_keystone(placement: servers.Server) -> None:
+    assert rest.from_endpoint(placement.url).identity() is None
+
+
+def test_keystone_that_refuses(
+    clouds: Path, keystone: identity.Identity
+) -> None:
+    keystone.answers["/v3/auth/tokens"] = 503
+    with pytest.raises(errors.ServiceError) as caught:
+        rest.from_cloud("here").identity()
+    assert "does not give a token" in str(caught.value)
+    assert identity.PASSWORD not in str(caught.value)

@@ -1,0 +1,595 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The audit as a command: real Placement, libvirt and mdevs, HTTP to Nova."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import libvirt
+import pytest
+
+from nova_accel.host.execute import privileged
+from nova_accel.host.state import claims_file
+from nova_accel.model import names
+from tests.functional.sync.support import nova_standin, servers
+from tests.functional.sync.support.audit_site import (
+    CARD,
+    DEAD,
+    MOVE,
+    NOBODY,
+    PRESENT,
+    SECOND,
+    UNSURE,
+    A,
+    Site,
+    break_paths,
+    mdev,
+)
+from tests.lab import fakehost
+from tests.support.hosts import simulated
+from tests.support.hosts.simulated import GPU, ROOT
+
+privsep: Any = vars(privileged)["privsep"]
+Found = list[tuple[str, str, str]]
+
+
+@pytest.fixture(scope="module")
+def _mounted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[fakehost.Controller]:
+    if reason := fakehost.missing():
+        pytest.skip(reason)
+    root = tmp_path_factory.mktemp("host")
+    with fakehost.simulated_sysfs(simulated.SPEC, root) as controller:
+        yield controller
+
+
+@pytest.fixture
+def hypervisor() -> Iterator[Any]:
+    connected = libvirt.open("test:///default")
+    for found in connected.listAllDomains(0):
+        if found.isActive():
+            found.destroy()
+        found.undefine()
+    yield connected
+    for found in connected.listAllDomains(0):
+        found.destroy()
+        found.undefine()
+    connected.close()
+
+
+@pytest.fixture
+def site(
+    _mounted: fakehost.Controller,
+    placement: servers.Server,
+    hypervisor: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Site]:
+    _mounted.heal()
+    _mounted.reboot()
+    config = tmp_path / "nova.conf"
+    config.write_text(
+        f"[nova_accel]\nroot = {_mounted.root}\n"
+        f"state_dir = {tmp_path}/state\ndrivers = nvidia_mdev, mdev\n"
+        "[libvirt]\nconnection_uri = test:///default\n"
+    )
+    placement.call(
+        "POST", "/resource_providers", {"name": ROOT.name, "uuid": ROOT.uuid}
+    )
+    placement.call(
+        "PUT",
+        f"/resource_providers/{ROOT.uuid}/inventories",
+        {
+            "resource_provider_generation": 0,
+            "inventories": {
+                name: {"total": total}
+                for name, total in (
+                    ("VCPU", 64),
+                    ("MEMORY_MB", 65536),
+                    ("DISK_GB", 1024),
+                )
+            },
+        },
+    )
+    with nova_standin.serve() as nova:
+        nova.add_host(ROOT.uuid, ROOT.name)
+        found = Site(
+            kernel=_mounted,
+            placement=placement,
+            nova=nova,
+            libvirt=hypervisor,
+            book=claims_file.ClaimsFile(f"{tmp_path}/state"),
+            config=config,
+            capsys=capsys,
+        )
+        found.book.write(ROOT, (), ())
+        privileged.run_here()
+        status, *words = found.words("--once")
+        assert status == 0, words
+        yield found
+    if privsep is not None:
+        privsep.sys_admin_pctxt.set_client_mode(True)
+
+
+def kinds(found: Sequence[dict[str, Any]]) -> Found:
+    return [
+        (each["kind"], each["provider"], each["consumer"] or each["handle"])
+        for each in found
+    ]
+
+
+LEAK = ("leaked-allocation", CARD, NOBODY)
+ORPHAN = ("orphan-mdev", CARD, mdev("slot-5"))
+
+
+def test_a_host_in_order(site: Site) -> None:
+    site.start(A, "slot-0")
+    report = site.run(status=0)
+    assert report["findings"] == report["unchecked"] == []
+    assert report["host"] == {"name": ROOT.name, "uuid": ROOT.uuid}
+    site.placement.clear()
+    assert site.run("--heal", status=0)["mended"] == []
+    assert not any(each.is_write for each in site.placement.requests())
+
+
+def test_a_leaked_allocation_is_taken_away(site: Site) -> None:
+    site.start(A, "slot-0")
+    site.allocate(NOBODY, CARD, SECOND, VCPU=2)
+    report = site.run(status=1)
+    second = ("leaked-allocation", SECOND, NOBODY)
+    assert set(kinds(report["findings"])) == {LEAK, second}
+    assert {each["heals"] for each in report["findings"]} == {True}
+    before = site.amounts(A)
+
+    report = site.run("--heal", status=0)
+    assert set(kinds(report["mended"])) == {LEAK, second}
+    assert report["log"].count("are taken away") == 2
+    left = site.held(NOBODY)
+    assert left["allocations"].keys() == {ROOT.uuid}
+    assert left["consumer_type"] == "INSTANCE"
+    assert (left["project_id"], left["user_id"]) == ("p", "u")
+    assert site.amounts(A) == before
+
+
+def test_what_another_service_holds_stays(site: Site) -> None:
+    """A consumer of a type that is not Nova's is not leaked by Nova."""
+    site.allocate(NOBODY, CARD, kind="RESERVATION")
+    report = site.run("--heal", status=1)
+    assert "a RESERVATION" in report["left"][0]["left"]
+    assert site.amounts(NOBODY) == {CARD: {"VGPU": 1}}
+
+
+UNALLOCATED = ("missing-allocation", CARD, A)
+
+
+def test_a_claim_without_an_allocation_is_allocated(site: Site) -> None:
+    site.start(A, "slot-0")
+    site.take_allocation(A)
+    report = site.run(status=1)
+    [finding] = report["findings"]
+    assert kinds([finding]) == [UNALLOCATED]
+    assert finding["heals"]
+    assert finding["mend"].startswith(
+        "openstack --os-placement-api-version 1.28 resource provider"
+        " allocation set --project-id p --user-id u "
+    )
+    assert f"--allocation rp={ROOT.uuid},VCPU=1 " in finding["mend"]
+    assert f"--allocation rp={CARD},VGPU=1 " in finding["mend"]
+
+    assert kinds(site.run("--heal", status=0)["mended"]) == [UNALLOCATED]
+    held = site.held(A)
+    assert site.amounts(A) == {ROOT.uuid: {"VCPU": 1}, CARD: {"VGPU": 1}}
+    assert (held["project_id"], held["user_id"]) == ("p", "u")
+    assert held["consumer_type"] == "INSTANCE"
+
+
+def test_what_is_reserved_for_a_claim_becomes_its_allocation(
+    site: Site,
+) -> None:
+    """On a card of which all else is allocated."""
+    site.start(A, "slot-0")
+    site.take_allocation(A)
+    [claim] = site.book.read().claims
+    lost = dataclasses.replace(claim, is_allocated=False)
+    site.book.write(ROOT, [lost], ())
+    assert site.words("--once")[0] == 0
+    path = f"/resource_providers/{CARD}/inventories"
+    record = site.placement.call("GET", path)["inventories"]["VGPU"]
+    assert record["reserved"] == 1
+    full = record["total"] - 1
+    site.nova.add_server(NOBODY, "")
+    site.placement.call(
+        "PUT",
+        f"/allocations/{NOBODY}",
+        {
+            "allocations": {CARD: {"resources": {"VGPU": full}}},
+            "project_id": "p",
+            "user_id": "u",
+            "consumer_type": "INSTANCE",
+            "consumer_generation": None,
+        },
+    )
+    [finding] = site.run(status=1)["findings"]
+    assert (
+        f"inventory set --amend --resource VGPU:reserved=0 {CARD} && "
+    ) in finding["mend"]
+    assert kinds(site.run("--heal", status=0)["mended"]) == [UNALLOCATED]
+    assert site.amounts(A)[CARD] == {"VGPU": 1}
+    record = site.placement.call("GET", path)["inventories"]["VGPU"]
+    assert (record["reserved"], record["max_unit"]) == (0, full + 1)
+
+
+@pytest.mark.parametrize(
+    ("volume", "disk_gb"),
+    [("/dev/vdb", 20 + 10 + 2), (nova_standin.ROOT_DEVICE, 10 + 2)],
+)
+def test_a_server_without_any_allocation_gets_all_of_it_again(
+    site: Site, volume: str, disk_gb: int
+) -> None:
+    site.start(A, "slot-0")
+    site.nova.volumes[A] = [volume]
+    site.allocate(A, CARD, VCPU=4, MEMORY_MB=2048, DISK_GB=disk_gb)
+    before = site.amounts(A)
+    site.take_allocation(A, is_all=True)
+    [finding] = site.run(status=1)["findings"]
+    assert kinds([finding]) == [UNALLOCATED]
+    node = f"rp={ROOT.uuid},DISK_GB={disk_gb},MEMORY_MB=2048,VCPU=4"
+    for part in ("--project-id p --user-id u", node, f"rp={CARD},VGPU=1"):
+        assert f" {part} " in finding["mend"]
+    report = site.run("--heal", status=0)
+    assert kinds(report["mended"]) == [UNALLOCATED]
+    assert f"4 VCPU of compute node {ROOT.name}" in report["log"]
+    assert site.amounts(A) == before
+    held = site.held(A)
+    assert (held["project_id"], held["user_id"]) == ("p", "u")
+
+
+UNKNOWN_AMOUNTS: dict[str, Callable[[Site], object]] = {
+    "does not show its flavor": lambda site: site.nova.servers[A].update(
+        flavor={}
+    ),
+    "its root disk is a volume": break_paths(f"/servers/{A}/"),
+}
+
+
+@pytest.mark.parametrize("reason", UNKNOWN_AMOUNTS)
+def test_of_a_compute_node_nothing_is_guessed(site: Site, reason: str) -> None:
+    site.start(A, "slot-0")
+    site.take_allocation(A, is_all=True)
+    UNKNOWN_AMOUNTS[reason](site)
+    site.placement.clear()
+    [finding] = site.run("--heal", status=1)["findings"]
+    assert kinds([finding]) == [UNALLOCATED]
+    assert not finding["heals"]
+    assert reason in finding["mend"]
+    assert not any(each.is_write for each in site.placement.requests())
+
+
+def set_server(**fields: str) -> Callable[[Site], None]:
+    return lambda site: site.nova.servers[A].update(
+        {name.replace("__", ":"): value for name, value in fields.items()}
+    )
+
+
+UNPROVED: dict[str, Callable[[Site], object]] = {
+    "built": set_server(status="BUILD"),
+    "resized": set_server(status="VERIFY_RESIZE"),
+    "at work": set_server(**{"OS-EXT-STS__task_state": "deleting"}),
+    "elsewhere": lambda site: site.nova.add_server(A, "elsewhere"),
+    "gone": lambda site: site.nova.servers.pop(A),
+    "moved": lambda site: site.nova.add_move(MOVE, A, "migrating", ROOT.name),
+    "no servers": break_paths("/servers"),
+    "no migrations": break_paths("/os-migrations"),
+    "no book": lambda site: Path(site.book.path).unlink(),
+    "another Nova": lambda site: site.nova.hypervisors.clear(),
+}
+
+
+@pytest.mark.parametrize("is_all", [False, True])
+@pytest.mark.parametrize("how", UNPROVED)
+def test_nothing_is_allocated_to_whom_it_is_not_proved(
+    site: Site, how: str, is_all: bool
+) -> None:
+    site.start(A, "slot-0")
+    site.take_allocation(A, is_all=is_all)
+    UNPROVED[how](site)
+    site.placement.clear()
+    report = site.run("--heal")
+    assert UNALLOCATED not in kinds(report["findings"])
+    assert not any(each.is_write for each in site.placement.requests())
+
+
+def test_an_allocation_of_a_move_is_its_server_s(site: Site) -> None:
+    """While it goes on, and after it ended."""
+    site.start(A, "slot-0")
+    site.take_allocation(A)
+    site.allocate(MOVE, CARD)
+    site.nova.add_move(MOVE, A, "error", ROOT.name)
+    assert UNALLOCATED not in kinds(site.run()["findings"])
+
+
+def test_the_last_allocation_takes_its_consumer_along(site: Site) -> None:
+    site.allocate(NOBODY, CARD)
+    site.run("--heal", status=0)
+    assert site.held(NOBODY) == {"allocations": {}}
+
+
+def test_an_orphan_is_removed_and_others_stay(site: Site) -> None:
+    site.start(A, "slot-0")
+    site.make("slot-5")
+    assert kinds(site.run(status=1)["findings"]) == [ORPHAN]
+    report = site.run("--heal", status=0)
+    assert kinds(report["mended"]) == [ORPHAN]
+    assert site.kernel.mdevs().keys() == {mdev("slot-0")}
+    assert mdev("slot-5") in report["log"]
+
+
+def test_an_orphan_of_a_leak_goes_with_it(site: Site) -> None:
+    site.allocate(NOBODY, CARD)
+    site.make("slot-5")
+    found = site.run("--heal", status=0)["mended"]
+    assert kinds(found) == [LEAK, ORPHAN]
+    assert site.kernel.mdevs() == {}
+
+
+def test_a_spawn_in_progress_is_no_orphan(site: Site) -> None:
+    """Nor is it when nova-compute has not published its claim yet."""
+    site.nova.add_server(A, "")
+    site.allocate(A, CARD)
+    site.make("slot-5")
+    assert site.run("--heal", status=0)["findings"] == []
+    assert mdev("slot-5") in site.kernel.mdevs()
+
+
+def test_a_host_that_is_gone(site: Site) -> None:
+    """Its providers go, parts first; one that is used stays."""
+    for name, uuid, parent in (
+        ("dead", DEAD, None),
+        ("dead_accel_card", MOVE, DEAD),
+        ("dead_accel_card_region_0", NOBODY, MOVE),
+        ("dead_accel_other", A, DEAD),
+    ):
+        site.placement.call(
+            "POST",
+            "/resource_providers",
+            {"name": name, "uuid": uuid, "parent_provider_uuid": parent},
+        )
+        trait = "COMPUTE_NODE" if parent is None else names.OWNER_TRAIT
+        site.placement.call(
+            "PUT",
+            f"/resource_providers/{uuid}/traits",
+            {"resource_provider_generation": 0, "traits": [trait]},
+        )
+    site.placement.call(
+        "PUT",
+        f"/resource_providers/{A}/inventories",
+        {
+            "resource_provider_generation": 1,
+            "inventories": {"VGPU": {"total": 1}},
+        },
+    )
+    site.allocate(A, A)
+    site.nova.services.append("new-host")
+    report = site.run(status=0)
+    assert {each["source"] for each in report["unchecked"]} == {
+        "hypervisors of Nova's API"
+    }
+    site.nova.services.remove("new-host")
+
+    report = site.run("--heal", status=1)
+    assert kinds(report["findings"]) == [("gone-host", A, "")]
+    assert [each["provider"] for each in report["mended"]] == [NOBODY, MOVE]
+    assert not report["findings"][0]["heals"]
+
+
+# -- what is not proved is left -------------------------------------------
+
+
+@pytest.mark.parametrize("how", [*PRESENT, *UNSURE])
+def test_what_is_not_proved_is_left(site: Site, how: str) -> None:
+    """Neither the allocation goes, nor the mdev that it may be for."""
+    site.allocate(NOBODY, CARD)
+    site.make("slot-5")
+    (PRESENT | UNSURE)[how](site)
+    site.placement.clear()
+    report = site.run("--heal")
+    assert report["mended"] == []
+    assert not any(each.is_write for each in site.placement.requests())
+    assert site.held(NOBODY)["allocations"]
+    assert mdev("slot-5") in site.kernel.mdevs()
+    assert bool(report["unchecked"]) == (how in UNSURE)
+
+
+def test_who_comes_between_the_look_and_the_change(site: Site) -> None:
+    """The second look, right before the change, sees a new server."""
+    site.allocate(NOBODY, CARD)
+    site.make("slot-5")
+    asked: list[str] = []
+
+    def before(path: str) -> None:
+        asked.append(path)
+        if asked.count("/os-migrations") == 2:
+            site.nova.add_server(NOBODY, ROOT.name)
+
+    site.nova.before = before
+    report = site.run("--heal")
+    assert report["mended"] == []
+    assert report["left"][0]["left"].endswith("not say so any more")
+    assert site.held(NOBODY)["allocations"]
+    assert mdev("slot-5") in site.kernel.mdevs()
+
+
+def test_who_books_between_the_proof_and_the_change(site: Site) -> None:
+    """Placement refuses: the consumer's generation is another one."""
+    site.allocate(NOBODY, CARD)
+    asked: list[str] = []
+
+    def before(path: str) -> None:
+        asked.append(path)
+        if asked.count(f"/servers/{NOBODY}") == 2:
+            site.allocate(NOBODY, CARD, VCPU=4)
+
+    site.nova.before = before
+    report = site.run("--heal", status=1)
+    assert " 409 " in report["left"][0]["left"]
+    assert site.held(NOBODY)["allocations"].keys() == {CARD, ROOT.uuid}
+
+
+def test_who_claims_between_the_proof_and_the_change(site: Site) -> None:
+    """A server that got the orphan's slot meanwhile has an mdev like it."""
+    site.make("slot-5")
+    asked: list[str] = []
+
+    def before(path: str) -> None:
+        asked.append(path)
+        if asked.count("/servers/detail") == 2:
+            site.claim(A, "slot-5")
+
+    site.nova.before = before
+    report = site.run("--heal", status=0)
+    assert report["mended"] == report["findings"] == []
+    assert report["left"][0]["left"] == "a server has claimed it just now"
+    assert mdev("slot-5") in site.kernel.mdevs()
+
+
+# -- what is told only ------------------------------------------------------
+
+
+def test_a_server_that_lost_its_device(site: Site) -> None:
+    site.start(A, "slot-0")
+    root = str(site.kernel.root)
+    assert privileged.remove_mdev(root, mdev("slot-0")) == 0
+    report = site.run("--heal", status=1)
+    assert kinds(report["findings"]) == [("missing-device", CARD, A)]
+    mend = report["findings"][0]["mend"]
+    assert mend == f"openstack server reboot --hard {A}"
+    assert report["left"][0]["left"]
+
+
+def test_a_guest_that_took_a_device(site: Site) -> None:
+    site.make("slot-3")
+    site.define(NOBODY, mdev("slot-3"))
+    report = site.run("--heal", status=1)
+    assert kinds(report["findings"]) == [("foreign-device", CARD, NOBODY)]
+    assert mdev("slot-3") in site.kernel.mdevs()
+
+
+def test_a_server_that_is_elsewhere(site: Site) -> None:
+    site.nova.add_server(A, "compute-2")
+    site.allocate(A, CARD)
+    report = site.run("--heal", status=1)
+    assert kinds(report["findings"]) == [("duplicate", CARD, A)]
+    site.nova.add_move(MOVE, A, "done", ROOT.name)
+    assert site.run(status=0)["findings"] == []
+
+
+def test_words_for_people(site: Site) -> None:
+    site.allocate(NOBODY, CARD)
+    status, out, _ = site.words("audit")
+    assert status == 1
+    head, row, reason, mend = out.splitlines()[1:5]
+    assert head.split() == ["FINDING", "WHERE", "CONSUMER", "HEALS"]
+    assert row.split() == ["leaked-allocation", GPU, NOBODY, "yes"]
+    assert row.index(GPU) == head.index("WHERE")
+    assert "has 1 VGPU" in reason
+    assert f"allocation unset --provider {CARD} {NOBODY}" in mend
+    assert "Not known" not in out
+    status, out, _ = site.words("audit", nova=False)
+    assert status == 0
+    assert f"{ROOT.name}: no findings" in out
+    assert "servers of Nova's API: there are no credentials" in out
+    assert "    - allocations that nobody has" in out
+
+
+def test_a_host_from_elsewhere_is_not_mixed_with_this_one(
+    site: Site,
+) -> None:
+    site.make("slot-5")
+    root = str(site.kernel.root)
+    status, out, _ = site.words("audit", "--json", f"--root={root}")
+    report = json.loads(out)
+    assert (status, report["findings"]) == (0, [])
+    reasons = {each["source"]: each["reason"] for each in report["unchecked"]}
+    assert "--connect" in reasons["domains of libvirt"]
+    book = "claims that nova-compute has published"
+    assert "--state-dir" in reasons[book]
+    site.define(A)
+    report = site.run(
+        "--heal",
+        f"--root={root}",
+        "--connect=test:///default",
+        f"--state-dir={Path(site.book.path).parent}",
+    )
+    assert report["mended"] == []
+    assert "not one of this machine" in report["left"][0]["left"]
+
+
+def test_input_that_cannot_be_used(site: Site) -> None:
+    status, _, err = site.words("audit", "--host-uuid=no")
+    assert status == 2
+    assert len(err.splitlines()) == 1
+
+
+OTHER_NODE = "22222222-2222-4222-8222-222222222222"
+
+
+def nest_another_host(site: Site) -> str:
+    """Give another compute node a parent; return the provider of its card."""
+    call = site.placement.call
+    card = names.provider_uuid(OTHER_NODE, GPU)
+    call(
+        "POST",
+        "/resource_providers",
+        {
+            "name": "other-host",
+            "uuid": OTHER_NODE,
+            "parent_provider_uuid": ROOT.uuid,
+        },
+    )
+    call(
+        "POST",
+        "/resource_providers",
+        {
+            "name": names.provider_name("other-host", GPU),
+            "uuid": card,
+            "parent_provider_uuid": OTHER_NODE,
+        },
+    )
+    call(
+        "PUT",
+        f"/resource_providers/{card}/inventories",
+        {
+            "resource_provider_generation": 0,
+            "inventories": {"VGPU": {"total": 4}},
+        },
+    )
+    call(
+        "PUT",
+        f"/resource_providers/{card}/traits",
+        {"resource_provider_generation": 1, "traits": [names.OWNER_TRAIT]},
+    )
+    site.nova.add_host(OTHER_NODE, "other-host")
+    return card
+
+
+def test_a_host_below_this_one_is_none_of_its_business(site: Site) -> None:
+    card = nest_another_host(site)
+    site.nova.add_server(A, "other-host")
+    site.allocate(A, card)
+
+    report = site.run()
+
+    for each in report["findings"]:
+        print(each["kind"], each["where"], each["reason"], "=>", each["mend"])
+    assert report["findings"] == []
+
+
+def test_heal_takes_nothing_of_another_host(site: Site) -> None:
+    """Its claims and domains are known there only."""
+    card = nest_another_host(site)
+    site.allocate(NOBODY, card)
+    site.run("--heal")
+    assert site.amounts(NOBODY) == {card: {"VGPU": 1}}

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``placement-sync`` as a service: a process of its own, and signals."""
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nova_accel.model import names
+from tests.functional.sync.support import servers
+from tests.functional.sync.support.sites import (
+    CARD,
+    HOST,
+    NODE,
+    OTHER,
+    ROOT,
+    SECRET,
+    Site,
+)
+
+# A process that takes longer than this has hung.
+SECONDS = 60.0
+COMMAND = (sys.executable, "-W", "ignore", "-m", "placement_sync.cli.main")
+
+
+@pytest.fixture
+def site(
+    placement: servers.Server,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Site:
+    found = Site(placement, tmp_path, capsys)
+    found.register()
+    return found
+
+
+class Child:
+    """The command in a process of its own."""
+
+    def __init__(
+        self, site: Site, *arguments: str, **environment: str
+    ) -> None:
+        self.log = site.conf.with_name("stderr")
+        with self.log.open("w") as words:
+            self.running = subprocess.Popen(  # noqa: S603
+                [*COMMAND, "--config-file", str(site.conf), *arguments],
+                stdout=words,
+                stderr=words,
+                env={**os.environ, **environment},
+            )
+
+    @property
+    def words(self) -> str:
+        return self.log.read_text()
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        until = time.monotonic() + SECONDS
+        while not condition():
+            assert self.running.poll() is None, self.words
+            assert time.monotonic() < until, self.words
+            time.sleep(0.05)
+
+    def send(self, number: signal.Signals) -> None:
+        self.running.send_signal(number)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.send(number)
+        return self.running.wait(SECONDS)
+
+
+@contextlib.contextmanager
+def child(site: Site, *arguments: str, **environment: str) -> Iterator[Child]:
+    found = Child(site, *arguments, **environment)
+    try:
+        yield found
+    finally:
+        found.running.kill()
+        found.running.wait()
+    assert SECRET not in found.words
+
+
+def has(site: Site, address: str) -> bool:
+    return names.provider_name(HOST, address) in site.names()
+
+
+def pull(site: Site, address: str) -> None:
+    (site.root / "sys/bus/pci/devices" / address).unlink()
+    (site.root / "sys/class/mdev_bus" / address).unlink()
+
+
+@pytest.mark.parametrize("last", [signal.SIGTERM, signal.SIGINT])
+def test_it_passes_wakes_and_ends(site: Site, last: signal.Signals) -> None:
+    with child(site, *NODE, "--interval", "3600") as daemon:
+        daemon.wait_for(lambda: "set inventories of" in daemon.words)
+        daemon.wait_for(lambda: has(site, OTHER))
+        pull(site, OTHER)
+        daemon.send(signal.SIGHUP)
+        daemon.wait_for(lambda: not has(site, OTHER))
+        assert has(site, CARD)
+        daemon.wait_for(
+            lambda: (
+                f"delete provider {names.provider_name(HOST, OTHER)}"
+                in daemon.words
+            )
+        )
+        assert "fresh" in site.run("status")
+        assert daemon.end(last) == 0
+        assert daemon.words.splitlines()[-1] == "placement-sync ends"
+        assert "Traceback" not in daemon.words
+
+
+def test_a_drain_brings_a_pass(site: Site) -> None:
+    with child(site, *NODE, "--interval", "3600") as daemon:
+        daemon.wait_for(lambda: has(site, OTHER))
+        assert site.run("drain", CARD, "--reason", "r", "--wait", *NODE)
+        assert names.DRAINED_TRAIT in site.of(CARD, "traits")
+        assert daemon.end() == 0
+
+
+def test_the_interval_brings_passes_too(site: Site) -> None:
+    gone = names.provider_name(HOST, OTHER)
+    with child(site, *NODE, "--interval", "0.2") as daemon:
+        daemon.wait_for(lambda: has(site, OTHER))
+        pull(site, OTHER)
+        daemon.wait_for(lambda: f"delete provider {gone} (" in daemon.words)
+        # The last lines of that pass are the problems of the three mdevs.
+        daemon.wait_for(lambda: daemon.words.count(f"mdev on {OTHER},") == 3)
+        said = daemon.words
+        site.placement.clear()
+        daemon.wait_for(lambda: len(site.placement.requests()) > 2)
+        assert daemon.words == said  # nothing changed, nothing is told
+        asked = {(one.method, one.path) for one in site.placement.clear()}
+        assert asked == {("GET", f"/resource_providers?in_tree={ROOT}")}
+        assert daemon.end() == 0
+
+
+def test_a_placement_that_comes_back_is_used(site: Site) -> None:
+    url = site.placement.url
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))  # nobody listens, nobody gets it
+        port = listener.getsockname()[1]
+        site.write_conf(f"http://127.0.0.1:{port}")
+        with child(site, *NODE, "--interval", "0.1") as daemon:
+            daemon.wait_for(lambda: "it is tried again" in daemon.words)
+            time.sleep(1)
+            assert daemon.words.count("it is tried again") == 1
+            assert "STALE" in site.run("status", status=1)
+            assert daemon.end() == 0
+    site.write_conf(url)
+    with child(site, *NODE, "--interval", "3600") as daemon:
+        daemon.wait_for(lambda: has(site, OTHER))
+        assert daemon.end() == 0
+
+
+def test_it_waits_for_nova_compute_to_register_the_node(site: Site) -> None:
+    with child(site, "--host", "later", "--interval", "0.1") as daemon:
+        daemon.wait_for(lambda: "is not a compute node" in daemon.words)
+        site.register("later", "00000000-0000-4000-8000-000000000002")
+        name = names.provider_name("later", CARD)
+        daemon.wait_for(lambda: name in site.names())
+        daemon.wait_for(lambda: "it works again" in daemon.words)
+        assert daemon.end() == 0
+
+
+def test_a_broken_setting_ends_it_with_2(site: Site) -> None:
+    site.conf.write_text("[nova_accel]\nsync_interval = often\n")
+    with child(site, *NODE) as daemon:
+        assert daemon.running.wait(SECONDS) == 2
+        assert daemon.words.count("\n") == 1
+
+
+def test_systemd_is_told(site: Site, tmp_path: pathlib.Path) -> None:
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(path)
+        listener.settimeout(SECONDS)
+        with child(
+            site,
+            *NODE,
+            "--interval",
+            "3600",
+            NOTIFY_SOCKET=path,
+            JOURNAL_STREAM="8:1",
+        ) as daemon:
+            assert listener.recv(4096) == b"READY=1"
+            assert listener.recv(4096).startswith(b"STATUS=last pass: ")
+            assert daemon.end() == 0
+            assert listener.recv(4096) == b"STOPPING=1"
+            assert daemon.words.startswith("<6>placement-sync makes a pass")
+
+
+def test_two_of_them_wait_for_each_other(site: Site) -> None:
+    site.state.mkdir()
+    with (site.state / "sync.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with child(site, *NODE, "--once") as second:
+            second.wait_for(lambda: "waiting" in second.words)
+            assert site.writes() == 0
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            assert second.running.wait(SECONDS) == 0
+    assert has(site, CARD)

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-accel explain`` before a real Placement."""
+
+import json
+import uuid
+from typing import Any
+
+import pytest
+
+from nova_accel.cli import commands
+from nova_accel.model import names
+from tests.functional.sync.support.servers import Server
+
+PROFILE = "CUSTOM_VGPU_NVIDIA_T4_4Q"
+MODEL = "CUSTOM_ACCELERATOR_MODEL_NVIDIA_T4"
+DISABLED = "COMPUTE_STATUS_DISABLED"
+ONE = (
+    "resources_A:VGPU=1",
+    "resources_A:CUSTOM_GPU_MEMORY_MB=4096",
+    f"trait_A:{PROFILE}=required",
+    "accelerator:numa_policy=none",
+)
+
+
+class Cloud:
+    """Hosts of T4s in Placement."""
+
+    def __init__(self, placement: Server) -> None:
+        self.call = placement.call
+        for trait in (
+            PROFILE,
+            MODEL,
+            names.OWNER_TRAIT,
+            names.DRAINED_TRAIT,
+            names.layout_trait("equal"),
+        ):
+            self.call("PUT", f"/traits/{trait}")
+        self.call("PUT", f"/resource_classes/{names.GPU_MEMORY_CLASS}")
+
+    def add(
+        self,
+        name: str,
+        inventories: dict[str, int],
+        *traits: str,
+        parent: str | None = None,
+    ) -> str:
+        own = str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
+        self.call(
+            "POST",
+            "/resource_providers",
+            {"name": name, "uuid": own, "parent_provider_uuid": parent},
+        )
+        path = f"/resource_providers/{own}"
+        self.call(
+            "PUT",
+            f"{path}/inventories",
+            {
+                "inventories": {
+                    c: {"total": n} for c, n in inventories.items()
+                },
+                "resource_provider_generation": 0,
+            },
+        )
+        self.call(
+            "PUT",
+            f"{path}/traits",
+            {"traits": list(traits), "resource_provider_generation": 1},
+        )
+        return own
+
+    def host(self, name: str, cards: str, *traits: str) -> list[str]:
+        root = self.add(
+            name, {"VCPU": 16, "MEMORY_MB": 65536, "DISK_GB": 99}, *traits
+        )
+        return [self.card(f"{name}_accel_{card}", root) for card in cards]
+
+    def card(self, name: str, root: str) -> str:
+        return self.add(
+            name,
+            {"VGPU": 16, names.GPU_MEMORY_CLASS: 16384},
+            *self.usual,
+            PROFILE,
+            parent=root,
+        )
+
+    usual = (names.OWNER_TRAIT, MODEL, names.layout_trait("equal"))
+
+    def traits(self, provider: str, *traits: str) -> None:
+        path = f"/resource_providers/{provider}/traits"
+        generation = self.call("GET", path)["resource_provider_generation"]
+        self.call(
+            "PUT",
+            path,
+            {
+                "traits": [*self.usual, *traits],
+                "resource_provider_generation": generation,
+            },
+        )
+
+    def take(self, provider: str, **amounts: int) -> None:
+        self.call(
+            "PUT",
+            f"/allocations/{uuid.uuid4()}",
+            {
+                "allocations": {provider: {"resources": amounts}},
+                "consumer_generation": None,
+                "project_id": "other",
+                "user_id": "other",
+                "consumer_type": "INSTANCE",
+            },
+        )
+
+    def take_mb(self, provider: str, *sizes: int) -> None:
+        for size in sizes:
+            self.take(provider, VGPU=1, **{names.GPU_MEMORY_CLASS: size})
+
+
+@pytest.fixture
+def cloud(placement: Server) -> Cloud:
+    return Cloud(placement)
+
+
+@pytest.fixture
+def explain(placement: Server, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run the command; return its status and what it printed."""
+
+    def run(*words: str, specs: tuple[str, ...] = ONE) -> tuple[int, str, str]:
+        given = [word for spec in specs for word in ("--extra-spec", spec)]
+        status = commands.main(
+            ["explain", "--endpoint", placement.url, *given, *words]
+        )
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run
+
+
+def cells(text: str, card: str) -> str:
+    """Return a card's line, with one blank between the columns."""
+    (line,) = [
+        " ".join(line.split())
+        for line in text.splitlines()
+        if f" {card} " in f" {line} "
+    ]
+    return line
+
+
+def test_each_card_has_a_verdict_and_a_reason(
+    cloud: Cloud, explain: Any
+) -> None:
+    full, drained, fine, elsewhere = cloud.host("one", "abcd")
+    cloud.take_mb(full, 4096, 4096, 4096, 4096)
+    cloud.traits(drained, PROFILE, names.DRAINED_TRAIT)
+    cloud.traits(elsewhere)
+    cloud.take_mb(fine, 4096)
+
+    status, text, _ = explain()
+
+    assert status == 0
+    assert cells(text, "c") == "c first"
+    assert "CUSTOM_GPU_MEMORY_MB 0 of 16384 left, 4096 needed" in cells(
+        text, "a"
+    )
+    assert cells(text, "a").startswith("one a left out")
+    assert f"d left out does not offer {PROFILE} now" in cells(text, "d")
+    assert "1 of 1 hosts can serve the flavor now." in text
+
+
+def test_a_drained_card_is_told(cloud: Cloud, explain: Any) -> None:
+    (card,) = cloud.host("one", "a")
+    cloud.traits(card, names.DRAINED_TRAIT)
+
+    status, text, _ = explain()
+
+    assert status == 1
+    assert cells(text, "a") == "one a left out drained by its operator"
+
+
+def test_what_the_filter_refuses_is_told_with_its_words(
+    cloud: Cloud, explain: Any
+) -> None:
+    """Of T4s that hold one size at a time, Placement counts only sums."""
+    (card,) = cloud.host("one", "a")
+    cloud.take_mb(card, 8192)
+
+    status, text, _ = explain()
+
+    assert status == 1
+    line = cells(text, "a")
+    assert line.startswith("one a refused ")
+    assert "T4-4Q has no place beside" in line
+    assert "0 of 1 hosts can serve the flavor now." in text
+
+
+def test_a_host_that_can_t_is_told_too(
+    cloud: Cloud, explain: Any, placement: Server
+) -> None:
+    cloud.host("off", "a", DISABLED)
+    cloud.host("poor", "b")
+    cloud.host("rich", "c")
+    root = str(uuid.uuid5(uuid.NAMESPACE_DNS, "poor"))
+    cloud.take(root, VCPU=16)
+
+    status, text, _ = explain(specs=(*ONE, "resources:VCPU=4"))
+
+    assert status == 0
+    assert "off a left out the host's compute service is disabled" in cells(
+        text, "a"
+    )
+    assert "poor b left out" in cells(text, "b")
+    assert cells(text, "c") == "rich c first"
+
+
+def test_one_host_alone(cloud: Cloud, explain: Any) -> None:
+    cloud.host("one", "ab")
+    cloud.host("two", "cd")
+
+    status, text, _ = explain("--host", "two", "--json")
+
+    found = json.loads(text)
+    assert status == 0
+    assert found["is_possible"]
+    (host,) = found["hosts"]
+    assert (host["name"], host["fits"], host["refused"]) == ("two", 2, 0)
+    assert sorted(c["verdict"] for c in host["cards"]) == ["first", "fits"]
+    assert found["notes"] == [
+        "Nova's other filters and its weighers are not replayed"
+    ]
+
+
+def test_two_groups_are_asked_for_together(cloud: Cloud, explain: Any) -> None:
+    cloud.host("one", "a")
+    cloud.host("two", "bc")
+    specs = (
+        *ONE,
+        "resources_B:VGPU=1",
+        f"trait_B:{PROFILE}=required",
+        "group_policy=isolate",
+    )
+
+    status, text, _ = explain(specs=specs)
+
+    assert status == 0
+    assert cells(text, "a") == (
+        "one a left out the host does not have all groups together"
+    )
+    assert cells(text, "b").startswith("two b first")
+    assert "1 of 2 hosts" in text
+
+
+def test_what_is_not_judged_is_said(cloud: Cloud, explain: Any) -> None:
+    cloud.host("one", "a")
+
+    _, text, _ = explain(specs=ONE[:3])
+
+    assert "Note: which NUMA cells" in text
+    assert "numa_policy=preferred is not judged." in text
+
+
+def test_a_name_nobody_ever_reported(cloud: Cloud, explain: Any) -> None:
+    cloud.host("one", "a")
+
+    status, text, _ = explain(
+        specs=(*ONE, "trait_A:CUSTOM_VGPU_TYPO=required")
+    )
+
+    assert status == 1
+    assert "nobody ever offered CUSTOM_VGPU_TYPO" in text
+    assert "does not offer CUSTOM_VGPU_TYPO now" in text
+
+
+def test_no_host_has_one(cloud: Cloud, explain: Any) -> None:
+    cloud.host("one", "")
+
+    status, text, _ = explain()
+
+    assert status == 1
+    assert "No host has an accelerator of the classes asked for." in text
+
+
+@pytest.mark.parametrize(
+    ("words", "specs", "mend"),
+    [
+        ((), (), "one that asks for accelerators"),
+        ((), ("resources:VCPU=1",), "one that asks for accelerators"),
+        ((), ("resources_A",), "KEY=VALUE"),
+        ((), (*ONE[:3], "accelerator:packing=tight"), "pack, spread"),
+        (("--host", "nowhere"), ONE, "the name of a compute node"),
+        (("--flavor", "gpu"), (), "there are no credentials for it"),
+        ((), (*ONE, "resources_B:VGPU=1"), "group_policy"),
+    ],
+)
+def test_bad_input_says_what_to_mend(
+    cloud: Cloud,
+    explain: Any,
+    words: tuple[str, ...],
+    specs: tuple[str, ...],
+    mend: str,
+) -> None:
+    cloud.host("one", "a")
+
+    status, text, error = explain(*words, specs=specs)
+
+    assert (status, text) == (2, "")
+    assert mend in error
+    assert len(error.splitlines()) == 1

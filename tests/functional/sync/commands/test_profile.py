@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-accel profile list`` over captured hosts in a real Placement."""
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from nova_accel.cli import commands
+from nova_accel.model import names
+from placement_sync.cli import main as sync_cli
+from placement_sync.client import rest
+from placement_sync.flavors import cloud
+from tests.functional.sync.support import servers
+from tests.hosts import look
+
+Output = pytest.CaptureFixture[str]
+HOSTS = ("a40-vf-mdev", "a100-mig-mdev", "t4-mdev", "qat", "dfl-pac")
+
+
+class Cloud:
+    """Captured hosts, laid into Placement as their own passes do."""
+
+    def __init__(
+        self, placement: servers.Server, place: pathlib.Path, capsys: Output
+    ) -> None:
+        self.placement = placement
+        self.place = place
+        self.capsys = capsys
+
+    def add(self, name: str, **stock: int) -> str:
+        """Add a host; return the uuid of its compute node."""
+        host = f"{name}.example.org"
+        status = sync_cli.main(
+            [
+                *("--root", str(look.make(name, self.place / name))),
+                *("--host", host, "--endpoint", self.placement.url),
+                *("--once", "--create-root"),
+            ]
+        )
+        assert status == 0
+        self.capsys.readouterr()
+        path = f"/resource_providers?name={host}"
+        (root,) = self.placement.call("GET", path)["resource_providers"]
+        self.set_stock(root["uuid"], **stock)
+        return str(root["uuid"])
+
+    def set_stock(self, uuid: str, **stock: int) -> None:
+        """Give a provider these inventories, a negative one whole."""
+        path = f"/resource_providers/{uuid}"
+        generation = self.placement.call("GET", path)["generation"]
+        self.placement.call(
+            "PUT",
+            f"{path}/inventories",
+            {
+                "resource_provider_generation": generation,
+                "inventories": {
+                    name: {"total": abs(n), "reserved": -min(n, 0)}
+                    for name, n in stock.items()
+                },
+            },
+        )
+
+    def take(self, uuid: str, **amounts: int) -> None:
+        self.placement.call(
+            "PUT",
+            f"/allocations/{uuid}",
+            {
+                "allocations": {uuid: {"resources": amounts}},
+                "consumer_generation": None,
+                "project_id": "project",
+                "user_id": "user",
+                "consumer_type": "INSTANCE",
+            },
+        )
+
+    def run(self, *words: str, status: int = 0) -> str:
+        self.placement.clear()
+        given = ["profile", "list", "--endpoint", self.placement.url, *words]
+        assert commands.main(given) == status
+        said = self.capsys.readouterr()
+        return said.err if status else said.out
+
+    def rows(self, *words: str) -> dict[str, dict[str, Any]]:
+        """Return all profiles, full ones too, by name."""
+        return self.free_rows("--all", *words)
+
+    def free_rows(self, *words: str) -> dict[str, dict[str, Any]]:
+        found = json.loads(self.run("--json", *words))["profiles"]
+        return {one["name"]: one for one in found}
+
+
+@pytest.fixture
+def site(
+    placement: servers.Server, tmp_path: pathlib.Path, capsys: Output
+) -> Cloud:
+    return Cloud(placement, tmp_path, capsys)
+
+
+def test_a_cloud_without_any_has_none(site: Cloud) -> None:
+    assert site.run() == "No host offers any accelerator.\n"
+    assert site.run("--host", "nix", status=2).count("\n") == 1
+
+
+def test_many_hosts_are_three_requests(site: Cloud) -> None:
+    for name in HOSTS:
+        site.add(name, MEMORY_MB=65536, VCPU=64)
+    found = site.rows()
+    # The last one reads a region that is at fault.
+    asked = [one.path.partition("?")[0] for one in site.placement.clear()]
+    assert asked[:3] == [
+        "/resource_providers",
+        "/resource_providers",
+        "/allocation_candidates",
+    ]
+    assert len(asked) == 4 and asked[3].endswith("/inventories")
+    a40 = found["A40-8Q"]
+    # One that no server has booked is reserved.
+    assert (a40["free"], a40["most"]) == (5, 6)
+    assert a40["hosts"] == ["a40-vf-mdev.example.org"]
+    assert a40["charges"] == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192}
+    assert found["A100-2-10C"]["charges"]["CUSTOM_MIG_SLICE"] == 2
+    assert found["8086:37c8-VF"]["kind"] == "VF"
+    assert found["region"]["kind"] == "FPGA region"
+    function = found["d8424dc4a4a3c413f89e433683f9040b"]
+    assert function["models"] == ["INTEL ARRIA 10 PAC"]
+    assert found.keys() > site.free_rows().keys()
+    assert site.free_rows() == site.free_rows("--free")
+    assert set(site.rows("--host", "t4-mdev")) == set(
+        site.rows("--model", "T4")
+    )
+
+
+def test_full_hosts_are_read_too(site: Cloud) -> None:
+    site.add("a40-vf-mdev", MEMORY_MB=65536)
+    site.add("t4-mdev", MEMORY_MB=-65536, VCPU=8)
+    site.add("qat")
+    found = site.rows()
+    # The list of ours and of all, two in bulk and one more, then singly.
+    asked = [one.path for one in site.placement.clear()]
+    assert len([p for p in asked if p.startswith("/alloc")]) == 3
+    assert {"A40-8Q", "T4-4Q", "8086:37c8-VF"} <= found.keys()
+    assert found["T4-4Q"]["free"] > 0
+
+
+def test_what_is_allocated_is_not_free(site: Cloud) -> None:
+    root = site.add("a40-vf-mdev", MEMORY_MB=65536)
+    card = names.provider_uuid(root, "0000:41:00.0")
+    site.take(card, VGPU=2, CUSTOM_GPU_MEMORY_MB=16384)
+    assert site.rows()["A40-8Q"]["free"] == 3
+    text = site.run("--free", "--long")
+    assert "CUSTOM_VGPU_NVIDIA_A40_8Q" in text
+
+
+def test_where_nothing_is_free_all_is_named(site: Cloud) -> None:
+    root = site.add("a40-vf-mdev", MEMORY_MB=65536)
+    card = names.provider_uuid(root, "0000:41:00.0")
+    site.take(card, VGPU=5, CUSTOM_GPU_MEMORY_MB=40960)
+    assert "--all lists them" in site.run("--host", "a40-vf-mdev")
+    assert site.run("--all").count("A40-8Q ") == 1
+
+
+def test_a_drained_card_offers_nothing_and_keeps_its_totals(
+    site: Cloud,
+) -> None:
+    root = site.add("a40-vf-mdev", MEMORY_MB=65536)
+    door = rest.from_endpoint(site.placement.url)
+    (card,) = cloud.read(door).devices
+    path = f"/resource_providers/{card.uuid}"
+    body = site.placement.call("GET", f"{path}/traits")
+    site.placement.call("PUT", f"/traits/{names.DRAINED_TRAIT}")
+    body["traits"].append(names.DRAINED_TRAIT)
+    site.placement.call("PUT", f"{path}/traits", body)
+    site.set_stock(card.uuid, VGPU=-6, CUSTOM_GPU_MEMORY_MB=-49152)
+    assert site.rows() == {}
+    assert site.run() == "No host offers any accelerator.\n"
+    (card,) = cloud.read(door).devices
+    assert card.root == root and card.is_out
+    assert card.stock["VGPU"].total == 6
+    assert card.stock["VGPU"].left == 0

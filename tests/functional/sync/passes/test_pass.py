@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a pass begins, goes on and ends."""
+
+import dataclasses
+import logging
+import socket
+import threading
+
+import pytest
+
+from nova_accel import errors, model
+from nova_accel.config import policy
+from nova_accel.inventory import tree_builder
+from nova_accel.model import names
+from placement_sync.client import calls, resource_providers, rest
+from placement_sync.sync import refusals, sync_pass
+from tests.functional.sync.support import faults, servers
+from tests.support import strategies
+
+ROOT = strategies.ROOT
+HOST = model.HostState(
+    devices=(
+        strategies.card("0000:3b:00.0", 4),
+        strategies.card("0000:41:00.0", 4, 4),
+    )
+)
+TREE = tree_builder.build_tree(ROOT, HOST, policy.Policy())
+
+
+def register(server: servers.Server) -> None:
+    body = {"uuid": ROOT.uuid, "name": ROOT.name}
+    server.call("POST", "/resource_providers", body)
+
+
+def new_pass(url: str) -> sync_pass.Synchronizer:
+    return sync_pass.Synchronizer(
+        resource_providers.PlacementClient(rest.from_endpoint(url)),
+        sleep=lambda _: None,
+    )
+
+
+def test_a_host_that_is_not_registered_is_told(
+    placement: servers.Server,
+) -> None:
+    result = new_pass(placement.url).run(TREE, HOST)
+    [problem] = result.problems
+    assert problem.where == ROOT.name
+    assert "not registered" in problem.reason
+    assert (result.calls, result.writes, result.is_ok) == ((), 0, False)
+
+
+def test_a_host_without_nova_is_registered_if_asked_to(
+    placement: servers.Server,
+) -> None:
+    one = new_pass(placement.url)
+    dry = one.run(TREE, HOST, is_dry=True, create_root=True)
+    assert dry.writes == 0
+    result = one.run(TREE, HOST, create_root=True)
+    assert result.is_ok
+    assert result.calls == dry.calls
+    assert result.calls[0] == calls.CreateProvider(
+        uuid=ROOT.uuid, name=ROOT.name, parent=""
+    )
+    assert one.run(TREE, HOST, create_root=True).writes == 0
+
+
+def test_a_host_name_of_another_uuid_is_told(
+    placement: servers.Server,
+) -> None:
+    """That is a compute node that was registered anew, or a second one."""
+    other = dataclasses.replace(
+        ROOT, uuid="1f2e3d4c-0000-4000-8000-000000000009"
+    )
+    register(placement)
+    tree = tree_builder.build_tree(other, HOST, policy.Policy())
+    result = new_pass(placement.url).run(tree, HOST, create_root=True)
+    [problem] = result.problems
+    assert ROOT.uuid in problem.reason
+    assert result.calls == ()
+
+
+def test_each_change_is_logged_once_and_nothing_else(
+    placement: servers.Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    register(placement)
+    one = new_pass(placement.url)
+    with caplog.at_level(logging.INFO, "placement_sync"):
+        result = one.run(TREE, HOST)
+        assert caplog.messages == [str(call) for call in result.calls]
+        caplog.clear()
+        one.run(TREE, HOST)
+        assert caplog.messages == []
+
+
+def test_beside_nova_compute_nothing_is_deleted(
+    placement: servers.Server,
+) -> None:
+    """Its tracker would fail on a provider that it remembers."""
+    register(placement)
+    one = new_pass(placement.url)
+    one.run(TREE, HOST)
+    left = model.HostState(devices=HOST.devices[:1])
+    tree = tree_builder.build_tree(ROOT, left, policy.Policy())
+    result = one.run(tree, left, is_shared=True)
+    assert result.is_ok and result.present == {n.uuid for n in TREE.nodes}
+    assert not any(isinstance(c, calls.DeleteProvider) for c in result.calls)
+    gone = f"/resource_providers/{TREE.nodes[1].uuid}"
+    kept = placement.call("GET", f"{gone}/inventories")["inventories"]
+    assert kept["VGPU"]["reserved"] == kept["VGPU"]["total"]
+    traits = placement.call("GET", f"{gone}/traits")["traits"]
+    assert names.MISSING_TRAIT in traits
+    again = one.run(tree, left, is_shared=True)
+    assert (again.reads, again.writes) == (1, 0)
+    alone = one.run(tree, left)
+    assert [type(call) for call in alone.calls] == [calls.DeleteProvider]
+
+
+def test_a_standard_trait_newer_than_placement_is_left_out(
+    placement: servers.Server,
+) -> None:
+    register(placement)
+    newer = dataclasses.replace(
+        TREE,
+        nodes=tuple(
+            dataclasses.replace(n, traits=n.traits | {"HW_FROM_THE_FUTURE"})
+            for n in TREE.nodes
+        ),
+    )
+    one = new_pass(placement.url)
+    first = one.run(newer, HOST)
+    assert first.is_ok
+    assert first.changed == {node.uuid for node in TREE.nodes}
+    again = one.run(newer, HOST)
+    assert (again.reads, again.writes) == (1, 0)
+    assert new_pass(placement.url).run(TREE, HOST).writes == 0
+
+
+def test_a_trait_that_somebody_deleted_is_made_again(
+    placement: servers.Server,
+) -> None:
+    """What Placement once knew is not asked for again, until it refuses."""
+    register(placement)
+    one = new_pass(placement.url)
+    one.run(TREE, HOST)
+    trait = strategies.profile_trait("P-2")
+    [second] = [n for n in TREE.nodes if trait in n.traits]
+    without = dataclasses.replace(
+        TREE,
+        nodes=tuple(
+            dataclasses.replace(n, traits=n.traits - {trait})
+            for n in TREE.nodes
+        ),
+    )
+    one.run(without, HOST)
+    placement.call("DELETE", f"/traits/{trait}")
+    result = one.run(TREE, HOST)
+    assert result.is_ok
+    assert result.changed == {second.uuid}
+
+
+def test_a_service_that_is_down_is_told_after_some_waits() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        waits: list[float] = []
+        one = sync_pass.Synchronizer(
+            resource_providers.PlacementClient(rest.from_endpoint(url)),
+            sleep=waits.append,
+            chance=lambda: 1.0,
+        )
+        with pytest.raises(errors.ServiceError):
+            one.run(TREE, HOST)
+    assert waits == [1.0, 3.0, 9.0]
+    assert len(waits) == sync_pass.ATTEMPTS - 1
+
+
+def test_one_provider_s_failure_does_not_stop_the_others(
+    placement: servers.Server,
+) -> None:
+    """Where Placement fails for one of them only, for good."""
+    register(placement)
+    first, second = TREE.nodes
+    with faults.Proxy(placement.url).running() as proxy:
+        one = new_pass(proxy.url)
+        proxy.arm(
+            faults.Fault(kind="500", at=1, is_lasting=True, where=first.uuid)
+        )
+        with pytest.raises(errors.ServiceError):
+            one.run(TREE, HOST)
+        rows = placement.call("GET", f"/resource_providers/{second.uuid}")
+        assert isinstance(rows, dict)
+        inventories = placement.call(
+            "GET", f"/resource_providers/{second.uuid}/inventories"
+        )
+        assert isinstance(inventories, dict)
+        assert inventories["inventories"]
+        proxy.arm(None)
+        assert one.run(TREE, HOST).is_ok
+
+
+def test_who_may_not_write_is_told_what_is_missing(
+    placement: servers.Server,
+) -> None:
+    register(placement)
+    with faults.Proxy(placement.url).running() as proxy:
+        proxy.arm(
+            faults.Fault(kind="403", at=1, is_lasting=True, where="POST ")
+        )
+        result = new_pass(proxy.url).run(TREE, HOST)
+    assert {p.where for p in result.problems} == {n.name for n in TREE.nodes}
+    assert all("role" in p.reason for p in result.problems)
+
+
+def test_one_pass_never_runs_twice_at_once(
+    placement: servers.Server,
+) -> None:
+    register(placement)
+    one = new_pass(placement.url)
+    results: list[sync_pass.PassResult] = []
+
+    def run() -> None:
+        results.append(one.run(TREE, HOST))
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(bool(r.calls) for r in results) == [False] * 3 + [True]
+    assert not [r for r in placement.requests() if r.status >= 400]
+
+
+def test_what_cannot_be_done_is_tried_twice_only() -> None:
+    found = refusals.RefusedCalls()
+    call = calls.SetInventories(uuid="u", name="n", inventories={})
+    refused = errors.ServiceError("PUT", "/x", 400, "no")
+    are_final = []
+    for _ in range(2):
+        found.begin()
+        found.add(call, refused)
+        are_final.append(found.is_final)
+    assert are_final == [False, True]
+    assert found.is_settled(call)
+    [problem] = found.problems()
+    assert problem.where == "n"

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host, its nova.conf and its Placement, for tests of the command."""
+
+import json
+import pathlib
+import uuid
+from typing import Any
+
+import pytest
+
+from nova_accel.model import names
+from placement_sync.cli import main
+from tests.functional.sync.support import servers
+from tests.hosts import look
+
+HOST = "node1.example.org"
+ROOT = str(uuid.UUID(int=0x1111))
+CARD, OTHER = "0000:3b:00.0", "0000:af:00.0"
+SECRET = "s3cret-of-the-service"  # noqa: S105
+FOUR_Q = "CUSTOM_VGPU_NVIDIA_T4_4Q"
+Output = pytest.CaptureFixture[str]
+
+
+class Site:
+    """A host with two T4, its nova.conf, and the Placement it reports to."""
+
+    def __init__(
+        self, placement: servers.Server, place: pathlib.Path, capsys: Output
+    ) -> None:
+        self.placement = placement
+        self.root = look.make("t4-mdev", place / "host")
+        self.state = place / "state"
+        self.conf = place / "nova.conf"
+        self.capsys = capsys
+        self.write_conf(placement.url)
+
+    def write_conf(self, url: str) -> None:
+        self.conf.write_text(
+            f"[nova_accel]\nroot = {self.root}\nstate_dir = {self.state}\n"
+            f"[placement]\nauth_type = admin_token\nendpoint = {url}\n"
+            f"token = admin\npassword = {SECRET}\n"
+        )
+
+    def register(self, name: str = HOST, own: str = ROOT) -> None:
+        """Create the compute node's provider, as nova-compute does."""
+        self.placement.call(
+            "POST", "/resource_providers", {"name": name, "uuid": own}
+        )
+        self.placement.clear()
+
+    def run(self, *arguments: str, status: int = 0) -> str:
+        """Run the command; return what it printed."""
+        text, words = self.speak(*arguments, status=status)
+        assert words == ""
+        return text
+
+    def fail(self, *arguments: str, status: int = 2) -> str:
+        """Run the command, which can't do it; return the line of why."""
+        text, words = self.speak(*arguments, status=status)
+        assert text == "" and words.count("\n") == 1
+        assert words.startswith("placement-sync: ")
+        return words
+
+    def speak(self, *arguments: str, status: int = 0) -> tuple[str, str]:
+        given = ["--config-file", str(self.conf), *arguments]
+        assert main.main(given) == status, self.capsys.readouterr()
+        said = self.capsys.readouterr()
+        assert SECRET not in said.out + said.err
+        return said.out, said.err
+
+    def once(self, *arguments: str, status: int = 0) -> dict[str, Any]:
+        text = self.run("--once", "--json", *arguments, status=status)
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def writes(self) -> int:
+        return sum(one.is_write for one in self.placement.clear())
+
+    def ask(self, path: str) -> Any:
+        found = self.placement.call("GET", path)
+        self.placement.clear()
+        return found
+
+    def names(self) -> set[str]:
+        found = self.ask("/resource_providers")
+        return {one["name"] for one in found["resource_providers"]}
+
+    def of(self, address: str, what: str) -> Any:
+        own = names.provider_uuid(ROOT, address)
+        return self.ask(f"/resource_providers/{own}/{what}")[what]
+
+
+NODE = ("--host", HOST)
