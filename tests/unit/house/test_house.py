@@ -2,10 +2,12 @@
 """Rules of the house that no linter knows; the linters are in tox.ini."""
 
 import ast
+import collections
 import configparser
+import functools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -109,12 +111,14 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@functools.cache
 def contracts() -> configparser.ConfigParser:
     parser = configparser.ConfigParser()
     parser.read(ROOT / ".importlinter")
     return parser
 
 
+@functools.cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
@@ -141,6 +145,20 @@ def docstrings(module: ast.Module) -> set[int]:
     }
 
 
+Rule = Callable[[Path], None]
+RULES: list[tuple[Rule, list[Path]]] = []
+
+
+def rule(paths: list[Path]) -> Callable[[Rule], Rule]:
+    """Make a check of one file a test of all of these files."""
+
+    def add(check: Rule) -> Rule:
+        RULES.append((check, paths))
+        return check
+
+    return add
+
+
 def test_the_walk_finds_the_house() -> None:
     names = {relative(path) for path in SOURCES}
     assert {
@@ -152,8 +170,8 @@ def test_the_walk_finds_the_house() -> None:
     assert not [name for name in names if name.startswith(".lab")]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_licence_is_on_the_first_lines(path: Path) -> None:
+@rule(SOURCES)
+def licence_is_on_the_first_lines(path: Path) -> None:
     head = path.read_text().splitlines()[:3]
     found = [line for line in head if "SPDX-License-Identifier: " in line]
     assert found, f"{relative(path)}: no SPDX header"
@@ -162,14 +180,14 @@ def test_licence_is_on_the_first_lines(path: Path) -> None:
     assert licence in (STANDIN_LICENCES if borrowed else LICENCES)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_no_file_is_longer_than_the_stop(path: Path) -> None:
+@rule(SOURCES)
+def no_file_is_longer_than_the_stop(path: Path) -> None:
     lines = len(path.read_text().splitlines())
     assert lines <= MAX_LINES, f"{relative(path)}: give half a room"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_kernel_paths_are_spelled_under_host_only(path: Path) -> None:
+@rule(MODULES)
+def kernel_paths_are_spelled_under_host_only(path: Path) -> None:
     if relative(path).startswith("nova_accel/host/"):
         return
     module = tree(path)
@@ -185,16 +203,16 @@ def test_kernel_paths_are_spelled_under_host_only(path: Path) -> None:
     assert not spelled, f"{relative(path)}: lines {spelled}"
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=relative)
-def test_nobody_imports_eventlet_nor_relatively(path: Path) -> None:
+@rule(PYTHON)
+def nobody_imports_eventlet_nor_relatively(path: Path) -> None:
     for node in ast.walk(tree(path)):
         roots = {name.partition(".")[0] for name in imported(node)}
         assert "eventlet" not in roots
         assert not (isinstance(node, ast.ImportFrom) and node.level)
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=relative)
-def test_no_shell(path: Path) -> None:
+@rule(PYTHON)
+def no_shell(path: Path) -> None:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Call):
             asked = {keyword.arg: keyword.value for keyword in node.keywords}
@@ -202,8 +220,8 @@ def test_no_shell(path: Path) -> None:
             assert not (isinstance(shell, ast.Constant) and shell.value)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_doors_are_not_opened_by_name(path: Path) -> None:
+@rule(MODULES)
+def doors_are_not_opened_by_name(path: Path) -> None:
     """import-linter can't see what is imported through a string."""
     doors = {
         "eventlet", "libvirt", "nova", "openstack", "prometheus_client",
@@ -218,8 +236,8 @@ def test_doors_are_not_opened_by_name(path: Path) -> None:
             assert asked.partition(".")[0] not in doors
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_everything_is_caught_at_the_seams_only(path: Path) -> None:
+@rule(MODULES)
+def everything_is_caught_at_the_seams_only(path: Path) -> None:
     if relative(path) in SEAMS:
         return
     for node in ast.walk(tree(path)):
@@ -249,12 +267,8 @@ def test_each_module_of_the_lower_floors_is_declared_pure() -> None:
     assert undeclared == IMPURE
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in MODULES if is_pure(module_name(path))],
-    ids=relative,
-)
-def test_pure_code_calls_nothing_with_an_effect(path: Path) -> None:
+@rule([path for path in MODULES if is_pure(module_name(path))])
+def pure_code_calls_nothing_with_an_effect(path: Path) -> None:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Call):
             assert ast.unparse(node.func) not in EFFECTS, node.lineno
@@ -282,12 +296,8 @@ def test_the_shim_is_two_lines_and_nova_stays_novas() -> None:
     assert not (ROOT / "nova").exists()
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in MODULES if path.name == "__init__.py"],
-    ids=relative,
-)
-def test_packages_import_nothing_but_their_own_types(path: Path) -> None:
+@rule([path for path in MODULES if path.name == "__init__.py"])
+def packages_import_nothing_but_their_own_types(path: Path) -> None:
     """config_source runs before Nova chose its concurrency."""
     names = [name for node in ast.walk(tree(path)) for name in imported(node)]
     assert names == PACKAGE_IMPORTS.get(module_name(path), [])
@@ -360,3 +370,31 @@ def test_a_folder_has_at_most_14_entries(package: Path) -> None:
         if path.suffix == ".py" or (path / "__init__.py").is_file()
     }
     assert len(entries) <= MAX_ENTRIES
+
+
+# A protocol and what implements it may share a name.
+PROTOCOLS = {"NodeDevices"}
+
+
+def test_no_class_name_is_used_twice() -> None:
+    homes = collections.defaultdict(list)
+    for path in MODULES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(relative(path))
+    twice = {name for name, paths in homes.items() if len(paths) > 1}
+    assert twice == PROTOCOLS
+
+
+@pytest.mark.parametrize(
+    ("check", "paths"), RULES, ids=[check.__name__ for check, _ in RULES]
+)
+def test_each_file_keeps_the_rule(check: Rule, paths: list[Path]) -> None:
+    broken = []
+    for path in paths:
+        try:
+            check(path)
+        except AssertionError as error:
+            broken.append(f"{relative(path)}: {error}")
+    assert paths
+    assert not broken, "\n".join(broken)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from filters import request
 from filters.fit import fact_reader
-from tests.support.placement import placement_answers
+from tests.support.placement import answers
 
 cards = st.integers(0, 11).map("card{:02d}".format)
 events = st.lists(
@@ -27,15 +27,13 @@ events = st.lists(
 def test_remembered_facts_are_fresh_but_for_what_was_given_back(
     rounds: list[list[tuple[str, int, str]]], count: int
 ) -> None:
-    book = placement_answers.Book(12, placement_answers.MIXED)
+    book = answers.Book(12, answers.MIXED)
     reader = fact_reader.FactReader(book.get)
     named = list(book.providers)[:count]
     for happening in rounds:
         for what, number, card in happening:
             happen(book, reader, what, number, card)
-        found = placement_answers.ask(
-            reader, named, placement_answers.VGPU
-        ).facts
+        found = answers.ask(reader, named, answers.VGPU).facts
         assert found.keys() == set(named)
         for card in named:
             now = fact_reader.fetch_provider(book.get, found[card])
@@ -47,7 +45,7 @@ def test_remembered_facts_are_fresh_but_for_what_was_given_back(
             was_held = found[card].held or ()
             assert all(held in was_held for held in now.held or ())
     memory = fact_reader.RequestMemory(
-        wanted=request.parse_request(placement_answers.VGPU)
+        wanted=request.parse_request(answers.VGPU)
     )
     for one in reader.confirm(memory, named).facts.values():
         assert one.exact
@@ -55,22 +53,20 @@ def test_remembered_facts_are_fresh_but_for_what_was_given_back(
 
 
 def happen(
-    book: placement_answers.Book,
+    book: answers.Book,
     reader: fact_reader.FactReader,
     what: str,
     number: int,
     card: str,
 ) -> None:
-    wanted = request.parse_request(placement_answers.VGPU)
+    wanted = request.parse_request(answers.VGPU)
     does: dict[str, Callable[[], object]] = {
         "take": lambda: book.take(
             f"server{number}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=number
         ),
         "free": lambda: book.servers.pop(f"server{number}", None),
         "trait": lambda: book.change(card, f"CUSTOM_VGPU_{number}"),
-        "ask": lambda: placement_answers.ask(
-            reader, [card, "card00"], placement_answers.VGPU
-        ),
+        "ask": lambda: answers.ask(reader, [card, "card00"], answers.VGPU),
         "confirm": lambda: reader.confirm(
             fact_reader.RequestMemory(wanted=wanted), [card]
         ),

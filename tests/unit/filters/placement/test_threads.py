@@ -9,7 +9,7 @@ import pytest
 
 from filters.fit import fact_reader
 from filters.placement import generation_cache, provider_reader
-from tests.support.placement import placement_answers
+from tests.support.placement import answers
 
 
 class Watched:
@@ -34,14 +34,14 @@ class Watched:
 
 
 def test_who_comes_at_once_with_others_waits_for_one_bulk_read() -> None:
-    book = placement_answers.Book(40)
+    book = answers.Book(40)
     have_listed = threading.Barrier(2, timeout=20)
 
     def get(path: str) -> Any:
-        if path.startswith(placement_answers.BULK):
+        if path.startswith(answers.BULK):
             lock.await_waiting(1)
         found = book.get(path)
-        if path.startswith(f"{placement_answers.LISTING}?"):
+        if path.startswith(f"{answers.LISTING}?"):
             have_listed.wait()
         return found
 
@@ -49,16 +49,16 @@ def test_who_comes_at_once_with_others_waits_for_one_bulk_read() -> None:
     lock = Watched(reader)
     with futures.ThreadPoolExecutor(2) as threads:
         looks = threads.map(
-            lambda _: placement_answers.ask(reader, book.providers).facts,
+            lambda _: answers.ask(reader, book.providers).facts,
             range(2),
         )
         first, second = looks
 
     assert first == second
     assert book.calls() == [
-        placement_answers.LISTING,
-        placement_answers.LISTING,
-        placement_answers.BULK,
+        answers.LISTING,
+        answers.LISTING,
+        answers.BULK,
     ]
 
 
@@ -66,20 +66,20 @@ def test_a_bulk_read_that_hangs_holds_nobody_up_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(provider_reader, "_PATIENCE_SECONDS", 0.01)
-    book = placement_answers.Book(40)
+    book = answers.Book(40)
     hangs, goes_on = threading.Event(), threading.Event()
 
     def get(path: str) -> Any:
-        if path.startswith(placement_answers.BULK) and not hangs.is_set():
+        if path.startswith(answers.BULK) and not hangs.is_set():
             hangs.set()
             goes_on.wait(10)
         return book.get(path)
 
     reader = fact_reader.FactReader(get)
     with futures.ThreadPoolExecutor(1) as threads:
-        slow = threads.submit(placement_answers.ask, reader, book.providers)
+        slow = threads.submit(answers.ask, reader, book.providers)
         assert hangs.wait(10)
-        found = placement_answers.ask(reader, book.providers).facts
+        found = answers.ask(reader, book.providers).facts
         assert found.keys() == book.providers.keys()
         assert not slow.done()
         goes_on.set()
@@ -90,12 +90,12 @@ def test_where_one_bulk_read_fails_the_others_read_side_by_side(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(provider_reader, "_PATIENCE_SECONDS", 60)
-    book = placement_answers.Book(40)
+    book = answers.Book(40)
     others = threading.Barrier(2, timeout=10)
     first, has_begun = threading.Lock(), threading.Event()
 
     def get(path: str) -> Any:
-        if path.startswith(placement_answers.BULK):
+        if path.startswith(answers.BULK):
             if first.acquire(blocking=False):
                 has_begun.set()
                 lock.await_waiting(2)
@@ -106,10 +106,10 @@ def test_where_one_bulk_read_fails_the_others_read_side_by_side(
     reader = fact_reader.FactReader(get)
     lock = Watched(reader)
     with futures.ThreadPoolExecutor(3) as threads:
-        asked = [threads.submit(placement_answers.ask, reader, book.providers)]
+        asked = [threads.submit(answers.ask, reader, book.providers)]
         assert has_begun.wait(10)
         asked += [
-            threads.submit(placement_answers.ask, reader, book.providers)
+            threads.submit(answers.ask, reader, book.providers)
             for _ in range(2)
         ]
         looks = [one.result(20) for one in asked]
@@ -120,7 +120,7 @@ def test_where_one_bulk_read_fails_the_others_read_side_by_side(
 
 
 def test_several_threads_may_share_what_is_remembered() -> None:
-    book = placement_answers.Book(12, placement_answers.MIXED)
+    book = answers.Book(12, answers.MIXED)
     known = generation_cache.GenerationCache(7)
     reader = fact_reader.FactReader(book.get, known)
 
@@ -128,9 +128,7 @@ def test_several_threads_may_share_what_is_remembered() -> None:
         named = list(book.providers)[number % 6 :][:6]
         for _ in range(20):
             book.change(named[0], "CUSTOM_RACK_7")
-            found = placement_answers.ask(
-                reader, named, placement_answers.VGPU
-            ).facts
+            found = answers.ask(reader, named, answers.VGPU).facts
             assert found.keys() == set(named)
         return set(named)
 
@@ -140,9 +138,7 @@ def test_several_threads_may_share_what_is_remembered() -> None:
     assert named <= book.providers.keys()
     assert len(known) == 7
     book.calls()
-    found = placement_answers.ask(
-        reader, book.providers, placement_answers.VGPU
-    ).facts
+    found = answers.ask(reader, book.providers, answers.VGPU).facts
     assert found.keys() == book.providers.keys()
     for uuid, one in found.items():
         assert one.traits == book.providers[uuid]["traits"]
