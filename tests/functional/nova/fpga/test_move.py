@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """FPGA regions of servers that move between hosts."""
 
-import pytest
-
 from tests.functional.nova.fpga import test_fpga
 from tests.functional.nova.fpga.test_fpga import ANY, CARD, RED, REGION
 from tests.functional.nova.support import harness
-
-pytestmark = pytest.mark.each_release
 
 
 class Moves(harness.AccelTestBase):

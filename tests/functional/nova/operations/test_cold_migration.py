@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cold migration between two hosts of the harness."""
 
-import pytest
-
 from tests.functional.nova.support import harness
-
-pytestmark = pytest.mark.each_release
 
 SMALL = harness.vgpu_group("_A", "4Q")
 

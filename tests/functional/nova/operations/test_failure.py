@@ -3,8 +3,6 @@
 
 from typing import Any
 
-import pytest
-
 from nova_accel.host.state import drains
 from tests.functional.nova.support import harness, operations, technologies
 
@@ -36,7 +34,6 @@ class Failures(operations.OperationsTestBase):
         self.assertIn("is drained: a loud fan", self.messages())
         self.assertEqual({}, self.hosts["host2"].mdevs())
 
-    @pytest.mark.each_release
     def test_a_resize_in_place_of_which_the_new_part_fails(self) -> None:
         """Nova gives up what it had; a hard reboot makes the new part.
 

@@ -163,14 +163,12 @@ class LiveMdev(moving.LiveBase):
                 self.assertNotIn("[virt_hooks", said)
                 self.assertNotIn("can't write down", said)
 
-    @pytest.mark.each_release
     def test_failure_on_the_way(self) -> None:
         self.arrives = False
         self._live_migrate(self.server, "failed")
         self.assertEqual(1, len(self.written))
         self.assert_stayed()
 
-    @pytest.mark.each_release
     def test_the_destination_can_not_make_it(self) -> None:
         self.hosts["host2"].fail(CREATE, "EIO")
         self._live_migrate(self.server, "failed")
@@ -223,7 +221,6 @@ class LiveFunctions(moving.LiveBase):
             ]
         }
 
-    @pytest.mark.each_release
     def test_each_in_the_others_place(self) -> None:
         """The addresses are the same on both hosts, the profiles not."""
         both = typed_group("8Q") | typed_group("4Q", "_B")

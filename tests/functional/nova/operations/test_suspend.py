@@ -51,7 +51,6 @@ class Suspend(operations.OperationsTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
-    @pytest.mark.each_release
     def test_a_guest_that_does_not_let_go(self) -> None:
         """What it has given away already it gets back."""
         server = self.start(technologies.WHOLE.cards[0])

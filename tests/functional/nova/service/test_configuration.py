@@ -18,7 +18,6 @@ SPEC = json.dumps({"vendor_id": "10de", "product_id": "1eb8"})
 OFF = json.dumps({"address": harness.T4, "use": "off"})
 
 
-@pytest.mark.each_release
 class Configuration(harness.AccelTestBase):
     def assert_refused(self, *words: str, **settings: Any) -> None:
         with self.assertRaises(errors.ConfigurationError) as caught:
@@ -36,6 +35,7 @@ class Configuration(harness.AccelTestBase):
             f"[pci] device_spec = {SPEC}", harness.T4, "default"
         )
 
+    @pytest.mark.each_release
     def test_the_refusal_has_both_lines(self) -> None:
         self.flags(device_spec=[SPEC], group="pci")
         line = json.dumps({"address": "0000:3b:*", "use": "vgpu"})

@@ -19,7 +19,6 @@ STOCK = "libvirt.LibvirtDriver"
 
 
 class Start(harness.AccelTestBase):
-    @pytest.mark.each_release
     def test_unknown_driver(self) -> None:
         stop = self.assertRaises(
             SystemExit, self.start_host, harness.TWO_T4[0], drivers=["mdve"]

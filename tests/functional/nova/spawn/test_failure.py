@@ -117,7 +117,6 @@ class Failures(harness.AccelTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
-    @pytest.mark.each_release
     def test_guest_that_does_not_start(self) -> None:
         self.start_host(harness.TWO_T4[0])
         before = self.profiles(harness.T4)

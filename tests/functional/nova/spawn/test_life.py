@@ -5,8 +5,6 @@ import pytest
 
 from tests.functional.nova.support import harness
 
-pytestmark = pytest.mark.each_release
-
 SMALL = harness.vgpu_group("_A", "4Q")
 
 
@@ -100,6 +98,7 @@ class Life(harness.AccelTestBase):
         self.assert_nothing_left()
         self.assertEqual((16, 0), self.amounts(harness.T4)["VGPU"])
 
+    @pytest.mark.each_release
     def test_host_reboot(self) -> None:
         """The kernel forgets the mdev; the server's start makes it anew.
 

@@ -100,7 +100,6 @@ class Servers(harness.AccelTestBase):
         self.boot(SMALL)
         self.assertNotIn(harness.vgpu_trait("2Q"), seen[0])
 
-    @pytest.mark.each_release
     def test_two_profiles_on_two_cards_and_a_whole_one(self) -> None:
         self.start_host(*harness.TWO_T4, *harness.GPU_CARDS)
         self.assertEqual({"PGPU": (1, 0)}, self.amounts(harness.GPU))

@@ -288,7 +288,6 @@ AMD = fakehost.PciCard(
 )
 
 
-@pytest.mark.each_release
 class GenericVfs(harness.AccelTestBase):
     """Virtual functions that go to guests as they are."""
 
