@@ -27,11 +27,12 @@ from nova_accel import model
 from nova_accel.model import names
 from tests.functional.agreement import cards, node, run, worker
 from tests.lab import fakehost
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.fakehost
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-REQUESTS = int(os.environ.get("AGREEMENT_REQUESTS", "600"))
+REQUESTS = int(os.environ.get("AGREEMENT_REQUESTS", "") or examples(600))
 SEED = int(os.environ.get("AGREEMENT_SEED", "20261121"))
 WORKERS = int(os.environ.get("AGREEMENT_WORKERS", "2"))
 

@@ -27,13 +27,14 @@ import pytest
 
 from nova_accel.host.execute import privileged
 from tests.lab.fakehost import fpga
+from tests.support.examples import examples
 from tests.support.fpga import cloud as simulated_fpga_cloud
 from tests.support.fpga import kernel, lives, simulated
 
 pytestmark = pytest.mark.fakehost
 
 REPOSITORY = Path(__file__).resolve().parents[4]
-SEQUENCES = int(os.environ.get("FPGA_SEQUENCES", "400"))
+SEQUENCES = int(os.environ.get("FPGA_SEQUENCES", "") or examples(400))
 SEED = int(os.environ.get("FPGA_SEED", "20261121"))
 WORKERS = int(os.environ.get("FPGA_WORKERS", "2"))
 #: Sequences from which on every kind of step is among them.

@@ -34,6 +34,7 @@ from tests.support.hosts import mortal
 
 pytestmark = pytest.mark.fakehost
 
+_SHORT = crash_technologies.ALL[0]
 KILLS = int(os.environ.get("NOVA_ACCEL_KILLS", "1"))
 #: A server that runs all the time, the one that an operation is about, one
 #: that comes after the crash, and one that gets the slot of the second.
@@ -191,7 +192,15 @@ class Row:
 
 
 @pytest.fixture(
-    params=crash_technologies.ALL, ids=lambda technology: technology.name
+    params=[
+        pytest.param(
+            technology,
+            # Each is killed before the same steps; one is shown on each push.
+            marks=[pytest.mark.long] * (technology is not _SHORT),
+            id=technology.name,
+        )
+        for technology in crash_technologies.ALL
+    ]
 )
 def trial(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Trial]:
     if reason := fakehost.missing():
