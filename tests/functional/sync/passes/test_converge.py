@@ -13,8 +13,9 @@ import pytest
 from placement_sync.client import calls, resource_providers, rest
 from placement_sync.sync import sync_pass
 from tests.functional.sync.support import judge, lives, servers, trees
+from tests.support.examples import examples
 
-TREES = int(os.environ.get("NOVA_ACCEL_SYNC_TREES", "100"))
+TREES = int(os.environ.get("NOVA_ACCEL_SYNC_TREES", "") or examples(100))
 SEED = os.environ.get("NOVA_ACCEL_SYNC_SEED", "a")
 
 

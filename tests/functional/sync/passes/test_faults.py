@@ -19,8 +19,9 @@ from nova_accel import errors
 from placement_sync.client import resource_providers, rest
 from placement_sync.sync import sync_pass
 from tests.functional.sync.support import faults, judge, lives, servers, trees
+from tests.support.examples import examples
 
-RUNS = int(os.environ.get("NOVA_ACCEL_SYNC_FAULTS", "66"))
+RUNS = int(os.environ.get("NOVA_ACCEL_SYNC_FAULTS", "") or examples(66))
 SEED = os.environ.get("NOVA_ACCEL_SYNC_SEED", "f")
 # So many faulty passes one host lives through.
 LIFE = 40
