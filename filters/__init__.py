@@ -1,9 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scheduler filters for accelerators; loaded by nova-scheduler.
+"""Scheduler filter and weigher for accelerators, loaded by nova-scheduler.
 
-- ``accelerator_filter``, ``accelerator_weigher``: what nova.conf names
-- ``extra_specs``: validators, loaded by Nova's API
-- ``fit``: which allocation candidates fit, in which order
-- ``placement``: queries to Placement, and caches of their answers
+Public modules, named in nova.conf and in setup.cfg:
+
+- ``accelerator_filter.AcceleratorFilter``: rejects and orders candidates
+- ``accelerator_weigher.AcceleratorWeigher``: weighs hosts
+- ``extra_specs.register``: validators of extra specs, loaded by nova-api
+
+Packages:
+
+- ``fit``: selection and order of allocation candidates
+- ``placement``: queries to Placement and caches of the responses
 - ``explain``: the ``nova-accel explain`` command
+
+Shared values: ``request.AcceleratorRequest`` (groups of a flavor that
+request accelerators) and ``provider_facts.ProviderFacts`` (a resource
+provider). Nothing here knows a host; all data come from Placement, from
+Nova's HostState and from Glance.
 """

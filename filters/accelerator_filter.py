@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AcceleratorFilter, as nova-scheduler loads it.
+"""AcceleratorFilter: filter of nova-scheduler for allocation candidates.
 
 In nova.conf of nova-scheduler::
 
@@ -8,8 +8,8 @@ In nova.conf of nova-scheduler::
     available_filters = filters.accelerator_filter.AcceleratorFilter
     enabled_filters = <the filters in use>,AcceleratorFilter
 
-AcceleratorFilter comes last: Nova claims the first candidate of the list
-that the last filter leaves.
+AcceleratorFilter must be the last one: Nova claims the first candidate of the
+list that the last filter returns.
 """
 
 import dataclasses
@@ -21,51 +21,53 @@ from nova.scheduler import filters as host_filters
 from nova.scheduler import request_filter, utils
 from oslo_log import log as logging
 
-from filters import glance_images, request
+from filters import glance_images
 from filters.explain import no_candidates
 from filters.fit import candidate_fit, fact_reader, vgpu_geometry
-from filters.fit.numa_cells import is_left, reader_of_cells
+from filters.fit.numa_cells import build_cell_reader, has_pci_devices
 from filters.placement.report_client import placement_getter
+from filters.request import NO_ACCELERATORS, AcceleratorRequest, parse_request
 from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.model import flavors
 
 LOG = logging.getLogger(__name__)
-# Of one host in one line of the log: more than a host has cards.
+# Reasons of one host in one log line: a host has fewer cards.
 _MAX_REASONS = 24
 
 
-def wanted_by(spec: Any) -> request.AcceleratorRequest:
-    """Return what a RequestSpec's flavor asks of accelerators.
+def parse_spec(spec: Any) -> AcceleratorRequest:
+    """Return the accelerator groups of a RequestSpec's flavor.
 
-    :raises MalformedError: an extra spec can't be used.
+    :raises MalformedError: an extra spec has a value that is not allowed.
     """
     if "extra_specs" not in spec.flavor:
-        return request.NOTHING
-    return request.parse_request(spec.flavor.extra_specs)
+        return NO_ACCELERATORS
+    return parse_request(spec.flavor.extra_specs)
 
 
 @request_filter.trace_request_filter
 def refuse_hopeless_request(ctxt: Any, spec: Any) -> bool:
-    """Refuse a request that Placement can't serve on any host, with why.
+    """Refuse a request that no host can serve, with the reason.
 
-    It runs before Nova asks Placement, whose empty answer has no reason.
+    Runs before Nova's query to Placement, whose empty response has no
+    reason.
 
-    :returns: whether the request asks for accelerators.
+    :returns: whether the request needs accelerators.
     :raises nova.exception.RequestFilterFailed: a group of the flavor has
-        no candidate even when asked for alone, or its extra specs can't be
-        used. The reason, without names of hosts, becomes the server's
-        fault; the log has the names.
+        no candidate even if queried alone, or an extra spec has a value
+        that is not allowed. The reason, without names of hosts, becomes the
+        server's fault; the log has the names.
     """
     try:
-        wanted = wanted_by(spec)
+        request = parse_spec(spec)
     except errors.MalformedError as error:
         raise exception.RequestFilterFailed(reason=str(error)) from error
-    if not wanted.groups:
+    if not request.groups:
         return False
     try:
         refusal = no_candidates.find_refusal(
-            placement_getter(ctxt.global_id), wanted
+            placement_getter(ctxt.global_id), request
         )
     except fact_reader.QueryError as error:
         LOG.warning("Accelerators were not checked beforehand: %s", error)
@@ -88,24 +90,24 @@ def refuse_hopeless_request(ctxt: Any, spec: Any) -> bool:
 def install_request_filter() -> None:
     """Add refuse_hopeless_request to Nova's request filters, once.
 
-    The list is read at every request; adding to it is the only way to
-    reach the server's fault from outside Nova.
+    Nova reads the list at each request. There is no other way to set the
+    server's fault from outside Nova.
     """
-    known = {
+    installed = {
         (f.__module__, f.__name__) for f in request_filter.ALL_REQUEST_FILTERS
     }
-    mine = refuse_hopeless_request
-    if (mine.__module__, mine.__name__) not in known:
-        request_filter.ALL_REQUEST_FILTERS.append(mine)
+    key = refuse_hopeless_request.__module__, refuse_hopeless_request.__name__
+    if key not in installed:
+        request_filter.ALL_REQUEST_FILTERS.append(refuse_hopeless_request)
 
 
 class AcceleratorFilter(host_filters.BaseHostFilter):
-    """Keeps and orders the allocation candidates that fit accelerators.
+    """Rejects and orders allocation candidates by their accelerators.
 
-    A host passes while one candidate is left. Requests without
-    accelerators pass untouched, before anything is read.
+    A host passes if a candidate remains. Requests without accelerators pass
+    unchanged, before any query.
 
-    :param get: how to ask Placement, by default through Nova's client.
+    :param get: sends queries to Placement, by default with Nova's client.
     """
 
     # A rebuild keeps its devices and comes without candidates.
@@ -115,7 +117,7 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         super().__init__()
         self._reader = fact_reader.FactReader(get or placement_getter())
         self._memories = fact_reader.RequestMemories()
-        self._cards = vgpu_geometry.VgpuGeometry(loader.load())
+        self._geometry = vgpu_geometry.VgpuGeometry(loader.load())
         install_request_filter()
 
     def filter_all(self, hosts: Iterable[Any], spec: Any) -> Iterable[Any]:
@@ -126,92 +128,112 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         """
         if utils.request_is_rebuild(spec):
             return hosts
-        wanted = wanted_by(spec)
-        if not wanted.groups:
+        request = parse_spec(spec)
+        if not request.groups:
             return hosts
         hosts = list(hosts)
-        held = glance_images.shared().by_group(spec._context, wanted)
-        wanted = dataclasses.replace(wanted, preferred=held)
-        memory = self._memories.recall(spec, wanted)
+        traits = glance_images.shared().traits_by_group(spec._context, request)
+        request = dataclasses.replace(request, preferred_traits=traits)
+        memory = self._memories.recall(spec, request)
         for host in hosts:
-            # What does not suit one server may suit the next one, which
-            # may run on other NUMA cells.
-            host.allocation_candidates = [
-                *host.allocation_candidates,
-                *(
-                    one
-                    for one in memory.pruned.pop(host.uuid, ())
-                    if is_left(host, spec, one)
-                ),
-            ]
-        found = [host.allocation_candidates for host in hosts]
-        look = self._reader.look_twice(
-            memory, _server(spec), found, self._cards
+            _restore_candidates(host, spec, memory)
+        snapshot = self._reader.read_confirmed(
+            memory,
+            _server(spec),
+            [host.allocation_candidates for host in hosts],
+            self._geometry,
         )
-        for problem in look.problems:
-            LOG.warning("AcceleratorFilter knows less: %s", problem)
-        kept = [host for host in hosts if self._keep(host, spec, memory, look)]
-        if not look.again:
+        for problem in snapshot.problems:
+            LOG.warning(
+                "Could not read provider data from Placement: %s", problem
+            )
+        passed = [
+            host for host in hosts if self._prune(host, spec, memory, snapshot)
+        ]
+        if not snapshot.is_repeat:
             memory.passed[_server(spec)] = [
-                one for host in kept for one in host.allocation_candidates
+                candidate
+                for host in passed
+                for candidate in host.allocation_candidates
             ]
-        return kept
+        return passed
 
     def host_passes(self, host_state: Any, spec: Any) -> bool:
         """Return whether one host passes; see filter_all."""
         return bool(list(self.filter_all([host_state], spec)))
 
-    def _keep(
+    def _prune(
         self,
         host: Any,
         spec: Any,
         memory: fact_reader.RequestMemory,
-        look: fact_reader.FactSnapshot,
+        snapshot: fact_reader.FactSnapshot,
     ) -> bool:
-        """Prune and order a host's candidates; return whether one is left.
+        """Prune and order a host's candidates; return whether one remains.
 
-        A host that came without any (no Placement) is not ours to judge.
+        A host without candidates passes: Nova did not query Placement.
         """
         if not host.allocation_candidates:
             return True
-        fits, lacks = candidate_fit.fitting(
-            memory.wanted,
+        fitting, rejections = candidate_fit.select(
+            memory.request,
             host.allocation_candidates,
             candidate_fit.HostFacts(
-                facts=look.facts,
-                cards=self._cards,
-                cells_of=_cells(host, spec, memory.wanted),
+                facts=snapshot.facts,
+                geometry=self._geometry,
+                cells_of=_find_cell_reader(host, spec, memory.request),
             ),
         )
-        kept = {id(one) for one in fits}
+        fitting_ids = set(map(id, fitting))
         memory.pruned[host.uuid] = [
-            one for one in host.allocation_candidates if id(one) not in kept
+            candidate
+            for candidate in host.allocation_candidates
+            if id(candidate) not in fitting_ids
         ]
-        host.allocation_candidates = fits
-        every = memory.lacks.setdefault(host.uuid, {})
-        every.update(lacks)
-        if not fits:
-            # No server goes without a host when alternates are looked for.
-            lines = no_candidates.first(every.values(), _MAX_REASONS)
-            LOG.log(
-                logging.DEBUG if look.again else logging.INFO,
-                "AcceleratorFilter refuses host %(host)s: %(lacks)s",
-                {"host": host.host, "lacks": "; ".join(lines)},
+        host.allocation_candidates = fitting
+        all_rejections = memory.rejections.setdefault(host.uuid, {})
+        all_rejections.update(rejections)
+        if not fitting:
+            lines = no_candidates.limit_lines(
+                map(str, all_rejections.values()), _MAX_REASONS
             )
-        return bool(fits)
+            # A search for alternates does not leave a server without host.
+            LOG.log(
+                logging.DEBUG if snapshot.is_repeat else logging.INFO,
+                "AcceleratorFilter refuses host %(host)s: %(reasons)s",
+                {"host": host.host, "reasons": "; ".join(lines)},
+            )
+        return bool(fitting)
 
 
-def _cells(
-    host: Any, spec: Any, wanted: request.AcceleratorRequest
+def _restore_candidates(
+    host: Any, spec: Any, memory: fact_reader.RequestMemory
+) -> None:
+    """Restore candidates that were pruned for another server.
+
+    They may suit this one, which may run on other NUMA cells.
+    """
+    host.allocation_candidates = [
+        *host.allocation_candidates,
+        *(
+            candidate
+            for candidate in memory.pruned.pop(host.uuid, ())
+            if has_pci_devices(host, spec, candidate)
+        ),
+    ]
+
+
+def _find_cell_reader(
+    host: Any, spec: Any, request: AcceleratorRequest
 ) -> candidate_fit.CellsOf | None:
-    """Return what tells a host's cells where the choice depends on them."""
-    policy = wanted.placing.numa
+    """Return the reader of a host's cells, None if the policy needs none."""
+    policy = request.policy.numa
     candidates = host.allocation_candidates
     if policy is flavors.NumaPolicy.NONE or (
         policy is flavors.NumaPolicy.PREFERRED and len(candidates) == 1
     ):
         return None
-    return reader_of_cells(host, spec)
+    return build_cell_reader(host, spec)
 
 
 def _server(spec: Any) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AcceleratorWeigher, as nova-scheduler loads it.
+"""AcceleratorWeigher: weigher of nova-scheduler for hosts.
 
 In nova.conf of nova-scheduler::
 
@@ -7,7 +7,7 @@ In nova.conf of nova-scheduler::
     weight_classes = nova.scheduler.weights.all_weighers
     weight_classes = filters.accelerator_weigher.AcceleratorWeigher
 
-What it prefers, and how much, is in ``[nova_accel]``.
+The multipliers of its preferences are options of ``[nova_accel]``.
 """
 
 import dataclasses
@@ -21,11 +21,12 @@ from nova.scheduler import utils
 from nova.scheduler import weights as host_weights
 from oslo_log import log as logging
 
-from filters import glance_images, provider_facts, request, scores
-from filters.accelerator_filter import wanted_by
+from filters import glance_images, provider_facts, scores
+from filters.accelerator_filter import parse_spec
 from filters.fit import fact_reader
 from filters.placement import host_usage
 from filters.placement.report_client import placement_getter
+from filters.request import AcceleratorRequest
 from nova_accel.config import conf
 
 LOG = logging.getLogger(__name__)
@@ -37,20 +38,20 @@ _Weights = Sequence[float]
 
 
 class AcceleratorWeigher(host_weights.BaseHostWeigher):
-    """Prefers the hosts whose accelerators suit a server.
+    """Prefers hosts whose accelerators suit a server.
 
-    Servers that need none: hosts without. Servers that need some: hosts
-    with a free FPGA region that holds their function; then the hosts whose
-    accelerators are fuller, or emptier. Where nothing is known, all hosts
-    weigh the same.
+    For servers without accelerators: hosts without accelerators. For
+    servers with accelerators: hosts with a free FPGA region that holds
+    their function, and hosts whose accelerators are fuller, or emptier.
+    Without data all hosts weigh the same.
 
-    Each of the three is brought to 0..1 over the hosts and multiplied for
-    each host, as Nova does it for a weigher; what is returned is the sum.
-    ``minval`` and ``maxval`` keep Nova from bringing that to 0..1 again,
-    which would make the three multipliers mean nothing: (w - 0) / (1 - 0).
+    Each of the three preferences is normalized to 0..1 over the hosts and
+    multiplied for each host, as Nova does it for a weigher; the weight is
+    the sum. ``minval`` and ``maxval`` keep Nova from normalizing the sum,
+    which would make the three multipliers meaningless: (w - 0) / (1 - 0).
 
-    :param get: how to ask Placement, by default through Nova's client.
-    :param functions: what tells an image's function.
+    :param get: sends queries to Placement, by default with Nova's client.
+    :param functions: the functions of images.
     """
 
     minval = 0.0
@@ -63,11 +64,11 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
     ) -> None:
         super().__init__()
         self._settings = conf.read_weigher_settings(nova.conf.CONF)
-        self._census = host_usage.HostUsage(
+        self._usage = host_usage.HostUsage(
             get or placement_getter(), self._settings.cache_seconds
         )
         self._functions = functions or glance_images.shared()
-        self._newcomers = _NewServers()
+        self._new_servers = _NewServers()
 
     def weigh_objects(
         self, weighed_obj_list: Sequence[Any], weight_properties: Any
@@ -78,108 +79,114 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
         :param weight_properties: the nova.objects.RequestSpec.
         """
         hosts = [weighed.obj for weighed in weighed_obj_list]
-        # A seam: hosts are objects of Nova, and no order of them is worth
-        # a server that is not started at all.
+        # Hosts are objects of Nova; an error here must not fail the
+        # scheduling request for the sake of a preference.
         try:
             return self._weigh(hosts, weight_properties)
         except Exception:
-            LOG.exception("AcceleratorWeigher does without a preference")
+            LOG.exception("Weighing failed; all hosts get the same weight")
             return [0.0] * len(hosts)
 
     def _weigh_object(self, obj: Any, weight_properties: Any) -> float:
-        """Return nothing of a host alone: they are weighed together."""
+        """Return 0: weigh_objects weighs all hosts together."""
         return 0.0
 
     def _weigh(self, hosts: Sequence[Any], spec: Any) -> _Weights:
-        wanted = wanted_by(spec)
-        if not wanted.groups:
-            return self._for_others(hosts)
-        by_function = _factors(hosts, _FUNCTION, self._settings.function)
-        by_fullness = _factors(hosts, _PACKING, self._settings.packing)
+        request = parse_spec(spec)
+        if not request.groups:
+            return self._weigh_without_accelerators(hosts)
+        by_function = _multipliers(hosts, _FUNCTION, self._settings.function)
+        by_fullness = _multipliers(hosts, _PACKING, self._settings.packing)
         traits: frozenset[str] = frozenset()
         if any(by_function):
-            traits = self._functions.of(spec._context, wanted)
-        cards = self._census.cards() if traits or any(by_fullness) else None
+            traits = self._functions.list_traits(spec._context, request)
+        needs_cards = traits or any(by_fullness)
+        cards = self._usage.find_cards() if needs_cards else None
         if not cards:
             return [0.0] * len(hosts)
-        more = self._newcomers.count(cards, hosts)
-        seen = [
+        counts = self._new_servers.count(cards, hosts)
+        records = [
             _HostRecord(
                 candidates=host.allocation_candidates or (),
                 cards=cards.get(host.uuid, ()),
-                more=count,
+                new_servers=count,
             )
-            for host, count in zip(hosts, more, strict=True)
+            for host, count in zip(hosts, counts, strict=True)
         ]
         return [
             a + b
             for a, b in zip(
-                _product(_holding(wanted, seen, traits), by_function),
-                _product(_fullness(wanted, seen), by_fullness),
+                _multiply(
+                    _score_functions(request, records, traits), by_function
+                ),
+                _multiply(_score_fullness(request, records), by_fullness),
                 strict=True,
             )
         ]
 
-    def _for_others(self, hosts: Sequence[Any]) -> _Weights:
-        """Weigh for a server that needs no accelerator."""
-        factors = _factors(hosts, _FREE, self._settings.free)
-        homes = self._census.homes() if any(factors) else None
-        if homes is None or not homes.nodes:
+    def _weigh_without_accelerators(self, hosts: Sequence[Any]) -> _Weights:
+        multipliers = _multipliers(hosts, _FREE, self._settings.free)
+        usage = self._usage.find_hosts() if any(multipliers) else None
+        if usage is None or not usage.nodes:
             return [0.0] * len(hosts)
-        return _product(
-            [float(host.uuid not in homes.nodes) for host in hosts], factors
+        return _multiply(
+            [float(host.uuid not in usage.nodes) for host in hosts],
+            multipliers,
         )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _HostRecord:
-    """What is known of a host.
+    """Candidates and accelerators of a host.
 
-    ``more`` is how many servers it got that its ``cards`` do not show yet.
+    ``new_servers`` is the number of servers placed on it since ``cards``
+    were read.
     """
 
     candidates: Sequence[provider_facts.Candidate]
     cards: Sequence[provider_facts.ProviderFacts]
-    more: int
+    new_servers: int
 
 
-def _holding(
-    wanted: request.AcceleratorRequest,
+def _score_functions(
+    request: AcceleratorRequest,
     hosts: Iterable[_HostRecord],
     traits: frozenset[str],
 ) -> list[float]:
-    """Return what part of the functions each host holds where it fits."""
+    """Return each host's share of the requested FPGA functions."""
     return [
-        float(scores.held(wanted, seen.candidates, seen.cards, traits))
-        for seen in hosts
+        float(scores.trait_share(request, host.candidates, host.cards, traits))
+        for host in hosts
     ]
 
 
-def _fullness(
-    wanted: request.AcceleratorRequest, hosts: Iterable[_HostRecord]
+def _score_fullness(
+    request: AcceleratorRequest, hosts: Iterable[_HostRecord]
 ) -> list[float]:
-    """Return how full each host is; the middle for those not known."""
-    found = [
+    """Return each host's fullness, the middle for unknown ones."""
+    shares = [
         scores.fullness(
-            wanted,
-            seen.cards,
-            provider_facts.named(wanted.classes, seen.candidates),
-            seen.more,
+            request,
+            host.cards,
+            provider_facts.list_providers(request.classes, host.candidates),
+            host.new_servers,
         )
-        for seen in hosts
+        for host in hosts
     ]
-    known = [float(one) for one in found if one is not None]
-    middle = (min(known) + max(known)) / 2 if known else 0.0
-    return [middle if one is None else float(one) for one in found]
+    known_shares = [float(share) for share in shares if share is not None]
+    middle = (
+        (min(known_shares) + max(known_shares)) / 2 if known_shares else 0.0
+    )
+    return [middle if share is None else float(share) for share in shares]
 
 
 class _NewServers:
-    """How many servers each host got after its cards were read.
+    """Numbers of servers placed on hosts since their cards were read.
 
-    Nova counts a server into the host's state as soon as it has placed it,
-    and compute nodes tell theirs. Whether such a server took of a card is
-    not known; it is taken for one like that which is placed now. That
-    holds until the cards are read again.
+    Nova adds a server to the host's state when it places it, and compute
+    nodes report theirs. Whether such a server allocated a card is not
+    known; it is assumed to be like the server scheduled now. The
+    numbers are reset when the cards are read again.
     """
 
     def __init__(self) -> None:
@@ -190,9 +197,9 @@ class _NewServers:
     def count(
         self, cards: host_usage.Cards, hosts: Iterable[Any]
     ) -> list[int]:
-        """Return, for each host, how many came after it was first weighed.
+        """Return each host's number of servers since its first weighing.
 
-        :param cards: what was read.
+        :param cards: the cards as last read.
         """
         with self._lock:
             if self._cards is not cards:
@@ -205,16 +212,20 @@ class _NewServers:
             ]
 
 
-def _factors(hosts: Iterable[Any], name: str, usual: float) -> list[float]:
-    """Return each host's multiplier: its aggregates', or the usual one."""
-    return [utils.get_weight_multiplier(host, name, usual) for host in hosts]
+def _multipliers(
+    hosts: Iterable[Any], name: str, default: float
+) -> list[float]:
+    """Return each host's multiplier: its aggregates', or the default."""
+    return [utils.get_weight_multiplier(host, name, default) for host in hosts]
 
 
-def _product(values: Sequence[float], factors: Sequence[float]) -> _Weights:
-    """Return values brought to 0..1, each times its factor."""
+def _multiply(
+    values: Sequence[float], multipliers: Sequence[float]
+) -> _Weights:
+    """Return the values normalized to 0..1, times the multipliers."""
     return [
-        factor * value
-        for factor, value in zip(
-            factors, weights.normalize(values), strict=True
+        multiplier * value
+        for multiplier, value in zip(
+            multipliers, weights.normalize(values), strict=True
         )
     ]

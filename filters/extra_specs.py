@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Validators of ``accelerator:`` extra specs, as Nova's API loads them.
 
-Nova finds them by the entry point group ``nova.api.extra_spec_validators``
-and asks them whenever extra specs are written with microversion 2.86 or
-later. What one key alone can't tell, such as ramfb without a display, is
-told when the flavor is read.
+Nova loads them by the entry point group ``nova.api.extra_spec_validators``
+and calls them when extra specs are written with microversion 2.86 or later.
+Conflicts between several keys, such as ramfb without a display, are detected
+when the flavor is used.
 """
 
 from typing import Any
@@ -14,32 +14,32 @@ from nova.api.validation.extra_specs import base
 
 from nova_accel.model import extra_specs, flavors
 
-# Each allows the empty one: a group suffix is what Nova's own validators of
-# "resources{group}" take for one, and a key is all behind the colon.
+# Both patterns match the empty string: the suffix has the pattern of Nova's
+# own validators of "resources{group}", and the key is all after the colon.
 _SUFFIX = {"name": "suffix", "pattern": f"({flavors.SUFFIX})?"}
 _ANY_KEY = {"name": "key", "pattern": ".*"}
 
 
 class Validator(base.ExtraSpecValidator):
-    """Nova's validator, with texts that name the key.
+    """Validator whose error messages name the key.
 
-    Nova's own text of a wrong value leaves the key out, and that of a
-    wrong key the keys that there are.
+    Nova's own message for a wrong value does not name the key, and that for
+    a wrong key not the existing keys.
     """
 
     def validate(self, name: str, value: str) -> None:
-        """Let a pair of key and value pass.
+        """Check a pair of key and value.
 
         :raises nova.exception.ValidationError: there is no such key, or
-            the value is none of its own. The text has what is allowed,
-            and becomes the 400 of Nova's API.
+            its value is not allowed. The message lists the allowed ones;
+            Nova's API returns it with HTTP 400.
         """
         spec = extra_specs.find(name)
         if spec is None:
-            known = ", ".join(one.name for one in extra_specs.TABLE)
+            allowed = ", ".join(spec.name for spec in extra_specs.TABLE)
             raise exception.ValidationError(
                 f"Validation failed; there is no extra spec '{name}'."
-                f" Allowed are: {known}."
+                f" Allowed are: {allowed}."
             )
         if not spec.accepts(value):
             raise exception.ValidationError(
@@ -49,20 +49,20 @@ class Validator(base.ExtraSpecValidator):
 
 
 def register() -> list[Any]:
-    """Return the validators: one of each extra spec, and one of the rest.
+    """Return a validator of each extra spec, and one of any other key.
 
-    Nova takes the first whose key matches, so the rest comes last.
+    Nova calls the first one whose key matches, so the latter is the last.
     """
-    rest = Validator(
+    other = Validator(
         name=f"{flavors.NAMESPACE}{{key}}",
-        description="No extra spec: refused, with a list of those known.",
+        description="Unknown extra spec: refused with a list of all keys.",
         value={"type": str},
         parameters=[_ANY_KEY],
     )
-    return [*map(_validator, extra_specs.TABLE), rest]
+    return [*map(_build_validator, extra_specs.TABLE), other]
 
 
-def _validator(spec: extra_specs.ExtraSpec) -> Validator:
+def _build_validator(spec: extra_specs.ExtraSpec) -> Validator:
     value: dict[str, Any] = {"type": str, "description": spec.allowed}
     if spec.choices:
         value["enum"] = list(spec.choices)

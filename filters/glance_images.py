@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """FPGA functions of a request's bitstreams, read from Glance.
 
-A flavor names an image; the regions that hold its function already need
-not be programmed. Glance is asked as the user of the request, once for an
-image and then not for minutes: whoever schedules waits a second for it at
-most, and goes on without.
+A flavor names an image; regions that already hold its function need no
+programming. Glance is queried with the credentials of the request, once per
+image and cache period. A scheduling request waits at most one second for
+it.
 """
 
 import functools
@@ -13,68 +13,70 @@ from typing import Any
 
 from nova.image import glance
 
-from filters import request
 from filters.placement import stale_cache
+from filters.request import AcceleratorRequest
 from nova_accel import errors
 from nova_accel.fpga import bitstreams
 from nova_accel.model import names
 
-# An image's properties hardly ever change: a wrong guess programs one
-# region more. Who shares an image after a refusal waits a minute.
+# An image's properties hardly ever change, and an outdated function costs
+# one more programming of a region. An image that was refused to its user
+# may be shared with them meanwhile, hence a retry after a minute.
 _TIMES = stale_cache.CacheTimes(fresh=600.0, retry=60.0, patience=1.0)
 # A cloud has fewer bitstreams in use.
 _MAX_IMAGES = 512
 
 
 class ImageFunctions:
-    """The function traits of images, by what Glance says of them.
+    """Function traits of images, from the images' properties in Glance.
 
-    :param times: for how long an answer is kept.
-    :param api: Nova's image API, if it isn't to be its usual one.
+    :param times: time to live of a trait.
+    :param api: Nova's image API, if not its default.
     """
 
     def __init__(
         self, times: stale_cache.CacheTimes = _TIMES, api: Any = None
     ) -> None:
         self._api = glance.API() if api is None else api
-        self._known: stale_cache.StaleCache[str] = stale_cache.StaleCache(
+        self._traits: stale_cache.StaleCache[str] = stale_cache.StaleCache(
             times, _MAX_IMAGES
         )
 
-    def of(
-        self, context: Any, wanted: request.AcceleratorRequest
+    def list_traits(
+        self, context: Any, request: AcceleratorRequest
     ) -> frozenset[str]:
-        """Return the traits of regions that hold what a request loads.
+        """Return the traits of regions that hold a request's functions.
 
-        Of an image that can't be asked about there is none.
+        Images that can't be read have none.
 
-        :param context: the request's own: its user has to see the images.
+        :param context: of the request: its user must have access to the
+            images.
         """
-        return frozenset(self.by_group(context, wanted).values())
+        return frozenset(self.traits_by_group(context, request).values())
 
-    def by_group(
-        self, context: Any, wanted: request.AcceleratorRequest
+    def traits_by_group(
+        self, context: Any, request: AcceleratorRequest
     ) -> dict[str, str]:
-        """Return the same, one by one: traits by the groups' suffixes."""
+        """Return the same traits by the suffixes of the groups."""
         if context is None:
             return {}
-        found = {
-            group.suffix: self._trait(context, group.bitstream)
-            for group in wanted.groups
+        traits = {
+            group.suffix: self._find_trait(context, group.bitstream)
+            for group in request.groups
             if group.bitstream
         }
-        return {suffix: trait for suffix, trait in found.items() if trait}
+        return {suffix: trait for suffix, trait in traits.items() if trait}
 
-    def _trait(self, context: Any, image: str) -> str | None:
-        return self._known.get(
-            image, functools.partial(self._ask, context, image)
+    def _find_trait(self, context: Any, image: str) -> str | None:
+        return self._traits.get(
+            image, functools.partial(self._read_trait, context, image)
         )
 
-    def _ask(self, context: Any, image: str) -> str:
-        # A seam: Nova's image API raises any client's errors, and none of
-        # them must keep a server from being placed.
+    def _read_trait(self, context: Any, image: str) -> str:
+        # Nova's image API raises the errors of several clients, and none of
+        # them may fail the scheduling request.
         try:
-            # Nova takes what is no uuid for an address to ask at.
+            # Nova takes an id that is no uuid for a URL to connect to.
             plain = str(uuid.UUID(image.strip()))
             answer = self._api.get(context, plain, show_deleted=False)
             function = answer["properties"][bitstreams.FUNCTION]
@@ -90,5 +92,5 @@ class ImageFunctions:
 
 @functools.cache
 def shared() -> ImageFunctions:
-    """Return those of this service, for its filter and its weigher."""
+    """Return the cache that filter and weigher of this process share."""
     return ImageFunctions()

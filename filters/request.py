@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerator groups of a request, parsed from its extra specs."""
+"""Accelerator groups of a request, parsed from a flavor's extra specs."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,70 +13,75 @@ UNSUFFIXED = ""
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AcceleratorRequest:
-    """The groups of one server that ask for accelerators.
+    """The request groups of one server that need accelerators.
 
-    ``placing`` is how the flavor chooses among devices; ``preferred`` are,
-    by a group's suffix, traits of devices that come first for it, as of
-    regions that hold its function already.
+    ``policy`` is the flavor's choice among devices that have room.
+    ``preferred_traits`` are, by group suffix, traits of devices to try
+    first: for example of FPGA regions that hold the group's function.
     """
 
     groups: tuple[flavors.RequestGroup, ...] = ()
-    placing: flavors.PlacementPolicy = flavors.USUAL_PLACING
-    preferred: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    policy: flavors.PlacementPolicy = flavors.DEFAULT_POLICY
+    preferred_traits: Mapping[str, str] = dataclasses.field(
+        default_factory=dict
+    )
 
     @property
     def classes(self) -> frozenset[str]:
-        """Return every resource class the groups ask for."""
+        """Return the resource classes of all groups."""
         return frozenset(
             name for group in self.groups for name in group.resources
         )
 
 
-NOTHING = AcceleratorRequest()
+NO_ACCELERATORS = AcceleratorRequest()
 
 
 def parse_request(extra_specs: Mapping[str, str]) -> AcceleratorRequest:
-    """Return what a flavor asks of accelerators, groups by suffix.
+    """Return the accelerator groups of a flavor, sorted by suffix.
 
-    A group asks for one if it names a class that only accelerators have,
-    or requires one of this library's traits. What Nova ignores (an amount
-    that is no number, a trait neither required nor forbidden) is ignored.
+    A group needs an accelerator if it names a resource class that only
+    accelerators have, or requires one of this library's traits. Extra specs
+    that Nova ignores (an amount that is no number, a trait neither required
+    nor forbidden) are ignored.
 
     :raises MalformedError: an ``accelerator:`` extra spec of a flavor that
-        asks for accelerators has a value that is not allowed.
+        requests accelerators has a value that is not allowed.
     """
-    groups = (_ours(group) for group in flavors.parse_groups(extra_specs))
-    found = tuple(group for group in groups if group is not None)
-    if not found:
-        return NOTHING
+    selected = map(_select_accelerators, flavors.parse_groups(extra_specs))
+    groups = tuple(group for group in selected if group is not None)
+    if not groups:
+        return NO_ACCELERATORS
     return AcceleratorRequest(
-        groups=found, placing=flavors.parse_placing(extra_specs)
+        groups=groups, policy=flavors.parse_placement_policy(extra_specs)
     )
 
 
-def _ours(group: flavors.RequestGroup) -> flavors.RequestGroup | None:
-    """Return what a group asks of accelerators, None if nothing.
+def _select_accelerators(
+    group: flavors.RequestGroup,
+) -> flavors.RequestGroup | None:
+    """Return the part of a group that accelerators serve, None if empty.
 
-    Of the unsuffixed group only what belongs to accelerators is kept: the
-    rest is the server's own, and its traits may be met by any provider of
-    the host, so they say nothing about the accelerator.
+    Of the unsuffixed group only resource classes of accelerators remain:
+    the others are the server's own, and its traits may be provided by any
+    provider of the host, so they do not describe the accelerator.
     """
-    unsuffixed = group.suffix == UNSUFFIXED
+    is_unsuffixed = group.suffix == UNSUFFIXED
     resources = {
         name: amount
         for name, amount in sorted(group.resources.items())
-        if amount and (not unsuffixed or pci_ids.is_accelerator(name))
+        if amount and (not is_unsuffixed or pci_ids.is_accelerator(name))
     }
-    required = frozenset() if unsuffixed else group.required
-    ours = any(map(pci_ids.is_accelerator, resources)) or any(
-        names.is_ours(trait) and trait != names.NOVA_OWNER_TRAIT
+    required = frozenset() if is_unsuffixed else group.required
+    is_accelerator = any(map(pci_ids.is_accelerator, resources)) or any(
+        names.is_managed_trait(trait) and trait != names.NOVA_OWNER_TRAIT
         for trait in required
     )
-    if not ours or not resources:
+    if not is_accelerator or not resources:
         return None
     return dataclasses.replace(
         group,
         resources=MappingProxyType(resources),
         required=required,
-        forbidden=frozenset() if unsuffixed else group.forbidden,
+        forbidden=frozenset() if is_unsuffixed else group.forbidden,
     )

@@ -4,87 +4,96 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from filters import provider_facts, request
+from filters import provider_facts
+from filters.request import AcceleratorRequest
 from nova_accel.model import names
 
 
-def held(
-    wanted: request.AcceleratorRequest,
+def trait_share(
+    request: AcceleratorRequest,
     candidates: Iterable[provider_facts.Candidate],
     cards: Iterable[provider_facts.ProviderFacts],
     traits: frozenset[str],
 ) -> Fraction:
-    """Return what part of the traits the best candidate's cards have.
+    """Return the share of the traits that the best candidate's cards have.
 
     :param candidates: of one host.
-    :param cards: that host's.
+    :param cards: of the same host.
     """
-    known = {card.uuid: card.traits for card in cards}
-    classes = wanted.classes
+    traits_by_card = {card.uuid: card.traits for card in cards}
     best = 0
     for candidate in candidates:
-        found = traits.intersection(
+        provided = traits.intersection(
             trait
-            for uuid in provider_facts.named(classes, (candidate,))
-            for trait in known.get(uuid, ())
+            for uuid in provider_facts.list_providers(
+                request.classes, (candidate,)
+            )
+            for trait in traits_by_card.get(uuid, ())
         )
-        best = max(best, len(found))
+        best = max(best, len(provided))
     return Fraction(best, max(1, len(traits)))
 
 
 def fullness(
-    wanted: request.AcceleratorRequest,
+    request: AcceleratorRequest,
     cards: Iterable[provider_facts.ProviderFacts],
     uuids: Collection[str],
-    more: int = 0,
+    new_servers: int = 0,
 ) -> Fraction | None:
-    """Return how full a host's cards of the wanted kind are.
+    """Return the used share of a host's cards of the requested kind.
 
-    Of all of them together, by the class that is used most. A full card
-    counts, although it may offer no profile now; one set aside, with
-    nothing to allocate, does not. None if there is none.
+    The share is that of all these cards together, of the resource class
+    used most. A full card counts although it offers no profile now; a card
+    with nothing to allocate does not. None if no card is of this kind.
 
-    :param uuids: cards that could serve the request; those of the same
-        models are of its kind.
-    :param more: how many servers like this one were placed here after the
-        cards were read.
+    :param uuids: cards that could serve the request; all cards of the same
+        models count.
+    :param new_servers: number of servers of this request placed on the host
+        since the cards were read.
     """
-    known = tuple(cards)
+    cards = tuple(cards)
     models = frozenset(
-        model for c in known if c.uuid in uuids for model in _models(c)
+        model
+        for card in cards
+        if card.uuid in uuids
+        for model in _list_models(card)
     )
-    kind = [c for c in known if c.uuid in uuids or models & _models(c)]
-    needed = _needed(wanted)
-    used = [
-        Fraction(
-            sum(stock.used for stock in stocks) + more * needed[name],
-            sum(stock.capacity for stock in stocks),
-        )
-        for name, stocks in _stocks(kind, needed).items()
+    of_this_kind = [
+        card
+        for card in cards
+        if card.uuid in uuids or models & _list_models(card)
     ]
-    return min(Fraction(1), max(used)) if used else None
+    needed = _sum_resources(request)
+    used_shares = [
+        Fraction(
+            sum(c.used for c in capacities) + new_servers * needed[name],
+            sum(c.capacity for c in capacities),
+        )
+        for name, capacities in _group_by_class(of_this_kind, needed).items()
+    ]
+    return min(Fraction(1), max(used_shares)) if used_shares else None
 
 
-def _models(card: provider_facts.ProviderFacts) -> frozenset[str]:
+def _list_models(card: provider_facts.ProviderFacts) -> frozenset[str]:
     return frozenset(
-        t for t in card.traits if t.startswith(names.MODEL_PREFIX)
+        trait for trait in card.traits if trait.startswith(names.MODEL_PREFIX)
     )
 
 
-def _needed(wanted: request.AcceleratorRequest) -> dict[str, int]:
-    needed = dict.fromkeys(wanted.classes, 0)
-    for group in wanted.groups:
+def _sum_resources(request: AcceleratorRequest) -> dict[str, int]:
+    needed = dict.fromkeys(request.classes, 0)
+    for group in request.groups:
         for name, amount in group.resources.items():
             needed[name] += amount
     return needed
 
 
-def _stocks(
+def _group_by_class(
     cards: Sequence[provider_facts.ProviderFacts], needed: Mapping[str, int]
 ) -> dict[str, list[provider_facts.ClassCapacity]]:
-    found: dict[str, list[provider_facts.ClassCapacity]] = {}
+    by_class: dict[str, list[provider_facts.ClassCapacity]] = {}
     for card in cards:
-        for name, stock in card.stock.items():
-            if name in needed and stock.capacity > 0:
-                found.setdefault(name, []).append(stock)
-    return found
+        for name, capacity in card.capacities.items():
+            if name in needed and capacity.capacity > 0:
+                by_class.setdefault(name, []).append(capacity)
+    return by_class

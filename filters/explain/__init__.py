@@ -1,2 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a flavor has no host: ``nova-accel explain``."""
+"""Reasons why a flavor has no host, and ``nova-accel explain``.
+
+- ``no_candidates``: ``find_refusal``, for requests without any candidate
+- ``simulation``: ``simulate``, a scheduling request card by card
+- ``explain_command``: the command line
+"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel explain``: why a flavor has a host, or has none."""
+"""``nova-accel explain``: reasons why each card serves a flavor or not."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ from placement_sync.cli import common_options
 from placement_sync.client import rest
 from placement_sync.flavors import cloud, lookup, offered_devices
 
-_NOBODY = 1
+_NO_HOST = 1
 _DISK = "DISK_GB"
 _SERVER_ERROR = 500
 _HEAD = ("HOST", "CARD", "VERDICT", "WHY")
@@ -27,15 +27,15 @@ _LEGEND = (
 
 
 def add(subparsers: Any) -> None:
-    """Add the command to those of ``nova-accel``."""
+    """Add the command to the parser of ``nova-accel``."""
     parser = subparsers.add_parser(
         "explain",
-        help="tell for each card whether a flavor gets it now, and why not",
-        description="Asks Placement now what nova-scheduler would ask for a"
-        " server of the flavor, judges what comes as AcceleratorFilter does,"
-        " and lists each host's cards with the reason. Nothing is changed.",
-        epilog="exit status: 0 some host can serve the flavor; 1 none can,"
-        " or a service can't be asked; 2 the input can't be used.",
+        help="print for each card whether a flavor would get it, and why not",
+        description="Send nova-scheduler's query for a server of the flavor"
+        " to Placement, apply AcceleratorFilter to the candidates, and print"
+        " the cards of each host with the reason. Nothing is changed.",
+        epilog="exit status: 0 a host can serve the flavor; 1 no host can,"
+        " or a service does not respond; 2 the input can't be used.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -46,17 +46,17 @@ def add(subparsers: Any) -> None:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="an extra spec; may be repeated. Without --flavor Nova is not"
-        " asked; with it, this one counts in place of the flavor's own",
+        help="extra spec; may be repeated. Without --flavor Nova is not"
+        " queried; with it, this value replaces the flavor's own",
     )
     common_options.add_credentials(parser)
     common_options.add_compute_endpoint(parser)
-    # After the credentials, which say that there is no host.
+    # add_credentials sets ``host`` to None: the command is of all hosts.
     parser.add_argument(
         "--host",
         metavar="HOST",
         dest="only_host",
-        help="only of this compute node",
+        help="print only cards of this compute node",
     )
 
 
@@ -64,66 +64,69 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
     """Return the table or JSON, and 1 if no host can serve.
 
     :raises MalformedError: an argument can't be used.
-    :raises ServiceError: Placement or Nova can't be asked.
-    :raises FactsError: Placement does not take what the flavor asks for.
+    :raises ServiceError: Placement or Nova does not respond.
+    :raises QueryError: Placement rejects the flavor's groups.
     """
-    chosen = common_options.choose(arguments)
-    question = _question(arguments, chosen)
-    door = common_options.open_door(arguments, chosen)
-    whole = cloud.read(door)
+    chosen = common_options.resolve_options(arguments)
+    simulated = _build_request(arguments, chosen)
+    client = common_options.open_placement(arguments, chosen)
+    devices = cloud.read(client)
     tree = ""
     if arguments.only_host:
-        devices = lookup.on_host(whole.devices, arguments.only_host)
-        tree = devices[0].root
-        whole = offered_devices.Cloud(
-            devices=tuple(devices), hosts=whole.hosts
+        of_host = lookup.select_host(devices.devices, arguments.only_host)
+        tree = of_host[0].root
+        devices = offered_devices.Cloud(
+            devices=tuple(of_host), hosts=devices.hosts
         )
-    disabled = cloud.with_trait(door, simulation.DISABLED_TRAIT)
-    found = simulation.replay(
-        getter(door),
-        question,
+    disabled = cloud.list_with_trait(client, simulation.DISABLED_TRAIT)
+    result = simulation.simulate(
+        build_getter(client),
+        simulated,
         simulation.SimulationContext(
-            cloud=whole, disabled={one.uuid for one in disabled}
+            cloud=devices, disabled={provider.uuid for provider in disabled}
         ),
         vgpu_geometry.VgpuGeometry(loader.load()),
         tree,
     )
     text = (
-        json.dumps(simulation.as_dict(found), indent=2) + "\n"
+        json.dumps(simulation.as_dict(result), indent=2) + "\n"
         if arguments.json
-        else _text(found)
+        else _format(result)
     )
-    return text, 0 if found.is_possible else _NOBODY
+    return text, 0 if result.is_possible else _NO_HOST
 
 
-def getter(door: rest.RestClient) -> fact_reader.Get:
-    """Return how the filter's modules ask, by way of our own door.
+def build_getter(client: rest.RestClient) -> fact_reader.Get:
+    """Return a getter for the filter's modules that uses a REST client.
 
-    Its microversion is newer than Nova's; what is asked here has the same
-    answers in both.
+    The client's microversion is newer than Nova's; the responses to the
+    filter's queries are the same in both.
     """
 
     def get(path: str) -> Any:
         try:
-            return door.get(path).body
+            return client.get(path).body
         except errors.ServiceError as error:
             if error.status is None or error.status >= _SERVER_ERROR:
                 raise
             raise fact_reader.QueryError(
-                path, f"HTTP {error.status}: {error.reason}"
+                path,
+                f"HTTP {error.status}: {error.reason}",
+                status=error.status,
+                code=error.code,
             ) from error
 
     return get
 
 
-def _question(
+def _build_request(
     arguments: argparse.Namespace, chosen: common_options.CommandOptions
 ) -> simulation.SimulatedRequest:
-    """Return what is asked about.
+    """Return the request for a server of the flavor in the arguments.
 
-    :raises MalformedError: nothing is, or no accelerator, or a flavor that
-        Nova does not have.
-    :raises ServiceError: Nova can't be asked.
+    :raises MalformedError: the arguments name no flavor, a flavor without
+        accelerators, or a flavor that Nova does not have.
+    :raises ServiceError: Nova does not respond.
     """
     specs: dict[str, str] = {}
     needs: dict[str, int] = {}
@@ -137,46 +140,46 @@ def _question(
         specs.update(flavor.specs)
         needs.update(flavor.needs)
         needs[_DISK] = flavor.disk_gb
-    specs.update(_pairs(arguments.extra_spec))
-    question = simulation.SimulatedRequest(specs=specs, needs=needs)
-    if not question.wanted.groups:
+    specs.update(_parse_pairs(arguments.extra_spec))
+    simulated = simulation.SimulatedRequest(specs=specs, needs=needs)
+    if not simulated.accelerators.groups:
         raise errors.MalformedError(
             "flavor",
             arguments.flavor or " ".join(arguments.extra_spec),
             "one that asks for accelerators, named by --flavor, or by"
             " --extra-spec resources_A:VGPU=1 and so on",
         )
-    return question
+    return simulated
 
 
-def _pairs(given: Sequence[str]) -> dict[str, str]:
+def _parse_pairs(pairs: Sequence[str]) -> dict[str, str]:
     """Return extra specs by key.
 
-    :raises MalformedError: one is no pair.
+    :raises MalformedError: an item is not KEY=VALUE.
     """
-    found = {}
-    for text in given:
+    specs = {}
+    for text in pairs:
         key, sign, value = text.partition("=")
         if not (key and sign):
             raise errors.MalformedError("--extra-spec", text, "KEY=VALUE")
-        found[key.strip()] = value.strip()
-    return found
+        specs[key.strip()] = value.strip()
+    return specs
 
 
-def _text(found: simulation.SimulationResult) -> str:
+def _format(result: simulation.SimulationResult) -> str:
     rows = [_HEAD]
-    for host in found.hosts:
+    for host in result.hosts:
         for n, card in enumerate(host.cards):
             name = card.name.removeprefix(names.provider_name(host.name, ""))
             rows.append(("" if n else host.name, name, card.verdict, card.why))
     lines = list(inspect_output.columns(rows))
-    if not found.hosts:
+    if not result.hosts:
         lines = ["No host has an accelerator of the classes asked for."]
-    hosts = sum(bool(host.fits) for host in found.hosts)
+    hosts = sum(bool(host.fits) for host in result.hosts)
     lines += [
         "",
-        f"{hosts} of {len(found.hosts)} hosts can serve the flavor now.",
+        f"{hosts} of {len(result.hosts)} hosts can serve the flavor now.",
         f"({_LEGEND})",
-        *(f"Note: {note}." for note in found.notes),
+        *(f"Note: {note}." for note in result.notes),
     ]
     return "\n".join(lines) + "\n"

@@ -5,24 +5,26 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from filters import provider_facts, request
+from filters import provider_facts
 from filters.placement import queries, responses
+from filters.request import AcceleratorRequest
 from nova_accel.model import flavors
 from nova_accel.model.names import PIN_PREFIX
 
 # Lines of one explanation; a cloud has more devices than a log needs.
 _MAX_LINES = 20
-# Names a host and a PCI address, which a server's owner must not learn.
+# Contains a host's name and a PCI address, which a server's owner must not
+# learn.
 _PIN = re.compile(rf"\b{PIN_PREFIX}\w+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRefusal:
-    """Why a group has no candidate anywhere.
+    """Reason why a group has no candidate on any host.
 
-    ``summary`` says what was asked, and it is short (Nova keeps 255
-    characters of a fault). ``details`` are for the operator: how much is
-    left in all, then one line per device.
+    ``summary`` names the requested resources; it is short, as Nova keeps
+    255 characters of a fault. ``details`` are for the operator: free units
+    of all providers, then one line per provider.
     """
 
     group: flavors.RequestGroup
@@ -33,42 +35,41 @@ class GroupRefusal:
     def fault(self) -> str:
         """Return the refusal for the server's owner.
 
-        Without hosts, devices and numbers of what the cloud has.
+        Without hosts, devices and capacities of the cloud.
         """
         return _PIN.sub("one device", self.summary)
 
     def __str__(self) -> str:
-        """Return the refusal for the log, devices and all."""
+        """Return the refusal for the log, with the details."""
         return "; ".join((self.summary, *self.details))
 
 
 def find_refusal(
-    get: queries.Get, wanted: request.AcceleratorRequest
+    get: queries.Get, request: AcceleratorRequest
 ) -> GroupRefusal | None:
-    """Return why Placement has nothing for a request, None if it may have.
+    """Return why Placement has no candidate, None if it may have one.
 
-    Each group is asked for alone, so a refusal is certain: no host can
-    serve a request of which it can't serve a part. One short call per
-    different group; two more when one has no candidate.
+    Each group is queried alone, so a refusal is certain: no host can serve
+    a request if it can't serve one of its groups. One short query per
+    different group; two more if one has no candidate.
 
-    :raises FactsError: Placement did not answer; nothing is known then.
+    :raises QueryError: Placement did not respond.
     """
-    asked: list[flavors.RequestGroup] = []
-    for group in wanted.groups:
-        alike = dataclasses.replace(group, suffix="")
-        if alike in asked:
+    queried: list[flavors.RequestGroup] = []
+    for group in request.groups:
+        plain = dataclasses.replace(group, suffix="")
+        if plain in queried:
             continue
-        asked.append(alike)
+        queried.append(plain)
         try:
-            if not responses.fetch_any(get, group):
+            if not responses.has_candidate(get, group):
                 return _explain(get, group)
         except queries.QueryError as error:
-            unheard = queries.UNHEARD_OF.search(error.reason)
-            if unheard is None:
+            if not error.unknown_names:
                 raise
             return GroupRefusal(
                 group=group,
-                summary=f"no accelerator ever offered {unheard[1]};"
+                summary=f"no accelerator ever offered {error.unknown_names};"
                 " check the spelling in the flavor's extra specs",
             )
     return None
@@ -76,7 +77,7 @@ def find_refusal(
 
 def _explain(get: queries.Get, group: flavors.RequestGroup) -> GroupRefusal:
     try:
-        providers = responses.fetch_everything(get)
+        providers = responses.fetch_all_summaries(get)
         names = responses.fetch_names(get)
     except queries.QueryError as error:
         return GroupRefusal(
@@ -96,57 +97,64 @@ def describe(
 
     :param names: providers' names by uuid, for the details.
     """
-    named = sorted(
+    with_class = sorted(
         (
             dataclasses.replace(p, name=names.get(p.uuid, p.name))
             for p in providers
-            if group.resources.keys() & p.stock.keys()
+            if group.resources.keys() & p.capacities.keys()
         ),
         key=lambda p: p.label,
     )
-    roomy = (
-        f"has room for {group}; look at max_unit, min_unit and step_size of"
+    has_room = (
+        f"has room for {group}; see max_unit, min_unit and step_size of"
         " its inventories"
     )
     lines = [
-        f"{p.label}: {lacking(group, p.traits, p.stock) or roomy}"
-        for p in named
+        f"{p.label}:"
+        f" {describe_missing(group, p.traits, p.capacities) or has_room}"
+        for p in with_class
     ]
-    suited = [p for p in named if not _traits_lacking(group, p.traits)]
-    counts = [_counts(group, suited or named)] if named else []
+    with_traits = [
+        p for p in with_class if not _list_trait_causes(group, p.traits)
+    ]
+    totals = (
+        [_describe_totals(group, with_traits or with_class)]
+        if with_class
+        else []
+    )
     return GroupRefusal(
         group=group,
-        summary=_summary(group, named, suited),
-        details=(*counts, *first(lines, _MAX_LINES)),
+        summary=_summarize(group, with_class, with_traits),
+        details=(*totals, *limit_lines(lines, _MAX_LINES)),
     )
 
 
-def lacking(
+def describe_missing(
     group: flavors.RequestGroup,
     traits: frozenset[str],
-    stock: Mapping[str, provider_facts.ClassCapacity],
+    capacities: Mapping[str, provider_facts.ClassCapacity],
 ) -> str:
-    """Return what a provider lacks for a group, nothing if it has room."""
-    lacks = _traits_lacking(group, traits)
-    suffices = []
+    """Return what a provider lacks for a group, empty if it has room."""
+    causes = _list_trait_causes(group, traits)
+    sufficient = []
     for name, amount in group.resources.items():
-        if name not in stock:
-            lacks.append(f"has no {name}")
-        elif amount > stock[name].left:
-            lacks.append(f"{name} {stock[name]}, {amount} needed")
+        if name not in capacities:
+            causes.append(f"has no {name}")
+        elif amount > capacities[name].free:
+            causes.append(f"{name} {capacities[name]}, {amount} needed")
         else:
-            suffices.append(f"{name} {stock[name]}")
-    return ", ".join(lacks + suffices) if lacks else ""
+            sufficient.append(f"{name} {capacities[name]}")
+    return ", ".join(causes + sufficient) if causes else ""
 
 
-def first(lines: Iterable[str], most: int) -> list[str]:
-    """Return different lines, of many the first ones and how many more."""
-    found = list(dict.fromkeys(lines))
-    more = len(found) - most
-    return found if more <= 0 else [*found[:most], f"and {more} more"]
+def limit_lines(lines: Iterable[str], limit: int) -> list[str]:
+    """Return the first different lines, and the number of the others."""
+    unique = list(dict.fromkeys(lines))
+    rest = len(unique) - limit
+    return unique if rest <= 0 else [*unique[:limit], f"and {rest} more"]
 
 
-def _traits_lacking(
+def _list_trait_causes(
     group: flavors.RequestGroup, traits: frozenset[str]
 ) -> list[str]:
     return [
@@ -158,19 +166,16 @@ def _traits_lacking(
     ]
 
 
-def _summary(
+def _summarize(
     group: flavors.RequestGroup,
-    providers: Sequence[provider_facts.ProviderFacts],
-    suited: Sequence[provider_facts.ProviderFacts],
+    with_class: Sequence[provider_facts.ProviderFacts],
+    with_traits: Sequence[provider_facts.ProviderFacts],
 ) -> str:
-    """Return why no provider serves a group, without hosts.
-
-    :param suited: the providers that have its traits.
-    """
+    """Return why no provider serves a group, without hosts."""
     classes = ", ".join(group.resources)
-    if not providers:
+    if not with_class:
         return f"no accelerator offers {classes}"
-    if not suited:
+    if not with_traits:
         traits = sorted(group.required) + [
             f"not {trait}" for trait in sorted(group.forbidden)
         ]
@@ -178,21 +183,23 @@ def _summary(
     return f"no accelerator has room for {group}"
 
 
-def _counts(
+def _describe_totals(
     group: flavors.RequestGroup,
     providers: Sequence[provider_facts.ProviderFacts],
 ) -> str:
-    """Return what is left over all providers, as ``VGPU 0 of 8 left``."""
+    """Return the free units of all providers: ``VGPU 0 of 8 left on 2``."""
     parts = []
     for name in group.resources:
-        stocks = [p.stock[name] for p in providers if name in p.stock]
+        capacities = [
+            p.capacities[name] for p in providers if name in p.capacities
+        ]
         total = provider_facts.ClassCapacity(
-            capacity=sum(s.capacity for s in stocks),
-            used=sum(s.capacity - s.left for s in stocks),
+            capacity=sum(c.capacity for c in capacities),
+            used=sum(c.capacity - c.free for c in capacities),
         )
-        most = max((s.left for s in stocks), default=0)
+        largest = max((c.free for c in capacities), default=0)
         parts.append(
-            f"{name} {total} on {len(stocks)}"
-            + (f", at most {most} on one" if len(stocks) > 1 else "")
+            f"{name} {total} on {len(capacities)}"
+            + (f", at most {largest} on one" if len(capacities) > 1 else "")
         )
     return "; ".join(parts)

@@ -6,18 +6,19 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from filters import provider_facts, request
+from filters import provider_facts
 from filters.explain import no_candidates
 from filters.fit import candidate_fit, fact_reader, vgpu_geometry
 from filters.placement import queries
+from filters.request import AcceleratorRequest, parse_request
 from nova_accel.model import flavors
 from placement_sync.flavors import offered_devices
 
 # Nova's own default ([scheduler] max_placement_results).
-MOST_CANDIDATES = 1000
-# Why a card is refused, of many pairs of cards the first ones.
+MAX_CANDIDATES = 1000
+# Reasons printed for a rejected card; pairs of cards may give many.
 _MAX_REASONS = 3
-# What keeps a host away from every server (Nova's compute_status_filter).
+# Hosts with this trait get no server (Nova's compute_status_filter).
 DISABLED_TRAIT = "COMPUTE_STATUS_DISABLED"
 
 FIRST = "first"
@@ -28,31 +29,32 @@ LEFT_OUT = "left out"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRequest:
-    """What a server of a flavor needs.
+    """Request for one server of a flavor.
 
-    ``needs`` is what the flavor takes of a host by itself, by resource
-    class; ``specs`` are its extra specs.
+    ``specs`` are the flavor's extra specs; ``needs`` are its CPUs, memory
+    and disk, by resource class.
     """
 
     specs: Mapping[str, str]
     needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
-    def wanted(self) -> request.AcceleratorRequest:
-        """Return what is asked of accelerators.
+    def accelerators(self) -> AcceleratorRequest:
+        """Return the accelerator groups.
 
-        :raises MalformedError: an extra spec can't be used.
+        :raises MalformedError: an extra spec has a value that is not
+            allowed.
         """
-        return request.parse_request(self.specs)
+        return parse_request(self.specs)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CardVerdict:
-    """What becomes of a device, and why.
+    """Result for a device, with the reason.
 
-    ``verdict`` is FIRST where Nova would take it, FITS where it is in
-    another choice that fits, REFUSED where the filter refuses all it is
-    in, LEFT_OUT where Placement offers none with it.
+    ``verdict`` is FIRST if Nova would allocate it, FITS if another fitting
+    candidate has it, REFUSED if the filter rejects all candidates with it,
+    LEFT_OUT if Placement returns no candidate with it.
     """
 
     name: str
@@ -63,9 +65,9 @@ class CardVerdict:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HostVerdict:
-    """What becomes of a host's devices.
+    """Results for a host's devices.
 
-    ``fits`` and ``refused`` are how many choices of devices there are.
+    ``fits`` and ``refused`` are numbers of candidates.
     """
 
     name: str
@@ -77,225 +79,239 @@ class HostVerdict:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """The answer for all hosts, and what limits it."""
+    """Results for all hosts; ``notes`` are limits of the simulation."""
 
     hosts: tuple[HostVerdict, ...]
     notes: tuple[str, ...] = ()
 
     @property
     def is_possible(self) -> bool:
-        """Return whether a host could serve."""
+        """Return whether a host could serve the request."""
         return any(host.fits for host in self.hosts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationContext:
-    """What is known of all hosts asked about.
+    """Hosts of the simulation, from Placement.
 
-    ``disabled`` are the uuids of those whose service is disabled.
+    ``disabled`` are the uuids of hosts whose service is disabled.
     """
 
     cloud: offered_devices.Cloud
     disabled: Collection[str] = ()
 
 
-def replay(
+def simulate(
     get: fact_reader.Get,
-    question: SimulatedRequest,
-    site: SimulationContext,
-    known: vgpu_geometry.VgpuGeometry,
+    simulated: SimulatedRequest,
+    context: SimulationContext,
+    geometry: vgpu_geometry.VgpuGeometry,
     tree: str = "",
 ) -> SimulationResult:
-    """Return what nova-scheduler would find, host by host.
+    """Return the candidates of nova-scheduler, host by host.
 
-    :param tree: uuid of the compute node to ask about alone.
-    :raises FactsError: Placement can't be asked, or does not take the
-        flavor's groups.
-    :raises MalformedError: an extra spec can't be used.
+    :param tree: uuid of the only compute node to simulate.
+    :raises QueryError: Placement can't be queried, or rejects the flavor's
+        groups.
+    :raises MalformedError: an extra spec has a value that is not allowed.
     """
-    wanted = question.wanted
-    by_host, is_cut, problems = _candidates(get, question, site, tree)
-    look = fact_reader.FactReader(get).look_twice(
-        fact_reader.RequestMemory(wanted=wanted),
+    request = simulated.accelerators
+    by_host, is_limited, problems = _fetch_candidates(
+        get, simulated, context, tree
+    )
+    snapshot = fact_reader.FactReader(get).read_confirmed(
+        fact_reader.RequestMemory(request=request),
         "",
         list(by_host.values()),
-        known,
+        geometry,
     )
-    view = candidate_fit.HostFacts(facts=look.facts, cards=known)
+    host_facts = candidate_fit.HostFacts(
+        facts=snapshot.facts, geometry=geometry
+    )
     hosts = []
-    for uuid, devices in _devices(wanted, site.cloud).items():
-        mine = by_host.get(uuid, [])
-        fits, lacks = candidate_fit.fitting(wanted, mine, view)
-        told = _CardReasons(
-            wanted=wanted,
-            out=_out(question, site, uuid),
-            offered=provider_facts.named(wanted.classes, mine),
-            fitting=provider_facts.named(wanted.classes, fits),
-            first=provider_facts.named(wanted.classes, fits[:1]),
-            lacks=lacks,
+    for uuid, devices in _group_devices(request, context.cloud).items():
+        candidates = by_host.get(uuid, [])
+        fitting, rejections = candidate_fit.select(
+            request, candidates, host_facts
+        )
+        reasons = _CardReasons(
+            request=request,
+            host_reason=_describe_host(simulated, context, uuid),
+            offered=provider_facts.list_providers(request.classes, candidates),
+            fitting=provider_facts.list_providers(request.classes, fitting),
+            first=provider_facts.list_providers(request.classes, fitting[:1]),
+            rejections=rejections,
         )
         hosts.append(
             HostVerdict(
                 name=devices[0].host,
                 uuid=uuid,
-                fits=len(fits),
-                refused=len(mine) - len(fits),
-                cards=tuple(told.judge(device) for device in devices),
+                fits=len(fitting),
+                refused=len(candidates) - len(fitting),
+                cards=tuple(reasons.judge(device) for device in devices),
             )
         )
-    notes = [*_notes(wanted, is_cut), *problems]
-    notes += [f"not known: {problem}" for problem in look.problems]
+    notes = [*_build_notes(request, is_limited), *problems]
+    notes += [f"not known: {problem}" for problem in snapshot.problems]
     return SimulationResult(hosts=tuple(hosts), notes=tuple(notes))
 
 
-def candidates_path(question: SimulatedRequest, tree: str = "") -> str:
-    """Return Nova's own question to Placement for a server.
+def candidates_path(simulated: SimulatedRequest, tree: str = "") -> str:
+    """Return the path of Nova's query for a server's candidates.
 
-    As nova/scheduler/utils.py (ResourceRequest) has it in releases 32 to
-    34, without what images, ports and hints add.
+    As in nova/scheduler/utils.py (ResourceRequest) of releases 32 to 34,
+    without additions by images, ports and hints.
 
-    :param tree: uuid of the only compute node to look at.
+    :param tree: uuid of the only compute node to query.
     """
-    groups = {g.suffix: g for g in flavors.parse_groups(question.specs)}
-    own = groups.pop("", flavors.RequestGroup(suffix="", resources={}))
-    own = dataclasses.replace(
-        own, resources={**question.needs, **own.resources}
+    groups = {g.suffix: g for g in flavors.parse_groups(simulated.specs)}
+    unsuffixed = groups.pop("", flavors.RequestGroup(suffix="", resources={}))
+    unsuffixed = dataclasses.replace(
+        unsuffixed, resources={**simulated.needs, **unsuffixed.resources}
     )
     query = {
-        "limit": str(MOST_CANDIDATES),
+        "limit": str(MAX_CANDIDATES),
         "root_required": f"!{DISABLED_TRAIT}",
     }
-    for group in (own, *groups.values()):
-        asked = queries.group_query(group)
-        query |= asked
-        if asked and tree:
+    for group in (unsuffixed, *groups.values()):
+        params = queries.group_query(group)
+        query |= params
+        if params and tree:
             query[f"in_tree{group.suffix}"] = tree
-    if "group_policy" in question.specs:
-        query["group_policy"] = question.specs["group_policy"]
-    return queries.with_query("/allocation_candidates", query)
+    if "group_policy" in simulated.specs:
+        query["group_policy"] = simulated.specs["group_policy"]
+    return queries.build_path("/allocation_candidates", query)
 
 
 _ByHost = dict[str, list[provider_facts.Candidate]]
 
 
-def _candidates(
+def _fetch_candidates(
     get: fact_reader.Get,
-    question: SimulatedRequest,
-    site: SimulationContext,
+    simulated: SimulatedRequest,
+    context: SimulationContext,
     tree: str,
 ) -> tuple[_ByHost, bool, tuple[str, ...]]:
     """Return candidates by host, whether there may be more, and problems.
 
-    :raises FactsError: Placement can't be asked, or refuses the groups.
+    :raises QueryError: Placement can't be queried, or rejects the groups.
     """
-    path = candidates_path(question, tree)
-    homes = {d.uuid: d.root for d in site.cloud.devices}
+    path = candidates_path(simulated, tree)
+    hosts = {device.uuid: device.root for device in context.cloud.devices}
     try:
-        found = queries.read(get, path, lambda a: a["allocation_requests"])
+        candidates = queries.read(
+            get, path, lambda body: body["allocation_requests"]
+        )
     except fact_reader.QueryError as error:
-        unheard = queries.UNHEARD_OF.search(error.reason)
-        if unheard is None:
+        if not error.unknown_names:
             raise
-        return {}, False, (f"nobody ever offered {unheard[1]}",)
+        problem = f"no accelerator ever offered {error.unknown_names}"
+        return {}, False, (problem,)
     by_host: _ByHost = collections.defaultdict(list)
-    for candidate in found:
-        roots = {homes[u] for u in candidate["allocations"] if u in homes}
+    for candidate in candidates:
+        roots = {hosts[u] for u in candidate["allocations"] if u in hosts}
         for root in roots:
             by_host[root].append(candidate)
-    return by_host, len(found) >= MOST_CANDIDATES, ()
+    return by_host, len(candidates) >= MAX_CANDIDATES, ()
 
 
-def _devices(
-    wanted: request.AcceleratorRequest, cloud: offered_devices.Cloud
+def _group_devices(
+    request: AcceleratorRequest, cloud: offered_devices.Cloud
 ) -> dict[str, list[offered_devices.OfferedDevice]]:
-    """Return the devices that have what is asked for, by compute node."""
-    found = collections.defaultdict(list)
+    """Return the devices with requested classes, by compute node."""
+    by_host = collections.defaultdict(list)
     for device in sorted(cloud.devices, key=lambda d: (d.host, d.name)):
-        if not wanted.classes.isdisjoint(device.stock):
-            found[device.root].append(device)
-    return found
+        if not request.classes.isdisjoint(device.stock):
+            by_host[device.root].append(device)
+    return by_host
 
 
-def _out(
-    question: SimulatedRequest, site: SimulationContext, host: str
+def _describe_host(
+    simulated: SimulatedRequest, context: SimulationContext, host: str
 ) -> str:
-    """Return why Placement leaves out a host, whatever its devices."""
-    if host in site.disabled:
+    """Return why a host has no candidate at all, empty if it may have."""
+    if host in context.disabled:
         return "the host's compute service is disabled"
-    stock = site.cloud.hosts.get(host, {})
-    short = [
-        f"{name} {stock[name].left} left, {amount} needed"
-        for name, amount in question.needs.items()
-        if name in stock and amount > stock[name].left
+    stock = context.cloud.hosts.get(host, {})
+    shortages = [
+        f"{name} {stock[name].free} left, {amount} needed"
+        for name, amount in simulated.needs.items()
+        if name in stock and amount > stock[name].free
     ]
-    return f"the host: {', '.join(short)}" if short else ""
+    return f"the host: {', '.join(shortages)}" if shortages else ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _CardReasons:
-    """What is known of a host's cards: uuids, and words by uuid."""
+    """Verdicts and reasons for the cards of a host.
 
-    wanted: request.AcceleratorRequest
-    out: str
+    ``offered``, ``fitting`` and ``first`` are the uuids of providers of all
+    candidates, of the fitting ones and of the first one.
+    """
+
+    request: AcceleratorRequest
+    host_reason: str
     offered: Collection[str]
     fitting: Collection[str]
     first: Collection[str]
-    lacks: candidate_fit.Lacks
+    rejections: candidate_fit.Rejections
 
     def judge(self, device: offered_devices.OfferedDevice) -> CardVerdict:
-        """Return what becomes of a device."""
+        """Return the verdict for a device, with the reason."""
         verdict, why = LEFT_OUT, ""
         if device.uuid in self.first:
             verdict = FIRST
         elif device.uuid in self.fitting:
             verdict = FITS
         elif device.uuid in self.offered:
-            verdict, why = REFUSED, self._refusal(device)
+            verdict, why = REFUSED, self._describe_rejections(device)
         else:
-            why = self._absence(device)
+            why = self._describe_absence(device)
         return CardVerdict(
             name=device.name, uuid=device.uuid, verdict=verdict, why=why
         )
 
-    def _refusal(self, device: offered_devices.OfferedDevice) -> str:
-        """Return the filter's words: of the device, else of its host."""
+    def _describe_rejections(
+        self, device: offered_devices.OfferedDevice
+    ) -> str:
+        """Return the filter's reasons: of the device, else of its host."""
         own = [
-            words.removeprefix(f"{device.name}: ")
-            for (who, _), words in self.lacks.items()
-            if who == device.uuid
+            rejection.cause
+            for (subject, _), rejection in self.rejections.items()
+            if subject == device.uuid
         ]
         shared = [
-            words
-            for (who, _), words in self.lacks.items()
-            if device.name in words and who != device.uuid
+            str(rejection)
+            for (subject, _), rejection in self.rejections.items()
+            if rejection.is_about(device.uuid) and subject != device.uuid
         ]
-        found = own or shared or self.lacks.values()
-        return "; ".join(no_candidates.first(found, _MAX_REASONS))
+        reasons = own or shared or map(str, self.rejections.values())
+        return "; ".join(no_candidates.limit_lines(reasons, _MAX_REASONS))
 
-    def _absence(self, device: offered_devices.OfferedDevice) -> str:
-        """Return why Placement offers nothing with a device."""
-        ill = [
-            w
-            for trait, w in candidate_fit.ILL.items()
+    def _describe_absence(self, device: offered_devices.OfferedDevice) -> str:
+        """Return why Placement has no candidate with a device."""
+        health = [
+            cause
+            for trait, cause in candidate_fit.HEALTH_CAUSES.items()
             if trait in device.traits
         ]
-        if ill:
-            return ", ".join(ill)
-        groups = self.wanted.groups
-        missing = [
-            lacks
+        if health:
+            return ", ".join(health)
+        groups = self.request.groups
+        causes = [
+            cause
             for group in groups
             if group.resources.keys() & device.stock.keys()
             and (
-                lacks := no_candidates.lacking(
+                cause := no_candidates.describe_missing(
                     group, device.traits, device.stock
                 )
             )
         ]
-        if len(missing) == len(groups):
-            return "; ".join(dict.fromkeys(missing))
-        if self.out:
-            return self.out
+        if len(causes) == len(groups):
+            return "; ".join(dict.fromkeys(causes))
+        if self.host_reason:
+            return self.host_reason
         if len(groups) > 1:
             return "the host does not have all groups together"
         return (
@@ -304,33 +320,33 @@ class _CardReasons:
         )
 
 
-def _notes(wanted: request.AcceleratorRequest, is_cut: bool) -> list[str]:
-    """Return what a reader should know about the answer."""
-    found = []
-    if wanted.placing.numa is not flavors.NumaPolicy.NONE:
-        found.append(
+def _build_notes(request: AcceleratorRequest, is_limited: bool) -> list[str]:
+    """Return the limits of the simulation."""
+    notes = []
+    if request.policy.numa is not flavors.NumaPolicy.NONE:
+        notes.append(
             "which NUMA cells of a host have room is known to nova-scheduler"
-            f" only: numa_policy={wanted.placing.numa.value} is not judged"
+            f" only: numa_policy={request.policy.numa.value} is not judged"
         )
-    if any(group.bitstream for group in wanted.groups):
-        found.append(
+    if any(group.bitstream for group in request.groups):
+        notes.append(
             "what the bitstream's image says is not read: regions that hold"
             " its function already are not put first"
         )
-    if is_cut:
-        found.append(
-            f"Placement was asked for {MOST_CANDIDATES} candidates, as Nova"
+    if is_limited:
+        notes.append(
+            f"Placement was asked for {MAX_CANDIDATES} candidates, as Nova"
             " does ([scheduler] max_placement_results): there may be more;"
             " ask about one host with --host"
         )
-    found.append("Nova's other filters and its weighers are not replayed")
-    return found
+    notes.append("Nova's other filters and its weighers are not replayed")
+    return notes
 
 
-def as_dict(found: SimulationResult) -> dict[str, Any]:
-    """Return all of it for JSON."""
+def as_dict(result: SimulationResult) -> dict[str, Any]:
+    """Return a result with the keys of ``nova-accel explain --json``."""
     return {
-        "is_possible": found.is_possible,
-        "hosts": [dataclasses.asdict(host) for host in found.hosts],
-        "notes": list(found.notes),
+        "is_possible": result.is_possible,
+        "hosts": [dataclasses.asdict(host) for host in result.hosts],
+        "notes": list(result.notes),
     }

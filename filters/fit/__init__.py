@@ -1,2 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which allocation candidates fit, in which order."""
+"""Selection and order of allocation candidates.
+
+- ``candidate_fit``: ``select`` and ``order_candidates`` of one host, with
+  the reasons of rejections
+- ``candidate_locality``, ``numa``, ``numa_cells``: affinity of devices to
+  each other and to the guest's NUMA cells
+- ``vgpu_geometry``, ``card_state``, ``vgpu_feasibility``, ``empty_cards``:
+  vGPU types that fit on a card beside its partitions
+- ``fact_reader``: provider data of one request, cached between requests
+"""

@@ -5,30 +5,25 @@ import collections
 import dataclasses
 import enum
 import functools
-from collections.abc import (
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from filters import provider_facts
-from filters import request as wanted
-from filters.fit import candidate_locality, numa, vgpu_geometry
+from filters.fit import candidate_locality, card_state, numa, vgpu_geometry
+from filters.fit.rejection import Rejection
+from filters.request import AcceleratorRequest
 from nova_accel.model import flavors, names
 
-# What speaks against candidates, in words, by who and what it is about: a
-# provider's uuid and a resource class, for example.
-Lacks = Mapping[tuple[str, str], str]
-# Tells the cells that a guest gets with a candidate.
+# Rejections by subject (a provider's uuid, or the text if it is about
+# several providers) and aspect (a resource class, or one of those below).
+Rejections = Mapping[tuple[str, str], Rejection]
+# Returns the guest's NUMA cells with a candidate.
 CellsOf = Callable[[provider_facts.Candidate], numa.Cells]
 
 _HEALTH = "health"
 _GEOMETRY = "geometry"
 _NUMA = "NUMA"
-ILL = {
+HEALTH_CAUSES = {
     names.DRAINED_TRAIT: "drained by its operator",
     names.FAULTED_TRAIT: "at fault",
     names.MISSING_TRAIT: "missing on its host",
@@ -38,39 +33,40 @@ ILL = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """What a host's candidates are judged by.
+    """Data that a host's candidates are checked against.
 
-    ``cards`` reckons with what cards hold; ``cells`` are the host's, unless
-    ``cells_of`` tells those of each candidate.
+    ``cells`` are the host's NUMA cells, unless ``cells_of`` returns those
+    of each candidate.
     """
 
     facts: provider_facts.Facts
-    cards: vgpu_geometry.VgpuGeometry
-    cells: numa.Cells = numa.UNTOLD
+    geometry: vgpu_geometry.VgpuGeometry
+    cells: numa.Cells = numa.UNKNOWN_CELLS
     cells_of: CellsOf | None = None
 
 
-def doubts(
-    request: wanted.AcceleratorRequest,
+def find_doubtful(
+    request: AcceleratorRequest,
     hosts: Iterable[Sequence[provider_facts.Candidate]],
-    view: HostFacts,
+    host_facts: HostFacts,
 ) -> frozenset[str]:
-    """Return the providers to read anew: their facts speak against them.
+    """Return the uuids of providers to read again.
 
-    A shortage counts only where a host has another candidate: it puts a
-    candidate last, although Placement has just said that there is room.
+    Inexact facts of them would reject a candidate. A shortage counts only
+    if a host has another candidate: it moves a candidate to the end,
+    although Placement has just reported room.
 
     :param hosts: the allocation candidates of each host.
     """
     return frozenset(
         uuid
         for candidates in hosts
-        for choice in _choices(request, candidates, view)
+        for checked in _check_all(request, candidates, host_facts)
         for uuid, _ in {
-            **_illness(choice, is_exact=False),
-            **_crowding(choice, is_exact=False),
+            **_find_health_issues(checked, is_exact=False),
+            **_find_conflicts(checked, is_exact=False),
             **(
-                _shortage(choice, is_exact=False)
+                _find_shortages(checked, is_exact=False)
                 if len(candidates) > 1
                 else {}
             ),
@@ -78,224 +74,258 @@ def doubts(
     )
 
 
-def fitting(
-    request: wanted.AcceleratorRequest,
+def select(
+    request: AcceleratorRequest,
     candidates: Iterable[provider_facts.Candidate],
-    view: HostFacts,
-) -> tuple[list[provider_facts.Candidate], Lacks]:
-    """Return the candidates that fit, in order, and what the others lack.
+    host_facts: HostFacts,
+) -> tuple[list[provider_facts.Candidate], Rejections]:
+    """Return the candidates that fit, in order, and all rejections.
 
-    Only accelerators are looked at. Of how full and how well they are only
-    exact facts can refuse, of where they are any: what is not known fits.
-    What speaks against several candidates is named once.
+    Only accelerators are checked. Usage and health reject a candidate only
+    if the facts are exact, locality always; missing data never do.
     """
-    fits = []
-    lacks: dict[tuple[str, str], str] = {}
-    for choice in _choices(request, candidates, view):
-        found = _lacks(choice)
-        lacks.update(found)
-        if not found:
-            fits.append(choice)
-    return _ordered(fits), lacks
+    fitting = []
+    rejections: dict[tuple[str, str], Rejection] = {}
+    for checked in _check_all(request, candidates, host_facts):
+        of_candidate = _find_rejections(checked)
+        rejections.update(of_candidate)
+        if not of_candidate:
+            fitting.append(checked)
+    return _sort(fitting), rejections
 
 
-def order(
-    request: wanted.AcceleratorRequest,
+def order_candidates(
+    request: AcceleratorRequest,
     candidates: Iterable[provider_facts.Candidate],
-    view: HostFacts,
+    host_facts: HostFacts,
 ) -> list[provider_facts.Candidate]:
-    """Return the candidates, the one to try first in front.
+    """Return all candidates, the preferred ones first.
 
-    Devices where the guest will run come first, and those that hold what
-    it wants; then the flavor's packing decides. Equals go by how full
-    they are, and then by the providers' uuids. Candidates on providers of
-    which nothing is known keep their order, behind these. Candidates whose
-    claim will probably fail come last: a card was read as full, at fault
-    or without a place, and the reading is not exact.
+    Devices on the guest's NUMA cells come first, then those with preferred
+    traits; then the flavor's packing decides, then free units, then the
+    providers' uuids. Candidates with unknown providers follow in their
+    present order. Candidates whose claim will probably fail come last: by
+    inexact facts a card is full, at fault or has no placement.
     """
-    return _ordered(list(_choices(request, candidates, view)))
+    return _sort(list(_check_all(request, candidates, host_facts)))
 
 
 # -- a candidate ------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _VgpuRequest:
-    """The vGPU types that a candidate cuts from a card.
+class _CardVgpus:
+    """The vGPUs that a candidate needs from a card.
 
-    ``shape`` is None where what stands on the card is not known.
+    ``state`` is None if the partitions on the card are not known.
     """
 
     facts: provider_facts.ProviderFacts
-    shape: vgpu_geometry.CardShape | None
-    more: vgpu_geometry.More
+    state: card_state.CardState | None
+    types: card_state.VgpuCounts
 
 
-class _RankedCandidate:
-    """A candidate, and what is known of the accelerators it takes from."""
+class _CheckedCandidate:
+    """A candidate with the facts of its accelerators.
+
+    ``needed`` are its units by class of each accelerator, by uuid;
+    ``allocated`` the same for accelerators with known facts; ``mappings``
+    the providers of each group, by suffix.
+    """
 
     def __init__(
         self,
-        request: wanted.AcceleratorRequest,
+        request: AcceleratorRequest,
         candidate: provider_facts.Candidate,
-        view: HostFacts,
+        host_facts: HostFacts,
     ) -> None:
-        classes = request.classes
         self.request = request
         self.candidate = candidate
-        self.view = view
-        # Who serves each group, by suffix.
+        self.host_facts = host_facts
         self.mappings: Mapping[str, Sequence[str]] = candidate.get(
             "mappings", {}
         )
-        # What it takes of each accelerator, by uuid.
-        self.asked: dict[str, dict[str, int]] = {}
-        for uuid, allocation in candidate["allocations"].items():
-            needed = {
-                name: amount
-                for name, amount in sorted(allocation["resources"].items())
-                if name in classes
-            }
-            if needed:
-                self.asked[uuid] = needed
-        self.taken = [
-            (view.facts[uuid], needed)
-            for uuid, needed in self.asked.items()
-            if uuid in view.facts
+        self.needed = _select_classes(candidate, request.classes)
+        self.allocated = [
+            (host_facts.facts[uuid], units)
+            for uuid, units in self.needed.items()
+            if uuid in host_facts.facts
         ]
 
     @functools.cached_property
-    def seats(self) -> tuple[candidate_locality.CandidateDevice, ...]:
-        """Return the known accelerators, each with its number of parts."""
+    def devices(self) -> tuple[candidate_locality.CandidateDevice, ...]:
+        """Return the known accelerators with their number of partitions."""
         return tuple(
             candidate_locality.CandidateDevice(
                 facts=facts,
                 units=max(
-                    (n for c, n in needed.items() if c not in names.MEASURES),
+                    (
+                        amount
+                        for name, amount in units.items()
+                        if name not in names.MEASURES
+                    ),
                     default=1,
                 ),
             )
-            for facts, needed in self.taken
+            for facts, units in self.allocated
         )
 
     @functools.cached_property
-    def afar(self) -> str:
-        """Return why devices are not where the guest will run, if so."""
-        tell = self.view.cells_of
-        cells = tell(self.candidate) if tell else self.view.cells
-        return numa.objection(cells, self.seats)
+    def numa_rejection(self) -> Rejection | None:
+        """Return why devices are not on the guest's cells, None if so."""
+        cells_of = self.host_facts.cells_of
+        cells = cells_of(self.candidate) if cells_of else self.host_facts.cells
+        return numa.find_rejection(cells, self.devices)
 
     @functools.cached_property
-    def cuts(self) -> list[_VgpuRequest]:
-        """Return what vGPU types are cut from which known card."""
-        found: dict[tuple[str, str], list[tuple[str, int]]] = {}
-        for group in sorted(self.request.groups, key=lambda g: g.suffix):
-            kind = self.view.cards.wanted(group)
-            providers = self.mappings.get(group.suffix, ())
-            count = group.resources.get(names.GPU_CLASS, 0)
-            if kind is None or len(providers) != 1 or not count:
-                continue
-            more = found.setdefault((providers[0], kind.gpu), [])
-            more.append((kind.name, count))
-        facts = self.view.facts
+    def vgpus(self) -> list[_CardVgpus]:
+        """Return the vGPUs needed from each known card."""
+        facts = self.host_facts.facts
+        states = self.host_facts.geometry.states
         return [
-            _VgpuRequest(
+            _CardVgpus(
                 facts=facts[uuid],
-                shape=self.view.cards.shape(
+                state=states.build(
                     facts[uuid],
                     gpu,
-                    self.view.cards.siblings(
-                        self.request.groups, facts[uuid].shares
+                    states.list_pending(
+                        self.request.groups, facts[uuid].sibling_groups
                     ),
                 ),
-                more=tuple(types),
+                types=tuple(types),
             )
-            for (uuid, gpu), types in found.items()
+            for (uuid, gpu), types in self._list_types().items()
             if uuid in facts
         ]
 
+    def _list_types(self) -> dict[tuple[str, str], list[tuple[str, int]]]:
+        """Return vGPU types and counts, by provider and GPU model."""
+        states = self.host_facts.geometry.states
+        types: dict[tuple[str, str], list[tuple[str, int]]] = {}
+        for group in sorted(self.request.groups, key=lambda g: g.suffix):
+            vgpu = states.find_type(group)
+            providers = self.mappings.get(group.suffix, ())
+            count = group.resources.get(names.GPU_CLASS, 0)
+            if vgpu is not None and len(providers) == 1 and count:
+                of_card = types.setdefault((providers[0], vgpu.gpu), [])
+                of_card.append((vgpu.name, count))
+        return types
 
-def _choices(
-    request: wanted.AcceleratorRequest,
+
+def _select_classes(
+    candidate: provider_facts.Candidate, classes: frozenset[str]
+) -> dict[str, dict[str, int]]:
+    """Return a candidate's units of some classes, by provider."""
+    needed = {
+        uuid: {
+            name: amount
+            for name, amount in sorted(allocation["resources"].items())
+            if name in classes
+        }
+        for uuid, allocation in candidate["allocations"].items()
+    }
+    return {uuid: units for uuid, units in needed.items() if units}
+
+
+def _check_all(
+    request: AcceleratorRequest,
     candidates: Iterable[provider_facts.Candidate],
-    view: HostFacts,
-) -> Iterator[_RankedCandidate]:
+    host_facts: HostFacts,
+) -> Iterator[_CheckedCandidate]:
     for candidate in candidates:
-        yield _RankedCandidate(request, candidate, view)
+        yield _CheckedCandidate(request, candidate, host_facts)
 
 
-# -- what speaks against a candidate ----------------------------------------
+# -- rejections -------------------------------------------------------------
 
 
-def _lacks(choice: _RankedCandidate) -> Lacks:
+def _find_rejections(checked: _CheckedCandidate) -> Rejections:
     return {
-        **_shortage(choice),
-        **_illness(choice),
-        **_crowding(choice),
-        **_distance(choice),
+        **_find_shortages(checked),
+        **_find_health_issues(checked),
+        **_find_conflicts(checked),
+        **_find_affinity_violations(checked),
     }
 
 
-def _shortage(choice: _RankedCandidate, is_exact: bool = True) -> Lacks:
+def _find_shortages(
+    checked: _CheckedCandidate, is_exact: bool = True
+) -> Rejections:
     return {
-        (facts.uuid, name): (
-            f"{facts.label}: {name} {stock.left} left of"
-            f" {stock.capacity}, {amount} needed{_blame(facts)}"
+        (facts.uuid, name): Rejection(
+            providers=(facts,),
+            cause=f"{name} {capacity.free} left of {capacity.capacity},"
+            f" {amount} needed{_describe_siblings(facts)}",
         )
-        for facts, needed in choice.taken
-        if facts.exact is is_exact
-        for name, amount in needed.items()
-        if (stock := facts.stock.get(name)) and amount > stock.left
+        for facts, units in checked.allocated
+        if facts.is_exact is is_exact
+        for name, amount in units.items()
+        if (capacity := facts.capacities.get(name)) and amount > capacity.free
     }
 
 
-def _blame(facts: provider_facts.ProviderFacts) -> str:
-    takers = ", ".join(facts.taken_by)
-    return f" (taken by server {takers} of the same request)" if takers else ""
+def _describe_siblings(facts: provider_facts.ProviderFacts) -> str:
+    servers = ", ".join(facts.sibling_servers)
+    if not servers:
+        return ""
+    return f" (taken by server {servers} of the same request)"
 
 
-def _illness(choice: _RankedCandidate, is_exact: bool = True) -> Lacks:
+def _find_health_issues(
+    checked: _CheckedCandidate, is_exact: bool = True
+) -> Rejections:
     return {
-        (facts.uuid, _HEALTH): f"{facts.label}: {words}"
-        for facts, _ in choice.taken
-        if facts.exact is is_exact
-        for trait, words in ILL.items()
+        (facts.uuid, _HEALTH): Rejection(providers=(facts,), cause=cause)
+        for facts, _ in checked.allocated
+        if facts.is_exact is is_exact
+        for trait, cause in HEALTH_CAUSES.items()
         if trait in facts.traits
     }
 
 
-def _crowding(choice: _RankedCandidate, is_exact: bool = True) -> Lacks:
-    """Return where types do not fit beside what the card holds."""
-    found = {}
-    for cut in choice.cuts:
-        if cut.shape is None or cut.facts.exact is not is_exact:
-            continue
-        if not choice.view.cards.has_room(cut.shape, cut.more):
-            counts: collections.Counter[str] = collections.Counter()
-            for name, count in cut.more:
-                counts[name] += count
-            names_of = ", ".join(
-                f"{n} {name}" for name, n in sorted(counts.items())
-            )
-            found[cut.facts.uuid, _GEOMETRY] = (
-                f"{cut.facts.label}: {names_of} has no place beside"
-                f" {vgpu_geometry.described(cut.shape)}{_blame(cut.facts)}"
-            )
-    return found
+def _find_conflicts(
+    checked: _CheckedCandidate, is_exact: bool = True
+) -> Rejections:
+    """Return vGPUs without a placement beside a card's partitions."""
+    geometry = checked.host_facts.geometry
+    return {
+        (vgpus.facts.uuid, _GEOMETRY): Rejection(
+            providers=(vgpus.facts,),
+            cause=f"{_describe_types(vgpus.types)} has no place beside"
+            f" {vgpus.state}{_describe_siblings(vgpus.facts)}",
+        )
+        for vgpus in checked.vgpus
+        if vgpus.state is not None and vgpus.facts.is_exact is is_exact
+        if not geometry.has_room(vgpus.state, vgpus.types)
+    }
 
 
-def _distance(choice: _RankedCandidate) -> Lacks:
-    """Return what is wrong with where devices are."""
-    placing, found = choice.request.placing, {}
-    if placing.numa is flavors.NumaPolicy.REQUIRED:
-        found[_NUMA] = choice.afar
-    found[placing.locality.value] = candidate_locality.objection(
-        placing.locality, choice.seats
+def _describe_types(types: card_state.VgpuCounts) -> str:
+    counts: collections.Counter[str] = collections.Counter()
+    for name, count in types:
+        counts[name] += count
+    return ", ".join(
+        f"{count} {name}" for name, count in sorted(counts.items())
     )
-    return {(words, what): words for what, words in found.items() if words}
 
 
-# -- which one first --------------------------------------------------------
+def _find_affinity_violations(checked: _CheckedCandidate) -> Rejections:
+    policy = checked.request.policy
+    rejections = {
+        policy.locality.value: candidate_locality.find_rejection(
+            policy.locality, checked.devices
+        )
+    }
+    if policy.numa is flavors.NumaPolicy.REQUIRED:
+        rejections = {_NUMA: checked.numa_rejection, **rejections}
+    return {
+        (str(rejection), aspect): rejection
+        for aspect, rejection in rejections.items()
+        if rejection is not None
+    }
+
+
+# -- order ------------------------------------------------------------------
 
 
 class _Prospect(enum.IntEnum):
@@ -306,98 +336,104 @@ class _Prospect(enum.IntEnum):
     UNLIKELY = 2
 
 
+# Prospect, is off the guest's cells, missing preferred traits, loss, free
+# units after the claim (negative for SPREAD), uuids. The lowest is best.
 _Rank = tuple[
     _Prospect, bool, int, vgpu_geometry.Loss, Fraction, tuple[str, ...]
 ]
 
 
-def _ordered(
-    choices: list[_RankedCandidate],
+def _sort(
+    several: list[_CheckedCandidate],
 ) -> list[provider_facts.Candidate]:
-    if len(choices) > 1:
-        choices.sort(key=_rank)
-    return [choice.candidate for choice in choices]
+    if len(several) > 1:
+        several.sort(key=_rank)
+    return [checked.candidate for checked in several]
 
 
-def _rank(choice: _RankedCandidate) -> _Rank:
-    """Return the sort key: prospect, afar, lacking, loss, room left, uuids.
+def _rank(checked: _CheckedCandidate) -> _Rank:
+    """Return the sort key of a candidate.
 
-    Nova claims the first candidate only, and gives the host up if that
+    Nova claims the first candidate only, and gives up the host if that
     claim fails.
     """
-    prospect = _prospect(choice)
-    if not _is_known(choice):
+    prospect = _estimate_prospect(checked)
+    if not _is_known(checked):
         return prospect, True, 0, (), Fraction(0), ()
-    placing = choice.request.placing
-    is_best = placing.packing is flavors.Packing.BEST_REMAINING
-    room = sum(
-        (_room(facts, needed) for facts, needed in choice.taken), Fraction(0)
+    policy = checked.request.policy
+    is_best = policy.packing is flavors.Packing.BEST_REMAINING
+    free = sum(
+        (_free_share(facts, units) for facts, units in checked.allocated),
+        Fraction(0),
     )
     return (
         prospect,
-        placing.numa is not flavors.NumaPolicy.NONE and bool(choice.afar),
-        _lacking(choice),
-        _loss(choice) if is_best else (),
-        -room if placing.packing is flavors.Packing.SPREAD else room,
-        (*sorted(choice.asked), *_mapped(choice)),
+        policy.numa is not flavors.NumaPolicy.NONE
+        and checked.numa_rejection is not None,
+        _count_missing_preferred(checked),
+        _sum_losses(checked) if is_best else (),
+        -free if policy.packing is flavors.Packing.SPREAD else free,
+        (*sorted(checked.needed), *_list_mapped(checked)),
     )
 
 
-def _prospect(choice: _RankedCandidate) -> _Prospect:
-    """Return what facts say of a claim, those too that are not exact."""
+def _estimate_prospect(checked: _CheckedCandidate) -> _Prospect:
+    """Return the prospect of a claim by facts that are not exact."""
     if (
-        _shortage(choice, is_exact=False)
-        or _illness(choice, is_exact=False)
-        or _crowding(choice, is_exact=False)
+        _find_shortages(checked, is_exact=False)
+        or _find_health_issues(checked, is_exact=False)
+        or _find_conflicts(checked, is_exact=False)
     ):
         return _Prospect.UNLIKELY
-    return _Prospect.LIKELY if _is_known(choice) else _Prospect.UNKNOWN
+    return _Prospect.LIKELY if _is_known(checked) else _Prospect.UNKNOWN
 
 
-def _is_known(choice: _RankedCandidate) -> bool:
-    """Return whether the stock of all that a candidate takes is known."""
-    return len(choice.taken) == len(choice.asked) and all(
-        needed.keys() <= facts.stock.keys() for facts, needed in choice.taken
+def _is_known(checked: _CheckedCandidate) -> bool:
+    """Return whether the capacities of all accelerators are known."""
+    return len(checked.allocated) == len(checked.needed) and all(
+        units.keys() <= facts.capacities.keys()
+        for facts, units in checked.allocated
     )
 
 
-def _mapped(choice: _RankedCandidate) -> Iterator[str]:
-    """Yield who serves each group: two may serve two crosswise."""
-    for _, providers in sorted(choice.mappings.items()):
+def _list_mapped(checked: _CheckedCandidate) -> Iterator[str]:
+    """Yield the providers of each group.
+
+    Candidates may differ only in which of two groups each provider serves.
+    """
+    for _, providers in sorted(checked.mappings.items()):
         yield from sorted(providers)
 
 
-def _lacking(choice: _RankedCandidate) -> int:
-    """Return how many devices are not what their group would prefer."""
-    facts = choice.view.facts
+def _count_missing_preferred(checked: _CheckedCandidate) -> int:
+    """Return the number of devices without their group's preferred trait."""
+    facts = checked.host_facts.facts
     return sum(
         uuid not in facts or trait not in facts[uuid].traits
-        for suffix, trait in choice.request.preferred.items()
-        for uuid in choice.mappings.get(suffix, ())
+        for suffix, trait in checked.request.preferred_traits.items()
+        for uuid in checked.mappings.get(suffix, ())
     )
 
 
-def _loss(choice: _RankedCandidate) -> vgpu_geometry.Loss:
-    """Return what all cards of a candidate could make less of.
-
-    A card of which that can't be told loses nothing.
-    """
-    found: collections.Counter[int] = collections.Counter()
-    for cut in choice.cuts:
-        if cut.shape is not None:
-            lost = choice.view.cards.loss(cut.shape, cut.more)
-            found.update(dict(lost or ()))
-    return tuple(sorted(found.items(), reverse=True))
+def _sum_losses(checked: _CheckedCandidate) -> vgpu_geometry.Loss:
+    """Return the loss of all cards; cards with unknown loss count as 0."""
+    total: collections.Counter[int] = collections.Counter()
+    geometry = checked.host_facts.geometry
+    for vgpus in checked.vgpus:
+        if vgpus.state is not None:
+            loss = geometry.compute_loss(vgpus.state, vgpus.types)
+            total.update(dict(loss or ()))
+    return tuple(sorted(total.items(), reverse=True))
 
 
-def _room(
-    facts: provider_facts.ProviderFacts, needed: Mapping[str, int]
+def _free_share(
+    facts: provider_facts.ProviderFacts, units: Mapping[str, int]
 ) -> Fraction:
-    """Return what part of the scarcest class stays free afterwards."""
+    """Return the share of the scarcest class that stays free."""
     return min(
         Fraction(
-            facts.stock[name].left - amount,
-            max(1, facts.stock[name].capacity),
+            facts.capacities[name].free - amount,
+            max(1, facts.capacities[name].capacity),
         )
-        for name, amount in needed.items()
+        for name, amount in units.items()
     )

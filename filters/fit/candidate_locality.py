@@ -2,36 +2,31 @@
 """NVLink and PCIe affinity of a candidate's devices."""
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from filters import provider_facts
+from filters.fit.rejection import Rejection
 from nova_accel.geometry import topology
 from nova_accel.model import flavors, names
-
-_REGION = re.compile(r"_region_[0-9]+\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateDevice:
-    """A device that a candidate takes from, and how many parts of it."""
+    """A device of a candidate, with the number of partitions allocated."""
 
     facts: provider_facts.ProviderFacts
     units: int = 1
 
     @property
     def card(self) -> str:
-        """Return what tells the physical card: of a region its whole's."""
-        name = self.facts.name
-        return _REGION.sub("", name) if name else self.facts.uuid
+        """Return the uuid of the physical card's provider."""
+        return self.facts.card
 
     @property
     def address(self) -> str:
-        """Return the card's address, empty where no name was read."""
-        if not self.facts.name:
-            return ""
-        return self.card.rpartition(names.PROVIDER_MARK)[2]
+        """Return the card's address, empty if no name was read."""
+        return self.facts.card_address
 
     @property
     def traits(self) -> frozenset[str]:
@@ -40,28 +35,34 @@ class CandidateDevice:
 
     @property
     def nodes(self) -> frozenset[str]:
-        """Return the NUMA nodes that it is said to be on: one, or none."""
-        return topology.told(self.traits, names.NUMA_PREFIX)
+        """Return the NUMA nodes in the traits: one, or none."""
+        return topology.trait_values(self.traits, names.NUMA_PREFIX)
 
 
-def objection(
-    wanted: flavors.Locality, seats: Sequence[CandidateDevice]
-) -> str:
-    """Return what speaks against taking these devices together.
+def find_rejection(
+    locality: flavors.Locality, devices: Sequence[CandidateDevice]
+) -> Rejection | None:
+    """Return why a locality policy forbids these devices together.
 
-    Empty if nothing does. A device of which too little is known to tell
-    is no objection.
+    None if it does not, or if data of a device are missing.
     """
-    if wanted is flavors.Locality.ANY:
-        return ""
-    if wanted is flavors.Locality.DIFFERENT_CARD:
-        for seat in seats:
-            if seat.units > 1:
-                return f"{seat.facts.label}: {seat.units} of one card"
-    # In one order whoever serves which group, so that a pair is told once.
-    in_order = sorted(seats, key=lambda seat: seat.facts.label)
-    for one, two in itertools.combinations(in_order, 2):
-        found = topology.between(wanted, one, two)
-        if found:
-            return f"{one.facts.label} and {two.facts.label}: {found}"
-    return ""
+    if locality is flavors.Locality.ANY:
+        return None
+    if locality is flavors.Locality.DIFFERENT_CARD:
+        for device in devices:
+            if device.units > 1:
+                return Rejection(
+                    providers=(device.facts,),
+                    cause=f"{device.units} of one card",
+                )
+    # Sorted, so that a pair gives one text whichever group each serves.
+    in_order = sorted(devices, key=lambda device: device.facts.label)
+    for first, second in itertools.combinations(in_order, 2):
+        cause = topology.explain_mismatch(locality, first, second)
+        if cause:
+            return Rejection(
+                providers=(first.facts, second.facts),
+                cause=cause,
+                separator=" and ",
+            )
+    return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Empty cards as the catalogue describes them."""
+"""Empty cards of a GPU model, built from the vGPU catalogue."""
 
 from collections.abc import Mapping
 
@@ -7,45 +7,46 @@ from nova_accel import model
 from nova_accel.catalog import vgpu_types
 from nova_accel.model import names
 
-# What a card has of each resource class.
+# Units of each resource class.
 Capacity = tuple[tuple[str, int], ...]
 
-# What no device can make, a number that bounds nothing.
+# An ``available`` above what any device can make, so that it limits nothing.
 _PLENTY = 1 << 16
 _ADDRESS = "card"
 
 
 def build(
-    known: vgpu_types.Catalog,
+    catalog: vgpu_types.Catalog,
     key: str,
     layout: model.Layout,
     capacity: Capacity,
 ) -> model.Device:
     """Return an empty card of a model.
 
-    :param known: the catalogue of GPUs and vGPU types.
     :param key: the catalogue's key of the model.
+    :param capacity: allocatable units, as in the provider's inventories.
     """
-    gpu = known.gpu(key)
+    gpu = catalog.gpu(key)
     counters = dict(capacity)
     if layout is model.Layout.MIG and gpu is not None:
-        # Types that share a GPU instance charge no slices, so what an
-        # operator has reserved of these is no bound of the geometry.
+        # Types that share a GPU instance charge no slices, so an operator's
+        # ``reserved`` of slices does not limit the geometry.
         slices = counters.get(names.MIG_SLICE_CLASS, 0)
         counters[names.MIG_SLICE_CLASS] = max(slices, gpu.mig_slices)
-    types = known.profiles_of(key)
-    # Of a mode in which the card holds fewer, the total says so.
+    # In a mode with fewer partitions the inventory's total is lower.
     slots = counters.get(names.GPU_CLASS, vgpu_types.MAX_TIME_SLICED)
-    chosen: dict[tuple[int, str], model.Profile] = {}
-    for one in types:
-        if bool(one.instance) == (layout is model.Layout.MIG):
+    profiles: dict[tuple[int, str], model.Profile] = {}
+    for vgpu_type in catalog.profiles_of(key):
+        if bool(vgpu_type.instance) == (layout is model.Layout.MIG):
             charges = {
                 name: amount
-                for name, amount in known.charges(one).items()
+                for name, amount in catalog.charges(vgpu_type).items()
                 if name in counters
             }
-            profile = _profile(one, layout, charges)
-            chosen.setdefault((one.framebuffer_mb, one.instance), profile)
+            size = vgpu_type.framebuffer_mb, vgpu_type.instance
+            profiles.setdefault(
+                size, _build_profile(vgpu_type, layout, charges)
+            )
     return model.Device(
         address=_ADDRESS,
         plugin="",
@@ -55,18 +56,18 @@ def build(
         resource_class=names.GPU_CLASS,
         counters=counters,
         slots=names.slot_names(max(slots, 1)),
-        profiles=tuple(chosen.values()),
-        geometry=_geometry(layout, gpu),
+        profiles=tuple(profiles.values()),
+        geometry=_build_geometry(layout, gpu),
     )
 
 
-def _geometry(
+def _build_geometry(
     layout: model.Layout, gpu: vgpu_types.CatalogGpu | None
 ) -> model.Geometry:
-    """Return how partitions share the card.
+    """Return the geometry of an empty card.
 
-    Instances of a card in MIG mode are taken for such as are made for
-    claims: which of them exist nobody tells.
+    In MIG mode GPU instances are assumed to be created with claims, as the
+    scheduler does not know the existing ones.
     """
     is_mig = layout is model.Layout.MIG
     region = 0
@@ -80,22 +81,22 @@ def _geometry(
     )
 
 
-def _profile(
-    one: vgpu_types.CatalogVgpuType,
+def _build_profile(
+    vgpu_type: vgpu_types.CatalogVgpuType,
     layout: model.Layout,
     charges: Mapping[str, int],
 ) -> model.Profile:
     is_mixed = layout is model.Layout.MIXED
-    limits = [one.limit, one.limit_mixed if is_mixed else None]
+    limits = [vgpu_type.limit, vgpu_type.limit_mixed if is_mixed else None]
     return model.Profile(
-        name=one.name,
-        trait=one.trait,
+        name=vgpu_type.name,
+        trait=vgpu_type.trait,
         charges=charges,
         available=_PLENTY,
-        size=one.framebuffer_mb,
+        size=vgpu_type.framebuffer_mb,
         limit=min(n for n in limits if n is not None),
-        span=one.span if is_mixed else 0,
-        starts=one.starts_mixed if is_mixed else (),
-        instance=one.instance,
-        per_instance=one.per_instance,
+        span=vgpu_type.span if is_mixed else 0,
+        starts=vgpu_type.starts_mixed if is_mixed else (),
+        instance=vgpu_type.instance,
+        per_instance=vgpu_type.per_instance,
     )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provider data of a request: what is cached, and what is read again.
+"""Provider data of a request: cached data, and providers read again.
 
-What was read is remembered for the next request. One listing per request
-tells by the providers' generations what has changed since, and only that
-is read again; never one call per host.
+Provider data are cached between requests. One listing per request has the
+providers' generations; only providers with another generation are read
+again. There is never a query per host.
 """
 
 import dataclasses
@@ -12,8 +12,9 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 
-from filters import provider_facts, request
-from filters.fit import candidate_fit, vgpu_geometry
+from filters import provider_facts
+from filters.fit import candidate_fit, card_state, vgpu_geometry
+from filters.fit.rejection import Rejection
 from filters.placement.generation_cache import GenerationCache
 from filters.placement.provider_reader import ProviderReader
 from filters.placement.queries import (
@@ -21,9 +22,14 @@ from filters.placement.queries import (
     Get,
     Problems,
     QueryError,
-    each,
+    fetch_each,
 )
-from filters.placement.responses import fetch_provider, fetch_taken, fetch_who
+from filters.placement.responses import (
+    fetch_identity,
+    fetch_provider,
+    fetch_server_allocations,
+)
+from filters.request import AcceleratorRequest
 from nova_accel.model import flavors, names
 
 __all__ = [
@@ -37,37 +43,49 @@ __all__ = [
     "fetch_provider",
 ]
 
-# Providers that one confirmation reads one by one, in three calls each.
-# More are read in three calls for all.
+# Providers that one confirmation reads one by one, in three queries each.
+# More are read in three queries for all.
 _FEW_CONFIRMED = 1
-# Classes of which a card may have enough left and yet no place.
-_SHAPED = names.MEASURES | {names.GPU_CLASS}
+# Resource classes of which a card may have enough units and yet no
+# placement.
+_PLACED_CLASSES = names.MEASURES | {names.GPU_CLASS}
+# The allocation candidates of each host.
 Hosts = Sequence[Sequence[provider_facts.Candidate]]
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class RequestMemory:
-    """What was learned while one request's servers were placed.
+    """State of one request, shared by the scheduling of all its servers.
 
-    ``seen`` are the servers for which hosts were filtered already, in
-    order, ``read`` those of which is known what they hold; ``taken`` tells
-    which of them hold which provider, ``shares`` the suffixes of the groups
-    that each has of it; ``offers`` is what is known of the candidates'
-    providers, None until it was asked for, and ``exact`` what was read
-    after the latest of these servers took its share. ``passed`` are the
-    candidates that each server was left with, ``pruned`` those that each
-    host, by uuid, lost, and ``lacks`` is why.
+    Servers:
+
+    - ``servers``: filtered so far, in order
+    - ``read_servers``: those whose allocations were read
+
+    By provider uuid:
+
+    - ``sibling_servers``, ``sibling_groups``: as in ProviderFacts
+    - ``facts``: the candidates' providers, None until they are read
+    - ``exact_facts``: providers read after the latest sibling server
+
+    Candidates:
+
+    - ``passed``: those that each server had after the filter
+    - ``pruned``: those removed from each host, by its uuid
+    - ``rejections``: the reasons, by host and then as in candidate_fit
     """
 
-    wanted: request.AcceleratorRequest
-    seen: list[str] = dataclasses.field(default_factory=list)
-    read: set[str] = dataclasses.field(default_factory=set)
-    taken: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    shares: dict[str, tuple[tuple[str, ...], ...]] = dataclasses.field(
+    request: AcceleratorRequest
+    servers: list[str] = dataclasses.field(default_factory=list)
+    read_servers: set[str] = dataclasses.field(default_factory=set)
+    sibling_servers: dict[str, tuple[str, ...]] = dataclasses.field(
         default_factory=dict
     )
-    offers: dict[str, provider_facts.ProviderFacts] | None = None
-    exact: dict[str, provider_facts.ProviderFacts] = dataclasses.field(
+    sibling_groups: dict[str, tuple[tuple[str, ...], ...]] = dataclasses.field(
+        default_factory=dict
+    )
+    facts: dict[str, provider_facts.ProviderFacts] | None = None
+    exact_facts: dict[str, provider_facts.ProviderFacts] = dataclasses.field(
         default_factory=dict
     )
     passed: dict[str, list[provider_facts.Candidate]] = dataclasses.field(
@@ -76,16 +94,16 @@ class RequestMemory:
     pruned: dict[str, list[provider_facts.Candidate]] = dataclasses.field(
         default_factory=dict
     )
-    lacks: dict[str, dict[tuple[str, str], str]] = dataclasses.field(
-        default_factory=dict
+    rejections: dict[str, dict[tuple[str, str], Rejection]] = (
+        dataclasses.field(default_factory=dict)
     )
 
 
 class RequestMemories:
-    """One Memory for each request that is being scheduled.
+    """One RequestMemory for each request that is being scheduled.
 
     Nova passes one RequestSpec object for all servers of a request, so
-    the object is the key, and what was learned goes when it goes.
+    the object is the key, and the memory is freed with it.
     """
 
     def __init__(self) -> None:
@@ -99,295 +117,309 @@ class RequestMemories:
             return len(self._by_spec)
 
     def recall(
-        self, spec: object, wanted: request.AcceleratorRequest
+        self, spec: object, request: AcceleratorRequest
     ) -> RequestMemory:
         """Return the memory of a request, a new one at its first server."""
         with self._lock:
-            return self._by_spec.setdefault(spec, RequestMemory(wanted=wanted))
+            return self._by_spec.setdefault(
+                spec, RequestMemory(request=request)
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FactSnapshot:
-    """Facts for one pass of the filter, and which reads failed.
+    """Facts for one pass of the filter, and the failed queries.
 
-    ``again`` tells that the server had its pass already: Nova looks for
-    alternates of a request whose servers all have their hosts.
+    ``is_repeat`` is True if the server was filtered before: Nova searches
+    for alternates of a request whose servers all have their hosts.
     """
 
     facts: provider_facts.Facts
-    again: bool = False
+    is_repeat: bool = False
     problems: tuple[QueryError, ...] = ()
 
 
-def needs_facts(wanted: request.AcceleratorRequest, hosts: Hosts) -> bool:
-    """Return whether anything has to be known of the hosts' providers.
+def needs_facts(request: AcceleratorRequest, hosts: Hosts) -> bool:
+    """Return whether provider data are needed to filter the hosts.
 
-    It has where there is a choice, where a policy may refuse by traits
-    that Placement was not asked about, and where vGPUs are asked for: a
-    card may have no place for one though its counters have room.
+    They are if a host has several candidates, if a policy may reject by
+    traits that are not in Nova's query, and for vGPUs: a card may have no
+    placement for one though its inventories have room.
     """
     return (
-        any(len(host) > 1 for host in hosts)
-        or wanted.placing.numa is flavors.NumaPolicy.REQUIRED
-        or wanted.placing.locality is not flavors.Locality.ANY
-        or not _SHAPED.isdisjoint(wanted.classes)
+        any(len(candidates) > 1 for candidates in hosts)
+        or request.policy.numa is flavors.NumaPolicy.REQUIRED
+        or request.policy.locality is not flavors.Locality.ANY
+        or not _PLACED_CLASSES.isdisjoint(request.classes)
     )
 
 
 class FactReader:
-    """Reads facts for the filter; a failed read leaves them out.
+    """Reader of facts for the filter; thread-safe.
 
-    One may serve several threads.
+    Providers whose queries fail are missing in the result.
 
-    :param get: asks Placement with MICROVERSION.
-    :param cache: what is remembered; by default nothing yet.
+    :param get: sends queries with MICROVERSION.
+    :param cache: provider data of former requests; by default empty.
     """
 
     def __init__(self, get: Get, cache: GenerationCache | None = None) -> None:
         self._get = get
         self._cache = GenerationCache() if cache is None else cache
-        self._offers = ProviderReader(get, self._cache)
+        self._providers = ProviderReader(get, self._cache)
 
-    def look(
+    def read(
         self,
         memory: RequestMemory,
         server: str,
         hosts: Hosts,
-        known: vgpu_geometry.VgpuGeometry | None = None,
+        states: card_state.CardStates | None = None,
     ) -> FactSnapshot:
-        """Return what is known of the hosts' candidates for a server.
+        """Return the facts of the hosts' candidates for a server.
 
-        With all remembered that is one call per request, whatever the
-        number of hosts, and none where nothing has to be known. For later
-        servers of the request what earlier ones hold is read once, and
-        the providers they hold are read anew, if any candidate still
-        names them: these are exact.
+        If all are cached that is one query per request for any number of
+        hosts, and none if no facts are needed. For later servers of the
+        request the allocations of earlier ones are read once, and their
+        providers are read again if any candidate still names them; those
+        facts are exact.
 
         :param hosts: the allocation candidates of each host.
-        :param known: says which cards' traits tell what is on them; of
-            these the consumers are not read.
+        :param states: if given, allocations of a card are not read if its
+            traits list all its partitions.
         """
-        siblings = tuple(memory.seen)
-        if server not in memory.seen:
-            memory.seen.append(server)
+        siblings = tuple(memory.servers)
+        if server not in memory.servers:
+            memory.servers.append(server)
         problems: Problems = []
-        wanted = provider_facts.named(
-            memory.wanted.classes, itertools.chain.from_iterable(hosts)
+        uuids = provider_facts.list_providers(
+            memory.request.classes, itertools.chain.from_iterable(hosts)
         )
         if (
-            memory.offers is None
-            and wanted
-            and needs_facts(memory.wanted, hosts)
+            memory.facts is None
+            and uuids
+            and needs_facts(memory.request, hosts)
         ):
-            is_one = sum(map(bool, hosts)) == 1
-            memory.offers = self._offers.read(
-                memory.wanted,
-                wanted,
-                wanted[0] if is_one else "",
+            is_one_host = sum(map(bool, hosts)) == 1
+            memory.facts = self._providers.read(
+                memory.request,
+                uuids,
+                uuids[0] if is_one_host else "",
                 problems,
-                known.is_occupancy_known if known else _never,
+                states.is_occupancy_known if states else _never,
             )
-        self._remember(memory, siblings, problems)
-        self._read_taken(memory, wanted, problems, known)
+        self._read_siblings(memory, siblings, problems)
+        self._read_claimed(memory, uuids, problems, states)
         return FactSnapshot(
-            facts={**(memory.offers or {}), **memory.exact},
-            again=server in siblings,
+            facts={**(memory.facts or {}), **memory.exact_facts},
+            is_repeat=server in siblings,
             problems=tuple(problems),
         )
 
-    def look_twice(
+    def read_confirmed(
         self,
         memory: RequestMemory,
         server: str,
         hosts: Hosts,
-        known: vgpu_geometry.VgpuGeometry,
+        geometry: vgpu_geometry.VgpuGeometry,
     ) -> FactSnapshot:
-        """Return the same; what speaks against a card is read anew first.
+        """Return the same facts; providers that would reject are read again.
 
-        :param known: reckons with what cards hold.
+        :param geometry: computes whether vGPUs fit on a card.
         """
-        look = self.look(memory, server, hosts, known)
-        doubtful = candidate_fit.doubts(
-            memory.wanted,
+        snapshot = self.read(memory, server, hosts, geometry.states)
+        doubtful = candidate_fit.find_doubtful(
+            memory.request,
             hosts,
-            candidate_fit.HostFacts(facts=look.facts, cards=known),
+            candidate_fit.HostFacts(facts=snapshot.facts, geometry=geometry),
         )
         if not doubtful:
-            return look
-        again = self.confirm(memory, doubtful, known)
+            return snapshot
+        confirmed = self.confirm(memory, doubtful, geometry.states)
         return dataclasses.replace(
-            look,
-            facts={**look.facts, **again.facts},
-            problems=(*look.problems, *again.problems),
+            snapshot,
+            facts={**snapshot.facts, **confirmed.facts},
+            problems=(*snapshot.problems, *confirmed.problems),
         )
 
     def confirm(
         self,
         memory: RequestMemory,
         uuids: Iterable[str],
-        known: vgpu_geometry.VgpuGeometry | None = None,
+        states: card_state.CardStates | None = None,
     ) -> FactSnapshot:
-        """Return some providers as they are at this moment.
+        """Return the present state of some providers.
 
-        However many there are, that is a bounded number of calls: three
-        for one provider, three for all and one each for some dozens of them
-        whose places their traits do not tell. Those that changed while
-        they were read, and what could not be read, are not exact and do
-        not refuse. Later looks of the request know what was read.
+        The number of queries is bounded: three for one provider; for more,
+        three for all and one each for some dozens of those whose traits do
+        not list their partitions. Providers that changed between the
+        queries are not exact, and those that could not be read are missing,
+        so neither are rejected. Later reads of the request use the result.
         """
         problems: Problems = []
-        chosen = list(dict.fromkeys(uuids))
-        found = (
-            self._exact(memory, chosen, problems)
-            if len(chosen) <= _FEW_CONFIRMED
-            else self._confirm_many(memory, chosen, problems, known)
+        unique = list(dict.fromkeys(uuids))
+        facts = (
+            self._read_exact(memory, unique, problems)
+            if len(unique) <= _FEW_CONFIRMED
+            else self._confirm_many(memory, unique, problems, states)
         )
-        memory.exact.update(found)
-        return FactSnapshot(facts=found, problems=tuple(problems))
+        memory.exact_facts.update(facts)
+        return FactSnapshot(facts=facts, problems=tuple(problems))
 
     def _confirm_many(
         self,
         memory: RequestMemory,
         uuids: Sequence[str],
         problems: Problems,
-        known: vgpu_geometry.VgpuGeometry | None,
+        states: card_state.CardStates | None,
         tree: str = "",
     ) -> dict[str, provider_facts.ProviderFacts]:
         def is_placed(facts: provider_facts.ProviderFacts) -> bool:
-            return known is not None and known.is_occupancy_known(
+            return states is not None and states.is_occupancy_known(
                 facts,
-                known.siblings(
-                    memory.wanted.groups, memory.shares.get(facts.uuid, ())
+                states.list_pending(
+                    memory.request.groups,
+                    memory.sibling_groups.get(facts.uuid, ()),
                 ),
             )
 
-        found = self._offers.confirm(
-            memory.wanted, uuids, problems, is_placed, tree
+        confirmed = self._providers.confirm(
+            memory.request, uuids, problems, is_placed, tree
         )
         return {
-            uuid: dataclasses.replace(
-                one,
-                taken_by=memory.taken.get(uuid, ()),
-                shares=memory.shares.get(uuid, ()),
-            )
-            for uuid, one in found.items()
+            uuid: _with_siblings(memory, facts)
+            for uuid, facts in confirmed.items()
         }
 
-    def _read_taken(
+    def _read_claimed(
         self,
         memory: RequestMemory,
-        named: Iterable[str],
+        uuids: Iterable[str],
         problems: Problems,
-        known: vgpu_geometry.VgpuGeometry | None,
+        states: card_state.CardStates | None,
     ) -> None:
-        """Read the providers that servers took from since they were read.
+        """Read providers that siblings claimed since they were read.
 
         The bulk read leaves out a host that is full now.
         """
         changed: dict[str, list[str]] = {}
-        for uuid in named:
-            if uuid in memory.taken and (
-                uuid not in memory.exact
-                or memory.exact[uuid].taken_by != memory.taken[uuid]
+        for uuid in uuids:
+            if uuid in memory.sibling_servers and (
+                uuid not in memory.exact_facts
+                or memory.exact_facts[uuid].sibling_servers
+                != memory.sibling_servers[uuid]
             ):
-                memory.exact.pop(uuid, None)
-                root = self._cached(memory, uuid).root
+                memory.exact_facts.pop(uuid, None)
+                root = self._find_cached(memory, uuid).root
                 changed.setdefault(root, []).append(uuid)
-        for root, uuids in changed.items():
-            if len(uuids) > _FEW_CONFIRMED:
-                tree = uuids[0] if root else ""
-                memory.exact |= self._confirm_many(
-                    memory, uuids, problems, known, tree
+        for root, of_tree in changed.items():
+            if len(of_tree) > _FEW_CONFIRMED:
+                tree = of_tree[0] if root else ""
+                memory.exact_facts |= self._confirm_many(
+                    memory, of_tree, problems, states, tree
                 )
-            rest = [uuid for uuid in uuids if uuid not in memory.exact]
-            memory.exact |= self._exact(memory, rest, problems)
+            missing = [u for u in of_tree if u not in memory.exact_facts]
+            memory.exact_facts |= self._read_exact(memory, missing, problems)
 
-    def _exact(
+    def _read_exact(
         self, memory: RequestMemory, uuids: Iterable[str], problems: Problems
     ) -> dict[str, provider_facts.ProviderFacts]:
         def fetch(uuid: str) -> provider_facts.ProviderFacts:
-            who = self._who(memory, uuid, problems)
-            return dataclasses.replace(
-                fetch_provider(self._get, who),
-                taken_by=memory.taken.get(uuid, ()),
-                shares=memory.shares.get(uuid, ()),
-            )
+            identity = self._find_identity(memory, uuid, problems)
+            return _with_siblings(memory, fetch_provider(self._get, identity))
 
-        found = dict(each(uuids, fetch, problems))
-        self._cache.remember(found.values())
-        return found
+        facts = dict(fetch_each(uuids, fetch, problems))
+        self._cache.store(facts.values())
+        return facts
 
-    def _who(
+    def _find_identity(
         self, memory: RequestMemory, uuid: str, problems: Problems
     ) -> provider_facts.ProviderFacts:
-        """Return whose facts are to be read, by uuid alone if need be."""
-        cached = self._cached(memory, uuid)
+        """Return a provider with its name, or only its uuid if unreadable."""
+        cached = self._find_cached(memory, uuid)
         if cached.name:
             return cached
         try:
-            return fetch_who(self._get, uuid)
+            return fetch_identity(self._get, uuid)
         except QueryError as error:
             problems.append(error)
-        return provider_facts.ProviderFacts(uuid=uuid, stock={})
+        return provider_facts.ProviderFacts(uuid=uuid, capacities={})
 
-    def _cached(
+    def _find_cached(
         self, memory: RequestMemory, uuid: str
     ) -> provider_facts.ProviderFacts:
-        """Return what was read of a provider before, or its uuid alone."""
+        """Return the facts of an earlier read, or only the uuid."""
         return (
-            (memory.offers or {}).get(uuid)
-            or self._cache.recall([uuid]).get(uuid)
-            or provider_facts.ProviderFacts(uuid=uuid, stock={})
+            (memory.facts or {}).get(uuid)
+            or self._cache.find([uuid]).get(uuid)
+            or provider_facts.ProviderFacts(uuid=uuid, capacities={})
         )
 
-    def _remember(
+    def _read_siblings(
         self,
         memory: RequestMemory,
         siblings: Iterable[str],
         problems: Problems,
     ) -> None:
-        def fetch(server: str) -> Mapping[str, Mapping[str, int]]:
-            return fetch_taken(self._get, server)
+        """Read the allocations of earlier servers, each once."""
 
-        unread = [one for one in siblings if one not in memory.read]
-        for sibling, taken in each(unread, fetch, problems):
-            if taken:
-                memory.read.add(sibling)
-            suffixes = _suffixes(memory, sibling, taken)
-            for uuid, resources in taken.items():
-                if memory.wanted.classes.intersection(resources):
-                    before = memory.taken.get(uuid, ())
-                    memory.taken[uuid] = (*before, sibling)
-                    shares = memory.shares.get(uuid, ())
-                    memory.shares[uuid] = (*shares, suffixes.get(uuid, ()))
+        def fetch(server: str) -> Mapping[str, Mapping[str, int]]:
+            return fetch_server_allocations(self._get, server)
+
+        unread = [s for s in siblings if s not in memory.read_servers]
+        for sibling, allocations in fetch_each(unread, fetch, problems):
+            if allocations:
+                memory.read_servers.add(sibling)
+            suffixes = _find_suffixes(memory, sibling, allocations)
+            for uuid, resources in allocations.items():
+                if memory.request.classes.intersection(resources):
+                    servers = memory.sibling_servers.get(uuid, ())
+                    memory.sibling_servers[uuid] = (*servers, sibling)
+                    groups = memory.sibling_groups.get(uuid, ())
+                    memory.sibling_groups[uuid] = (
+                        *groups,
+                        suffixes.get(uuid, ()),
+                    )
 
 
 def _never(facts: provider_facts.ProviderFacts) -> bool:
     return False
 
 
-def _suffixes(
-    memory: RequestMemory, server: str, taken: Mapping[str, Mapping[str, int]]
-) -> dict[str, tuple[str, ...]]:
-    """Return the suffixes of the groups that a server has of each provider.
+def _with_siblings(
+    memory: RequestMemory, facts: provider_facts.ProviderFacts
+) -> provider_facts.ProviderFacts:
+    """Return facts with the earlier servers that have allocations."""
+    return dataclasses.replace(
+        facts,
+        sibling_servers=memory.sibling_servers.get(facts.uuid, ()),
+        sibling_groups=memory.sibling_groups.get(facts.uuid, ()),
+    )
 
-    Nova claims the first candidate of a host; allocations name no groups,
-    so that candidate is looked up by what it allocates.
+
+def _find_suffixes(
+    memory: RequestMemory,
+    server: str,
+    allocations: Mapping[str, Mapping[str, int]],
+) -> dict[str, tuple[str, ...]]:
+    """Return the suffixes of a server's groups on each provider.
+
+    Allocations have no groups, so they are compared with the candidates
+    that the server had: Nova claims the first one of a host.
     """
     claimed = next(
         (
-            one
-            for one in memory.passed.get(server, ())
+            candidate
+            for candidate in memory.passed.get(server, ())
             if {
                 uuid: part["resources"]
-                for uuid, part in one["allocations"].items()
+                for uuid, part in candidate["allocations"].items()
             }
-            == taken
+            == allocations
         ),
         None,
     )
-    found: dict[str, tuple[str, ...]] = {}
+    suffixes: dict[str, tuple[str, ...]] = {}
     for suffix, providers in (claimed or {}).get("mappings", {}).items():
         for uuid in providers:
-            found[uuid] = (*found.get(uuid, ()), suffix)
-    return found
+            suffixes[uuid] = (*suffixes.get(uuid, ()), suffix)
+    return suffixes

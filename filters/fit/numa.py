@@ -4,65 +4,73 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from filters.fit import candidate_locality
+from filters.fit.candidate_locality import CandidateDevice
+from filters.fit.rejection import Rejection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """A host's NUMA cells, as the scheduler sees them.
+    """NUMA cells of a host, by id, as the scheduler knows them.
 
-    ``present`` are their ids, none if the host tells of none. ``chosen``
-    are those that Nova will give to a guest with a NUMA topology, None for
-    a guest without one, which runs wherever there is room: ``roomy`` are
-    the cells large enough to take it whole.
+    ``present`` is empty if the host reports none. ``chosen`` are the cells
+    that Nova will assign to a guest with a NUMA topology, None for a guest
+    without one. Such a guest runs on any cell with enough room for all of
+    it: ``spacious``.
     """
 
     present: frozenset[int] = frozenset()
     chosen: frozenset[int] | None = None
-    roomy: frozenset[int] = frozenset()
+    spacious: frozenset[int] = frozenset()
 
 
-UNTOLD = Cells()
+UNKNOWN_CELLS = Cells()
 _SEVERAL = 2
 
 
-def objection(
-    cells: Cells, seats: Sequence[candidate_locality.CandidateDevice]
-) -> str:
-    """Return why devices are not where the guest will run, or nothing.
+def find_rejection(
+    cells: Cells, devices: Sequence[CandidateDevice]
+) -> Rejection | None:
+    """Return why devices are not on the guest's cells, None if they are.
 
-    On a host with one cell, or of which no cells are known, they are.
-    With a NUMA topology each device must be on one of the cells chosen for
-    the guest; without one all must be on one cell that has room for it.
+    They are if the host has one cell or its cells are not known. With a
+    NUMA topology each device must be on one of the cells chosen for the
+    guest; without one all must be on one cell that has room for it.
     """
     if len(cells.present) < _SEVERAL:
-        return ""
-    wanted = cells.roomy if cells.chosen is None else cells.chosen
+        return None
+    allowed = cells.spacious if cells.chosen is None else cells.chosen
     nodes: set[int] = set()
-    for seat in seats:
-        if not seat.facts.traits:
-            continue  # nothing was read of it
-        found = {int(n) for n in seat.nodes if n.isdecimal()}
-        if len(found) != 1:
-            return f"{seat.facts.label}: its NUMA node is not known"
-        if not found <= wanted:
-            return f"{seat.facts.label}: {_elsewhere(cells, *found)}"
-        nodes |= found
+    for device in devices:
+        if not device.facts.traits:
+            continue  # The provider was not read.
+        of_device = {int(node) for node in device.nodes if node.isdecimal()}
+        if len(of_device) != 1:
+            return Rejection(
+                providers=(device.facts,), cause="its NUMA node is not known"
+            )
+        if not of_device <= allowed:
+            return Rejection(
+                providers=(device.facts,),
+                cause=_describe_node(cells, *of_device),
+            )
+        nodes |= of_device
     if cells.chosen is None and len(nodes) > 1:
-        who = ", ".join(seat.facts.label for seat in seats)
-        return f"{who}: on several NUMA nodes ({_listed(nodes)})"
-    return ""
+        return Rejection(
+            providers=tuple(device.facts for device in devices),
+            cause=f"on several NUMA nodes ({_join(nodes)})",
+        )
+    return None
 
 
-def _elsewhere(cells: Cells, node: int) -> str:
+def _describe_node(cells: Cells, node: int) -> str:
     if cells.chosen is None:
-        room = _listed(cells.roomy)
+        room = _join(cells.spacious)
         return (
             f"on NUMA node {node}, which has no room for the guest"
             f" (room on: {room or 'none'})"
         )
-    return f"on NUMA node {node}, the guest on {_listed(cells.chosen)}"
+    return f"on NUMA node {node}, the guest on {_join(cells.chosen)}"
 
 
-def _listed(nodes: Iterable[int]) -> str:
+def _join(nodes: Iterable[int]) -> str:
     return ", ".join(str(node) for node in sorted(nodes))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NUMA cells of a host, as nova-scheduler knows them, for one guest."""
+"""NUMA cells of a host for one guest, from Nova's HostState."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,39 +16,45 @@ _SEVERAL = 2
 def read_cells(
     host: Any, spec: Any, candidate: provider_facts.Candidate
 ) -> numa.Cells:
-    """Return the cells of a host, and which of them the guest will get.
+    """Return the cells of a host, and the guest's cells among them.
 
-    For a guest with a NUMA topology Nova's own choice is asked for: the
-    host makes the same one, of the same numbers, unless another guest
-    comes in between. Where it has none for this guest, nothing is told:
-    Nova's NUMATopologyFilter refuses such a candidate, and ``is_left``
-    one that is given back.
+    For a guest with a NUMA topology Nova's own function chooses: the host
+    makes the same choice from the same numbers, unless another guest starts
+    in between. If the guest fits on no cells, UNKNOWN_CELLS is returned:
+    Nova's NUMATopologyFilter rejects such a candidate, and
+    ``has_pci_devices`` a restored one.
 
     :param host: a nova.scheduler.host_manager.HostState.
     :param spec: the nova.objects.RequestSpec.
-    :param candidate: one of the host's, for Nova's own PCI devices.
+    :param candidate: one of the host, for its PCI devices.
     """
     topology = host.numa_topology
     if topology is None or len(topology.cells) < _SEVERAL:
-        return numa.UNTOLD
+        return numa.UNKNOWN_CELLS
     present = frozenset(cell.id for cell in topology.cells)
     if spec.numa_topology is None:
-        return numa.Cells(present=present, roomy=_roomy(topology, spec))
+        return numa.Cells(
+            present=present, spacious=_find_spacious(topology, spec)
+        )
     fitted = _fit(host, spec, candidate)
     if fitted is None:
-        return numa.UNTOLD
+        return numa.UNKNOWN_CELLS
     return numa.Cells(
         present=present,
         chosen=frozenset(cell.id for cell in fitted.cells),
     )
 
 
-def reader_of_cells(
+def build_cell_reader(
     host: Any, spec: Any
 ) -> Callable[[provider_facts.Candidate], numa.Cells]:
-    """Return what tells a host's cells, a candidate's by its PCI devices."""
-    ids = tuple(one.request_id for one in _pci_requests(spec))
-    known: dict[tuple[Any, ...], numa.Cells] = {}
+    """Return a function from a candidate to its cells.
+
+    Candidates with the same PCI devices have the same cells, which are
+    computed once.
+    """
+    ids = tuple(request.request_id for request in _pci_requests(spec))
+    cached: dict[tuple[Any, ...], numa.Cells] = {}
 
     def read(candidate: provider_facts.Candidate) -> numa.Cells:
         key = tuple(
@@ -58,18 +64,21 @@ def reader_of_cells(
             )
             if ids and name.startswith(ids)
         )
-        if key not in known:
-            known[key] = read_cells(host, spec, candidate)
-        return known[key]
+        if key not in cached:
+            cached[key] = read_cells(host, spec, candidate)
+        return cached[key]
 
     return read
 
 
-def is_left(host: Any, spec: Any, candidate: provider_facts.Candidate) -> bool:
+def has_pci_devices(
+    host: Any, spec: Any, candidate: provider_facts.Candidate
+) -> bool:
     """Return whether a host still has the PCI devices of a candidate.
 
-    For a guest with a NUMA topology they must be where its cells fit.
-    Nova's own filters have not seen one that is given back to a host.
+    For a guest with a NUMA topology they must be on cells that fit it.
+    Needed for a candidate that the filter restores to a host, because
+    Nova's own filters ran before.
     """
     requests = _pci_requests(spec)
     if not requests or not host.pci_stats:
@@ -90,8 +99,8 @@ def _pci_requests(spec: Any) -> Sequence[Any]:
     return tuple(spec.pci_requests.requests)
 
 
-def _roomy(topology: Any, spec: Any) -> frozenset[int]:
-    """Return the cells that could take a guest without topology whole."""
+def _find_spacious(topology: Any, spec: Any) -> frozenset[int]:
+    """Return the cells with enough memory and CPUs for the whole guest."""
     return frozenset(
         cell.id
         for cell in topology.cells
@@ -101,9 +110,9 @@ def _roomy(topology: Any, spec: Any) -> frozenset[int]:
 
 
 def _fit(host: Any, spec: Any, candidate: provider_facts.Candidate) -> Any:
-    """Return the guest's topology on the host's cells, as Nova fits it.
+    """Return the guest's topology on the host's cells, None if none fit.
 
-    What Nova fits it changes, so a copy is given to it.
+    Nova modifies the topology that it fits, so it gets a copy.
     """
     requests = spec.pci_requests
     limits = objects.NUMATopologyLimits(

@@ -1,561 +1,320 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPU geometry of a card, as far as Placement tells it.
+"""vGPU types that fit on a card beside its partitions.
 
-A scheduler never sees the card. What consumers hold of it tells the sizes
-of its partitions, the catalogue how such sizes share a card, and the
-card's traits where they are (nova_accel.geometry.occupancy). Where these
-add up to what is allocated, what will fit is computed as the host does it.
-Otherwise a profile is refused only if it fits in no arrangement at all, and
-what is expected to remain is reckoned in the tightest one. The host may have
-other places than the catalogue: nothing is refused where its report says so.
+If the placements of all partitions are known, the result is computed with
+the host's own functions. Otherwise a type is rejected only if it fits in no
+arrangement at all, and the remaining capacity is that of the tightest
+arrangement. The host may have other placements than the catalogue: nothing
+is rejected if its report proves so.
 """
 
 import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-from filters import provider_facts
 from filters.fit import empty_cards, vgpu_feasibility
+from filters.fit.card_state import CardState, CardStates, VgpuCounts
 from nova_accel import model
 from nova_accel.catalog import vgpu_types
 from nova_accel.geometry import device_capacity, occupancy
-from nova_accel.model import flavors, names
+from nova_accel.model import names
 
-# How many fewer of each size could be made afterwards: pairs of size in
-# MiB and number, the largest size first. Less is better.
+# Decrease of the number of partitions that remain possible: pairs of size
+# in MiB and number, the largest size first. Less is better.
 Loss = tuple[tuple[int, int], ...]
-# Names of vGPU types, and how many of each, in the order of the groups.
-More = tuple[tuple[str, int], ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CardShape:
-    """A card as Placement tells of it, and what stands on it.
-
-    ``gpu`` is the catalogue's key of the model; ``capacity`` what it has
-    of each class, ``held`` how many partitions of which size in MiB and
-    compute slices there are, ``sizes`` those of which the host said it
-    could make one when it last looked. ``is_told`` is False where one
-    consumer has several, maybe not of one size, and where the host has
-    places that the catalogue does not have. ``occupied`` is where
-    these are, None where that is not known; ``waiting`` are earlier servers
-    of the request, whose partitions the host will make next, in order;
-    ``held`` includes them. Equal shapes are equal cards.
-    """
-
-    gpu: str
-    layout: model.Layout
-    capacity: empty_cards.Capacity
-    held: tuple[tuple[int, int, int], ...]
-    sizes: frozenset[int] = frozenset()
-    is_told: bool = True
-    occupied: occupancy.Occupancy | None = None
-    waiting: tuple[More, ...] = ()
 
 
 class VgpuGeometry:
-    """Reckons with cards whose model the catalogue knows.
+    """Room of cards whose model is in the catalogue.
 
-    :param known: the catalogue of GPUs and vGPU types.
+    ``states`` builds the card states that the methods take.
+
+    :param catalog: the catalogue of GPUs and vGPU types.
     """
 
-    def __init__(self, known: vgpu_types.Catalog) -> None:
-        self._known = known
-        self._by_trait = known.by_trait()
-        # A cloud has few kinds of cards, in few states each.
-        self._device = functools.lru_cache(maxsize=4096)(
-            functools.partial(empty_cards.build, known)
+    def __init__(self, catalog: vgpu_types.Catalog) -> None:
+        self.states = CardStates(catalog)
+        self._catalog = catalog
+        self._types = catalog.by_trait()
+        # A cloud has few models of cards, in few states each.
+        self._empty_card = functools.lru_cache(maxsize=4096)(
+            functools.partial(empty_cards.build, catalog)
         )
-        self._left = functools.lru_cache(maxsize=16384)(self._remaining)
-        self._stood = functools.lru_cache(maxsize=16384)(self._stand)
-        self._room = functools.lru_cache(maxsize=16384)(self._has_room)
-        self._fits = functools.lru_cache(maxsize=16384)(self._has_place)
-        self._placed = functools.lru_cache(maxsize=16384)(self._place)
-        self._occupied = functools.lru_cache(maxsize=16384)(
-            occupancy.parse_traits
-        )
-        self._known_places = functools.lru_cache(maxsize=16384)(
-            self._has_known_places
-        )
-        self._sizes = functools.lru_cache(maxsize=4096)(self._told_sizes)
+        cached = functools.lru_cache(maxsize=16384)
+        self._placed_card = cached(self._restore_card)
+        self._packed_card = cached(self._pack)
+        self._has_place = cached(self._check_place)
+        self._has_arrangement = cached(self._check_arrangement)
+        self._remaining = cached(self._count_remaining)
 
-    def wanted(
-        self, group: flavors.RequestGroup
-    ) -> vgpu_types.CatalogVgpuType | None:
-        """Return the vGPU type that a group asks for, None if unknown."""
-        found = [
-            self._by_trait[trait]
-            for trait in sorted(group.required)
-            if trait in self._by_trait
-        ]
-        return found[0] if len(found) == 1 else None
+    def has_room(self, state: CardState, types: VgpuCounts) -> bool:
+        """Return whether vGPUs may fit on a card.
 
-    def shape(
-        self,
-        facts: provider_facts.ProviderFacts,
-        gpu: str,
-        siblings: Sequence[More] = (),
-    ) -> CardShape | None:
-        """Return a provider as a card of a model.
-
-        None where its layout is not told, or what stands on it can't be.
-
-        :param gpu: the catalogue's key of the model.
-        :param siblings: what earlier servers of the request have of it.
+        False is certain. True is certain if all placements on the card are
+        known and in the catalogue; otherwise there is an arrangement in
+        which they fit, or the host's placements are not known.
         """
-        layout = _layout(facts.traits)
-        occupied = self.occupied(facts, siblings)
-        if occupied is not None:
-            facts = self._with_places(facts, siblings, occupied)
-        held = _held(facts, layout)
-        if layout is None or held is None:
-            return None
-        return CardShape(
-            gpu=gpu,
-            layout=layout,
-            capacity=self._capacity(facts, occupied),
-            held=held,
-            is_told=self._known_places(facts.traits, layout)
-            and (
-                occupied is not None
-                or layout is model.Layout.EQUAL
-                or all(
-                    each.get(names.GPU_CLASS, 0) <= 1
-                    for each in facts.held or ()
-                )
-            ),
-            sizes=self._sizes(facts.traits),
-            occupied=occupied,
-            waiting=tuple(siblings),
-        )
-
-    def _capacity(
-        self,
-        facts: provider_facts.ProviderFacts,
-        occupied: occupancy.Occupancy | None,
-    ) -> empty_cards.Capacity:
-        """Return what a card has, with what its reserved places take."""
-        found = collections.Counter(
-            {name: stock.capacity for name, stock in facts.stock.items()}
-        )
-        for place in occupied.unallocated if occupied else ():
-            kind = self._by_trait[place.trait]
-            charges = self._charges(kind.name, place.count)
-            found.update({n: charges[n] for n in charges.keys() & found})
-        return tuple(sorted(found.items()))
-
-    def _with_places(
-        self,
-        facts: provider_facts.ProviderFacts,
-        siblings: Sequence[More],
-        occupied: occupancy.Occupancy,
-    ) -> provider_facts.ProviderFacts:
-        """Return a provider with what its places charge, and siblings."""
-        return dataclasses.replace(
-            facts,
-            held=(
-                *(
-                    self._charges(self._by_trait[p.trait].name, p.count)
-                    for p in occupied.places
-                ),
-                *(
-                    self._charges(*one)
-                    for one in itertools.chain.from_iterable(siblings)
-                ),
-            ),
-        )
-
-    def occupied(
-        self,
-        facts: provider_facts.ProviderFacts,
-        siblings: Sequence[More] = (),
-    ) -> occupancy.Occupancy | None:
-        """Return where a card's partitions are, if its traits tell all.
-
-        They do if they add up to what is allocated, together with what the
-        siblings have: Nova starts the servers of a request only after all
-        of them are scheduled, so their host has not reported them.
-        """
-        if _layout(facts.traits) not in _PLACED_LAYOUTS:
-            return None
-        found = self._occupied(facts.traits)
-        held = (name for each in facts.held or () for name in each)
-        places = (*found.places, *found.unallocated)
-        if not all(p.trait in self._by_trait for p in places) or not (
-            facts.stock.keys() >= set(held)
-        ):
-            return None
-        total: collections.Counter[str] = collections.Counter()
-        for place in found.places:
-            kind = self._by_trait[place.trait]
-            total.update(self._charges(kind.name, place.count))
-        for one in itertools.chain.from_iterable(siblings):
-            total.update(self._charges(*one))
-        used = {name: s.used for name, s in facts.stock.items() if s.used}
-        is_all = {n: total[n] for n in facts.stock if total[n]} == used
-        return found if is_all else None
-
-    def _has_known_places(
-        self, traits: frozenset[str], layout: model.Layout
-    ) -> bool:
-        """Return whether all partitions are where the catalogue has places.
-
-        The host has those that NVML lists, which are others, or more, for
-        some types.
-        """
-        found = self._occupied(traits)
-        return all(
-            place.start in starts
-            for place in (*found.places, *found.unallocated)
-            if (kind := self._by_trait.get(place.trait))
-            and (starts := self._starts(kind, layout))
-        )
-
-    def _starts(
-        self, kind: vgpu_types.CatalogVgpuType, layout: model.Layout
-    ) -> tuple[int, ...]:
-        """Return where partitions of a type may begin, none if unknown."""
-        if layout is not model.Layout.MIG:
-            return kind.starts_mixed
-        gpu = self._known.gpu(kind.gpu)
-        kinds = gpu.kinds if gpu else ()
-        return next((k.starts for k in kinds if k.name == kind.instance), ())
-
-    def is_occupancy_known(
-        self,
-        facts: provider_facts.ProviderFacts,
-        siblings: Sequence[More] = (),
-    ) -> bool:
-        """Return whether a card's traits tell all that is on it."""
-        return self.occupied(facts, siblings) is not None
-
-    def siblings(
-        self,
-        groups: Iterable[flavors.RequestGroup],
-        shares: Iterable[Iterable[str]],
-    ) -> tuple[More, ...]:
-        """Return the vGPU types that earlier servers have of a card.
-
-        :param shares: the suffixes of the groups that each of them has.
-        """
-        by_suffix = {group.suffix: group for group in groups}
-        return tuple(
-            tuple(
-                (kind.name, group.resources.get(names.GPU_CLASS, 0))
-                for group in map(by_suffix.get, sorted(suffixes))
-                if group and (kind := self.wanted(group))
-            )
-            for suffixes in shares
-        )
-
-    def _charges(self, name: str, count: int) -> dict[str, int]:
-        """Return what so many vGPUs of a type take of a card."""
-        kind = self._known.find(name)
-        found = self._known.charges(kind) if kind else {}
-        return {name: count * amount for name, amount in found.items()}
-
-    def _told_sizes(self, traits: frozenset[str]) -> frozenset[int]:
-        return frozenset(
-            self._by_trait[trait].framebuffer_mb
-            for trait in traits
-            if trait in self._by_trait
-        )
-
-    def has_room(self, shape: CardShape, more: More) -> bool:
-        """Return whether so many more may fit.
-
-        False is certain. True is too where all places on the card are
-        known, and the catalogue has them; elsewhere there is some
-        arrangement in which they fit, or the host's places are not known.
-        """
-        if not shape.is_told or self._is_offered(shape, more):
+        if not state.is_certain or self._is_offered(state, types):
             return True
-        if shape.occupied is not None:
-            return self._fits(shape, more)
-        return self._room(shape, more)
+        if state.occupancy is not None:
+            return self._has_place(state, types)
+        return self._has_arrangement(state, types)
 
-    def _is_offered(self, shape: CardShape, more: More) -> bool:
-        """Return whether the host has reported that just this one fits.
+    def compute_loss(self, state: CardState, types: VgpuCounts) -> Loss | None:
+        """Return how many partitions of each size a card loses with vGPUs.
 
-        It reports the types that fit together with the places, and goes by
-        the places that NVML lists. In MIG mode types of one size may need
-        different GPU instances, so the size does not tell.
+        Sizes that its host reports as impossible are not counted. If the
+        vGPUs fit in no known arrangement, all remaining ones are lost. None
+        if the card's partitions can't be arranged.
+        """
+        key = dataclasses.replace(
+            state,
+            # The total number of partitions depends on those present, and
+            # Placement counts it.
+            capacity=tuple(
+                (name, units)
+                for name, units in state.capacity
+                if name != names.GPU_CLASS
+            ),
+            offered_sizes=frozenset(),
+        )
+        before, after = self._remaining(key, ()), self._remaining(key, types)
+        if before is None:
+            return None
+        return tuple(
+            (size, before[size] - (after or {}).get(size, 0))
+            for size in sorted(state.offered_sizes, reverse=True)
+            if before.get(size, 0) > (after or {}).get(size, 0)
+        )
+
+    # -- room -----------------------------------------------------------------
+
+    def _is_offered(self, state: CardState, types: VgpuCounts) -> bool:
+        """Return whether the host has reported that this one vGPU fits.
+
+        It reports possible types together with the placements, computed
+        from NVML's starts. In MIG mode types of one size may need different
+        GPU instances, so the size is not sufficient.
         """
         if (
-            shape.layout is not model.Layout.MIXED
-            or shape.occupied is None
-            or shape.waiting
-            or sum(count for _, count in more) != 1
+            state.layout is not model.Layout.MIXED
+            or state.occupancy is None
+            or state.pending
+            or sum(count for _, count in types) != 1
         ):
             return False
-        kinds = [self._known.find(name) for name, count in more if count]
-        return all(k and k.framebuffer_mb in shape.sizes for k in kinds)
+        vgpus = [self._catalog.find(name) for name, count in types if count]
+        return all(
+            vgpu and vgpu.framebuffer_mb in state.offered_sizes
+            for vgpu in vgpus
+        )
 
-    def _has_place(self, shape: CardShape, more: More) -> bool:
-        """Return whether the host will find places for so many more."""
-        device = self._placed(_without_sizes(shape))
+    def _check_place(self, state: CardState, types: VgpuCounts) -> bool:
+        """Return whether the host will find placements for vGPUs."""
+        device = self._placed_card(_without_sizes(state))
         if device is None:
-            return self._room(shape, more)
+            return self._has_arrangement(state, types)
         try:
-            return self._fill(device, more) is not None
+            return self._claim(device, types) is not None
         except _UnknownProfileError:
             return True
 
-    def _place(self, shape: CardShape) -> model.Device | None:
-        """Return a card with its partitions in their places.
-
-        None if these contradict the catalogue.
-        """
-        if shape.occupied is None:
-            return None
-        blank = self._device(shape.gpu, shape.layout, shape.capacity)
-        device = occupancy.restore(
-            blank,
-            shape.occupied,
-            {
-                place.trait: profile
-                for place in (
-                    *shape.occupied.places,
-                    *shape.occupied.unallocated,
-                )
-                if (profile := _alike(blank, self._by_trait[place.trait]))
-            },
-        )
-        try:
-            for more in shape.waiting:
-                if device is not None:
-                    device = self._fill(device, more)
-        except _UnknownProfileError:
-            return None
-        return device
-
-    def _fill(self, device: model.Device, more: More) -> model.Device | None:
-        """Return a card after a server's claim, None if that fails.
-
-        The order is that of ``claim_plan.plan``: the largest are placed first.
-        """
-        profiles: list[model.Profile] = []
-        for profile, count in self._requested(device, more):
-            if profile is None:
-                raise _UnknownProfileError
-            profiles += [profile] * count
-        for profile in sorted(
-            profiles, key=lambda p: device_capacity.size_order(device, p)
-        ):
-            choice = device_capacity.choose(device, profile.name)
-            if choice is None:
-                return None
-            device = device_capacity.assume(device, profile.name, choice)
-        return device
-
-    def _has_room(self, shape: CardShape, more: More) -> bool:
-        device = self._device(shape.gpu, shape.layout, shape.capacity)
+    def _check_arrangement(self, state: CardState, types: VgpuCounts) -> bool:
+        """Return whether vGPUs fit in any arrangement of the partitions."""
+        device = self._empty_card(state.gpu, state.layout, state.capacity)
         needed: collections.Counter[str] = collections.Counter()
-        for profile, count in self._requested(device, more):
+        for profile, count in self._find_profiles(device, types):
             if profile is None:
                 return True
             needed[profile.name] += count
-        named = needed.copy()
-        for one in shape.waiting:
-            for profile, count in self._requested(device, one):
-                named[profile.name if profile else ""] += count
-        if not vgpu_feasibility.has_engines(device, named):
+        with_pending = needed.copy()
+        for pending in state.pending:
+            for profile, count in self._find_profiles(device, pending):
+                with_pending[profile.name if profile else ""] += count
+        if not vgpu_feasibility.has_engines(device, with_pending):
             return False
-        for profile, count in self._held(device, shape):
+        for profile, count in _list_partitions(device, state):
             if profile is None:
                 return True
             needed[profile.name] += count
         return vgpu_feasibility.is_possible(device, needed)
 
-    def loss(self, shape: CardShape, more: More) -> Loss | None:
-        """Return what a card could make less of, with so many more on it.
+    # -- remaining partitions -------------------------------------------------
 
-        What its host says that it can't make now it does not lose. What
-        would stand in no arrangement that is known loses all. None where
-        nothing can be told.
-        """
-        key = dataclasses.replace(
-            shape,
-            # How many there may be of all sizes together changes with what
-            # stands there, and Placement counts it.
-            capacity=tuple(
-                one for one in shape.capacity if one[0] != names.GPU_CLASS
-            ),
-            sizes=frozenset(),
-        )
-        before, after = self._left(key, ()), self._left(key, more)
-        if before is None:
-            return None
-        return tuple(
-            (size, before[size] - (after or {}).get(size, 0))
-            for size in sorted(shape.sizes, reverse=True)
-            if before.get(size, 0) > (after or {}).get(size, 0)
-        )
-
-    def _held(
-        self, device: model.Device, shape: CardShape
-    ) -> Iterator[tuple[model.Profile | None, int]]:
-        """Yield the profiles on a card, None for one that is unknown."""
-        for size, slices, count in shape.held:
-            yield _sized(device, size, slices), count
-
-    def _requested(
-        self, device: model.Device, more: More
-    ) -> Iterator[tuple[model.Profile | None, int]]:
-        """Yield the profiles asked for, None for one that is unknown."""
-        for name, count in more:
-            wanted = self._known.find(name)
-            yield _alike(device, wanted) if wanted else None, count
-
-    def _remaining(
-        self, shape: CardShape, more: More
+    def _count_remaining(
+        self, state: CardState, types: VgpuCounts
     ) -> Mapping[int, int] | None:
-        """Return how many more of each size fit beside all that is there.
+        """Return how many partitions of each size remain possible.
 
-        None where that does not fit, or not in its tightest arrangement
-        where places are not known.
+        None if the vGPUs do not fit, or not in the tightest arrangement if
+        placements are not known.
         """
-        device: model.Device | None = self._placed(_without_sizes(shape))
+        device: model.Device | None = self._placed_card(_without_sizes(state))
         if device is not None:
             try:
-                device = self._fill(device, more)
+                device = self._claim(device, types)
             except _UnknownProfileError:
                 return None
         else:
-            device = self._tightest(shape, more)
-        return _by_size(device) if device is not None else None
+            device = self._arrange_tightest(state, types)
+        return _count_by_size(device) if device is not None else None
 
-    def _tightest(self, shape: CardShape, more: More) -> model.Device | None:
-        """Return a card with all these in their tightest arrangement."""
-        blank = self._device(shape.gpu, shape.layout, shape.capacity)
-        standing: list[model.Profile] = []
+    def _arrange_tightest(
+        self, state: CardState, types: VgpuCounts
+    ) -> model.Device | None:
+        """Return a card with partitions and vGPUs, the largest first."""
+        empty = self._empty_card(state.gpu, state.layout, state.capacity)
+        profiles: list[model.Profile] = []
         for profile, count in itertools.chain(
-            self._held(blank, shape), self._requested(blank, more)
+            _list_partitions(empty, state), self._find_profiles(empty, types)
         ):
             if profile is None:
                 return None
-            standing += [profile] * count
-        standing.sort(key=lambda p: (-p.size, p.name))
-        return self._stood(
-            shape.gpu,
-            shape.layout,
-            shape.capacity,
-            tuple(profile.name for profile in standing),
+            profiles += [profile] * count
+        profiles.sort(key=lambda p: (-p.size, p.name))
+        return self._packed_card(
+            state.gpu,
+            state.layout,
+            state.capacity,
+            tuple(profile.name for profile in profiles),
         )
 
-    def _stand(
+    def _pack(
         self,
         gpu: str,
         layout: model.Layout,
         capacity: empty_cards.Capacity,
-        standing: tuple[str, ...],
+        profiles: tuple[str, ...],
     ) -> model.Device | None:
-        """Return a card with all these on it, None if they don't fit."""
-        if not standing:
-            return self._device(gpu, layout, capacity)
-        device = self._stood(gpu, layout, capacity, standing[:-1])
-        if device is None:
+        """Return a card with profiles placed in order, None if one fails."""
+        if not profiles:
+            return self._empty_card(gpu, layout, capacity)
+        *first, last = profiles
+        device = self._packed_card(gpu, layout, capacity, tuple(first))
+        return _place(device, last) if device is not None else None
+
+    # -- cards ----------------------------------------------------------------
+
+    def _restore_card(self, state: CardState) -> model.Device | None:
+        """Return a card with its partitions at their placements.
+
+        None if the placements are not known or contradict the catalogue.
+        """
+        if state.occupancy is None:
             return None
-        choice = device_capacity.choose(device, standing[-1])
-        if choice is None:
+        empty = self._empty_card(state.gpu, state.layout, state.capacity)
+        places = (*state.occupancy.places, *state.occupancy.unallocated)
+        device = occupancy.restore_partitions(
+            empty,
+            state.occupancy,
+            {
+                place.trait: profile
+                for place in places
+                if (profile := _find_profile(empty, self._types[place.trait]))
+            },
+        )
+        try:
+            for types in state.pending:
+                if device is not None:
+                    device = self._claim(device, types)
+        except _UnknownProfileError:
             return None
-        return device_capacity.assume(device, standing[-1], choice)
+        return device
+
+    def _claim(
+        self, device: model.Device, types: VgpuCounts
+    ) -> model.Device | None:
+        """Return a card after a server's claim, None if the claim fails.
+
+        The order is that of ``claim_plan.plan``: the largest first.
+
+        :raises _UnknownProfileError: the card has no such profile.
+        """
+        profiles: list[model.Profile] = []
+        for profile, count in self._find_profiles(device, types):
+            if profile is None:
+                raise _UnknownProfileError
+            profiles += [profile] * count
+        claimed: model.Device | None = device
+        for profile in sorted(
+            profiles, key=lambda p: device_capacity.size_key(device, p)
+        ):
+            if claimed is not None:
+                claimed = _place(claimed, profile.name)
+        return claimed
+
+    def _find_profiles(
+        self, device: model.Device, types: VgpuCounts
+    ) -> Iterator[tuple[model.Profile | None, int]]:
+        """Yield the profile of each type, None if the card has none."""
+        for name, count in types:
+            vgpu = self._catalog.find(name)
+            yield _find_profile(device, vgpu) if vgpu else None, count
 
 
 class _UnknownProfileError(Exception):
     """The catalogue has no such profile for this card."""
 
 
-def _without_sizes(shape: CardShape) -> CardShape:
-    """Return a shape less what its places do not depend on."""
-    return dataclasses.replace(shape, held=(), sizes=frozenset())
+def _without_sizes(state: CardState) -> CardState:
+    """Return a state without the fields that placements do not depend on."""
+    return dataclasses.replace(state, partitions=(), offered_sizes=frozenset())
 
 
-def _by_size(device: model.Device) -> dict[int, int]:
+def _place(device: model.Device, profile: str) -> model.Device | None:
+    """Return a card with one more partition, None if it has no placement."""
+    choice = device_capacity.choose_place(device, profile)
+    if choice is None:
+        return None
+    return device_capacity.add_partition(device, profile, choice)
+
+
+def _count_by_size(device: model.Device) -> dict[int, int]:
     """Return how many more of each size a card can make, each alone."""
-    found: dict[int, int] = {}
-    left = device_capacity.remaining(device)
+    counts: dict[int, int] = {}
+    remaining = device_capacity.remaining(device)
     for profile in device.profiles:
-        most = max(found.get(profile.size, 0), left[profile.name])
-        found[profile.size] = most
-    return found
+        count = max(counts.get(profile.size, 0), remaining[profile.name])
+        counts[profile.size] = count
+    return counts
 
 
-def described(shape: CardShape) -> str:
-    """Return what stands on a card, in words."""
-    return (
-        ", ".join(f"{count} of {size} MB" for size, _, count in shape.held)
-        or "nothing"
-    ) + f" ({shape.layout.value} sizes)" * (
-        shape.layout is not model.Layout.MIG
-    )
+def _list_partitions(
+    device: model.Device, state: CardState
+) -> Iterator[tuple[model.Profile | None, int]]:
+    """Yield the profiles of a card's partitions, None if ambiguous."""
+    for size, slices, count in state.partitions:
+        yield _find_charged_profile(device, size, slices), count
 
 
-_PLACED_LAYOUTS = frozenset({model.Layout.MIXED, model.Layout.MIG})
-_LAYOUTS = {names.layout_trait(one.value): one for one in model.Layout}
-
-
-def _layout(traits: frozenset[str]) -> model.Layout | None:
-    """Return the layout that a provider's traits tell, None if none."""
-    found = [_LAYOUTS[trait] for trait in _LAYOUTS.keys() & traits]
-    return found[0] if len(found) == 1 else None
-
-
-def _held(
-    facts: provider_facts.ProviderFacts, layout: model.Layout | None
-) -> tuple[tuple[int, int, int], ...] | None:
-    """Return what stands on a card: size, slices and number of each.
-
-    Where nobody has read what each consumer holds, a card in equal-size
-    mode tells by its sums. None where it can't be told.
-    """
-    usages = facts.held
-    if usages is None:
-        used = {n: s.used for n, s in facts.stock.items() if s.used}
-        if used and layout is not model.Layout.EQUAL:
-            return None
-        usages = (used,) if used else ()
-    found: dict[tuple[int, int], int] = {}
-    for usage in usages:
-        count = usage.get(names.GPU_CLASS, 0)
-        memory = usage.get(names.GPU_MEMORY_CLASS, 0)
-        slices = usage.get(names.MIG_SLICE_CLASS, 0)
-        if not count or memory % count or slices % count or not memory:
-            return None
-        size = memory // count, slices // count
-        found[size] = found.get(size, 0) + count
-    return tuple((*size, found[size]) for size in sorted(found, reverse=True))
-
-
-def _sized(
+def _find_charged_profile(
     device: model.Device, size: int, slices: int
 ) -> model.Profile | None:
-    """Return a profile that charges so much, None if that is not told.
+    """Return the profile of a size and slices, None if ambiguous.
 
-    Types of one size may stand in GPU instances of several lengths.
+    Types of one size may be in GPU instances of different lengths.
     """
-    found = [
+    profiles = [
         p
         for p in device.profiles
         if p.size == size and p.charges.get(names.MIG_SLICE_CLASS, 0) == slices
     ]
-    kinds = [device.geometry.kind(p.instance) for p in found]
-    alike = {kind and vgpu_feasibility.footprint(kind) for kind in kinds}
-    return found[0] if len(alike) == 1 else None
+    kinds = [device.geometry.kind(p.instance) for p in profiles]
+    footprints = {kind and vgpu_feasibility.footprint(kind) for kind in kinds}
+    return profiles[0] if len(footprints) == 1 else None
 
 
-def _alike(
-    device: model.Device, wanted: vgpu_types.CatalogVgpuType
+def _find_profile(
+    device: model.Device, vgpu: vgpu_types.CatalogVgpuType
 ) -> model.Profile | None:
     """Return the card's profile of a type's size, None if it has none."""
     return next(
         (
             p
             for p in device.profiles
-            if p.size == wanted.framebuffer_mb
-            and p.instance == wanted.instance
+            if p.size == vgpu.framebuffer_mb and p.instance == vgpu.instance
         ),
         None,
     )

@@ -1,2 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries to Placement, and caches of their answers."""
+"""Queries to Placement, and caches of the responses.
+
+- ``queries``: paths, microversion and ``QueryError``
+- ``responses``: one function per query, returns parsed values
+- ``report_client``: getter that uses Nova's own client
+- ``provider_reader``, ``generation_cache``: providers, read again when
+  their generation changes
+- ``host_usage``, ``stale_cache``: usage of all hosts, for the weigher
+"""

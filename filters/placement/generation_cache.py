@@ -10,21 +10,21 @@ from collections.abc import Callable, Iterable
 from filters import provider_facts
 from nova_accel.model import names
 
-# Providers that are remembered: those of 6,000 hosts with eight cards
-# each, about 1 KB a provider.
-MOST = 50_000
+# Cached providers: those of 6,000 hosts with eight cards each, about 1 KB
+# a provider.
+MAX_PROVIDERS = 50_000
 # Seconds after which facts are read again whatever the generation: one
-# call for the whole cloud. It bounds how long a provider that was deleted
-# and created again is taken for the former one.
+# query for the whole cloud. It bounds for how long a provider that was
+# deleted and created again is mistaken for the former one.
 FRESH_SECONDS = 600.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CachedFacts:
-    """What is remembered of some providers.
+    """Cached facts of some providers, and the providers to read again.
 
-    ``facts`` are of all that are remembered; those that are in ``changed``
-    too are out of date, the rest of ``changed`` was never read.
+    ``changed`` are uuids of providers whose cached ``facts`` are out of
+    date, and of providers that were never read.
     """
 
     facts: dict[str, provider_facts.ProviderFacts]
@@ -32,109 +32,112 @@ class CachedFacts:
 
 
 class GenerationCache:
-    """Providers' facts by uuid, each as new as its generation at least.
+    """Providers' facts by uuid, each at least as new as its generation.
 
-    Placement raises a provider's generation with every change but one:
-    what a server gives back. So while the generation is the same, traits
-    and capacity are as remembered, and what is used is not more. Safe for
-    several threads; one that comes late may put older facts in place of
-    newer ones, whose generation then tells that they are old.
+    Placement raises a provider's generation with every change except the
+    deletion of an allocation. So while the generation is the same, traits
+    and capacity are as cached, and used units are not higher. Thread-safe;
+    a slow thread may replace newer facts by older ones, whose generation
+    then marks them as changed.
 
     An entry expires FRESH_SECONDS after it was read: Placement counts the
     generations of a provider that was deleted and created again from 0.
 
-    :param most: how many providers are remembered; the one that was not
-        asked for longest goes first.
+    :param max_size: number of cached providers; the least recently used one
+        is evicted first.
     :param clock: a monotonic clock, in seconds.
     """
 
     def __init__(
         self,
-        most: int = MOST,
+        max_size: int = MAX_PROVIDERS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._most = most
+        self._max_size = max_size
         self._clock = clock
         self._lock = threading.Lock()
         self._entries: collections.OrderedDict[
             str, provider_facts.ProviderFacts
         ] = collections.OrderedDict()
-        # Providers that are not ours, or had no room when last read. None
-        # is asked for again before a listing names it.
-        self._others: collections.OrderedDict[str, None] = (
+        # Providers of other owners, or without room when last read. None
+        # of them is read again before a listing includes it.
+        self._excluded: collections.OrderedDict[str, None] = (
             collections.OrderedDict()
         )
-        # Equal sets of traits are one object: a cloud has few.
-        self._alike: dict[frozenset[str], frozenset[str]] = {}
+        # Equal sets of traits share one object: a cloud has few of them.
+        self._trait_sets: dict[frozenset[str], frozenset[str]] = {}
 
     def __len__(self) -> int:
         with self._lock:
             return len(self._entries)
 
-    def recall(
+    def find(
         self, uuids: Iterable[str]
     ) -> dict[str, provider_facts.ProviderFacts]:
-        """Return what is remembered of providers, old or not."""
+        """Return the cached facts of providers, expired ones too."""
         with self._lock:
             return {u: self._entries[u] for u in uuids if u in self._entries}
 
-    def recall_fresh(
+    def find_fresh(
         self, uuids: Iterable[str]
     ) -> dict[str, provider_facts.ProviderFacts]:
-        """Return what is remembered of providers and has not expired."""
+        """Return the cached facts of providers that have not expired."""
         return {
             uuid: entry
-            for uuid, entry in self.recall(uuids).items()
+            for uuid, entry in self.find(uuids).items()
             if not self._is_expired(entry)
         }
 
     def compare(
-        self, listed: provider_facts.Facts, wanted: Iterable[str]
+        self, listed: provider_facts.Facts, uuids: Iterable[str]
     ) -> CachedFacts:
-        """Return what is known of providers, and which must be read.
+        """Return cached facts, and the providers that must be read.
 
-        :param listed: providers as a listing names them.
-        :param wanted: uuids; those that the listing lacks have changed.
+        :param listed: providers of a listing, with their generations.
+        :param uuids: providers to compare; those not listed have changed.
         """
         facts = {}
         changed = []
         with self._lock:
-            for uuid in wanted:
-                now = listed.get(uuid)
-                if now is None and uuid in self._others:
+            for uuid in uuids:
+                current = listed.get(uuid)
+                if current is None and uuid in self._excluded:
                     continue
                 entry = self._entries.get(uuid)
                 if entry is not None:
                     self._entries.move_to_end(uuid)
                     facts[uuid] = entry
-                if entry is None or now is None or self._is_old(entry, now):
+                if (
+                    entry is None
+                    or current is None
+                    or self._is_outdated(entry, current)
+                ):
                     changed.append(uuid)
         return CachedFacts(facts=facts, changed=tuple(changed))
 
-    def remember(self, facts: Iterable[provider_facts.ProviderFacts]) -> None:
-        """Remember facts that are as new as their generation, or newer.
+    def store(self, several: Iterable[provider_facts.ProviderFacts]) -> None:
+        """Cache facts that are at least as new as their generation.
 
-        Of a provider that is not ours only that is remembered.
+        Providers of other owners are excluded instead.
         """
         with self._lock:
-            for one in facts:
-                if names.OWNER_TRAIT not in one.traits:
-                    self._put_aside(one.uuid)
-                elif one.generation is not None:
-                    self._keep(one)
+            for facts in several:
+                if names.OWNER_TRAIT not in facts.traits:
+                    self._exclude(facts.uuid)
+                elif facts.generation is not None:
+                    self._store(facts)
 
-    def put_aside(self, uuids: Iterable[str]) -> None:
-        """Have providers not read again until a listing names them."""
+    def exclude(self, uuids: Iterable[str]) -> None:
+        """Don't report providers as changed until a listing includes them."""
         with self._lock:
             for uuid in uuids:
-                self._put_aside(uuid)
+                self._exclude(uuid)
 
-    def _is_old(
+    def _is_outdated(
         self,
         entry: provider_facts.ProviderFacts,
         listed: provider_facts.ProviderFacts,
     ) -> bool:
-        """Return whether a provider changed, or was read too long ago."""
         return entry.identity != listed.identity or self._is_expired(entry)
 
     def _is_expired(self, entry: provider_facts.ProviderFacts) -> bool:
@@ -142,24 +145,26 @@ class GenerationCache:
         read_at = now if entry.read_at is None else entry.read_at
         return now - read_at >= FRESH_SECONDS
 
-    def _keep(self, one: provider_facts.ProviderFacts) -> None:
-        self._others.pop(one.uuid, None)
-        self._entries[one.uuid] = dataclasses.replace(
-            one,
-            traits=self._alike.setdefault(one.traits, one.traits),
-            exact=False,
-            taken_by=(),
-            shares=(),
-            read_at=self._clock() if one.read_at is None else one.read_at,
+    def _store(self, facts: provider_facts.ProviderFacts) -> None:
+        self._excluded.pop(facts.uuid, None)
+        self._entries[facts.uuid] = dataclasses.replace(
+            facts,
+            traits=self._trait_sets.setdefault(facts.traits, facts.traits),
+            is_exact=False,
+            sibling_servers=(),
+            sibling_groups=(),
+            read_at=(
+                self._clock() if facts.read_at is None else facts.read_at
+            ),
         )
-        self._entries.move_to_end(one.uuid)
-        while len(self._entries) > self._most:
+        self._entries.move_to_end(facts.uuid)
+        while len(self._entries) > self._max_size:
             self._entries.popitem(last=False)
-        if len(self._alike) > self._most:
-            self._alike.clear()
+        if len(self._trait_sets) > self._max_size:
+            self._trait_sets.clear()
 
-    def _put_aside(self, uuid: str) -> None:
+    def _exclude(self, uuid: str) -> None:
         self._entries.pop(uuid, None)
-        self._others[uuid] = None
-        while len(self._others) > self._most:
-            self._others.popitem(last=False)
+        self._excluded[uuid] = None
+        while len(self._excluded) > self._max_size:
+            self._excluded.popitem(last=False)

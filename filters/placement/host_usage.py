@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts with accelerators and their use, read in bulk for the weigher.
+"""Hosts with accelerators and their usage, for the weigher.
 
-Read in bulk, never host by host, and kept for a while.
+Read in bulk, never host by host, and cached.
 """
 
 import collections
@@ -13,8 +13,9 @@ from filters import provider_facts
 from filters.placement import queries, responses, stale_cache
 from nova_accel.model import flavors
 
-# Hosts get accelerators by somebody's hand, not while servers are placed.
-_HOMES_SECONDS = 300.0
+# Operators add accelerators to hosts, so which hosts have some changes
+# seldom.
+_HOSTS_SECONDS = 300.0
 _RETRY_SECONDS = 30.0
 # A cloud of a thousand hosts is listed in less.
 _PATIENCE_SECONDS = 3.0
@@ -25,19 +26,20 @@ Cards = Mapping[str, tuple[provider_facts.ProviderFacts, ...]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AcceleratorHosts:
-    """The compute nodes that have accelerators: all, and by card; uuids."""
+    """Uuids of the compute nodes with accelerators: all, and by card."""
 
     nodes: frozenset[str] = frozenset()
     by_card: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class HostUsage:
-    """The hosts' accelerators as Placement tells; threads may share it.
+    """Accelerators of all hosts as stored in Placement; thread-safe.
 
-    What can't be read is None: nobody must wait for it, or fail by it.
+    A method returns None if Placement did not respond in time: the weigher
+    then has no preference.
 
-    :param get: asks Placement with questions.MICROVERSION.
-    :param seconds: for how long is kept how full cards are.
+    :param get: sends queries with queries.MICROVERSION.
+    :param seconds: time to live of the cards' usage.
     :param clock: a monotonic clock, in seconds.
     """
 
@@ -48,40 +50,40 @@ class HostUsage:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._get = get
-        self._homes: stale_cache.StaleCache[AcceleratorHosts] = (
-            stale_cache.StaleCache(_times(_HOMES_SECONDS), clock=clock)
+        self._hosts: stale_cache.StaleCache[AcceleratorHosts] = (
+            stale_cache.StaleCache(_times(_HOSTS_SECONDS), clock=clock)
         )
         self._cards: stale_cache.StaleCache[Cards] = stale_cache.StaleCache(
             _times(seconds), clock=clock
         )
 
-    def homes(self) -> AcceleratorHosts | None:
-        """Return which compute nodes have accelerators."""
-        return self._homes.get(
-            "which hosts have accelerators", lambda: fetch_homes(self._get)
+    def find_hosts(self) -> AcceleratorHosts | None:
+        """Return the compute nodes that have accelerators."""
+        return self._hosts.get(
+            "which hosts have accelerators", lambda: fetch_hosts(self._get)
         )
 
-    def cards(self) -> Cards | None:
-        """Return the accelerators of each host where a server may run."""
-        homes = self.homes()
-        if homes is None or not homes.nodes:
-            return None if homes is None else {}
+    def find_cards(self) -> Cards | None:
+        """Return the accelerators of each host with free memory."""
+        hosts = self.find_hosts()
+        if hosts is None or not hosts.nodes:
+            return None if hosts is None else {}
         return self._cards.get(
             "how full accelerators are",
-            lambda: _by_host(
-                responses.fetch_everything(self._get), homes.by_card
+            lambda: _group_by_host(
+                responses.fetch_all_summaries(self._get), hosts.by_card
             ),
         )
 
 
-def fetch_homes(get: queries.Get) -> AcceleratorHosts:
-    """Return the compute nodes of all our providers.
+def fetch_hosts(get: queries.Get) -> AcceleratorHosts:
+    """Return the compute nodes of all accelerators.
 
-    :raises FactsError: Placement did not answer.
+    :raises QueryError: Placement did not respond.
     """
-    every = flavors.RequestGroup(suffix="", resources={})
-    listed = responses.fetch_listing(get, (every,))
-    by_card = {uuid: one.root for uuid, one in listed.items()}
+    any_group = flavors.RequestGroup(suffix="", resources={})
+    listed = responses.fetch_listing(get, (any_group,))
+    by_card = {uuid: provider.root for uuid, provider in listed.items()}
     return AcceleratorHosts(nodes=frozenset(by_card.values()), by_card=by_card)
 
 
@@ -91,13 +93,13 @@ def _times(fresh: float) -> stale_cache.CacheTimes:
     )
 
 
-def _by_host(
-    providers: provider_facts.Facts, homes: Mapping[str, str]
+def _group_by_host(
+    providers: provider_facts.Facts, hosts: Mapping[str, str]
 ) -> Cards:
-    found: dict[str, list[provider_facts.ProviderFacts]] = (
+    cards: dict[str, list[provider_facts.ProviderFacts]] = (
         collections.defaultdict(list)
     )
-    for uuid, one in providers.items():
-        if uuid in homes:
-            found[homes[uuid]].append(one)
-    return {host: tuple(cards) for host, cards in found.items()}
+    for uuid, provider in providers.items():
+        if uuid in hosts:
+            cards[hosts[uuid]].append(provider)
+    return {host: tuple(of_host) for host, of_host in cards.items()}

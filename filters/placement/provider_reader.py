@@ -1,168 +1,189 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader of provider data: one listing, then only what has changed."""
+"""Reader of provider data: one listing, then only changed providers."""
 
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from filters import provider_facts, request
+from filters import provider_facts
 from filters.placement import generation_cache, queries, responses
+from filters.request import AcceleratorRequest
 from nova_accel import model
 from nova_accel.model import names
 
-# Changed providers that are read one by one, in three calls each: so
-# many, or one of so many listed, and never more than some. Of more one call
-# for all is cheaper, which costs a hundredth of that per provider of the
-# cloud.
+# Up to how many changed providers are read one by one, in three queries
+# each: _FEW, or one of _FEW_PER listed, but never more than _MAX_FEW. For
+# more, one query for all is cheaper, which takes a hundredth of the time
+# of three queries per provider of the cloud.
 _FEW = 2
-_OUT_OF = 100
-_MOST_FEW = 16
-# Providers of which each consumer's share is read for one request, in one
-# call each: half a second when they take 15 ms. Later requests read on
-# where this one stopped.
-_MOST_HELD = 32
-# For how long one request waits for the bulk read of another, instead of
-# reading the same: that of a thousand hosts takes less.
+_FEW_PER = 100
+_MAX_FEW = 16
+# Providers whose allocations are read for one request, in one query each:
+# half a second at 15 ms. Later requests read the next ones.
+_MAX_ALLOCATIONS = 32
+# Seconds that a request waits for the bulk read of another one, instead of
+# reading the same: a bulk read of a thousand hosts takes less.
 _PATIENCE_SECONDS = 5.0
-# Cards of which the sums don't tell what stands on them.
+# Layouts in which the used units do not determine the partitions' sizes.
 _UNEVEN = frozenset(
     names.layout_trait(layout.value)
     for layout in (model.Layout.MIXED, model.Layout.MIG)
 )
-# Says whether the traits of a card tell where its partitions are.
+# Returns whether the traits of a card list all its partitions.
 IsPlaced = Callable[[provider_facts.ProviderFacts], bool]
 
 
 class ProviderReader:
-    """Reads what has changed, and remembers it for the next request.
+    """Reads changed providers, and caches them for the next request.
 
-    One listing tells by the providers' generations what that is. One may
-    serve several threads.
+    A listing has the generation of each provider, which shows the changed
+    ones. Thread-safe.
 
-    :param get: asks Placement with questions.MICROVERSION.
-    :param known: what is remembered.
+    :param get: sends queries with queries.MICROVERSION.
+    :param cache: provider data of former requests.
     """
 
     def __init__(
-        self, get: queries.Get, known: generation_cache.GenerationCache
+        self, get: queries.Get, cache: generation_cache.GenerationCache
     ) -> None:
         self._get = get
-        self._cache = known
-        self._bulk = threading.Lock()
+        self._cache = cache
+        self._bulk_lock = threading.Lock()
 
     def read(
         self,
-        wanted: request.AcceleratorRequest,
-        named: Sequence[str],
+        request: AcceleratorRequest,
+        uuids: Sequence[str],
         tree: str,
         problems: queries.Problems,
         is_placed: IsPlaced,
     ) -> dict[str, provider_facts.ProviderFacts]:
-        """Return what is known of providers; none of it is exact.
+        """Return providers by uuid; none of them is exact.
 
-        With all remembered that is one call. What can't be read is as it
-        was remembered, or left out.
+        One query if all are cached. A provider that can't be read is
+        returned as cached, or left out.
 
-        :param named: the providers' uuids.
-        :param tree: one of them if all are of one tree.
-        :param is_placed: says whether a card's traits tell what is on it.
+        :param tree: one of the providers if all are of one tree.
+        :param problems: the list that errors are appended to.
+        :param is_placed: whether a card's traits list all its partitions;
+            its allocations are not read then.
         """
         try:
-            listed = responses.fetch_listing(self._get, wanted.groups, tree)
+            listed = responses.fetch_listing(self._get, request.groups, tree)
         except queries.QueryError as error:
             problems.append(error)
-            return self._cache.recall(named)
-        found = self._read_changed(wanted, named, listed, tree, problems)
-        self._add_held(named, found, problems, is_placed)
-        return found
+            return self._cache.find(uuids)
+        facts = self._read_changed(request, uuids, listed, tree, problems)
+        self._add_allocations(uuids, facts, problems, is_placed)
+        return facts
 
     def confirm(
         self,
-        wanted: request.AcceleratorRequest,
+        request: AcceleratorRequest,
         uuids: Sequence[str],
         problems: queries.Problems,
         is_placed: IsPlaced,
         tree: str = "",
     ) -> dict[str, provider_facts.ProviderFacts]:
-        """Return providers as they are now, in three calls for all.
+        """Return the present state of providers, in three queries for all.
 
-        A provider is exact if the listings before and after tell of the
-        same generation, or the second one leaves it out: Placement would
-        refuse it too. What consumers hold is read for some dozens of
-        cards, in one call each, of others it is as remembered if that is
-        unchanged. Those without room in their tree are left out.
+        A provider is exact if the listings before and after have the same
+        generation of it, or the second one leaves it out: Placement would
+        reject it too. Allocations are read for up to _MAX_ALLOCATIONS
+        cards, in one query each; those of others are as cached if the
+        provider is unchanged. Providers without room in their tree are left
+        out.
 
-        :param is_placed: says whether a card's traits tell what is on it.
-        :param tree: one of them if all are of one tree.
+        :param is_placed: whether a card's traits list all its partitions.
+        :param tree: one of the providers if all are of one tree.
         """
-        cached = self._cache.recall(uuids)
-        fresh = self._cache.recall_fresh(uuids)
         try:
-            before = responses.fetch_listing(self._get, wanted.groups, tree)
-            bulk = responses.fetch_offers(self._get, wanted.groups[0], tree)
-            found = {
-                uuid: _listed_as(
-                    bulk[uuid], before.get(uuid) or _unlisted(cached.get(uuid))
-                )
-                for uuid in uuids
-                if uuid in bulk
-            }
-            remembered = {
-                uuid: _with_held(one, fresh.get(uuid))
-                for uuid, one in found.items()
-            }
-            self._cache.remember(remembered.values())
-            unknown_first = sorted(
-                found, key=lambda uuid: remembered[uuid].held is not None
+            facts = self._read_present(
+                request, uuids, problems, is_placed, tree
             )
-            self._add_held(unknown_first, found, problems, is_placed)
-            found = {
-                uuid: remembered[uuid] if one.held is None else one
-                for uuid, one in found.items()
-            }
-            after = responses.fetch_listing(self._get, wanted.groups, tree)
+            after = responses.fetch_listing(self._get, request.groups, tree)
         except queries.QueryError as error:
             problems.append(error)
             return {}
         return {
             uuid: dataclasses.replace(
-                one,
-                exact=uuid not in after
-                or one.identity == after[uuid].identity,
+                provider,
+                is_exact=uuid not in after
+                or provider.identity == after[uuid].identity,
             )
-            for uuid, one in found.items()
+            for uuid, provider in facts.items()
+        }
+
+    def _read_present(
+        self,
+        request: AcceleratorRequest,
+        uuids: Sequence[str],
+        problems: queries.Problems,
+        is_placed: IsPlaced,
+        tree: str,
+    ) -> dict[str, provider_facts.ProviderFacts]:
+        """Read providers in bulk, with allocations read or as cached.
+
+        :raises QueryError: a bulk query failed.
+        """
+        cached = self._cache.find(uuids)
+        fresh = self._cache.find_fresh(uuids)
+        listed = responses.fetch_listing(self._get, request.groups, tree)
+        bulk = responses.fetch_summaries(self._get, request.groups[0], tree)
+        facts = {
+            uuid: _with_listing(
+                bulk[uuid],
+                listed.get(uuid) or _without_generation(cached.get(uuid)),
+            )
+            for uuid in uuids
+            if uuid in bulk
+        }
+        with_cached = {
+            uuid: _with_cached_allocations(provider, fresh.get(uuid))
+            for uuid, provider in facts.items()
+        }
+        self._cache.store(with_cached.values())
+        uncached_first = sorted(
+            facts, key=lambda uuid: with_cached[uuid].allocations is not None
+        )
+        self._add_allocations(uncached_first, facts, problems, is_placed)
+        return {
+            uuid: (
+                with_cached[uuid] if provider.allocations is None else provider
+            )
+            for uuid, provider in facts.items()
         }
 
     def _read_changed(
         self,
-        wanted: request.AcceleratorRequest,
-        named: Sequence[str],
+        request: AcceleratorRequest,
+        uuids: Sequence[str],
         listed: provider_facts.Facts,
         tree: str,
         problems: queries.Problems,
     ) -> dict[str, provider_facts.ProviderFacts]:
-        """Read what has changed; by one for all, where it is much."""
-        few = min(_MOST_FEW, max(_FEW, len(listed) // _OUT_OF))
-        known = self._cache.compare(listed, named)
-        if len(known.changed) <= few:
-            changed = self._read_few(known.changed, listed, problems)
-            return known.facts | changed
-        is_first = self._bulk.acquire(blocking=False)
-        if not is_first:  # who reads now may read all of it
-            if self._bulk.acquire(timeout=_PATIENCE_SECONDS):
-                self._bulk.release()
-            known = self._cache.compare(listed, named)
+        """Read changed providers, many of them in one query for all."""
+        few = min(_MAX_FEW, max(_FEW, len(listed) // _FEW_PER))
+        cached = self._cache.compare(listed, uuids)
+        if len(cached.changed) <= few:
+            changed = self._read_few(cached.changed, listed, problems)
+            return cached.facts | changed
+        is_first = self._bulk_lock.acquire(blocking=False)
+        if not is_first:  # The bulk read of the other thread may suffice.
+            if self._bulk_lock.acquire(timeout=_PATIENCE_SECONDS):
+                self._bulk_lock.release()
+            cached = self._cache.compare(listed, uuids)
         try:
-            return known.facts | (
-                self._read_few(known.changed, listed, problems)
-                if len(known.changed) <= few
+            return cached.facts | (
+                self._read_few(cached.changed, listed, problems)
+                if len(cached.changed) <= few
                 else self._read_all(
-                    wanted, known.changed, listed, tree, problems
+                    request, cached.changed, listed, tree, problems
                 )
             )
         finally:
             if is_first:
-                self._bulk.release()
+                self._bulk_lock.release()
 
     def _read_few(
         self,
@@ -171,114 +192,119 @@ class ProviderReader:
         problems: queries.Problems,
     ) -> dict[str, provider_facts.ProviderFacts]:
         def fetch(uuid: str) -> provider_facts.ProviderFacts:
-            who = listed.get(uuid) or responses.fetch_who(self._get, uuid)
-            return responses.fetch_provider(self._get, who)
+            identity = listed.get(uuid) or responses.fetch_identity(
+                self._get, uuid
+            )
+            return responses.fetch_provider(self._get, identity)
 
-        found = dict(queries.each(uuids, fetch, problems))
-        self._cache.remember(found.values())
+        facts = dict(queries.fetch_each(uuids, fetch, problems))
+        self._cache.store(facts.values())
         return {
-            uuid: dataclasses.replace(one, exact=False)
-            for uuid, one in found.items()
+            uuid: dataclasses.replace(provider, is_exact=False)
+            for uuid, provider in facts.items()
         }
 
     def _read_all(
         self,
-        wanted: request.AcceleratorRequest,
+        request: AcceleratorRequest,
         changed: Sequence[str],
         listed: provider_facts.Facts,
         tree: str,
         problems: queries.Problems,
     ) -> dict[str, provider_facts.ProviderFacts]:
-        """Read every device that serves the first group, in one call.
+        """Read every device that serves the first group, in one query.
 
-        The answer has no generations. It came after the listing, so it is
-        as new as the listing's, or newer.
+        The response has no generations. It came after the listing, so it
+        is at least as new as the listing's generations.
         """
         try:
-            found = responses.fetch_offers(self._get, wanted.groups[0], tree)
+            facts = responses.fetch_summaries(
+                self._get, request.groups[0], tree
+            )
         except queries.QueryError as error:
             problems.append(error)
             return {}
-        before = self._cache.recall_fresh(listed)
-        for uuid in listed.keys() & found.keys():
-            found[uuid] = _with_held(
-                _listed_as(found[uuid], listed[uuid]), before.get(uuid)
+        fresh = self._cache.find_fresh(listed)
+        for uuid in listed.keys() & facts.keys():
+            facts[uuid] = _with_cached_allocations(
+                _with_listing(facts[uuid], listed[uuid]), fresh.get(uuid)
             )
-        self._cache.remember(found[u] for u in found if u in listed)
-        self._cache.put_aside(
-            u
-            for u in changed
-            if u not in found or names.OWNER_TRAIT not in found[u].traits
+        self._cache.store(facts[uuid] for uuid in facts if uuid in listed)
+        self._cache.exclude(
+            uuid
+            for uuid in changed
+            if uuid not in facts or names.OWNER_TRAIT not in facts[uuid].traits
         )
-        return {uuid: found[uuid] for uuid in changed if uuid in found}
+        return {uuid: facts[uuid] for uuid in changed if uuid in facts}
 
-    def _add_held(
+    def _add_allocations(
         self,
         uuids: Iterable[str],
-        found: dict[str, provider_facts.ProviderFacts],
+        facts: dict[str, provider_facts.ProviderFacts],
         problems: queries.Problems,
         is_placed: IsPlaced,
     ) -> None:
-        """Add what each consumer has of cards that don't tell it."""
-        wanting = [
+        """Read allocations of cards whose traits and sums are ambiguous."""
+        ambiguous = [
             uuid
             for uuid in uuids
-            if uuid in found
-            and found[uuid].held is None
-            and not _UNEVEN.isdisjoint(found[uuid].traits)
-            and not is_placed(found[uuid])
+            if uuid in facts
+            and facts[uuid].allocations is None
+            and not _UNEVEN.isdisjoint(facts[uuid].traits)
+            and not is_placed(facts[uuid])
         ]
 
-        def fetch(uuid: str) -> responses.Held:
-            return responses.fetch_held(self._get, uuid)[0]
+        def fetch(uuid: str) -> responses.Allocations:
+            return responses.fetch_allocations(self._get, uuid)[0]
 
-        chosen = wanting[:_MOST_HELD]
-        for uuid, held in queries.each(chosen, fetch, problems):
-            found[uuid] = responses.holding(found[uuid], held)
-            self._cache.remember([found[uuid]])
+        for uuid, allocations in queries.fetch_each(
+            ambiguous[:_MAX_ALLOCATIONS], fetch, problems
+        ):
+            facts[uuid] = responses.with_allocations(facts[uuid], allocations)
+            self._cache.store([facts[uuid]])
 
 
-def _listed_as(
+def _with_listing(
     facts: provider_facts.ProviderFacts,
     listed: provider_facts.ProviderFacts | None,
 ) -> provider_facts.ProviderFacts:
-    """Return facts of the bulk read with what only a listing tells."""
+    """Return facts of the bulk read with identity of the listing."""
     if listed is None:
         return facts
     return dataclasses.replace(
         facts,
         name=listed.name,
+        card_address=listed.card_address,
         parent=listed.parent,
         root=listed.root,
         generation=listed.generation,
     )
 
 
-def _unlisted(
+def _without_generation(
     facts: provider_facts.ProviderFacts | None,
 ) -> provider_facts.ProviderFacts | None:
-    """Return facts whose generation is not known any more."""
     return facts and dataclasses.replace(facts, generation=None)
 
 
-def _with_held(
+def _with_cached_allocations(
     facts: provider_facts.ProviderFacts,
-    before: provider_facts.ProviderFacts | None,
+    cached: provider_facts.ProviderFacts | None,
 ) -> provider_facts.ProviderFacts:
-    """Return facts with what consumers held before, if that is unchanged.
+    """Return facts with the cached allocations if those are unchanged.
 
-    With one generation no consumer came, and with the same sums none left.
-    But a provider that was deleted and created again may have both, so
-    the facts expire when the earlier ones do.
+    With one generation no consumer was added, and with the same used units
+    none was removed. A provider that was deleted and created again may have
+    both, so the facts expire when the cached ones do.
     """
     if (
-        facts.held is None
-        and before is not None
-        and before.held is not None
-        and before.identity == facts.identity
-        and before.stock == facts.stock
+        facts.allocations is None
+        and cached is not None
+        and cached.allocations is not None
+        and cached.identity == facts.identity
+        and cached.capacities == facts.capacities
     ):
         return dataclasses.replace(
-            facts, held=before.held, read_at=before.read_at
+            facts, allocations=cached.allocations, read_at=cached.read_at
         )
     return facts

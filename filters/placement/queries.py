@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths, queries and errors of requests to Placement."""
+"""Paths, parameters and errors of queries to Placement."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,79 +10,103 @@ from nova_accel import errors
 from nova_accel.model import flavors
 from placement_sync.client import provider_records
 
-# The version Nova itself asks with in releases 32 to 34
+# The microversion of Nova's own queries in releases 32 to 34
 # (SAME_SUBTREE_VERSION in nova/scheduler/client/report.py). From 1.29 the
-# summaries hold every provider of a tree, full ones too; 1.36 allows
+# summaries include every provider of a tree, full ones too; 1.36 allows
 # groups without resources.
 MICROVERSION = "1.36"
 
-# Takes a path with query, returns the decoded answer, raises FactsError.
+# Takes a path with query, returns the decoded body, raises QueryError.
 Get = Callable[[str], Any]
 T = TypeVar("T")
 
+_BAD_REQUEST = 400
+# placement/errors.py, DEFAULT: the code of an error without its own code.
+_UNDEFINED_CODE = "placement.undefined_code"
+# Text of TraitNotFound and ResourceClassNotFound (placement/exception.py).
+# Placement 16 raises both as HTTP 400 with the undefined code, so the text
+# is the only place that names the trait or class.
+_UNKNOWN_NAME = re.compile(
+    r"HTTP 400: .*No such (?:trait\(s\):|resource class) ([\w, ]*\w)", re.S
+)
+
 
 class QueryError(errors.AcceleratorError):
-    """Placement did not answer, or not as its API says.
+    """Placement did not respond, or not as its API specifies.
 
-    :param path: what was asked.
-    :param reason: what came instead.
+    :param path: the path of the GET request.
+    :param reason: the response, or the client's error.
+    :param status: the HTTP status, None without a response.
+    :param code: Placement's error code (microversion 1.23), empty without.
     """
 
-    def __init__(self, path: str, reason: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        reason: str,
+        status: int | None = None,
+        code: str = "",
+    ) -> None:
         super().__init__(
             f"GET {path} of Placement: {reason}; scheduling goes on without"
             " it; see Placement's log and [placement] in nova.conf"
         )
         self.path = path
         self.reason = reason
+        self.status = status
+        self.code = code
 
     @property
-    def is_answer(self) -> bool:
-        """Return whether Placement did say something: what to ask next."""
-        return self.reason.startswith("HTTP ")
+    def unknown_names(self) -> str:
+        """Return the traits or classes that Placement has never stored.
+
+        Comma-separated; empty if the error has another cause.
+        """
+        if self.status != _BAD_REQUEST or self.code not in (
+            "",
+            _UNDEFINED_CODE,
+        ):
+            return ""
+        match = _UNKNOWN_NAME.search(self.reason)
+        return match[1] if match else ""
 
 
 Problems = list[QueryError]
 
 
-def each(
+def fetch_each(
     keys: Iterable[str], fetch: Callable[[str], T], problems: Problems
 ) -> Iterator[tuple[str, T]]:
-    """Yield what is fetched for each key, until Placement is silent.
+    """Yield each key with its fetched value.
 
-    :param problems: takes the errors.
+    A key for which Placement returns an error status is skipped. Any other
+    error (no response, a malformed one) ends the iteration.
+
+    :param problems: the list that errors are appended to.
     """
     for key in keys:
         try:
-            found = fetch(key)
+            value = fetch(key)
         except QueryError as error:
             problems.append(error)
-            if not error.is_answer:
+            if error.status is None:
                 return
         else:
-            yield key, found
-
-
-# Placement's HTTP 400 for a name that nobody ever reported; it refuses
-# Nova's own query with the same words (placement/exception.py,
-# TraitNotFound and ResourceClassNotFound).
-UNHEARD_OF = re.compile(
-    r"HTTP 400: .*No such (?:trait\(s\):|resource class) ([\w, ]*\w)", re.S
-)
+            yield key, value
 
 
 def candidates_path(group: flavors.RequestGroup, **params: str) -> str:
-    """Return the query for one group alone, as Nova would ask for it."""
-    return with_query("/allocation_candidates", group_query(group) | params)
+    """Return the path of the allocation candidates of one group alone."""
+    return build_path("/allocation_candidates", group_query(group) | params)
 
 
 def provider_path(uuid: str) -> str:
-    """Return where a provider is asked for."""
+    """Return the path of a provider."""
     return f"/resource_providers/{parse.quote(uuid, safe='')}"
 
 
 def group_query(group: flavors.RequestGroup) -> dict[str, str]:
-    """Return what a group asks for, as parameters with its suffix."""
+    """Return a group's ``resources`` and ``required`` with its suffix."""
     traits = sorted(group.required) + sorted(f"!{t}" for t in group.forbidden)
     query = {
         f"resources{group.suffix}": ",".join(
@@ -93,35 +117,35 @@ def group_query(group: flavors.RequestGroup) -> dict[str, str]:
     return {name: value for name, value in query.items() if value}
 
 
-def with_query(path: str, query: Mapping[str, str]) -> str:
-    """Return a path with its parameters, as Placement writes them."""
+def build_path(path: str, query: Mapping[str, str]) -> str:
+    """Return a path with a query string, quoted as Placement expects."""
     return f"{path}?{parse.urlencode(query, safe=',:!')}"
 
 
-def read(get: Get, path: str, take: Callable[[Any], T]) -> T:
-    """Return what is taken from an answer.
+def read(get: Get, path: str, parse_body: Callable[[Any], T]) -> T:
+    """Return a parsed response.
 
-    :raises FactsError: there was none, or of another form.
+    :raises QueryError: no response, or a malformed one.
     """
-    answer = get(path)
+    body = get(path)
     try:
-        return take(answer)
+        return parse_body(body)
     except provider_records.MALFORMED as error:
         raise QueryError(
             path, f"not the answer its API promises ({error!r})"
         ) from error
 
 
-def read_known(
-    get: Get, path: str, take: Callable[[Any], dict[str, T]]
+def read_or_empty(
+    get: Get, path: str, parse_body: Callable[[Any], dict[str, T]]
 ) -> dict[str, T]:
-    """Read; nothing where a name was never reported to this cloud.
+    """Return a parsed response, empty if Placement has not stored a name.
 
-    :raises FactsError: there was no answer, or of another form.
+    :raises QueryError: no response, or a malformed one.
     """
     try:
-        return read(get, path, take)
+        return read(get, path, parse_body)
     except QueryError as error:
-        if UNHEARD_OF.search(error.reason):
+        if error.unknown_names:
             return {}
         raise

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Getter for Placement that uses Nova's report client.
 
-The only door to Placement of what the scheduler loads. It logs in with
-[placement] of the nova.conf that the scheduler has anyway.
+The only client of Placement in nova-scheduler. It authenticates with
+[placement] of the scheduler's nova.conf.
 """
 
 import http
@@ -11,34 +11,45 @@ from typing import Any
 from nova.scheduler.client import report
 
 from filters.placement import queries
-from placement_sync.client import http_errors
+from placement_sync.client import http_errors, provider_records
 
 
 def placement_getter(global_request_id: str | None = None) -> queries.Get:
-    """Return a getter over Nova's own Placement client.
+    """Return a getter that uses Nova's own Placement client.
 
-    :param global_request_id: the request's id, for Placement's log.
+    :param global_request_id: id of the API request, for Placement's log.
     """
 
     def get(path: str) -> Any:
-        # A seam: whatever breaks in between (Keystone, catalog, HTTP,
-        # JSON) must not break scheduling, and every caller takes
-        # FactsError for "unknown".
+        # Any exception in between (Keystone, catalog, HTTP, JSON) becomes
+        # QueryError, which every caller handles: it must not fail a
+        # scheduling request.
         try:
-            answer = report.report_client_singleton().get(
+            response = report.report_client_singleton().get(
                 path,
                 version=queries.MICROVERSION,
                 global_request_id=global_request_id,
             )
-            if answer.status_code == http.HTTPStatus.OK:
-                return answer.json()
+            if response.status_code == http.HTTPStatus.OK:
+                return response.json()
         except Exception as error:
             raise queries.QueryError(
-                path, http_errors.tidy(repr(error))
+                path, http_errors.shorten(repr(error))
             ) from error
         raise queries.QueryError(
             path,
-            f"HTTP {answer.status_code}: {http_errors.tidy(answer.text)}",
+            f"HTTP {response.status_code}:"
+            f" {http_errors.shorten(response.text)}",
+            status=response.status_code,
+            code=_parse_code(response),
         )
 
     return get
+
+
+def _parse_code(response: Any) -> str:
+    """Return the code of Placement's error document, empty without one."""
+    try:
+        return str(response.json()["errors"][0]["code"])
+    except provider_records.MALFORMED:
+        return ""

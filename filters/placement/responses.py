@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries to Placement, and the parsers of their answers."""
+"""Queries to Placement with their responses as values.
+
+One function per query; each raises QueryError if Placement does not
+respond or responds with a malformed body.
+"""
 
 import dataclasses
 import functools
@@ -10,56 +14,52 @@ from urllib import parse
 from filters import provider_facts
 from filters.placement.queries import (
     Get,
+    build_path,
     candidates_path,
     group_query,
     provider_path,
     read,
-    read_known,
-    with_query,
+    read_or_empty,
 )
 from nova_accel.model import flavors, names
 from placement_sync.client import provider_records
 
-# What each consumer has of a provider: units by class.
-Held = tuple[Mapping[str, int], ...]
+# Units by class of each consumer of a provider.
+Allocations = tuple[Mapping[str, int], ...]
 
 
-def fetch_any(get: Get, group: flavors.RequestGroup) -> bool:
-    """Return whether any host has a candidate for this group alone.
-
-    :raises FactsError: Placement did not answer.
-    """
+def has_candidate(get: Get, group: flavors.RequestGroup) -> bool:
+    """Return whether any host has a candidate for this group alone."""
     path = candidates_path(group, limit="1")
-    return read(get, path, lambda a: bool(a["allocation_requests"]))
+    return read(get, path, lambda body: bool(body["allocation_requests"]))
 
 
-def fetch_offers(
+def fetch_summaries(
     get: Get, group: flavors.RequestGroup, tree: str = ""
 ) -> dict[str, provider_facts.ProviderFacts]:
-    """Return the providers of every host where a device of ours fits.
+    """Return the providers of every host where a group fits, by uuid.
 
-    One call, whatever the number of hosts. Full providers are there too,
-    as long as a neighbour in their tree has room. Generations and names
-    are not.
+    One query for any number of hosts. Full providers are included if
+    another provider of their tree has room. Generations and names are not.
 
-    :param tree: any provider's uuid, to ask for its host alone.
-    :raises FactsError: Placement did not answer.
+    :param tree: uuid of any provider of the only tree to query.
     """
     path = candidates_path(
-        _ours(group, "_ACCEL"), **({"in_tree_ACCEL": tree} if tree else {})
+        _require_owner(group, "_ACCEL"),
+        **({"in_tree_ACCEL": tree} if tree else {}),
     )
-    return read_known(get, path, _summaries)
+    return read_or_empty(get, path, _parse_summaries)
 
 
-def fetch_everything(get: Get) -> dict[str, provider_facts.ProviderFacts]:
-    """Return all providers of every host that has a device of ours.
+def fetch_all_summaries(
+    get: Get,
+) -> dict[str, provider_facts.ProviderFacts]:
+    """Return all providers of every host with an accelerator, by uuid.
 
-    One call. Hosts without one MB of memory left are not in it: nothing
-    could be started there.
-
-    :raises FactsError: Placement did not answer.
+    One query. Hosts without a MB of free memory are not included: no
+    server could start there.
     """
-    path = with_query(
+    path = build_path(
         "/allocation_candidates",
         {
             "resources_HOST": "MEMORY_MB:1",
@@ -68,208 +68,211 @@ def fetch_everything(get: Get) -> dict[str, provider_facts.ProviderFacts]:
             "group_policy": "none",
         },
     )
-    return read(get, path, _summaries)
+    return read(get, path, _parse_summaries)
 
 
 def fetch_listing(
     get: Get, groups: Sequence[flavors.RequestGroup], tree: str = ""
 ) -> dict[str, provider_facts.ProviderFacts]:
-    """Return who the devices of ours are that may serve any of the groups.
+    """Return the accelerators that may serve any of the groups, by uuid.
 
-    One call. Of each there are name, parent, root and generation, but no
-    stock and no traits. Left out are those without what all groups ask
-    for; a full provider, for example.
+    One query. Name, parent, root and generation are set; capacities and
+    traits are not. Providers without the resources and traits common to all
+    groups are not included; a full provider, for example.
 
-    :param tree: any provider's uuid, to list its tree alone.
-    :raises FactsError: Placement did not answer.
+    :param tree: uuid of any provider of the only tree to list.
     """
-    common = functools.reduce(_common, map(_of_one, groups))
-    query = group_query(_ours(common, ""))
+    common = functools.reduce(_intersect, map(_per_provider, groups))
+    query = group_query(_require_owner(common, ""))
     if tree:
         query["in_tree"] = tree
-    return read_known(
+    return read_or_empty(
         get,
-        with_query("/resource_providers", query),
-        lambda a: {p["uuid"]: _who(p) for p in a["resource_providers"]},
+        build_path("/resource_providers", query),
+        lambda body: {
+            provider["uuid"]: _parse_provider(provider)
+            for provider in body["resource_providers"]
+        },
     )
 
 
 def fetch_names(get: Get) -> dict[str, str]:
-    """Return the names of this library's providers, by uuid.
-
-    :raises FactsError: Placement did not answer.
-    """
-    path = with_query("/resource_providers", {"required": names.OWNER_TRAIT})
+    """Return the names of all accelerators' providers, by uuid."""
+    path = build_path("/resource_providers", {"required": names.OWNER_TRAIT})
     return read(
         get,
         path,
-        lambda a: {p["uuid"]: p["name"] for p in a["resource_providers"]},
-    )
-
-
-def fetch_taken(get: Get, consumer: str) -> dict[str, Mapping[str, int]]:
-    """Return what a server holds: units by class, by provider's uuid.
-
-    :raises FactsError: Placement did not answer.
-    """
-    path = f"/allocations/{parse.quote(consumer, safe='')}"
-    return read(
-        get,
-        path,
-        lambda a: {
-            u: _amounts(x["resources"]) for u, x in a["allocations"].items()
+        lambda body: {
+            provider["uuid"]: provider["name"]
+            for provider in body["resource_providers"]
         },
     )
 
 
-def fetch_who(get: Get, uuid: str) -> provider_facts.ProviderFacts:
-    """Return a provider's name, parent, root and generation.
+def fetch_server_allocations(
+    get: Get, server: str
+) -> dict[str, Mapping[str, int]]:
+    """Return a server's allocations: units by class, by provider uuid."""
+    path = f"/allocations/{parse.quote(server, safe='')}"
+    return read(
+        get,
+        path,
+        lambda body: {
+            uuid: _parse_amounts(allocation["resources"])
+            for uuid, allocation in body["allocations"].items()
+        },
+    )
 
-    :raises FactsError: Placement did not answer.
-    """
-    return read(get, provider_path(uuid), _who)
+
+def fetch_identity(get: Get, uuid: str) -> provider_facts.ProviderFacts:
+    """Return a provider's name, parent, root and generation."""
+    return read(get, provider_path(uuid), _parse_provider)
 
 
 def fetch_provider(
-    get: Get, who: provider_facts.ProviderFacts
+    get: Get, identity: provider_facts.ProviderFacts
 ) -> provider_facts.ProviderFacts:
-    """Return a provider as it is at this moment, in three calls.
+    """Return a provider with capacities, traits and allocations.
 
-    It is not exact when the provider changed between the first and the
-    last; it then is at least as new as its generation.
+    Three queries. The result is exact unless the generation changed between
+    the first and the last one; it then is at least as new as its
+    generation.
 
-    :param who: whose name, parent and root are known.
-    :raises FactsError: Placement did not answer.
+    :param identity: the provider with its name, parent and root.
     """
-    path = provider_path(who.uuid)
-    capacity, before = read(get, f"{path}/inventories", _capacities)
+    path = provider_path(identity.uuid)
+    totals, generation = read(get, f"{path}/inventories", _parse_totals)
     traits = read(get, f"{path}/traits", provider_records.parse_traits)
-    held, after = fetch_held(get, who.uuid)
-    found = dataclasses.replace(
-        who,
-        stock={
+    allocations, generation_after = fetch_allocations(get, identity.uuid)
+    facts = dataclasses.replace(
+        identity,
+        capacities={
             name: provider_facts.ClassCapacity(capacity=units, used=0)
-            for name, units in capacity.items()
+            for name, units in totals.items()
         },
         traits=traits,
-        generation=before,
-        exact=before == after,
+        generation=generation,
+        is_exact=generation == generation_after,
         read_at=None,
     )
-    return holding(found, held)
+    return with_allocations(facts, allocations)
 
 
-def fetch_held(get: Get, uuid: str) -> tuple[Held, int]:
-    """Return what each consumer has of a provider, and the generation.
-
-    :raises FactsError: Placement did not answer.
-    """
+def fetch_allocations(get: Get, uuid: str) -> tuple[Allocations, int]:
+    """Return a provider's allocations by consumer, and its generation."""
     return read(
         get,
         f"{provider_path(uuid)}/allocations",
-        lambda a: (
-            tuple(_amounts(x["resources"]) for x in a["allocations"].values()),
-            int(a["resource_provider_generation"]),
+        lambda body: (
+            tuple(
+                _parse_amounts(allocation["resources"])
+                for allocation in body["allocations"].values()
+            ),
+            int(body["resource_provider_generation"]),
         ),
     )
 
 
-def holding(
-    provider: provider_facts.ProviderFacts, held: Held
+def with_allocations(
+    facts: provider_facts.ProviderFacts, allocations: Allocations
 ) -> provider_facts.ProviderFacts:
-    """Return a provider's facts with what its consumers have of it."""
+    """Return a provider's facts with allocations and the used units."""
     return dataclasses.replace(
-        provider,
-        held=held,
-        stock={
+        facts,
+        allocations=allocations,
+        capacities={
             name: provider_facts.ClassCapacity(
-                capacity=stock.capacity,
-                used=sum(each.get(name, 0) for each in held),
+                capacity=capacity.capacity,
+                used=sum(units.get(name, 0) for units in allocations),
             )
-            for name, stock in provider.stock.items()
+            for name, capacity in facts.capacities.items()
         },
     )
 
 
-def _ours(group: flavors.RequestGroup, suffix: str) -> flavors.RequestGroup:
-    """Return what a group asks of a provider of ours, by that suffix."""
+def _require_owner(
+    group: flavors.RequestGroup, suffix: str
+) -> flavors.RequestGroup:
+    """Return a group that only this library's providers serve."""
     return dataclasses.replace(
         group, suffix=suffix, required=group.required | {names.OWNER_TRAIT}
     )
 
 
-def _of_one(group: flavors.RequestGroup) -> flavors.RequestGroup:
-    """Return what one provider gives of a group.
+def _per_provider(group: flavors.RequestGroup) -> flavors.RequestGroup:
+    """Return the part of a group that one provider must serve alone.
 
-    Without a suffix each class may come from another one.
+    Without a suffix each class may come from another provider.
     """
     if group.suffix or len(group.resources) == 1:
         return group
     return dataclasses.replace(group, resources={})
 
 
-def _common(
-    one: flavors.RequestGroup, other: flavors.RequestGroup
+def _intersect(
+    first: flavors.RequestGroup, second: flavors.RequestGroup
 ) -> flavors.RequestGroup:
     """Return the group that every provider for either of two serves."""
     return flavors.RequestGroup(
         suffix="",
         resources={
-            name: min(amount, other.resources[name])
-            for name, amount in one.resources.items()
-            if name in other.resources
+            name: min(amount, second.resources[name])
+            for name, amount in first.resources.items()
+            if name in second.resources
         },
-        required=one.required & other.required,
-        forbidden=one.forbidden & other.forbidden,
+        required=first.required & second.required,
+        forbidden=first.forbidden & second.forbidden,
     )
 
 
-def _amounts(resources: Any) -> dict[str, int]:
+def _parse_amounts(resources: Any) -> dict[str, int]:
     return {str(name): int(amount) for name, amount in resources.items()}
 
 
-def _capacities(answer: Any) -> tuple[dict[str, int], int]:
-    """Return units by class as Placement computes them, and generation.
+def _parse_totals(body: Any) -> tuple[dict[str, int], int]:
+    """Return allocatable units by class, and the generation.
 
-    The arithmetic is Inventory.capacity of placement/objects/inventory.py.
+    Same arithmetic as Inventory.capacity of placement/objects/inventory.py.
     """
     return {
         name: int((i["total"] - i["reserved"]) * i["allocation_ratio"])
-        for name, i in answer["inventories"].items()
-    }, int(answer["resource_provider_generation"])
+        for name, i in body["inventories"].items()
+    }, int(body["resource_provider_generation"])
 
 
-def _who(answer: Any) -> provider_facts.ProviderFacts:
+def _parse_provider(body: Any) -> provider_facts.ProviderFacts:
     return provider_facts.ProviderFacts(
-        uuid=answer["uuid"],
-        stock={},
-        name=answer["name"],
-        parent=answer["parent_provider_uuid"] or "",
-        root=answer["root_provider_uuid"],
-        generation=int(answer["generation"]),
+        uuid=body["uuid"],
+        capacities={},
+        name=body["name"],
+        card_address=provider_facts.parse_card_address(body["name"]),
+        parent=body["parent_provider_uuid"] or "",
+        root=body["root_provider_uuid"],
+        generation=int(body["generation"]),
     )
 
 
-def _summaries(answer: Any) -> dict[str, provider_facts.ProviderFacts]:
+def _parse_summaries(body: Any) -> dict[str, provider_facts.ProviderFacts]:
     return {
-        uuid: _summary(uuid, summary)
-        for uuid, summary in answer["provider_summaries"].items()
+        uuid: _parse_summary(uuid, summary)
+        for uuid, summary in body["provider_summaries"].items()
     }
 
 
-def _summary(uuid: str, summary: Any) -> provider_facts.ProviderFacts:
-    """Return what one call for all tells; of an unused one all is told."""
-    stock = {
+def _parse_summary(uuid: str, summary: Any) -> provider_facts.ProviderFacts:
+    """Return a provider; its allocations only if nothing is allocated."""
+    capacities = {
         name: provider_facts.ClassCapacity(
-            capacity=int(s["capacity"]), used=int(s["used"])
+            capacity=int(resource["capacity"]), used=int(resource["used"])
         )
-        for name, s in summary["resources"].items()
+        for name, resource in summary["resources"].items()
     }
+    is_used = any(capacity.used for capacity in capacities.values())
     return provider_facts.ProviderFacts(
         uuid=uuid,
-        stock=stock,
+        capacities=capacities,
         traits=provider_records.parse_traits(summary),
         parent=summary["parent_provider_uuid"] or "",
         root=summary["root_provider_uuid"],
-        held=None if any(s.used for s in stock.values()) else (),
+        allocations=None if is_used else (),
     )

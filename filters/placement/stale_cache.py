@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """TTL cache with a bounded wait; serves stale values while refreshing.
 
-For nova-scheduler, where what is asked (Placement, Glance) may be slow or
-gone, and a server must be placed all the same.
+For nova-scheduler, which must schedule a server even if Placement or Glance
+is slow or down.
 """
 
 import collections
@@ -16,20 +16,20 @@ from typing import Generic, TypeVar
 from nova_accel import errors
 
 LOG = logging.getLogger(__name__)
-# Reads under way at once. One that got no answer ends when its client
-# gives up, which may take minutes; no more are begun meanwhile.
-_MAX_FLIGHTS = 8
+# Concurrent reads. A read without a response ends when its client times
+# out, which may take minutes; no further reads start meanwhile.
+_MAX_READS = 8
 
 V = TypeVar("V")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CacheTimes:
-    """For how long what, in seconds.
+    """Times of a cache, in seconds.
 
-    A value is ``fresh`` after it was read; after a read that failed the
-    next one is begun once ``retry`` is over. ``patience`` is how long
-    whoever asks waits for a read.
+    ``fresh`` is the time to live of a value, ``retry`` the delay before the
+    next read after a failed one, ``patience`` the longest wait of a caller
+    for a read.
     """
 
     fresh: float
@@ -39,10 +39,11 @@ class CacheTimes:
 
 @dataclasses.dataclass(slots=True)
 class _Entry(Generic[V]):
-    """What is known of a key.
+    """The value of a key.
 
-    ``until`` is when it is read again, ``deadline`` till when somebody
-    waits for the read under way; ``done`` is None while there is none.
+    ``until`` is the time of the next read. ``done`` is set when the read in
+    progress ends, None while there is none; ``deadline`` is until when
+    callers wait for it.
     """
 
     value: V | None = None
@@ -52,14 +53,14 @@ class _Entry(Generic[V]):
 
 
 class StaleCache(Generic[V]):
-    """Values by key; threads may share it.
+    """Values by key; thread-safe.
 
-    Each key is read by one thread at a time, whoever asks. Where the read
-    fails or takes too long, the old value serves, however old.
+    Each key is read by one thread at a time. If the read fails or takes too
+    long, callers get the old value, however old.
 
-    :param times: for how long values are kept.
-    :param size: how many keys are kept; the ones asked for longest ago go
-        first.
+    :param times: time to live, retry delay and longest wait.
+    :param size: number of cached keys; the least recently used one is
+        evicted first.
     :param clock: a monotonic clock, in seconds.
     """
 
@@ -76,13 +77,13 @@ class StaleCache(Generic[V]):
         self._entries: collections.OrderedDict[Hashable, _Entry[V]] = (
             collections.OrderedDict()
         )
-        self._flights = 0
+        self._reads = 0
 
     def get(self, key: Hashable, read: Callable[[], V]) -> V | None:
-        """Return a key's value, None if it is not known in time.
+        """Return a key's value, None if it was not read in time.
 
         :param read: returns the value; raises AcceleratorError. It runs
-            in a thread of its own.
+            in its own thread.
         """
         with self._lock:
             entry = self._entry(key)
@@ -90,28 +91,28 @@ class StaleCache(Generic[V]):
             if now < entry.until:
                 return entry.value
             is_first = entry.done is None
-            if is_first and not self._begin(key, entry, read):
+            if is_first and not self._start_read(key, entry, read):
                 return entry.value
-            done, left = entry.done, entry.deadline - now
-        # Only one of several who ask waits where an old value serves.
+            done, seconds = entry.done, entry.deadline - now
+        # With an old value only the first of several callers waits.
         if done is not None and (is_first or entry.value is None):
-            done.wait(max(0.0, left))
+            done.wait(max(0.0, seconds))
         return entry.value
 
     def _entry(self, key: Hashable) -> _Entry[V]:
-        found = self._entries.setdefault(key, _Entry())
+        entry = self._entries.setdefault(key, _Entry())
         self._entries.move_to_end(key)
         if len(self._entries) > self._size:
             self._entries.popitem(last=False)
-        return found
+        return entry
 
-    def _begin(
+    def _start_read(
         self, key: Hashable, entry: _Entry[V], read: Callable[[], V]
     ) -> bool:
-        """Begin to read; return whether that could be."""
-        if self._flights >= _MAX_FLIGHTS:
+        """Start a thread; return False if too many are running."""
+        if self._reads >= _MAX_READS:
             return False
-        self._flights += 1
+        self._reads += 1
         entry.deadline = self._clock() + self._times.patience
         entry.done = threading.Event()
         threading.Thread(
@@ -135,12 +136,15 @@ class StaleCache(Generic[V]):
             seconds = self._times.fresh
         except errors.AcceleratorError as error:
             LOG.warning(
-                "%s is not read anew, for %d s: %s", key, seconds, error
+                "Could not read %s, next attempt in %d s: %s",
+                key,
+                seconds,
+                error,
             )
         finally:
             with self._lock:
                 entry.value = value
                 entry.until = self._clock() + seconds
                 entry.done = None
-                self._flights -= 1
+                self._reads -= 1
             done.set()

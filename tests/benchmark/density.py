@@ -121,14 +121,14 @@ class Kind:
             )
             for number, (profile, start) in enumerate(state)
         )
-        return device_capacity.settle(
+        return device_capacity.recalculate(
             dataclasses.replace(self.blank, partitions=tuple(standing))
         )
 
     def _choose(
         self, state: State, profile: str
     ) -> device_capacity.PartitionPlace | None:
-        return device_capacity.choose(self.settled(state), profile)
+        return device_capacity.choose_place(self.settled(state), profile)
 
     def _publish(self, state: State) -> provider_facts.ProviderFacts:
         """Return what Placement knows of a card in this state."""
@@ -155,15 +155,15 @@ class Kind:
             uuid=node.uuid,
             name=node.name,
             traits=node.traits | {layout},
-            stock={
+            capacities={
                 name: provider_facts.ClassCapacity(
                     capacity=record.total - record.reserved,
                     used=sum(c.get(name, 0) for c in charges),
                 )
                 for name, record in node.inventories.items()
             },
-            exact=True,
-            held=charges,
+            is_exact=True,
+            allocations=charges,
         )
 
     def share(self, profile: model.Profile) -> Fraction:
@@ -187,13 +187,13 @@ class Card:
         self.kind = kind
         address = f"0000:{0x10 + number:02x}:00.0"
         self.uuid = names.provider_uuid(ROOT.uuid, address)
-        self.held: dict[str, tuple[str, int | None]] = {}
+        self.allocations: dict[str, tuple[str, int | None]] = {}
         self.update()
 
     def update(self) -> None:
         """Publish the card."""
         self.state: State = tuple(
-            sorted(self.held.values(), key=lambda p: (p[0], p[1] or 0))
+            sorted(self.allocations.values(), key=lambda p: (p[0], p[1] or 0))
         )
         self.facts = dataclasses.replace(
             self.kind.published(self.state), uuid=self.uuid
@@ -203,12 +203,12 @@ class Card:
         """Make a partition where the library puts it."""
         choice = self.kind.choice(self.state, profile)
         assert choice is not None, (self.state, profile)
-        self.held[consumer] = profile, choice.start
+        self.allocations[consumer] = profile, choice.start
         self.update()
 
     def unmake(self, consumer: str) -> None:
         """Remove a consumer's partition."""
-        del self.held[consumer]
+        del self.allocations[consumer]
         self.update()
 
 
@@ -260,7 +260,7 @@ def candidates_of(
         for card in found.values()
         if profile.trait in card.facts.traits
         and all(
-            amount <= card.facts.stock[name].left
+            amount <= card.facts.capacities[name].free
             for name, amount in profile.charges.items()
         )
     ]
@@ -270,7 +270,7 @@ class Host:
     """The cards of a host, and where on them servers stand."""
 
     def __init__(self, kind: Kind, way: Way) -> None:
-        self._known = vgpu_geometry.VgpuGeometry(loader.load())
+        self._geometry = vgpu_geometry.VgpuGeometry(loader.load())
         made = (Card(kind, number) for number in range(CARDS))
         self._cards = {card.uuid: card for card in made}
         self._wishes = {p.name: wanted_of(p, way) for p in kind.blank.profiles}
@@ -280,9 +280,9 @@ class Host:
         """Place a server as the library would; return whether it has room."""
         view = candidate_fit.HostFacts(
             facts={uuid: card.facts for uuid, card in self._cards.items()},
-            cards=self._known,
+            geometry=self._geometry,
         )
-        fits, _ = candidate_fit.fitting(
+        fits, _ = candidate_fit.select(
             self._wishes[one.profile.name],
             candidates_of(self._cards, one.profile),
             view,

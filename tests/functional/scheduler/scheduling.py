@@ -178,8 +178,8 @@ class Cloud:
         )
         return server
 
-    def held(self, server: str) -> dict[str, int]:
-        """Return the mdev slots a server holds, by provider."""
+    def list_mdevs(self, server: str) -> dict[str, int]:
+        """Return the mdev slots allocated to a server, by provider."""
         found = self.call("GET", f"/allocations/{server}")["allocations"]
         return {
             provider: allocation["resources"][names.MDEV_CLASS]

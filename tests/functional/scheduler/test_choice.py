@@ -35,9 +35,10 @@ def test_two_servers_of_three_units_get_a_card_each(
 
     first, second = scheduler.boot(flavor_specs(3), count=2)
 
-    assert {**cloud.held(first), **cloud.held(second)} == dict.fromkeys(
-        cards.values(), 3
-    )
+    assert {
+        **cloud.list_mdevs(first),
+        **cloud.list_mdevs(second),
+    } == dict.fromkeys(cards.values(), 3)
     assert "refuses" not in log.output
 
 
@@ -71,7 +72,7 @@ def test_a_third_server_is_refused_with_each_card_and_why(
         )
         assert taker[:36] in servers[:2]
         assert taker[36:] == " of the same request)"
-    assert [cloud.held(server) for server in servers] == [{}, {}, {}]
+    assert [cloud.list_mdevs(server) for server in servers] == [{}, {}, {}]
 
 
 def test_the_fullest_card_is_taken_and_the_whole_one_left(
@@ -84,8 +85,10 @@ def test_the_fullest_card_is_taken_and_the_whole_one_left(
     (first,) = scheduler.boot(flavor_specs())
     second, third = scheduler.boot(flavor_specs(), count=2)
 
-    assert cloud.held(first) == cloud.held(second) == {cards["b"]: 1}
-    assert cloud.held(third) == {cards["a"]: 1}
+    assert (
+        cloud.list_mdevs(first) == cloud.list_mdevs(second) == {cards["b"]: 1}
+    )
+    assert cloud.list_mdevs(third) == {cards["a"]: 1}
 
 
 def test_siblings_go_on_to_the_next_host(
@@ -96,7 +99,7 @@ def test_siblings_go_on_to_the_next_host(
 
     servers = scheduler.boot(flavor_specs(), count=2)
 
-    held = [provider for s in servers for provider in cloud.held(s)]
+    held = [provider for s in servers for provider in cloud.list_mdevs(s)]
     assert sorted(held) == sorted([one["a"], two["a"]])
     assert log.output.count("AcceleratorFilter refuses host") >= 1
 
@@ -164,19 +167,19 @@ def test_what_is_remembered_is_what_placement_has_but_for_releases(
         _, found = ask(cloud, reader, cards)
         for card in cards:
             now = fact_reader.fetch_provider(get, found[card])
-            was = found[card].stock[names.MDEV_CLASS]
-            has = now.stock[names.MDEV_CLASS]
+            was = found[card].capacities[names.MDEV_CLASS]
+            has = now.capacities[names.MDEV_CLASS]
             assert found[card].traits == now.traits
-            assert (was.capacity, now.exact) == (has.capacity, True)
+            assert (was.capacity, now.is_exact) == (has.capacity, True)
             assert was.used >= has.used
     # Of cards like these the bulk read tells no holdings.
     exact = reader.confirm(memory(), cards).facts
     assert {
-        card: dataclasses.replace(one, held=None)
+        card: dataclasses.replace(one, allocations=None)
         for card, one in exact.items()
     } == {
         card: dataclasses.replace(
-            fact_reader.fetch_provider(get, found[card]), held=None
+            fact_reader.fetch_provider(get, found[card]), allocations=None
         )
         for card in cards
     }
@@ -188,7 +191,7 @@ CARD = ("inventories", "traits", "allocations")
 
 def memory() -> fact_reader.RequestMemory:
     wanted = request.parse_request(flavor_specs())
-    return fact_reader.RequestMemory(wanted=wanted)
+    return fact_reader.RequestMemory(request=wanted)
 
 
 def ask(
@@ -201,7 +204,7 @@ def ask(
         for card in cards
     ]
     # Two candidates a host: there is a choice, and it is not one host.
-    look = reader.look(memory(), "server", [[one] * 2 for one in candidates])
+    look = reader.read(memory(), "server", [[one] * 2 for one in candidates])
     assert look.problems == ()
     return list(cloud.asked), look.facts
 
@@ -251,7 +254,7 @@ def test_two_groups_may_share_a_card_or_use_two(
     first, second = scheduler.boot(specs, count=2)
 
     both = dict.fromkeys(cards.values(), 1)
-    assert cloud.held(first) == cloud.held(second) == both
+    assert cloud.list_mdevs(first) == cloud.list_mdevs(second) == both
 
 
 @pytest.mark.parametrize("path", ["/inventories", "/traits"])
@@ -263,8 +266,8 @@ def test_a_failed_read_refuses_nobody(
 
     servers = scheduler.boot(flavor_specs(2), count=2)
 
-    assert [cloud.held(s) for s in servers] == [{cards["a"]: 2}] * 2
-    assert "AcceleratorFilter knows less: GET /resource_pro" in log.output
+    assert [cloud.list_mdevs(s) for s in servers] == [{cards["a"]: 2}] * 2
+    assert "Could not read provider data from Placement: GET" in log.output
     assert "ConnectFailure" in log.output
 
 
@@ -276,9 +279,9 @@ def test_without_the_bulk_read_the_order_is_placement_s(
 
     servers = scheduler.boot(flavor_specs(4), count=2)
 
-    held = [provider for s in servers for provider in cloud.held(s)]
+    held = [provider for s in servers for provider in cloud.list_mdevs(s)]
     assert sorted(held) == sorted(cards.values())
-    assert "AcceleratorFilter knows less" in log.output
+    assert "Could not read provider data from Placement" in log.output
 
 
 def test_a_provider_that_changes_while_it_is_read_is_not_exact(
@@ -295,7 +298,7 @@ def test_a_provider_that_changes_while_it_is_read_is_not_exact(
             cloud.set_traits(cards["a"], names.OWNER_TRAIT)
         return answer
 
-    who = provider_facts.ProviderFacts(uuid=cards["a"], stock={})
+    who = provider_facts.ProviderFacts(uuid=cards["a"], capacities={})
     before = fact_reader.fetch_provider(ask_placement, who)
     monkeypatch.setattr(cloud.client, "get", get)
     after = fact_reader.fetch_provider(ask_placement, who)
@@ -304,5 +307,13 @@ def test_a_provider_that_changes_while_it_is_read_is_not_exact(
         names.MDEV_CLASS: provider_facts.ClassCapacity(capacity=1, used=1)
     }
     held = ({names.MDEV_CLASS: 1},)
-    assert (before.stock, before.held, before.exact) == (stock, held, True)
-    assert (after.stock, after.held, after.exact) == (stock, held, False)
+    assert (before.capacities, before.allocations, before.is_exact) == (
+        stock,
+        held,
+        True,
+    )
+    assert (after.capacities, after.allocations, after.is_exact) == (
+        stock,
+        held,
+        False,
+    )

@@ -27,7 +27,7 @@ ONE_NODE = {"hw:numa_nodes": "1"}
 
 
 def node(number: int) -> str:
-    return names.custom("ACCELERATOR", "NUMA", str(number))
+    return names.custom_name("ACCELERATOR", "NUMA", str(number))
 
 
 def topology(busy: int | None = None) -> Any:

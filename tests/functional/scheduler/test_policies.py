@@ -27,7 +27,7 @@ A, B, C = "0000:41:00.0", "0000:81:00.0", "0000:c1:00.0"
 
 
 def node(number: int) -> str:
-    return names.custom("ACCELERATOR", "NUMA", str(number))
+    return names.custom_name("ACCELERATOR", "NUMA", str(number))
 
 
 # -- locality ---------------------------------------------------------------

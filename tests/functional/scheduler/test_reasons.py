@@ -81,7 +81,7 @@ def test_the_unsuffixed_group_is_refused_only_for_its_accelerators(
 
     (server,) = scheduler.boot(specs)
 
-    assert cloud.held(server) == {cards["a"]: 1}
+    assert cloud.list_mdevs(server) == {cards["a"]: 1}
     cloud.take(cards["a"], 1)
     assert "has room for CUSTOM_MDEV 1" in refusal_of(scheduler, specs)
 

@@ -78,7 +78,7 @@ class Book:
                 "resource_providers": [self._who(u) for u in self._fit(query)]
             }
         if rest[0] not in self.providers:
-            raise fact_reader.QueryError(path, "HTTP 404: no provider")
+            raise fact_reader.QueryError(path, "HTTP 404: no provider", 404)
         return self._detail(*rest)
 
     def _used(self, uuid: str) -> dict[str, dict[str, int]]:
@@ -171,8 +171,8 @@ def ask(
     """Return what a new request comes to know."""
     wanted = request.parse_request(specs)
     units = dict(wanted.groups[0].resources)
-    return reader.look(
-        fact_reader.RequestMemory(wanted=wanted),
+    return reader.read(
+        fact_reader.RequestMemory(request=wanted),
         "server",
         hosts(uuids, each, **units),
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What fits on a card by brute force, to hold the code against.
+"""Brute-force search of the partitions that fit on a card.
 
-Nothing here reckons as the code does: places are sets of units, and every
-order of making is tried.
+Independent of the code under test: placements are sets of units, and
+partitions are created in every order.
 """
 
 import dataclasses
@@ -14,59 +14,59 @@ from nova_accel.model import names
 
 
 def units(device: model.Device) -> set[int]:
-    """Return the units of the region that partitions stand on."""
-    found: set[int] = set()
+    """Return the units of the region that partitions occupy."""
+    occupied: set[int] = set()
     for part in device.partitions:
         kind = device.profile(part.profile)
         assert kind is not None
         assert part.start is not None
-        mine = set(range(part.start, part.start + kind.span))
-        assert not mine & found, "partitions overlap"
-        found |= mine
-    assert all(unit < device.geometry.region for unit in found)
-    return found
+        span = set(range(part.start, part.start + kind.span))
+        assert not span & occupied, "partitions overlap"
+        occupied |= span
+    assert all(unit < device.geometry.region for unit in occupied)
+    return occupied
 
 
 def places(device: model.Device, kind: model.Profile) -> set[int]:
     """Return where one more of a profile could begin."""
-    taken = units(device)
+    occupied = units(device)
     return {
         start
         for start in kind.starts
         if start + kind.span <= device.geometry.region
-        and not taken & set(range(start, start + kind.span))
+        and not occupied & set(range(start, start + kind.span))
     }
 
 
 def slices(device: model.Device) -> set[int]:
-    """Return the memory slices that instances stand on."""
-    found: set[int] = set()
+    """Return the memory slices that instances occupy."""
+    occupied: set[int] = set()
     for instance in device.geometry.instances:
         assert instance.span is not None
         end = instance.span.start + instance.span.size
-        mine = set(range(instance.span.start, end))
-        assert not mine & found, "instances overlap"
-        found |= mine
-    return found
+        span = set(range(instance.span.start, end))
+        assert not span & occupied, "instances overlap"
+        occupied |= span
+    return occupied
 
 
 def new_instances(device: model.Device) -> Iterator[model.Instance]:
     """Yield every instance that could be made."""
-    taken = slices(device)
+    occupied = slices(device)
     existing = [i.kind for i in device.geometry.instances]
     by_name = {k.name: k for k in device.geometry.kinds}
-    left = device.counters[names.MIG_SLICE_CLASS] - sum(
+    free_slices = device.counters[names.MIG_SLICE_CLASS] - sum(
         by_name[name].slices for name in existing
     )
     for kind in device.geometry.kinds:
-        if kind.slices > left:
+        if kind.slices > free_slices:
             continue
         if kind.limit is not None and existing.count(kind.name) >= kind.limit:
             continue
         for start in kind.starts:
             span = model.Span(start=start, size=kind.size)
             if start + kind.size <= device.geometry.region and not (
-                taken & set(range(start, start + kind.size))
+                occupied & set(range(start, start + kind.size))
             ):
                 yield model.Instance(
                     kind=kind.name, handle=f"b{start}", span=span
@@ -87,7 +87,7 @@ def _next_mig(
             and all(p is not None and p.size == kind.size for p in inside)
             and len(inside) < kind.per_instance
         ):
-            yield _one_more(device, kind, instance=instance.handle)
+            yield _with_partition(device, kind, instance=instance.handle)
     if device.geometry.is_dynamic:
         for instance in new_instances(device):
             if instance.kind == kind.instance:
@@ -95,34 +95,36 @@ def _next_mig(
                     device.geometry,
                     instances=(*device.geometry.instances, instance),
                 )
-                yield _one_more(
+                yield _with_partition(
                     dataclasses.replace(device, geometry=grown),
                     kind,
                     instance=instance.handle,
                 )
 
 
-def _one_more(
+def _with_partition(
     device: model.Device,
     kind: model.Profile,
     start: int | None = None,
     instance: str | None = None,
 ) -> model.Device:
-    more = model.Partition(
+    partition = model.Partition(
         profile=kind.name,
         parent=device.address,
         handle="x",
         start=start,
         instance=instance,
     )
-    return dataclasses.replace(device, partitions=(*device.partitions, more))
+    return dataclasses.replace(
+        device, partitions=(*device.partitions, partition)
+    )
 
 
 def _next_mixed(
     device: model.Device, kind: model.Profile
 ) -> Iterator[model.Device]:
     for start in places(device, kind):
-        yield _one_more(device, kind, start=start)
+        yield _with_partition(device, kind, start=start)
 
 
 def _next_equal(
@@ -136,7 +138,7 @@ def _next_equal(
     }
     room = kind.limit is None or len(device.partitions) < kind.limit
     if sizes <= {kind.size} and room:
-        yield _one_more(device, kind)
+        yield _with_partition(device, kind)
 
 
 _Next = Callable[[model.Device, model.Profile], Iterator[model.Device]]
@@ -188,7 +190,7 @@ def most(device: model.Device, *kinds: model.Profile) -> int:
 def _state(
     device: model.Device,
 ) -> tuple[tuple[model.Partition, ...], tuple[model.Instance, ...]]:
-    """Return what stands, so that the order of making does not count."""
+    """Return partitions and instances, sorted: their order does not count."""
     partitions = sorted(
         device.partitions,
         key=lambda p: (p.profile, p.start or 0, p.instance or ""),

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judge of the scheduler's filter: do its choices start, its refusals hold?
+"""Check of the filter's choices and refusals against simulated hosts.
 
-Random servers are scheduled by the filter on random hosts, as Nova does
-it: one list of candidates for all servers of a request, each claimed from
-Placement at once, hosts reporting only afterwards. Each server that was
-placed is claimed on its host; each host that was refused is tried with
-every candidate.
+The filter schedules random servers on random hosts, as Nova does: one list
+of candidates for all servers of a request, each claimed from Placement at
+once, while hosts report only afterwards. Each scheduled server is then
+claimed on its host, and each refused host is tried with every candidate.
 """
 
 import collections
@@ -36,7 +35,7 @@ objects.register_all()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mistake:
-    """A failing claim or a false refusal, and how to see it again."""
+    """A failed claim or a false refusal, with the seed to reproduce it."""
 
     seed: int
     kind: str
@@ -47,11 +46,11 @@ class Mistake:
 
 @dataclasses.dataclass(kw_only=True)
 class Verdict:
-    """What became of all servers.
+    """Results of all servers.
 
-    ``calls`` is how many requests made how many calls of Placement;
-    ``conflicts`` are first candidates without room while another one of
-    the same host had some.
+    ``calls`` are numbers of requests by number of calls of Placement;
+    ``conflicts`` counts first candidates without room while another
+    candidate of the same host had room.
     """
 
     placed: int = 0
@@ -117,7 +116,7 @@ class Cloud:
             self._request()
 
     def _report(self) -> None:
-        """Have hosts report; some are late, and do after the next request."""
+        """Let hosts report; late ones do so after the next request."""
         for host in self.hosts.values():
             if self.chance.random() >= self.late:
                 self.placement.publish(host.tree())
@@ -137,26 +136,30 @@ class Cloud:
         groups = tuple(g for g in flavors.parse_groups(specs) if g.suffix)
         spec = make_spec(specs)
         states = self.states(groups)
-        first = {s.uuid: list(s.allocation_candidates) for s in states}
-        self.placement.asked.clear()
+        first_candidates = {
+            s.uuid: list(s.allocation_candidates) for s in states
+        }
+        self.placement.read_paths.clear()
         started: list[tuple[Host, str]] = []
         for number in range(self.chance.choice([1, 1, 2, 3, 4])):
             server = new_server(self.servers)
             self.servers += 1
             spec.instance_uuid = server
-            states, claimed = self._place(spec, states, first, number)
+            states, claimed = self._place(
+                spec, states, first_candidates, number
+            )
             if claimed is None:
                 break
             host = self.hosts[claimed.uuid]
-            booked = self.placement.allocations[server]
-            why = host.start(server, groups, booked)
+            allocations = self.placement.allocations[server]
+            reason = host.start(server, groups, allocations)
             self.verdict.placed += 1
-            if why:
-                self._note(self.verdict.failing, number, groups, why)
+            if reason:
+                self._record(self.verdict.failing, number, groups, reason)
                 started.append((host, server))
         for _, server in started:
             self.placement.release(server)
-        self.verdict.calls[len(self.placement.asked)] += 1
+        self.verdict.calls[len(self.placement.read_paths)] += 1
         self._report()
 
     def _place(
@@ -166,19 +169,21 @@ class Cloud:
         first: Mapping[str, list[provider_facts.Candidate]],
         number: int,
     ) -> tuple[list[Any], Any]:
-        """Return the hosts that pass, and the one that was claimed."""
+        """Return the hosts that pass, and the claimed host."""
         passed = list(self.filter.filter_all(states, spec))
-        wanted = accelerator_filter.wanted_by(spec)
+        accelerators = accelerator_filter.parse_spec(spec)
         for state in states:
             if state not in passed:
                 self.verdict.refused_hosts += 1
-                found = self._servable(wanted, spec, state, first)
-                if found is not None:
-                    self._note(
+                candidate = self._find_servable(
+                    accelerators, spec, state, first
+                )
+                if candidate is not None:
+                    self._record(
                         self.verdict.false,
                         number,
-                        wanted.groups,
-                        f"{state.host} could serve {found['mappings']}",
+                        accelerators.groups,
+                        f"{state.host} could serve {candidate['mappings']}",
                     )
         order = self.chance.sample(passed, len(passed))
         for state in order:
@@ -191,48 +196,56 @@ class Cloud:
             )
         return passed, None
 
-    def _servable(
+    def _find_servable(
         self,
-        wanted: Any,
+        accelerators: Any,
         spec: Any,
         state: Any,
         first: Mapping[str, list[provider_facts.Candidate]],
     ) -> provider_facts.Candidate | None:
         """Return a candidate that a host could serve, None without one."""
-        several = first[state.uuid]
-        if not several:
+        candidates = first[state.uuid]
+        if not candidates:
             return None
-        view = candidate_fit.HostFacts(
-            facts=self._vague(),
-            cards=scheduled.CARDS,
-            cells=numa_cells.read_cells(state, spec, several[0]),
+        host_facts = candidate_fit.HostFacts(
+            facts=self._inexact_facts(),
+            geometry=scheduled.GEOMETRY,
+            cells=numa_cells.read_cells(state, spec, candidates[0]),
         )
-        for candidate in several:
-            near, _ = candidate_fit.fitting(wanted, [candidate], view)
-            if not near or not self.placement.has_room(candidate):
+        for candidate in candidates:
+            fitting, _ = candidate_fit.select(
+                accelerators, [candidate], host_facts
+            )
+            if not fitting or not self.placement.has_room(candidate):
                 continue
-            booked = {
+            allocations = {
                 u: part["resources"]
                 for u, part in candidate["allocations"].items()
             }
             if (
                 not self.hosts[state.uuid]
                 .copy()
-                .start("judge", wanted.groups, booked)
+                .start("judge", accelerators.groups, allocations)
             ):
                 return candidate
         return None
 
-    def _vague(self) -> dict[str, provider_facts.ProviderFacts]:
-        """Return facts that refuse for where devices are, and no more."""
+    def _inexact_facts(self) -> dict[str, provider_facts.ProviderFacts]:
+        """Return facts that can only be rejected by affinity policies."""
         return {
             u: provider_facts.ProviderFacts(
-                uuid=u, stock={}, name=node.name, traits=node.traits
+                uuid=u,
+                capacities={},
+                name=node.name,
+                card_address=provider_facts.parse_card_address(node.name),
+                parent=node.parent,
+                root=self.placement.roots[u],
+                traits=node.traits,
             )
             for u, node in self.placement.nodes.items()
         }
 
-    def _note(
+    def _record(
         self,
         where: list[Mistake],
         number: int,
@@ -254,7 +267,7 @@ class Cloud:
     def _flavor(self) -> dict[str, str]:
         """Return extra specs of one to three groups, and policies."""
         chance = self.chance
-        found = {
+        specs = {
             "accelerator:packing": chance.choice(list(flavors.Packing)).value,
             "accelerator:numa_policy": chance.choice(
                 list(flavors.NumaPolicy)
@@ -265,7 +278,7 @@ class Cloud:
             ).value,
         }
         if chance.random() < 0.4:
-            found["hw:numa_nodes"] = "1"
+            specs["hw:numa_nodes"] = "1"
         devices = list(
             itertools.chain.from_iterable(
                 h.devices for h in self.hosts.values()
@@ -275,14 +288,14 @@ class Cloud:
         for suffix in "ABC"[: chance.choice([1, 1, 1, 2, 2, 3])]:
             if chance.random() < 0.3:
                 device = chance.choice(devices)
-            found |= _group(suffix, device, chance)
-        return found
+            specs |= _group(suffix, device, chance)
+        return specs
 
     # -- Nova -----------------------------------------------------------------
 
     def states(self, groups: Sequence[flavors.RequestGroup]) -> list[Any]:
         """Return the hosts that Placement has candidates on."""
-        found = []
+        states = []
         for root, candidates in self.placement.candidates(groups).items():
             if candidates:
                 state = host_manager.HostState(
@@ -292,8 +305,8 @@ class Cloud:
                 state.allocation_candidates = copy.deepcopy(candidates)
                 state.numa_topology = copy.deepcopy(self.cells[root])
                 state.cpu_allocation_ratio = state.ram_allocation_ratio = 1.0
-                found.append(state)
-        return found
+                states.append(state)
+        return states
 
     def _consume(self, state: Any, spec: Any) -> None:
         """Take the guest's cells, as Nova's scheduler does it."""
@@ -312,7 +325,7 @@ def _group(
     """Return the extra specs of a group that a device could serve."""
     profile = chance.choice(device.profiles)
     count = 2 if chance.random() < 0.1 else 1
-    found = {
+    specs = {
         f"resources_{suffix}:{name}": str(amount * count)
         for name, amount in profile.charges.items()
     }
@@ -322,7 +335,7 @@ def _group(
         ]
     else:
         traits = [profile.trait]
-    return found | {f"trait_{suffix}:{t}": "required" for t in traits}
+    return specs | {f"trait_{suffix}:{t}": "required" for t in traits}
 
 
 def _topology(chance: Random) -> Any:
@@ -372,11 +385,11 @@ def make_spec(specs: dict[str, str]) -> Any:
 
 
 def judge(seeds: range, late: float = 0.0) -> Verdict:
-    """Return what became of the servers of some clouds.
+    """Return the results of the servers of some clouds.
 
     :param late: the share of reports that come one request too late.
     """
-    found = Verdict()
+    verdict = Verdict()
     for seed in seeds:
-        Cloud(seed, found, late).run()
-    return found
+        Cloud(seed, verdict, late).run()
+    return verdict

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts whose cards hold what servers claimed, for the scheduler's judge.
+"""Simulated hosts with claims of servers, for the check of the filter.
 
-A card is a ``model.Device`` as its driver describes it; what stands on it
-is whatever ``claim_plan.plan`` made of the servers started there, in gaps that
-stopped servers left.
+A card is a ``model.Device`` as its driver describes it. Its partitions are
+those that ``claim_plan.plan`` returned for the servers started there.
 """
 
 import dataclasses
@@ -47,7 +46,7 @@ def nvidia_card(
     address: str, gpu: str, layout: model.Layout, chance: Random
 ) -> model.Device:
     """Return an empty NVIDIA card; one in MIG mode may have instances."""
-    facts = scheduled.KNOWN.gpu(gpu)
+    facts = scheduled.CATALOG.gpu(gpu)
     assert facts is not None
     is_mig = layout is MIG
     device = model.Device(
@@ -65,19 +64,21 @@ def nvidia_card(
         slots=tuple(f"{address}/{n:02d}" for n in range(32)),
         profiles=tuple(
             model.Profile(
-                name=one.name,
-                trait=one.trait,
-                charges=scheduled.KNOWN.charges(one),
+                name=vgpu_type.name,
+                trait=vgpu_type.trait,
+                charges=scheduled.CATALOG.charges(vgpu_type),
                 available=PLENTY,
-                size=one.framebuffer_mb,
-                limit=one.limit_mixed if layout is MIXED else one.limit,
-                span=one.span if layout is MIXED else 0,
-                starts=one.starts_mixed if layout is MIXED else (),
-                instance=one.instance,
-                per_instance=one.per_instance,
+                size=vgpu_type.framebuffer_mb,
+                limit=vgpu_type.limit_mixed
+                if layout is MIXED
+                else vgpu_type.limit,
+                span=vgpu_type.span if layout is MIXED else 0,
+                starts=vgpu_type.starts_mixed if layout is MIXED else (),
+                instance=vgpu_type.instance,
+                per_instance=vgpu_type.per_instance,
             )
-            for one in scheduled.KNOWN.profiles_of(gpu)
-            if bool(one.instance) == is_mig
+            for vgpu_type in scheduled.CATALOG.profiles_of(gpu)
+            if bool(vgpu_type.instance) == is_mig
         ),
         traits=frozenset({names.model_trait("10de", gpu)}),
         geometry=model.Geometry(
@@ -149,7 +150,7 @@ def plain_card(
         profiles=(
             model.Profile(
                 name=name,
-                trait=names.custom("GPU", name),
+                trait=names.custom_name("GPU", name),
                 charges={resource_class: 1},
                 available=slots,
             ),
@@ -163,6 +164,7 @@ def region(address: str, number: int, function: str) -> model.Device:
     return dataclasses.replace(
         plain_card(own, "fpga", names.FPGA_CLASS, 1, "region"),
         traits=frozenset({names.REGION_TRAIT, names.function_trait(function)}),
+        parent=address,
         region=model.Region(card=address, number=number, function=function),
     )
 
@@ -196,7 +198,7 @@ class Host:
         self.root = providers.ProviderRoot(
             name=name, uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
         )
-        self.devices = tuple(map(_settled, devices))
+        self.devices = tuple(map(_with_available, devices))
         self.claims: dict[str, tuple[model.Claim, ...]] = {}
 
     @classmethod
@@ -211,7 +213,7 @@ class Host:
                 if twin.region is None:
                     address = cards[0].address.partition("/")[0]
                     cards = [_twin(twin, address)]
-            node = names.custom("ACCELERATOR", "NUMA", str(number % 2))
+            node = names.custom_name("ACCELERATOR", "NUMA", str(number % 2))
             devices += [
                 dataclasses.replace(
                     card,
@@ -228,9 +230,9 @@ class Host:
 
     def copy(self) -> "Host":
         """Return a host that may be changed on its own."""
-        found = Host(self.name, ())
-        found.devices, found.claims = self.devices, dict(self.claims)
-        return found
+        host = Host(self.name, ())
+        host.devices, host.claims = self.devices, dict(self.claims)
+        return host
 
     def tree(self) -> providers.ProviderTree:
         """Return what the host reports to Placement."""
@@ -245,32 +247,32 @@ class Host:
         self,
         server: str,
         groups: Iterable[flavors.RequestGroup],
-        booked: Mapping[str, Mapping[str, int]],
+        allocations: Mapping[str, Mapping[str, int]],
     ) -> str:
         """Start a server; return why its claim failed, if it did."""
         try:
-            found = claim_plan.plan(
+            claims = claim_plan.plan(
                 server,
                 groups,
-                self._slots(booked),
+                self._slots(allocations),
                 self.root,
                 model.HostState(devices=self.devices),
-                booked,
+                allocations,
             )
         except errors.ClaimError as error:
             return str(error)
-        self.claims[server] = found
+        self.claims[server] = claims
         self.devices = tuple(
-            _settled(device_capacity.hold(device, found))
+            _with_available(device_capacity.reserve_claims(device, claims))
             for device in self.devices
         )
         return ""
 
     def stop(self, server: str) -> None:
-        """Stop a server; what stood for it goes."""
+        """Stop a server and remove its partitions."""
         handles = {claim.handle for claim in self.claims.pop(server)}
         self.devices = tuple(
-            _settled(device_capacity.without(device, handles))
+            _with_available(device_capacity.remove_partitions(device, handles))
             for device in self.devices
         )
 
@@ -278,10 +280,10 @@ class Host:
         return [*itertools.chain.from_iterable(self.claims.values())]
 
     def _slots(
-        self, booked: Mapping[str, Mapping[str, int]]
+        self, allocations: Mapping[str, Mapping[str, int]]
     ) -> list[model.Slot]:
         """Return the slots that Nova's resource tracker claims."""
-        taken = {(c.provider, c.slot) for c in self._all_claims()}
+        claimed = {(c.provider, c.slot) for c in self._all_claims()}
         return [
             model.Slot(
                 provider=node.uuid,
@@ -291,8 +293,8 @@ class Host:
             for node in self.tree().nodes
             for resource_class, slots in node.slots.items()
             for slot in sorted(
-                s for s in slots if (node.uuid, s) not in taken
-            )[: booked.get(node.uuid, {}).get(resource_class, 0)]
+                s for s in slots if (node.uuid, s) not in claimed
+            )[: allocations.get(node.uuid, {}).get(resource_class, 0)]
         ]
 
 
@@ -311,9 +313,9 @@ def _twin(device: model.Device, address: str) -> model.Device:
     )
 
 
-def _settled(device: model.Device) -> model.Device:
+def _with_available(device: model.Device) -> model.Device:
     """Return a card that offers whatever its geometry allows."""
-    return device_capacity.settle(
+    return device_capacity.recalculate(
         dataclasses.replace(
             device,
             profiles=tuple(

@@ -22,14 +22,14 @@ SERVER = {"VCPU": 1}
 
 
 class Placement:
-    """Providers and allocations; ``asked`` are the paths that were read."""
+    """Providers and allocations; ``read_paths`` are the paths of GETs."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, providers.ProviderNode] = {}
         self.roots: dict[str, str] = {}
         self.generations: collections.Counter[str] = collections.Counter()
         self.allocations: dict[str, dict[str, dict[str, int]]] = {}
-        self.asked: list[str] = []
+        self.read_paths: list[str] = []
 
     def publish(self, tree: providers.ProviderTree) -> None:
         """Take what a host reports."""
@@ -42,21 +42,21 @@ class Placement:
     def used(self, provider: str, name: str) -> int:
         """Return how much of a class is allocated from a provider."""
         return sum(
-            held.get(provider, {}).get(name, 0)
-            for held in self.allocations.values()
+            allocated.get(provider, {}).get(name, 0)
+            for allocated in self.allocations.values()
         )
 
-    def left(self, provider: str, name: str) -> int:
+    def free(self, provider: str, name: str) -> int:
         """Return how much of a class can still be allocated."""
-        found = self.nodes[provider].inventories.get(name)
-        if found is None:
+        inventory = self.nodes[provider].inventories.get(name)
+        if inventory is None:
             return 0
-        return found.total - found.reserved - self.used(provider, name)
+        return inventory.total - inventory.reserved - self.used(provider, name)
 
     def has_room(self, candidate: provider_facts.Candidate) -> bool:
         """Return whether a candidate can be allocated now."""
         return all(
-            self.left(provider, name) >= amount
+            self.free(provider, name) >= amount
             for provider, part in candidate["allocations"].items()
             if provider in self.nodes
             for name, amount in part["resources"].items()
@@ -97,14 +97,14 @@ class Placement:
             for group in groups
         ]
         for chosen in itertools.product(*fitting):
-            found: dict[str, Any] = {root: {"resources": dict(SERVER)}}
+            allocations: dict[str, Any] = {root: {"resources": dict(SERVER)}}
             for group, provider in zip(groups, chosen, strict=True):
-                part = found.setdefault(provider, {"resources": {}})
+                part = allocations.setdefault(provider, {"resources": {}})
                 for name, amount in group.resources.items():
                     before = part["resources"].get(name, 0)
                     part["resources"][name] = before + amount
             candidate = {
-                "allocations": found,
+                "allocations": allocations,
                 "mappings": {
                     "": [root],
                     **{
@@ -125,7 +125,7 @@ class Placement:
             group.required <= traits
             and traits.isdisjoint(group.forbidden)
             and all(
-                self.left(provider, name) >= amount
+                self.free(provider, name) >= amount
                 for name, amount in group.resources.items()
             )
         )
@@ -134,14 +134,16 @@ class Placement:
 
     def get(self, path: str) -> Any:
         """Return the answer to a GET."""
-        self.asked.append(path)
-        place = parse.urlsplit(path)
-        query = dict(parse.parse_qsl(place.query))
-        kind, *rest = place.path.strip("/").split("/")
+        self.read_paths.append(path)
+        url = parse.urlsplit(path)
+        query = dict(parse.parse_qsl(url.query))
+        kind, *rest = url.path.strip("/").split("/")
         if kind == "allocations":
-            held = self.allocations.get(rest[0], {})
+            allocated = self.allocations.get(rest[0], {})
             return {
-                "allocations": {u: {"resources": r} for u, r in held.items()}
+                "allocations": {
+                    u: {"resources": r} for u, r in allocated.items()
+                }
             }
         if kind == "allocation_candidates":
             return {"provider_summaries": self._summaries(query)}
@@ -149,50 +151,50 @@ class Placement:
             group = _group(query, "")
             return {
                 "resource_providers": [
-                    self._who(u)
+                    self._identity(u)
                     for u in self.nodes
                     if self._serves(u, group)
                     and self._is_in(u, query.get("in_tree"))
                 ]
             }
         if rest[0] not in self.nodes:
-            raise fact_reader.QueryError(path, "HTTP 404: no provider")
-        return self._who(rest[0]) if not rest[1:] else self._part(*rest)
+            raise fact_reader.QueryError(path, "HTTP 404: no provider", 404)
+        return self._identity(rest[0]) if not rest[1:] else self._part(*rest)
 
     def _is_in(self, provider: str, tree: str | None) -> bool:
         if tree is None:
             return True
         return self.roots[provider] == self.roots.get(tree, tree)
 
-    def _who(self, provider: str) -> dict[str, Any]:
+    def _identity(self, provider: str) -> dict[str, Any]:
         return {
             "uuid": provider,
             "name": self.nodes[provider].name,
-            "parent_provider_uuid": self.roots[provider],
+            "parent_provider_uuid": self.nodes[provider].parent,
             "root_provider_uuid": self.roots[provider],
             "generation": self.generations[provider],
         }
 
     def _part(self, provider: str, what: str) -> dict[str, Any]:
         node = self.nodes[provider]
-        found: Any = {
+        detail: Any = {
             "inventories": {
                 name: {
-                    "total": one.total,
-                    "reserved": one.reserved,
+                    "total": inventory.total,
+                    "reserved": inventory.reserved,
                     "allocation_ratio": 1.0,
                 }
-                for name, one in node.inventories.items()
+                for name, inventory in node.inventories.items()
             },
             "traits": sorted(node.traits),
             "allocations": {
-                server: {"resources": held[provider]}
-                for server, held in self.allocations.items()
-                if provider in held
+                server: {"resources": allocated[provider]}
+                for server, allocated in self.allocations.items()
+                if provider in allocated
             },
         }[what]
         return {
-            what: found,
+            what: detail,
             "resource_provider_generation": self.generations[provider],
         }
 
@@ -208,13 +210,13 @@ class Placement:
             u: {
                 "resources": {
                     name: {
-                        "capacity": one.total - one.reserved,
+                        "capacity": inventory.total - inventory.reserved,
                         "used": self.used(u, name),
                     }
-                    for name, one in node.inventories.items()
+                    for name, inventory in node.inventories.items()
                 },
                 "traits": sorted(node.traits),
-                "parent_provider_uuid": self.roots[u],
+                "parent_provider_uuid": node.parent,
                 "root_provider_uuid": self.roots[u],
             }
             for u, node in self.nodes.items()

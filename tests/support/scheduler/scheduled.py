@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards as Placement tells of them, and servers that ask for some."""
+"""Cards as stored in Placement, and requests of servers for vGPUs."""
 
 import dataclasses
 import itertools
@@ -12,16 +12,16 @@ from nova_accel import model
 from nova_accel.catalog import loader, mdev_names, vgpu_types
 from nova_accel.model import names
 
-KNOWN = loader.load()
-CARDS = vgpu_geometry.VgpuGeometry(KNOWN)
+CATALOG = loader.load()
+GEOMETRY = vgpu_geometry.VgpuGeometry(CATALOG)
 ROOT = "root"
 
 
 def kind(name: str) -> vgpu_types.CatalogVgpuType:
     """Return a vGPU type of the catalogue."""
-    found = KNOWN.find(name)
-    assert found is not None, name
-    return found
+    vgpu_type = CATALOG.find(name)
+    assert vgpu_type is not None, name
+    return vgpu_type
 
 
 def trait(name: str) -> str:
@@ -30,72 +30,76 @@ def trait(name: str) -> str:
 
 
 def charges(name: str, count: int = 1) -> dict[str, int]:
-    """Return what vGPUs of a type take of their card."""
-    one = kind(name)
-    found = {
+    """Return the units by class that vGPUs of a type need."""
+    vgpu_type = kind(name)
+    units = {
         names.GPU_CLASS: count,
-        names.GPU_MEMORY_CLASS: one.framebuffer_mb * count,
+        names.GPU_MEMORY_CLASS: vgpu_type.framebuffer_mb * count,
     }
-    gpu = KNOWN.gpu(one.gpu)
+    gpu = CATALOG.gpu(vgpu_type.gpu)
     assert gpu is not None
-    if one.instance and one.per_instance == 1:
-        (slices,) = {k.slices for k in gpu.kinds if k.name == one.instance}
-        found[names.MIG_SLICE_CLASS] = slices * count
-    return found
+    if vgpu_type.instance and vgpu_type.per_instance == 1:
+        (slices,) = {
+            k.slices for k in gpu.kinds if k.name == vgpu_type.instance
+        }
+        units[names.MIG_SLICE_CLASS] = slices * count
+    return units
 
 
 def vgpus(*types: str, **extra_specs: str) -> dict[str, str]:
-    """Return extra specs that ask for vGPUs, each in a group of its own.
+    """Return extra specs of vGPUs, each in its own group.
 
-    :param extra_specs: what else the flavor says, less ``accelerator:``.
+    :param extra_specs: other keys of the flavor, without ``accelerator:``.
     """
-    found = {f"accelerator:{key}": text for key, text in extra_specs.items()}
+    specs = {f"accelerator:{key}": text for key, text in extra_specs.items()}
     for suffix, name in zip("ABCDEFGH", types, strict=False):
         for resource_class, amount in charges(name).items():
-            found[f"resources_{suffix}:{resource_class}"] = str(amount)
-        found[f"trait_{suffix}:{trait(name)}"] = "required"
-    return found
+            specs[f"resources_{suffix}:{resource_class}"] = str(amount)
+        specs[f"trait_{suffix}:{trait(name)}"] = "required"
+    return specs
 
 
 def asks(*types: str, **extra_specs: str) -> request.AcceleratorRequest:
-    """Return a request for vGPUs, each in a group of its own."""
+    """Return a request for vGPUs, each in its own group."""
     return request.parse_request(vgpus(*types, **extra_specs))
 
 
 def capacity(gpu: str, layout: model.Layout) -> dict[str, int]:
     """Return the totals of a card of a model."""
-    facts = KNOWN.gpu(gpu)
+    facts = CATALOG.gpu(gpu)
     assert facts is not None
-    found = {names.GPU_CLASS: 32, names.GPU_MEMORY_CLASS: facts.memory_mb}
+    units = {names.GPU_CLASS: 32, names.GPU_MEMORY_CLASS: facts.memory_mb}
     if layout is model.Layout.MIG:
-        found[names.GPU_CLASS] = facts.mig_slices
-        found[names.MIG_SLICE_CLASS] = facts.mig_slices
-    return found
+        units[names.GPU_CLASS] = facts.mig_slices
+        units[names.MIG_SLICE_CLASS] = facts.mig_slices
+    return units
 
 
 def card(
     uuid: str,
-    *held: str | Mapping[str, int],
+    *consumers: str | Mapping[str, int],
     gpu: str = "L40S",
     layout: model.Layout = model.Layout.MIXED,
     traits: Iterable[str] = (),
-    **more: Any,
+    **fields: Any,
 ) -> provider_facts.ProviderFacts:
-    """Return what Placement tells of a card.
+    """Return a card's provider.
 
-    :param held: what each consumer has of it: one vGPU of a type, or
-        amounts by class.
+    :param consumers: the allocation of each consumer: one vGPU of a type,
+        or units by class.
     """
-    usages = tuple(
-        charges(one) if isinstance(one, str) else one for one in held
+    allocations = tuple(
+        charges(consumer) if isinstance(consumer, str) else consumer
+        for consumer in consumers
     )
-    found = provider_facts.ProviderFacts(
+    facts = provider_facts.ProviderFacts(
         uuid=uuid,
         name=f"host_accel_{uuid}",
-        stock={
+        card_address=provider_facts.parse_card_address(f"host_accel_{uuid}"),
+        capacities={
             name: provider_facts.ClassCapacity(
                 capacity=total,
-                used=sum(usage.get(name, 0) for usage in usages),
+                used=sum(units.get(name, 0) for units in allocations),
             )
             for name, total in capacity(gpu, layout).items()
         },
@@ -109,38 +113,38 @@ def card(
         ),
         root=ROOT,
         parent=ROOT,
-        held=usages,
+        allocations=allocations,
     )
-    return dataclasses.replace(found, **more)
+    return dataclasses.replace(facts, **fields)
 
 
 def offers(gpu: str, layout: model.Layout) -> Iterator[str]:
     """Yield the traits of every type that an empty card can make."""
-    for one in KNOWN.profiles_of(gpu):
-        if bool(one.instance) == (layout is model.Layout.MIG):
-            yield trait(one.name)
+    for vgpu_type in CATALOG.profiles_of(gpu):
+        if bool(vgpu_type.instance) == (layout is model.Layout.MIG):
+            yield trait(vgpu_type.name)
 
 
 def facts_of(
     *providers: provider_facts.ProviderFacts,
 ) -> dict[str, provider_facts.ProviderFacts]:
-    return {one.uuid: one for one in providers}
+    return {facts.uuid: facts for facts in providers}
 
 
 def candidate(
-    wanted: request.AcceleratorRequest, *uuids: str
+    accelerators: request.AcceleratorRequest, *uuids: str
 ) -> provider_facts.Candidate:
     """Return the candidate that takes each group from a provider."""
     allocations: dict[str, Any] = {
         ROOT: {"resources": {"VCPU": 1, "MEMORY_MB": 64}}
     }
-    for group, uuid in zip(wanted.groups, uuids, strict=True):
-        taken = allocations.setdefault(uuid, {"resources": {}})["resources"]
+    for group, uuid in zip(accelerators.groups, uuids, strict=True):
+        units = allocations.setdefault(uuid, {"resources": {}})["resources"]
         for name, amount in group.resources.items():
-            taken[name] = taken.get(name, 0) + amount
+            units[name] = units.get(name, 0) + amount
     mappings = {
         group.suffix: [uuid]
-        for group, uuid in zip(wanted.groups, uuids, strict=True)
+        for group, uuid in zip(accelerators.groups, uuids, strict=True)
     }
     return {
         "allocations": allocations,
@@ -149,30 +153,32 @@ def candidate(
 
 
 def candidates(
-    wanted: request.AcceleratorRequest, uuids: Iterable[str]
+    accelerators: request.AcceleratorRequest, uuids: Iterable[str]
 ) -> list[provider_facts.Candidate]:
-    """Return every candidate that some providers make."""
+    """Return every candidate of some providers."""
     return [
-        candidate(wanted, *chosen)
-        for chosen in itertools.product(uuids, repeat=len(wanted.groups))
+        candidate(accelerators, *chosen)
+        for chosen in itertools.product(uuids, repeat=len(accelerators.groups))
     ]
 
 
-def taken_by(one: provider_facts.Candidate) -> tuple[str, ...]:
+def list_mapped(candidate: provider_facts.Candidate) -> tuple[str, ...]:
     """Return the provider of each group of a candidate."""
     return tuple(
         provider
-        for suffix, (provider,) in sorted(one["mappings"].items())
+        for suffix, (provider,) in sorted(candidate["mappings"].items())
         if suffix
     )
 
 
 def why_not(
-    wanted: request.AcceleratorRequest,
-    one: provider_facts.Candidate,
-    view: candidate_fit.HostFacts,
+    accelerators: request.AcceleratorRequest,
+    candidate: provider_facts.Candidate,
+    host_facts: candidate_fit.HostFacts,
 ) -> str:
     """Return why a candidate is refused, nothing if it is not."""
-    fits, lacks = candidate_fit.fitting(wanted, [one], view)
-    assert bool(fits) != bool(lacks)
-    return "; ".join(lacks.values())
+    fitting, rejections = candidate_fit.select(
+        accelerators, [candidate], host_facts
+    )
+    assert bool(fitting) != bool(rejections)
+    return "; ".join(map(str, rejections.values()))

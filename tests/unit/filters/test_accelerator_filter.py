@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""AcceleratorFilter without Placement, and requests without queries."""
+
 import copy
 import gc
 import logging
@@ -60,12 +62,12 @@ def unreachable(path: str) -> NoReturn:
     raise fact_reader.QueryError(path, "ConnectFailure")
 
 
-class Asked(AssertionError):
+class QuerySentError(AssertionError):
     pass
 
 
 def forbidden(path: str) -> NoReturn:
-    raise Asked(path)
+    raise QuerySentError(path)
 
 
 def no_catalog() -> NoReturn:
@@ -74,9 +76,9 @@ def no_catalog() -> NoReturn:
 
 @pytest.fixture
 def request_filters(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    known = list(request_filter.ALL_REQUEST_FILTERS)
-    monkeypatch.setattr(request_filter, "ALL_REQUEST_FILTERS", known)
-    return known
+    installed = list(request_filter.ALL_REQUEST_FILTERS)
+    monkeypatch.setattr(request_filter, "ALL_REQUEST_FILTERS", installed)
+    return installed
 
 
 @pytest.mark.parametrize(
@@ -88,43 +90,45 @@ def request_filters(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     ],
 )
 @pytest.mark.usefixtures("request_filters")
-def test_requests_that_are_not_ours_pass_and_nothing_is_asked(
+def test_requests_without_accelerators_pass_without_a_query(
     extra_specs: dict[str, str], hints: dict[str, list[str]] | None
 ) -> None:
-    ours = accelerator_filter.AcceleratorFilter(forbidden)
+    tested = accelerator_filter.AcceleratorFilter(forbidden)
     several = [host("a", 2), host("b", 0)]
 
-    assert ours.filter_all(several, spec(extra_specs, hints=hints)) is several
+    assert (
+        tested.filter_all(several, spec(extra_specs, hints=hints)) is several
+    )
 
 
 @pytest.mark.usefixtures("request_filters")
 def test_one_server_with_no_choice_costs_no_call() -> None:
-    ours = accelerator_filter.AcceleratorFilter(forbidden)
+    tested = accelerator_filter.AcceleratorFilter(forbidden)
     labvm = host()
 
-    assert ours.host_passes(labvm, spec(MTTY))
+    assert tested.host_passes(labvm, spec(MTTY))
     assert labvm.allocation_candidates == [CANDIDATE]
 
 
 @pytest.mark.usefixtures("request_filters")
 def test_a_host_without_candidates_is_not_judged() -> None:
-    ours = accelerator_filter.AcceleratorFilter(forbidden)
+    tested = accelerator_filter.AcceleratorFilter(forbidden)
 
-    assert ours.host_passes(host(candidates=0), spec(MTTY))
+    assert tested.host_passes(host(candidates=0), spec(MTTY))
 
 
 @pytest.mark.usefixtures("request_filters")
 def test_when_placement_is_down_all_pass_unchanged_and_it_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ours = accelerator_filter.AcceleratorFilter(unreachable)
+    tested = accelerator_filter.AcceleratorFilter(unreachable)
     labvm, asks = host(candidates=2), spec(MTTY)
     before = list(labvm.allocation_candidates)
 
     with caplog.at_level(logging.WARNING):
         for server in (uuids.server1, uuids.server2):
             asks.instance_uuid = server
-            assert list(ours.filter_all([labvm], asks)) == [labvm]
+            assert list(tested.filter_all([labvm], asks)) == [labvm]
 
     assert labvm.allocation_candidates == before
     assert "ConnectFailure" in caplog.text
@@ -133,22 +137,22 @@ def test_when_placement_is_down_all_pass_unchanged_and_it_is_logged(
 
 @pytest.mark.usefixtures("request_filters")
 def test_an_answer_of_another_shape_passes_unchanged() -> None:
-    ours = accelerator_filter.AcceleratorFilter(lambda path: {"x": path})
+    tested = accelerator_filter.AcceleratorFilter(lambda path: {"x": path})
     labvm, asks = host(candidates=2), spec(MTTY)
 
     for server in (uuids.server1, uuids.server2):
         asks.instance_uuid = server
-        assert list(ours.filter_all([labvm], asks)) == [labvm]
+        assert list(tested.filter_all([labvm], asks)) == [labvm]
 
 
 def test_a_request_s_memory_goes_with_its_spec() -> None:
     memories = fact_reader.RequestMemories()
-    wanted = request.parse_request(MTTY)
+    accelerators = request.parse_request(MTTY)
     first, second = spec(MTTY), spec(MTTY)
 
-    memory = memories.recall(first, wanted)
-    assert memories.recall(first, wanted) is memory
-    assert memories.recall(second, wanted) is not memory
+    memory = memories.recall(first, accelerators)
+    assert memories.recall(first, accelerators) is memory
+    assert memories.recall(second, accelerators) is not memory
     assert len(memories) == 2
 
     del first, second

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova's API says of our extra specs, by Nova's own registry."""
+"""Validation of accelerator extra specs by Nova's own registry."""
 
 import uuid
 
@@ -27,7 +27,7 @@ PAIRS = [
 
 
 def refusal(name: str, value: str) -> str:
-    """Return what Nova says of a pair, empty for a pair that passes."""
+    """Return Nova's error for a pair, empty if it passes."""
     try:
         validators.validate(name, value)
     except exception.ValidationError as error:
@@ -38,10 +38,10 @@ def refusal(name: str, value: str) -> str:
 
 def test_nova_found_them_by_the_entry_point() -> None:
     for validator in seam.register():
-        found = validators.VALIDATORS[validator.name]
-        assert isinstance(found, base.ExtraSpecValidator)
-        assert type(found).__module__ == "filters.extra_specs"
-        assert found.description
+        loaded = validators.VALIDATORS[validator.name]
+        assert isinstance(loaded, base.ExtraSpecValidator)
+        assert type(loaded).__module__ == "filters.extra_specs"
+        assert loaded.description
     assert "accelerator" in validators.NAMESPACES
 
 
@@ -55,25 +55,25 @@ def test_another_value_is_refused_with_those_allowed(
     spec: extra_specs.ExtraSpec, value: str
 ) -> None:
     name = f"{flavors.NAMESPACE}{spec.key}"
-    said = refusal(name, value)
+    message = refusal(name, value)
     if value in spec.choices:
-        assert said == ""
+        assert message == ""
         return
-    assert f"'{value}'" in said and f"'{name}'" in said
-    assert said.endswith(f"Allowed are: {', '.join(spec.choices)}.")
+    assert f"'{value}'" in message and f"'{name}'" in message
+    assert message.endswith(f"Allowed are: {', '.join(spec.choices)}.")
 
 
 @given(texts)
 def test_another_key_is_refused_with_those_there_are(key: str) -> None:
     name = f"{flavors.NAMESPACE}{key}"
     spec = extra_specs.find(name)
-    said = refusal(name, spec.example if spec else "on")
+    message = refusal(name, spec.example if spec else "on")
     if spec is not None:
-        assert said == ""
+        assert message == ""
         return
-    assert f"'{name}'" in said
-    for known in extra_specs.TABLE:
-        assert known.name in said
+    assert f"'{name}'" in message
+    for listed in extra_specs.TABLE:
+        assert listed.name in message
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Accelerator groups and policies, parsed from extra specs."""
+
 from collections.abc import Callable
 
 import pytest
@@ -32,7 +34,7 @@ def test_suffixed_groups_and_their_traits() -> None:
     assert parsed.classes == {"CUSTOM_GPU_MEMORY_MB", "PGPU", "VGPU"}
 
 
-def test_of_the_unsuffixed_group_only_accelerators_are_ours() -> None:
+def test_of_the_unsuffixed_group_only_accelerators_are_selected() -> None:
     parsed = request.parse_request(
         {
             "resources:VGPU": "1",
@@ -47,7 +49,7 @@ def test_of_the_unsuffixed_group_only_accelerators_are_ours() -> None:
     assert group.required == frozenset()
 
 
-def test_a_group_of_any_class_that_requires_our_trait_is_ours() -> None:
+def test_a_group_that_requires_an_accelerator_trait_is_selected() -> None:
     parsed = request.parse_request(
         {
             "resources_Q:CUSTOM_QAT_VF": "1",
@@ -65,7 +67,7 @@ def test_nova_s_owner_trait_alone_makes_no_accelerator() -> None:
         {"resources_X:CUSTOM_Y": "1", "trait_X:OWNER_NOVA": "required"}
     )
 
-    assert parsed is request.NOTHING
+    assert parsed is request.NO_ACCELERATORS
 
 
 def test_what_nova_ignores_is_ignored() -> None:
@@ -117,7 +119,7 @@ KEYS = {
 
 
 def test_without_a_word_the_usual_choice_is_made() -> None:
-    assert request.parse_request(ASKS).placing == flavors.PlacementPolicy(
+    assert request.parse_request(ASKS).policy == flavors.PlacementPolicy(
         numa=flavors.NumaPolicy.PREFERRED,
         locality=flavors.Locality.ANY,
         packing=flavors.Packing.BEST_REMAINING,
@@ -137,8 +139,8 @@ def test_every_word_is_read_in_any_case(
         ASKS | {f"accelerator:{k}": spell(w.value) for k, w in chosen.items()}
     )
 
-    usual = flavors.USUAL_PLACING
-    assert parsed.placing == flavors.PlacementPolicy(
+    usual = flavors.DEFAULT_POLICY
+    assert parsed.policy == flavors.PlacementPolicy(
         **{
             "numa": chosen.get("numa_policy", usual.numa),
             "locality": chosen.get("locality", usual.locality),
@@ -148,7 +150,7 @@ def test_every_word_is_read_in_any_case(
 
 
 @given(st.sampled_from(sorted(KEYS)), st.text(max_size=20))
-def test_any_other_word_is_told_with_those_that_are_allowed(
+def test_another_value_is_refused_with_the_allowed_ones(
     key: str, text: str
 ) -> None:
     allowed = [word.value for word in KEYS[key]]
@@ -161,7 +163,7 @@ def test_any_other_word_is_told_with_those_that_are_allowed(
     assert f"accelerator:{key}" in str(caught.value)
     assert ", ".join(allowed) in str(caught.value)
     # Who asks for none is none of our business.
-    assert request.parse_request(wrong) is request.NOTHING
+    assert request.parse_request(wrong) is request.NO_ACCELERATORS
 
 
 SUFFIXES = st.sampled_from(["", "_A", "1"])
@@ -179,25 +181,25 @@ TRAITS = ["CUSTOM_VGPU_NVIDIA_T4_4Q", "CUSTOM_OTHER", "OWNER_NOVA"]
         st.sampled_from(["required", "forbidden", "x"]),
     ),
 )
-def test_a_group_is_ours_if_class_or_trait_says_so(
+def test_a_group_is_selected_by_class_or_trait(
     amounts: dict[str, str], traits: dict[str, str]
 ) -> None:
     parsed = request.parse_request(amounts | traits)
 
     for suffix in ("", "_A", "1"):
-        found = {
+        expected = {
             name: int(amount)
             for name in CLASSES
             if (amount := amounts.get(f"resources{suffix}:{name}", "0"))
             in ("1", "4")
         }
-        counted = {n: a for n, a in found.items() if n in CLASSES[:3]}
-        named = traits.get(f"trait{suffix}:{TRAITS[0]}") == "required"
+        accelerators = {n: a for n, a in expected.items() if n in CLASSES[:3]}
+        has_trait = traits.get(f"trait{suffix}:{TRAITS[0]}") == "required"
         if not suffix:
-            found, named = counted, False
+            expected, has_trait = accelerators, False
         groups = [g for g in parsed.groups if g.suffix == suffix]
-        if found and (counted or named):
+        if expected and (accelerators or has_trait):
             (group,) = groups
-            assert group.resources == found
+            assert group.resources == expected
         else:
             assert not groups

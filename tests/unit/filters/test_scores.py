@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Scores of hosts: fullness and share of traits."""
+
 from fractions import Fraction
 
 from hypothesis import given
@@ -22,12 +24,12 @@ def card(
     memory: tuple[int, int],
     *traits: str,
 ) -> provider_facts.ProviderFacts:
-    stock = {"VGPU": vgpus, "CUSTOM_GPU_MEMORY_MB": memory}
+    units = {"VGPU": vgpus, "CUSTOM_GPU_MEMORY_MB": memory}
     return provider_facts.ProviderFacts(
         uuid=uuid,
-        stock={
+        capacities={
             name: provider_facts.ClassCapacity(used=used, capacity=capacity)
-            for name, (used, capacity) in stock.items()
+            for name, (used, capacity) in units.items()
         },
         traits=frozenset(traits),
     )
@@ -36,7 +38,7 @@ def card(
 def region(uuid: str, *traits: str) -> provider_facts.ProviderFacts:
     return provider_facts.ProviderFacts(
         uuid=uuid,
-        stock={"FPGA": provider_facts.ClassCapacity(capacity=1, used=0)},
+        capacities={"FPGA": provider_facts.ClassCapacity(capacity=1, used=0)},
         traits=frozenset(traits),
     )
 
@@ -80,40 +82,42 @@ def test_servers_placed_since_count_too() -> None:
 
 @given(st.lists(st.integers(0, 8), min_size=1), st.integers(0, 5))
 def test_fullness_is_a_part_and_grows_with_use(
-    used: list[int], more: int
+    used: list[int], new_servers: int
 ) -> None:
     cards = [
         card(str(n), (each, 8), (each, 8), A40) for n, each in enumerate(used)
     ]
-    before = scores.fullness(ONE, cards, frozenset("0"), more)
-    after = scores.fullness(ONE, cards, frozenset("0"), more + 1)
+    before = scores.fullness(ONE, cards, frozenset("0"), new_servers)
+    after = scores.fullness(ONE, cards, frozenset("0"), new_servers + 1)
     assert before is not None and after is not None
     assert 0 <= before <= after <= 1
 
 
-def test_the_best_candidate_tells_what_is_held() -> None:
+def test_the_best_candidate_has_most_of_the_traits() -> None:
     traits = frozenset({"CUSTOM_FPGA_FUNCTION_1", "CUSTOM_FPGA_FUNCTION_2"})
     cards = [
         region("a", "CUSTOM_FPGA_FUNCTION_1"),
         region("b", "CUSTOM_FPGA_FUNCTION_2"),
         region("c"),
     ]
-    assert scores.held(FPGAS, [takes("a", "c")], cards, traits) == Fraction(
-        1, 2
-    )
+    assert scores.trait_share(
+        FPGAS, [takes("a", "c")], cards, traits
+    ) == Fraction(1, 2)
     assert (
-        scores.held(FPGAS, [takes("a", "c"), takes("a", "b")], cards, traits)
+        scores.trait_share(
+            FPGAS, [takes("a", "c"), takes("a", "b")], cards, traits
+        )
         == 1
     )
-    assert scores.held(FPGAS, [takes("c", "d")], cards, traits) == 0
-    assert scores.held(FPGAS, [takes("a")], cards, frozenset()) == 0
+    assert scores.trait_share(FPGAS, [takes("c", "d")], cards, traits) == 0
+    assert scores.trait_share(FPGAS, [takes("a")], cards, frozenset()) == 0
 
 
-def test_only_accelerators_are_named() -> None:
+def test_only_providers_of_accelerators_are_listed() -> None:
     candidate = {
         "allocations": {
             "root": {"resources": {"VCPU": 1}},
             "a": {"resources": {"FPGA": 1}},
         }
     }
-    assert provider_facts.named(FPGAS.classes, [candidate]) == ("a",)
+    assert provider_facts.list_providers(FPGAS.classes, [candidate]) == ("a",)

@@ -265,7 +265,7 @@ def test_a_name_nobody_ever_reported(cloud: Cloud, explain: Any) -> None:
     )
 
     assert status == 1
-    assert "nobody ever offered CUSTOM_VGPU_TYPO" in text
+    assert "no accelerator ever offered CUSTOM_VGPU_TYPO" in text
     assert "does not offer CUSTOM_VGPU_TYPO now" in text
 
 

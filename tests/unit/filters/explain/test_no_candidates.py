@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Texts of refusals for the log and for the server's fault."""
+
 import dataclasses
 
 from filters import provider_facts, request
@@ -21,7 +23,7 @@ def card(
 ) -> provider_facts.ProviderFacts:
     return provider_facts.ProviderFacts(
         uuid=uuid,
-        stock={
+        capacities={
             "VGPU": provider_facts.ClassCapacity(
                 capacity=vgpu[0], used=vgpu[1]
             ),
@@ -40,10 +42,10 @@ def describe(
     return no_candidates.describe(GROUP, providers, names)
 
 
-def test_nobody_has_the_class() -> None:
+def test_no_provider_has_the_class() -> None:
     root = provider_facts.ProviderFacts(
         uuid="root",
-        stock={"VCPU": provider_facts.ClassCapacity(capacity=8, used=0)},
+        capacities={"VCPU": provider_facts.ClassCapacity(capacity=8, used=0)},
     )
 
     refusal = describe(root)
@@ -96,7 +98,7 @@ def test_all_that_offer_it_are_full() -> None:
 def test_a_forbidden_trait_and_a_missing_class_are_named() -> None:
     bare = provider_facts.ProviderFacts(
         uuid="u2",
-        stock={"VGPU": provider_facts.ClassCapacity(capacity=4, used=0)},
+        capacities={"VGPU": provider_facts.ClassCapacity(capacity=4, used=0)},
         traits=frozenset({"CUSTOM_VGPU_X"}),
     )
     refusal = describe(
@@ -120,7 +122,7 @@ def test_a_forbidden_trait_and_a_missing_class_are_named() -> None:
 def test_room_that_placement_refuses_points_at_the_units() -> None:
     refusal = describe(card("u1", (4, 0), (32768, 0), "CUSTOM_VGPU_X"))
 
-    assert "look at max_unit" in refusal.details[1]
+    assert "see max_unit" in refusal.details[1]
 
 
 def test_no_host_is_named_to_the_server_s_owner_and_it_fits_the_fault() -> (
@@ -153,11 +155,11 @@ def test_a_large_cloud_does_not_flood_the_log() -> None:
     assert refusal.details[-1] == "and 80 more"
 
 
-def test_of_many_reasons_the_first_ones_are_told() -> None:
-    said = [f"card{n}" for n in range(30)]
+def test_of_many_reasons_the_first_ones_are_returned() -> None:
+    reasons = [f"card{n}" for n in range(30)]
 
-    assert no_candidates.first([*said, *said], 24) == [
-        *said[:24],
+    assert no_candidates.limit_lines([*reasons, *reasons], 24) == [
+        *reasons[:24],
         "and 6 more",
     ]
-    assert no_candidates.first(["a", "b", "a"], 2) == ["a", "b"]
+    assert no_candidates.limit_lines(["a", "b", "a"], 2) == ["a", "b"]

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Selection and order of candidates, and reasons of rejections."""
+
 import dataclasses
 from random import Random
 from typing import Any
@@ -17,7 +19,7 @@ WANTED = request.parse_request(
 )
 
 PACK = dataclasses.replace(
-    WANTED, placing=flavors.PlacementPolicy(packing=flavors.Packing.PACK)
+    WANTED, policy=flavors.PlacementPolicy(packing=flavors.Packing.PACK)
 )
 
 
@@ -26,16 +28,18 @@ def provider(
     capacity: int,
     used: int,
     memory: tuple[int, int] | None = None,
-    **more: Any,
+    **fields: Any,
 ) -> provider_facts.ProviderFacts:
-    stock = {
+    capacities = {
         "VGPU": provider_facts.ClassCapacity(capacity=capacity, used=used)
     }
     if memory is not None:
-        stock["CUSTOM_GPU_MEMORY_MB"] = provider_facts.ClassCapacity(
+        capacities["CUSTOM_GPU_MEMORY_MB"] = provider_facts.ClassCapacity(
             capacity=memory[0], used=memory[1]
         )
-    return provider_facts.ProviderFacts(uuid=uuid, stock=stock, **more)
+    return provider_facts.ProviderFacts(
+        uuid=uuid, capacities=capacities, **fields
+    )
 
 
 def candidate(**vgpus: int) -> provider_facts.Candidate:
@@ -51,22 +55,28 @@ def facts_of(
     return {p.uuid: p for p in providers}
 
 
-def view(
-    *providers: provider_facts.ProviderFacts, cells: numa.Cells = numa.UNTOLD
+def build_host(
+    *providers: provider_facts.ProviderFacts,
+    cells: numa.Cells = numa.UNKNOWN_CELLS,
 ) -> candidate_fit.HostFacts:
     return candidate_fit.HostFacts(
-        facts=facts_of(*providers), cards=scheduled.CARDS, cells=cells
+        facts=facts_of(*providers), geometry=scheduled.GEOMETRY, cells=cells
     )
 
 
-def cards(found: list[provider_facts.Candidate]) -> list[list[str]]:
-    return [c["mappings"]["_A"] for c in found]
+def cards(candidates: list[provider_facts.Candidate]) -> list[list[str]]:
+    return [c["mappings"]["_A"] for c in candidates]
 
 
 def test_a_shortage_names_the_provider_the_counts_and_the_taker() -> None:
-    facts = view(
+    facts = build_host(
         provider(
-            "p", 2, 2, name="labvm_accel_mtty", exact=True, taken_by=("s1",)
+            "p",
+            2,
+            2,
+            name="labvm_accel_mtty",
+            is_exact=True,
+            sibling_servers=("s1",),
         )
     )
 
@@ -77,55 +87,55 @@ def test_a_shortage_names_the_provider_the_counts_and_the_taker() -> None:
 
 
 def test_facts_that_are_not_exact_never_refuse() -> None:
-    facts = view(provider("p", 2, 2))
+    facts = build_host(provider("p", 2, 2))
 
     assert not scheduled.why_not(WANTED, candidate(p=1), facts)
 
 
 def test_a_total_below_what_is_used_leaves_nothing_not_less() -> None:
-    facts = view(provider("p", 1, 3, exact=True))
+    facts = build_host(provider("p", 1, 3, is_exact=True))
 
-    found = scheduled.why_not(WANTED, candidate(p=1), facts)
+    reason = scheduled.why_not(WANTED, candidate(p=1), facts)
 
-    assert "VGPU 0 left of 1" in found
+    assert "VGPU 0 left of 1" in reason
 
 
-def test_other_classes_of_the_server_are_not_ours_to_judge() -> None:
+def test_resource_classes_of_the_server_itself_are_not_checked() -> None:
     root = provider_facts.ProviderFacts(
         uuid="root",
-        stock={"VCPU": provider_facts.ClassCapacity(capacity=1, used=1)},
-        exact=True,
+        capacities={"VCPU": provider_facts.ClassCapacity(capacity=1, used=1)},
+        is_exact=True,
     )
 
-    assert not scheduled.why_not(WANTED, candidate(p=1), view(root))
+    assert not scheduled.why_not(WANTED, candidate(p=1), build_host(root))
 
 
 def test_the_fullest_device_comes_first_and_whole_ones_stay_free() -> None:
-    facts = view(
+    facts = build_host(
         provider("empty", 4, 0), provider("half", 4, 2), provider("one", 4, 3)
     )
-    found = candidate_fit.order(
+    ordered = candidate_fit.order_candidates(
         PACK,
         [candidate(empty=1), candidate(half=1), candidate(one=1)],
         facts,
     )
 
-    assert cards(found) == [["one"], ["half"], ["empty"]]
+    assert cards(ordered) == [["one"], ["half"], ["empty"]]
 
 
 def test_the_scarcest_counter_says_how_full_a_device_is() -> None:
-    facts = view(
+    facts = build_host(
         provider("slots", 32, 1, memory=(48, 40)),
         provider("memory", 32, 2, memory=(48, 0)),
     )
-    several = [candidate(memory=1), candidate(slots=1)]
-    for one in several:
-        (uuid,) = one["mappings"]["_A"]
-        one["allocations"][uuid]["resources"]["CUSTOM_GPU_MEMORY_MB"] = 4
+    candidates = [candidate(memory=1), candidate(slots=1)]
+    for entry in candidates:
+        (uuid,) = entry["mappings"]["_A"]
+        entry["allocations"][uuid]["resources"]["CUSTOM_GPU_MEMORY_MB"] = 4
 
-    found = candidate_fit.order(PACK, several, facts)
+    ordered = candidate_fit.order_candidates(PACK, candidates, facts)
 
-    assert cards(found) == [["slots"], ["memory"]]
+    assert cards(ordered) == [["slots"], ["memory"]]
 
 
 @pytest.mark.parametrize("packing", list(flavors.Packing))
@@ -133,84 +143,94 @@ def test_a_card_that_was_read_as_full_comes_last(
     packing: flavors.Packing,
 ) -> None:
     # Nova claims the first candidate only, and drops the host on a 409.
-    request_ = dataclasses.replace(
-        WANTED, placing=flavors.PlacementPolicy(packing=packing)
+    accelerators = dataclasses.replace(
+        WANTED, policy=flavors.PlacementPolicy(packing=packing)
     )
-    facts = view(provider("full", 1, 1), provider("free", 1, 0))
+    facts = build_host(provider("full", 1, 1), provider("free", 1, 0))
 
-    found = candidate_fit.order(
-        request_,
+    ordered = candidate_fit.order_candidates(
+        accelerators,
         [candidate(full=1), candidate(unread=1), candidate(free=1)],
         facts,
     )
 
-    assert cards(found) == [["free"], ["unread"], ["full"]]
+    assert cards(ordered) == [["free"], ["unread"], ["full"]]
 
 
 @pytest.mark.parametrize("packing", list(flavors.Packing))
 def test_a_card_without_a_place_comes_last_until_it_is_confirmed(
     packing: flavors.Packing,
 ) -> None:
-    asks = scheduled.asks("L40S-16Q", packing=packing.value)
-    facts = view(
+    accelerators = scheduled.asks("L40S-16Q", packing=packing.value)
+    facts = build_host(
         scheduled.card("a", "L40S-16Q", "L40S-16Q"), scheduled.card("b")
     )
 
-    found = candidate_fit.order(asks, scheduled.candidates(asks, "ab"), facts)
+    ordered = candidate_fit.order_candidates(
+        accelerators, scheduled.candidates(accelerators, "ab"), facts
+    )
 
-    assert [scheduled.taken_by(one) for one in found] == [("b",), ("a",)]
+    assert [scheduled.list_mapped(entry) for entry in ordered] == [
+        ("b",),
+        ("a",),
+    ]
 
 
 def test_unknown_providers_come_last_in_their_own_order() -> None:
-    facts = view(provider("known", 4, 0))
+    facts = build_host(provider("known", 4, 0))
 
-    found = candidate_fit.order(
+    ordered = candidate_fit.order_candidates(
         WANTED, [candidate(z=1), candidate(a=1), candidate(known=1)], facts
     )
 
-    assert cards(found) == [["known"], ["z"], ["a"]]
+    assert cards(ordered) == [["known"], ["z"], ["a"]]
 
 
 def test_a_shortage_met_in_several_candidates_is_named_once() -> None:
-    facts = view(provider("p", 1, 1, exact=True))
+    facts = build_host(provider("p", 1, 1, is_exact=True))
 
-    fits, lacks = candidate_fit.fitting(
+    fitting, rejections = candidate_fit.select(
         WANTED, [candidate(p=1, q=1), candidate(p=1, r=1)], facts
     )
 
-    assert fits == []
-    assert lacks == {("p", "VGPU"): "p: VGPU 0 left of 1, 1 needed"}
+    assert fitting == []
+    (rejection,) = rejections.values()
+    assert list(rejections) == [("p", "VGPU")]
+    assert str(rejection) == "p: VGPU 0 left of 1, 1 needed"
+    assert rejection.is_about("p")
 
 
 def test_spread_takes_the_emptiest() -> None:
-    facts = view(
+    facts = build_host(
         provider("empty", 4, 0), provider("half", 4, 2), provider("one", 4, 3)
     )
     spread = dataclasses.replace(
-        WANTED, placing=flavors.PlacementPolicy(packing=flavors.Packing.SPREAD)
+        WANTED, policy=flavors.PlacementPolicy(packing=flavors.Packing.SPREAD)
     )
 
-    found = candidate_fit.order(
+    ordered = candidate_fit.order_candidates(
         spread,
         [candidate(one=1), candidate(half=1), candidate(empty=1)],
         facts,
     )
 
-    assert cards(found) == [["empty"], ["half"], ["one"]]
+    assert cards(ordered) == [["empty"], ["half"], ["one"]]
 
 
 def test_preferred_traits_come_before_packing() -> None:
-    facts = view(
+    facts = build_host(
         provider("full", 4, 3),
         provider("empty", 4, 0, traits=frozenset({"CUSTOM_FUNCTION"})),
     )
-    prefers = dataclasses.replace(PACK, preferred={"_A": "CUSTOM_FUNCTION"})
+    prefers = dataclasses.replace(
+        PACK, preferred_traits={"_A": "CUSTOM_FUNCTION"}
+    )
 
-    found = candidate_fit.order(
+    ordered = candidate_fit.order_candidates(
         prefers, [candidate(full=1), candidate(empty=1)], facts
     )
 
-    assert cards(found) == [["empty"], ["full"]]
+    assert cards(ordered) == [["empty"], ["full"]]
 
 
 def test_health_refuses_where_it_was_read_just_now() -> None:
@@ -224,71 +244,81 @@ def test_health_refuses_where_it_was_read_just_now() -> None:
         ),
     ]:
         ill = provider("p", 4, 0, traits=frozenset({trait}))
-        sure = dataclasses.replace(ill, exact=True)
+        sure = dataclasses.replace(ill, is_exact=True)
 
-        one = candidate(p=1)
-        assert not scheduled.why_not(WANTED, one, view(ill))
-        assert scheduled.why_not(WANTED, one, view(sure)) == f"p: {words}"
-        assert candidate_fit.doubts(WANTED, [[candidate(p=1)]], view(ill)) == {
-            "p"
-        }
+        first = candidate(p=1)
+        assert not scheduled.why_not(WANTED, first, build_host(ill))
+        assert (
+            scheduled.why_not(WANTED, first, build_host(sure)) == f"p: {words}"
+        )
+        assert candidate_fit.find_doubtful(
+            WANTED, [[candidate(p=1)]], build_host(ill)
+        ) == {"p"}
         # What was read just now needs no second look.
-        assert not candidate_fit.doubts(WANTED, [[candidate(p=1)]], view(sure))
+        assert not candidate_fit.find_doubtful(
+            WANTED, [[candidate(p=1)]], build_host(sure)
+        )
 
 
 def test_a_shortage_is_a_doubt_where_a_host_has_a_choice() -> None:
-    known = view(provider("p", 2, 2), provider("q", 2, 0))
+    host_facts = build_host(provider("p", 2, 2), provider("q", 2, 0))
     p, q = candidate(p=1), candidate(q=1)
 
     # Placement counts it again when the server is claimed.
-    assert not candidate_fit.doubts(WANTED, [[p], [q]], known)
-    assert candidate_fit.doubts(WANTED, [[p, q]], known) == {"p"}
-    exact = provider("p", 2, 2, exact=True)
-    assert not candidate_fit.doubts(WANTED, [[p, q]], view(exact))
+    assert not candidate_fit.find_doubtful(WANTED, [[p], [q]], host_facts)
+    assert candidate_fit.find_doubtful(WANTED, [[p, q]], host_facts) == {"p"}
+    exact = provider("p", 2, 2, is_exact=True)
+    assert not candidate_fit.find_doubtful(WANTED, [[p, q]], build_host(exact))
 
 
 def test_a_type_without_a_place_is_a_doubt_and_then_a_refusal() -> None:
-    asks = scheduled.asks("L40S-16Q")
+    accelerators = scheduled.asks("L40S-16Q")
     full = scheduled.card("c", "L40S-16Q", "L40S-16Q")
-    (one,) = scheduled.candidates(asks, "c")
+    (first,) = scheduled.candidates(accelerators, "c")
 
-    assert not scheduled.why_not(asks, one, view(full))
-    assert candidate_fit.doubts(asks, [[one]], view(full)) == {"c"}
-    sure = dataclasses.replace(full, exact=True)
-    assert scheduled.why_not(asks, one, view(sure)) == (
+    assert not scheduled.why_not(accelerators, first, build_host(full))
+    assert candidate_fit.find_doubtful(
+        accelerators, [[first]], build_host(full)
+    ) == {"c"}
+    sure = dataclasses.replace(full, is_exact=True)
+    assert scheduled.why_not(accelerators, first, build_host(sure)) == (
         "host_accel_c: 1 L40S-16Q has no place beside"
         " 2 of 16384 MB (mixed sizes)"
     )
 
 
 def test_groups_on_one_card_need_places_side_by_side() -> None:
-    asks = scheduled.asks("L40S-16Q", "L40S-16Q")
-    begun = scheduled.card("c", "L40S-16Q", exact=True)
-    empty = scheduled.card("d", exact=True)
-    found, lacks = candidate_fit.fitting(
-        asks, scheduled.candidates(asks, "cd"), view(begun, empty)
+    accelerators = scheduled.asks("L40S-16Q", "L40S-16Q")
+    begun = scheduled.card("c", "L40S-16Q", is_exact=True)
+    empty = scheduled.card("d", is_exact=True)
+    fitting, rejections = candidate_fit.select(
+        accelerators,
+        scheduled.candidates(accelerators, "cd"),
+        build_host(begun, empty),
     )
 
-    assert {scheduled.taken_by(one) for one in found} == {
+    assert {scheduled.list_mapped(entry) for entry in fitting} == {
         ("c", "d"),
         ("d", "c"),
         ("d", "d"),
     }
-    assert list(lacks) == [("c", "geometry")]
+    assert list(rejections) == [("c", "geometry")]
 
 
 def test_best_remaining_spares_the_card_that_a_large_one_needs() -> None:
-    asks = scheduled.asks("L40S-4Q")
-    facts = view(
+    accelerators = scheduled.asks("L40S-4Q")
+    facts = build_host(
         scheduled.card("a"),
-        # 24Q fits in its second half, until a 4Q stands there.
+        # 24Q fits in its second half, until a 4Q is there.
         scheduled.card("b", "L40S-24Q"),
         # Nothing large fits here any more.
         scheduled.card("c", "L40S-24Q", "L40S-12Q", "L40S-4Q"),
     )
-    found = candidate_fit.order(asks, scheduled.candidates(asks, "abc"), facts)
+    ordered = candidate_fit.order_candidates(
+        accelerators, scheduled.candidates(accelerators, "abc"), facts
+    )
 
-    assert [scheduled.taken_by(one) for one in found] == [
+    assert [scheduled.list_mapped(entry) for entry in ordered] == [
         ("c",),
         ("b",),
         ("a",),
@@ -296,13 +326,15 @@ def test_best_remaining_spares_the_card_that_a_large_one_needs() -> None:
 
 
 def test_what_serves_crosswise_has_an_order_of_its_own() -> None:
-    asks = scheduled.asks("L40S-8Q", "L40S-4Q", packing="pack")
-    several = [scheduled.candidate(asks, *pair) for pair in ("ab", "ba")]
-    facts = view(scheduled.card("a"), scheduled.card("b"))
+    accelerators = scheduled.asks("L40S-8Q", "L40S-4Q", packing="pack")
+    candidates = [
+        scheduled.candidate(accelerators, *pair) for pair in ("ab", "ba")
+    ]
+    facts = build_host(scheduled.card("a"), scheduled.card("b"))
 
-    assert candidate_fit.order(asks, several, facts) == candidate_fit.order(
-        asks, several[::-1], facts
-    )
+    assert candidate_fit.order_candidates(
+        accelerators, candidates, facts
+    ) == candidate_fit.order_candidates(accelerators, candidates[::-1], facts)
 
 
 UUIDS = ("a", "b", "c", "d")
@@ -311,10 +343,10 @@ PROVIDERS = st.builds(
     uuid=st.sampled_from(UUIDS),
     capacity=st.integers(0, 8),
     used=st.integers(0, 10),
-    exact=st.booleans(),
+    is_exact=st.booleans(),
 )
 FACTS = st.lists(PROVIDERS, unique_by=lambda p: p.uuid).map(
-    lambda found: view(*found)
+    lambda providers: build_host(*providers)
 )
 CANDIDATES = st.lists(
     st.dictionaries(st.sampled_from(UUIDS), st.integers(1, 8), min_size=1).map(
@@ -325,14 +357,16 @@ CANDIDATES = st.lists(
 
 
 def brute_force(
-    one: provider_facts.Candidate, facts: provider_facts.Facts
+    entry: provider_facts.Candidate, facts: provider_facts.Facts
 ) -> bool:
     """Try to take every unit one by one from what is left."""
-    for uuid, allocation in one["allocations"].items():
-        if uuid not in facts or not facts[uuid].exact:
+    for uuid, allocation in entry["allocations"].items():
+        if uuid not in facts or not facts[uuid].is_exact:
             continue
-        stock = facts[uuid].stock
-        free = list(range(stock["VGPU"].capacity))[stock["VGPU"].used :]
+        capacities = facts[uuid].capacities
+        free = list(range(capacities["VGPU"].capacity))[
+            capacities["VGPU"].used :
+        ]
         for _ in range(allocation["resources"].get("VGPU", 0)):
             if not free:
                 return False
@@ -342,59 +376,59 @@ def brute_force(
 
 @given(CANDIDATES, FACTS)
 def test_exactly_what_fits_is_kept_and_nothing_is_added(
-    several: list[provider_facts.Candidate], facts: candidate_fit.HostFacts
+    candidates: list[provider_facts.Candidate], facts: candidate_fit.HostFacts
 ) -> None:
-    fits, lacks = candidate_fit.fitting(WANTED, several, facts)
+    fitting, rejections = candidate_fit.select(WANTED, candidates, facts)
 
-    right = [c for c in several if brute_force(c, facts.facts)]
-    assert sorted(map(id, fits)) == sorted(map(id, right))
-    assert bool(lacks) == (len(fits) < len(several))
+    right = [c for c in candidates if brute_force(c, facts.facts)]
+    assert sorted(map(id, fitting)) == sorted(map(id, right))
+    assert bool(rejections) == (len(fitting) < len(candidates))
 
 
 @given(CANDIDATES, FACTS)
 def test_a_second_pass_changes_nothing(
-    several: list[provider_facts.Candidate], facts: candidate_fit.HostFacts
+    candidates: list[provider_facts.Candidate], facts: candidate_fit.HostFacts
 ) -> None:
-    once, _ = candidate_fit.fitting(WANTED, several, facts)
-    twice, lacks = candidate_fit.fitting(WANTED, once, facts)
+    once, _ = candidate_fit.select(WANTED, candidates, facts)
+    twice, rejections = candidate_fit.select(WANTED, once, facts)
 
     assert list(map(id, twice)) == list(map(id, once))
-    assert lacks == {}
+    assert rejections == {}
 
 
 @given(CANDIDATES, FACTS, st.randoms(use_true_random=False))
 def test_the_order_does_not_depend_on_how_they_came(
-    several: list[provider_facts.Candidate],
+    candidates: list[provider_facts.Candidate],
     facts: candidate_fit.HostFacts,
     random: Random,
 ) -> None:
-    known = [
+    with_facts = [
         c
-        for c in several
+        for c in candidates
         if all(u in facts.facts for u in c["allocations"] if u != "root")
     ]
-    shuffled = list(known)
+    shuffled = list(with_facts)
     random.shuffle(shuffled)
 
-    def ranks(found: list[provider_facts.Candidate]) -> list[list[str]]:
-        return [sorted(c["mappings"]["_A"]) for c in found]
+    def ranks(ordered: list[provider_facts.Candidate]) -> list[list[str]]:
+        return [sorted(c["mappings"]["_A"]) for c in ordered]
 
-    assert ranks(candidate_fit.order(WANTED, known, facts)) == ranks(
-        candidate_fit.order(WANTED, shuffled, facts)
-    )
+    assert ranks(
+        candidate_fit.order_candidates(WANTED, with_facts, facts)
+    ) == ranks(candidate_fit.order_candidates(WANTED, shuffled, facts))
 
 
 @given(CANDIDATES, FACTS)
 def test_without_exact_facts_all_are_kept(
-    several: list[provider_facts.Candidate], facts: candidate_fit.HostFacts
+    candidates: list[provider_facts.Candidate], facts: candidate_fit.HostFacts
 ) -> None:
-    vague = view(
+    vague = build_host(
         *(
-            dataclasses.replace(one, exact=False)
-            for one in facts.facts.values()
+            dataclasses.replace(known_card, is_exact=False)
+            for known_card in facts.facts.values()
         )
     )
 
-    fits, _ = candidate_fit.fitting(WANTED, several, vague)
+    fitting, _ = candidate_fit.select(WANTED, candidates, vague)
 
-    assert sorted(map(id, fits)) == sorted(map(id, several))
+    assert sorted(map(id, fitting)) == sorted(map(id, candidates))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Rejections of devices that violate a locality policy."""
+
 import itertools
+from collections.abc import Sequence
 
 import pytest
 
@@ -16,96 +19,109 @@ DIFFERENT, NVLINK, PCIE, NUMA = (
 A, B, C = "0000:41:00.0", "0000:81:00.0", "0000:c1:00.0"
 
 
-def seat(
+def device(
     address: str = A, *traits: str, units: int = 1, name: str | None = None
 ) -> candidate_locality.CandidateDevice:
-    usual = names.provider_name("host", address)
+    default = names.provider_name("host", address)
+    name = default if name is None else name
+    card, is_region, _ = address.partition("/")
     return candidate_locality.CandidateDevice(
         facts=provider_facts.ProviderFacts(
             uuid=address,
-            stock={},
-            name=usual if name is None else name,
+            capacities={},
+            name=name,
+            card_address=provider_facts.parse_card_address(name),
+            parent=card if is_region else "root",
+            root="root",
             traits=frozenset({names.OWNER_TRAIT, *traits}),
         ),
         units=units,
     )
 
 
+def reject(
+    locality: flavors.Locality,
+    devices: Sequence[candidate_locality.CandidateDevice],
+) -> str:
+    """Return the text of the rejection, empty without one."""
+    return str(candidate_locality.find_rejection(locality, devices) or "")
+
+
 def numa(node: int) -> str:
-    return names.custom("ACCELERATOR", "NUMA", str(node))
+    return names.custom_name("ACCELERATOR", "NUMA", str(node))
 
 
 def nothing_read(address: str) -> candidate_locality.CandidateDevice:
-    facts = provider_facts.ProviderFacts(uuid=address, stock={}, name=address)
+    facts = provider_facts.ProviderFacts(
+        uuid=address, capacities={}, name=address
+    )
     return candidate_locality.CandidateDevice(facts=facts)
 
 
 @pytest.mark.parametrize("locality", flavors.Locality)
 def test_one_device_is_always_together(locality: flavors.Locality) -> None:
-    assert candidate_locality.objection(locality, [seat()]) == ""
-    assert candidate_locality.objection(locality, []) == ""
+    assert reject(locality, [device()]) == ""
+    assert reject(locality, []) == ""
 
 
 def test_any_objects_to_nothing() -> None:
-    found = [seat(units=3), seat(), seat(B)]
+    devices = [device(units=3), device(), device(B)]
 
-    assert candidate_locality.objection(flavors.Locality.ANY, found) == ""
+    assert reject(flavors.Locality.ANY, devices) == ""
 
 
 def test_two_parts_of_one_card_are_not_on_different_cards() -> None:
-    assert candidate_locality.objection(DIFFERENT, [seat(A), seat(B)]) == ""
-    assert candidate_locality.objection(
-        DIFFERENT, [seat(units=2), seat(B)]
-    ) == ("host_accel_0000_41_00_0: 2 of one card")
+    assert reject(DIFFERENT, [device(A), device(B)]) == ""
+    assert reject(DIFFERENT, [device(units=2), device(B)]) == (
+        "host_accel_0000_41_00_0: 2 of one card"
+    )
 
 
 def test_two_regions_are_of_one_card() -> None:
-    one, two = seat(f"{A}/region-0"), seat(f"{A}/region-1")
+    first, second = device(f"{A}/region-0"), device(f"{A}/region-1")
 
-    assert one.card == two.card == "host_accel_0000_41_00_0"
-    assert candidate_locality.objection(DIFFERENT, [one, two]) == (
+    assert first.card == second.card == A
+    assert first.address == second.address == "0000_41_00_0"
+    assert reject(DIFFERENT, [first, second]) == (
         "host_accel_0000_41_00_0_region_0 and"
         " host_accel_0000_41_00_0_region_1: one card"
     )
-    assert (
-        candidate_locality.objection(DIFFERENT, [one, seat(f"{B}/region-0")])
-        == ""
-    )
+    assert reject(DIFFERENT, [first, device(f"{B}/region-0")]) == ""
     for locality in (NVLINK, PCIE, NUMA):
-        assert candidate_locality.objection(locality, [one, two]) == ""
+        assert reject(locality, [first, second]) == ""
 
 
 def test_a_host_may_have_any_name() -> None:
     for root in ("x_region_1", "gpu_accel_region_2_accel_7"):
-        one, two = (
-            seat(address, name=names.provider_name(root, address))
+        first, second = (
+            device(address, name=names.provider_name(root, address))
             for address in (A, B)
         )
-        assert candidate_locality.objection(DIFFERENT, [one, two]) == ""
+        assert reject(DIFFERENT, [first, second]) == ""
 
 
-def test_cards_without_names_are_told_by_their_uuids() -> None:
-    one, two = seat(A, name=""), seat(B, name="")
+def test_cards_without_names_are_compared_by_uuid() -> None:
+    first, second = device(A, name=""), device(B, name="")
 
-    assert candidate_locality.objection(DIFFERENT, [one, two]) == ""
-    assert candidate_locality.objection(DIFFERENT, [one, one])
-    # Which card a link leads to is told by its address.
-    assert candidate_locality.objection(NVLINK, [one, two]) == ""
+    assert reject(DIFFERENT, [first, second]) == ""
+    assert reject(DIFFERENT, [first, first])
+    # NVLink traits name the address of the other card.
+    assert reject(NVLINK, [first, second]) == ""
 
 
 def test_each_card_needs_a_link_to_each_other() -> None:
-    one = seat(A, names.nvlink_trait(B), names.nvlink_trait(C))
-    two, three = seat(B), seat(C)
+    first = device(A, names.nvlink_trait(B), names.nvlink_trait(C))
+    second, third = device(B), device(C)
 
-    for pair in itertools.permutations([one, two]):
-        assert candidate_locality.objection(NVLINK, pair) == ""
-    assert candidate_locality.objection(NVLINK, [one, two, three]) == (
+    for pair in itertools.permutations([first, second]):
+        assert reject(NVLINK, pair) == ""
+    assert reject(NVLINK, [first, second, third]) == (
         "host_accel_0000_81_00_0 and host_accel_0000_c1_00_0:"
         " no NVLink between them"
     )
-    # One of the two says so.
-    linked = seat(C, names.nvlink_trait(B))
-    assert candidate_locality.objection(NVLINK, [one, two, linked]) == ""
+    # The trait of one of the two cards is sufficient.
+    linked = device(C, names.nvlink_trait(B))
+    assert reject(NVLINK, [first, second, linked]) == ""
 
 
 @pytest.mark.parametrize(
@@ -120,59 +136,56 @@ def test_each_card_needs_a_link_to_each_other() -> None:
         ),
     ],
 )
-def test_what_stands_apart_is_not_together(
+def test_devices_apart_are_rejected(
     locality: flavors.Locality, here: str, there: str, words: str
 ) -> None:
+    assert reject(locality, [device(A, here), device(B, here)]) == ""
     assert (
-        candidate_locality.objection(locality, [seat(A, here), seat(B, here)])
-        == ""
-    )
-    assert (
-        candidate_locality.objection(
-            locality, [seat(A, here), seat(B, here), seat(C, there)]
-        )
+        reject(locality, [device(A, here), device(B, here), device(C, there)])
         == f"host_accel_0000_41_00_0 and host_accel_0000_c1_00_0: {words}"
     )
 
 
-def test_a_place_that_only_one_card_tells_is_not_the_same() -> None:
-    assert candidate_locality.objection(NUMA, [seat(A, numa(0)), seat(B)]) == (
+def test_a_trait_that_only_one_card_has_is_a_difference() -> None:
+    assert reject(NUMA, [device(A, numa(0)), device(B)]) == (
         "host_accel_0000_41_00_0 and host_accel_0000_81_00_0:"
         " NUMA node 0 and not known"
     )
-    # Of neither: a host with one node tells none.
-    assert candidate_locality.objection(NUMA, [seat(A), seat(B)]) == ""
+    # A host with one node reports no trait.
+    assert reject(NUMA, [device(A), device(B)]) == ""
 
 
 @pytest.mark.parametrize("locality", [NVLINK, PCIE, NUMA])
 def test_a_device_of_which_nothing_was_read_is_no_objection(
     locality: flavors.Locality,
 ) -> None:
-    told = seat(A, numa(0), names.pcie_trait("p"), names.nvlink_trait(C))
+    known_device = device(
+        A, numa(0), names.pcie_trait("p"), names.nvlink_trait(C)
+    )
 
-    for pair in itertools.permutations([told, nothing_read(B)]):
-        assert candidate_locality.objection(locality, pair) == ""
+    for pair in itertools.permutations([known_device, nothing_read(B)]):
+        assert reject(locality, pair) == ""
 
 
-def test_a_seat_tells_its_nodes() -> None:
-    assert seat(A, numa(3)).nodes == {"3"}
-    assert seat(A).nodes == frozenset()
+def test_nodes_of_a_device() -> None:
+    assert device(A, numa(3)).nodes == {"3"}
+    assert device(A).nodes == frozenset()
 
 
 @pytest.mark.parametrize("locality", [DIFFERENT, NVLINK, PCIE, NUMA])
-def test_a_pair_is_told_the_same_in_either_order(
+def test_a_pair_gives_the_same_text_in_either_order(
     locality: flavors.Locality,
 ) -> None:
-    found = [
-        seat(A, numa(0), names.pcie_trait("0000:40:01.0")),
-        seat(B, numa(1), names.pcie_trait("0000:80:01.0")),
-        seat(A if locality is DIFFERENT else C, numa(1)),
+    devices = [
+        device(A, numa(0), names.pcie_trait("0000:40:01.0")),
+        device(B, numa(1), names.pcie_trait("0000:80:01.0")),
+        device(A if locality is DIFFERENT else C, numa(1)),
     ]
 
-    told = {
-        candidate_locality.objection(locality, order)
-        for order in itertools.permutations(found)
+    texts = {
+        reject(locality, permutation)
+        for permutation in itertools.permutations(devices)
     }
 
-    assert len(told) == 1
-    assert "" not in told
+    assert len(texts) == 1
+    assert "" not in texts

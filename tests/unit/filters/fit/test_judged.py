@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's filter before a judge that tries every candidate.
+"""Check of the filter against a search of every candidate.
 
 NOVA_ACCEL_SCHEDULED is how many random clouds are tried, of a dozen
 requests each.
@@ -70,8 +70,8 @@ def test_no_impossible_host_passes_in_a_bounded_number_of_calls(
     cloud = judge.Cloud(0, judge.Verdict(), hosts=hosts)
     for number, host in enumerate(hosts):
         (node,) = host.tree().nodes
-        held = {node.uuid: {"resources": groups[0].resources}}
-        cloud.placement.claim(f"server{number}", {"allocations": held})
+        allocations = {node.uuid: {"resources": groups[0].resources}}
+        cloud.placement.claim(f"server{number}", {"allocations": allocations})
         if not reports:  # a release that reports no places
             cloud.placement.nodes[node.uuid] = _without_places(node)
 
@@ -79,12 +79,12 @@ def test_no_impossible_host_passes_in_a_bounded_number_of_calls(
         states = cloud.states(groups)
         spec = judge.make_spec(specs)
         spec.instance_uuid = new_server(0)
-        cloud.placement.asked.clear()
+        cloud.placement.read_paths.clear()
         passed = list(cloud.filter.filter_all(states, spec))
 
         assert len(states) == 40
         assert len(passed) == expected_passing
-        assert len(cloud.placement.asked) == expected_calls
+        assert len(cloud.placement.read_paths) == expected_calls
 
 
 @pytest.mark.parametrize("locality", ["any", "different_card"])
@@ -110,9 +110,9 @@ def test_calls_for_the_later_servers_of_a_request(
     calls = []
     for number in range(12):
         spec.instance_uuid = new_server(number)
-        cloud.placement.asked.clear()
+        cloud.placement.read_paths.clear()
         state = next(iter(cloud.filter.filter_all(states, spec)))
-        calls.append(len(cloud.placement.asked))
+        calls.append(len(cloud.placement.read_paths))
         candidate = state.allocation_candidates[0]
         assert cloud.placement.claim(spec.instance_uuid, candidate)
 
@@ -150,10 +150,11 @@ def test_a_card_that_was_freed_is_taken_where_the_guest_runs(
         states = cloud.states(groups)
         spec = judge.make_spec(specs)
         spec.instance_uuid = new_server(count)
-        cloud.placement.asked.clear()
+        cloud.placement.read_paths.clear()
         (state,) = cloud.filter.filter_all(states, spec)
         return [
-            one["mappings"]["_A"][0] for one in state.allocation_candidates
+            candidate["mappings"]["_A"][0]
+            for candidate in state.allocation_candidates
         ]
 
     first = {near.uuid: {"resources": {names.QAT_VF_CLASS: 3}}}
@@ -163,9 +164,9 @@ def test_a_card_that_was_freed_is_taken_where_the_guest_runs(
 
     assert order_cards(2) == [near.uuid, far.uuid]
     # The listing, and three for the card that was full.
-    assert len(cloud.placement.asked) == 4
+    assert len(cloud.placement.read_paths) == 4
     assert order_cards(2) == [near.uuid, far.uuid]
-    assert len(cloud.placement.asked) == 1
+    assert len(cloud.placement.read_paths) == 1
 
 
 @pytest.mark.parametrize("server", ["", "server"])
@@ -182,9 +183,9 @@ def test_a_card_with_a_partition_without_a_server(
     cloud = judge.Cloud(0, judge.Verdict(), hosts=[host])
     if server:
         groups = tuple(flavors.parse_groups(scheduled.vgpus("L40S-8Q")))
-        held = {node.uuid: dict(groups[0].resources)}
-        assert not host.start(server, groups, held)
-        allocations = {node.uuid: {"resources": held[node.uuid]}}
+        allocated = {node.uuid: dict(groups[0].resources)}
+        assert not host.start(server, groups, allocated)
+        allocations = {node.uuid: {"resources": allocated[node.uuid]}}
         assert cloud.placement.claim(server, {"allocations": allocations})
     cloud.placement.publish(host.tree())
     for types in itertools.chain(
@@ -197,12 +198,12 @@ def test_a_card_with_a_partition_without_a_server(
         spec.instance_uuid = new_server(1)
         states = cloud.states(groups)
         passed = list(cloud.filter.filter_all(states, spec))
-        booked: dict[str, int] = {}
+        needed: dict[str, int] = {}
         for group in groups:
             for name, amount in group.resources.items():
-                booked[name] = booked.get(name, 0) + amount
+                needed[name] = needed.get(name, 0) + amount
         if states:
-            reason = host.copy().start("new", groups, {node.uuid: booked})
+            reason = host.copy().start("new", groups, {node.uuid: needed})
             assert bool(passed) is not bool(reason), (types, reason)
 
 
@@ -212,8 +213,8 @@ def _begun(name: str, groups: tuple[flavors.RequestGroup, ...]) -> Host:
     card = nvidia_card("0000:41:00.0", "L40S", model.Layout.MIXED, chance)
     host = Host(name, [card])
     (node,) = host.tree().nodes
-    booked = {node.uuid: dict(groups[0].resources)}
-    assert not host.start(new_server(0), groups, booked)
+    allocated = {node.uuid: dict(groups[0].resources)}
+    assert not host.start(new_server(0), groups, allocated)
     return host
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws of the filter, for all policies, against brute force."""
+"""Properties of the filter for all policies, checked by brute force."""
 
 import dataclasses
 import functools
@@ -24,9 +24,9 @@ ILL = (names.DRAINED_TRAIT, names.FAULTED_TRAIT, names.MISSING_TRAIT)
 @st.composite
 def known_cards(draw: st.DrawFn, uuid: str) -> provider_facts.ProviderFacts:
     layout = draw(st.sampled_from([EQUAL, MIXED]))
-    held = draw(st.lists(st.sampled_from(TYPES), max_size=3))
+    partitions = draw(st.lists(st.sampled_from(TYPES), max_size=3))
     traits = {
-        names.custom("ACCELERATOR", "NUMA", str(n))
+        names.custom_name("ACCELERATOR", "NUMA", str(n))
         for n in draw(st.sampled_from([(0,), (1,), (), (0, 1)]))
     }
     traits.update(
@@ -39,21 +39,21 @@ def known_cards(draw: st.DrawFn, uuid: str) -> provider_facts.ProviderFacts:
         if peer != uuid and draw(st.booleans())
     )
     traits.update(t for t in ILL if draw(st.integers(0, 9)) == 0)
-    one = scheduled.card(
+    card = scheduled.card(
         uuid,
-        *held,
+        *partitions,
         layout=layout,
         traits=traits,
-        exact=draw(st.booleans()),
+        is_exact=draw(st.booleans()),
     )
     return draw(
         st.sampled_from(
             [
-                one,
-                one,
-                one,
-                dataclasses.replace(one, held=None),
-                dataclasses.replace(one, traits=frozenset()),
+                card,
+                card,
+                card,
+                dataclasses.replace(card, allocations=None),
+                dataclasses.replace(card, traits=frozenset()),
             ]
         )
     )
@@ -61,16 +61,16 @@ def known_cards(draw: st.DrawFn, uuid: str) -> provider_facts.ProviderFacts:
 
 @st.composite
 def hosts(draw: st.DrawFn) -> candidate_fit.HostFacts:
-    known = [u for u in UUIDS if draw(st.integers(0, 5))]
-    facts = [draw(known_cards(uuid)) for uuid in known]
+    uuids = [u for u in UUIDS if draw(st.integers(0, 5))]
+    facts = [draw(known_cards(uuid)) for uuid in uuids]
     cells = st.frozensets(st.sampled_from([0, 1]))
     return candidate_fit.HostFacts(
         facts=scheduled.facts_of(*facts),
-        cards=scheduled.CARDS,
+        geometry=scheduled.GEOMETRY,
         cells=numa.Cells(
             present=draw(cells),
             chosen=draw(st.none() | cells),
-            roomy=draw(cells),
+            spacious=draw(cells),
         ),
     )
 
@@ -85,39 +85,43 @@ def requests(draw: st.DrawFn) -> request.AcceleratorRequest:
     )
 
 
-# -- what is right, said once more ------------------------------------------
+# -- the expected result ----------------------------------------------------
 
 
 def is_right(
-    asks: request.AcceleratorRequest,
-    one: provider_facts.Candidate,
-    view: candidate_fit.HostFacts,
+    accelerators: request.AcceleratorRequest,
+    candidate: provider_facts.Candidate,
+    host_facts: candidate_fit.HostFacts,
 ) -> bool:
     return (
-        has_stock(one, view)
-        and has_places(asks, one, view)
-        and is_near_the_guest(asks, one, view)
-        and is_together(asks, one, view)
+        has_capacity(candidate, host_facts)
+        and has_places(accelerators, candidate, host_facts)
+        and is_near_the_guest(accelerators, candidate, host_facts)
+        and is_together(accelerators, candidate, host_facts)
     )
 
 
 def cards_of(
-    one: provider_facts.Candidate, view: candidate_fit.HostFacts
+    candidate: provider_facts.Candidate, host_facts: candidate_fit.HostFacts
 ) -> list[provider_facts.ProviderFacts]:
     """Return the known cards that a candidate takes from."""
-    return [view.facts[u] for u in one["allocations"] if u in view.facts]
+    return [
+        host_facts.facts[u]
+        for u in candidate["allocations"]
+        if u in host_facts.facts
+    ]
 
 
-def has_stock(
-    one: provider_facts.Candidate, view: candidate_fit.HostFacts
+def has_capacity(
+    candidate: provider_facts.Candidate, host_facts: candidate_fit.HostFacts
 ) -> bool:
-    for facts in cards_of(one, view):
-        taken = one["allocations"][facts.uuid]["resources"]
-        if facts.exact and (
+    for facts in cards_of(candidate, host_facts):
+        needed = candidate["allocations"][facts.uuid]["resources"]
+        if facts.is_exact and (
             facts.traits & set(ILL)
             or any(
-                facts.stock[c].used + n > facts.stock[c].capacity
-                for c, n in taken.items()
+                facts.capacities[c].used + n > facts.capacities[c].capacity
+                for c, n in needed.items()
             )
         ):
             return False
@@ -125,46 +129,47 @@ def has_stock(
 
 
 def has_places(
-    asks: request.AcceleratorRequest,
-    one: provider_facts.Candidate,
-    view: candidate_fit.HostFacts,
+    accelerators: request.AcceleratorRequest,
+    candidate: provider_facts.Candidate,
+    host_facts: candidate_fit.HostFacts,
 ) -> bool:
-    """Try every place of all that stands on a card and is to come."""
-    for facts in cards_of(one, view):
+    """Try every placement of a card's partitions and the new vGPUs."""
+    for facts in cards_of(candidate, host_facts):
         sizes = [
             group.resources[names.GPU_MEMORY_CLASS] // 1024
-            for group in asks.groups
-            if one["mappings"][group.suffix] == [facts.uuid]
+            for group in accelerators.groups
+            if candidate["mappings"][group.suffix] == [facts.uuid]
         ]
         is_equal = names.layout_trait("equal") in facts.traits
         is_mixed = names.layout_trait("mixed") in facts.traits
-        if not facts.exact or not (is_equal or is_mixed):
+        if not facts.is_exact or not (is_equal or is_mixed):
             continue
-        if facts.held is not None:
-            held = [
-                each[names.GPU_MEMORY_CLASS] // 1024 for each in facts.held
+        if facts.allocations is not None:
+            partitions = [
+                units[names.GPU_MEMORY_CLASS] // 1024
+                for units in facts.allocations
             ]
-        elif is_equal and facts.stock[names.GPU_CLASS].used:
-            # All are of one size, and nobody said of which but the sum.
-            memory = facts.stock[names.GPU_MEMORY_CLASS].used // 1024
-            count = facts.stock[names.GPU_CLASS].used
+        elif is_equal and facts.capacities[names.GPU_CLASS].used:
+            # All are of one size, which follows from the sum.
+            memory = facts.capacities[names.GPU_MEMORY_CLASS].used // 1024
+            count = facts.capacities[names.GPU_CLASS].used
             if memory % count or memory // count not in STARTS:
                 continue
-            held = [memory // count] * count
-        elif facts.stock[names.GPU_CLASS].used:
+            partitions = [memory // count] * count
+        elif facts.capacities[names.GPU_CLASS].used:
             continue
         else:
-            held = []
-        if is_equal and len({*held, *sizes}) > 1:
+            partitions = []
+        if is_equal and len({*partitions, *sizes}) > 1:
             return False
-        if is_mixed and not placeable(tuple(sorted((*held, *sizes)))):
+        if is_mixed and not placeable(tuple(sorted((*partitions, *sizes)))):
             return False
     return True
 
 
 STARTS = {
-    one.framebuffer_mb // 1024: one.starts_mixed
-    for one in scheduled.KNOWN.profiles_of("L40S")
+    vgpu_type.framebuffer_mb // 1024: vgpu_type.starts_mixed
+    for vgpu_type in scheduled.CATALOG.profiles_of("L40S")
 }
 
 
@@ -185,50 +190,52 @@ def node_of(facts: provider_facts.ProviderFacts) -> set[int]:
     return {
         n
         for n in range(8)
-        if names.custom("ACCELERATOR", "NUMA", str(n)) in facts.traits
+        if names.custom_name("ACCELERATOR", "NUMA", str(n)) in facts.traits
     }
 
 
 def is_near_the_guest(
-    asks: request.AcceleratorRequest,
-    one: provider_facts.Candidate,
-    view: candidate_fit.HostFacts,
+    accelerators: request.AcceleratorRequest,
+    candidate: provider_facts.Candidate,
+    host_facts: candidate_fit.HostFacts,
 ) -> bool:
-    cells = view.cells
-    if asks.placing.numa is not flavors.NumaPolicy.REQUIRED:
+    cells = host_facts.cells
+    if accelerators.policy.numa is not flavors.NumaPolicy.REQUIRED:
         return True
     if len(cells.present) < 2:
         return True
-    nodes = [node_of(f) for f in cards_of(one, view) if f.traits]
+    nodes = [node_of(f) for f in cards_of(candidate, host_facts) if f.traits]
     if any(len(node) != 1 for node in nodes):
         return False
-    found = {node for (node,) in nodes}
+    used = {node for (node,) in nodes}
     if cells.chosen is not None:
-        return found <= cells.chosen
-    return found <= cells.roomy and len(found) < 2
+        return used <= cells.chosen
+    return used <= cells.spacious and len(used) < 2
 
 
 def is_together(
-    asks: request.AcceleratorRequest,
-    one: provider_facts.Candidate,
-    view: candidate_fit.HostFacts,
+    accelerators: request.AcceleratorRequest,
+    candidate: provider_facts.Candidate,
+    host_facts: candidate_fit.HostFacts,
 ) -> bool:
-    locality = asks.placing.locality
-    used = [one["mappings"][group.suffix][0] for group in asks.groups]
+    locality = accelerators.policy.locality
+    used = [
+        candidate["mappings"][group.suffix][0] for group in accelerators.groups
+    ]
     pairs = [
-        (view.facts[a], view.facts[b])
+        (host_facts.facts[a], host_facts.facts[b])
         for a, b in itertools.combinations(sorted(set(used)), 2)
-        if a in view.facts and b in view.facts
+        if a in host_facts.facts and b in host_facts.facts
     ]
     if locality is flavors.Locality.DIFFERENT_CARD:
-        known = [uuid for uuid in used if uuid in view.facts]
-        return len(set(known)) == len(known)
-    told = [(a, b) for a, b in pairs if a.traits and b.traits]
+        known_uuids = [uuid for uuid in used if uuid in host_facts.facts]
+        return len(set(known_uuids)) == len(known_uuids)
+    read_pairs = [(a, b) for a, b in pairs if a.traits and b.traits]
     if locality is flavors.Locality.NVLINK:
         return all(
             names.nvlink_trait(b.uuid) in a.traits
             or names.nvlink_trait(a.uuid) in b.traits
-            for a, b in told
+            for a, b in read_pairs
         )
     prefix = {
         flavors.Locality.PCIE: names.PCIE_PREFIX,
@@ -237,7 +244,7 @@ def is_together(
     return prefix is None or all(
         {t for t in a.traits if t.startswith(prefix)}
         == {t for t in b.traits if t.startswith(prefix)}
-        for a, b in told
+        for a, b in read_pairs
     )
 
 
@@ -246,87 +253,103 @@ def is_together(
 
 @given(requests(), hosts())
 def test_exactly_what_is_right_is_kept(
-    asks: request.AcceleratorRequest, view: candidate_fit.HostFacts
+    accelerators: request.AcceleratorRequest,
+    host_facts: candidate_fit.HostFacts,
 ) -> None:
-    several = scheduled.candidates(asks, UUIDS)
+    candidates = scheduled.candidates(accelerators, UUIDS)
 
-    fits, lacks = candidate_fit.fitting(asks, several, view)
+    fitting, rejections = candidate_fit.select(
+        accelerators, candidates, host_facts
+    )
 
-    right = {id(one) for one in several if is_right(asks, one, view)}
-    assert {id(one) for one in fits} == right
-    assert len(fits) == len(right)
-    assert bool(lacks) == (len(fits) < len(several))
-    for one in several:
-        found = scheduled.why_not(asks, one, view)
-        assert bool(found) == (id(one) not in right)
+    right = {
+        id(candidate)
+        for candidate in candidates
+        if is_right(accelerators, candidate, host_facts)
+    }
+    assert {id(candidate) for candidate in fitting} == right
+    assert len(fitting) == len(right)
+    assert bool(rejections) == (len(fitting) < len(candidates))
+    for candidate in candidates:
+        reason = scheduled.why_not(accelerators, candidate, host_facts)
+        assert bool(reason) == (id(candidate) not in right)
 
 
 @given(requests(), hosts())
 def test_a_second_pass_changes_nothing(
-    asks: request.AcceleratorRequest, view: candidate_fit.HostFacts
+    accelerators: request.AcceleratorRequest,
+    host_facts: candidate_fit.HostFacts,
 ) -> None:
-    once, _ = candidate_fit.fitting(
-        asks, scheduled.candidates(asks, UUIDS), view
+    once, _ = candidate_fit.select(
+        accelerators, scheduled.candidates(accelerators, UUIDS), host_facts
     )
 
-    twice, lacks = candidate_fit.fitting(asks, once, view)
+    twice, rejections = candidate_fit.select(accelerators, once, host_facts)
 
     assert list(map(id, twice)) == list(map(id, once))
-    assert not lacks
+    assert not rejections
 
 
 @given(requests(), hosts(), st.randoms(use_true_random=False))
 def test_the_order_does_not_depend_on_how_they_came(
-    asks: request.AcceleratorRequest,
-    view: candidate_fit.HostFacts,
+    accelerators: request.AcceleratorRequest,
+    host_facts: candidate_fit.HostFacts,
     random: Random,
 ) -> None:
-    several = scheduled.candidates(asks, sorted(view.facts))
-    shuffled = random.sample(several, len(several))
+    candidates = scheduled.candidates(accelerators, sorted(host_facts.facts))
+    shuffled = random.sample(candidates, len(candidates))
 
-    once = candidate_fit.order(asks, several, view)
+    once = candidate_fit.order_candidates(accelerators, candidates, host_facts)
 
-    assert list(map(id, candidate_fit.order(asks, shuffled, view))) == list(
-        map(id, once)
-    )
+    assert list(
+        map(
+            id,
+            candidate_fit.order_candidates(accelerators, shuffled, host_facts),
+        )
+    ) == list(map(id, once))
 
 
 @given(requests(), hosts())
-def test_facts_that_are_not_exact_refuse_nobody_for_want_of_room(
-    asks: request.AcceleratorRequest, view: candidate_fit.HostFacts
+def test_inexact_facts_reject_only_by_affinity(
+    accelerators: request.AcceleratorRequest,
+    host_facts: candidate_fit.HostFacts,
 ) -> None:
     vague = dataclasses.replace(
-        view,
+        host_facts,
         facts={
-            uuid: dataclasses.replace(facts, exact=False)
-            for uuid, facts in view.facts.items()
+            uuid: dataclasses.replace(facts, is_exact=False)
+            for uuid, facts in host_facts.facts.items()
         },
     )
-    for one in scheduled.candidates(asks, UUIDS):
-        is_near = is_near_the_guest(asks, one, view)
-        assert (not scheduled.why_not(asks, one, vague)) == (
-            is_near and is_together(asks, one, view)
+    for candidate in scheduled.candidates(accelerators, UUIDS):
+        is_near = is_near_the_guest(accelerators, candidate, host_facts)
+        assert (not scheduled.why_not(accelerators, candidate, vague)) == (
+            is_near and is_together(accelerators, candidate, host_facts)
         )
 
 
 @given(requests(), hosts())
-def test_whoever_is_refused_for_its_state_was_doubted_before(
-    asks: request.AcceleratorRequest, view: candidate_fit.HostFacts
+def test_every_provider_rejected_by_exact_facts_is_doubtful_before(
+    accelerators: request.AcceleratorRequest,
+    host_facts: candidate_fit.HostFacts,
 ) -> None:
-    several = scheduled.candidates(asks, UUIDS)
+    candidates = scheduled.candidates(accelerators, UUIDS)
     vague, sure = (
         dataclasses.replace(
-            view,
+            host_facts,
             facts={
-                uuid: dataclasses.replace(facts, exact=exact)
-                for uuid, facts in view.facts.items()
+                uuid: dataclasses.replace(facts, is_exact=exact)
+                for uuid, facts in host_facts.facts.items()
             },
         )
         for exact in (False, True)
     )
 
-    _, lacks = candidate_fit.fitting(asks, several, sure)
+    _, rejections = candidate_fit.select(accelerators, candidates, sure)
 
-    refused = {uuid for uuid, _ in lacks if uuid in view.facts}
-    assert candidate_fit.doubts(asks, [several], vague) == refused
-    assert not candidate_fit.doubts(asks, [several], sure)
+    refused = {uuid for uuid, _ in rejections if uuid in host_facts.facts}
+    assert (
+        candidate_fit.find_doubtful(accelerators, [candidates], vague)
+        == refused
+    )
+    assert not candidate_fit.find_doubtful(accelerators, [candidates], sure)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
+"""NUMA cells of a guest, as Nova chooses them."""
+
 import copy
 from typing import Any
 
 import pytest
 
-pytest.importorskip("nova", reason="Nova tells of cells")
+pytest.importorskip("nova", reason="cells are objects of Nova")
 
 from nova import context, objects
 from nova.objects import base, fields
@@ -22,10 +24,10 @@ CANDIDATE = {
 BOTH = frozenset({0, 1})
 
 
-def cell(number: int, **more: Any) -> Any:
+def cell(number: int, **fields: Any) -> Any:
     """Return a cell with four CPUs, two of them for pinned guests."""
     first = number * 4
-    usual: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "id": number,
         "socket": number,
         "cpuset": {first, first + 1},
@@ -44,7 +46,7 @@ def cell(number: int, **more: Any) -> Any:
             physnets=set(), tunneled=False
         ),
     }
-    return objects.NUMACell(**{**usual, **more})
+    return objects.NUMACell(**{**defaults, **fields})
 
 
 def host(*cells: Any) -> Any:
@@ -56,14 +58,14 @@ def host(*cells: Any) -> Any:
     return state
 
 
-def guest_cell(number: int, cpus: int, **more: Any) -> Any:
-    usual: dict[str, Any] = {
+def guest_cell(number: int, cpus: int, **fields: Any) -> Any:
+    defaults: dict[str, Any] = {
         "id": number,
         "cpuset": set(range(cpus)),
         "pcpuset": set(),
         "memory": 256,
     }
-    return objects.InstanceNUMACell(**{**usual, **more})
+    return objects.InstanceNUMACell(**{**defaults, **fields})
 
 
 def pinned(number: int, *cpus: int) -> Any:
@@ -97,22 +99,22 @@ def read(state: Any, asks: Any) -> numa.Cells:
 
 @pytest.mark.parametrize("cells", [(), (cell(0),)])
 @pytest.mark.parametrize("guest", [(), (guest_cell(0, 1),)])
-def test_a_host_with_one_cell_tells_nothing(
+def test_cells_of_a_host_with_one_cell_are_unknown(
     cells: tuple[Any, ...], guest: tuple[Any, ...]
 ) -> None:
-    assert read(host(*cells), spec(*guest)) == numa.UNTOLD
+    assert read(host(*cells), spec(*guest)) == numa.UNKNOWN_CELLS
 
 
 def test_a_guest_without_topology_runs_where_there_is_room() -> None:
     busy = cell(1, memory_usage=800)
 
     assert read(host(cell(0), cell(1)), spec()) == numa.Cells(
-        present=BOTH, roomy=BOTH
+        present=BOTH, spacious=BOTH
     )
-    assert read(host(cell(0), busy), spec()).roomy == {0}
-    assert read(host(cell(0), cell(1)), spec(vcpus=4)).roomy == BOTH
-    assert not read(host(cell(0), cell(1)), spec(vcpus=5)).roomy
-    assert not read(host(cell(0), cell(1)), spec(memory_mb=1025)).roomy
+    assert read(host(cell(0), busy), spec()).spacious == {0}
+    assert read(host(cell(0), cell(1)), spec(vcpus=4)).spacious == BOTH
+    assert not read(host(cell(0), cell(1)), spec(vcpus=5)).spacious
+    assert not read(host(cell(0), cell(1)), spec(memory_mb=1025)).spacious
 
 
 @pytest.mark.parametrize(("busy", "chosen"), [(None, 0), (0, 1), (1, 0)])
@@ -131,9 +133,9 @@ def test_nova_chooses_the_cell_of_a_guest_with_one(
 def test_pinned_cpus_must_be_free() -> None:
     taken = cell(0, pinned_cpus={2})
 
-    found = read(host(taken, cell(1)), spec(pinned(0, 0, 1), vcpus=2))
+    cells = read(host(taken, cell(1)), spec(pinned(0, 0, 1), vcpus=2))
 
-    assert found.chosen == frozenset({1})
+    assert cells.chosen == frozenset({1})
 
 
 def test_a_guest_with_two_cells_gets_two() -> None:
@@ -145,10 +147,10 @@ def test_a_guest_with_two_cells_gets_two() -> None:
 def test_a_guest_that_fits_nowhere_is_for_nova_to_refuse() -> None:
     assert (
         read(host(cell(0), cell(1)), spec(guest_cell(0, 3), vcpus=3))
-        == numa.UNTOLD
+        == numa.UNKNOWN_CELLS
     )
     crowded = host(cell(0, pinned_cpus={2}), cell(1, pinned_cpus={6}))
-    assert read(crowded, spec(pinned(0, 0, 1), vcpus=2)) == numa.UNTOLD
+    assert read(crowded, spec(pinned(0, 0, 1), vcpus=2)) == numa.UNKNOWN_CELLS
 
 
 def test_what_was_asked_and_what_the_host_has_stay_as_they_are() -> None:
@@ -164,13 +166,13 @@ def test_what_was_asked_and_what_the_host_has_stay_as_they_are() -> None:
         assert base.obj_equal_prims(then, now)
 
 
-def test_physical_networks_are_told_to_nova() -> None:
+def test_physical_networks_are_passed_to_nova() -> None:
     asks = spec(guest_cell(0, 1))
     asks.network_metadata = objects.NetworkMetadata(
         physnets={"net"}, tunneled=False
     )
     wired = objects.NetworkMetadata(physnets={"net"}, tunneled=False)
 
-    found = read(host(cell(0), cell(1, network_metadata=wired)), asks)
+    cells = read(host(cell(0), cell(1, network_metadata=wired)), asks)
 
-    assert found.chosen == frozenset({1})
+    assert cells.chosen == frozenset({1})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guest's cells depend on a candidate's PCI devices."""
+"""Choice of the guest's cells by a candidate's PCI devices."""
 
 import itertools
 from typing import Any
@@ -78,24 +78,24 @@ def candidate(card: str, nic: str) -> dict[str, Any]:
     }
 
 
-def state(found: list[Any]) -> Any:
-    made = host_manager.HostState("host", "host", uuids.cell)
-    made.uuid = uuids.root
-    made.cpu_allocation_ratio = made.ram_allocation_ratio = 1.0
-    made.numa_topology = objects.NUMATopology(cells=[cell(0), cell(1)])
-    made.pci_stats = stats.PciDeviceStats(
-        made.numa_topology,
+def state(candidates: list[Any]) -> Any:
+    host_state = host_manager.HostState("host", "host", uuids.cell)
+    host_state.uuid = uuids.root
+    host_state.cpu_allocation_ratio = host_state.ram_allocation_ratio = 1.0
+    host_state.numa_topology = objects.NUMATopology(cells=[cell(0), cell(1)])
+    host_state.pci_stats = stats.PciDeviceStats(
+        host_state.numa_topology,
         objects.PciDevicePoolList(
             objects=[pool(0, NICS[0]), pool(1, NICS[1])]
         ),
     )
-    made.allocation_candidates = found
-    made.limits = {}
-    return made
+    host_state.allocation_candidates = candidates
+    host_state.limits = {}
+    return host_state
 
 
 def get_of(cards: dict[str, int]) -> Any:
-    """Placement: each card on its node, empty."""
+    """Return a getter of Placement with empty cards on NUMA nodes."""
 
     def get(path: str) -> Any:
         if path.startswith("/resource_providers?"):
@@ -140,9 +140,9 @@ def get_of(cards: dict[str, int]) -> Any:
     return get
 
 
-def true_cells(host: Any, asks: Any, one: Any) -> set[int]:
-    """The cells that Nova gives to the guest with this candidate."""
-    got = hardware.numa_fit_instance_to_host(
+def true_cells(host: Any, asks: Any, candidate: Any) -> set[int]:
+    """Return the cells that Nova gives to the guest with this candidate."""
+    fitted = hardware.numa_fit_instance_to_host(
         host.numa_topology,
         asks.numa_topology.obj_clone(),
         limits=objects.NUMATopologyLimits(
@@ -150,9 +150,9 @@ def true_cells(host: Any, asks: Any, one: Any) -> set[int]:
         ),
         pci_requests=asks.pci_requests.requests,
         pci_stats=host.pci_stats,
-        provider_mapping=one["mappings"],
+        provider_mapping=candidate["mappings"],
     )
-    return {c.id for c in got.cells}
+    return {c.id for c in fitted.cells}
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -163,9 +163,9 @@ def test_a_host_that_can_is_not_refused(monkeypatch: Any, order: Any) -> None:
     asks = spec()
     assert numa_topology_filter.NUMATopologyFilter().host_passes(host, asks)
     assert len(host.allocation_candidates) == 2
-    ours = accelerator_filter.AcceleratorFilter(get_of({CARDS[1]: 1}))
+    tested = accelerator_filter.AcceleratorFilter(get_of({CARDS[1]: 1}))
 
-    assert list(ours.filter_all([host], asks)) == [host]
+    assert list(tested.filter_all([host], asks)) == [host]
     first = host.allocation_candidates[0]
     assert true_cells(host, asks, first) == {1}
 
@@ -179,33 +179,35 @@ def test_a_guest_is_where_its_card_is(monkeypatch: Any) -> None:
         asks = spec()
         nova = numa_topology_filter.NUMATopologyFilter()
         assert nova.host_passes(host, asks)
-        ours = accelerator_filter.AcceleratorFilter(
+        tested = accelerator_filter.AcceleratorFilter(
             get_of({CARDS[0]: 0, CARDS[1]: 1})
         )
-        assert list(ours.filter_all([host], asks)) == [host]
+        assert list(tested.filter_all([host], asks)) == [host]
         first = host.allocation_candidates[0]
         card = next(u for u in first["allocations"] if u in CARDS)
         assert true_cells(host, asks, first) == {CARDS.index(card)}, pairs
 
 
-def consume(host: Any, asks: Any, one: Any) -> None:
+def consume(host: Any, asks: Any, candidate: Any) -> None:
     """Take what a candidate takes, as nova-scheduler does it."""
-    asked = asks.pci_requests.requests
+    pci_requests = asks.pci_requests.requests
     fitted = hardware.numa_fit_instance_to_host(
         host.numa_topology,
         asks.numa_topology.obj_clone(),
-        pci_requests=asked,
+        pci_requests=pci_requests,
         pci_stats=host.pci_stats,
-        provider_mapping=one["mappings"],
+        provider_mapping=candidate["mappings"],
     )
     host.numa_topology = hardware.numa_usage_from_instance_numa(
         host.numa_topology, fitted
     )
-    host.pci_stats.apply_requests(asked, one["mappings"], fitted.cells)
+    host.pci_stats.apply_requests(
+        pci_requests, candidate["mappings"], fitted.cells
+    )
 
 
-def test_a_candidate_given_back_must_fit_the_cells(monkeypatch: Any) -> None:
-    """Nova's filters do not see candidates that are given back."""
+def test_a_restored_candidate_must_fit_the_cells(monkeypatch: Any) -> None:
+    """Nova's filters do not see restored candidates."""
     monkeypatch.setattr(request_filter, "ALL_REQUEST_FILTERS", [])
     nics = {NICS[0]: 0, NICS[1]: 0, "1" + NICS[0][1:-1] + "c": 1}
     host = state([candidate(c, n) for c, n in itertools.product(CARDS, nics)])
@@ -220,7 +222,7 @@ def test_a_candidate_given_back_must_fit_the_cells(monkeypatch: Any) -> None:
     )
     asks = spec()
     get_card = get_of({CARDS[0]: 0, CARDS[1]: 1})
-    ours = accelerator_filter.AcceleratorFilter(
+    tested = accelerator_filter.AcceleratorFilter(
         lambda path: (
             {"allocations": {}}
             if path.startswith("/allocations/")
@@ -236,8 +238,8 @@ def test_a_candidate_given_back_must_fit_the_cells(monkeypatch: Any) -> None:
         assert numa_topology_filter.NUMATopologyFilter().host_passes(
             host, asks
         )
-        assert list(ours.filter_all([host], asks)) == [host]
-        for one in host.allocation_candidates:
-            (card,) = one["mappings"]["_A"]
-            assert true_cells(host, asks, one) == {CARDS.index(card)}
+        assert list(tested.filter_all([host], asks)) == [host]
+        for restored in host.allocation_candidates:
+            (card,) = restored["mappings"]["_A"]
+            assert true_cells(host, asks, restored) == {CARDS.index(card)}
         consume(host, asks, host.allocation_candidates[0])

@@ -14,22 +14,28 @@ from tests.support.scheduler import scheduled
 TYPE = "RTX Pro 6000 Blackwell DC-4-32C"
 
 
-@pytest.mark.parametrize("held", [(), None])
+@pytest.mark.parametrize("allocations", [(), None])
 def test_a_type_that_charges_no_slices_fits_a_card_with_reserved_ones(
-    held: tuple[dict[str, int], ...] | None,
+    allocations: tuple[dict[str, int], ...] | None,
 ) -> None:
-    one = scheduled.card(
-        "a", gpu="RTXPRO6000", layout=model.Layout.MIG, exact=True
+    card = scheduled.card(
+        "a", gpu="RTXPRO6000", layout=model.Layout.MIG, is_exact=True
     )
     assert names.MIG_SLICE_CLASS not in scheduled.charges(TYPE)
-    stock = dict(one.stock)
+    capacities = dict(card.capacities)
     # An operator has reserved 1 of 4 slices.
-    stock[names.MIG_SLICE_CLASS] = provider_facts.ClassCapacity(capacity=3)
-    one = dataclasses.replace(one, stock=stock, held=held)
-    wanted = scheduled.asks(TYPE)
-    chosen = scheduled.candidate(wanted, "a")
-    view = candidate_fit.HostFacts(
-        facts=scheduled.facts_of(one), cards=scheduled.CARDS
+    capacities[names.MIG_SLICE_CLASS] = provider_facts.ClassCapacity(
+        capacity=3
     )
-    fits, lacks = candidate_fit.fitting(wanted, [chosen], view)
-    assert fits, lacks
+    card = dataclasses.replace(
+        card, capacities=capacities, allocations=allocations
+    )
+    accelerators = scheduled.asks(TYPE)
+    candidate = scheduled.candidate(accelerators, "a")
+    host_facts = candidate_fit.HostFacts(
+        facts=scheduled.facts_of(card), geometry=scheduled.GEOMETRY
+    )
+    fitting, rejections = candidate_fit.select(
+        accelerators, [candidate], host_facts
+    )
+    assert fitting, rejections

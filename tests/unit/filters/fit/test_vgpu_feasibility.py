@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cards may hold together, against every arrangement there is."""
+"""Feasibility of partitions on a card, checked by brute force."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from filters import provider_facts
 from filters.fit import vgpu_feasibility
 from nova_accel import model
 from tests.support.scheduler import scheduled
-from tests.support.scheduler.scheduled import CARDS, KNOWN, card
+from tests.support.scheduler.scheduled import CATALOG, GEOMETRY, card
 
 EQUAL, MIXED, MIG = (
     model.Layout.EQUAL,
@@ -24,11 +24,11 @@ EQUAL, MIXED, MIG = (
 
 
 def has_room(
-    facts: provider_facts.ProviderFacts, *more: str, gpu: str = "L40S"
+    facts: provider_facts.ProviderFacts, *types: str, gpu: str = "L40S"
 ) -> bool:
-    shape = CARDS.shape(facts, gpu)
-    assert shape is not None
-    return CARDS.has_room(shape, tuple(sorted(Counter(more).items())))
+    state = GEOMETRY.states.build(facts, gpu)
+    assert state is not None
+    return GEOMETRY.has_room(state, tuple(sorted(Counter(types).items())))
 
 
 # -- brute force: sets of units, every place of each, one after the other ---
@@ -38,20 +38,20 @@ def mixed_fits(kinds: Iterable[str]) -> bool:
     """Return whether vGPUs have places on one card in mixed-size mode."""
 
     @functools.cache
-    def rest(todo: tuple[str, ...], free: frozenset[int]) -> bool:
-        if not todo:
+    def rest(missing: tuple[str, ...], free: frozenset[int]) -> bool:
+        if not missing:
             return True
-        one = scheduled.kind(todo[0])
+        vgpu_type = scheduled.kind(missing[0])
         return any(
-            places <= free and rest(todo[1:], free - places)
-            for start in one.starts_mixed
-            for places in [frozenset(range(start, start + one.span))]
+            places <= free and rest(missing[1:], free - places)
+            for start in vgpu_type.starts_mixed
+            for places in [frozenset(range(start, start + vgpu_type.span))]
         )
 
-    found = tuple(sorted(kinds))
-    gpu = KNOWN.gpu(scheduled.kind(found[0]).gpu)
+    types = tuple(sorted(kinds))
+    gpu = CATALOG.gpu(scheduled.kind(types[0]).gpu)
     assert gpu is not None
-    return rest(found, frozenset(range(gpu.region)))
+    return rest(types, frozenset(range(gpu.region)))
 
 
 def mig_fits(kinds: Iterable[str]) -> bool:
@@ -59,47 +59,59 @@ def mig_fits(kinds: Iterable[str]) -> bool:
 
     One that exists, beside others of its size, or one made for it.
     """
-    found = tuple(sorted(kinds))
-    gpu = KNOWN.gpu(scheduled.kind(found[0]).gpu)
+    types = tuple(sorted(kinds))
+    gpu = CATALOG.gpu(scheduled.kind(types[0]).gpu)
     assert gpu is not None
     by_name = {k.name: k for k in gpu.kinds}
 
     @functools.cache
     def rest(
-        todo: tuple[str, ...],
+        missing: tuple[str, ...],
         free: frozenset[int],
         slices: int,
         begun: tuple[tuple[str, int, int], ...],
     ) -> bool:
-        if not todo:
+        if not missing:
             return True
-        one = scheduled.kind(todo[0])
-        inside = (one.instance, one.framebuffer_mb)
-        for n, (name, size, left) in enumerate(begun):
-            if (name, size) == inside and left:
-                less = (*begun[:n], (name, size, left - 1), *begun[n + 1 :])
-                if rest(todo[1:], free, slices, tuple(sorted(less))):
+        vgpu_type = scheduled.kind(missing[0])
+        inside = (vgpu_type.instance, vgpu_type.framebuffer_mb)
+        for n, (name, size, free_shares) in enumerate(begun):
+            if (name, size) == inside and free_shares:
+                with_one_less = (
+                    *begun[:n],
+                    (name, size, free_shares - 1),
+                    *begun[n + 1 :],
+                )
+                if rest(
+                    missing[1:], free, slices, tuple(sorted(with_one_less))
+                ):
                     return True
-        kind = by_name[one.instance]
-        more = tuple(sorted((*begun, (*inside, one.per_instance - 1))))
+        kind = by_name[vgpu_type.instance]
+        with_new = tuple(
+            sorted((*begun, (*inside, vgpu_type.per_instance - 1)))
+        )
         return kind.slices <= slices and any(
             places <= free
-            and rest(todo[1:], free - places, slices - kind.slices, more)
+            and rest(
+                missing[1:], free - places, slices - kind.slices, with_new
+            )
             for start in kind.starts
             for places in [frozenset(range(start, start + kind.size))]
         )
 
     region = frozenset(range(gpu.mig_region))
-    return rest(found, region, gpu.mig_slices, ())
+    return rest(types, region, gpu.mig_slices, ())
 
 
 def types_of(gpu: str, layout: model.Layout) -> list[str]:
     """Return one type of each size and kind of instance."""
-    found: dict[tuple[int, str], str] = {}
-    for one in KNOWN.profiles_of(gpu):
-        if bool(one.instance) == (layout is MIG):
-            found.setdefault((one.framebuffer_mb, one.instance), one.name)
-    return list(found.values())
+    types: dict[tuple[int, str], str] = {}
+    for vgpu_type in CATALOG.profiles_of(gpu):
+        if bool(vgpu_type.instance) == (layout is MIG):
+            types.setdefault(
+                (vgpu_type.framebuffer_mb, vgpu_type.instance), vgpu_type.name
+            )
+    return list(types.values())
 
 
 @functools.cache
@@ -113,15 +125,15 @@ def parts(
     """Draw what Placement would give from one card, at least one."""
     totals = scheduled.capacity(gpu, layout)
 
-    def within(found: list[str]) -> list[str]:
-        left = Counter(totals)
-        kept = []
-        for name in found:
-            wanted = weights(gpu, layout)[name]
-            if all(left[counter] >= n for counter, n in wanted.items()):
-                left.subtract(wanted)
-                kept.append(name)
-        return kept
+    def within(types: list[str]) -> list[str]:
+        free = Counter(totals)
+        fitting = []
+        for name in types:
+            needed = weights(gpu, layout)[name]
+            if all(free[counter] >= n for counter, n in needed.items()):
+                free.subtract(needed)
+                fitting.append(name)
+        return fitting
 
     return st.lists(
         st.sampled_from(types_of(gpu, layout)), min_size=1, max_size=most
@@ -133,56 +145,58 @@ def parts(
 def test_mixed_sizes_are_refused_only_where_no_arrangement_exists(
     gpu: str, data: st.DataObject
 ) -> None:
-    *held, more = data.draw(parts(gpu, MIXED, 6))
+    *partitions, new = data.draw(parts(gpu, MIXED, 6))
 
-    found = has_room(card("c", *held, gpu=gpu), more, gpu=gpu)
+    is_possible = has_room(card("c", *partitions, gpu=gpu), new, gpu=gpu)
 
-    assert found == mixed_fits([*held, more])
+    assert is_possible == mixed_fits([*partitions, new])
 
 
-# Of kinds with media engines there is one at most; of how many there are
-# nobody tells, and what is not told is not refused.
+# A card has at most one instance with media engines. The number of existing
+# ones is not known, so it is no reason to reject.
 @pytest.mark.parametrize("gpu", ["A100", "A30", "H100"])
 @given(data=st.data())
 def test_mig_is_refused_only_where_no_arrangement_exists(
     gpu: str, data: st.DataObject
 ) -> None:
-    *held, more = data.draw(parts(gpu, MIG, 7))
+    *partitions, new = data.draw(parts(gpu, MIG, 7))
 
-    found = has_room(card("c", *held, gpu=gpu, layout=MIG), more, gpu=gpu)
+    is_possible = has_room(
+        card("c", *partitions, gpu=gpu, layout=MIG), new, gpu=gpu
+    )
 
-    assert found == mig_fits([*held, more])
+    assert is_possible == mig_fits([*partitions, new])
 
 
 @given(parts("RTXPRO6000", MIG, 6))
 def test_vgpus_that_share_instances_are_never_refused_a_place_they_have(
     kinds: list[str],
 ) -> None:
-    *held, more = kinds
+    *partitions, new = kinds
     assume(mig_fits(kinds))
 
-    facts = card("c", *held, gpu="RTXPRO6000", layout=MIG)
+    facts = card("c", *partitions, gpu="RTXPRO6000", layout=MIG)
 
-    assert has_room(facts, more, gpu="RTXPRO6000")
+    assert has_room(facts, new, gpu="RTXPRO6000")
 
 
 @given(st.lists(st.sampled_from(types_of("L40S", EQUAL)), min_size=1))
 def test_equal_size_mode_takes_one_size(kinds: list[str]) -> None:
-    *held, more = kinds
-    facts = card("c", *held, layout=EQUAL)
+    *partitions, new = kinds
+    facts = card("c", *partitions, layout=EQUAL)
 
-    assert has_room(facts, more) == (len(set(kinds)) == 1)
+    assert has_room(facts, new) == (len(set(kinds)) == 1)
 
 
 def test_the_worst_cards_take_no_time() -> None:
     # Many small ones, and one too many: no arrangement, of millions.
-    held = ["L40S-3Q"] * 7 + ["L40S-2Q"] * 7 + ["L40S-1Q"] * 7
+    partitions = ["L40S-3Q"] * 7 + ["L40S-2Q"] * 7 + ["L40S-1Q"] * 7
 
-    assert not has_room(card("c", *held), "L40S-6Q")
+    assert not has_room(card("c", *partitions), "L40S-6Q")
 
 
 def test_one_consumer_s_several_vgpus_may_be_of_several_sizes() -> None:
-    # 24Q and 8Q, which 16Q stands beside; or 16Q twice, which it does not.
+    # 24Q and 8Q, with room for 16Q; or 16Q twice, without.
     both = Counter(scheduled.charges("L40S-24Q"))
     both.update(scheduled.charges("L40S-8Q"))
 
@@ -190,7 +204,7 @@ def test_one_consumer_s_several_vgpus_may_be_of_several_sizes() -> None:
     assert has_room(card("c", both), "L40S-16Q")
 
 
-def test_a_region_whose_length_nobody_tells_ends_with_the_last_start() -> None:
+def test_a_region_of_unknown_length_ends_with_the_last_start() -> None:
     profile = model.Profile(
         name="P", trait="T", charges={}, available=1, span=4, starts=(0, 4)
     )

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""vGPU types that fit beside a card's partitions, and what is lost."""
+
 import dataclasses
 import itertools
 import json
@@ -9,14 +11,14 @@ from collections.abc import Iterable
 import pytest
 
 from filters import provider_facts
-from filters.fit import vgpu_geometry
+from filters.fit import card_state
 from nova_accel import model
 from nova_accel.geometry import device_capacity, occupancy
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.model import names
 from tests.hosts import build, look
 from tests.support.scheduler import scheduled
-from tests.support.scheduler.scheduled import CARDS, KNOWN, card
+from tests.support.scheduler.scheduled import CATALOG, GEOMETRY, card
 
 EQUAL, MIXED, MIG = (
     model.Layout.EQUAL,
@@ -25,23 +27,23 @@ EQUAL, MIXED, MIG = (
 )
 
 
-def shape_of(
+def state_of(
     facts: provider_facts.ProviderFacts, gpu: str = "L40S"
-) -> vgpu_geometry.CardShape:
-    found = CARDS.shape(facts, gpu)
-    assert found is not None
-    return found
+) -> card_state.CardState:
+    state = GEOMETRY.states.build(facts, gpu)
+    assert state is not None
+    return state
 
 
 def has_room(
-    facts: provider_facts.ProviderFacts, *more: str, gpu: str = "L40S"
+    facts: provider_facts.ProviderFacts, *types: str, gpu: str = "L40S"
 ) -> bool:
-    return CARDS.has_room(
-        shape_of(facts, gpu), tuple(sorted(Counter(more).items()))
+    return GEOMETRY.has_room(
+        state_of(facts, gpu), tuple(sorted(Counter(types).items()))
     )
 
 
-def test_types_of_one_size_in_several_kinds_of_instances_are_not_told() -> (
+def test_types_of_one_size_in_several_kinds_of_instances_are_ambiguous() -> (
     None
 ):
     # Four of them share one instance of 4g.96gb, two one of 2g.48gb.
@@ -49,7 +51,10 @@ def test_types_of_one_size_in_several_kinds_of_instances_are_not_told() -> (
     facts = card("c", name, name, name, gpu="RTXPRO6000", layout=MIG)
 
     assert has_room(facts, name, gpu="RTXPRO6000")
-    assert CARDS.loss(shape_of(facts, "RTXPRO6000"), ((name, 1),)) is None
+    assert (
+        GEOMETRY.compute_loss(state_of(facts, "RTXPRO6000"), ((name, 1),))
+        is None
+    )
 
 
 def test_two_series_of_one_size_share_a_card_in_equal_size_mode() -> None:
@@ -129,69 +134,75 @@ def test_beside_other_places_the_catalogue_refuses_nothing(
     siblings = (((H200, 1),),) * (18 - reported)
 
     assert has_room(facts, H200, H200, gpu="H200")
-    shape = CARDS.shape(facts, "H200", siblings)
-    assert shape is not None
-    assert shape.occupied is not None
-    assert CARDS.has_room(shape, ((H200, 2),))
+    state = GEOMETRY.states.build(facts, "H200", siblings)
+    assert state is not None
+    assert state.occupancy is not None
+    assert GEOMETRY.has_room(state, ((H200, 2),))
 
 
 def test_one_consumer_s_several_vgpus_are_of_one_size_in_equal_mode() -> None:
     facts = card("c", scheduled.charges("L40S-8Q", 2), layout=EQUAL)
 
-    assert shape_of(facts).held == ((8192, 0, 2),)
+    assert state_of(facts).partitions == ((8192, 0, 2),)
     assert not has_room(facts, "L40S-16Q")
 
 
 def test_nothing_more_always_fits() -> None:
     for layout in (EQUAL, MIXED):
-        assert CARDS.has_room(shape_of(card("c", layout=layout)), ())
+        assert GEOMETRY.has_room(state_of(card("c", layout=layout)), ())
 
 
 @pytest.mark.parametrize(
     "usage",
     [
-        {names.GPU_CLASS: 1},  # booked by Nova's own vGPU code
+        {names.GPU_CLASS: 1},  # allocated by Nova's own vGPU code
         {names.WHOLE_GPU_CLASS: 1},
         {names.GPU_CLASS: 2, names.GPU_MEMORY_CLASS: 3},
         {names.GPU_CLASS: 2, names.GPU_MEMORY_CLASS: 2048, "CUSTOM_Z": 1}
         | {names.MIG_SLICE_CLASS: 1},
     ],
 )
-def test_what_is_no_vgpu_tells_nothing(usage: dict[str, int]) -> None:
-    assert CARDS.shape(card("c", usage), "L40S") is None
+def test_allocations_of_other_devices_are_ambiguous(
+    usage: dict[str, int],
+) -> None:
+    assert GEOMETRY.states.build(card("c", usage), "L40S") is None
 
 
-def test_a_size_that_no_type_has_is_not_told() -> None:
+def test_a_size_that_no_type_has_is_ambiguous() -> None:
     odd = {names.GPU_CLASS: 1, names.GPU_MEMORY_CLASS: 1000}
     facts = card("c", odd)
 
     assert has_room(facts, "L40S-48Q")
-    assert CARDS.loss(shape_of(facts), (("L40S-1Q", 1),)) is None
+    assert GEOMETRY.compute_loss(state_of(facts), (("L40S-1Q", 1),)) is None
 
 
-def test_a_type_of_another_mode_is_not_told() -> None:
+def test_a_type_of_another_mode_is_not_rejected() -> None:
     assert has_room(card("c", gpu="A100"), "A100-7-40C", gpu="A100")
 
 
-def test_without_one_layout_nothing_is_told() -> None:
+def test_a_card_needs_exactly_one_layout() -> None:
     facts = card("c")
     none = facts.traits - {names.layout_trait("mixed")}
     two = facts.traits | {names.layout_trait("equal")}
 
     for traits in (none, two):
         odd = dataclasses.replace(facts, traits=traits)
-        assert CARDS.shape(odd, "L40S") is None
+        assert GEOMETRY.states.build(odd, "L40S") is None
 
 
-def test_sums_tell_of_equal_sizes_and_of_nothing_else() -> None:
-    for layout, held in [(EQUAL, ((8192, 0, 2),)), (MIXED, None), (MIG, None)]:
+def test_used_units_suffice_only_in_equal_size_mode() -> None:
+    for layout, partitions in [
+        (EQUAL, ((8192, 0, 2),)),
+        (MIXED, None),
+        (MIG, None),
+    ]:
         facts = card("c", "A100-8C", "A100-8C", gpu="A100", layout=layout)
-        unread = dataclasses.replace(facts, held=None)
-        shape = CARDS.shape(unread, "A100")
-        assert (shape and shape.held) == held
+        unread = dataclasses.replace(facts, allocations=None)
+        state = GEOMETRY.states.build(unread, "A100")
+        assert (state and state.partitions) == partitions
     for layout in (EQUAL, MIXED, MIG):
-        empty = dataclasses.replace(card("c", layout=layout), held=None)
-        assert shape_of(empty).held == ()
+        empty = dataclasses.replace(card("c", layout=layout), allocations=None)
+        assert state_of(empty).partitions == ()
 
 
 def test_which_type_a_group_asks_for() -> None:
@@ -201,14 +212,14 @@ def test_which_type_a_group_asks_for() -> None:
     )
     none = dataclasses.replace(group, required=frozenset({"CUSTOM_X"}))
 
-    assert CARDS.wanted(group) == scheduled.kind("L40S-8Q")
-    assert CARDS.wanted(two) is None
-    assert CARDS.wanted(none) is None
+    assert GEOMETRY.states.find_type(group) == scheduled.kind("L40S-8Q")
+    assert GEOMETRY.states.find_type(two) is None
+    assert GEOMETRY.states.find_type(none) is None
 
 
-def test_what_stands_on_a_card_in_words() -> None:
-    held = ["A100-1-5C", "A100-1-5C", "A100-3-20C"]
-    mig = card("c", *held, gpu="A100", layout=MIG)
+def test_partitions_in_words() -> None:
+    types = ["A100-1-5C", "A100-1-5C", "A100-3-20C"]
+    mig = card("c", *types, gpu="A100", layout=MIG)
 
     for facts, words in [
         (card("c"), "nothing (mixed sizes)"),
@@ -218,7 +229,7 @@ def test_what_stands_on_a_card_in_words() -> None:
         ),
         (mig, "1 of 20480 MB, 2 of 5120 MB"),
     ]:
-        assert vgpu_geometry.described(shape_of(facts, "A100")) == words
+        assert str(state_of(facts, "A100")) == words
 
 
 # -- what is lost, against the cards that hosts really have -----------------
@@ -230,27 +241,29 @@ PLENTY = 100
 def real_card(name: str, root: pathlib.Path) -> model.Device:
     """Return an empty card as its vendor's driver describes it."""
     if name == "A100 MIG":
-        gpu = KNOWN.gpu("A100")
+        gpu = CATALOG.gpu("A100")
         assert gpu is not None
         description = json.loads(json.dumps(build.load("a100-mig-mdev")))
         description["mdevs"] = []
         for parent in description["parents"]:
             # Of drivers newer than this host's.
             parent["types"].append(["9", "GRID A100-1-10C", 0, [10240, 4]])
-        told = gpu_reader.NvmlGpu(address=A100, is_mig=True, kinds=gpu.kinds)
+        nvml_gpu = gpu_reader.NvmlGpu(
+            address=A100, is_mig=True, kinds=gpu.kinds
+        )
         spec = ['{"vendor_id": "10de", "mig_instances": "dynamic"}']
-        state = look.read(build.build(description, root), spec, [told])
+        state = look.read(build.build(description, root), spec, [nvml_gpu])
         return look.device(state, A100)
     if name == "T4":
         return look.device(look.read(look.make("t4-mdev", root)), T4)
-    told = gpu_reader.NvmlGpu(
+    nvml_gpu = gpu_reader.NvmlGpu(
         address=L40S, is_mig=False, is_mixed=name == "L40S mixed"
     )
     host = look.make("l40s-vendor-vfio", root)
-    return look.device(look.read(host, gpus=[told]), L40S)
+    return look.device(look.read(host, gpus=[nvml_gpu]), L40S)
 
 
-def roomy(device: model.Device) -> model.Device:
+def unlimited(device: model.Device) -> model.Device:
     """Return a card that only its geometry and its counters bound.
 
     How many VFs it has, and what it can make this moment, is counted by
@@ -271,7 +284,9 @@ def roomy(device: model.Device) -> model.Device:
     )
 
 
-def stood(device: model.Device, wanted: Iterable[str]) -> model.Device | None:
+def place_profiles(
+    device: model.Device, profiles: Iterable[str]
+) -> model.Device | None:
     """Return a device with profiles on it, the largest one made first."""
 
     def largest_first(name: str) -> tuple[int, str]:
@@ -279,38 +294,38 @@ def stood(device: model.Device, wanted: Iterable[str]) -> model.Device | None:
         assert profile is not None
         return -profile.size, name
 
-    for name in sorted(wanted, key=largest_first):
-        choice = device_capacity.choose(device, name)
+    for name in sorted(profiles, key=largest_first):
+        choice = device_capacity.choose_place(device, name)
         if choice is None:
             return None
-        device = device_capacity.assume(device, name, choice)
+        device = device_capacity.add_partition(device, name, choice)
     return device
 
 
-def by_size(device: model.Device) -> dict[int, int]:
+def count_by_size(device: model.Device) -> dict[int, int]:
     """Return how many more of each size a device can make."""
-    left = device_capacity.remaining(device)
-    found: dict[int, int] = {}
+    remaining = device_capacity.remaining(device)
+    counts: dict[int, int] = {}
     for profile in device.profiles:
-        most = max(found.get(profile.size, 0), left[profile.name])
-        found[profile.size] = most
-    return found
+        count = max(counts.get(profile.size, 0), remaining[profile.name])
+        counts[profile.size] = count
+    return counts
 
 
-def told(
-    device: model.Device, held: Iterable[str]
+def build_facts(
+    device: model.Device, profiles: Iterable[str]
 ) -> provider_facts.ProviderFacts:
-    """Return what Placement is told of a device that holds profiles."""
-    usages = []
-    for name in held:
+    """Return the provider of a device with partitions."""
+    allocations = []
+    for name in profiles:
         profile = device.profile(name)
         assert profile is not None
-        usages.append(profile.charges)
+        allocations.append(profile.charges)
     return provider_facts.ProviderFacts(
         uuid="c",
-        stock={
+        capacities={
             name: provider_facts.ClassCapacity(
-                capacity=total, used=sum(u.get(name, 0) for u in usages)
+                capacity=total, used=sum(u.get(name, 0) for u in allocations)
             )
             for name, total in device.counters.items()
         },
@@ -320,7 +335,7 @@ def told(
                 *(p.trait for p in device.profiles),
             }
         ),
-        held=tuple(usages),
+        allocations=tuple(allocations),
     )
 
 
@@ -338,37 +353,42 @@ def test_the_loss_is_that_of_the_real_card(
 ) -> None:
     device = real_card(name, tmp_path)
     assert device.geometry.layout is layout
-    known = KNOWN.of_card(p.name for p in device.profiles)
-    assert known is not None
+    gpu = CATALOG.of_card(p.name for p in device.profiles)
+    assert gpu is not None
     sizes = {(p.size, p.instance): p.name for p in device.profiles}
-    bare = roomy(device)
+    bare = unlimited(device)
     compared = 0
-    for *held, more in itertools.chain.from_iterable(
+    for *profiles, new in itertools.chain.from_iterable(
         itertools.combinations_with_replacement(sizes.values(), n)
         for n in (1, 2, 3)
     ):
-        now, then = stood(bare, held), stood(bare, [*held, more])
+        now, then = (
+            place_profiles(bare, profiles),
+            place_profiles(bare, [*profiles, new]),
+        )
         if now is None or then is None:
             continue
-        before, after = by_size(now), by_size(then)
-        shape = CARDS.shape(told(device, held), known.key)
-        assert shape is not None
+        before, after = count_by_size(now), count_by_size(then)
+        state = GEOMETRY.states.build(build_facts(device, profiles), gpu.key)
+        assert state is not None
 
-        found = CARDS.loss(shape, ((more, 1),))
+        loss = GEOMETRY.compute_loss(state, ((new, 1),))
 
-        assert found == tuple(
+        assert loss == tuple(
             (size, before[size] - after[size])
             for size in sorted(before, reverse=True)
             if before[size] > after[size]
-        ), (held, more)
+        ), (profiles, new)
         compared += 1
     assert compared > len(sizes)
 
 
 def test_a_small_one_loses_least_where_large_ones_are_lost_already() -> None:
-    more = (("L40S-4Q", 1),)
-    empty = CARDS.loss(shape_of(card("c")), more)
-    begun = CARDS.loss(shape_of(card("c", "L40S-24Q", "L40S-4Q")), more)
+    types = (("L40S-4Q", 1),)
+    empty = GEOMETRY.compute_loss(state_of(card("c")), types)
+    begun = GEOMETRY.compute_loss(
+        state_of(card("c", "L40S-24Q", "L40S-4Q")), types
+    )
 
     assert empty is not None
     assert begun is not None
@@ -382,7 +402,7 @@ def test_what_the_host_can_t_make_is_not_lost() -> None:
     no_48 = frozenset(t for t in facts.traits if "_L40S_48" not in t)
     less = dataclasses.replace(facts, traits=no_48)
 
-    found = CARDS.loss(shape_of(less), (("L40S-4Q", 1),))
+    loss = GEOMETRY.compute_loss(state_of(less), (("L40S-4Q", 1),))
 
-    assert found is not None
-    assert 49152 not in dict(found)
+    assert loss is not None
+    assert 49152 not in dict(loss)

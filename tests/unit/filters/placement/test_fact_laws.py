@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the filter remembers of providers is right, whatever happens."""
+"""Cached provider data match Placement after any sequence of events."""
 
 from collections.abc import Callable
 
@@ -27,48 +27,53 @@ events = st.lists(
 def test_remembered_facts_are_fresh_but_for_what_was_given_back(
     rounds: list[list[tuple[str, int, str]]], count: int
 ) -> None:
-    book = answers.Book(12, answers.MIXED)
-    reader = fact_reader.FactReader(book.get)
-    named = list(book.providers)[:count]
+    placement = answers.Book(12, answers.MIXED)
+    reader = fact_reader.FactReader(placement.get)
+    named = list(placement.providers)[:count]
     for happening in rounds:
         for what, number, card in happening:
-            happen(book, reader, what, number, card)
-        found = answers.ask(reader, named, answers.VGPU).facts
-        assert found.keys() == set(named)
+            happen(placement, reader, what, number, card)
+        facts = answers.ask(reader, named, answers.VGPU).facts
+        assert facts.keys() == set(named)
         for card in named:
-            now = fact_reader.fetch_provider(book.get, found[card])
-            assert found[card].traits == now.traits
-            assert not found[card].exact
-            for name, stock in now.stock.items():
-                assert found[card].stock[name].capacity == stock.capacity
-                assert found[card].stock[name].used >= stock.used
-            was_held = found[card].held or ()
-            assert all(held in was_held for held in now.held or ())
+            now = fact_reader.fetch_provider(placement.get, facts[card])
+            assert facts[card].traits == now.traits
+            assert not facts[card].is_exact
+            for name, capacity in now.capacities.items():
+                assert (
+                    facts[card].capacities[name].capacity == capacity.capacity
+                )
+                assert facts[card].capacities[name].used >= capacity.used
+            cached_allocations = facts[card].allocations or ()
+            assert all(
+                allocation in cached_allocations
+                for allocation in now.allocations or ()
+            )
     memory = fact_reader.RequestMemory(
-        wanted=request.parse_request(answers.VGPU)
+        request=request.parse_request(answers.VGPU)
     )
-    for one in reader.confirm(memory, named).facts.values():
-        assert one.exact
-        assert one == fact_reader.fetch_provider(book.get, one)
+    for provider in reader.confirm(memory, named).facts.values():
+        assert provider.is_exact
+        assert provider == fact_reader.fetch_provider(placement.get, provider)
 
 
 def happen(
-    book: answers.Book,
+    placement: answers.Book,
     reader: fact_reader.FactReader,
     what: str,
     number: int,
     card: str,
 ) -> None:
-    wanted = request.parse_request(answers.VGPU)
-    does: dict[str, Callable[[], object]] = {
-        "take": lambda: book.take(
+    accelerators = request.parse_request(answers.VGPU)
+    events_by_name: dict[str, Callable[[], object]] = {
+        "take": lambda: placement.take(
             f"server{number}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=number
         ),
-        "free": lambda: book.servers.pop(f"server{number}", None),
-        "trait": lambda: book.change(card, f"CUSTOM_VGPU_{number}"),
+        "free": lambda: placement.servers.pop(f"server{number}", None),
+        "trait": lambda: placement.change(card, f"CUSTOM_VGPU_{number}"),
         "ask": lambda: answers.ask(reader, [card, "card00"], answers.VGPU),
         "confirm": lambda: reader.confirm(
-            fact_reader.RequestMemory(wanted=wanted), [card]
+            fact_reader.RequestMemory(request=accelerators), [card]
         ),
     }
-    does[what]()
+    events_by_name[what]()

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Time to live, waits and failed reads of the cache."""
+
 import threading
 import time
 from collections.abc import Callable
@@ -33,7 +35,7 @@ class Source:
         number = self.reads
         self.gate.wait(10)
         if self.is_broken:
-            raise errors.ConfigurationError("test", "broken", "mend it")
+            raise errors.ConfigurationError("test", "broken", "fix it")
         return number
 
 
@@ -68,7 +70,7 @@ def test_when_a_read_fails_the_old_value_serves_and_it_is_logged(
 
     assert [values.get("a", source.read) for _ in range(3)] == [1, 1, 1]
     assert source.reads == 2
-    assert caplog.text.count("a is not read anew, for 10 s") == 1
+    assert caplog.text.count("Could not read a, next attempt in 10 s") == 1
 
     source.is_broken = False
     clock.now += 10
@@ -110,21 +112,21 @@ def test_many_at_once_read_once() -> None:
     source = Source()
     values: stale_cache.StaleCache[int] = stale_cache.StaleCache(TIMES)
     source.gate.clear()
-    found: list[int | None] = []
+    values_read: list[int | None] = []
     threads = [
         threading.Thread(
-            target=lambda: found.append(values.get("a", source.read))
+            target=lambda: values_read.append(values.get("a", source.read))
         )
         for _ in range(8)
     ]
-    for one in threads:
-        one.start()
+    for thread in threads:
+        thread.start()
     until(lambda: source.reads == 1)
     source.gate.set()
-    for one in threads:
-        one.join(5)
+    for thread in threads:
+        thread.join(5)
 
-    assert found == [1] * 8
+    assert values_read == [1] * 8
     assert source.reads == 1
 
 
@@ -169,12 +171,12 @@ def test_the_key_asked_for_longest_ago_goes() -> None:
     ]  # fmt: skip
 
 
-def test_an_error_nobody_thought_of_ends_the_read_too() -> None:
+def test_an_unexpected_error_ends_the_read_too() -> None:
     values: stale_cache.StaleCache[int] = stale_cache.StaleCache(
         TIMES, clock=Clock()
     )
-    told: list[object] = []
-    before, threading.excepthook = threading.excepthook, told.append
+    exceptions: list[object] = []
+    before, threading.excepthook = threading.excepthook, exceptions.append
 
     def fail() -> int:
         raise RuntimeError("unthought of")
@@ -182,6 +184,6 @@ def test_an_error_nobody_thought_of_ends_the_read_too() -> None:
     try:
         assert values.get("a", fail) is None
         assert values.get("a", fail) is None
-        until(lambda: len(told) == 1)
+        until(lambda: len(exceptions) == 1)
     finally:
         threading.excepthook = before

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of providers, asked for by several threads at once."""
+"""Provider data that several threads read at once."""
 
 import threading
 from concurrent import futures
@@ -13,13 +13,13 @@ from tests.support.placement import answers
 
 
 class Watched:
-    """The lock of bulk reads, which tells how many wait for it."""
+    """Lock of bulk reads that counts the waiting threads."""
 
     def __init__(self, reader: fact_reader.FactReader) -> None:
         """Take the place of a reader's lock."""
         self._lock = threading.Lock()
         self._waiting = threading.Semaphore(0)
-        reader._offers._bulk = self  # type: ignore[assignment]
+        reader._providers._bulk_lock = self  # type: ignore[assignment]
         self.release = self._lock.release
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -34,28 +34,28 @@ class Watched:
 
 
 def test_who_comes_at_once_with_others_waits_for_one_bulk_read() -> None:
-    book = answers.Book(40)
+    placement = answers.Book(40)
     have_listed = threading.Barrier(2, timeout=20)
 
     def get(path: str) -> Any:
         if path.startswith(answers.BULK):
             lock.await_waiting(1)
-        found = book.get(path)
+        body = placement.get(path)
         if path.startswith(f"{answers.LISTING}?"):
             have_listed.wait()
-        return found
+        return body
 
     reader = fact_reader.FactReader(get)
     lock = Watched(reader)
     with futures.ThreadPoolExecutor(2) as threads:
-        looks = threads.map(
-            lambda _: answers.ask(reader, book.providers).facts,
+        results = threads.map(
+            lambda _: answers.ask(reader, placement.providers).facts,
             range(2),
         )
-        first, second = looks
+        first, second = results
 
     assert first == second
-    assert book.calls() == [
+    assert placement.calls() == [
         answers.LISTING,
         answers.LISTING,
         answers.BULK,
@@ -66,31 +66,31 @@ def test_a_bulk_read_that_hangs_holds_nobody_up_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(provider_reader, "_PATIENCE_SECONDS", 0.01)
-    book = answers.Book(40)
+    placement = answers.Book(40)
     hangs, goes_on = threading.Event(), threading.Event()
 
     def get(path: str) -> Any:
         if path.startswith(answers.BULK) and not hangs.is_set():
             hangs.set()
             goes_on.wait(10)
-        return book.get(path)
+        return placement.get(path)
 
     reader = fact_reader.FactReader(get)
     with futures.ThreadPoolExecutor(1) as threads:
-        slow = threads.submit(answers.ask, reader, book.providers)
+        slow = threads.submit(answers.ask, reader, placement.providers)
         assert hangs.wait(10)
-        found = answers.ask(reader, book.providers).facts
-        assert found.keys() == book.providers.keys()
+        facts = answers.ask(reader, placement.providers).facts
+        assert facts.keys() == placement.providers.keys()
         assert not slow.done()
         goes_on.set()
-        assert slow.result(10).facts == found
+        assert slow.result(10).facts == facts
 
 
 def test_where_one_bulk_read_fails_the_others_read_side_by_side(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(provider_reader, "_PATIENCE_SECONDS", 60)
-    book = answers.Book(40)
+    placement = answers.Book(40)
     others = threading.Barrier(2, timeout=10)
     first, has_begun = threading.Lock(), threading.Event()
 
@@ -99,46 +99,50 @@ def test_where_one_bulk_read_fails_the_others_read_side_by_side(
             if first.acquire(blocking=False):
                 has_begun.set()
                 lock.await_waiting(2)
-                raise fact_reader.QueryError(path, "HTTP 503")
+                raise fact_reader.QueryError(path, "HTTP 503", 503)
             others.wait()  # in turns they would not get past it
-        return book.get(path)
+        return placement.get(path)
 
     reader = fact_reader.FactReader(get)
     lock = Watched(reader)
     with futures.ThreadPoolExecutor(3) as threads:
-        asked = [threads.submit(answers.ask, reader, book.providers)]
+        reads = [threads.submit(answers.ask, reader, placement.providers)]
         assert has_begun.wait(10)
-        asked += [
-            threads.submit(answers.ask, reader, book.providers)
+        reads += [
+            threads.submit(answers.ask, reader, placement.providers)
             for _ in range(2)
         ]
-        looks = [one.result(20) for one in asked]
+        snapshots = [future.result(20) for future in reads]
 
-    assert [bool(look.problems) for look in looks] == [True, False, False]
-    for look in looks[1:]:
-        assert look.facts.keys() == book.providers.keys()
+    assert [bool(snapshot.problems) for snapshot in snapshots] == [
+        True,
+        False,
+        False,
+    ]
+    for snapshot in snapshots[1:]:
+        assert snapshot.facts.keys() == placement.providers.keys()
 
 
 def test_several_threads_may_share_what_is_remembered() -> None:
-    book = answers.Book(12, answers.MIXED)
-    known = generation_cache.GenerationCache(7)
-    reader = fact_reader.FactReader(book.get, known)
+    placement = answers.Book(12, answers.MIXED)
+    cache = generation_cache.GenerationCache(7)
+    reader = fact_reader.FactReader(placement.get, cache)
 
     def schedule(number: int) -> set[str]:
-        named = list(book.providers)[number % 6 :][:6]
+        named = list(placement.providers)[number % 6 :][:6]
         for _ in range(20):
-            book.change(named[0], "CUSTOM_RACK_7")
-            found = answers.ask(reader, named, answers.VGPU).facts
-            assert found.keys() == set(named)
+            placement.change(named[0], "CUSTOM_RACK_7")
+            facts = answers.ask(reader, named, answers.VGPU).facts
+            assert facts.keys() == set(named)
         return set(named)
 
     with futures.ThreadPoolExecutor(6) as threads:
         named = set().union(*threads.map(schedule, range(6)))
 
-    assert named <= book.providers.keys()
-    assert len(known) == 7
-    book.calls()
-    found = answers.ask(reader, book.providers, answers.VGPU).facts
-    assert found.keys() == book.providers.keys()
-    for uuid, one in found.items():
-        assert one.traits == book.providers[uuid]["traits"]
+    assert named <= placement.providers.keys()
+    assert len(cache) == 7
+    placement.calls()
+    facts = answers.ask(reader, placement.providers, answers.VGPU).facts
+    assert facts.keys() == placement.providers.keys()
+    for uuid, provider in facts.items():
+        assert provider.traits == placement.providers[uuid]["traits"]

@@ -35,7 +35,7 @@ def asked(
     specs: dict[str, str] = {}
     for number, profile in enumerate(profiles):
         name, _, count = profile.partition("*")
-        want = lookup.find(
+        want = lookup.find_profile(
             lookup.ProfileQuery(profile=name, count=int(count or 1)),
             there,
             TYPES,
@@ -51,7 +51,7 @@ def asked(
 
 def why(there: offered_devices.Cloud, *profiles: str, **settings: str) -> str:
     wanted = asked(there, *profiles, **settings)
-    return feasibility.objection(wanted, there, TYPES)
+    return feasibility.explain_infeasibility(wanted, there, TYPES)
 
 
 A = clouds.gpu("A40", ("8Q",), at="node1/0000:41:00.0@0")
@@ -123,9 +123,9 @@ def test_modes_of_a_card_are_told_apart() -> None:
 
 def test_a_guest_on_two_nodes_has_devices_of_both() -> None:
     wanted = asked(TWO, "A40-48Q*2", numa_policy="required")
-    assert feasibility.objection(wanted, TWO, TYPES)
+    assert feasibility.explain_infeasibility(wanted, TWO, TYPES)
     spread = dataclasses.replace(wanted, cells=2)
-    assert feasibility.objection(spread, TWO, TYPES) == ""
+    assert feasibility.explain_infeasibility(spread, TWO, TYPES) == ""
 
 
 def test_one_card_holds_one_size_in_equal_mode() -> None:
@@ -147,12 +147,12 @@ def test_a_pinned_device_must_make_it() -> None:
     pin = names.pin_trait("node1", "0000:41:00.0")
     other = clouds.gpu("T4", ("4Q",), pin)
     there = cloud(other, C)
-    want = lookup.find(lookup.ProfileQuery(profile="A40-8Q"), there, TYPES)
+    want = lookup.find_profile(lookup.ProfileQuery(profile="A40-8Q"), there, TYPES)
     want = dataclasses.replace(want, required=want.required | {pin})
     specs = flavor_specs.plan({}, flavor_specs.FlavorRequest(want=want)).specs
-    found = feasibility.objection(flavor_specs.read(specs), there, TYPES)
+    found = feasibility.explain_infeasibility(flavor_specs.read(specs), there, TYPES)
     assert "node1_accel_0000_41_00_0 can't give it" in found
-    nobody = feasibility.objection(flavor_specs.read(specs), cloud(C), TYPES)
+    nobody = feasibility.explain_infeasibility(flavor_specs.read(specs), cloud(C), TYPES)
     assert "no device has CUSTOM_DEVICE_AT_NODE1_0000_41_00_0" in nobody
 
 
@@ -193,12 +193,12 @@ def is_possible(
     groups = wanted.groups
     for ways in itertools.product(range(len(host)), repeat=len(groups)):
         chosen = [host[n] for n in ways]
-        nodes = {min(feasibility_search.nodes(d)) for d in chosen}
+        nodes = {min(feasibility_search.numa_nodes(d)) for d in chosen}
         is_near = wanted.placing.numa is not flavors.NumaPolicy.REQUIRED
         seats = [_seat(host[n], ways.count(n)) for n in sorted(set(ways))]
         if (
             (is_near or len(nodes) == 1)
-            and not candidate_locality.objection(
+            and not candidate_locality.find_rejection(
                 wanted.placing.locality, seats
             )
             and all(
@@ -221,7 +221,11 @@ def _seat(
     device: offered_devices.OfferedDevice, units: int
 ) -> candidate_locality.CandidateDevice:
     facts = provider_facts.ProviderFacts(
-        uuid=device.uuid, stock={}, name=device.name, traits=device.traits
+        uuid=device.uuid,
+        capacities={},
+        name=device.name,
+        card_address=device.address,
+        traits=device.traits,
     )
     return candidate_locality.CandidateDevice(facts=facts, units=units)
 
@@ -235,7 +239,7 @@ def _holds(
     for size in set(sizes):
         one = loader.load().find(f"A40-{size // 1024}Q")
         assert one is not None
-        most = offered_devices.limit(device, one)
+        most = offered_devices.max_partitions(device, one)
         if most is not None and sizes.count(size) > most:
             return False
     return sum(sizes) <= device.stock[names.GPU_MEMORY_CLASS].total
@@ -261,7 +265,7 @@ def test_it_is_refused_only_where_no_way_is_left(
     wanted = asked(
         there, *profiles, locality=locality, numa_policy=numa_policy
     )
-    found = feasibility.objection(wanted, there, TYPES)
+    found = feasibility.explain_infeasibility(wanted, there, TYPES)
     assert (not found) == is_possible(wanted, host), found
 
 
@@ -270,13 +274,13 @@ def test_it_is_refused_only_where_no_way_is_left(
 
 def test_room_counts_servers() -> None:
     there = cloud(A, C)
-    assert feasibility_search.room(asked(there, "A40-8Q"), there, {}) == 12
-    assert feasibility_search.room(asked(there, "A40-8Q*4"), there, {}) == 3
+    assert feasibility_search.count_room(asked(there, "A40-8Q"), there, {}) == 12
+    assert feasibility_search.count_room(asked(there, "A40-8Q*4"), there, {}) == 3
     apart = asked(there, "A40-8Q*2", locality="different_card")
-    assert feasibility_search.room(apart, there, {}) == 6
+    assert feasibility_search.count_room(apart, there, {}) == 6
     near = asked(there, "A40-8Q*4", numa_policy="required")
-    assert feasibility_search.room(near, there, {}) == 2
-    assert feasibility_search.room(asked(there, "A40-48Q"), there, {}) == 0
+    assert feasibility_search.count_room(near, there, {}) == 2
+    assert feasibility_search.count_room(asked(there, "A40-48Q"), there, {}) == 0
 
 
 def test_room_is_what_the_host_has_beside_its_cards() -> None:
@@ -285,7 +289,7 @@ def test_room_is_what_the_host_has_beside_its_cards() -> None:
     }
     there = offered_devices.Cloud(devices=(A,), hosts={clouds.root(): stock})
     assert (
-        feasibility_search.room(asked(there, "A40-8Q"), there, {"VCPU": 4})
+        feasibility_search.count_room(asked(there, "A40-8Q"), there, {"VCPU": 4})
         == 2
     )
 
@@ -300,4 +304,4 @@ def test_servers_apart_are_as_many_as_can_be_dealt(
             [n - 1 for n in left[:count]] + left[count:], reverse=True
         )
         dealt += 1
-    assert feasibility_search.servers(free, count, is_apart=True) == dealt
+    assert feasibility_search.count_servers(free, count, is_apart=True) == dealt

@@ -71,10 +71,10 @@ def test_what_is_written_is_read_again(
     specs = flavor_specs.plan(old, wish).specs
     asked = flavor_specs.read(specs)
     assert wish.want is not None
-    ((word, found),) = flavor_specs.wants(asked)
+    ((word, found),) = flavor_specs.list_requests(asked)
     assert found == wish.want
-    assert word == flavor_specs.group_word(wish.want)
-    assert asked.placing == flavors.parse_placing(
+    assert word == flavor_specs.group_name(wish.want)
+    assert asked.placing == flavors.parse_placement_policy(
         {f"accelerator:{k}": v for k, v in wish.settings.items()}
     )
 
@@ -87,7 +87,7 @@ def test_the_filter_reads_the_same_groups(
     asked = flavor_specs.read(specs)
     wanted = request.parse_request(specs)
     assert wanted.groups == asked.groups
-    assert wanted.placing == asked.placing
+    assert wanted.policy == asked.placing
 
 
 @given(foreign, wishes, wishes)
@@ -158,7 +158,7 @@ def test_a_named_group_stands_beside_the_others() -> None:
         specs, flavor_specs.FlavorRequest(want=FPGA, group="LOAD")
     ).specs
     assert specs["accelerator:fpga_bitstream_LOAD1"] == FPGA.bitstream
-    assert flavor_specs.wants(flavor_specs.read(specs)) == (
+    assert flavor_specs.list_requests(flavor_specs.read(specs)) == (
         ("GPU", A40),
         ("LOAD", FPGA),
     )
@@ -191,5 +191,5 @@ def test_a_groups_name_must_be_one(name: str) -> None:
 
 def test_pins_are_found_in_any_group() -> None:
     pin = names.pin_trait("node1.example.org", "0000:41:00.0")
-    assert flavor_specs.pins({f"trait_X:{pin}": "required"}) == {pin}
-    assert flavor_specs.pins({f"resources_X:{'VGPU'}": "1"}) == set()
+    assert flavor_specs.list_pins({f"trait_X:{pin}": "required"}) == {pin}
+    assert flavor_specs.list_pins({f"resources_X:{'VGPU'}": "1"}) == set()

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State of a vGPU card: layout and partitions, derived from Placement.
+
+The scheduler has no access to the card. Allocations of consumers give the
+sizes of its partitions, the catalogue the placements that a size may have,
+and the card's traits the present placements
+(nova_accel.geometry.occupancy). The traits count only if they add up to the
+allocations.
+"""
+
+import collections
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+
+from filters import provider_facts
+from filters.fit import empty_cards
+from nova_accel import model
+from nova_accel.catalog import vgpu_types
+from nova_accel.geometry import occupancy as occupancies
+from nova_accel.geometry.occupancy import Occupancy, OccupiedPlace
+from nova_accel.model import flavors, names
+
+# vGPU type names with the number of each, in the order of the groups.
+VgpuCounts = tuple[tuple[str, int], ...]
+
+_PLACED_LAYOUTS = frozenset({model.Layout.MIXED, model.Layout.MIG})
+_LAYOUTS = {
+    names.layout_trait(layout.value): layout for layout in model.Layout
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CardState:
+    """A card's layout, inventories and partitions; equal if they are equal.
+
+    ``gpu`` is the catalogue's key of the model, ``capacity`` the units of
+    each resource class. ``partitions`` are tuples of size in MiB, compute
+    slices and number, those of pending servers included.
+    ``offered_sizes`` are the sizes in MiB that the host reported as
+    possible. ``is_certain`` is False if a consumer has several partitions,
+    perhaps of different sizes, or if the host has placements that the
+    catalogue does not have. ``occupancy`` are the present placements, None
+    if they are not known. ``pending`` are the types of earlier servers of
+    the same request, whose partitions the host will create next, in order.
+    """
+
+    gpu: str
+    layout: model.Layout
+    capacity: empty_cards.Capacity
+    partitions: tuple[tuple[int, int, int], ...]
+    offered_sizes: frozenset[int] = frozenset()
+    is_certain: bool = True
+    occupancy: Occupancy | None = None
+    pending: tuple[VgpuCounts, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the partitions: ``1 of 24576 MB, 2 of 8192 MB``."""
+        is_mig = self.layout is model.Layout.MIG
+        partitions = ", ".join(
+            f"{count} of {size} MB" for size, _, count in self.partitions
+        )
+        mode = "" if is_mig else f" ({self.layout.value} sizes)"
+        return f"{partitions or 'nothing'}{mode}"
+
+
+class CardStates:
+    """Builder of card states, for models of the catalogue.
+
+    :param catalog: the catalogue of GPUs and vGPU types.
+    """
+
+    def __init__(self, catalog: vgpu_types.Catalog) -> None:
+        self._catalog = catalog
+        self._types = catalog.by_trait()
+        # A cloud has few different sets of traits.
+        self._parse_traits = functools.lru_cache(maxsize=16384)(
+            occupancies.parse_traits
+        )
+        self._has_catalog_starts = functools.lru_cache(maxsize=16384)(
+            self._check_starts
+        )
+        self._offered_sizes = functools.lru_cache(maxsize=4096)(
+            self._list_sizes
+        )
+
+    def find_type(
+        self, group: flavors.RequestGroup
+    ) -> vgpu_types.CatalogVgpuType | None:
+        """Return the vGPU type of a group, None if unknown or ambiguous."""
+        types = [
+            self._types[trait]
+            for trait in sorted(group.required)
+            if trait in self._types
+        ]
+        return types[0] if len(types) == 1 else None
+
+    def list_pending(
+        self,
+        groups: Iterable[flavors.RequestGroup],
+        sibling_groups: Iterable[Iterable[str]],
+    ) -> tuple[VgpuCounts, ...]:
+        """Return the vGPU types of earlier servers of the request on a card.
+
+        :param sibling_groups: the group suffixes of each of these servers,
+            as in ProviderFacts.
+        """
+        by_suffix = {group.suffix: group for group in groups}
+        return tuple(
+            tuple(
+                (vgpu_type.name, group.resources.get(names.GPU_CLASS, 0))
+                for group in map(by_suffix.get, sorted(suffixes))
+                if group and (vgpu_type := self.find_type(group))
+            )
+            for suffixes in sibling_groups
+        )
+
+    def build(
+        self,
+        facts: provider_facts.ProviderFacts,
+        gpu: str,
+        pending: Sequence[VgpuCounts] = (),
+    ) -> CardState | None:
+        """Return the state of a provider's card.
+
+        None if its layout or its partitions can't be derived.
+
+        :param gpu: the catalogue's key of the model.
+        :param pending: vGPU types of earlier servers of the request.
+        """
+        layout = _parse_layout(facts.traits)
+        placed = self.parse_occupancy(facts, pending)
+        if placed is not None:
+            facts = self._allocate_places(facts, pending, placed)
+        partitions = _derive_partitions(facts, layout)
+        if layout is None or partitions is None:
+            return None
+        return CardState(
+            gpu=gpu,
+            layout=layout,
+            capacity=self._sum_capacity(facts, placed),
+            partitions=partitions,
+            is_certain=self._has_catalog_starts(facts.traits, layout)
+            and (
+                placed is not None
+                or layout is model.Layout.EQUAL
+                or _has_single_allocations(facts)
+            ),
+            offered_sizes=self._offered_sizes(facts.traits),
+            occupancy=placed,
+            pending=tuple(pending),
+        )
+
+    def parse_occupancy(
+        self,
+        facts: provider_facts.ProviderFacts,
+        pending: Sequence[VgpuCounts] = (),
+    ) -> Occupancy | None:
+        """Return the placements in a card's traits, None if incomplete.
+
+        They are complete if they add up to what is allocated, together with
+        pending servers: Nova starts the servers of a request only after all
+        of them are scheduled, so the host has not reported theirs.
+        """
+        if _parse_layout(facts.traits) not in _PLACED_LAYOUTS:
+            return None
+        placed = self._parse_traits(facts.traits)
+        classes = {name for units in facts.allocations or () for name in units}
+        places = (*placed.places, *placed.unallocated)
+        if not all(place.trait in self._types for place in places) or not (
+            facts.capacities.keys() >= classes
+        ):
+            return None
+        total: collections.Counter[str] = collections.Counter()
+        for place in placed.places:
+            total.update(self._charge_place(place))
+        for name, count in itertools.chain.from_iterable(pending):
+            total.update(self._charge(name, count))
+        used = {n: c.used for n, c in facts.capacities.items() if c.used}
+        placed_units = {n: total[n] for n in facts.capacities if total[n]}
+        return placed if placed_units == used else None
+
+    def is_occupancy_known(
+        self,
+        facts: provider_facts.ProviderFacts,
+        pending: Sequence[VgpuCounts] = (),
+    ) -> bool:
+        """Return whether a card's traits list all its partitions."""
+        return self.parse_occupancy(facts, pending) is not None
+
+    def _sum_capacity(
+        self,
+        facts: provider_facts.ProviderFacts,
+        placed: Occupancy | None,
+    ) -> empty_cards.Capacity:
+        """Return a card's units, with those reserved for partitions."""
+        capacity = collections.Counter(
+            {name: c.capacity for name, c in facts.capacities.items()}
+        )
+        for place in placed.unallocated if placed else ():
+            charges = self._charge_place(place)
+            capacity.update(
+                {name: charges[name] for name in charges.keys() & capacity}
+            )
+        return tuple(sorted(capacity.items()))
+
+    def _allocate_places(
+        self,
+        facts: provider_facts.ProviderFacts,
+        pending: Sequence[VgpuCounts],
+        placed: Occupancy,
+    ) -> provider_facts.ProviderFacts:
+        """Return a provider with an allocation for each place and type."""
+        return dataclasses.replace(
+            facts,
+            allocations=(
+                *map(self._charge_place, placed.places),
+                *itertools.starmap(
+                    self._charge, itertools.chain.from_iterable(pending)
+                ),
+            ),
+        )
+
+    def _charge_place(self, place: OccupiedPlace) -> dict[str, int]:
+        return self._charge(self._types[place.trait].name, place.count)
+
+    def _charge(self, name: str, count: int) -> dict[str, int]:
+        """Return the units by class of so many vGPUs of a type."""
+        vgpu_type = self._catalog.find(name)
+        charges = self._catalog.charges(vgpu_type) if vgpu_type else {}
+        return {name: count * amount for name, amount in charges.items()}
+
+    def _check_starts(
+        self, traits: frozenset[str], layout: model.Layout
+    ) -> bool:
+        """Return whether all places start where the catalogue has starts.
+
+        NVML of the host's driver lists other or more starts for some types.
+        """
+        placed = self._parse_traits(traits)
+        return all(
+            place.start in starts
+            for place in (*placed.places, *placed.unallocated)
+            if (vgpu_type := self._types.get(place.trait))
+            and (starts := self._list_starts(vgpu_type, layout))
+        )
+
+    def _list_starts(
+        self, vgpu_type: vgpu_types.CatalogVgpuType, layout: model.Layout
+    ) -> tuple[int, ...]:
+        if layout is not model.Layout.MIG:
+            return vgpu_type.starts_mixed
+        gpu = self._catalog.gpu(vgpu_type.gpu)
+        kinds = gpu.kinds if gpu else ()
+        return next(
+            (kind.starts for kind in kinds if kind.name == vgpu_type.instance),
+            (),
+        )
+
+    def _list_sizes(self, traits: frozenset[str]) -> frozenset[int]:
+        return frozenset(
+            self._types[trait].framebuffer_mb
+            for trait in traits
+            if trait in self._types
+        )
+
+
+def _parse_layout(traits: frozenset[str]) -> model.Layout | None:
+    """Return the layout in a provider's traits, None without exactly one."""
+    layouts = [_LAYOUTS[trait] for trait in _LAYOUTS.keys() & traits]
+    return layouts[0] if len(layouts) == 1 else None
+
+
+def _has_single_allocations(facts: provider_facts.ProviderFacts) -> bool:
+    """Return whether no consumer has more than one partition."""
+    return all(
+        units.get(names.GPU_CLASS, 0) <= 1 for units in facts.allocations or ()
+    )
+
+
+def _derive_partitions(
+    facts: provider_facts.ProviderFacts, layout: model.Layout | None
+) -> tuple[tuple[int, int, int], ...] | None:
+    """Return size, slices and number of a card's partitions.
+
+    Without allocations the used units suffice for a card in equal-size
+    mode. None if the partitions can't be derived.
+    """
+    allocations = facts.allocations
+    if allocations is None:
+        used = {n: c.used for n, c in facts.capacities.items() if c.used}
+        if used and layout is not model.Layout.EQUAL:
+            return None
+        allocations = (used,) if used else ()
+    counts: dict[tuple[int, int], int] = {}
+    for units in allocations:
+        count = units.get(names.GPU_CLASS, 0)
+        memory = units.get(names.GPU_MEMORY_CLASS, 0)
+        slices = units.get(names.MIG_SLICE_CLASS, 0)
+        if not count or memory % count or slices % count or not memory:
+            return None
+        size = memory // count, slices // count
+        counts[size] = counts.get(size, 0) + count
+    return tuple(
+        (*size, counts[size]) for size in sorted(counts, reverse=True)
+    )

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reason why the filter rejects an allocation candidate."""
+
+import dataclasses
+
+from filters import provider_facts
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A cause, and the providers that it is about.
+
+    ``separator`` is between the providers' labels in the text.
+    """
+
+    providers: tuple[provider_facts.ProviderFacts, ...]
+    cause: str
+    separator: str = ", "
+
+    def is_about(self, uuid: str) -> bool:
+        """Return whether a provider is among those of the rejection."""
+        return any(provider.uuid == uuid for provider in self.providers)
+
+    def __str__(self) -> str:
+        """Return labels and cause: ``host_accel_a: missing on its host``."""
+        labels = self.separator.join(p.label for p in self.providers)
+        return f"{labels}: {self.cause}"

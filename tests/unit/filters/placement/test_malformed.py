@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Malformed amounts in Placement's answers are errors, never numbers."""
+
+import pytest
+
+from filters import provider_facts, request
+from filters.fit import fact_reader
+from filters.placement import responses
+from nova_accel.model import names
+
+(GROUP,) = request.parse_request({"resources:VGPU": "1"}).groups
+CARD = provider_facts.ProviderFacts(uuid="card", capacities={})
+
+
+@pytest.mark.parametrize("amount", [float("inf"), "eight", None, [1]])
+@pytest.mark.parametrize("part", ["inventories", "allocations"])
+def test_a_provider_with_a_malformed_amount_is_not_known(
+    part: str, amount: object
+) -> None:
+    answer = {
+        "inventories": {
+            "VGPU": {"total": 8, "reserved": 0, "allocation_ratio": 1.0}
+        },
+        "traits": [names.OWNER_TRAIT],
+        "allocations": {"server": {"resources": {"VGPU": 1}}},
+        "resource_provider_generation": 1,
+    }
+    malformed: dict[str, dict[str, object]] = {
+        "inventories": {
+            "VGPU": {"total": amount, "reserved": 0, "allocation_ratio": 1.0}
+        },
+        "allocations": {"server": {"resources": {"VGPU": amount}}},
+    }
+
+    with pytest.raises(fact_reader.QueryError):
+        responses.fetch_provider(
+            lambda path: {**answer, part: malformed[part]}, CARD
+        )
+
+
+@pytest.mark.parametrize("amount", [float("inf"), "eight", None, [1]])
+@pytest.mark.parametrize("what", ["capacity", "used"])
+def test_a_bulk_read_with_a_malformed_amount_is_an_error(
+    what: str, amount: object
+) -> None:
+    summary: dict[str, object] = {
+        "resources": {"VGPU": {"capacity": 8, "used": 0, what: amount}},
+        "traits": [],
+        "parent_provider_uuid": None,
+        "root_provider_uuid": "root",
+    }
+
+    with pytest.raises(fact_reader.QueryError):
+        responses.fetch_summaries(
+            lambda _: {"provider_summaries": {"card": summary}}, GROUP
+        )
+
+
+@pytest.mark.parametrize("amount", [float("inf"), "eight", None, [1]])
+def test_a_server_with_a_malformed_amount_is_not_known(
+    amount: object,
+) -> None:
+    answer = {"allocations": {"card": {"resources": {"VGPU": amount}}}}
+
+    with pytest.raises(fact_reader.QueryError):
+        responses.fetch_server_allocations(lambda _: answer, "server")
