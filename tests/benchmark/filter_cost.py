@@ -241,12 +241,12 @@ def compare(
     theirs = bench.novas()
     yield _row("NUMATopologyFilter", theirs, theirs, len(found))
     for what, measure in (
-        ("nothing remembered", bench.cold),
-        ("all remembered", bench.warm),
+        ("empty cache", bench.cold),
+        ("warm cache", bench.warm),
         ("flavor without accelerators", bench.without),
     ):
         tell(what)
-        yield _row(f"ours, {what}", measure(), theirs, len(found))
+        yield _row(what, measure(), theirs, len(found))
 
 
 def _row(what: str, cost: Cost, theirs: Cost, hosts: int) -> str:

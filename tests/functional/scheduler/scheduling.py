@@ -49,7 +49,7 @@ def flavor_specs(amount: int = 1, profile: str = PROFILE) -> dict[str, str]:
 class Cloud:
     """Hosts as resource providers of a real Placement, and its client.
 
-    ``asked`` are the paths Nova and the filter read; those that contain
+    ``read_paths`` are the paths that Nova and the filter read; those with
     ``broken`` get no answer. ``then`` is called once, after an answer to
     Nova's own question for candidates. ``cells`` are the hosts' NUMA
     topologies by name.
@@ -58,7 +58,7 @@ class Cloud:
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.hosts: dict[str, str] = {}
-        self.asked: list[str] = []
+        self.read_paths: list[str] = []
         self.broken = ""
         self.then: Callable[[], object] | None = None
         self.cells: dict[str, Any] = {}
@@ -122,10 +122,12 @@ class Cloud:
             "/resource_providers",
             {"name": name, "uuid": own, "parent_provider_uuid": parent},
         )
-        for wanted in (*inventories, *traits):
-            if wanted.startswith("CUSTOM_"):
-                kind = "traits" if wanted in traits else "resource_classes"
-                self.call("PUT", f"/{kind}/{wanted}")
+        for custom_name in (*inventories, *traits):
+            if custom_name.startswith("CUSTOM_"):
+                kind = (
+                    "traits" if custom_name in traits else "resource_classes"
+                )
+                self.call("PUT", f"/{kind}/{custom_name}")
         self.call(
             "PUT",
             f"/resource_providers/{own}/inventories",
@@ -180,17 +182,17 @@ class Cloud:
 
     def list_mdevs(self, server: str) -> dict[str, int]:
         """Return the mdev slots allocated to a server, by provider."""
-        found = self.call("GET", f"/allocations/{server}")["allocations"]
+        allocations = self.call("GET", f"/allocations/{server}")["allocations"]
         return {
             provider: allocation["resources"][names.MDEV_CLASS]
-            for provider, allocation in found.items()
+            for provider, allocation in allocations.items()
             if names.MDEV_CLASS in allocation["resources"]
         }
 
     def devices_of(self, server: str) -> set[str]:
         """Return the providers below hosts that a server has some of."""
-        found = self.call("GET", f"/allocations/{server}")["allocations"]
-        return set(found) - set(self.hosts)
+        allocations = self.call("GET", f"/allocations/{server}")["allocations"]
+        return set(allocations) - set(self.hosts)
 
 
 class ListedHosts(host_manager.HostManager):
@@ -326,23 +328,23 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
         adapters.HTTPAdapter.init_poolmanager,
     )
     with placement.PlacementFixture() as service:
-        made = Cloud(service.endpoint)
-        client = report.SchedulerReportClient(made.client)
+        served = Cloud(service.endpoint)
+        client = report.SchedulerReportClient(served.client)
         ask = client.get
 
         def get(url: str, *args: Any, **kwargs: Any) -> Any:
-            made.asked.append(url)
-            if made.broken and made.broken in url:
+            served.read_paths.append(url)
+            if served.broken and served.broken in url:
                 raise exceptions.ConnectFailure(url)
             answer = ask(url, *args, **kwargs)
-            if made.then and CANDIDATES.match(url):
-                then, made.then = made.then, None
+            if served.then and CANDIDATES.match(url):
+                then, served.then = served.then, None
                 then()
             return answer
 
         monkeypatch.setattr(client, "get", get)
         monkeypatch.setattr(report, "PLACEMENTCLIENT", client)
-        yield made
+        yield served
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ def test_candidates_of_a_provider_per_card_and_of_one_per_vf(
         for line in lines
         if line.startswith(("providers", "  candidates"))
     ]
-    # Nova's and ours: all there are; one vGPU on three hosts, with a limit
-    # and without; two on one host, where ours may share a card.
+    # Nova's and nova-accel's: all providers; one vGPU on three hosts, with a
+    # limit and without; two on one host, where two vGPUs may share a card.
     assert numbers == [[21, 9], [18, 6], [18, 6], [30, 4], [30, 4]]
     assert len(re.findall(r"^  (?:seconds|bytes) ", "\n".join(lines), re.M))
 
@@ -42,7 +42,7 @@ def test_the_filter_s_cost_beside_nova_s(
     # More than two cards are read in bulk: in five calls, whatever number.
     assert {row[:34].strip(): int(row[52:59]) for row in rows} == {
         "NUMATopologyFilter": 0,
-        "ours, nothing remembered": 5,
-        "ours, all remembered": 1,
-        "ours, flavor without accelerators": 0,
+        "empty cache": 5,
+        "warm cache": 1,
+        "flavor without accelerators": 0,
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which card a server gets, by Nova's scheduler and a real Placement."""
+"""Choice of the card by Nova's scheduler with a real Placement."""
 
 import dataclasses
 import random
@@ -94,13 +94,13 @@ def test_the_fullest_card_is_taken_and_the_whole_one_left(
 def test_siblings_go_on_to_the_next_host(
     cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
 ) -> None:
-    _, one = cloud.add_host("host1", a=1)
-    _, two = cloud.add_host("host2", a=1)
+    _, first_host = cloud.add_host("host1", a=1)
+    _, second_host = cloud.add_host("host2", a=1)
 
     servers = scheduler.boot(flavor_specs(), count=2)
 
-    held = [provider for s in servers for provider in cloud.list_mdevs(s)]
-    assert sorted(held) == sorted([one["a"], two["a"]])
+    providers = [provider for s in servers for provider in cloud.list_mdevs(s)]
+    assert sorted(providers) == sorted([first_host["a"], second_host["a"]])
     assert log.output.count("AcceleratorFilter refuses host") >= 1
 
 
@@ -110,22 +110,23 @@ def test_calls_do_not_grow_with_hosts(
     for number in range(6):
         cloud.add_host(f"host{number}", a=2, b=2)
 
-    def asked() -> list[str]:
-        cloud.asked.clear()
+    def read_again() -> list[str]:
+        cloud.read_paths.clear()
         scheduler.boot(flavor_specs())
         return [
-            re.sub(r"\?.*|[0-9a-f-]{36}", "", path) for path in cloud.asked
+            re.sub(r"\?.*|[0-9a-f-]{36}", "", path)
+            for path in cloud.read_paths
         ]
 
     # One beforehand, Nova's own, what there is, and all of it in bulk; and
     # Nova's claim reads what the server holds.
     bulk = "/allocation_candidates"
     claim = ["/allocations/"]
-    assert asked() == [bulk, bulk, LISTING, bulk, *claim]
+    assert read_again() == [bulk, bulk, LISTING, bulk, *claim]
     # From then on only what has changed: the card that was taken.
     card = "/resource_providers/"
     again = [f"{card}/{what}" for what in CARD]
-    assert asked() == [bulk, bulk, LISTING, *again, *claim]
+    assert read_again() == [bulk, bulk, LISTING, *again, *claim]
 
 
 def test_nothing_new_costs_one_call(
@@ -134,14 +135,14 @@ def test_nothing_new_costs_one_call(
     _, cards = cloud.add_host("labvm", a=2, b=2, c=2)
     reader = fact_reader.FactReader(report_client.placement_getter())
 
-    first, found = ask(cloud, reader, cards.values())
+    first, facts = ask(cloud, reader, cards.values())
     second, same = ask(cloud, reader, cards.values())
 
     assert len(cards) > 2
     assert len(first) == 2
     assert [path.partition("?")[0] for path in second] == [LISTING]
-    assert found == same
-    assert {one.label for one in same.values()} == {
+    assert facts == same
+    assert {card.label for card in same.values()} == {
         "labvm_accel_a",
         "labvm_accel_b",
         "labvm_accel_c",
@@ -152,7 +153,7 @@ def test_nothing_new_costs_one_call(
 def test_what_is_remembered_is_what_placement_has_but_for_releases(
     cloud: Cloud, scheduler: Scheduler, seed: int
 ) -> None:
-    """A provider's generation tells of everything but what is given back."""
+    """Only a released allocation leaves a provider's generation unchanged."""
     chance = random.Random(seed)  # noqa: S311
     cards = [
         card
@@ -164,22 +165,22 @@ def test_what_is_remembered_is_what_placement_has_but_for_releases(
     servers: list[str] = []
     for _ in range(12):
         change(cloud, chance, cards, servers)
-        _, found = ask(cloud, reader, cards)
+        _, facts = ask(cloud, reader, cards)
         for card in cards:
-            now = fact_reader.fetch_provider(get, found[card])
-            was = found[card].capacities[names.MDEV_CLASS]
-            has = now.capacities[names.MDEV_CLASS]
-            assert found[card].traits == now.traits
-            assert (was.capacity, now.is_exact) == (has.capacity, True)
-            assert was.used >= has.used
-    # Of cards like these the bulk read tells no holdings.
+            now = fact_reader.fetch_provider(get, facts[card])
+            cached = facts[card].capacities[names.MDEV_CLASS]
+            current = now.capacities[names.MDEV_CLASS]
+            assert facts[card].traits == now.traits
+            assert (cached.capacity, now.is_exact) == (current.capacity, True)
+            assert cached.used >= current.used
+    # The bulk read has no allocations of cards like these.
     exact = reader.confirm(memory(), cards).facts
     assert {
-        card: dataclasses.replace(one, allocations=None)
-        for card, one in exact.items()
+        card: dataclasses.replace(card_facts, allocations=None)
+        for card, card_facts in exact.items()
     } == {
         card: dataclasses.replace(
-            fact_reader.fetch_provider(get, found[card]), allocations=None
+            fact_reader.fetch_provider(get, facts[card]), allocations=None
         )
         for card in cards
     }
@@ -190,23 +191,25 @@ CARD = ("inventories", "traits", "allocations")
 
 
 def memory() -> fact_reader.RequestMemory:
-    wanted = request.parse_request(flavor_specs())
-    return fact_reader.RequestMemory(request=wanted)
+    accelerators = request.parse_request(flavor_specs())
+    return fact_reader.RequestMemory(request=accelerators)
 
 
 def ask(
     cloud: Cloud, reader: fact_reader.FactReader, cards: Iterable[str]
 ) -> tuple[list[str], provider_facts.Facts]:
     """Return what a new request asks, and what it then knows."""
-    cloud.asked.clear()
+    cloud.read_paths.clear()
     candidates = [
         {"allocations": {card: {"resources": {names.MDEV_CLASS: 1}}}}
         for card in cards
     ]
     # Two candidates a host: there is a choice, and it is not one host.
-    look = reader.read(memory(), "server", [[one] * 2 for one in candidates])
-    assert look.problems == ()
-    return list(cloud.asked), look.facts
+    snapshot = reader.read(
+        memory(), "server", [[candidate] * 2 for candidate in candidates]
+    )
+    assert snapshot.problems == ()
+    return list(cloud.read_paths), snapshot.facts
 
 
 def change(
@@ -217,28 +220,30 @@ def change(
     if servers and chance.random() < 0.4:
         cloud.call("DELETE", f"/allocations/{servers.pop()}")
     elif chance.random() < 0.4:
-        more = {names.DRAINED_TRAIT} if chance.random() < 0.5 else set()
-        for trait in more:
+        traits = {names.DRAINED_TRAIT} if chance.random() < 0.5 else set()
+        for trait in traits:
             cloud.call("PUT", f"/traits/{trait}")
-        cloud.set_traits(card, names.OWNER_TRAIT, scheduling.PROFILE, *more)
+        cloud.set_traits(card, names.OWNER_TRAIT, scheduling.PROFILE, *traits)
     elif len(servers) < 4:
         servers.append(cloud.take(card, 1))
 
 
-def test_servers_without_accelerators_ask_nothing_of_ours(
+def test_servers_without_accelerators_cause_no_query(
     cloud: Cloud, scheduler: Scheduler
 ) -> None:
     cloud.add_host("labvm", a=2, b=2)
 
-    def asked() -> list[str]:
-        cloud.asked.clear()
+    def read_on_boot() -> list[str]:
+        cloud.read_paths.clear()
         scheduler.boot({}, count=2)
-        return [re.sub(r"(/allocations/).*", r"\1", u) for u in cloud.asked]
+        return [
+            re.sub(r"(/allocations/).*", r"\1", u) for u in cloud.read_paths
+        ]
 
-    with_filter = asked()
+    with_filter = read_on_boot()
     scheduler.host_manager.enabled_filters.pop()
     request_filter.ALL_REQUEST_FILTERS.clear()
-    assert with_filter == asked()
+    assert with_filter == read_on_boot()
 
 
 def test_two_groups_may_share_a_card_or_use_two(
@@ -279,8 +284,8 @@ def test_without_the_bulk_read_the_order_is_placement_s(
 
     servers = scheduler.boot(flavor_specs(4), count=2)
 
-    held = [provider for s in servers for provider in cloud.list_mdevs(s)]
-    assert sorted(held) == sorted(cards.values())
+    providers = [provider for s in servers for provider in cloud.list_mdevs(s)]
+    assert sorted(providers) == sorted(cards.values())
     assert "Could not read provider data from Placement" in log.output
 
 
@@ -298,22 +303,22 @@ def test_a_provider_that_changes_while_it_is_read_is_not_exact(
             cloud.set_traits(cards["a"], names.OWNER_TRAIT)
         return answer
 
-    who = provider_facts.ProviderFacts(uuid=cards["a"], capacities={})
-    before = fact_reader.fetch_provider(ask_placement, who)
+    identity = provider_facts.ProviderFacts(uuid=cards["a"], capacities={})
+    before = fact_reader.fetch_provider(ask_placement, identity)
     monkeypatch.setattr(cloud.client, "get", get)
-    after = fact_reader.fetch_provider(ask_placement, who)
+    after = fact_reader.fetch_provider(ask_placement, identity)
 
-    stock = {
+    capacities = {
         names.MDEV_CLASS: provider_facts.ClassCapacity(capacity=1, used=1)
     }
-    held = ({names.MDEV_CLASS: 1},)
+    allocations = ({names.MDEV_CLASS: 1},)
     assert (before.capacities, before.allocations, before.is_exact) == (
-        stock,
-        held,
+        capacities,
+        allocations,
         True,
     )
     assert (after.capacities, after.allocations, after.is_exact) == (
-        stock,
-        held,
+        capacities,
+        allocations,
         False,
     )

@@ -38,7 +38,7 @@ def nova_reads(
 @settings(deadline=None, max_examples=examples.examples(25))
 def test_nova_reads_the_same(extra_specs: dict[str, str]) -> None:
     objects.register_all()
-    ours = {
+    groups = {
         group.suffix: (
             dict(group.resources),
             set(group.required),
@@ -48,5 +48,5 @@ def test_nova_reads_the_same(extra_specs: dict[str, str]) -> None:
     }
     nothing: tuple[dict[str, int], set[str], set[str]] = ({}, set(), set())
     theirs = nova_reads(extra_specs)
-    for suffix in ours.keys() | theirs.keys():
-        assert ours.get(suffix, nothing) == theirs.get(suffix, nothing)
+    for suffix in groups.keys() | theirs.keys():
+        assert groups.get(suffix, nothing) == theirs.get(suffix, nothing)

@@ -161,7 +161,7 @@ def test_a_guest_on_both_nodes_may_have_a_card_of_each(
     assert cloud.devices_of(server) == set(cards.values())
 
 
-def test_reasons_of_each_card_are_told_in_one_line(
+def test_reasons_of_each_card_are_logged_in_one_line(
     cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
 ) -> None:
     cards = one_host(cloud, (A, node(0)), (B, node(1)), (C, node(1)))

@@ -56,15 +56,15 @@ def test_two_cards_are_near_each_other(
     locality: str,
     cards: list[tuple[str, ...]],
 ) -> None:
-    found = one_host(cloud, *cards)
+    providers = one_host(cloud, *cards)
     specs = vgpus("L40S-48Q", "L40S-48Q", locality=locality)
 
     (server,) = scheduler.boot(specs)
 
-    assert cloud.devices_of(server) == {found[B], found[C]}
+    assert cloud.devices_of(server) == {providers[B], providers[C]}
     # Of one of the two, nothing is left; the third has no neighbour.
     cloud.call("DELETE", f"/allocations/{server}")
-    cloud.give(found[C], scheduled.charges("L40S-48Q"))
+    cloud.give(providers[C], scheduled.charges("L40S-48Q"))
     names_of, _, why = refused(scheduler, log, specs).partition(": ")
     assert sorted(names_of.split(" and ")) == [
         "host1_accel_0000_41_00_0",
@@ -72,7 +72,7 @@ def test_two_cards_are_near_each_other(
     ]
     assert why
     (anywhere,) = scheduler.boot(vgpus("L40S-48Q", "L40S-48Q"))
-    assert cloud.devices_of(anywhere) == {found[A], found[B]}
+    assert cloud.devices_of(anywhere) == {providers[A], providers[B]}
 
 
 def test_different_cards_though_one_had_room_for_both(
@@ -113,11 +113,11 @@ def test_where_a_small_profile_goes(
 ) -> None:
     cards = one_host(cloud, (A,), (B,), (C,))
     cloud.give(cards[B], scheduled.charges("L40S-24Q"))
-    for held in ("L40S-8Q", "L40S-4Q"):
-        cloud.give(cards[C], scheduled.charges(held))
-    more = {"packing": packing} if packing else {}
+    for name in ("L40S-8Q", "L40S-4Q"):
+        cloud.give(cards[C], scheduled.charges(name))
+    settings = {"packing": packing} if packing else {}
 
-    (server,) = scheduler.boot(vgpus("L40S-4Q", **more))
+    (server,) = scheduler.boot(vgpus("L40S-4Q", **settings))
 
     assert cloud.devices_of(server) == {cards[chosen]}
 
@@ -147,14 +147,14 @@ def test_equal_sizes_go_where_their_size_is(
 def test_servers_of_one_request_get_a_whole_card_each(
     cloud: Cloud, scheduler: Scheduler
 ) -> None:
-    one = one_host(cloud, (A,), (B,))
+    first = one_host(cloud, (A,), (B,))
     cloud.add_host("host2")
-    two = cloud.add_card("host2", A)
+    second = cloud.add_card("host2", A)
 
     servers = scheduler.boot(vgpus("L40S-48Q"), count=3)
 
-    held = [provider for s in servers for provider in cloud.devices_of(s)]
-    assert sorted(held) == sorted([*one.values(), two])
+    providers = [provider for s in servers for provider in cloud.devices_of(s)]
+    assert sorted(providers) == sorted([*first.values(), second])
 
 
 def test_servers_of_one_request_share_what_geometry_allows(
@@ -165,8 +165,8 @@ def test_servers_of_one_request_share_what_geometry_allows(
 
     servers = scheduler.boot(vgpus("L40S-16Q"), count=4)
 
-    held = [provider for s in servers for provider in cloud.devices_of(s)]
-    assert sorted(held) == sorted([*cards.values()] * 2)
+    providers = [provider for s in servers for provider in cloud.devices_of(s)]
+    assert sorted(providers) == sorted([*cards.values()] * 2)
 
 
 # -- what Placement can't say -----------------------------------------------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server's fault says when no card can serve it."""
+"""Faults of servers that no card can serve."""
 
 import fixtures
 import pytest
@@ -59,7 +59,7 @@ def test_when_a_profile_is_not_offered_the_fault_says_so(
     ) in log.output
 
 
-def test_when_nobody_has_the_class_the_fault_says_so(
+def test_when_no_card_has_the_class_the_fault_says_so(
     cloud: Cloud, scheduler: Scheduler
 ) -> None:
     cloud.add_host("labvm", a=2)
@@ -93,7 +93,7 @@ def test_the_unsuffixed_group_is_refused_only_for_its_accelerators(
         ({"resources_A:CUSTOM_MIG_SLICE": "1"}, "CUSTOM_MIG_SLICE"),
     ],
 )
-def test_a_name_nobody_ever_reported_is_told(
+def test_a_name_that_placement_never_stored_is_named(
     cloud: Cloud, scheduler: Scheduler, specs: dict[str, str], name: str
 ) -> None:
     cloud.add_host("labvm", a=2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On which host a server lands, by Nova's scheduler and a real Placement."""
+"""Choice of the host by Nova's scheduler with a real Placement."""
 
 import contextlib
 import copy
@@ -57,26 +57,28 @@ class Hosts(scheduling.ListedHosts):
 
 
 class Weighing(Scheduler):
-    """A scheduler with Nova's weighers and ours."""
+    """A scheduler with Nova's weighers and AcceleratorWeigher."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.host_manager = Hosts(cloud)
 
     @property
-    def ours(self) -> accelerator_weigher.AcceleratorWeigher:
-        found = self.host_manager.weighers[-1]
-        assert isinstance(found, accelerator_weigher.AcceleratorWeigher)
-        return found
+    def weigher(self) -> accelerator_weigher.AcceleratorWeigher:
+        weigher = self.host_manager.weighers[-1]
+        assert isinstance(weigher, accelerator_weigher.AcceleratorWeigher)
+        return weigher
 
     def land(self, *args: Any, **kwargs: Any) -> list[str]:
         """Return the names of the hosts that servers were placed on."""
         cloud = self.host_manager.cloud
-        found = []
+        hosts = []
         for server in self.boot(*args, **kwargs):
-            held = cloud.call("GET", f"/allocations/{server}")["allocations"]
-            (root,) = held.keys() & cloud.hosts.keys()
-            found.append(cloud.hosts[root])
-        return found
+            allocations = cloud.call("GET", f"/allocations/{server}")[
+                "allocations"
+            ]
+            (root,) = allocations.keys() & cloud.hosts.keys()
+            hosts.append(cloud.hosts[root])
+        return hosts
 
 
 @pytest.fixture
@@ -98,10 +100,10 @@ def weighing(cloud: Cloud, option: Any) -> Weighing:
 
 @pytest.fixture
 def glance(option: Any) -> Iterator[glances.StandIn]:
-    found = glances.StandIn()
-    option("glance", api_servers=[found.url], num_retries=0)
-    yield found
-    found.close()
+    fake = glances.StandIn()
+    option("glance", api_servers=[fake.url], num_retries=0)
+    yield fake
+    fake.close()
 
 
 def add_fpgas(cloud: Cloud, name: str, *traits: str) -> dict[str, str]:
@@ -161,12 +163,12 @@ def test_others_ask_once_and_then_nothing(
     cloud.add_host("gpu", a=4)
     cloud.add_host("plain")
 
-    def asked() -> int:
-        cloud.asked.clear()
+    def count_queries() -> int:
+        cloud.read_paths.clear()
         weighing.boot({})
-        return sum(names.OWNER_TRAIT in path for path in cloud.asked)
+        return sum(names.OWNER_TRAIT in path for path in cloud.read_paths)
 
-    assert [asked() for _ in range(3)] == [1, 0, 0]
+    assert [count_queries() for _ in range(3)] == [1, 0, 0]
 
 
 def test_calls_do_not_grow_with_hosts(
@@ -175,12 +177,12 @@ def test_calls_do_not_grow_with_hosts(
     for number in range(6):
         cloud.add_host(f"host{number}", a=2)
     weighing.boot(flavor_specs())
-    cloud.asked.clear()
+    cloud.read_paths.clear()
 
     weighing.boot(flavor_specs(), count=3)
 
-    ours = [path for path in cloud.asked if "MEMORY_MB%3A1" in path]
-    assert not [path for path in ours if "_ACCEL" in path]
+    paths = [path for path in cloud.read_paths if "MEMORY_MB%3A1" in path]
+    assert not [path for path in paths if "_ACCEL" in path]
 
 
 @pytest.mark.parametrize(
@@ -208,9 +210,9 @@ def test_servers_of_one_request_are_spread_evenly(
         cloud.add_host(name, a=4, b=4)
     option(**{PACKING: -10.0})
 
-    found = Weighing(cloud).land(flavor_specs(), count=6)
+    hosts = Weighing(cloud).land(flavor_specs(), count=6)
 
-    assert sorted(found) == ["one", "one", "three", "three", "two", "two"]
+    assert sorted(hosts) == ["one", "one", "three", "three", "two", "two"]
 
 
 def test_an_aggregate_s_multiplier_counts_for_its_hosts(
@@ -221,12 +223,12 @@ def test_an_aggregate_s_multiplier_counts_for_its_hosts(
         None, roots.values(), None
     )
     packed = objects.Aggregate(id=1, metadata={PACKING: "-3.5"}, hosts=["b"])
-    weigher, found = weighing.ours, {}
+    weigher, states = weighing.weigher, {}
     for host in hosts:
         host.aggregates = [packed] if host.host == "b" else []
-        found[host.host] = host
+        states[host.host] = host
     factors = accelerator_weigher._multipliers(
-        [found[name] for name in "abc"], PACKING, weigher._settings.packing
+        [states[name] for name in "abc"], PACKING, weigher._settings.packing
     )
 
     assert factors == [10.0, -3.5, 10.0]
@@ -249,7 +251,7 @@ def test_hosts_that_hold_the_function_come_first(
     assert landed == ["holder", "holder"]
 
 
-def test_of_a_host_s_regions_the_one_that_holds_it_is_taken(
+def test_of_a_host_s_regions_that_with_the_function_is_taken(
     cloud: Cloud, weighing: Weighing, glance: glances.StandIn
 ) -> None:
     traits = [OTHER_FUNCTION] * 5
@@ -258,8 +260,8 @@ def test_of_a_host_s_regions_the_one_that_holds_it_is_taken(
 
     (server,) = weighing.boot(specs, ctxt=user())
 
-    held = cloud.call("GET", f"/allocations/{server}")["allocations"]
-    assert regions["r5"] in held
+    allocations = cloud.call("GET", f"/allocations/{server}")["allocations"]
+    assert regions["r5"] in allocations
 
 
 def take_region(cloud: Cloud, region: str) -> None:
@@ -321,7 +323,7 @@ def test_a_glance_that_does_not_answer_stalls_nobody(
         assert count_connections(deaf) == 1
 
 
-def test_when_placement_does_not_tell_all_hosts_weigh_the_same(
+def test_without_a_response_all_hosts_weigh_the_same(
     cloud: Cloud, weighing: Weighing, log: fixtures.FakeLogger
 ) -> None:
     cloud.add_host("gpu", a=4)
@@ -356,7 +358,7 @@ def test_whatever_goes_wrong_a_server_is_placed(
 ) -> None:
     cloud.add_host("one", a=4)
     cloud.add_host("two", a=4)
-    monkeypatch.setattr(weighing.ours, "_new_servers", None)
+    monkeypatch.setattr(weighing.weigher, "_new_servers", None)
 
     assert len(weighing.boot(flavor_specs())) == 1
     assert "Weighing failed; all hosts get the same weight" in log.output
@@ -365,7 +367,7 @@ def test_whatever_goes_wrong_a_server_is_placed(
 def test_multipliers_keep_their_ratios_in_nova_s_own_handler(
     cloud: Cloud, weighing: Weighing
 ) -> None:
-    """What Nova adds to a host's weight is what the weigher returned."""
+    """Nova adds the weight that the weigher returned."""
     _, used = cloud.add_host("used", a=4)
     cloud.add_host("empty", a=4)
     cloud.add_host("half", a=4)
@@ -385,11 +387,11 @@ def test_multipliers_keep_their_ratios_in_nova_s_own_handler(
     spec = scheduling.make_spec(user(), flavor_specs(), [str(uuid.uuid4())])
     handler = weighing.host_manager.weight_handler
 
-    found = handler.get_weighed_objects(
-        [weighing.ours], copy.copy(states), spec
+    weighed = handler.get_weighed_objects(
+        [weighing.weigher], copy.copy(states), spec
     )
 
-    assert {one.obj.host: one.weight for one in found} == {
+    assert {host.obj.host: host.weight for host in weighed} == {
         "used": 10.0,
         "half": 5.0,
         "empty": 0.0,
@@ -398,5 +400,5 @@ def test_multipliers_keep_their_ratios_in_nova_s_own_handler(
 
 def cloud_card(cloud: Cloud, host: str) -> str:
     name = f"{host}_accel_a"
-    found = cloud.call("GET", f"/resource_providers?name={name}")
-    return str(found["resource_providers"][0]["uuid"])
+    providers = cloud.call("GET", f"/resource_providers?name={name}")
+    return str(providers["resource_providers"][0]["uuid"])
