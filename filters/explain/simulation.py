@@ -3,7 +3,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from filters import provider_facts
@@ -137,20 +137,11 @@ def simulate(
         reasons = _CardReasons(
             request=request,
             host_reason=_describe_host(simulated, context, uuid),
-            offered=provider_facts.list_providers(request.classes, candidates),
-            fitting=provider_facts.list_providers(request.classes, fitting),
-            first=provider_facts.list_providers(request.classes, fitting[:1]),
+            offered=candidates,
+            fitting=fitting,
             rejections=rejections,
         )
-        hosts.append(
-            HostVerdict(
-                name=devices[0].host,
-                uuid=uuid,
-                fits=len(fitting),
-                refused=len(candidates) - len(fitting),
-                cards=tuple(reasons.judge(device) for device in devices),
-            )
-        )
+        hosts.append(_judge_host(uuid, devices, reasons))
     notes = [*_build_notes(request, is_limited), *problems]
     notes += [f"not known: {problem}" for problem in snapshot.problems]
     return SimulationResult(hosts=tuple(hosts), notes=tuple(notes))
@@ -245,30 +236,38 @@ def _describe_host(
 class _CardReasons:
     """Verdicts and reasons for the cards of a host.
 
-    ``offered``, ``fitting`` and ``first`` are the uuids of providers of all
-    candidates, of the fitting ones and of the first one.
+    ``offered`` are all candidates of the host, ``fitting`` those that pass
+    the filter, in order.
     """
 
     request: AcceleratorRequest
     host_reason: str
-    offered: Collection[str]
-    fitting: Collection[str]
-    first: Collection[str]
+    offered: Sequence[provider_facts.Candidate]
+    fitting: Sequence[provider_facts.Candidate]
     rejections: candidate_fit.Rejections
 
     def judge(self, device: offered_devices.OfferedDevice) -> CardVerdict:
         """Return the verdict for a device, with the reason."""
         verdict, why = LEFT_OUT, ""
-        if device.uuid in self.first:
+        if self._has_device(self.fitting[:1], device):
             verdict = FIRST
-        elif device.uuid in self.fitting:
+        elif self._has_device(self.fitting, device):
             verdict = FITS
-        elif device.uuid in self.offered:
+        elif self._has_device(self.offered, device):
             verdict, why = REFUSED, self._describe_rejections(device)
         else:
             why = self._describe_absence(device)
         return CardVerdict(
             name=device.name, uuid=device.uuid, verdict=verdict, why=why
+        )
+
+    def _has_device(
+        self,
+        candidates: Sequence[provider_facts.Candidate],
+        device: offered_devices.OfferedDevice,
+    ) -> bool:
+        return device.uuid in provider_facts.list_providers(
+            self.request.classes, candidates
         )
 
     def _describe_rejections(
@@ -318,6 +317,20 @@ class _CardReasons:
             "has room; the host lacks something else that the flavor asks"
             " for, or see max_unit, min_unit and step_size of the inventories"
         )
+
+
+def _judge_host(
+    uuid: str,
+    devices: Sequence[offered_devices.OfferedDevice],
+    reasons: _CardReasons,
+) -> HostVerdict:
+    return HostVerdict(
+        name=devices[0].host,
+        uuid=uuid,
+        fits=len(reasons.fitting),
+        refused=len(reasons.offered) - len(reasons.fitting),
+        cards=tuple(reasons.judge(device) for device in devices),
+    )
 
 
 def _build_notes(request: AcceleratorRequest, is_limited: bool) -> list[str]:
