@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Driver of AMD GPUs with SR-IOV: S7150, MI25, V620, MI300X.
 
-AMD's host driver gim makes VFs when it is loaded (``vf_num``), never
-through ``sriov_numvfs``: the kernel answers a write there with ENOENT. It
-shares the card out equally and tells nobody how much that is.
+AMD's host driver gim enables VFs when it is loaded (``vf_num``), never
+through ``sriov_numvfs``: a write there fails with ENOENT. It divides the
+card equally among the VFs, and no file shows a VF's share.
 """
 
 import errno
@@ -20,14 +20,14 @@ from nova_accel.vendors.common import iommu_group, vf_card
 _AMD = "1002"
 _GIM = "gim"
 _DRIVERS = ("amdgpu", _GIM)
-# The counts into which gim divides cards that can't be divided at will
-# (MI300X, by PCI product id of the PF).
+# VF counts of cards that support a few counts only (MI300X), by PCI product
+# id of the PF.
 _COUNTS: Mapping[str, tuple[int, ...]] = {"74a1": (1, 8)}
 
-# Attributes of gim and amdgpu: the word each trait is made of, and how to
-# find it. gim reports failures as a text where the value should be
-# ("failed to get current mp mode"), in a read that succeeds.
-_FACTS: Mapping[str, tuple[str, re.Pattern[str]]] = {
+# Attributes of gim and amdgpu, each with the part of its trait's name and
+# the pattern of its value. If gim fails, the read succeeds and returns a
+# message ("failed to get current mp mode").
+_ATTRIBUTES: Mapping[str, tuple[str, re.Pattern[str]]] = {
     "spatial_partition_mode": ("SPATIAL", re.compile(r"([A-Z]PX)\b")),
     "memory_partition_mode": (
         "MEMORY",
@@ -41,7 +41,7 @@ _FACTS: Mapping[str, tuple[str, re.Pattern[str]]] = {
 
 
 class AmdMxgpuDriver:
-    """Describes AMD's GPUs whose VFs gim has made."""
+    """Describes AMD GPUs whose VFs gim has enabled."""
 
     name = "amd_mxgpu"
 
@@ -55,10 +55,10 @@ class AmdMxgpuDriver:
 
         :raises UnreadableError: the PCI bus can't be listed.
         """
-        for function, rule in vf_card.wanted(host, rules, _is_ours):
+        for function, rule in vf_card.find_pfs(host, rules, _is_supported):
             if str(function.address) in taken:
                 continue
-            reason = _count_reason(function, rule)
+            reason = _check_vf_count(function, rule)
             if reason:
                 yield _problem(function, reason)
             if not function.num_vfs:
@@ -71,7 +71,7 @@ class AmdMxgpuDriver:
                     f" {function.driver or 'no driver'}",
                 )
                 continue
-            traits, problems = _facts(function, host)
+            traits, problems = _read_traits(function, host)
             yield from problems
             yield from vf_card.describe(
                 vf_card.VfCard(
@@ -83,24 +83,24 @@ class AmdMxgpuDriver:
                 host,
                 rules,
             )
-        yield from vf_card.orphans(host, _is_ours)
+        yield from vf_card.find_orphans(host, _is_supported)
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action: a VF is there, and libvirt detaches it."""
+        """Return no action: libvirt detaches the existing VF."""
         return ()
 
     def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action: libvirt gives the VF back."""
+        """Return no action: libvirt reattaches the VF."""
         return ()
 
     def plan_arrange(
         self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
-        """Return no action: only loading gim anew changes VF counts."""
+        """Return no action: VF counts change only when gim is loaded."""
         return ()
 
 
-def _is_ours(function: pci.PciFunction) -> bool:
+def _is_supported(function: pci.PciFunction) -> bool:
     return function.vendor == _AMD and pci_ids.is_gpu(function)
 
 
@@ -108,31 +108,32 @@ def _problem(function: pci.PciFunction, reason: str) -> model.Problem:
     return model.Problem(where=str(function.address), reason=reason)
 
 
-def _count_reason(function: pci.PciFunction, rule: policy.Rule) -> str:
-    """Return what is wrong with the number of VFs, empty if nothing is."""
-    total, present, asked = (
+def _check_vf_count(function: pci.PciFunction, rule: policy.Rule) -> str:
+    """Return the problem with the number of VFs, or ""."""
+    total, present, requested = (
         function.total_vfs,
         function.num_vfs,
         rule.num_vfs,
     )
     if not total and not present:
-        return vf_card.none_to_enable(rule)
-    if asked is not None and asked != present:
+        return vf_card.explain_no_vfs(rule)
+    if requested is not None and requested != present:
         return (
-            f"device_spec asks for {asked} virtual functions, {present} are"
-            f" enabled, and only loading gim changes that: {_mend(function)}"
+            f"device_spec asks for {requested} virtual functions,"
+            f" {present} are enabled, and only loading gim changes that:"
+            f" {_describe_vf_num(function)}"
         )
-    if present or asked == 0:
+    if present or requested == 0:
         return ""
     if function.driver not in _DRIVERS and rule.use is not policy.DeviceUse.VF:
         return ""
     return (
         f"none of its {total} virtual functions is enabled; have gim make"
-        f" them: {_mend(function)}"
+        f" them: {_describe_vf_num(function)}"
     )
 
 
-def _mend(function: pci.PciFunction) -> str:
+def _describe_vf_num(function: pci.PciFunction) -> str:
     counts = _COUNTS.get(function.product)
     allowed = (
         " or ".join(map(str, counts))
@@ -146,30 +147,30 @@ def _mend(function: pci.PciFunction) -> str:
     )
 
 
-def _facts(
+def _read_traits(
     function: pci.PciFunction, host: host_reader.HostReader
 ) -> tuple[frozenset[str], list[model.Problem]]:
-    """Return what the card's driver tells of it, as traits."""
+    """Return the traits from driver attributes, and read problems."""
     traits, problems = set(), []
-    for name, (word, form) in _FACTS.items():
+    for name, (label, pattern) in _ATTRIBUTES.items():
         try:
             text = host.attribute(str(function.address), name)
         except errors.UnreadableError as error:
-            # gim lets nobody but root read its files, and the service is
-            # not root: that is no fault of the card.
+            # Only root may read the files of gim, and the service is not
+            # root: EACCES is no fault of the card.
             if error.number not in (errno.ENOENT, errno.EACCES):
                 problems.append(
                     _problem(function, f"{name} can't be read: {error}")
                 )
             continue
-        found = form.match(text)
-        if found:
-            traits.add(names.custom("ACCELERATOR", word, found[1]))
+        match = pattern.match(text)
+        if match:
+            traits.add(names.custom_name("ACCELERATOR", label, match[1]))
         else:
             problems.append(
                 _problem(
                     function,
-                    f"{name} is not told: {text.strip()[:40]!r}; see the"
+                    f"{name} has no value: {text.strip()[:40]!r}; see the"
                     " kernel's log for what its driver says",
                 )
             )

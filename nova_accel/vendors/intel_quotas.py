@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas of the VFs of Intel GPUs.
+"""Memory quotas of the VFs of Intel GPUs.
 
-i915 (as backported by Intel) tells it below ``drm/cardN/prelim_iov`` or,
-in older releases, ``drm/cardN/iov``; xe below ``sriov_admin``
+i915 (as backported by Intel) has them below ``drm/cardN/prelim_iov`` or, in
+older releases, ``drm/cardN/iov``; xe has them below ``sriov_admin``
 (Documentation/ABI/testing, sysfs-driver-intel-xe-sriov; the memory since
 Linux 7.0). Both number VFs from 1 and count memory in bytes.
 """
@@ -17,7 +17,7 @@ from nova_accel.model import pci
 from nova_accel.vendors.common import iommu_group, vf_card
 
 _CARD = re.compile(r"card\d+")
-# One per tile; a card of one tile may have no number there.
+# One per tile; the number may be missing on a card with one tile.
 _TILE = re.compile(r"gt\d*")
 # The integrated GPU is device 2 of the root bus on every Intel processor
 # that has one. It has no memory of its own.
@@ -32,16 +32,16 @@ _EMPTY = (
 def read(
     function: pci.PciFunction, host: host_reader.HostReader
 ) -> tuple[Mapping[pci.PciAddress, vf_card.VfQuota], list[model.Problem]]:
-    """Return what each VF was given, and what could not be read of it."""
+    """Return the quotas of VFs by address, and the read problems."""
     problems: list[model.Problem] = []
     quotas = {}
-    places = tuple(_i915_places(function, host))
-    for address, number in vf_card.numbers(function, host).items():
+    i915_directories = tuple(_list_i915_directories(function, host))
+    for address, number in vf_card.read_vf_numbers(function, host).items():
         try:
             quotas[address] = (
-                _i915_quota(function, host, places, number + 1)
-                if places
-                else _xe_quota(function, host, number + 1)
+                _read_i915_quota(function, host, i915_directories, number + 1)
+                if i915_directories
+                else _read_xe_quota(function, host, number + 1)
             )
         except errors.AcceleratorError as error:
             problems.append(
@@ -57,77 +57,83 @@ def _is_integrated(function: pci.PciFunction) -> bool:
     return (function.address.bus, function.address.slot) == _INTEGRATED
 
 
-def _i915_places(
+def _list_i915_directories(
     function: pci.PciFunction, host: host_reader.HostReader
 ) -> Iterator[str]:
-    """Yield the directories in which i915 tells of its VFs."""
+    """Yield the directories in which i915 describes its VFs."""
     address = str(function.address)
-    for card in iommu_group.entries(host, address, "drm"):
+    for card in iommu_group.list_entries(host, address, "drm"):
         if _CARD.fullmatch(card):
-            inside = iommu_group.entries(host, address, f"drm/{card}")
+            inside = iommu_group.list_entries(host, address, f"drm/{card}")
             for name in ("prelim_iov", "iov"):
                 if name in inside:
                     yield f"drm/{card}/{name}"
                     break
 
 
-def _i915_quota(
+def _read_i915_quota(
     function: pci.PciFunction,
     host: host_reader.HostReader,
-    places: Sequence[str],
+    directories: Sequence[str],
     number: int,
 ) -> vf_card.VfQuota:
-    """Return the quota of a VF, all its tiles together.
+    """Return the quota of a VF, summed over its tiles.
 
     :raises UnreadableError: a file that is there can't be read.
-    :raises MalformedError: a quota is no number.
+    :raises MalformedError: a quota is not a number.
     """
     address = str(function.address)
     tiles = [
-        f"{place}/vf{number}/{name}"
-        for place in places
-        for name in iommu_group.entries(host, address, f"{place}/vf{number}")
+        f"{directory}/vf{number}/{name}"
+        for directory in directories
+        for name in iommu_group.list_entries(
+            host, address, f"{directory}/vf{number}"
+        )
         if _TILE.fullmatch(name)
     ]
-    tables = [_number(host, address, f"{t}/ggtt_quota") for t in tiles]
-    memory = [_number(host, address, f"{t}/lmem_quota") for t in tiles]
-    if tables and not any(n is None or n for n in tables):
+    table_sizes = [
+        _read_number(host, address, f"{tile}/ggtt_quota") for tile in tiles
+    ]
+    memory_sizes = [
+        _read_number(host, address, f"{tile}/lmem_quota") for tile in tiles
+    ]
+    if table_sizes and not any(n is None or n for n in table_sizes):
         return vf_card.VfQuota(reason=_EMPTY.format("a ggtt_quota"))
-    return _memory_quota(function, memory, "an lmem_quota")
+    return _build_quota(function, memory_sizes, "an lmem_quota")
 
 
-def _xe_quota(
+def _read_xe_quota(
     function: pci.PciFunction, host: host_reader.HostReader, number: int
 ) -> vf_card.VfQuota:
-    """Return the quota of a VF as xe tells it.
+    """Return the quota of a VF in the file of xe.
 
-    :raises UnreadableError: the file is there and can't be read; EUCLEAN
-        where the card's tiles differ.
-    :raises MalformedError: the quota is no number.
+    :raises UnreadableError: the file exists and can't be read; EUCLEAN if
+        the quotas of the card's tiles differ.
+    :raises MalformedError: the quota is not a number.
     """
     name = f"sriov_admin/vf{number}/profile/vram_quota"
-    memory = _number(host, str(function.address), name)
-    return _memory_quota(function, [memory], "a vram_quota")
+    memory = _read_number(host, str(function.address), name)
+    return _build_quota(function, [memory], "a vram_quota")
 
 
-def _memory_quota(
-    function: pci.PciFunction, parts: Sequence[int | None], what: str
+def _build_quota(
+    function: pci.PciFunction, tile_sizes: Sequence[int | None], file_name: str
 ) -> vf_card.VfQuota:
-    told = [part for part in parts if part is not None]
-    if not told or len(told) < len(parts) or _is_integrated(function):
+    sizes = [part for part in tile_sizes if part is not None]
+    if not sizes or len(sizes) < len(tile_sizes) or _is_integrated(function):
         return vf_card.VfQuota()
-    if not any(told):
-        return vf_card.VfQuota(reason=_EMPTY.format(what))
-    return vf_card.VfQuota(memory_mb=vf_card.mebibytes(sum(told)))
+    if not any(sizes):
+        return vf_card.VfQuota(reason=_EMPTY.format(file_name))
+    return vf_card.VfQuota(memory_mb=vf_card.to_mebibytes(sum(sizes)))
 
 
-def _number(
+def _read_number(
     host: host_reader.HostReader, address: str, name: str
 ) -> int | None:
-    """Return a file's number, None where there is no such file.
+    """Return a file's number, None if there is no such file.
 
-    :raises UnreadableError: it is there and can't be read.
-    :raises MalformedError: it holds something else.
+    :raises UnreadableError: the file exists and can't be read.
+    :raises MalformedError: its content is not a decimal number.
     """
     try:
         text = host.attribute(address, name).strip()

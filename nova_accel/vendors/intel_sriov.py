@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Driver of Intel GPUs with SR-IOV: Flex, Max, integrated ones.
 
-Both of Intel's kernel drivers, i915 and xe, enable VFs through
-``sriov_numvfs`` and share out the card among them.
+Both kernel drivers, i915 and xe, enable VFs through ``sriov_numvfs`` and
+divide the card among them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ _DRIVERS = ("i915", "xe")
 
 
 class IntelSriovDriver:
-    """Describes Intel's GPUs with VFs, and plans how many there are."""
+    """Describes Intel GPUs with VFs, and plans the number of VFs."""
 
     name = "intel_sriov"
 
@@ -34,10 +34,10 @@ class IntelSriovDriver:
 
         :raises UnreadableError: the PCI bus can't be listed.
         """
-        for function, rule in vf_card.wanted(host, rules, _is_ours):
+        for function, rule in vf_card.find_pfs(host, rules, _is_supported):
             if str(function.address) in taken:
                 continue
-            yield from _wrong(function, rule, host)
+            yield from _list_problems(function, rule, host)
             if not function.num_vfs:
                 continue
             if function.driver not in (*_DRIVERS, iommu_group.UNKNOWN):
@@ -60,14 +60,14 @@ class IntelSriovDriver:
                 host,
                 rules,
             )
-        yield from vf_card.orphans(host, _is_ours)
+        yield from vf_card.find_orphans(host, _is_supported)
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action: a VF is there, and libvirt detaches it."""
+        """Return no action: libvirt detaches the existing VF."""
         return ()
 
     def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action: libvirt gives the VF back."""
+        """Return no action: libvirt reattaches the VF."""
         return ()
 
     def plan_arrange(
@@ -75,37 +75,36 @@ class IntelSriovDriver:
     ) -> Sequence[actions.Action]:
         """Return the changes of VF counts that policy asks for.
 
-        The host's drivers are kept from the new VFs: they are for guests.
+        The host's drivers do not probe the new VFs: they are for guests.
 
         :raises UnreadableError: the PCI bus can't be listed.
         """
         return tuple(
             action
-            for function, rule in vf_card.wanted(host, rules, _is_ours)
+            for function, rule in vf_card.find_pfs(host, rules, _is_supported)
             if function.driver in _DRIVERS
-            for action in vf_count.change(function, rule, host, _DRIVERS)
+            for action in vf_count.plan_count(function, rule, host, _DRIVERS)
         )
 
 
-def _is_ours(function: pci.PciFunction) -> bool:
+def _is_supported(function: pci.PciFunction) -> bool:
     return function.vendor == _INTEL and pci_ids.is_gpu(function)
 
 
-def _wrong(
+def _list_problems(
     function: pci.PciFunction, rule: policy.Rule, host: host_reader.HostReader
 ) -> Iterator[model.Problem]:
-    """Yield what is wrong with the number of VFs."""
-    reason = _count_reason(function, rule, host)
+    reason = _check_vf_count(function, rule, host)
     if reason:
         yield model.Problem(where=str(function.address), reason=reason)
 
 
-def _count_reason(
+def _check_vf_count(
     function: pci.PciFunction, rule: policy.Rule, host: host_reader.HostReader
 ) -> str:
     total, present = function.total_vfs, function.num_vfs
     if not total and not present:
-        return vf_card.none_to_enable(rule)
+        return vf_card.explain_no_vfs(rule)
     if function.driver not in _DRIVERS:
         if present or rule.use is not policy.DeviceUse.VF:
             return ""
@@ -115,7 +114,9 @@ def _count_reason(
             " i915 or xe"
         )
     if rule.num_vfs is not None and rule.num_vfs != present:
-        return vf_count.unmet(function, rule.num_vfs, host, _DRIVERS)
+        return vf_count.explain_mismatch(
+            function, rule.num_vfs, host, _DRIVERS
+        )
     if present or rule.num_vfs == 0:
         return ""
     return (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Driver of mediated devices that no other driver describes.
+"""Driver of mediated devices (mdevs) that no other driver describes.
 
-Intel's GVT-g, s390's matrix and subchannels, mtty, and whatever comes. A
-parent is the physical device itself or one of its virtual functions; those
-are folded onto their physical function.
+For Intel GVT-g, s390 crypto (vfio-ap) and subchannels (vfio-ccw), mtty, and
+unknown mdev parents. A parent is a physical device or one of its VFs; all
+parents of a physical device are described as one device.
 """
 
 import collections
@@ -17,17 +17,17 @@ from nova_accel.geometry import device_capacity
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
 
-# Upper bound of slots on one parent. vfio_ap reports 65535 free instances,
-# which says nothing of the hardware: AP has 256 adapters (0x00-0xff), and
-# a guest without one of its own gets no crypto.
+# Upper bound of slots on one parent. vfio_ap reports 65535 available
+# instances whatever the hardware: AP has 256 adapters (0x00-0xff), and a
+# guest needs one of its own.
 MAX_SLOTS = 256
 
-# Kinds of which a parent never makes more, by device API: a subchannel is
-# given away whole (drivers/s390/cio/vfio_ccw_drv.c, available_instances).
+# Slots of parents with a fixed number, by device API: a subchannel goes to
+# one guest (drivers/s390/cio/vfio_ccw_drv.c, available_instances).
 _FIXED_SLOTS = {"vfio-ccw": 1}
 
-# The driver nvidia_mdev knows what NVIDIA's types don't tell, and why a
-# card of theirs is not offered.
+# Left to the driver nvidia_mdev, which has the data that NVIDIA's mdev
+# types lack, and reports why a card is not offered.
 _NVIDIA = "10de"
 
 
@@ -44,13 +44,13 @@ class MdevDriver:
     ) -> Iterator[model.Device | model.Problem]:
         """Yield one device for each physical device with mdev types.
 
-        A function that is bound to a VFIO driver is in use as it is and
-        makes no mdevs: it counts only if it holds one.
+        A function that is bound to a VFIO driver can create no mdevs; it
+        counts only if an mdev exists on it.
 
         :raises UnreadableError: mdev parents or mdevs can't be listed.
         """
         existing = host.mdevs()
-        for address, parents in _by_device(host.mdev_parents()).items():
+        for address, parents in _group_by_device(host.mdev_parents()).items():
             if address in taken:
                 continue
             card = _MdevCard(
@@ -64,12 +64,12 @@ class MdevDriver:
                 ),
             )
             if card.function is None and pci.is_address(address):
-                continue  # the reader has listed why
+                continue  # the reader reports it
             if card.vendor_id != _NVIDIA and card.is_wanted(rules):
                 yield from card.describe()
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return the making of the claim's mdev."""
+        """Return the action that creates the claim's mdev."""
         return (
             actions.CreateMdev(
                 parent=claim.parent, type_id=claim.type_id, uuid=claim.handle
@@ -77,7 +77,7 @@ class MdevDriver:
         )
 
     def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return the removal of the claim's mdev."""
+        """Return the action that removes the claim's mdev."""
         return (
             actions.RemoveMdev(
                 parent=claim.parent, type_id=claim.type_id, uuid=claim.handle
@@ -87,28 +87,32 @@ class MdevDriver:
     def plan_arrange(
         self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
-        """Return no action: an mdev parent has no mode to lose."""
+        """Return no action: an mdev parent has no mode to restore."""
         return ()
 
 
-def _by_device(
+def _group_by_device(
     parents: Iterable[host_reader.MdevParent],
 ) -> Mapping[str, tuple[host_reader.MdevParent, ...]]:
     """Return parents by the address of their physical device."""
-    found: dict[str, list[host_reader.MdevParent]] = collections.defaultdict(
+    groups: dict[str, list[host_reader.MdevParent]] = collections.defaultdict(
         list
     )
     for parent in parents:
-        found[parent.physfn or parent.name].append(parent)
+        groups[parent.physfn or parent.name].append(parent)
     return {
         address: tuple(sorted(members, key=lambda p: p.physfn is None))
-        for address, members in sorted(found.items())
+        for address, members in sorted(groups.items())
     }
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _OfferedProfile:
-    """One profile as one or several parents offer it."""
+    """A profile that one or several parents offer.
+
+    ``handles`` are the type ids by parent, ``ready`` the numbers that each
+    parent can still create.
+    """
 
     name: str
     memory_mb: int | None
@@ -155,12 +159,12 @@ class _MdevCard:
         )
 
     def describe(self) -> Iterator[model.Device | model.Problem]:
-        usable = self._usable()
+        usable = self._usable_parents()
         if not usable and not self.mdevs:
             return
-        offers = self._offers(usable)
+        offers = self._list_offers(usable)
         for offer in offers:
-            gap = _gap(offer, offers)
+            gap = _find_gap(offer, offers)
             if gap:
                 yield model.Problem(
                     where=f"{self.address} {offer.name}",
@@ -171,48 +175,48 @@ class _MdevCard:
                 where=self.address, reason="is an mdev parent without types"
             )
             return
-        yield self._device(usable, offers)
+        yield self._build_device(usable, offers)
 
-    def _usable(self) -> tuple[host_reader.MdevParent, ...]:
-        """Return the parents that make mdevs, or hold one.
+    def _usable_parents(self) -> tuple[host_reader.MdevParent, ...]:
+        """Return the parents that can create mdevs, or have one.
 
-        Beside VFs that make them, the PF itself is none.
+        The PF does not count if its VFs are parents.
         """
         holding = {m.parent for m in self.mdevs}
         return tuple(
             p
             for p in self.parents
             if (p.physfn or not self.on_vfs)
-            and (p.name in holding or not _is_given_away(p))
+            and (p.name in holding or not _is_vfio_bound(p))
         )
 
-    def _offers(
+    def _list_offers(
         self, usable: tuple[host_reader.MdevParent, ...]
     ) -> tuple[_OfferedProfile, ...]:
         kinds: dict[str, dict[str, host_reader.MdevType]] = {}
         for parent in usable:
             for kind in parent.types:
-                same = kinds.setdefault(self._profile_name(kind), {})
+                same = kinds.setdefault(self._get_profile_name(kind), {})
                 same.setdefault(parent.name, kind)
-        return tuple(_offer(name, kinds[name]) for name in sorted(kinds))
+        return tuple(_build_offer(name, kinds[name]) for name in sorted(kinds))
 
-    def _profile_name(self, kind: host_reader.MdevType) -> str:
+    def _get_profile_name(self, kind: host_reader.MdevType) -> str:
         return mdev_names.profile_name(
             kind.type_id, kind.label, self.vendor_id
         )
 
-    def _available(self, offer: _OfferedProfile) -> int:
-        """Return how many more of a profile the parents say they can make.
+    def _count_available(self, offer: _OfferedProfile) -> int:
+        """Return how many more mdevs of a profile the parents can create.
 
-        A slot on a VF is the VF: one mdev each.
+        A VF is one slot, for one mdev.
         """
         if self.on_vfs:
             return sum(1 for count in offer.ready.values() if count > 0)
         return sum(offer.ready.values())
 
-    def _partitions(self) -> tuple[model.Partition, ...]:
+    def _list_partitions(self) -> tuple[model.Partition, ...]:
         named = {
-            (parent.name, kind.type_id): self._profile_name(kind)
+            (parent.name, kind.type_id): self._get_profile_name(kind)
             for parent in self.parents
             for kind in parent.types
         }
@@ -226,20 +230,20 @@ class _MdevCard:
             for m in self.mdevs
         )
 
-    def _device(
+    def _build_device(
         self,
         usable: tuple[host_reader.MdevParent, ...],
         offers: tuple[_OfferedProfile, ...],
     ) -> model.Device:
         function = self.function
-        partitions = self._partitions()
-        described = tuple(self._profile(o, offers) for o in offers)
+        partitions = self._list_partitions()
+        described = tuple(self._build_profile(o, offers) for o in offers)
         counters = {}
         if any(names.GPU_MEMORY_CLASS in p.charges for p in described):
-            counters[names.GPU_MEMORY_CLASS] = _memory_total(
+            counters[names.GPU_MEMORY_CLASS] = _compute_memory_total(
                 described, partitions
             )
-        return device_capacity.settle(
+        return device_capacity.recalculate(
             model.Device(
                 address=self.address,
                 plugin=MdevDriver.name,
@@ -252,7 +256,7 @@ class _MdevCard:
                 ),
                 resource_class=self.resource_class,
                 counters=counters,
-                slots=self._slots(usable, offers),
+                slots=self._list_slots(usable, offers),
                 vendor_id=self.vendor_id,
                 product_id=self.product_id,
                 driver=function.driver if function else self.parents[0].driver,
@@ -267,7 +271,7 @@ class _MdevCard:
             )
         )
 
-    def _profile(
+    def _build_profile(
         self, offer: _OfferedProfile, offers: tuple[_OfferedProfile, ...]
     ) -> model.Profile:
         charges = {self.resource_class: 1}
@@ -279,50 +283,52 @@ class _MdevCard:
                 offer.name, self.vendor_id, gpu=self.is_gpu
             ),
             charges=charges,
-            available=0 if _gap(offer, offers) else self._available(offer),
+            available=0
+            if _find_gap(offer, offers)
+            else self._count_available(offer),
             handles=offer.handles,
             device_api=offer.device_api,
             size=offer.memory_mb or 0,
             limit=offer.limit,
         )
 
-    def _slots(
+    def _list_slots(
         self,
         usable: tuple[host_reader.MdevParent, ...],
         offers: tuple[_OfferedProfile, ...],
     ) -> tuple[str, ...]:
-        """Return the identifiers of all slots the card could ever have.
+        """Return the identifiers of all slots the card can have.
 
-        They must not depend on what is made now, or one that a server
-        holds could vanish: VFs by address, else as many as the vendor's
-        limit, or MAX_SLOTS where it states none.
+        They do not depend on existing mdevs, or the slot of a server could
+        disappear. They are the addresses of VFs, else as many names as the
+        vendor's limit, or MAX_SLOTS if it states none.
         """
         if self.on_vfs:
             return tuple(p.name for p in usable)
         limits = [
             o.limit or _FIXED_SLOTS.get(o.device_api, MAX_SLOTS)
             for o in offers
-            if not _gap(o, offers)
+            if not _find_gap(o, offers)
         ]
-        wanted = max(max(limits, default=0), len(self.mdevs))
-        return names.slot_names(min(wanted, MAX_SLOTS))
+        count = max(max(limits, default=0), len(self.mdevs))
+        return names.slot_names(min(count, MAX_SLOTS))
 
 
-def _is_given_away(parent: host_reader.MdevParent) -> bool:
+def _is_vfio_bound(parent: host_reader.MdevParent) -> bool:
     return parent.function is not None and parent.function.is_vfio_bound
 
 
-def _offer(
+def _build_offer(
     name: str, kinds: Mapping[str, host_reader.MdevType]
 ) -> _OfferedProfile:
-    """Return a profile as its parents' types describe it together."""
+    """Return a profile with the data of its type on all parents."""
     facts = [
         mdev_names.parse_description(k.description) for k in kinds.values()
     ]
     return _OfferedProfile(
         name=name,
-        memory_mb=_largest(f.memory_mb for f in facts),
-        limit=_largest(f.max_instances for f in facts),
+        memory_mb=_max_or_none(f.memory_mb for f in facts),
+        limit=_max_or_none(f.max_instances for f in facts),
         device_api=next(
             (k.device_api for k in kinds.values() if k.device_api), ""
         ),
@@ -331,31 +337,33 @@ def _offer(
     )
 
 
-def _largest(values: Iterable[int | None]) -> int | None:
+def _max_or_none(values: Iterable[int | None]) -> int | None:
     return max((v for v in values if v is not None), default=None)
 
 
-def _gap(offer: _OfferedProfile, offers: tuple[_OfferedProfile, ...]) -> str:
-    """Return what a profile fails to tell, empty if nothing is missing."""
+def _find_gap(
+    offer: _OfferedProfile, offers: tuple[_OfferedProfile, ...]
+) -> str:
+    """Return which data a profile lacks, or ""."""
     if not offer.device_api:
-        return "tells no device_api, without which no guest can have it"
+        return "has no device_api, without which no guest can have it"
     if offer.memory_mb is None and any(o.memory_mb for o in offers):
-        return "tells no memory, while others of the device do"
+        return "has no memory size, while others of the device do"
     return ""
 
 
-def _memory_total(
-    described: Iterable[model.Profile],
+def _compute_memory_total(
+    profiles: Iterable[model.Profile],
     partitions: Iterable[model.Partition],
 ) -> int:
-    """Return the memory that mdevs have, or could have beside them, in MiB.
+    """Return the memory of existing and of further mdevs, in MiB.
 
-    No file tells how much of a GPU's aperture GVT-g may share out. It
-    makes min(low / low_gm_size, high / high_gm_size, fences / 4) of a type
-    (drivers/gpu/drm/i915/gvt), so the type of which the rest holds most
-    tells what can be had of it. Where the high part or the fences run out
-    first that is less than the aperture, and rightly: no guest gets more.
+    No file shows how much of a GPU's aperture GVT-g can assign. It creates
+    min(low / low_gm_size, high / high_gm_size, fences / 4) mdevs of a type
+    (drivers/gpu/drm/i915/gvt), so the type that fills the rest best gives
+    the usable memory. If the high part or the fences are exhausted first,
+    the result is smaller than the aperture, and no guest could get more.
     """
-    sizes = {p.name: p.size for p in described}
-    held = sum(sizes.get(p.profile, 0) for p in partitions)
-    return held + max((p.available * p.size for p in described), default=0)
+    sizes = {p.name: p.size for p in profiles}
+    allocated = sum(sizes.get(p.profile, 0) for p in partitions)
+    return allocated + max((p.available * p.size for p in profiles), default=0)

@@ -1,37 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Template of a vendor driver: it describes nothing and plans nothing.
+"""Template of a vendor driver: describes no device, plans no action.
 
-Copy this file to write a driver ("Writing a driver" in the manual builds
-one from it). Four steps make it known:
+Copy this file to write a driver; the manual's page "Writing a driver" does
+so step by step. A driver needs four steps:
 
-1. Write the class. It needs a ``name`` and the four methods below; it
-   need not inherit from anything (``nova_accel.discovery.plugin.Driver`` is a
-   protocol).
-2. Name it in your package's ``setup.cfg``::
+1. Write the class: a ``name`` and the four methods below. It needs no base
+   class; ``nova_accel.discovery.plugin.Driver`` is a protocol.
+2. Register the class in the ``setup.cfg`` of your package::
 
        [options.entry_points]
        nova_accel.drivers =
            mycard = mypackage.mycard:MyCardDriver
 
-3. Install the package beside nova-accel and run ``nova-accel inspect``.
-4. Check that it keeps the library's rules, on hosts that have the card::
+3. Install the package, and run ``nova-accel inspect`` to see its devices.
+4. Check that it keeps the rules, on a host or an archive with the card::
 
        python -m nova_accel.conformance mycard --root DIR|ARCHIVE
 
-The rules of the house:
+Rules of a driver; the conformance suite checks what it can observe:
 
-- A driver reads through the ``HostReader`` it is given, and nothing else:
-  that is what makes ``nova-accel capture`` complete, and a bug on a host
-  you can't reach reproducible on your desk.
-- A driver never writes. What has to change is returned as actions; the
-  library carries them out with the right privileges, reads them back, and
-  undoes them when a later one fails.
-- Match by what the kernel shows (ids, classes, attributes), never by
-  names made for people.
-- What can be read only in part is described as far as it can be, with a
-  ``Problem`` beside it. Never guess, never raise for one bad card, and
-  never leave one out without a word: unknown is not absent.
-- The same host is the same description, the same claim the same plan.
+- **Read through the HostReader only.** ``nova-accel capture`` then packs
+  all that the driver reads, and a bug can be reproduced without the card.
+- **Write nothing.** Return actions (``nova_accel.model.actions``). The
+  library runs them with the privileges they need, verifies them, and undoes
+  them if a later one fails.
+- **Match by kernel facts** (ids, class, attributes), not by display names.
+- **Unknown is not absent.** Yield a device with the data that could be read,
+  and a ``Problem`` for the rest. Do not guess, and do not raise because one
+  card is broken.
+- **Be deterministic.** The same host gives the same devices, the same claim
+  the same actions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,8 +41,9 @@ from nova_accel.model import actions
 
 
 class NoopDriver:
-    """Describes no device and plans no change."""
+    """Describes no device and plans no action."""
 
+    # The name of the entry point, and ``plugin`` of each device.
     name = "noop"
 
     def describe(
@@ -53,47 +52,57 @@ class NoopDriver:
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterable[model.Device | model.Problem]:
-        """Return nothing.
+        """Yield one device for each physical card, never one for each VF.
 
-        A real driver walks ``host.functions()`` (or ``mdev_parents()``),
-        passes over addresses in ``taken`` (another driver has described
-        them) and over those for which ``rules.rule(...)`` says another
-        use, and yields one ``Device`` for each physical card: its
-        counters, its profiles with what each charges and how many more
-        can be made now, its slots (one for each partition that the card
-        could hold in any state), and the partitions that exist. A card
-        whose parts are devices themselves, as an FPGA's regions, is
-        yielded too; the parts name it as their ``parent``.
+        A real driver, for each function in ``host.functions()`` (or parent
+        in ``host.mdev_parents()``):
+
+        1. skips the card if its ids or its kernel driver are not its own;
+        2. skips it if its address is in ``taken``: another driver has
+           described it;
+        3. skips it if ``rules.rule(address, vendor, product).use`` names
+           another use;
+        4. reads the card, and yields a ``Problem`` for each failure;
+        5. yields a ``Device``. Its ``counters`` are the totals that
+           Placement counts. Its ``profiles`` say what one partition
+           charges, and how many more can be made now. Its ``slots`` are
+           enough for any state of the card. Its ``partitions`` are those
+           that exist.
+
+        If parts of a card are devices themselves, as the regions of an FPGA
+        are, it yields the card too; the parts name it as ``parent``.
+
+        :raises UnreadableError: no card of this technology can be read, for
+            example because the PCI bus can't be listed.
         """
         return ()
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action.
+        """Return the actions that create the claim's partition, in order.
 
-        A real driver returns what makes the claim's partition, in order.
-        The same claim must give the same actions: the library skips those
-        that are done already, so that a retry is safe. A driver whose
-        functions go to guests as they are returns none: libvirt binds
-        them to VFIO and back.
+        Use the claim only, so that a retry gets the same actions; the
+        library skips those that are done already. Return none if the guest
+        gets a function unchanged: libvirt binds it to VFIO and back.
         """
         return ()
 
     def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action.
+        """Return the actions that remove the claim's partition.
 
-        A real driver returns what unmakes the claim's partition: in
-        general the prepare list backwards, each action undone.
+        In general the undo of each action of ``plan_prepare``, in reverse
+        order.
         """
         return ()
 
     def plan_arrange(
         self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
-        """Return no action.
+        """Return the actions that put cards into the mode policy asks for.
 
-        A real driver whose cards forget their mode at a reboot (VF
-        counts, for example) returns what brings back the mode that
-        policy asks for, and nothing for a card that is in use, that no
-        line names, or of which that can't be read.
+        Only for modes that a reboot resets, such as VF counts. Return none
+        for a card that is in use, that no device_spec line names, or whose
+        mode can't be read.
+
+        :raises UnreadableError: as for ``describe``.
         """
         return ()

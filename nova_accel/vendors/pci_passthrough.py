@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Driver of whole PCI functions.
+"""Driver of whole PCI functions (passthrough).
 
-libvirt detaches and reattaches them (``managed='yes'``), so nothing has to
-be made. What may be given away is decided by IOMMU groups, and by what the
-host itself does with a function: shows its console on it, keeps its data.
+libvirt detaches and reattaches the functions (``managed='yes'``), so the
+driver plans no action. A function is offered if its IOMMU group can go to
+a guest and the host does not use it, for its console or its data.
+
+A *unit* is the set of functions that may have to go to one guest; see
+``_list_units``.
 """
 
 import collections
@@ -18,11 +21,11 @@ from nova_accel.vendors.common import host_use, iommu_group
 
 # Multimedia (PCI Code and ID Assignment Specification).
 _SOUND = 0x04
-_MEND = "unbind it, or put the card in a slot of its own"
+_HINT = "unbind it, or put the card in a slot of its own"
 
 
 class PciPassthroughDriver:
-    """Describes functions that can be given to guests whole."""
+    """Describes functions that can be assigned to guests whole."""
 
     name = "pci_passthrough"
 
@@ -32,57 +35,48 @@ class PciPassthroughDriver:
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
-        """Yield one device for each card, or the reason against it.
+        """Yield one device, or one problem, for each card.
 
-        Without a device_spec line these are GPUs, and devices of known
-        kinds that keep no data, that no driver of the host holds; with
-        ``use`` ``passthrough``, whatever the line names by address or
-        ids, and GPUs where it names nothing.
+        Without a device_spec line, free GPUs are offered, and free devices
+        of known kinds that store no data. With ``use`` ``passthrough``,
+        functions that the line names by address or ids are offered, and
+        GPUs if it names neither.
 
         :raises UnreadableError: the PCI bus or the mdevs can't be listed.
         """
-        parents = frozenset(m.parent for m in host.mdevs())
-        for unit in _units(host.functions(), rules):
-            wanted = [f for f in unit if _is_wanted(f, rules)]
-            if not wanted or _is_touched(unit, taken):
+        mdev_parents = frozenset(mdev.parent for mdev in host.mdevs())
+        for unit in _list_units(host.functions(), rules):
+            requested = [f for f in unit if _is_requested(f, rules)]
+            if not requested or _has_any_address(unit, taken):
                 continue
-            gpus = (f for f in wanted if pci_ids.is_gpu(f))
-            first = next(gpus, wanted[0])
-            parts = tuple(
-                f for f in unit if f in wanted or _slot(f) == _slot(first)
+            gpus = (f for f in requested if pci_ids.is_gpu(f))
+            main = next(gpus, requested[0])
+            functions = tuple(
+                f
+                for f in unit
+                if f in requested or _slot_key(f) == _slot_key(main)
             )
-            if any(iommu_group.is_stray_vf(f, host) for f in parts):
-                reason = (
-                    "it is a virtual function without its physical one,"
-                    " half made or half removed; enable them again"
-                )
-            elif any(_is_off(f, rules) for f in parts):
-                off = next(f for f in parts if _is_off(f, rules))
-                reason = (
-                    f"{off.address} goes to a guest with it, and device_spec"
-                    " says use off for that; say use off for both, or for"
-                    " neither"
-                )
-            elif _is_touched(parts, parents):
-                reason = "mdevs exist on it; remove them first"
-            else:
-                reason = _held(first, wanted, parts) or _objection(
-                    first, parts, host
-                )
+            reason = (
+                _check_stray_vf(functions, host)
+                or _check_policy(functions, rules)
+                or _check_mdevs(functions, mdev_parents)
+                or _check_drivers(main, requested, functions)
+                or _check_assignable(main, functions, host)
+            )
             if reason:
                 yield model.Problem(
-                    where=str(first.address),
+                    where=str(main.address),
                     reason=f"is not passed through: {reason}",
                 )
             else:
-                yield _device(first, parts, host)
+                yield _build_device(main, functions, host)
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action: libvirt detaches the functions itself."""
+        """Return no action: libvirt detaches the functions."""
         return ()
 
     def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action: libvirt gives the functions back itself."""
+        """Return no action: libvirt reattaches the functions."""
         return ()
 
     def plan_arrange(
@@ -92,33 +86,34 @@ class PciPassthroughDriver:
         return ()
 
 
-def _units(
+def _list_units(
     functions: Iterable[pci.PciFunction], rules: policy.Policy
 ) -> Iterator[tuple[pci.PciFunction, ...]]:
-    """Yield functions that may have to be given away together.
+    """Yield units: functions that may have to go to one guest together.
 
-    The functions of one card in one IOMMU group, and of all cards with
-    GPUs that share a group; VFs and bridges belong to no unit.
+    A unit has the functions of one PCI slot in one IOMMU group. Slots with
+    GPUs or requested functions that share an IOMMU group are one unit. VFs
+    and bridges belong to no unit.
     """
-    found: dict[object, list[pci.PciFunction]] = collections.defaultdict(list)
+    units: dict[object, list[pci.PciFunction]] = collections.defaultdict(list)
     for function in functions:
         if not function.is_bridge and function.physfn is None:
-            found[_slot(function)].append(function)
-    shared: dict[int, object] = {}
-    for slot, members in list(found.items()):
-        number = members[0].iommu_group
-        if number is None or not any(
-            pci_ids.is_gpu(f) or _is_wanted(f, rules) for f in members
+            units[_slot_key(function)].append(function)
+    first_slots: dict[int, object] = {}
+    for slot, members in list(units.items()):
+        group = members[0].iommu_group
+        if group is None or not any(
+            pci_ids.is_gpu(f) or _is_requested(f, rules) for f in members
         ):
             continue
-        first = shared.setdefault(number, slot)
+        first = first_slots.setdefault(group, slot)
         if first != slot:
-            found[first] += found.pop(slot)
-    for members in found.values():
+            units[first] += units.pop(slot)
+    for members in units.values():
         yield tuple(members)
 
 
-def _slot(function: pci.PciFunction) -> object:
+def _slot_key(function: pci.PciFunction) -> object:
     address = function.address
     return (
         address.domain,
@@ -128,14 +123,14 @@ def _slot(function: pci.PciFunction) -> object:
     )
 
 
-def _is_wanted(function: pci.PciFunction, rules: policy.Policy) -> bool:
-    """Return whether policy, or the default, would offer a function."""
+def _is_requested(function: pci.PciFunction, rules: policy.Policy) -> bool:
+    """Return whether policy or the default asks to offer a function."""
     rule = rules.rule(str(function.address), function.vendor, function.product)
     if rule.use is policy.DeviceUse.PASSTHROUGH:
         return rule.is_specific or pci_ids.is_gpu(function)
     return (
         rule.use is policy.DeviceUse.AUTO
-        and _is_known(function)
+        and _is_offered_by_default(function)
         and (function.driver is None or function.is_vfio_bound)
         and not function.boot_vga
         and function.num_vfs == 0
@@ -143,8 +138,8 @@ def _is_wanted(function: pci.PciFunction, rules: policy.Policy) -> bool:
     )
 
 
-def _is_known(function: pci.PciFunction) -> bool:
-    """Return whether a free function is offered without being named."""
+def _is_offered_by_default(function: pci.PciFunction) -> bool:
+    """Return whether a free function is offered without a policy line."""
     kind = pci_ids.find(function)
     return pci_ids.is_gpu(function) or (
         kind is not None and not kind.keeps_data
@@ -156,36 +151,67 @@ def _is_off(function: pci.PciFunction, rules: policy.Policy) -> bool:
     return rule.use is policy.DeviceUse.OFF
 
 
-def _is_touched(
-    unit: tuple[pci.PciFunction, ...], used: frozenset[str]
+def _has_any_address(
+    functions: tuple[pci.PciFunction, ...], addresses: frozenset[str]
 ) -> bool:
-    """Return whether partitions are, or may be, cut from a unit."""
-    parts = [
-        address
-        for function in unit
+    """Return whether the addresses name one of the functions or their VFs."""
+    return any(
+        str(address) in addresses
+        for function in functions
         for address in (function.address, *function.virtual_functions)
-    ]
-    return any(str(address) in used for address in parts)
+    )
 
 
-def _held(
-    first: pci.PciFunction,
-    wanted: Collection[pci.PciFunction],
-    unit: Iterable[pci.PciFunction],
+def _check_stray_vf(
+    functions: tuple[pci.PciFunction, ...], host: host_reader.HostReader
 ) -> str:
-    """Return which part of a card the host's drivers keep, or nothing.
+    if any(iommu_group.is_stray_vf(f, host) for f in functions):
+        return (
+            "it is a virtual function without its physical one,"
+            " half made or half removed; enable them again"
+        )
+    return ""
 
-    The sound and the USB port of a GPU go with it; what else is in its
-    slot, or on the card of another device, may be the host's network.
+
+def _check_policy(
+    functions: tuple[pci.PciFunction, ...], rules: policy.Policy
+) -> str:
+    for function in functions:
+        if _is_off(function, rules):
+            return (
+                f"{function.address} goes to a guest with it, and device_spec"
+                " says use off for that; say use off for both, or for"
+                " neither"
+            )
+    return ""
+
+
+def _check_mdevs(
+    functions: tuple[pci.PciFunction, ...], mdev_parents: frozenset[str]
+) -> str:
+    if _has_any_address(functions, mdev_parents):
+        return "mdevs exist on it; remove them first"
+    return ""
+
+
+def _check_drivers(
+    main: pci.PciFunction,
+    requested: Collection[pci.PciFunction],
+    functions: Iterable[pci.PciFunction],
+) -> str:
+    """Return which unrequested function a host driver is bound to, or "".
+
+    The audio and USB functions of a GPU go to the guest with it. Other
+    functions in the slot or the group may be the host's network.
     """
-    is_gpu = pci_ids.is_gpu(first)
+    is_gpu = pci_ids.is_gpu(main)
     other = next(
         (
             f
-            for f in unit
-            if f not in wanted
+            for f in functions
+            if f not in requested
             and not iommu_group.is_free(f)
-            and not (is_gpu and _goes_along(f, first))
+            and not (is_gpu and _is_companion(f, main))
         ),
         None,
     )
@@ -197,52 +223,53 @@ def _held(
     )
 
 
-def _goes_along(function: pci.PciFunction, gpu: pci.PciFunction) -> bool:
-    """Return whether a GPU's slot has a function for that GPU only.
+def _is_companion(function: pci.PciFunction, gpu: pci.PciFunction) -> bool:
+    """Return whether a function in a GPU's slot belongs to that GPU.
 
-    Its sound, and its maker's USB port. In the slot of an AMD processor's
-    own GPU (1002) are the platform's USB and security (1022).
+    True for audio functions and for functions of the GPU's vendor. The
+    slot of an AMD processor's GPU (1002) also has USB and security
+    functions of the platform (1022), which do not belong to the GPU.
     """
     return function.base_class == _SOUND or function.vendor == gpu.vendor
 
 
-def _objection(
-    first: pci.PciFunction,
-    unit: tuple[pci.PciFunction, ...],
+def _check_assignable(
+    main: pci.PciFunction,
+    functions: tuple[pci.PciFunction, ...],
     host: host_reader.HostReader,
 ) -> str:
-    """Return why a unit can't be given to a guest, empty if it can."""
-    if any(f.boot_vga for f in unit):
+    """Return why the functions can't be assigned to a guest, or ""."""
+    if any(f.boot_vga for f in functions):
         return (
             "it is the host's boot display; let the firmware use another one"
         )
-    busy = next((f for f in unit if f.num_vfs), None)
-    if busy is not None:
+    pf = next((f for f in functions if f.num_vfs), None)
+    if pf is not None:
         return (
-            f"{busy.num_vfs} virtual functions of"
-            f" {busy.address} are enabled; write 0 to its sriov_numvfs first"
+            f"{pf.num_vfs} virtual functions of"
+            f" {pf.address} are enabled; write 0 to its sriov_numvfs first"
         )
-    together = tuple(f.address for f in unit)
+    addresses = tuple(f.address for f in functions)
     for reason in (
-        *(iommu_group.console_objection(f, host) for f in unit),
-        iommu_group.objection(first, together, host, _MEND),
-        *(iommu_group.reset_objection(f, host) for f in unit),
-        *(host_use.objection(f, host) for f in unit),
+        *(iommu_group.check_console(f, host) for f in functions),
+        iommu_group.check_group(main, addresses, host, _HINT),
+        *(iommu_group.check_reset(f, host) for f in functions),
+        *(host_use.check_use(f, host) for f in functions),
     ):
         if reason:
             return reason
     return ""
 
 
-def _device(
-    first: pci.PciFunction,
-    unit: tuple[pci.PciFunction, ...],
+def _build_device(
+    main: pci.PciFunction,
+    functions: tuple[pci.PciFunction, ...],
     host: host_reader.HostReader,
 ) -> model.Device:
-    address = str(first.address)
-    ids = f"{first.vendor}:{first.product}"
-    resource_class, trait = _class_and_trait(first)
-    title, traits = _identity(first)
+    address = str(main.address)
+    ids = f"{main.vendor}:{main.product}"
+    resource_class, trait = _get_class_and_trait(main)
+    model_name, traits = _get_model_and_traits(main)
     profile = model.Profile(
         name=ids, trait=trait, charges={resource_class: 1}, available=1
     )
@@ -250,52 +277,56 @@ def _device(
         address=address,
         plugin=PciPassthroughDriver.name,
         technology="passthrough",
-        vendor=names.vendor_name(first.vendor),
-        model=title or ids,
+        vendor=names.vendor_name(main.vendor),
+        model=model_name or ids,
         resource_class=resource_class,
         counters={resource_class: 1},
         slots=(address,),
-        vendor_id=first.vendor,
-        product_id=first.product,
-        driver=first.driver,
-        numa_node=first.numa_node,
+        vendor_id=main.vendor,
+        product_id=main.product,
+        driver=main.driver,
+        numa_node=main.numa_node,
         profiles=(profile,),
         traits=traits,
         members=tuple(
             str(address)
-            for address in sorted(f.address for f in unit)
-            if address != first.address
+            for address in sorted(f.address for f in functions)
+            if address != main.address
         ),
-        is_managed=not iommu_group.keeps_driver(unit),
-        fault=host_use.fault(first, host),
+        is_managed=not iommu_group.has_variant_driver(functions),
+        fault=host_use.read_fault(main, host),
     )
 
 
-def _class_and_trait(function: pci.PciFunction) -> tuple[str, str]:
-    """Return the class that a function is counted in, and its trait."""
+def _get_class_and_trait(function: pci.PciFunction) -> tuple[str, str]:
+    """Return the resource class and the profile trait of a function."""
     ids = (function.vendor, function.product)
     if pci_ids.is_gpu(function):
-        return names.WHOLE_GPU_CLASS, names.custom("GPU_PCI", *ids)
+        return names.WHOLE_GPU_CLASS, names.custom_name("GPU_PCI", *ids)
     kind = pci_ids.find(function)
-    resource_class = kind.whole_class if kind else names.custom("PCI", *ids)
-    return resource_class, names.custom("ACCELERATOR_PCI", *ids)
+    resource_class = (
+        kind.whole_class if kind else names.custom_name("PCI", *ids)
+    )
+    return resource_class, names.custom_name("ACCELERATOR_PCI", *ids)
 
 
-def _identity(function: pci.PciFunction) -> tuple[str, frozenset[str]]:
-    """Return the name of a function's model, empty if unknown, and traits."""
+def _get_model_and_traits(
+    function: pci.PciFunction,
+) -> tuple[str, frozenset[str]]:
+    """Return a function's model name, empty if unknown, and its traits."""
     traits = names.identity_traits(
         function.vendor, function.product, function.numa_node
     )
-    facts = loader.load().of_card(
+    gpu = loader.load().of_card(
         (),
         function.vendor,
         function.product,
         function.subsystem_vendor,
         function.subsystem_product,
     )
-    title = facts.key if facts else pci_ids.find_model(function)
-    if facts is not None:
-        traits |= facts.traits
-    if title:
-        traits |= {names.model_trait(function.vendor, title)}
-    return title, traits
+    model_name = gpu.key if gpu else pci_ids.find_model(function)
+    if gpu is not None:
+        traits |= gpu.traits
+    if model_name:
+        traits |= {names.model_trait(function.vendor, model_name)}
+    return model_name, traits

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Driver of VFs of NVMe disks, and of what ``device_spec`` names.
+"""Driver of VFs of NVMe disks, and of PFs named in ``device_spec``.
 
-A network card's VFs belong to Nova and Neutron, and nobody here knows
-what an unknown card's can do: those are offered only where a device_spec
-line says ``use`` ``vf`` for the PF.
+VFs of network cards belong to Nova and Neutron, and the use of an unknown
+card's VFs is unknown. They are offered only if a device_spec line says
+``use`` ``vf`` for the PF.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from nova_accel.vendors.common import vf_card, vf_count
 
 
 class PciVfDriver:
-    """Describes PFs whose VFs are given to guests as they are."""
+    """Describes PFs whose VFs go to guests unchanged."""
 
     name = "pci_vf"
 
@@ -31,24 +31,24 @@ class PciVfDriver:
 
         :raises UnreadableError: the PCI bus can't be listed.
         """
-        for function, rule in _wanted(host, rules):
+        for function, rule in _find_pfs(host, rules):
             if str(function.address) in taken:
                 continue
-            reason = _count_reason(function, rule, host)
+            reason = _check_vf_count(function, rule, host)
             if reason:
                 yield model.Problem(where=str(function.address), reason=reason)
             if function.num_vfs:
                 yield from vf_card.describe(
-                    _card(self.name, function), host, rules
+                    _build_card(self.name, function), host, rules
                 )
-        yield from vf_card.orphans(host, _is_nvme)
+        yield from vf_card.find_orphans(host, _is_nvme)
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action: a VF is there, and libvirt detaches it."""
+        """Return no action: libvirt detaches the existing VF."""
         return ()
 
     def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action: libvirt gives the VF back."""
+        """Return no action: libvirt reattaches the VF."""
         return ()
 
     def plan_arrange(
@@ -60,24 +60,28 @@ class PciVfDriver:
         """
         return tuple(
             action
-            for function, rule in _wanted(host, rules)
+            for function, rule in _find_pfs(host, rules)
             if _has_driver(function)
-            for action in vf_count.change(function, rule, host)
+            for action in vf_count.plan_count(function, rule, host)
         )
 
 
-def _wanted(
+def _find_pfs(
     host: host_reader.HostReader, rules: policy.Policy
 ) -> Iterator[tuple[pci.PciFunction, policy.Rule]]:
-    """Yield the PFs, or what should be one, whose VFs policy offers."""
-    for function, rule in vf_card.wanted(host, rules, _is_ours):
+    """Yield the functions that have VFs, or should, with their rule.
+
+    A function that a device_spec line names is yielded even without
+    SR-IOV, to report it.
+    """
+    for function, rule in vf_card.find_pfs(host, rules, _is_supported):
         is_named = rule.use is policy.DeviceUse.VF and rule.is_specific
         if is_named or (_is_nvme(function) and function.total_vfs):
             yield function, rule
 
 
-def _is_ours(function: pci.PciFunction) -> bool:
-    """Return whether no other driver knows how to make its VFs."""
+def _is_supported(function: pci.PciFunction) -> bool:
+    """Return whether no other vendor driver handles the function."""
     return not (
         function.is_bridge
         or pci_ids.is_gpu(function)
@@ -91,26 +95,26 @@ def _is_nvme(function: pci.PciFunction) -> bool:
 
 
 def _has_driver(function: pci.PciFunction) -> bool:
-    """Return whether a driver is bound that may make VFs."""
+    """Return whether a driver that may enable VFs is bound."""
     return function.driver is not None and not function.is_vfio_bound
 
 
-def _count_reason(
+def _check_vf_count(
     function: pci.PciFunction, rule: policy.Rule, host: host_reader.HostReader
 ) -> str:
-    """Return what is wrong with the number of VFs, empty if nothing is."""
-    total, present, asked = (
+    """Return the problem with the number of VFs, or ""."""
+    total, present, requested = (
         function.total_vfs,
         function.num_vfs,
         rule.num_vfs,
     )
     if not total and not present:
-        # A glob, or a vendor, speaks of much that has none to begin with.
+        # A glob or a vendor id also matches functions without SR-IOV.
         is_exact = rule.product_id != "*" or pci.is_address(rule.address)
-        return vf_card.none_to_enable(rule) if is_exact else ""
-    is_met = asked is None or asked == present
+        return vf_card.explain_no_vfs(rule) if is_exact else ""
+    is_met = requested is None or requested == present
     if is_met and (
-        present or asked == 0 or rule.use is not policy.DeviceUse.VF
+        present or requested == 0 or rule.use is not policy.DeviceUse.VF
     ):
         return ""
     if not _has_driver(function) and not present:
@@ -119,24 +123,24 @@ def _count_reason(
             f" {function.driver or 'no driver'} can't do that; bind it to"
             " its own driver"
         )
-    if not is_met and asked is not None:
-        return vf_count.unmet(function, asked, host)
+    if not is_met and requested is not None:
+        return vf_count.explain_mismatch(function, requested, host)
     return (
         f"none of its {total} virtual functions is enabled; set num_vfs in"
         " its device_spec line, or write a number to its sriov_numvfs"
     )
 
 
-def _card(plugin: str, function: pci.PciFunction) -> vf_card.VfCard:
+def _build_card(plugin: str, function: pci.PciFunction) -> vf_card.VfCard:
     resource_class = (
         pci_ids.NVME.vf_class
         if _is_nvme(function)
-        else names.custom("PCI", function.vendor, function.product, "VF")
+        else names.custom_name("PCI", function.vendor, function.product, "VF")
     )
     return vf_card.VfCard(
         function=function,
         plugin=plugin,
         drivers=(),
         resource_class=resource_class,
-        stem="ACCELERATOR_VF",
+        trait_prefix="ACCELERATOR_VF",
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Driver of Intel QAT: VFs for cryptography and compression.
 
-The PF's driver makes all VFs or none, whatever number it is asked for, and
-all of them give the services that the PF is set to.
+The PF's driver enables all VFs or none, whatever number is requested. All
+VFs provide the services that are configured on the PF.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +14,8 @@ from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
 from nova_accel.vendors.common import host_use, iommu_group, vf_card, vf_count
 
-# Words of qat/cfg_services by what they stand for; "dcc" is "dc" that can
-# hash what it then compresses (ABI/testing/sysfs-driver-qat).
+# Trait suffixes by the words of qat/cfg_services; "dcc" is "dc" with hash
+# then compress (ABI/testing/sysfs-driver-qat).
 _SERVICES: Mapping[str, tuple[str, ...]] = {
     "sym": ("SYM",),
     "asym": ("ASYM",),
@@ -29,7 +29,7 @@ _FATAL = "qat_ras/errors_fatal"
 
 
 class QatDriver:
-    """Describes Intel's QAT devices, and plans their VFs and services."""
+    """Describes Intel QAT devices, and plans their VFs and services."""
 
     name = "qat"
 
@@ -43,13 +43,13 @@ class QatDriver:
 
         :raises UnreadableError: the PCI bus can't be listed.
         """
-        for function, rule in vf_card.wanted(host, rules, _is_pf):
+        for function, rule in vf_card.find_pfs(host, rules, _is_pf):
             if str(function.address) in taken:
                 continue
-            driver = _family(function).driver
+            driver = _find_family(function).driver
             for reason in (
-                _count_reason(function, rule, host),
-                _services_reason(function, rule, host),
+                _check_vf_count(function, rule, host),
+                _check_services(function, rule, host),
             ):
                 if reason:
                     yield _problem(function, reason)
@@ -63,17 +63,17 @@ class QatDriver:
                     f" {function.driver or 'no driver'}",
                 )
                 continue
-            card, problems = _card(self.name, function, host)
+            card, problems = _build_card(self.name, function, host)
             yield from problems
             yield from vf_card.describe(card, host, rules)
-        yield from vf_card.orphans(host, pci_ids.is_qat)
+        yield from vf_card.find_orphans(host, pci_ids.is_qat)
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action: a VF is there, and libvirt detaches it."""
+        """Return no action: libvirt detaches the existing VF."""
         return ()
 
     def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action: libvirt gives the VF back."""
+        """Return no action: libvirt reattaches the VF."""
         return ()
 
     def plan_arrange(
@@ -81,43 +81,43 @@ class QatDriver:
     ) -> Sequence[actions.Action]:
         """Return the changes of services and VFs that policy asks for.
 
-        Services change only while there are no VFs: these go first, if
-        nothing uses any, and come back afterwards.
+        Services can change only while no VFs are enabled: unused VFs are
+        removed before, and enabled again afterwards.
 
         :raises UnreadableError: the PCI bus can't be listed.
         """
         return tuple(
             action
-            for function, rule in vf_card.wanted(host, rules, _is_pf)
-            if function.driver == _family(function).driver
-            and not vf_count.used(function, host)
-            for action in _arrange(function, rule, host)
+            for function, rule in vf_card.find_pfs(host, rules, _is_pf)
+            if function.driver == _find_family(function).driver
+            and not vf_count.find_used_vf(function, host)
+            for action in _plan_mode(function, rule, host)
         )
 
 
-def _arrange(
+def _plan_mode(
     function: pci.PciFunction, rule: policy.Rule, host: host_reader.HostReader
 ) -> Iterator[actions.Action]:
-    present, wanted = function.num_vfs, _wanted_vfs(function, rule)
-    services = _new_services(function, rule, host)
+    present, requested = function.num_vfs, _requested_vfs(function, rule)
+    services = _plan_services(function, rule, host)
     if services is not None:
         if present:
-            yield _set_count(function, 0, present)
+            yield _build_set_count(function, 0, present)
         yield services
-        if wanted:
-            yield _set_count(function, wanted, 0)
-    elif bool(wanted) != bool(present):
-        yield _set_count(function, wanted, present)
+        if requested:
+            yield _build_set_count(function, requested, 0)
+    elif bool(requested) != bool(present):
+        yield _build_set_count(function, requested, present)
 
 
-def _wanted_vfs(function: pci.PciFunction, rule: policy.Rule) -> int:
-    """Return how many VFs to ask for: the driver makes all it can."""
+def _requested_vfs(function: pci.PciFunction, rule: policy.Rule) -> int:
+    """Return the number of VFs to write; the driver enables all or none."""
     if rule.num_vfs is None:
         return function.num_vfs
     return min(rule.num_vfs, function.total_vfs)
 
 
-def _set_count(
+def _build_set_count(
     function: pci.PciFunction, count: int, before: int
 ) -> actions.SetVfCount:
     return actions.SetVfCount(
@@ -128,17 +128,17 @@ def _set_count(
     )
 
 
-def _new_services(
+def _plan_services(
     function: pci.PciFunction, rule: policy.Rule, host: host_reader.HostReader
 ) -> actions.SetServices | None:
-    """Return the change of services that a rule asks for, if it is one."""
-    if not rule.services or _family(function).services:
+    """Return the action that sets the services of a rule, or None."""
+    if not rule.services or _find_family(function).services:
         return None
     try:
         before = host.attribute(str(function.address), _CFG_SERVICES).strip()
     except errors.UnreadableError:
-        return None  # its description has told
-    if _words(before) == _words(rule.services):
+        return None  # describe reports it
+    if _parse_services(before) == _parse_services(rule.services):
         return None
     return actions.SetServices(
         function=str(function.address),
@@ -151,7 +151,7 @@ def _is_pf(function: pci.PciFunction) -> bool:
     return pci_ids.find_qat(function) is not None
 
 
-def _family(function: pci.PciFunction) -> pci_ids.QatFamily:
+def _find_family(function: pci.PciFunction) -> pci_ids.QatFamily:
     return pci_ids.QAT[function.product]
 
 
@@ -159,16 +159,16 @@ def _problem(function: pci.PciFunction, reason: str) -> model.Problem:
     return model.Problem(where=str(function.address), reason=reason)
 
 
-def _count_reason(
+def _check_vf_count(
     function: pci.PciFunction, rule: policy.Rule, host: host_reader.HostReader
 ) -> str:
-    """Return what is wrong with the VFs, empty if nothing is."""
+    """Return the problem with the number of VFs, or ""."""
     total, present = function.total_vfs, function.num_vfs
-    driver = _family(function).driver
+    driver = _find_family(function).driver
     if not total and not present:
-        return vf_card.none_to_enable(rule)
+        return vf_card.explain_no_vfs(rule)
     if present and rule.num_vfs == 0:
-        return vf_count.unmet(function, 0, host)
+        return vf_count.explain_mismatch(function, 0, host)
     is_asked = rule.num_vfs or (
         rule.num_vfs is None and rule.use is policy.DeviceUse.VF
     )
@@ -181,24 +181,26 @@ def _count_reason(
             f" {driver}"
         )
     if rule.num_vfs:
-        return vf_count.unmet(function, min(rule.num_vfs, total), host)
+        return vf_count.explain_mismatch(
+            function, min(rule.num_vfs, total), host
+        )
     return (
         f"none of its {total} virtual functions is enabled; set num_vfs in"
         " a device_spec line for it, or write a number to its sriov_numvfs"
     )
 
 
-def _card(
+def _build_card(
     plugin: str,
     function: pci.PciFunction,
     host: host_reader.HostReader,
 ) -> tuple[vf_card.VfCard, list[model.Problem]]:
-    """Return a PF with VFs as it is to be described, and what is wrong."""
-    family = _family(function)
-    traits, reasons = _services(function, host)
-    state, reason = _read(function, host, _STATE)
+    """Return a PF with VFs, and its problems."""
+    family = _find_family(function)
+    traits, reasons = _read_services(function, host)
+    state, reason = _read_attribute(function, host, _STATE)
     is_down = state not in ("", "up")
-    reasons += [reason, _fatal_reason(function, host)]
+    reasons += [reason, _check_fatal_errors(function, host)]
     fault = (
         f"its state is {state[:40]!r}; write up to its {_STATE}, and see the"
         " kernel's log if it stays so"
@@ -212,24 +214,24 @@ def _card(
         function=function,
         plugin=plugin,
         drivers=(),
-        quotas=_refused(function, host),
+        quotas=_find_denied_vfs(function, host),
         traits=traits | {names.model_trait(function.vendor, name)},
         resource_class=names.QAT_VF_CLASS,
-        stem="ACCELERATOR_VF",
+        trait_prefix="ACCELERATOR_VF",
         model=name,
         fault=fault,
     )
-    return card, [_problem(function, one) for one in reasons if one]
+    return card, [_problem(function, text) for text in reasons if text]
 
 
-def _read(
+def _read_attribute(
     function: pci.PciFunction, host: host_reader.HostReader, name: str
 ) -> tuple[str, str]:
-    """Return a file's text, and why it can't be read.
+    """Return a file's text and, if it can't be read, the reason.
 
-    The older families have no such files.
+    Both are empty for the older families, which have no such files.
     """
-    if _family(function).services:
+    if _find_family(function).services:
         return "", ""
     try:
         return host.attribute(str(function.address), name).strip(), ""
@@ -237,74 +239,74 @@ def _read(
         return "", f"{name} can't be read: {error}"
 
 
-def _words(text: str) -> frozenset[str]:
+def _parse_services(text: str) -> frozenset[str]:
     return frozenset(filter(None, (w.strip() for w in text.split(";"))))
 
 
-def _services(
+def _read_services(
     function: pci.PciFunction, host: host_reader.HostReader
 ) -> tuple[frozenset[str], list[str]]:
-    """Return the traits of what the VFs give, and what is wrong."""
-    text, reason = _read(function, host, _CFG_SERVICES)
-    words = _words(text) | {*_family(function).services}
-    unknown = sorted(words - _SERVICES.keys())
-    if unknown:
+    """Return the traits of the VFs' services, and reasons of problems."""
+    text, reason = _read_attribute(function, host, _CFG_SERVICES)
+    words = _parse_services(text) | {*_find_family(function).services}
+    unsupported = sorted(words - _SERVICES.keys())
+    if unsupported:
         reason = (
-            f"{_CFG_SERVICES} has {', '.join(unknown)[:40]!r}, which is not"
-            " known here: flavors can't ask for that"
+            f"{_CFG_SERVICES} has {', '.join(unsupported)[:40]!r}, which is"
+            " not known here: flavors can't ask for that"
         )
     traits = frozenset(
-        names.custom("QAT", service)
+        names.custom_name("QAT", service)
         for word in words
         for service in _SERVICES.get(word, ())
     )
     return traits, [reason]
 
 
-def _services_reason(
+def _check_services(
     function: pci.PciFunction, rule: policy.Rule, host: host_reader.HostReader
 ) -> str:
-    """Return why the VFs don't give what a rule asks for."""
-    family = _family(function)
+    """Return why the services differ from those of a rule, or ""."""
+    family = _find_family(function)
     if rule.services and family.services:
         return (
             f"device_spec asks for the services {rule.services}; a"
             f" {family.name} always gives {';'.join(family.services)}"
         )
-    change = _new_services(function, rule, host)
+    change = _plan_services(function, rule, host)
     if change is None:
         return ""
     return (
         f"device_spec asks for the services {change.services}, and it gives"
         f" {change.before or 'none'}; that is changed"
-        f" {vf_count.when(function, host)}"
+        f" {vf_count.describe_change(function, host)}"
     )
 
 
-def _fatal_reason(
+def _check_fatal_errors(
     function: pci.PciFunction, host: host_reader.HostReader
 ) -> str:
-    """Return that the device has had errors that can't be corrected."""
+    """Return that the device counted fatal errors, or ""."""
     try:
         text = host.attribute(str(function.address), _FATAL).strip()
     except errors.UnreadableError:
-        return ""  # kernels before 6.7 don't count them
+        return ""  # Linux before 6.7 does not count them
     if not text.isdecimal() or not int(text):
         return ""
     return (
         f"it has had {text[:20]} fatal errors; see the kernel's log, and"
-        " write 1 to its qat_ras/reset_error_counters once they are mended"
+        " write 1 to its qat_ras/reset_error_counters once they are repaired"
     )
 
 
-def _refused(
+def _find_denied_vfs(
     function: pci.PciFunction, host: host_reader.HostReader
 ) -> dict[pci.PciAddress, vf_card.VfQuota]:
-    """Return the VFs that vfio-pci would not take, with the reason."""
-    found = {}
+    """Return quotas with the reason for VFs that vfio-pci would refuse."""
+    quotas = {}
     for address in function.virtual_functions:
-        child = host.function(str(address))
-        reason = host_use.denial(child, host) if child else ""
+        vf = host.function(str(address))
+        reason = host_use.check_denylist(vf, host) if vf else ""
         if reason:
-            found[address] = vf_card.VfQuota(reason=reason)
-    return found
+            quotas[address] = vf_card.VfQuota(reason=reason)
+    return quotas

@@ -54,10 +54,9 @@ GOLDEN = frozenset(_GOLDEN)
 class AlveoCard:
     """A card and its PCI functions.
 
-    ``address`` is the management function's and ``slot`` the user
-    function's, empty without one. ``manager`` and ``user`` are None for
-    what is on the bus and can't be read; ``others`` are further functions
-    in the same place.
+    ``address`` is the management function's, ``slot`` the user function's,
+    empty without one. ``manager`` and ``user`` are None if they can't be
+    read. ``others`` are further functions in the same PCI slot.
     """
 
     address: str
@@ -75,9 +74,8 @@ class AlveoCard:
 
     @property
     def vendor(self) -> str:
-        """Return the PCI vendor id."""
-        known = self.manager or self.user
-        return known.vendor if known else ""
+        function = self.manager or self.user
+        return function.vendor if function else ""
 
     @property
     def driver(self) -> str | None:
@@ -87,81 +85,80 @@ class AlveoCard:
     @property
     def numa_node(self) -> int | None:
         """Return the NUMA node, None if the firmware names none."""
-        known = self.manager or self.user
-        return known.numa_node if known else None
+        function = self.manager or self.user
+        return function.numa_node if function else None
 
     @property
     def is_managed(self) -> bool:
-        """Return whether the management driver has its function."""
+        """Return whether XRT's management driver is bound."""
         return self.driver == xrt.MANAGEMENT_DRIVER
 
     @property
     def is_shown(self) -> bool:
-        """Return whether xocl has the user function."""
+        """Return whether XRT's user driver (xocl) is bound."""
         return self.user is not None and self.user.driver == xrt.USER_DRIVER
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Return the addresses of all functions but the managing one."""
+        """Return the addresses of all functions except the manager."""
         return (*filter(None, (self.slot,)), *self.others)
 
-    def board(self, told: str) -> str:
+    def get_board(self, driver_name: str) -> str:
         """Return the board's name, empty if unknown.
 
-        :param told: what its drivers call it.
+        :param driver_name: the name that the drivers report.
         """
         if self.product in _GOLDEN:
             return _GOLDEN[self.product]
-        known, _ = _BOARDS.get(self.product, ("", ""))
-        return known or told.upper()
+        board, _ = _BOARDS.get(self.product, ("", ""))
+        return board or driver_name.upper()
 
     def identity(self) -> frozenset[str]:
-        """Return the traits of vendor, product and NUMA node."""
         return names.identity_traits(self.vendor, self.product, self.numa_node)
 
 
-def find(host: host_reader.HostReader) -> Iterator[AlveoCard]:
-    """Yield the cards, one for each management function's place.
+def find_cards(host: host_reader.HostReader) -> Iterator[AlveoCard]:
+    """Yield the cards, one for each PCI slot with a management function.
 
     :raises UnreadableError: the PCI bus can't be listed.
     """
-    for functions, unread in _places(host):
+    for functions, unread in _group_by_slot(host):
         managers = [f for f in functions if _is_manager(f)]
         users = [f for f in functions if _is_user(f)]
         if managers:
-            yield _managed(managers[0], functions, unread)
+            yield _build_managed_card(managers[0], functions, unread)
         elif users and (hidden := [a for a in unread if a < users[0].address]):
-            yield _card(hidden[0], None, users[0], functions, unread)
+            yield _build_card(hidden[0], None, users[0], functions, unread)
 
 
-def orphans(host: host_reader.HostReader) -> Iterator[pci.PciFunction]:
-    """Yield the user functions in whose place nothing manages a card.
+def find_orphans(host: host_reader.HostReader) -> Iterator[pci.PciFunction]:
+    """Yield the user functions without a management function.
 
     :raises UnreadableError: the PCI bus can't be listed.
     """
-    for functions, unread in _places(host):
+    for functions, unread in _group_by_slot(host):
         if unread or any(map(_is_manager, functions)):
             continue
         yield from filter(_is_user, functions)
 
 
-def _places(
+def _group_by_slot(
     host: host_reader.HostReader,
 ) -> Iterator[tuple[Sequence[pci.PciFunction], Sequence[pci.PciAddress]]]:
-    """Yield the functions that stand together, and those unreadable."""
-    found: dict[object, list[pci.PciFunction]] = collections.defaultdict(list)
+    """Yield the functions of each PCI slot, and its unreadable addresses."""
+    slots: dict[object, list[pci.PciFunction]] = collections.defaultdict(list)
     for function in host.functions():
         if function.physfn is None:
-            found[_place(function.address)].append(function)
+            slots[_slot_key(function.address)].append(function)
     unread: dict[object, list[pci.PciAddress]] = collections.defaultdict(list)
     for name in sorted(filter(pci.is_address, host.unknown())):
         address = pci.parse_address(name)
-        unread[_place(address)].append(address)
-    for place, functions in found.items():
-        yield functions, unread[place]
+        unread[_slot_key(address)].append(address)
+    for slot, functions in slots.items():
+        yield functions, unread[slot]
 
 
-def _place(address: pci.PciAddress) -> object:
+def _slot_key(address: pci.PciAddress) -> object:
     return address.domain, address.bus, address.slot
 
 
@@ -178,15 +175,15 @@ def _is_user(function: pci.PciFunction) -> bool:
     )
 
 
-def _managed(
+def _build_managed_card(
     manager: pci.PciFunction,
     functions: Sequence[pci.PciFunction],
     unread: Sequence[pci.PciAddress],
 ) -> AlveoCard:
-    """Return the card that a function manages.
+    """Return the card of a management function.
 
-    Its user function is the one known as such or, of cards this library
-    does not know, the next one of the same vendor.
+    Its user function has a known product id or, on unknown cards, is the
+    next function of the same vendor.
     """
     rest = [
         f
@@ -194,10 +191,10 @@ def _managed(
         if f.vendor == manager.vendor and not _is_manager(f)
     ]
     user = next(filter(_is_user, rest), next(iter(rest), None))
-    return _card(manager.address, manager, user, functions, unread)
+    return _build_card(manager.address, manager, user, functions, unread)
 
 
-def _card(
+def _build_card(
     address: pci.PciAddress,
     manager: pci.PciFunction | None,
     user: pci.PciFunction | None,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Driver of AMD's Alveo cards: one region, one user function each.
+"""Driver of AMD Alveo cards: one region and one user function each.
 
-The management function stays with the host: whoever has it has the card.
-The kernel itself refuses what is not made for the card's shell, or, where
-it demands that, not signed.
+The management function stays with the host, because it controls the whole
+card. The kernel refuses bitstreams for another shell and, if it requires
+signatures, unsigned ones.
 """
 
 import dataclasses
@@ -18,9 +18,9 @@ from nova_accel.model import actions, names, pci
 from nova_accel.vendors.amd_alveo import alveo_card
 from nova_accel.vendors.common import iommu_group
 
-_NUMBER = 0
+_REGION_NUMBER = 0
 _USES = (policy.DeviceUse.AUTO, policy.DeviceUse.FPGA)
-_MEND = (
+_HINT = (
     "switch on ACS in the firmware, or put the card in a slot of its own, so"
     " that its two functions are in groups of their own"
 )
@@ -37,21 +37,21 @@ class AlveoDriver:
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
-        """Yield each card, its region, and what is wrong with them.
+        """Yield each card, its region, and their problems.
 
         :raises UnreadableError: the PCI bus can't be listed.
         """
         groups: dict[int, str] = {}
-        for card in alveo_card.find(host):
+        for card in alveo_card.find_cards(host):
             if card.manager is None:
-                continue  # what can't be read stays as it was
+                continue  # devices that can't be read are retained
             if taken.intersection((card.address, *card.members)):
                 continue
-            wanted = [rule for rule in _rules(card, rules)]
-            if all(rule.use in _USES for rule in wanted):
-                blank = next((r.blank for r in wanted if r.blank), "")
+            card_rules = tuple(_list_rules(card, rules))
+            if all(rule.use in _USES for rule in card_rules):
+                blank = next((r.blank for r in card_rules if r.blank), "")
                 yield from _CardReading(card, host, blank, groups).describe()
-        for function in alveo_card.orphans(host):
+        for function in alveo_card.find_orphans(host):
             rule = rules.rule(
                 str(function.address), function.vendor, function.product
             )
@@ -64,9 +64,9 @@ class AlveoDriver:
                 )
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return what loads a claim's bitstream, nothing without one.
+        """Return the actions that load the claim's bitstream, if any.
 
-        It is loaded, and read back, through the host's own user driver.
+        The host's user driver (xocl) loads it and reads it back.
         """
         region, bitstream = claim.region, claim.bitstream
         if region is None or bitstream is None:
@@ -85,27 +85,27 @@ class AlveoDriver:
         )
 
     def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return what loads the blank bitstream, nothing without one."""
+        """Return the actions that load the blank bitstream, if any."""
         return self.plan_prepare(claim)
 
     def plan_arrange(
         self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
-        """Return no action: a card has no mode that a reboot loses."""
+        """Return no action: a card has no mode that a reboot resets."""
         return ()
 
 
-def _rules(
+def _list_rules(
     card: alveo_card.AlveoCard, rules: policy.Policy
 ) -> Iterator[policy.Rule]:
-    """Yield the lines for a card and for what goes to guests of it."""
+    """Yield the rules of a card's management and user functions."""
     yield rules.rule(card.address, card.vendor, card.product)
     if card.user is not None:
         yield rules.rule(card.slot, card.user.vendor, card.user.product)
 
 
 class _CardReading:
-    """One card, looked at once."""
+    """One card with the state of its shell, read on construction."""
 
     def __init__(
         self,
@@ -125,40 +125,40 @@ class _CardReading:
         )
 
     def describe(self) -> Iterator[model.Device | model.Problem]:
-        """Yield the card, its region, and what is wrong with them."""
-        unread, function = self._function()
-        refusal = self._refusal()
-        obstacle = self._obstacle()
-        card = self._whole()
+        """Yield the card, its region, and their problems."""
+        unread, function = self._read_loaded_function()
+        refusal = self._check_user_function()
+        obstacle = self._check_programmable()
+        card = self._build_card_device()
         yield card
-        yield self._region(card, function, not refusal, not obstacle)
+        yield self._build_region(card, function, not refusal, not obstacle)
         for reason in (*self._shell.unread, *unread):
-            yield self._problem(reason)
+            yield self._build_problem(reason)
         if refusal:
-            yield self._problem(f"is not offered: {refusal}")
+            yield self._build_problem(f"is not offered: {refusal}")
         elif obstacle and not self._shell.fault:
-            yield self._problem(f"can't be programmed: {obstacle}")
+            yield self._build_problem(f"can't be programmed: {obstacle}")
 
-    def _problem(self, reason: str) -> model.Problem:
+    def _build_problem(self, reason: str) -> model.Problem:
         return model.Problem(where=self._card.address, reason=reason)
 
-    def _function(self) -> tuple[tuple[str, ...], str | None]:
-        """Return what is loaded, after what is wrong with the reading.
+    def _read_loaded_function(self) -> tuple[tuple[str, ...], str | None]:
+        """Return read problems, and the id of the loaded function.
 
-        While a guest may have the user function, nothing tells.
+        The id is None while a guest may have the user function.
         """
         if not self._card.is_shown:
             return (), None
         try:
             return (), xrt.read_function(self._host.files, self._card.slot)
         except errors.AcceleratorError as error:
-            return (f"what it holds can't be told: {error}",), None
+            return (f"its loaded function can't be read: {error}",), None
 
-    def _refusal(self) -> str:
-        """Return why the user function can't go to a guest, or nothing."""
+    def _check_user_function(self) -> str:
+        """Return why the user function can't go to a guest, or ""."""
         card, user = self._card, self._card.user
-        if self._golden:
-            return self._golden
+        if self._golden_image:
+            return self._golden_image
         if not card.slot:
             return (
                 "it has no user function; load its platform's shell"
@@ -173,23 +173,23 @@ class _CardReading:
                 " guest may have the whole card; bind it to"
                 f" {xrt.MANAGEMENT_DRIVER}"
             )
-        return self._objection(user)
+        return self._check_assignable(user)
 
-    def _objection(self, user: pci.PciFunction) -> str:
-        """Return what of the host stands against giving it away."""
+    def _check_assignable(self, user: pci.PciFunction) -> str:
+        """Return why the host prevents an assignment, or ""."""
         if not self._card.is_shown and not iommu_group.is_free(user):
             return (
                 f"the host's driver {user.driver} holds {user.address}; bind"
                 f" it to {xrt.USER_DRIVER}, to vfio-pci or to nothing"
             )
         return (
-            iommu_group.objection(user, (user.address,), self._host, _MEND)
-            or iommu_group.reset_objection(user, self._host)
-            or self._shared(user)
+            iommu_group.check_group(user, (user.address,), self._host, _HINT)
+            or iommu_group.check_reset(user, self._host)
+            or self._check_shared_group(user)
         )
 
-    def _shared(self, user: pci.PciFunction) -> str:
-        """Return which other card is in the same IOMMU group, or nothing."""
+    def _check_shared_group(self, user: pci.PciFunction) -> str:
+        """Return that another card is in the same IOMMU group, or ""."""
         if user.iommu_group is None:
             return ""
         address = str(user.address)
@@ -198,17 +198,17 @@ class _CardReading:
             return ""
         return (
             f"{address} shares its IOMMU group with {first}, and a group goes"
-            f" to one guest; {_MEND}"
+            f" to one guest; {_HINT}"
         )
 
     @property
-    def _golden(self) -> str:
+    def _golden_image(self) -> str:
         if self._shell.golden or self._card.product not in alveo_card.GOLDEN:
             return self._shell.golden
         return xrt.FACTORY
 
-    def _obstacle(self) -> str:
-        """Return why nothing can be loaded into it, or nothing."""
+    def _check_programmable(self) -> str:
+        """Return why no bitstream can be loaded, or ""."""
         card = self._card
         if not card.is_managed:
             return (
@@ -225,19 +225,19 @@ class _CardReading:
             )
         if not self._shell.interfaces:
             return (
-                "neither its interfaces nor its shell's name can be told, so"
-                " nothing tells what fits"
+                "neither its interfaces nor its shell's name is known, so"
+                " no bitstream can be matched to it"
             )
         return self._shell.fault or self._shell.blocker
 
-    def _whole(self) -> model.Device:
+    def _build_card_device(self) -> model.Device:
         card, shell = self._card, self._shell
-        board = card.board(shell.board)
+        board = card.get_board(shell.board)
         traits = {*card.identity()}
         if board:
             traits.add(names.model_trait(card.vendor, board))
         if shell.name:
-            traits.add(names.custom("FPGA_SHELL", shell.name))
+            traits.add(names.custom_name("FPGA_SHELL", shell.name))
         return model.Device(
             address=card.address,
             plugin=AlveoDriver.name,
@@ -256,17 +256,17 @@ class _CardReading:
             fault=shell.fault,
         )
 
-    def _region(
+    def _build_region(
         self,
         card: model.Device,
         function: str | None,
         is_offered: bool,
         is_loadable: bool,
     ) -> model.Device:
-        """Return the region, which is of the kind that its card is."""
+        """Return the region: the card's device with the region's data."""
         region = model.Region(
             card=card.address,
-            number=_NUMBER,
+            number=_REGION_NUMBER,
             function=function,
             interfaces=self._shell.interfaces,
             is_programmable=is_offered and is_loadable,
@@ -276,7 +276,7 @@ class _CardReading:
         )
         return dataclasses.replace(
             card,
-            address=names.region_address(card.address, _NUMBER),
+            address=names.region_address(card.address, _REGION_NUMBER),
             parent=card.address,
             counters={names.FPGA_CLASS: 1} if is_offered else {},
             slots=tuple(filter(None, (self._card.slot,))),

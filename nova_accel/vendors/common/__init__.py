@@ -1,2 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts that drivers share: VFs, IOMMU groups, use by the host."""
+"""Checks and descriptions that several vendor drivers share.
+
+- ``iommu_group``: can a guest get a function's IOMMU group;
+- ``host_use``: does the host use a device itself;
+- ``vf_card``: a PF whose VFs go to guests unchanged, as one device;
+- ``vf_count``: the number of a PF's VFs, and the plan to change it.
+"""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks whether the host uses a device.
 
-NVMe disks, Intel's DSA and IAA, and devices that vfio-pci refuses; for GPUs
-see ``iommu_group.console_objection``.
+For NVMe disks, Intel DSA and IAA, and devices that vfio-pci refuses; the
+check of a GPU's console is ``iommu_group.check_console``.
 """
 
 import re
@@ -16,40 +16,42 @@ from nova_accel.vendors.common import iommu_group
 
 _IDXD = re.compile(r"(?:dsa|iax)\d+")
 _QUEUE = re.compile(r"wq\d+\.\d+")
-# drivers/accel/habanalabs/common/device.c, hl_device_status, with the
-# first letter made upper (sysfs.c, status_show).
+# drivers/accel/habanalabs/common/device.c, hl_device_status; sysfs.c,
+# status_show, capitalizes it.
 _OPERATIONAL = "operational"
 
 
-def objection(function: pci.PciFunction, host: host_reader.HostReader) -> str:
-    """Return what the host does with a function, or nothing."""
+def check_use(function: pci.PciFunction, host: host_reader.HostReader) -> str:
+    """Return why the host's use keeps a function from guests, or ""."""
     if not function.is_vfio_bound:
-        use = nvme.use(host.files, str(function.address))
+        use = nvme.describe_use(host.files, str(function.address))
         if use:
             return (
                 f"the host uses it: {use}; unmount and empty it, or unbind"
                 " it from nvme"
             )
     if not function.is_vfio_bound:
-        busy = next(_enabled(function, host), "")
+        busy = next(_find_enabled_queues(function, host), "")
         if busy:
             return (
                 f"the host's work queue {busy} is enabled; disable it"
                 " (accel-config disable-wq) first"
             )
-    return denial(function, host)
+    return check_denylist(function, host)
 
 
-def denial(function: pci.PciFunction, host: host_reader.HostReader) -> str:
-    """Return that vfio-pci would refuse a function, or nothing.
+def check_denylist(
+    function: pci.PciFunction, host: host_reader.HostReader
+) -> str:
+    """Return that vfio-pci would refuse a function, or "".
 
-    A module that is not loaded yet may be told to take it.
+    Unknown while vfio-pci is not loaded: its parameter may be set on load.
     """
     ids = f"{function.vendor}:{function.product}"
     if ids not in pci_ids.DENIED or function.is_vfio_bound:
         return ""
-    word = modules.parameter(host.files, "vfio_pci", "disable_denylist")
-    if word != "N":
+    value = modules.read_parameter(host.files, "vfio_pci", "disable_denylist")
+    if value != "N":
         return ""
     return (
         f"vfio-pci takes no {ids}, as a guest could harm the host with it;"
@@ -57,47 +59,52 @@ def denial(function: pci.PciFunction, host: host_reader.HostReader) -> str:
     )
 
 
-def fault(function: pci.PciFunction, host: host_reader.HostReader) -> str:
-    """Return what a device's own driver says is wrong, or nothing."""
+def read_fault(function: pci.PciFunction, host: host_reader.HostReader) -> str:
+    """Return the fault that a device's driver reports, or "".
+
+    Only habanalabs (Intel Gaudi) has a status file.
+    """
     if function.driver != "habanalabs":
         return ""
-    for place in _status_places(function, host):
+    for name in _list_status_files(function, host):
         try:
-            word = host.attribute(str(function.address), place).strip()
+            status = host.attribute(str(function.address), name).strip()
         except errors.UnreadableError:
-            continue  # older drivers have it elsewhere, or don't tell
-        if word.lower() != _OPERATIONAL:
+            continue  # other drivers have it elsewhere, or not at all
+        if status.lower() != _OPERATIONAL:
             return (
-                f"habanalabs says {word[:40]!r} of it; see the kernel's log,"
+                f"habanalabs says {status[:40]!r} of it; see the kernel's log,"
                 " and reset it if that stays so"
             )
         return ""
     return ""
 
 
-def _status_places(
+def _list_status_files(
     function: pci.PciFunction, host: host_reader.HostReader
 ) -> Iterator[str]:
-    """Yield where the status may be: accelN/device, or an older hlN."""
+    """Yield the status file of accelN/device, and of the older hlN."""
     yield "status"
-    for name in iommu_group.entries(host, str(function.address), "habanalabs"):
+    for name in iommu_group.list_entries(
+        host, str(function.address), "habanalabs"
+    ):
         yield f"habanalabs/{name}/status"
 
 
-def _enabled(
+def _find_enabled_queues(
     function: pci.PciFunction, host: host_reader.HostReader
 ) -> Iterator[str]:
-    """Yield the work queues that are enabled, or may be."""
+    """Yield the work queues that are enabled or can't be read."""
     address = str(function.address)
-    for name in iommu_group.entries(host, address):
+    for name in iommu_group.list_entries(host, address):
         if not _IDXD.fullmatch(name):
             continue
-        for queue in iommu_group.entries(host, address, name):
+        for queue in iommu_group.list_entries(host, address, name):
             if not _QUEUE.fullmatch(queue):
                 continue
             try:
-                word = host.attribute(address, f"{name}/{queue}/state")
+                state = host.attribute(address, f"{name}/{queue}/state")
             except errors.UnreadableError:
-                word = ""
-            if word.strip() != "disabled":
+                state = ""
+            if state.strip() != "disabled":
                 yield f"{name}/{queue}"

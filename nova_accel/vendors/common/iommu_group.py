@@ -13,20 +13,20 @@ from nova_accel import errors
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import pci
 
-# The kernel's own port driver does not claim the group
+# The kernel's port driver does not claim the group
 # (drivers/pci/pcie/portdrv.c, driver_managed_dma).
 _PORT_DRIVER = "pcieport"
-# What the reader calls a driver that is bound and can't be told.
+# The reader's name for a driver whose link can't be read.
 UNKNOWN = "unknown"
 _FRAMEBUFFER = re.compile(r"fb\d+")
-# The device of a virtio function (drivers/virtio/virtio.c), which has the
-# function's framebuffer and connectors below it.
+# The virtio device of a function (drivers/virtio/virtio.c); the function's
+# framebuffer and connectors are below it.
 _VIRTIO = re.compile(r"virtio\d+")
 _DRM_CARD = re.compile(r"card\d+")
 
-# How Intel's driver names its IOMMUs (drivers/iommu/intel/dmar.c).
+# Prefix of the IOMMUs of Intel's driver (drivers/iommu/intel/dmar.c).
 _INTEL_IOMMU = "dmar"
-# The first Linux that refuses groups with direct regions on every IOMMU.
+# First Linux release that refuses groups with direct regions on any IOMMU.
 _REQUIRES_DIRECT = (6, 6)
 
 NO_GROUP = (
@@ -36,17 +36,21 @@ NO_GROUP = (
 
 
 def is_free(function: pci.PciFunction) -> bool:
-    """Return whether a group may be given away although it holds this."""
+    """Return whether a function leaves its group assignable to a guest.
+
+    Functions without a driver, bound to VFIO, or bound to the port driver
+    do.
+    """
     return function.driver in (None, _PORT_DRIVER) or function.is_vfio_bound
 
 
-def keeps_driver(functions: Collection[pci.PciFunction]) -> bool:
-    """Return whether libvirt is to leave functions to their drivers.
+def has_variant_driver(functions: Collection[pci.PciFunction]) -> bool:
+    """Return whether a VFIO variant driver is bound to the functions.
 
-    VFIO has some by a driver of their vendor's (qat_vfio_pci,
-    nvgrace_gpu_vfio_pci) that knows more than vfio-pci; libvirt before
-    10.1 puts vfio-pci in its place where it manages the function. One
-    that VFIO does not have yet must be managed.
+    Variant drivers (qat_vfio_pci, nvgrace_gpu_vfio_pci) do more than
+    vfio-pci. libvirt before 10.1 replaces them by vfio-pci if it manages
+    the function, so such functions must be unmanaged. A function that is
+    not bound to VFIO yet must be managed.
     """
     plain = ("vfio-pci", "pci-stub")
     return all(f.is_vfio_bound for f in functions) and any(
@@ -54,19 +58,18 @@ def keeps_driver(functions: Collection[pci.PciFunction]) -> bool:
     )
 
 
-def objection(
+def check_group(
     function: pci.PciFunction,
     together: Collection[pci.PciAddress],
     host: host_reader.HostReader,
-    mend: str,
+    hint: str,
 ) -> str:
-    """Return what in its IOMMU group keeps a function from guests.
+    """Return why the IOMMU group keeps a function from guests, or "".
 
-    A member that is gone from the bus holds nothing.
+    A member that is not on the bus any more does not count.
 
-    :param together: the functions that would be given away with it.
-    :param mend: what to do if a driver of the host holds another one.
-    :returns: the reason, empty if nothing stands against it.
+    :param together: the functions that go to the same guest.
+    :param hint: the remedy if a host driver is bound to another member.
     """
     if function.iommu_group is None:
         return NO_GROUP
@@ -84,13 +87,13 @@ def objection(
         if str(address) in unknown:
             return (
                 f"{address} in its {group} can't be"
-                " read, so nothing tells whether the host uses it"
+                " read, so the host may be using it"
             )
         other = host.function(str(address))
         if other is not None and not is_free(other):
             return (
                 f"{address} in its {group} is in use"
-                f" by the host's driver {other.driver}; {mend}"
+                f" by the host's driver {other.driver}; {hint}"
             )
     return ""
 
@@ -98,42 +101,42 @@ def objection(
 def _is_mapped_by_firmware(
     function: pci.PciFunction, host: host_reader.HostReader
 ) -> bool:
-    """Return whether the kernel keeps a group for the firmware's mappings.
+    """Return whether the kernel refuses a group for firmware mappings.
 
-    A direct region that may not go away bars its group on Linux 6.6
-    (drivers/iommu/iommu.c, require_direct), and before that where Intel's
-    driver has the IOMMU (device_rmrr_is_locked). Regions that may go away,
-    as those of displays, are called direct-relaxable.
+    The kernel refuses groups with a ``direct`` region since Linux 6.6
+    (drivers/iommu/iommu.c, require_direct), and Intel's IOMMU driver did so
+    before (device_rmrr_is_locked). Optional regions, such as those of
+    displays, are named ``direct-relaxable`` and do not count.
     """
     address = str(function.address)
     try:
         regions = host.attribute(address, "iommu_group/reserved_regions")
     except errors.UnreadableError:
-        return False  # the attribute is not there before Linux 4.11
+        return False  # Linux before 4.11 has no such attribute
     if not any(line.split()[2:] == ["direct"] for line in regions.split("\n")):
         return False
     try:
         if host.target(address, "iommu").startswith(_INTEL_IOMMU):
             return True
     except errors.UnreadableError:
-        pass  # an IOMMU that does not show itself is none of Intel's
+        pass  # Intel's driver always has this link
     return host.kernel_version() >= _REQUIRES_DIRECT
 
 
-def reset_objection(
+def check_reset(
     function: pci.PciFunction, host: host_reader.HostReader
 ) -> str:
-    """Return why a function can't be reset between guests, or nothing.
+    """Return why a function can't be reset between guests, or "".
 
-    An empty ``reset_method`` says that somebody has switched every method
-    off; kernels before 5.15 have no such file.
+    An empty ``reset_method`` means that all methods were disabled; kernels
+    before 5.15 have no such file.
     """
     try:
         methods = host.attribute(str(function.address), "reset_method")
     except errors.UnreadableError as error:
         if error.number == errno.ENOENT:
             return ""
-        return f"nothing tells whether it can be reset: {error}"
+        return f"whether it can be reset is unknown: {error}"
     if methods.strip():
         return ""
     return (
@@ -142,45 +145,45 @@ def reset_objection(
     )
 
 
-def console_objection(
+def check_console(
     function: pci.PciFunction, host: host_reader.HostReader
 ) -> str:
-    """Return what the host itself shows on a GPU, or nothing."""
+    """Return that the host's console is on a GPU, or ""."""
     if is_free(function):
         return ""
     address = str(function.address)
-    virtio = [n for n in entries(host, address) if _VIRTIO.fullmatch(n)]
-    shown = next(
+    virtio = [n for n in list_entries(host, address) if _VIRTIO.fullmatch(n)]
+    display = next(
         (
             name
             for place in ("", *(f"{name}/" for name in virtio))
-            for name in _shown(host, address, place)
+            for name in _read_displays(host, address, place)
         ),
         "",
     )
-    if not shown:
+    if not display:
         return ""
     return (
-        f"the host's console is on it ({shown}); move the console to"
+        f"the host's console is on it ({display}); move the console to"
         " another display, or unbind its driver"
     )
 
 
-def _shown(
+def _read_displays(
     host: host_reader.HostReader, address: str, place: str
 ) -> Iterator[str]:
-    """Yield framebuffers, and connectors on which the host shows a picture.
+    """Yield the names of framebuffers and of enabled connectors.
 
-    :param place: the directory that has them, below the function's.
+    :param place: their directory, relative to the function's.
     """
-    for name in entries(host, address, f"{place}graphics"):
+    for name in list_entries(host, address, f"{place}graphics"):
         if _FRAMEBUFFER.fullmatch(name):
             yield name
-    for card in entries(host, address, f"{place}drm"):
+    for card in list_entries(host, address, f"{place}drm"):
         if not _DRM_CARD.fullmatch(card):
             continue
         connectors = f"{place}drm/{card}"
-        for name in entries(host, address, connectors):
+        for name in list_entries(host, address, connectors):
             if not name.startswith(f"{card}-"):
                 continue
             try:
@@ -194,11 +197,11 @@ def _shown(
 def is_stray_vf(
     function: pci.PciFunction, host: host_reader.HostReader
 ) -> bool:
-    """Return whether a function is a VF although no link says so.
+    """Return whether a function is a VF that is not linked to its PF.
 
-    VFs are made and removed one after the other, links last and first
-    (drivers/pci/iov.c, pci_iov_add_virtfn and pci_iov_remove_virtfn); one
-    that is left over must not pass for a card.
+    The kernel creates the links of a VF last and removes them first
+    (drivers/pci/iov.c, pci_iov_add_virtfn and pci_iov_remove_virtfn). A VF
+    in that state must not be taken for a card.
 
     :raises UnreadableError: the PCI bus can't be listed.
     """
@@ -206,13 +209,13 @@ def is_stray_vf(
         return True
     if function.total_vfs:
         return False  # only a PF has VFs of its own
-    # A physfn that is there and was not read counts as well.
+    # A physfn link that could not be resolved counts too.
     if not {"physfn", "sriov_vf_msix_count"}.isdisjoint(
-        entries(host, str(function.address))
+        list_entries(host, str(function.address))
     ):
         return True
     return any(
-        routing_id(function.address) in _vf_ids(parent, host)
+        routing_id(function.address) in _vf_routing_ids(parent, host)
         for parent in host.functions()
         if parent.num_vfs > len(parent.virtual_functions)
         and parent.address.domain == function.address.domain
@@ -227,8 +230,8 @@ def _may_be_vf(
 ) -> bool:
     """Return whether a function has the ids of a PF's VFs.
 
-    They have the PF's vendor, and the product id that the PF names
-    (drivers/pci/iov.c, pci_iov_add_virtfn; ``sriov_vf_device``).
+    VFs have the PF's vendor id, and the product id in the PF's
+    ``sriov_vf_device`` (drivers/pci/iov.c, pci_iov_add_virtfn).
     """
     if function.vendor != parent.vendor:
         return False
@@ -244,7 +247,9 @@ def routing_id(address: pci.PciAddress) -> int:
     return address.bus << 8 | address.slot << 3 | address.function
 
 
-def _vf_ids(parent: pci.PciFunction, host: host_reader.HostReader) -> range:
+def _vf_routing_ids(
+    parent: pci.PciFunction, host: host_reader.HostReader
+) -> range:
     """Return the routing ids of a PF's VFs (PCI Express, 9.2.1)."""
     try:
         first, step = (
@@ -259,10 +264,10 @@ def _vf_ids(parent: pci.PciFunction, host: host_reader.HostReader) -> range:
     return range(start, start + step * count, step)
 
 
-def entries(
+def list_entries(
     host: host_reader.HostReader, address: str, place: str = ""
 ) -> tuple[str, ...]:
-    """Return the names in a function's directory, none if there is none."""
+    """Return the names in a function's directory; () if unreadable."""
     try:
         return host.names(address, place)
     except errors.UnreadableError:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VfCard whose VFs are given to guests as they are.
+"""PFs whose VFs go to guests unchanged, described as one device each.
 
-A VF needs nothing to be made: what it has been given (memory, a share of
-the engines) was settled when its PF's driver enabled it. libvirt binds
-it to VFIO and back. Which VFs guests have can't be told from kernel
-files, so those that are usable count as available, and the books of
-Placement say which are taken.
+A VF needs no actions: the PF's driver assigned its memory and engines when
+it enabled the VF, and libvirt binds it to VFIO and back. Kernel files do
+not show which VFs guests have, so all usable VFs count as available;
+allocations in Placement say which are taken.
 """
 
 import collections
@@ -21,12 +20,12 @@ from nova_accel.vendors.common import iommu_group
 
 _VIRTFN = re.compile(r"virtfn(\d+)")
 _MIB = 1 << 20
-# As many addresses as a message spells out.
-_SPELLED = 4
+# Most addresses that a message lists.
+_MAX_LISTED = 4
 
-# Every VF of a card has an IOMMU group of its own if the slots above it
-# separate their functions from each other.
-_MEND = (
+# Each VF has its own IOMMU group if the ports above the card isolate their
+# functions (ACS).
+_HINT = (
     "switch on ACS (and ARI) in the firmware, or put the card in a slot of"
     " its own"
 )
@@ -34,10 +33,10 @@ _MEND = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VfQuota:
-    """What a VF has been given.
+    """Memory of a VF, as its PF's driver assigned it.
 
-    ``memory_mb`` is None where that is not known; ``reason`` tells why
-    the VF can't be used, empty if it can.
+    ``memory_mb`` is None if it is not known. ``reason`` says why the VF
+    can't be used, empty if it can.
     """
 
     memory_mb: int | None = None
@@ -46,13 +45,13 @@ class VfQuota:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VfCard:
-    """A PF with VFs, as its vendor's driver sees it.
+    """A PF with VFs, as its vendor driver read it.
 
-    ``drivers`` are the kernel drivers that a VF may be bound to although
-    no guest has it; ``quotas`` may lack VFs of which nothing is known.
-    ``resource_class`` is what VFs are counted in, ``stem`` what the traits
-    of their profiles begin with. ``model`` is empty where the ids must do,
-    ``fault`` tells why no VF is to be used now.
+    ``drivers`` are kernel drivers that may be bound to a VF that no guest
+    has. ``quotas`` lacks VFs whose quota is unknown. ``resource_class``
+    counts the VFs, ``trait_prefix`` starts the traits of their profiles.
+    ``model`` is empty to use the PCI ids. ``fault`` says why no VF can be
+    used now, empty if they can.
     """
 
     function: pci.PciFunction
@@ -63,27 +62,26 @@ class VfCard:
     )
     traits: frozenset[str] = frozenset()
     resource_class: str = names.GPU_CLASS
-    stem: str = "GPU_VF"
+    trait_prefix: str = "GPU_VF"
     model: str = ""
     fault: str = ""
 
     @property
     def address(self) -> str:
-        """Return the PF's address."""
         return str(self.function.address)
 
 
-def wanted(
+def find_pfs(
     host: host_reader.HostReader,
     rules: policy.Policy,
-    is_ours: Callable[[pci.PciFunction], bool],
+    is_supported: Callable[[pci.PciFunction], bool],
 ) -> Iterator[tuple[pci.PciFunction, policy.Rule]]:
-    """Yield a driver's cards, no VFs, of which policy allows to offer VFs.
+    """Yield the PFs whose VFs policy offers, each with its rule.
 
     :raises UnreadableError: the PCI bus can't be listed.
     """
     for function in host.functions():
-        if function.physfn is not None or not is_ours(function):
+        if function.physfn is not None or not is_supported(function):
             continue
         rule = rules.rule(
             str(function.address), function.vendor, function.product
@@ -92,63 +90,64 @@ def wanted(
             yield function, rule
 
 
-def none_to_enable(rule: policy.Rule) -> str:
-    """Return what is wrong if a card without VFs is to have some."""
+def explain_no_vfs(rule: policy.Rule) -> str:
+    """Return why a PF has no VFs though a rule asks for some, or ""."""
     if rule.use is not policy.DeviceUse.VF and not rule.num_vfs:
         return ""
     return (
-        "has no virtual functions to enable; mend its device_spec line, or"
+        "has no virtual functions to enable; correct its device_spec line, or"
         " switch SR-IOV on in the firmware and in its driver"
     )
 
 
-def orphans(
-    host: host_reader.HostReader, is_ours: Callable[[pci.PciFunction], bool]
+def find_orphans(
+    host: host_reader.HostReader,
+    is_supported: Callable[[pci.PciFunction], bool],
 ) -> Iterator[model.Problem]:
-    """Yield the VFs whose PF is not on the bus.
+    """Yield a problem for each VF whose PF is not on the bus.
 
-    Of a PF that is there and can't be read, the reader has told.
+    The reader reports PFs that are on the bus and can't be read.
     """
     for function in host.functions():
-        above = function.physfn
-        if above is None or not is_ours(function):
+        pf = function.physfn
+        if pf is None or not is_supported(function):
             continue
-        if host.function(str(above)) or str(above) in host.unknown():
+        if host.function(str(pf)) or str(pf) in host.unknown():
             continue
         yield model.Problem(
             where=str(function.address),
-            reason=f"is not offered: its physical function {above} is gone"
+            reason=f"is not offered: its physical function {pf} is gone"
             " from the bus; rescan the bus or reseat the card",
         )
 
 
-def numbers(
+def read_vf_numbers(
     function: pci.PciFunction, host: host_reader.HostReader
 ) -> dict[pci.PciAddress, int]:
-    """Return the VFs' numbers, from 0, by address.
+    """Return the numbers of a PF's VFs, from 0, by address.
 
-    The links on the PF have them (virtfn0); a count of VFs would slip
-    where one of them is gone.
+    They are the numbers of the PF's links (virtfn0), because the order of
+    addresses is wrong if a VF is missing.
     """
     address = str(function.address)
-    found = {}
-    for name in iommu_group.entries(host, address):
+    numbers = {}
+    for name in iommu_group.list_entries(host, address):
         match = _VIRTFN.fullmatch(name)
         if match is None:
             continue
         try:
             target = host.target(address, name)
         except errors.UnreadableError:
-            continue  # the reader has listed why
+            continue  # the reader reports it
         if pci.is_address(target):
-            found[pci.parse_address(target)] = int(match[1])
-    return found
+            numbers[pci.parse_address(target)] = int(match[1])
+    return numbers
 
 
 def describe(
     card: VfCard, host: host_reader.HostReader, rules: policy.Policy
 ) -> Iterator[model.Device | model.Problem]:
-    """Yield the card as one device, and what is wrong with its VFs."""
+    """Yield the card as one device, and the problems of its VFs."""
     function = card.function
     present = len(function.virtual_functions)
     if function.num_vfs != present:
@@ -158,30 +157,30 @@ def describe(
             f" enabled, and {present} are to be found; if that stays so,"
             " free them of guests and enable them again",
         )
-    usable, refused = _sorted_out(card, host, rules)
+    usable, refused = _sort_vfs(card, host, rules)
     for reason, addresses in refused.items():
-        yield _refusal(card, reason, addresses)
-    if any(one.driver is None for one in usable):
-        yield from _probed_again(card, host)
+        yield _describe_refusal(card, reason, addresses)
+    if any(vf.driver is None for vf in usable):
+        yield from _check_autoprobe(card, host)
     if usable:
-        yield _device(card, usable)
+        yield _build_device(card, usable)
 
 
-def _probed_again(
+def _check_autoprobe(
     card: VfCard, host: host_reader.HostReader
 ) -> Iterator[model.Problem]:
-    """Yield that VFs will be the host's once a guest has had them.
+    """Yield a problem if the host's driver will claim released VFs.
 
-    libvirt lets the kernel probe what a guest gives back, and that asks
-    the PF whether its VFs are probed (drivers/pci/pci-driver.c,
-    pci_device_can_probe).
+    libvirt has the kernel probe a VF that a guest releases, and the kernel
+    does so if the PF's sriov_drivers_autoprobe is 1
+    (drivers/pci/pci-driver.c, pci_device_can_probe).
     """
     name = "sriov_drivers_autoprobe"
     try:
-        word = host.attribute(card.address, name).strip()
+        value = host.attribute(card.address, name).strip()
     except errors.UnreadableError:
-        return  # kernels before 4.13 have none
-    if word == "1" and not card.drivers:
+        return  # Linux before 4.13 has no such file
+    if value == "1" and not card.drivers:
         yield model.Problem(
             where=card.address,
             reason="the host's driver, if it has one, takes each virtual"
@@ -190,10 +189,10 @@ def _probed_again(
         )
 
 
-def _sorted_out(
+def _sort_vfs(
     card: VfCard, host: host_reader.HostReader, rules: policy.Policy
 ) -> tuple[tuple[pci.PciFunction, ...], Mapping[str, list[pci.PciAddress]]]:
-    """Return the VFs that can be offered, and the others by reason."""
+    """Return the VFs that can be offered, and refused VFs by reason."""
     usable: list[pci.PciFunction] = []
     refused: dict[str, list[pci.PciAddress]] = collections.defaultdict(list)
     groups: dict[int | None, pci.PciAddress] = {}
@@ -201,16 +200,16 @@ def _sorted_out(
     for address in card.function.virtual_functions:
         function = host.function(str(address))
         if function is None or _is_off(function, rules):
-            continue  # the reader has listed why, or the operator knows
+            continue  # the reader reports it, or policy excludes it
         quota = card.quotas.get(address, VfQuota())
-        reason = quota.reason or _objection(function, card, host)
+        reason = quota.reason or _check_vf(function, card, host)
         if not reason and sized and quota.memory_mb is None:
             reason = "its memory is not known, while that of others is"
         first = groups.get(function.iommu_group)
         if not reason and first is not None:
             reason = (
                 f"it shares its IOMMU group with {first}, and a group goes"
-                f" to one guest; {_MEND}"
+                f" to one guest; {_HINT}"
             )
         if reason:
             refused[reason].append(address)
@@ -225,10 +224,10 @@ def _is_off(function: pci.PciFunction, rules: policy.Policy) -> bool:
     return rule.use is policy.DeviceUse.OFF
 
 
-def _objection(
+def _check_vf(
     function: pci.PciFunction, card: VfCard, host: host_reader.HostReader
 ) -> str:
-    """Return why a VF can't be given to a guest, empty if it can."""
+    """Return why a VF can't be assigned to a guest, or ""."""
     free = function.driver is None or function.is_vfio_bound
     if not free and function.driver not in card.drivers:
         return (
@@ -237,41 +236,43 @@ def _objection(
         )
     if function.boot_vga:
         return "the host shows its console on it"
-    return iommu_group.objection(
-        function, (function.address,), host, _MEND
-    ) or iommu_group.reset_objection(function, host)
+    return iommu_group.check_group(
+        function, (function.address,), host, _HINT
+    ) or iommu_group.check_reset(function, host)
 
 
-def _refusal(
+def _describe_refusal(
     card: VfCard, reason: str, addresses: list[pci.PciAddress]
 ) -> model.Problem:
     if len(addresses) == 1:
         return model.Problem(
             where=str(addresses[0]), reason=f"is not offered: {reason}"
         )
-    spelled = ", ".join(map(str, addresses[:_SPELLED]))
-    more = len(addresses) - _SPELLED
-    tail = f" and {more} more" if more > 0 else ""
+    listed = ", ".join(map(str, addresses[:_MAX_LISTED]))
+    rest = len(addresses) - _MAX_LISTED
+    tail = f" and {rest} more" if rest > 0 else ""
     return model.Problem(
         where=card.address,
-        reason=f"its virtual functions {spelled}{tail} are not offered:"
+        reason=f"its virtual functions {listed}{tail} are not offered:"
         f" {reason}",
     )
 
 
-def _device(card: VfCard, usable: tuple[pci.PciFunction, ...]) -> model.Device:
+def _build_device(
+    card: VfCard, usable: tuple[pci.PciFunction, ...]
+) -> model.Device:
     function = card.function
     by_size: dict[int | None, list[pci.PciFunction]] = {}
-    for one in usable:
-        size = card.quotas.get(one.address, VfQuota()).memory_mb
-        by_size.setdefault(size, []).append(one)
+    for vf in usable:
+        size = card.quotas.get(vf.address, VfQuota()).memory_mb
+        by_size.setdefault(size, []).append(vf)
     counters = {card.resource_class: len(usable)}
     memory = sum((size or 0) * len(vfs) for size, vfs in by_size.items())
     if memory:
         counters[names.GPU_MEMORY_CLASS] = memory
     shares = str(function.num_vfs)
-    # Each VF is of one profile for good, so the profiles' numbers add up;
-    # packing.settle, which must take them for each other's, would not.
+    # A VF has one profile that does not change, so the available numbers of
+    # all profiles add up; device_capacity treats profiles as alternatives.
     return model.Device(
         address=card.address,
         plugin=card.plugin,
@@ -280,33 +281,36 @@ def _device(card: VfCard, usable: tuple[pci.PciFunction, ...]) -> model.Device:
         model=card.model or f"{function.vendor}:{function.product}",
         resource_class=card.resource_class,
         counters=counters,
-        slots=tuple(str(one.address) for one in usable),
+        slots=tuple(str(vf.address) for vf in usable),
         vendor_id=function.vendor,
         product_id=function.product,
         driver=function.driver,
         numa_node=function.numa_node,
         profiles=tuple(
-            _profile(card, size, vfs)
+            _build_profile(card, size, vfs)
             for size, vfs in sorted(
                 by_size.items(), key=lambda item: item[0] or 0
             )
         ),
-        is_managed=not iommu_group.keeps_driver(usable),
+        is_managed=not iommu_group.has_variant_driver(usable),
         fault=card.fault,
         traits=card.traits
-        | {names.custom("ACCELERATOR", "VFS", shares)}
+        | {names.custom_name("ACCELERATOR", "VFS", shares)}
         | names.identity_traits(
             function.vendor, function.product, function.numa_node
         ),
     )
 
 
-def _profile(
+def _build_profile(
     card: VfCard,
     memory_mb: int | None,
     vfs: Iterable[pci.PciFunction],
 ) -> model.Profile:
-    """Return what VFs of one size are; the kernel has no name for it."""
+    """Return the profile of VFs with the same memory.
+
+    The kernel has no name for it; it is named after the PF's ids.
+    """
     function = card.function
     size = "" if memory_mb is None else f"{memory_mb}M"
     handles = {str(vf.address): f"{vf.vendor}:{vf.product}" for vf in vfs}
@@ -317,8 +321,8 @@ def _profile(
         name="-".join(
             filter(None, (f"{function.vendor}:{function.product}-VF", size))
         ),
-        trait=names.custom(
-            card.stem,
+        trait=names.custom_name(
+            card.trait_prefix,
             names.vendor_name(function.vendor),
             function.product,
             *filter(None, (size,)),
@@ -330,6 +334,6 @@ def _profile(
     )
 
 
-def mebibytes(count: int) -> int:
-    """Return a number of bytes in MiB, rounded down."""
+def to_mebibytes(count: int) -> int:
+    """Convert bytes to MiB, rounded down."""
     return count // _MIB

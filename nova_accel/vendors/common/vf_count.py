@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Number of VFs of a PF, and the changes of it.
+"""Number of a PF's VFs, and the plan to change it.
 
-The kernel takes no other count while VFs are enabled, so every change
-takes away the VFs that are there.
+The kernel accepts no other count while VFs are enabled, so each change
+first removes all VFs.
 """
 
 from collections.abc import Collection
@@ -12,16 +12,17 @@ from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, pci
 
 
-def used(
+def find_used_vf(
     function: pci.PciFunction,
     host: host_reader.HostReader,
     probed: Collection[str] = (),
 ) -> str:
     """Return the first VF that may be in use, empty if none is.
 
-    A VF that VFIO has may be in a guest; one that can't be read, anywhere.
+    A VF bound to VFIO may be in a guest; a VF that can't be read may be in
+    use too.
 
-    :param probed: drivers that only probe a VF, and do nothing with it.
+    :param probed: drivers that bind to a VF without using it.
     """
     if function.num_vfs > len(function.virtual_functions):
         return f"a virtual function of {function.address} that is not shown"
@@ -34,22 +35,23 @@ def used(
     return ""
 
 
-def change(
+def plan_count(
     function: pci.PciFunction,
     rule: policy.Rule,
     host: host_reader.HostReader,
     probed: Collection[str] = (),
 ) -> tuple[actions.SetVfCount, ...]:
-    """Return what gives a PF the VFs that its rule asks for, if it can.
+    """Return the action that enables as many VFs as the rule asks for.
 
-    The host's drivers are kept from the new VFs: they are for guests.
+    Empty if nothing has to change, or if VFs may be in use. The host's
+    drivers do not probe the new VFs: they are for guests.
     """
     count = rule.num_vfs
     if (
         count is None
         or count == function.num_vfs
         or count > function.total_vfs
-        or used(function, host, probed)
+        or find_used_vf(function, host, probed)
     ):
         return ()
     return (
@@ -62,31 +64,35 @@ def change(
     )
 
 
-def unmet(
+def explain_mismatch(
     function: pci.PciFunction,
-    asked: int,
+    requested: int,
     host: host_reader.HostReader,
     probed: Collection[str] = (),
 ) -> str:
-    """Return why there aren't as many VFs as a rule asks for."""
-    if asked > function.total_vfs:
+    """Return why a PF has another number of VFs than requested.
+
+    :param requested: ``num_vfs`` of the rule.
+    """
+    if requested > function.total_vfs:
         return (
-            f"device_spec asks for {asked} virtual functions, and it has"
+            f"device_spec asks for {requested} virtual functions, and it has"
             f" {function.total_vfs}; lower num_vfs"
         )
     return (
-        f"device_spec asks for {asked} virtual functions, {function.num_vfs}"
-        f" are enabled; that is changed {when(function, host, probed)}"
+        f"device_spec asks for {requested} virtual functions,"
+        f" {function.num_vfs} are enabled; that is changed"
+        f" {describe_change(function, host, probed)}"
     )
 
 
-def when(
+def describe_change(
     function: pci.PciFunction,
     host: host_reader.HostReader,
     probed: Collection[str] = (),
 ) -> str:
-    """Return when VFs can be taken away, in words."""
-    first = used(function, host, probed)
+    """Return when the number of VFs will be changed, as a phrase."""
+    first = find_used_vf(function, host, probed)
     if not first:
         return "when nova-compute starts"
     return (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Driver of Intel's FPGA cards: Arria 10 PAC, D5005, N3000, N6000.
+"""Driver of Intel FPGA cards: Arria 10 PAC, D5005, N3000, N6000.
 
-Each of a card's regions has a port of its own, behind a PCI function that
-a guest can have. What is in a region is told by that port, and changed
-through the static part's management (FME) on the PF.
+Each region of a card has a port, behind a PCI function that can go to a
+guest. The port shows which function is loaded; the management (FME) on the
+PF loads another one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from nova_accel.vendors.intel_dfl import fpga_card, port_regions
 
 
 class DflDriver:
-    """Describes Intel's FPGA cards, and plans what is in their regions."""
+    """Describes Intel FPGA cards and plans programming of their regions."""
 
     name = "dfl"
 
@@ -27,20 +27,22 @@ class DflDriver:
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
-        """Yield each card, its regions, and what is wrong with them.
+        """Yield each card, its regions, and their problems.
 
         :raises UnreadableError: the PCI bus can't be listed.
         """
         groups: dict[int, str] = {}
-        for card, rule in _wanted(host, rules):
+        for card, rule in _find_cards(host, rules):
             if card.address in taken:
                 continue
-            yield _describe_card(card)
-            yield from _card_problems(card, rule, host)
-            for place in port_regions.places(card, host, rules, groups):
-                yield port_regions.describe(card, place, rule)
-                yield from _place_problems(card, place)
-        for stray in fpga_card.strays(host):
+            yield _build_device(card)
+            yield from _list_card_problems(card, rule, host)
+            for port_region in port_regions.list_regions(
+                card, host, rules, groups
+            ):
+                yield port_regions.describe(card, port_region, rule)
+                yield from _list_region_problems(card, port_region)
+        for stray in fpga_card.find_stray_vfs(host):
             yield model.Problem(
                 where=str(stray.address),
                 reason="is not offered: it is a virtual function without its"
@@ -49,42 +51,42 @@ class DflDriver:
             )
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return what loads the claim's bitstream, nothing without one."""
+        """Return the actions that load the claim's bitstream, if any."""
         return _plan_program(claim)
 
     def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return what loads the blank bitstream, nothing without one."""
+        """Return the actions that load the blank bitstream, if any."""
         return _plan_program(claim)
 
     def plan_arrange(
         self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
-        """Return what gives cards as many VFs as policy asks for.
+        """Return the changes of VF counts that policy asks for.
 
         :raises UnreadableError: the PCI bus can't be listed.
         """
         return tuple(
             action
-            for card, rule in _wanted(host, rules)
+            for card, rule in _find_cards(host, rules)
             if rule.num_vfs is not None
-            and not _hindrance(card, rule.num_vfs, host)
-            for action in _plan_count(card, rule.num_vfs, host)
+            and not _check_vf_change(card, rule.num_vfs, host)
+            for action in _plan_vf_count(card, rule.num_vfs, host)
         )
 
 
-def _wanted(
+def _find_cards(
     host: host_reader.HostReader, rules: policy.Policy
 ) -> Iterator[tuple[fpga_card.DflCard, policy.Rule]]:
-    """Yield the cards whose regions policy allows to offer."""
-    for card in fpga_card.find(host):
+    """Yield the cards whose regions policy offers, each with its rule."""
+    for card in fpga_card.find_cards(host):
         manager = card.manager
         rule = rules.rule(card.address, manager.vendor, manager.product)
         if rule.use in (policy.DeviceUse.AUTO, policy.DeviceUse.FPGA):
             yield card, rule
 
 
-def _describe_card(card: fpga_card.DflCard) -> model.Device:
-    """Return the card itself, of which nothing is given."""
+def _build_device(card: fpga_card.DflCard) -> model.Device:
+    """Return the card as a device without counters; regions have them."""
     manager = card.manager
     return model.Device(
         address=card.address,
@@ -104,13 +106,12 @@ def _describe_card(card: fpga_card.DflCard) -> model.Device:
     )
 
 
-def _card_problems(
+def _list_card_problems(
     card: fpga_card.DflCard, rule: policy.Rule, host: host_reader.HostReader
 ) -> Iterator[model.Problem]:
-    """Yield what is wrong with a card as a whole."""
     for reason in card.layout.reasons:
         yield model.Problem(where=card.address, reason=reason)
-    if not port_regions.ports(card, host).numbers:
+    if not port_regions.read_ports(card, host).numbers:
         yield model.Problem(
             where=card.address,
             reason="its function is fixed: it has no region that could be"
@@ -118,55 +119,56 @@ def _card_problems(
             " passthrough in device_spec lines for them",
         )
         return
-    asked = rule.num_vfs
-    if asked is None or not _plan_count(card, asked, host):
+    requested = rule.num_vfs
+    if requested is None or not _plan_vf_count(card, requested, host):
         return
-    hindrance = _hindrance(card, asked, host)
+    obstacle = _check_vf_change(card, requested, host)
     yield model.Problem(
         where=card.address,
-        reason=f"device_spec asks for {asked} virtual functions,"
+        reason=f"device_spec asks for {requested} virtual functions,"
         f" {card.manager.num_vfs} are enabled"
         + (
-            f", and that can't be changed: {hindrance}"
-            if hindrance
+            f", and that can't be changed: {obstacle}"
+            if obstacle
             else "; that is changed when nova-compute starts"
         ),
     )
 
 
-def _place_problems(
-    card: fpga_card.DflCard, place: port_regions.PortRegion
+def _list_region_problems(
+    card: fpga_card.DflCard, port_region: port_regions.PortRegion
 ) -> Iterator[model.Problem]:
-    """Yield what is wrong with a region."""
-    where = names.region_address(card.address, place.number)
-    if place.refusal:
+    where = names.region_address(card.address, port_region.number)
+    if port_region.refusal:
         yield model.Problem(
-            where=where, reason=f"is not offered: {place.refusal}"
+            where=where, reason=f"is not offered: {port_region.refusal}"
         )
-    if place.port is not None and place.port.function is None:
+    if port_region.port is not None and port_region.port.function is None:
         yield model.Problem(
             where=where,
-            reason=f"its function is not known: afu_id {place.port.reason}",
+            reason="its function is not known: afu_id"
+            f" {port_region.port.reason}",
         )
-    elif not port_regions.is_told(card, place):
+    elif not port_regions.can_read_function(card, port_region):
         yield model.Problem(
             where=where,
             reason="its function is not known, and no bitstream can be"
-            " loaded for a server: the kernel does not tell what is in it"
+            " loaded for a server: the kernel does not show what is in it"
             " (no afu_id), so that could not be checked",
         )
-    elif port_regions.is_mute(card, place.number):
+    elif port_regions.has_unknown_interface(card, port_region.number):
         yield model.Problem(
             where=where,
             reason="no bitstream can be loaded for a server: the kernel does"
-            " not tell which ones fit (its interface id)",
+            " not show which ones fit (its interface id)",
         )
 
 
 def _plan_program(claim: model.Claim) -> tuple[actions.Action, ...]:
-    """Return what loads a claim's bitstream.
+    """Return the actions that load a claim's bitstream.
 
-    Behind a VF, only the host's own driver shows what has been loaded.
+    A VF is bound to the host's driver first, which shows the loaded
+    function.
     """
     region, bitstream = claim.region, claim.bitstream
     if region is None or bitstream is None:
@@ -187,28 +189,32 @@ def _plan_program(claim: model.Claim) -> tuple[actions.Action, ...]:
     return bind, program
 
 
-def _hindrance(
-    card: fpga_card.DflCard, asked: int, host: host_reader.HostReader
+def _check_vf_change(
+    card: fpga_card.DflCard, requested: int, host: host_reader.HostReader
 ) -> str:
-    """Return why the number of a card's VFs can't be changed."""
+    """Return why the number of a card's VFs can't be changed, or ""."""
     manager = card.manager
     if manager.driver != dfl.IN_KERNEL or not card.layout.node:
         return (
             f"it is bound to {manager.driver or 'no driver'}, and only"
             f" {dfl.IN_KERNEL} can do it; bind it to that"
         )
-    if _is_unclear(card):
-        return "its ports can't be told"
-    if asked > manager.total_vfs:
+    if _has_unknown_ports(card):
+        return "its ports are unknown"
+    if requested > manager.total_vfs:
         return f"it has {manager.total_vfs}; lower num_vfs"
-    where = port_regions.ports(card, host)
-    if not _is_untied(card, where) and asked > len(where.numbers):
-        return f"it has {len(where.numbers)} ports; lower num_vfs"
-    return _use(manager, host)
+    card_ports = port_regions.read_ports(card, host)
+    if not _has_portless_vfs(card, card_ports) and requested > len(
+        card_ports.numbers
+    ):
+        return f"it has {len(card_ports.numbers)} ports; lower num_vfs"
+    return _check_vf_use(manager, host)
 
 
-def _use(manager: pci.PciFunction, host: host_reader.HostReader) -> str:
-    """Return which VF somebody may use, empty for none."""
+def _check_vf_use(
+    manager: pci.PciFunction, host: host_reader.HostReader
+) -> str:
+    """Return why a VF may be in use, or ""."""
     if manager.num_vfs > len(manager.virtual_functions):
         return "not all of its virtual functions are to be found"
     for address in manager.virtual_functions:
@@ -221,8 +227,8 @@ def _use(manager: pci.PciFunction, host: host_reader.HostReader) -> str:
     return ""
 
 
-def _is_unclear(card: fpga_card.DflCard) -> bool:
-    """Return whether nothing tells which ports the PF has."""
+def _has_unknown_ports(card: fpga_card.DflCard) -> bool:
+    """Return whether the ports of the PF are not all known."""
     layout = card.layout
     return (
         layout.node is None
@@ -231,39 +237,42 @@ def _is_unclear(card: fpga_card.DflCard) -> bool:
     )
 
 
-def _is_untied(card: fpga_card.DflCard, where: port_regions.CardPorts) -> bool:
-    """Return whether VFs need no port: those of N6000 cards."""
-    return not where.in_pf and bool(card.layout.ports)
+def _has_portless_vfs(
+    card: fpga_card.DflCard, card_ports: port_regions.CardPorts
+) -> bool:
+    """Return whether VFs need no released port, as on N6000 cards."""
+    return not card_ports.pf_ports and bool(card.layout.ports)
 
 
-def _plan_count(
-    card: fpga_card.DflCard, asked: int, host: host_reader.HostReader
+def _plan_vf_count(
+    card: fpga_card.DflCard, requested: int, host: host_reader.HostReader
 ) -> tuple[actions.Action, ...]:
-    """Return what makes so many VFs, with a released port for each.
+    """Return the actions that release ports and enable as many VFs.
 
-    The kernel refuses another number than that of released ports, and to
-    change a number that is not 0 (drivers/fpga/dfl.c,
-    dfl_fpga_cdev_config_ports_vf).
+    The kernel accepts only the number of released ports, and only while
+    the number is 0 (drivers/fpga/dfl.c, dfl_fpga_cdev_config_ports_vf).
     """
     count = card.manager.num_vfs
-    where = port_regions.ports(card, host)
-    ports = _plan_ports(card, asked, where)
-    if asked == count and (asked or not ports or _is_unclear(card)):
+    card_ports = port_regions.read_ports(card, host)
+    ports = _plan_ports(card, requested, card_ports)
+    if requested == count and (
+        requested or not ports or _has_unknown_ports(card)
+    ):
         return ()
-    enable = actions.SetVfCount(function=card.address, count=asked)
+    enable = actions.SetVfCount(function=card.address, count=requested)
     disable = actions.SetVfCount(function=card.address, count=0, before=count)
     return (
         *([disable] if count else []),
         *ports,
-        *([enable] if asked else ()),
-        *(_plan_rebind(card) if ports and not asked else ()),
+        *([enable] if requested else ()),
+        *(_plan_rebind(card) if ports and not requested else ()),
     )
 
 
 def _plan_rebind(card: fpga_card.DflCard) -> Iterator[actions.BindDriver]:
-    """Yield what makes the host's drivers take ports that came back.
+    """Yield the actions that make host drivers bind to returned ports.
 
-    By itself none takes them again (seen with Linux 6.1).
+    They do not by themselves (observed with Linux 6.1).
     """
     driver = card.driver
     yield actions.BindDriver(function=card.address, driver="", before=driver)
@@ -271,23 +280,25 @@ def _plan_rebind(card: fpga_card.DflCard) -> Iterator[actions.BindDriver]:
 
 
 def _plan_ports(
-    card: fpga_card.DflCard, asked: int, where: port_regions.CardPorts
+    card: fpga_card.DflCard, requested: int, card_ports: port_regions.CardPorts
 ) -> tuple[actions.SetPort, ...]:
-    """Return what releases ports, or takes them back.
+    """Return the actions that release ports, or take them back.
 
-    As many as VFs are asked for are to be released, the first ones first.
+    As many ports as requested VFs are released, in the order of numbers.
     """
-    if _is_untied(card, where):
+    if _has_portless_vfs(card, card_ports):
         return ()
-    released = tuple(where.behind)
-    more = tuple(where.in_pf)[: max(asked - len(released), 0)]
+    released = tuple(card_ports.region_vfs)
+    to_release = tuple(card_ports.pf_ports)[
+        : max(requested - len(released), 0)
+    ]
     return (
         *(
             actions.SetPort(card=card.address, number=n, is_released=True)
-            for n in more
+            for n in to_release
         ),
         *(
             actions.SetPort(card=card.address, number=n, is_released=False)
-            for n in released[asked:]
+            for n in released[requested:]
         ),
     )

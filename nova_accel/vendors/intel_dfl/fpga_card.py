@@ -12,7 +12,7 @@ from nova_accel.vendors.common import iommu_group
 
 DRIVERS = (dfl.IN_KERNEL, dfl.OLDER)
 _INTEL = "8086"
-# Physical and virtual functions that the kernel's driver binds to
+# Ids of PFs and VFs that the kernel's driver binds to
 # (drivers/fpga/dfl-pci.c, cci_pcie_id_tbl).
 _PHYSICAL = frozenset(
     {
@@ -22,8 +22,8 @@ _PHYSICAL = frozenset(
     }
 )
 _VIRTUAL = frozenset({"09c5", "0b2c", "bcbf", "bcc1", "bccf"})
-# Names by product id and, for what is sold in several forms under one id,
-# the subsystem's (the same table).
+# Model names by product id and subsystem id (the same table); the latter
+# only for models that share a product id.
 _MODELS: Mapping[tuple[str, str], str] = {
     ("09c4", ""): "Arria 10 PAC",
     ("0b2b", ""): "D5005",
@@ -32,7 +32,7 @@ _MODELS: Mapping[tuple[str, str], str] = {
     ("bcce", "1771"): "N6001",
     ("bcce", "17d4"): "C6100",
 }
-# Cards on which nothing can be reconfigured while they run.
+# Models without partial reconfiguration.
 FIXED = frozenset({"C6100"})
 
 
@@ -40,21 +40,21 @@ FIXED = frozenset({"C6100"})
 class DflCard:
     """A card and all of its PCI functions.
 
-    ``manager`` is the one with the FME, or where no driver shows it the
-    one that must have it. ``others`` are the further physical functions
-    in its slot, ``strange`` the VFs of those; ``layout`` is what the
-    manager shows. ``driver`` is the one that shows the card, or that would.
+    ``manager`` is the PF with the management (FME) or, if no driver shows
+    it, the PF that must have it. ``others`` are the other physical
+    functions in its slot, ``other_vfs`` their VFs. ``layout`` is the
+    manager's feature list. ``driver`` is the kernel driver of the card, or
+    the driver to bind if it has none.
     """
 
     manager: pci.PciFunction
     layout: dfl.DflLayout
     driver: str
     others: tuple[pci.PciFunction, ...] = ()
-    strange: tuple[pci.PciAddress, ...] = ()
+    other_vfs: tuple[pci.PciAddress, ...] = ()
 
     @property
     def address(self) -> str:
-        """Return the manager's address."""
         return str(self.manager.address)
 
     @property
@@ -71,36 +71,38 @@ class DflCard:
 
     @property
     def model(self) -> str:
-        """Return the card's name, or its ids where none is known."""
-        return _name(self.manager) or (
+        """Return the model name, or the PCI ids if it is unknown."""
+        return _get_model_name(self.manager) or (
             f"{self.manager.vendor}:{self.manager.product}"
         )
 
     @property
     def identity(self) -> frozenset[str]:
         """Return the traits that the card and its regions share."""
-        one = self.manager
-        return names.identity_traits(one.vendor, one.product, one.numa_node)
+        manager = self.manager
+        return names.identity_traits(
+            manager.vendor, manager.product, manager.numa_node
+        )
 
     @property
     def traits(self) -> frozenset[str]:
-        """Return the traits that say what the card is."""
-        found = set(self.identity)
-        if name := _name(self.manager):
-            found.add(names.model_trait(self.manager.vendor, name))
+        """Return the traits of the card: identity, model, static part."""
+        traits = set(self.identity)
+        if name := _get_model_name(self.manager):
+            traits.add(names.model_trait(self.manager.vendor, name))
         if self.layout.static:
-            found.add(names.custom("FPGA_STATIC", self.layout.static))
-        return frozenset(found)
+            traits.add(names.custom_name("FPGA_STATIC", self.layout.static))
+        return frozenset(traits)
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Return the addresses of all functions besides the manager."""
-        found = {f.address for f in self.others}
-        found |= {*self.virtual_functions, *self.strange}
-        return tuple(map(str, sorted(found)))
+        """Return the addresses of all functions except the manager."""
+        addresses = {f.address for f in self.others}
+        addresses |= {*self.virtual_functions, *self.other_vfs}
+        return tuple(map(str, sorted(addresses)))
 
 
-def _name(function: pci.PciFunction) -> str:
+def _get_model_name(function: pci.PciFunction) -> str:
     if function.vendor != _INTEL:
         return ""
     for subsystem in (function.subsystem_product, ""):
@@ -110,50 +112,50 @@ def _name(function: pci.PciFunction) -> str:
     return ""
 
 
-def find(host: host_reader.HostReader) -> Iterator[DflCard]:
+def find_cards(host: host_reader.HostReader) -> Iterator[DflCard]:
     """Yield the cards of a host, by address.
 
     :raises UnreadableError: the PCI bus can't be listed.
     """
     slots: dict[tuple[int, int, int], list[pci.PciFunction]] = {}
     for function in host.functions():
-        if function.physfn is None and not _is_apart(function):
-            one = function.address
-            where = (one.domain, one.bus, one.slot)
-            slots.setdefault(where, []).append(function)
+        if function.physfn is None and not _is_other_device(function):
+            address = function.address
+            slot = (address.domain, address.bus, address.slot)
+            slots.setdefault(slot, []).append(function)
     for functions in slots.values():
-        yield from _cards(functions, host)
+        yield from _build_cards(functions, host)
 
 
-def _is_apart(function: pci.PciFunction) -> bool:
-    """Return whether a function is a part of no card."""
+def _is_other_device(function: pci.PciFunction) -> bool:
+    """Return whether a function is a VF, a bridge, or another device."""
     is_virtual = function.vendor == _INTEL and function.product in _VIRTUAL
     is_other = pci_ids.is_gpu(function) or pci_ids.find(function)
     return function.is_bridge or is_virtual or bool(is_other)
 
 
-def strays(host: host_reader.HostReader) -> Iterator[pci.PciFunction]:
-    """Yield the VFs of such cards whose PF is not there.
+def find_stray_vfs(host: host_reader.HostReader) -> Iterator[pci.PciFunction]:
+    """Yield the VFs whose PF is not on the bus.
 
-    Of a PF that can't be read, the reader has told.
+    The reader reports PFs that are on the bus and can't be read.
 
     :raises UnreadableError: the PCI bus can't be listed.
     """
     for function in host.functions():
         if function.vendor != _INTEL or function.product not in _VIRTUAL:
             continue
-        above = str(function.physfn)
-        if host.function(above) is None and above not in host.unknown():
+        pf = str(function.physfn)
+        if host.function(pf) is None and pf not in host.unknown():
             yield function
 
 
-def _cards(
+def _build_cards(
     functions: Sequence[pci.PciFunction], host: host_reader.HostReader
 ) -> Iterator[DflCard]:
-    """Yield the card that a slot's functions make, if they make one.
+    """Yield the card in a PCI slot, if there is one.
 
-    Real cards have one FME; in a slot made up of several cards each
-    function with an FME is one.
+    Real cards have one FME. If several functions of a slot have one, each
+    is a card.
     """
     layouts = {
         f.address: dfl.read(host.files, str(f.address)) for f in functions
@@ -162,7 +164,7 @@ def _cards(
         f
         for f in functions
         if _is_first(f, functions, host)
-        and _is_known(f)
+        and _is_supported(f)
         and not iommu_group.is_stray_vf(f, host)
     ][:1]
     others = tuple(f for f in functions if f not in managers)
@@ -170,9 +172,9 @@ def _cards(
         yield DflCard(
             manager=manager,
             layout=layouts[manager.address],
-            driver=_driver(manager, layouts[manager.address], host),
+            driver=_get_driver(manager, layouts[manager.address], host),
             others=others,
-            strange=tuple(v for f in others for v in f.virtual_functions),
+            other_vfs=tuple(v for f in others for v in f.virtual_functions),
         )
         others = ()
 
@@ -182,19 +184,19 @@ def _is_first(
     functions: Sequence[pci.PciFunction],
     host: host_reader.HostReader,
 ) -> bool:
-    """Return whether a function manages its card, if it is one at all.
+    """Return whether a function would manage its card.
 
-    Of cards with several functions it is the first; the others are not
-    the card while that one can't be read, is gone, or works for the host.
+    Function 0 does; another function does only if it is alone in its slot
+    and function 0 is not on the bus at all.
     """
-    one = function.address
-    if one.function == 0:
+    address = function.address
+    if address.function == 0:
         return True
-    above = str(dataclasses.replace(one, function=0))
-    return len(functions) == 1 and above not in host.unknown()
+    first = str(dataclasses.replace(address, function=0))
+    return len(functions) == 1 and first not in host.unknown()
 
 
-def _driver(
+def _get_driver(
     manager: pci.PciFunction,
     layout: dfl.DflLayout,
     host: host_reader.HostReader,
@@ -206,11 +208,11 @@ def _driver(
     return dfl.usual_driver(host.files)
 
 
-def _is_known(function: pci.PciFunction) -> bool:
-    """Return whether a function is such a card's, by driver or by ids.
+def _is_supported(function: pci.PciFunction) -> bool:
+    """Return whether a function is a supported PF, by driver or by ids.
 
-    One that another driver has, as for access from user space, is left
-    alone.
+    A PF that is bound to another driver, for example for access from user
+    space, is not.
     """
     if function.driver in DRIVERS:
         return True

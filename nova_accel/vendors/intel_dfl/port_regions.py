@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions of Intel's FPGA cards: their ports and holders.
+"""Regions of Intel FPGA cards, and the PCI functions of their ports.
 
-A port is behind the PF, and then the whole PF goes to the guest, or it was
-released, and then a VF does. On N6000 cards the functions are behind VFs
-in any case; which of them belongs to what, the card does not tell.
+The port of a region is behind the PF, or it was released and is behind a
+VF; the guest gets the function that the port is behind. On N6000 cards all
+ports are behind VFs, and the card does not show which VF has which port.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from nova_accel.model import names, pci
 from nova_accel.vendors.common import iommu_group, vf_card
 from nova_accel.vendors.intel_dfl import fpga_card
 
-_MEND = "switch on ACS in the firmware, or put the card in a slot of its own"
+_HINT = "switch on ACS in the firmware, or put the card in a slot of its own"
 _ENABLE = "set num_vfs in a device_spec line for the card"
 
 
@@ -26,10 +26,10 @@ _ENABLE = "set num_vfs in a device_spec line for the card"
 class PortRegion:
     """A region, and the PCI functions that go to the guest with it.
 
-    ``functions`` are their addresses, none where nothing can be given.
-    ``port`` is what is behind the first of them, None where no driver of
-    the host shows it. ``refusal`` tells why the region is not offered,
-    empty if it is; ``dependents`` are as in ``model.Region``.
+    ``functions`` are their addresses, none if there is no function to
+    assign. ``port`` is the port behind the first of them, None if no host
+    driver shows it. ``refusal`` says why the region is not offered, empty
+    if it is. ``dependents`` are as in ``model.Region``.
     """
 
     number: int
@@ -41,137 +41,170 @@ class PortRegion:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CardPorts:
-    """Which regions a card has, and where each one's port is.
+    """The regions of a card by number, each with its port or its VFs.
 
-    ``in_pf`` has the ports whose function is behind the PF; ``behind``
-    the VFs of every other region, none where none are enabled.
+    ``pf_ports`` are the ports behind the PF. ``region_vfs`` are the VFs of
+    all other regions; empty if no VFs are enabled.
     """
 
-    in_pf: Mapping[int, dfl.DflPort]
-    behind: Mapping[int, tuple[pci.PciAddress, ...]]
+    pf_ports: Mapping[int, dfl.DflPort]
+    region_vfs: Mapping[int, tuple[pci.PciAddress, ...]]
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Return the regions' numbers."""
-        return tuple(sorted({*self.in_pf, *self.behind}))
+        return tuple(sorted({*self.pf_ports, *self.region_vfs}))
 
 
-def ports(card: fpga_card.DflCard, host: host_reader.HostReader) -> CardPorts:
-    """Return where a card's ports are.
+# VFs by the number of their region, while they are assigned.
+_RegionVfs = dict[int, list[pci.PciAddress]]
 
-    VFs that show a port have that one; the others are taken in their
-    order for the other ports in theirs. All VFs of a card with one region
-    belong to it.
+
+def read_ports(
+    card: fpga_card.DflCard, host: host_reader.HostReader
+) -> CardPorts:
+    """Return the regions of a card, each with its port or its VFs.
+
+    A VF belongs to the region whose port it shows. The other VFs belong to
+    the regions without one, in the order of both. All VFs of a card with
+    one region belong to that region.
     """
-    layout = card.layout
-    shown = {
-        vf: {
-            port.number: None
-            for port in dfl.read(host.files, str(vf)).ports
-            if port.number is not None
-        }
-        for vf in card.virtual_functions
+    ports_by_vf = {
+        vf: _read_port_numbers(vf, host) for vf in card.virtual_functions
     }
-    numbers = _numbers(card) | {n for found in shown.values() for n in found}
-    in_pf = {}
-    for number in sorted(numbers):
-        port = layout.port(number)
-        if port is not None and port.is_shown:
-            in_pf[number] = port
-    behind: dict[int, list[pci.PciAddress]] = {
-        number: [] for number in sorted(numbers) if number not in in_pf
+    numbers = sorted(_list_numbers(card).union(*ports_by_vf.values()))
+    pf_ports = {
+        number: port
+        for number in numbers
+        if (port := card.layout.port(number)) is not None and port.is_shown
     }
-    rest = []
-    for vf, told in shown.items():
-        mine = next((n for n in told if n in behind and not behind[n]), None)
-        if mine is None:
-            rest.append(vf)
-        else:
-            behind[mine].append(vf)
-    if card.manager.num_vfs > len(shown):
-        _by_links(behind, rest, vf_card.numbers(card.manager, host))
+    region_vfs: _RegionVfs = {n: [] for n in numbers if n not in pf_ports}
+    unassigned = _assign_by_ports(region_vfs, ports_by_vf)
+    if card.manager.num_vfs > len(ports_by_vf):
+        links = vf_card.read_vf_numbers(card.manager, host)
+        unassigned = _assign_by_links(region_vfs, unassigned, links)
     else:
-        for number in [n for n, vfs in behind.items() if not vfs]:
-            behind[number] += rest[:1]
-            del rest[:1]
-    if len(behind) == 1:
-        next(iter(behind.values())).extend(rest)
+        unassigned = _assign_in_order(region_vfs, unassigned)
+    if len(region_vfs) == 1:
+        next(iter(region_vfs.values())).extend(unassigned)
     return CardPorts(
-        in_pf=in_pf, behind={n: tuple(vfs) for n, vfs in behind.items()}
+        pf_ports=pf_ports,
+        region_vfs={n: tuple(vfs) for n, vfs in region_vfs.items()},
     )
 
 
-def _by_links(
-    behind: Mapping[int, list[pci.PciAddress]],
-    rest: list[pci.PciAddress],
+def _read_port_numbers(
+    vf: pci.PciAddress, host: host_reader.HostReader
+) -> list[int]:
+    return [
+        port.number
+        for port in dfl.read(host.files, str(vf)).ports
+        if port.number is not None
+    ]
+
+
+def _assign_by_ports(
+    region_vfs: _RegionVfs,
+    ports_by_vf: Mapping[pci.PciAddress, list[int]],
+) -> list[pci.PciAddress]:
+    """Assign VFs to the regions whose port they show; return the rest."""
+    rest = []
+    for vf, ports in ports_by_vf.items():
+        free = (n for n in ports if n in region_vfs and not region_vfs[n])
+        number = next(free, None)
+        if number is None:
+            rest.append(vf)
+        else:
+            region_vfs[number].append(vf)
+    return rest
+
+
+def _assign_by_links(
+    region_vfs: _RegionVfs,
+    unassigned: list[pci.PciAddress],
     links: Mapping[pci.PciAddress, int],
-) -> None:
-    """PortRegion VFs of which one is missing: by their links' numbers."""
-    order = list(behind)
-    for vf in tuple(rest):
-        place = links.get(vf, len(order))
-        if place < len(order) and not behind[order[place]]:
-            behind[order[place]].append(vf)
-            rest.remove(vf)
+) -> list[pci.PciAddress]:
+    """Assign VFs by the numbers of their links; return the rest.
+
+    Needed if a VF is missing: the order of the others would be wrong.
+    """
+    regions_in_order = list(region_vfs.values())
+    rest = []
+    for vf in unassigned:
+        number = links.get(vf, len(regions_in_order))
+        if number < len(regions_in_order) and not regions_in_order[number]:
+            regions_in_order[number].append(vf)
+        else:
+            rest.append(vf)
+    return rest
 
 
-def _numbers(card: fpga_card.DflCard) -> set[int]:
-    """Return the numbers of the regions that the PF tells of."""
+def _assign_in_order(
+    region_vfs: _RegionVfs, unassigned: list[pci.PciAddress]
+) -> list[pci.PciAddress]:
+    """Assign one VF to each region without one; return the rest."""
+    empty = [vfs for vfs in region_vfs.values() if not vfs]
+    for vfs, vf in zip(empty, unassigned, strict=False):
+        vfs.append(vf)
+    return unassigned[len(empty) :]
+
+
+def _list_numbers(card: fpga_card.DflCard) -> set[int]:
+    """Return the numbers of the regions that the PF shows."""
     layout = card.layout
-    found = {p.number for p in layout.ports if p.is_shown}
-    known = {n for n in found if n is not None}
+    shown_ports = {p.number for p in layout.ports if p.is_shown}
+    numbers = {n for n in shown_ports if n is not None}
     if card.model in fpga_card.FIXED:
-        return known
+        return numbers
     if layout.node is None or layout.interfaces is None:
-        # What can't be read has a region all the same.
-        known |= {p.number for p in layout.ports if p.number is not None}
-        return known or {0}
-    known |= set(range(len(layout.interfaces)))
-    is_behind = not layout.ports and card.virtual_functions
-    return known or ({0} if None in found or is_behind else set())
+        # A card that can't be read has at least one region.
+        numbers |= {p.number for p in layout.ports if p.number is not None}
+        return numbers or {0}
+    numbers |= set(range(len(layout.interfaces)))
+    has_vfs_only = not layout.ports and card.virtual_functions
+    return numbers or ({0} if None in shown_ports or has_vfs_only else set())
 
 
-def places(
+def list_regions(
     card: fpga_card.DflCard,
     host: host_reader.HostReader,
     rules: policy.Policy,
     groups: dict[int, str],
 ) -> Iterator[PortRegion]:
-    """Yield a card's regions and who would get them, by number.
+    """Yield a card's regions by number.
 
-    :param groups: IOMMU groups of regions that are offered, with the
-        region's address; those of this card are added.
+    :param groups: region addresses by IOMMU group, of the regions that are
+        offered; the groups of this card are added.
     """
-    where = ports(card, host)
-    given = {vf for vfs in where.behind.values() for vf in vfs}
-    for number in where.numbers:
-        vfs = where.behind.get(number, ())
-        if card.is_hidden or number in where.in_pf:
-            functions = _with(card)
-            port = where.in_pf.get(number)
+    card_ports = read_ports(card, host)
+    assigned = {vf for vfs in card_ports.region_vfs.values() for vf in vfs}
+    for number in card_ports.numbers:
+        vfs = card_ports.region_vfs.get(number, ())
+        if card.is_hidden or number in card_ports.pf_ports:
+            functions = _get_pf_functions(card)
+            port = card_ports.pf_ports.get(number)
         else:
             functions = vfs
-            port = _behind(vfs, number, host)
+            port = _read_vf_port(vfs, number, host)
         yield PortRegion(
             number=number,
             functions=functions,
             port=port,
-            refusal=_refusal(card, where, number, functions)
-            or _objection(functions, host, rules)
-            or _shared(
+            refusal=_check_card(card, card_ports, number, functions)
+            or _check_functions(functions, host, rules)
+            or _check_shared_group(
                 names.region_address(card.address, number),
                 functions,
                 host,
                 groups,
             ),
-            dependents=_dependents(
-                card, host, {*functions} | (given - {*vfs})
+            dependents=_list_dependents(
+                card, host, {*functions} | (assigned - {*vfs})
             ),
         )
 
 
-def _with(card: fpga_card.DflCard) -> tuple[pci.PciAddress, ...]:
-    """Return the PF and what shares its IOMMU group in its slot."""
+def _get_pf_functions(card: fpga_card.DflCard) -> tuple[pci.PciAddress, ...]:
+    """Return the PF, and the functions of its slot in its IOMMU group."""
     number = card.manager.iommu_group
     return (
         card.manager.address,
@@ -183,10 +216,10 @@ def _with(card: fpga_card.DflCard) -> tuple[pci.PciAddress, ...]:
     )
 
 
-def _behind(
+def _read_vf_port(
     vfs: tuple[pci.PciAddress, ...], number: int, host: host_reader.HostReader
 ) -> dfl.DflPort | None:
-    """Return the port that the guest's VF shows, None if it shows none."""
+    """Return the port behind the first VF, None if no driver shows it."""
     if not vfs:
         return None
     port = dfl.read(host.files, str(vfs[0])).port(number)
@@ -198,15 +231,15 @@ def _behind(
     return dfl.DflPort(number=number, reason=f"is not shown by {vfs[0]}")
 
 
-def _refusal(
+def _check_card(
     card: fpga_card.DflCard,
-    where: CardPorts,
+    card_ports: CardPorts,
     number: int,
     functions: tuple[pci.PciAddress, ...],
 ) -> str:
-    """Return what the card's own state says against a region."""
+    """Return why the state of the card prevents a region's use, or ""."""
     if not functions:
-        return _missing(card)
+        return _explain_no_function(card)
     manager = card.manager
     if manager.address not in functions:
         return ""
@@ -217,8 +250,8 @@ def _refusal(
             " as many as it has regions, or 0"
         )
     if any(port.number is None for port in card.layout.ports):
-        return "nothing tells which other ports are behind its function"
-    others = ", ".join(str(n) for n in where.in_pf if n != number)
+        return "the other ports behind its function are unknown"
+    others = ", ".join(str(n) for n in card_ports.pf_ports if n != number)
     if others:
         return (
             f"it is behind {manager.address} together with region {others},"
@@ -227,15 +260,15 @@ def _refusal(
     return ""
 
 
-def _missing(card: fpga_card.DflCard) -> str:
-    """Return why a region has no function that could be given away."""
+def _explain_no_function(card: fpga_card.DflCard) -> str:
+    """Return why a region has no function to assign."""
     if card.layout.node is None:
         return (
             f"the host's driver {card.driver} does not show the card's"
             " management (FME); see the kernel's log, or load it again"
         )
     if any(port.number is None for port in card.layout.ports):
-        return "nothing tells where its port is"
+        return "the function that its port is behind is unknown"
     if not card.manager.total_vfs:
         return (
             "it is behind virtual functions, and there are none to enable;"
@@ -244,47 +277,47 @@ def _missing(card: fpga_card.DflCard) -> str:
     return f"it is behind virtual functions, and none is enabled; {_ENABLE}"
 
 
-def _objection(
+def _check_functions(
     addresses: tuple[pci.PciAddress, ...],
     host: host_reader.HostReader,
     rules: policy.Policy,
 ) -> str:
-    """Return why functions can't be given to a guest, empty if they can."""
+    """Return why functions can't be assigned to a guest, or ""."""
     for address in addresses:
         function = host.function(str(address))
         if function is None:
             return f"{address} can't be read"
         reason = (
-            _held(function, rules)
-            or iommu_group.objection(function, addresses, host, _MEND)
-            or iommu_group.reset_objection(function, host)
+            _check_function(function, rules)
+            or iommu_group.check_group(function, addresses, host, _HINT)
+            or iommu_group.check_reset(function, host)
         )
         if reason:
             return reason
     return ""
 
 
-def _shared(
+def _check_shared_group(
     region: str,
     addresses: tuple[pci.PciAddress, ...],
     host: host_reader.HostReader,
     groups: dict[int, str],
 ) -> str:
-    """Return which other region is in the same IOMMU group, or nothing."""
-    found = (host.function(str(address)) for address in addresses)
-    for number in {f.iommu_group for f in found if f is not None}:
+    """Return that another region is in the same IOMMU group, or ""."""
+    functions = (host.function(str(address)) for address in addresses)
+    for number in {f.iommu_group for f in functions if f is not None}:
         if number is None:
             continue
         first = groups.setdefault(number, region)
         if first != region:
             return (
                 f"it shares its IOMMU group with {first}, and a group goes"
-                f" to one guest; {_MEND}"
+                f" to one guest; {_HINT}"
             )
     return ""
 
 
-def _held(function: pci.PciFunction, rules: policy.Policy) -> str:
+def _check_function(function: pci.PciFunction, rules: policy.Policy) -> str:
     address = str(function.address)
     rule = rules.rule(address, function.vendor, function.product)
     if rule.use is policy.DeviceUse.OFF:
@@ -298,48 +331,49 @@ def _held(function: pci.PciFunction, rules: policy.Policy) -> str:
 
 
 def _is_idle(function: pci.PciFunction) -> bool:
-    """Return whether no driver uses what the card does."""
+    """Return whether no driver uses the function's accelerator."""
     return (
         function.driver in (None, *fpga_card.DRIVERS) or function.is_vfio_bound
     )
 
 
-def _dependents(
+def _list_dependents(
     card: fpga_card.DflCard,
     host: host_reader.HostReader,
-    apart: Iterable[pci.PciAddress],
+    excluded: Iterable[pci.PciAddress],
 ) -> tuple[str, ...]:
-    """Return what stops working when a region's function changes.
+    """Return the functions that fail when a region is reprogrammed.
 
-    :param apart: the functions that go to the guest with it, and the VFs
-        that other regions are behind.
+    :param excluded: the functions that go to the guest with the region,
+        and the VFs of other regions.
     """
-    found = {f.address for f in card.others if not _is_idle(f)}
-    found |= {*card.virtual_functions, *card.strange}
-    return tuple(map(str, sorted(found - {*apart})))
+    addresses = {f.address for f in card.others if not _is_idle(f)}
+    addresses |= {*card.virtual_functions, *card.other_vfs}
+    return tuple(map(str, sorted(addresses - {*excluded})))
 
 
 def describe(
-    card: fpga_card.DflCard, place: PortRegion, rule: policy.Rule
+    card: fpga_card.DflCard, port_region: PortRegion, rule: policy.Rule
 ) -> model.Device:
     """Return a region as a device."""
     manager = card.manager
-    interface = _interface(card, place.number)
+    interface = _get_interface(card, port_region.number)
     region = model.Region(
         card=card.address,
-        number=place.number,
-        function=place.port.function if place.port else None,
+        number=port_region.number,
+        function=port_region.port.function if port_region.port else None,
         interfaces=(interface,) if interface else (),
-        is_programmable=bool(interface) and is_told(card, place),
+        is_programmable=bool(interface)
+        and can_read_function(card, port_region),
         tool="fpgaconf" if card.driver == dfl.OLDER else "",
         driver=card.driver,
-        dependents=place.dependents,
+        dependents=port_region.dependents,
         blank=rule.blank,
     )
-    count = 0 if place.refusal else 1
-    slots = tuple(map(str, place.functions))
+    count = 0 if port_region.refusal else 1
+    slots = tuple(map(str, port_region.functions))
     return model.Device(
-        address=names.region_address(card.address, place.number),
+        address=names.region_address(card.address, port_region.number),
         plugin="dfl",
         technology="fpga",
         vendor=names.vendor_name(manager.vendor),
@@ -366,21 +400,23 @@ def describe(
     )
 
 
-def _interface(card: fpga_card.DflCard, number: int) -> str:
-    found = card.layout.interfaces or ()
-    return found[number] if number < len(found) else ""
+def _get_interface(card: fpga_card.DflCard, number: int) -> str:
+    interfaces = card.layout.interfaces or ()
+    return interfaces[number] if number < len(interfaces) else ""
 
 
-def is_mute(card: fpga_card.DflCard, number: int) -> bool:
-    """Return whether a region can change, and does not tell into what."""
-    found = card.layout.interfaces or ()
-    return number < len(found) and not found[number]
+def has_unknown_interface(card: fpga_card.DflCard, number: int) -> bool:
+    """Return whether a region is programmable and its interface unknown."""
+    interfaces = card.layout.interfaces or ()
+    return number < len(interfaces) and not interfaces[number]
 
 
-def is_told(card: fpga_card.DflCard, place: PortRegion) -> bool:
-    """Return whether the kernel can tell a region's function at all.
+def can_read_function(
+    card: fpga_card.DflCard, port_region: PortRegion
+) -> bool:
+    """Return whether the kernel can show the function of a region.
 
-    Without that nobody can check what was loaded.
+    If it can't, a loaded bitstream can't be verified.
     """
-    port = place.port or card.layout.port(place.number)
+    port = port_region.port or card.layout.port(port_region.number)
     return port is None or port.is_shown

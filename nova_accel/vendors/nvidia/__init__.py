@@ -1,2 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's vGPUs, by mdev and by vendor-specific VFIO."""
+"""NVIDIA vGPU and MIG: two drivers, one description of the card.
+
+- ``mdev_driver`` (driver ``nvidia_mdev``): vGPUs are mediated devices;
+- ``vfio_driver`` (driver ``nvidia_vfio``): vGPUs are VFs with a type;
+- ``gpu_card``: mode, counters and profiles of a card, for both drivers;
+- ``type_sources``: a vGPU type, merged from kernel, NVML, XML, catalogue;
+- ``vf_files``: sysfs attributes of typed VFs;
+- ``mig_instances``: GPU instances of a card without NVML;
+- ``plans``: actions of both drivers;
+- ``diagnostics``: problems that an operator can solve.
+"""

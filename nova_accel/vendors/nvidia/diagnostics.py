@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems of NVIDIA's cards that operators should know."""
+"""Problems of NVIDIA cards that an operator can solve."""
 
 from collections.abc import Iterator
 
@@ -12,24 +12,24 @@ from nova_accel.vendors.nvidia import gpu_card
 def describe(
     card: gpu_card.NvidiaCard,
 ) -> Iterator[model.Device | model.Problem]:
-    """Yield the card as a device, and what is wrong with it.
+    """Yield the card as a device, and its problems.
 
-    A card that policy wants in another mode is no device, unless vGPUs
-    are on it: those stay accounted for.
+    A card in another mode than policy asks for is a device only if it has
+    vGPUs, to account for them.
     """
-    yield from _type_problems(card)
-    yield from _policy_problems(card)
-    if card.is_wanted or card.partitions:
-        yield gpu_card.build(card)
+    yield from _list_type_problems(card)
+    yield from _list_policy_problems(card)
+    if card.has_requested_mode or card.partitions:
+        yield gpu_card.build_device(card)
 
 
-def is_left_alone(function: pci.PciFunction, rule: policy.Rule) -> bool:
-    """Return whether a card is the host's own, unless policy names a use."""
+def is_reserved_for_host(function: pci.PciFunction, rule: policy.Rule) -> bool:
+    """Return whether a card is the boot display and policy names no use."""
     return function.boot_vga and rule.use is policy.DeviceUse.AUTO
 
 
-def left_alone(function: pci.PciFunction) -> model.Problem:
-    """Return why a card that could make vGPUs is left to the host."""
+def describe_boot_display(function: pci.PciFunction) -> model.Problem:
+    """Return the problem that a vGPU card is the boot display."""
     return model.Problem(
         where=str(function.address),
         reason="could make vGPUs, but is the host's boot display: let the"
@@ -37,64 +37,66 @@ def left_alone(function: pci.PciFunction) -> model.Problem:
     )
 
 
-def untyped(
+def find_untyped_vfs(
     card: gpu_card.NvidiaCard, unknown: frozenset[str]
 ) -> Iterator[model.Problem]:
-    """Yield the VFs of an mdev card on which no mdev can be made.
+    """Yield the VFs of an mdev card that have no mdev types.
 
-    :param unknown: those of which the reader has told.
+    :param unknown: addresses that the reader reports as unreadable.
     """
     typed = {p for offer, _ in card.types.values() for p in offer.handles}
-    known = typed | {p.parent for p in card.partitions} | unknown
-    bare = [slot for slot in card.slots if slot not in known]
-    if card.on_vfs and typed and bare:
-        who = ""
-        if len(bare) > 1:
-            who = f"{len(bare)} of its VFs ({bare[0]} and on): "
+    other = typed | {p.parent for p in card.partitions} | unknown
+    untyped = [slot for slot in card.slots if slot not in other]
+    if card.on_vfs and typed and untyped:
+        prefix = ""
+        if len(untyped) > 1:
+            prefix = f"{len(untyped)} of its VFs ({untyped[0]} and on): "
         yield model.Problem(
-            where=card.address if who else bare[0],
-            reason=f"{who}without vGPU types, unlike the card's other VFs;"
+            where=card.address if prefix else untyped[0],
+            reason=f"{prefix}without vGPU types, unlike the card's other VFs;"
             " bind them to the nvidia driver, or enable the VFs anew",
         )
 
 
-def _type_problems(card: gpu_card.NvidiaCard) -> Iterator[model.Problem]:
-    for name, (offer, facts) in card.types.items():
+def _list_type_problems(card: gpu_card.NvidiaCard) -> Iterator[model.Problem]:
+    for name, (offer, properties) in card.types.items():
         if offer.gap:
             yield model.Problem(
                 where=f"{card.address} {name}",
                 reason=f"{offer.gap}; not offered",
             )
-        elif not facts.size:
+        elif not properties.size:
             yield model.Problem(
                 where=f"{card.address} {name}",
-                reason="nothing tells its framebuffer: it is counted as"
-                " VGPU only; install nvidia-ml-py, so that the driver can",
+                reason="its framebuffer is unknown: it is counted as"
+                " VGPU only; install nvidia-ml-py to read it from the driver",
             )
     for partition in card.partitions:
         if partition.profile not in (model.UNKNOWN, *card.types):
             yield model.Problem(
                 where=f"{card.address} {partition.handle}",
-                reason=f"its type {partition.profile!r} has no name that"
-                " anything on this host tells: it is counted as one VGPU",
+                reason=f"its type {partition.profile!r} has no name in"
+                " any source on this host: it is counted as one VGPU",
             )
 
 
-def _policy_problems(card: gpu_card.NvidiaCard) -> Iterator[model.Problem]:
+def _list_policy_problems(
+    card: gpu_card.NvidiaCard,
+) -> Iterator[model.Problem]:
     for reason in (
-        _use_objection(card),
-        _idleness(card),
-        _miscount(card),
-        _mix_objection(card),
-        _dynamic_objection(card),
-        *_name_objections(card),
+        _check_use(card),
+        _check_idle(card),
+        _check_vf_count(card),
+        _check_mixed_mode(card),
+        _check_dynamic_mig(card),
+        *_check_max_instances(card),
     ):
         if reason:
             yield model.Problem(where=card.address, reason=reason)
 
 
-def _use_objection(card: gpu_card.NvidiaCard) -> str:
-    if card.is_wanted:
+def _check_use(card: gpu_card.NvidiaCard) -> str:
+    if card.has_requested_mode:
         return ""
     if card.is_mig:
         return (
@@ -115,27 +117,27 @@ def _use_objection(card: gpu_card.NvidiaCard) -> str:
     )
 
 
-def _idleness(card: gpu_card.NvidiaCard) -> str:
-    """Return what to do about a card that is empty and makes nothing."""
+def _check_idle(card: gpu_card.NvidiaCard) -> str:
+    """Return what to do about an empty card that can't create vGPUs."""
     if (
         card.partitions
         or card.is_dynamic
-        or card.is_barred
+        or card.is_blocked
         or any(offer.ready for offer, _ in card.types.values())
     ):
         return ""
-    mend = "see the kernel's log for NVRM messages"
-    if card.can_mig and card.told.is_mig is not False:
-        mend = (
+    hint = "see the kernel's log for NVRM messages"
+    if card.can_mig and card.nvml.is_mig is not False:
+        hint = (
             "in MIG mode make GPU instances (nvidia-smi mig -i"
-            f" {card.address} -cgi <profile> -C), else {mend}"
+            f" {card.address} -cgi <profile> -C), else {hint}"
         )
-    return f"holds no vGPU, and its driver can't make one now: {mend}"
+    return f"holds no vGPU, and its driver can't make one now: {hint}"
 
 
-def _miscount(card: gpu_card.NvidiaCard) -> str:
-    """Return what is wrong with how many VFs there are."""
-    function, asked = card.function, card.rule.num_vfs
+def _check_vf_count(card: gpu_card.NvidiaCard) -> str:
+    """Return the problem with the number of VFs, or ""."""
+    function, requested = card.function, card.rule.num_vfs
     present = len(function.virtual_functions)
     if function.num_vfs != present:
         return (
@@ -143,45 +145,45 @@ def _miscount(card: gpu_card.NvidiaCard) -> str:
             " to be found; if that stays so, remove its vGPUs and enable them"
             f" anew (sriov-manage -d {card.address}, then -e)"
         )
-    if asked is None or not present or asked == present:
+    if requested is None or not present or requested == present:
         return ""
     return (
-        f"device_spec asks for {asked} VFs, and {present} are enabled:"
+        f"device_spec asks for {requested} VFs, and {present} are enabled:"
         " NVIDIA's tool enables all of them or none; remove num_vfs, and"
         " write max_slots to offer fewer"
     )
 
 
-def _mix_objection(card: gpu_card.NvidiaCard) -> str:
-    wanted = card.rule.is_mixed
-    if wanted is None or card.is_mig or wanted == card.is_mixed:
+def _check_mixed_mode(card: gpu_card.NvidiaCard) -> str:
+    requested = card.rule.is_mixed
+    if requested is None or card.is_mig or requested == card.is_mixed:
         return ""
-    if wanted and not card.can_mix:
+    if requested and not card.can_mix:
         return (
             "device_spec asks for mixed sizes, and a card without SR-IOV"
             " has no such mode: it is offered with equal sizes"
         )
-    words = ("mixed", "equal") if wanted else ("equal", "mixed")
+    words = ("mixed", "equal") if requested else ("equal", "mixed")
     return (
         f"device_spec asks for {words[0]} sizes, and the card is in"
         f" {words[1]}-size mode: that changes when the service starts while"
         f" no vGPU is on it, or by nvidia-smi vgpu -i {card.address}"
-        f" -shm {int(wanted)}"
+        f" -shm {int(requested)}"
     )
 
 
-def _dynamic_objection(card: gpu_card.NvidiaCard) -> str:
-    if not card.rule.is_dynamic or not card.is_mig or card.told.kinds:
+def _check_dynamic_mig(card: gpu_card.NvidiaCard) -> str:
+    if not card.rule.is_dynamic or not card.is_mig or card.nvml.kinds:
         return ""
     return (
         "device_spec asks for GPU instances made for claims (mig_instances"
-        " dynamic), and without NVML nothing tells what can be made: install"
+        " dynamic), and without NVML the possible ones are unknown: install"
         " nvidia-ml-py; instances that exist are offered"
     )
 
 
-def _name_objections(card: gpu_card.NvidiaCard) -> Iterator[str]:
-    """Yield what policy says of types that the card doesn't have."""
+def _check_max_instances(card: gpu_card.NvidiaCard) -> Iterator[str]:
+    """Yield a reason for each type in policy that the card lacks."""
     for name in sorted(card.rule.max_instances.keys() - card.types.keys()):
         yield (
             f"device_spec max_instances names {name}, which the card"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An NVIDIA card: its mode, counters and profiles.
 
-The two technologies read what their kernel interface shows and fill a
-Card; what follows from that is here, once: the mode the card is in, what a
-vGPU takes, what policy leaves of it, and the device as a whole.
+The two drivers fill an NvidiaCard from their kernel interface. This module
+derives the rest for both: the mode of the card, the charges of a vGPU, the
+profiles that policy allows, and the device.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from nova_accel.model import names, pci
 from nova_accel.vendors.nvidia import mig_instances, type_sources
 
 VENDOR_ID = "10de"
-# Of time-sliced vGPUs, however many VFs there are.
+# Limit of time-sliced vGPUs on a card, whatever its number of VFs.
 MAX_TIME_SLICED = vgpu_types.MAX_TIME_SLICED
 # The host driver's kernel module.
 MODULE = "nvidia"
@@ -30,81 +30,84 @@ MODULE = "nvidia"
 class NvidiaCard:
     """A card as the host shows it.
 
-    ``address`` is the PF's. ``told`` is what NVML says, ``offers`` the
-    types by which the card is known, ``slots`` the VFs, or made-up names
-    where vGPUs sit on the card itself; ``on_vfs`` tells which.
-    ``is_managed`` is False where its own driver keeps what guests get,
-    ``is_barred`` True where it makes none for a reason told already.
+    ``nvml`` is the state that NVML reports, empty without NVML. ``offers``
+    are the card's vGPU types. ``slots`` are its VFs if ``on_vfs``, else
+    slot names. ``is_managed`` is False if assigned VFs stay bound to
+    NVIDIA's driver. ``is_blocked`` is True if the card can't create vGPUs
+    for a reason that is reported elsewhere.
     """
 
     function: pci.PciFunction
     plugin: str
     technology: str
     rule: policy.Rule
-    told: gpu_reader.NvmlGpu
+    nvml: gpu_reader.NvmlGpu
     driver_version: str
     offers: tuple[type_sources.OfferedType, ...]
     partitions: tuple[model.Partition, ...]
     slots: tuple[str, ...]
     on_vfs: bool
     is_managed: bool = True
-    is_barred: bool = False
+    is_blocked: bool = False
 
     @property
     def address(self) -> str:
-        """Return the PF's address."""
         return str(self.function.address)
 
     @functools.cached_property
     def types(self) -> type_sources.Types:
-        """Return the types and their facts by name, in its order."""
-        told = told_types(self.told)
+        """Return the types and their properties by name, sorted."""
+        nvml_types = map_nvml_types(self.nvml)
         return {
             offer.name: (
                 offer,
-                type_sources.gather(
-                    offer, told.get(offer.name), has_places=self.has_places
+                type_sources.merge(
+                    offer,
+                    nvml_types.get(offer.name),
+                    has_placements=self.has_placements,
                 ),
             )
             for offer in sorted(self.offers, key=lambda o: o.name)
         }
 
     @property
-    def has_places(self) -> bool:
-        """Return whether NVML has the places of mixed-size mode.
+    def has_placements(self) -> bool:
+        """Return whether NVML reports placements of mixed-size mode.
 
-        Those of the catalogue are not used then, not even for other types.
+        Placements of the catalogue are then not used for any type.
         """
-        return any(one.starts for one in self.told.types)
+        return any(nvml_type.starts for nvml_type in self.nvml.types)
 
     @functools.cached_property
-    def model_facts(self) -> vgpu_types.CatalogGpu | None:
-        """Return what the catalogue knows of the model, or None."""
-        return model_of(self.function, tuple(self.types))
+    def catalog_gpu(self) -> vgpu_types.CatalogGpu | None:
+        return find_catalog_gpu(self.function, tuple(self.types))
 
     @property
     def model_name(self) -> str:
-        """Return the model as its types, or the catalogue, name it."""
-        shaped = [n for n, (_, facts) in self.types.items() if facts.size]
-        if not shaped and self.model_facts is not None:
-            return self.model_facts.key
+        """Return the model's name from its types, or the catalogue."""
+        sized = [
+            n for n, (_, properties) in self.types.items() if properties.size
+        ]
+        if not sized and self.catalog_gpu is not None:
+            return self.catalog_gpu.key
         ids = f"{self.function.vendor}:{self.function.product}"
-        return mdev_names.model_name(shaped, ids)
+        return mdev_names.model_name(sized, ids)
 
     @functools.cached_property
     def is_mig(self) -> bool:
         """Return whether the card is in MIG mode.
 
-        Without NVML its types tell: in one mode none of the other's can
-        be made, nor exist. Where none can be made, policy is believed.
+        Without NVML its types decide: in MIG mode only MIG types exist or
+        can be created, in the other mode none. If there are none, policy
+        decides.
         """
-        if self.told.is_mig is not None:
-            return self.told.is_mig
-        made = {p.profile for p in self.partitions}
+        if self.nvml.is_mig is not None:
+            return self.nvml.is_mig
+        existing = {p.profile for p in self.partitions}
         alive = [
-            bool(facts.instance)
-            for name, (offer, facts) in self.types.items()
-            if facts.size and (offer.ready or name in made)
+            bool(properties.instance)
+            for name, (offer, properties) in self.types.items()
+            if properties.size and (offer.ready or name in existing)
         ]
         if not alive:
             return self.rule.use is policy.DeviceUse.MIG and self.can_mig
@@ -112,43 +115,43 @@ class NvidiaCard:
 
     @property
     def can_mig(self) -> bool:
-        """Return whether the card has a MIG mode, as far as known."""
-        facts = self.model_facts
-        return facts is None or facts.can_mig
+        """Return whether the card has a MIG mode; True if unknown."""
+        gpu = self.catalog_gpu
+        return gpu is None or gpu.can_mig
 
     @functools.cached_property
     def is_mixed(self) -> bool:
         """Return whether vGPUs of several sizes may share the card.
 
-        Without NVML vGPUs of several sizes that exist tell; what could be
-        created does not, as types of all sizes are listed by an empty card
-        in either mode. Else policy is believed.
+        Without NVML, existing vGPUs of several sizes prove it. Creatable
+        types do not: an empty card lists all sizes in either mode. Else
+        policy decides.
         """
         if self.is_mig or not self.can_mix:
             return False
-        if self.told.is_mixed is not None:
-            return self.told.is_mixed
+        if self.nvml.is_mixed is not None:
+            return self.nvml.is_mixed
         sizes = {
-            self.types[one.profile][1].size
-            for one in self.partitions
-            if one.profile in self.types
+            self.types[partition.profile][1].size
+            for partition in self.partitions
+            if partition.profile in self.types
         }
         return len(sizes - {0}) > 1 or bool(self.rule.is_mixed)
 
     @property
     def can_mix(self) -> bool:
-        """Return whether the card has a mixed-size mode, as far as known."""
-        facts = self.model_facts
-        return self.on_vfs and (facts is None or facts.can_mix)
+        """Return whether the card has a mixed-size mode; True if unknown."""
+        gpu = self.catalog_gpu
+        return self.on_vfs and (gpu is None or gpu.can_mix)
 
     @property
     def is_dynamic(self) -> bool:
-        """Return whether GPU instances are made and unmade for claims."""
-        return self.is_mig and self.rule.is_dynamic and bool(self.told.kinds)
+        """Return whether claims create and destroy GPU instances."""
+        return self.is_mig and self.rule.is_dynamic and bool(self.nvml.kinds)
 
     @property
-    def is_wanted(self) -> bool:
-        """Return whether policy's use and the card's mode agree."""
+    def has_requested_mode(self) -> bool:
+        """Return whether the card is in the mode that policy's use names."""
         return not (
             (self.rule.use is policy.DeviceUse.VGPU and self.is_mig)
             or (self.rule.use is policy.DeviceUse.MIG and not self.is_mig)
@@ -156,31 +159,34 @@ class NvidiaCard:
 
     @functools.cached_property
     def kinds(self) -> tuple[model.InstanceKind, ...]:
-        """Return the kinds of GPU instances the card can hold."""
-        facts = self.model_facts
-        return self.told.kinds or (facts.kinds if facts else ())
+        """Return the kinds of GPU instances the card can have."""
+        gpu = self.catalog_gpu
+        return self.nvml.kinds or (gpu.kinds if gpu else ())
 
 
-def told_types(
-    told: gpu_reader.NvmlGpu,
+def map_nvml_types(
+    gpu: gpu_reader.NvmlGpu,
 ) -> Mapping[str, gpu_reader.NvmlVgpuType]:
-    """Return what NVML says of a card's types, by name without brand."""
-    return {mdev_names.strip_brand(one.name): one for one in told.types}
-
-
-def told_names(host: host_reader.HostReader) -> dict[str, str]:
-    """Return the names without brand that NVML tells, by type number."""
+    """Return the types that NVML reports, by name without brand."""
     return {
-        one.type_id: mdev_names.strip_brand(one.name)
-        for told in host.gpus.values()
-        for one in told.types
+        mdev_names.strip_brand(nvml_type.name): nvml_type
+        for nvml_type in gpu.types
     }
 
 
-def model_of(
+def read_nvml_names(host: host_reader.HostReader) -> dict[str, str]:
+    """Return the type names without brand of all GPUs, by type number."""
+    return {
+        nvml_type.type_id: mdev_names.strip_brand(nvml_type.name)
+        for gpu in host.gpus.values()
+        for nvml_type in gpu.types
+    }
+
+
+def find_catalog_gpu(
     function: pci.PciFunction, type_names: tuple[str, ...]
 ) -> vgpu_types.CatalogGpu | None:
-    """Return what the catalogue knows of a card's model, or None."""
+    """Return the catalogue's entry of a card's model, or None."""
     return loader.load().of_card(
         type_names,
         function.vendor,
@@ -190,24 +196,28 @@ def model_of(
     )
 
 
-def told_of(host: host_reader.HostReader, address: str) -> gpu_reader.NvmlGpu:
-    """Return what NVML says of a card; nothing where it says nothing."""
+def get_nvml_gpu(
+    host: host_reader.HostReader, address: str
+) -> gpu_reader.NvmlGpu:
+    """Return the state that NVML reports of a card, empty if none."""
     return host.gpus.get(address) or gpu_reader.NvmlGpu(address=address)
 
 
-def build(card: NvidiaCard) -> model.Device:
-    """Return the card as a device, its room settled."""
-    return device_capacity.settle(_device(card))
+def build_device(card: NvidiaCard) -> model.Device:
+    """Return the card as a device, with consistent available numbers."""
+    return device_capacity.recalculate(_build_device(card))
 
 
-def _device(card: NvidiaCard) -> model.Device:
-    counters = _counters(card)
+def _build_device(card: NvidiaCard) -> model.Device:
+    counters = _compute_counters(card)
     function = card.function
-    instances, partitions = card.told.instances, card.partitions
+    instances, partitions = card.nvml.instances, card.partitions
     if card.is_mig and (
-        card.told.is_mig is None or "instances" in card.told.unread
+        card.nvml.is_mig is None or "instances" in card.nvml.unread
     ):
-        instances, partitions = mig_instances.conclude(card.types, partitions)
+        instances, partitions = mig_instances.infer_instances(
+            card.types, partitions
+        )
     return model.Device(
         address=card.address,
         plugin=card.plugin,
@@ -221,35 +231,41 @@ def _device(card: NvidiaCard) -> model.Device:
         product_id=function.product,
         driver=function.driver,
         numa_node=function.numa_node,
-        profiles=tuple(_profiles(card, counters)),
-        partitions=tuple(_partition(card, p) for p in partitions),
-        traits=_traits(card),
-        geometry=_geometry(card, instances),
+        profiles=tuple(_build_profiles(card, counters)),
+        partitions=tuple(_fit_partition(card, p) for p in partitions),
+        traits=_list_traits(card),
+        geometry=_build_geometry(card, instances),
         is_managed=card.is_managed,
         vgpu_params=card.rule.vgpu_params,
     )
 
 
-def _counters(card: NvidiaCard) -> dict[str, int]:
+def _compute_counters(card: NvidiaCard) -> dict[str, int]:
     counters = {names.GPU_CLASS: len(card.slots)}
-    facts = card.model_facts
-    memory = type_sources.memory_total(
+    catalog_gpu = card.catalog_gpu
+    memory = type_sources.compute_memory_total(
         card.types,
         (p.profile for p in card.partitions),
-        (facts.memory_mb if facts else 0) or card.told.memory_mb or 0,
+        (catalog_gpu.memory_mb if catalog_gpu else 0)
+        or card.nvml.memory_mb
+        or 0,
     )
     if memory:
         counters[names.GPU_MEMORY_CLASS] = memory
     if card.is_mig:
         # The largest kind takes all slices: 7g on most cards, 4g on some.
         # NVML may list only smaller kinds, so the catalogue counts too.
-        listed = [facts.mig_slices] if facts and facts.mig_slices else []
+        listed = (
+            [catalog_gpu.mig_slices]
+            if catalog_gpu and catalog_gpu.mig_slices
+            else []
+        )
         listed += [kind.slices for kind in card.kinds]
         counters[names.MIG_SLICE_CLASS] = max(listed, default=7)
     return counters
 
 
-def _traits(card: NvidiaCard) -> frozenset[str]:
+def _list_traits(card: NvidiaCard) -> frozenset[str]:
     function = card.function
     traits = set(
         names.identity_traits(
@@ -258,53 +274,59 @@ def _traits(card: NvidiaCard) -> frozenset[str]:
     )
     if ":" not in card.model_name:
         traits.add(names.model_trait(VENDOR_ID, card.model_name))
-    version = card.told.driver_version or card.driver_version
+    version = card.nvml.driver_version or card.driver_version
     if version:
         traits.add(names.driver_trait(VENDOR_ID, version))
-    if card.model_facts is not None:
-        traits |= card.model_facts.traits
+    if card.catalog_gpu is not None:
+        traits |= card.catalog_gpu.traits
     return frozenset(traits)
 
 
-def _profiles(
+def _build_profiles(
     card: NvidiaCard, counters: Mapping[str, int]
 ) -> Iterator[model.Profile]:
-    """Yield the types of the card's mode, and what it holds in any.
+    """Yield the types of the card's mode, and types of existing vGPUs.
 
-    What policy doesn't offer is there to be counted.
+    Types that policy does not offer are included with available 0, to
+    account for their vGPUs.
     """
-    made = [p.profile for p in card.partitions]
-    for name, (offer, facts) in card.types.items():
-        is_other = bool(facts.instance) != card.is_mig
-        if is_other and name not in made:
+    existing = [p.profile for p in card.partitions]
+    for name, (offer, properties) in card.types.items():
+        is_other = bool(properties.instance) != card.is_mig
+        if is_other and name not in existing:
             continue
-        limits = [facts.limit, facts.limit_mixed if card.is_mixed else None]
+        limits = [
+            properties.limit,
+            properties.limit_mixed if card.is_mixed else None,
+        ]
         yield model.Profile(
             name=name,
             trait=mdev_names.profile_trait(name, VENDOR_ID, gpu=True),
-            charges=type_sources.charges(
-                facts, counters, type_sources.slices(facts, card.kinds)
+            charges=type_sources.compute_charges(
+                properties,
+                counters,
+                type_sources.count_slices(properties, card.kinds),
             ),
             available=min(
-                0 if is_other else _ready(card, offer),
-                _allowed(card, name, made.count(name)),
+                0 if is_other else _count_ready(card, offer),
+                _count_allowed(card, name, existing.count(name)),
             ),
             handles=offer.handles,
             device_api=offer.device_api,
-            size=facts.size,
+            size=properties.size,
             limit=min((n for n in limits if n is not None), default=None),
-            span=facts.span if card.is_mixed else 0,
-            starts=facts.starts if card.is_mixed else (),
-            instance=facts.instance,
-            per_instance=facts.per_instance,
+            span=properties.span if card.is_mixed else 0,
+            starts=properties.starts if card.is_mixed else (),
+            instance=properties.instance,
+            per_instance=properties.per_instance,
         )
 
 
-def _ready(card: NvidiaCard, offer: type_sources.OfferedType) -> int:
-    """Return the driver's own word of how many more can be made.
+def _count_ready(card: NvidiaCard, offer: type_sources.OfferedType) -> int:
+    """Return how many more vGPUs of a type the driver can create.
 
-    It makes none whose GPU instance isn't there yet; where instances are
-    made for claims, each free VF may have one.
+    The driver creates none without a GPU instance. If claims create
+    instances, each free VF counts.
     """
     if offer.gap:
         return 0
@@ -314,30 +336,32 @@ def _ready(card: NvidiaCard, offer: type_sources.OfferedType) -> int:
     return offer.ready
 
 
-def _allowed(card: NvidiaCard, name: str, held: int) -> int:
+def _count_allowed(card: NvidiaCard, name: str, count: int) -> int:
     """Return how many more of a type policy allows."""
-    if not card.is_wanted or not card.rule.offers(name):
+    if not card.has_requested_mode or not card.rule.offers(name):
         return 0
-    most = card.rule.max_instances.get(name, held + len(card.slots))
-    return max(0, most - held)
+    limit = card.rule.max_instances.get(name, count + len(card.slots))
+    return max(0, limit - count)
 
 
-def _partition(card: NvidiaCard, found: model.Partition) -> model.Partition:
-    """Return a partition with what its card's mode makes meaningful."""
+def _fit_partition(
+    card: NvidiaCard, partition: model.Partition
+) -> model.Partition:
+    """Return a partition without data of a mode the card is not in."""
     return dataclasses.replace(
-        found,
-        start=found.start if card.is_mixed else None,
-        instance=found.instance if card.is_mig else None,
+        partition,
+        start=partition.start if card.is_mixed else None,
+        instance=partition.instance if card.is_mig else None,
     )
 
 
-def _geometry(
+def _build_geometry(
     card: NvidiaCard, instances: tuple[model.Instance, ...]
 ) -> model.Geometry:
-    facts = card.model_facts
+    facts = card.catalog_gpu
     if card.is_mig:
-        # The unit of a place is the driver's: memory slices on A100, thirds
-        # of them on RTX PRO 6000. So the region follows from the kinds.
+        # The driver chooses the unit of placements: memory slices on A100,
+        # thirds of them on RTX PRO 6000. So the kinds give the region.
         ends = (max(k.starts, default=0) + k.size for k in card.kinds)
         return model.Geometry(
             layout=model.Layout.MIG,
@@ -347,16 +371,16 @@ def _geometry(
             instances=instances,
             is_dynamic=card.is_dynamic,
         )
-    said = [fact.limit or 0 for _, fact in card.types.values()]
-    most = max(MAX_TIME_SLICED, *said, 0)
+    limits = [properties.limit or 0 for _, properties in card.types.values()]
+    most = max(MAX_TIME_SLICED, *limits, 0)
     limit = min(len(card.slots), most) if card.on_vfs else None
     if card.is_mixed:
         region = facts.region if facts else 0
-        if card.has_places:
+        if card.has_placements:
             region = max(
-                one.starts[-1] + one.span
-                for one in card.told.types
-                if one.starts
+                nvml_type.starts[-1] + nvml_type.span
+                for nvml_type in card.nvml.types
+                if nvml_type.starts
             )
         return model.Geometry(
             layout=model.Layout.MIXED, region=region, limit=limit

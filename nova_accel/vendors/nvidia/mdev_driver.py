@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Driver of NVIDIA's vGPUs as mediated devices.
+"""Driver of NVIDIA vGPUs that are mediated devices.
 
-Up to Turing the card itself is the mdev parent. From Ampere on each of its
-VFs is one, for one vGPU each; they are folded onto the card.
+Up to Turing the card is the mdev parent. From Ampere on each VF is a parent
+of one vGPU; all VFs of a card are described as one device.
 """
 
 import collections
@@ -22,14 +22,14 @@ from nova_accel.vendors.nvidia import (
     type_sources,
 )
 
-# As the generic mdev driver is asked to treat any parent.
+# The generic mdev driver also serves use mdev.
 _USES = (*plans.USES, policy.DeviceUse.MDEV)
-_NO_TABLE = vgpu_xml.VgpuConfig()
-_NO_API = "tells no device_api, without which no guest can have it"
+_NO_CONFIG = vgpu_xml.VgpuConfig()
+_NO_API = "has no device_api, without which no guest can have it"
 
 
 class NvidiaMdevDriver:
-    """Describes NVIDIA's mdev parents and plans their mdevs."""
+    """Describes NVIDIA mdev parents and plans their mdevs."""
 
     name = "nvidia_mdev"
 
@@ -39,79 +39,83 @@ class NvidiaMdevDriver:
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
-        """Yield one device for each card with vGPU types, VFs folded in.
+        """Yield one device for each card with vGPU types.
 
-        A VF that is bound to a VFIO driver is in use as it is and makes no
-        mdevs: it counts only if it holds one.
+        A VF that is bound to a VFIO driver can create no mdevs; it counts
+        only if an mdev exists on it.
 
         :raises UnreadableError: mdev parents or mdevs can't be listed.
         """
-        views = tuple(_views(host))
-        table = _NO_TABLE
-        if views:
-            told = gpu_card.told_names(host) | _told_names(views)
-            table, problems = vgpu_config.read(host.files, told)
-            table = dataclasses.replace(table, names={**table.names, **told})
+        gpus = tuple(_read_gpus(host))
+        table = _NO_CONFIG
+        if gpus:
+            type_names = gpu_card.read_nvml_names(host) | _read_label_names(
+                gpus
+            )
+            table, problems = vgpu_config.read(host.files, type_names)
+            table = dataclasses.replace(
+                table, names={**table.names, **type_names}
+            )
             yield from problems
-        for view in (dataclasses.replace(v, table=table) for v in views):
-            if view.address in taken:
+        for gpu in (dataclasses.replace(v, table=table) for v in gpus):
+            if gpu.address in taken:
                 continue
             rule = rules.rule(
-                view.address, view.function.vendor, view.function.product
+                gpu.address, gpu.function.vendor, gpu.function.product
             )
             if rule.use not in _USES:
                 continue
-            if not view.mdevs and diagnostics.is_left_alone(
-                view.function, rule
+            if not gpu.mdevs and diagnostics.is_reserved_for_host(
+                gpu.function, rule
             ):
-                yield diagnostics.left_alone(view.function)
+                yield diagnostics.describe_boot_display(gpu.function)
                 continue
-            yield from view.unnamed()
-            card = view.card(rule, host)
+            yield from gpu.find_unnamed_types()
+            card = gpu.build_card(rule, host)
             if card.offers or card.partitions:
-                yield from diagnostics.untyped(card, host.unknown())
+                yield from diagnostics.find_untyped_vfs(card, host.unknown())
                 yield from diagnostics.describe(card)
-            elif view.usable():
+            elif gpu.usable_parents():
                 yield model.Problem(
-                    where=view.address,
+                    where=gpu.address,
                     reason="is an mdev parent without vGPU types: see the"
                     " kernel's log for NVRM messages, and whether nvidia's"
                     " vGPU services run",
                 )
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return the making of the claim's mdev, and of what it needs."""
-        making = actions.CreateMdev(
+        """Return the actions that create the claim's mdev."""
+        create = actions.CreateMdev(
             parent=claim.parent, type_id=claim.type_id, uuid=claim.handle
         )
-        return tuple(plans.prepare(claim, making))
+        return tuple(plans.plan_prepare(claim, create))
 
     def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return the removal of the claim's mdev, and of what it needed."""
-        unmaking = actions.RemoveMdev(
+        """Return the actions that remove the claim's mdev."""
+        remove = actions.RemoveMdev(
             parent=claim.parent, type_id=claim.type_id, uuid=claim.handle
         )
-        return tuple(plans.release(claim, unmaking))
+        return tuple(plans.plan_release(claim, remove))
 
     def plan_arrange(
         self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
-        """Return what brings cards into the mode that policy asks for.
+        """Return the actions that put cards into the mode policy asks for.
 
         :raises UnreadableError: mdev parents or mdevs can't be listed.
         """
         return tuple(
             itertools.chain.from_iterable(
-                plans.arrange(
-                    host, rules, view.function, is_empty=not view.mdevs
+                plans.plan_arrange(
+                    host, rules, gpu.function, is_empty=not gpu.mdevs
                 )
-                for view in _views(host)
+                for gpu in _read_gpus(host)
             )
         )
 
 
-def cards(host: host_reader.HostReader) -> frozenset[str]:
-    """Return the addresses of all cards that mdev parents belong to."""
+def list_card_addresses(host: host_reader.HostReader) -> frozenset[str]:
+    """Return the addresses of all cards with mdev parents."""
     return frozenset(
         parent.physfn or parent.name for parent in host.mdev_parents()
     )
@@ -119,12 +123,12 @@ def cards(host: host_reader.HostReader) -> frozenset[str]:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _MdevGpu:
-    """A card with its parents, those that may make mdevs first."""
+    """A card with its mdev parents, VFs first, and its mdevs."""
 
     function: pci.PciFunction
     parents: tuple[host_reader.MdevParent, ...]
     mdevs: tuple[host_reader.Mdev, ...]
-    table: vgpu_xml.VgpuConfig = _NO_TABLE
+    table: vgpu_xml.VgpuConfig = _NO_CONFIG
 
     @property
     def address(self) -> str:
@@ -134,7 +138,7 @@ class _MdevGpu:
     def on_vfs(self) -> bool:
         return any(p.physfn for p in self.parents)
 
-    def unnamed(self) -> Iterator[model.Problem]:
+    def find_unnamed_types(self) -> Iterator[model.Problem]:
         for parent in self.parents:
             for kind in parent.types:
                 if not kind.label and kind.type_id not in self.labels:
@@ -148,15 +152,15 @@ class _MdevGpu:
     def labels(self) -> Mapping[str, str]:
         """Return the types' names by id, from any parent of the card.
 
-        What none of them names, another card of the host, NVML or the
-        host driver's table may.
+        Names that no parent has come from the table, which merges other
+        cards, NVML and vgpuConfig.xml.
         """
         used = {k.type_id for parent in self.parents for k in parent.types}
         used |= {mdev.type_id for mdev in self.mdevs}
         written = {
             type_id: self.table.names[number]
             for type_id in used
-            if (number := _number(type_id)) in self.table.names
+            if (number := _parse_type_number(type_id)) in self.table.names
         }
         return written | {
             kind.type_id: mdev_names.strip_brand(kind.label)
@@ -165,38 +169,38 @@ class _MdevGpu:
             if kind.label
         }
 
-    def card(
+    def build_card(
         self, rule: policy.Rule, host: host_reader.HostReader
     ) -> gpu_card.NvidiaCard:
-        usable = self.usable()
-        offers = tuple(self._offers(usable))
+        usable = self.usable_parents()
+        offers = tuple(self._list_offers(usable))
         return gpu_card.NvidiaCard(
             function=self.function,
             plugin=NvidiaMdevDriver.name,
             technology="mdev",
             rule=rule,
-            told=gpu_card.told_of(host, self.address),
+            nvml=gpu_card.get_nvml_gpu(host, self.address),
             driver_version=host.module_version(gpu_card.MODULE),
             offers=offers,
-            partitions=tuple(self._partitions()),
-            slots=self._slots(offers, host),
+            partitions=tuple(self._list_partitions()),
+            slots=self._list_slots(offers, host),
             on_vfs=self.on_vfs,
         )
 
-    def usable(self) -> tuple[host_reader.MdevParent, ...]:
-        """Return the parents that make mdevs, or hold one.
+    def usable_parents(self) -> tuple[host_reader.MdevParent, ...]:
+        """Return the parents that can create mdevs, or have one.
 
-        Once VFs are on, the PF itself offers no type any more.
+        The PF offers no types while VFs are enabled.
         """
         holding = {m.parent for m in self.mdevs}
         return tuple(
             p
             for p in self.parents
             if (p.physfn or not self.on_vfs)
-            and (p.name in holding or not _is_given_away(p.function))
+            and (p.name in holding or not _is_vfio_bound(p.function))
         )
 
-    def _offers(
+    def _list_offers(
         self, usable: tuple[host_reader.MdevParent, ...]
     ) -> Iterator[type_sources.OfferedType]:
         labels = self.labels
@@ -213,13 +217,13 @@ class _MdevGpu:
                 ):
                     same[parent.name] = kind
         for name, by_parent in kinds.items():
-            number = _number(next(iter(by_parent.values())).type_id)
+            number = _parse_type_number(next(iter(by_parent.values())).type_id)
             yield dataclasses.replace(
-                _offer(name, by_parent, on_vfs=self.on_vfs),
-                written=self.table.facts(number, self.function),
+                _build_offer(name, by_parent, on_vfs=self.on_vfs),
+                xml=self.table.facts(number, self.function),
             )
 
-    def _partitions(self) -> Iterator[model.Partition]:
+    def _list_partitions(self) -> Iterator[model.Partition]:
         labels = self.labels
         for mdev in self.mdevs:
             yield model.Partition(
@@ -230,49 +234,51 @@ class _MdevGpu:
                 is_nameless=bool(mdev.type_id) and mdev.type_id not in labels,
             )
 
-    def _slots(
+    def _list_slots(
         self,
         offers: tuple[type_sources.OfferedType, ...],
         host: host_reader.HostReader,
     ) -> tuple[str, ...]:
-        """Return the identifiers of all slots the card could ever have.
+        """Return the identifiers of all slots the card can have.
 
-        They must not depend on what is made now, or one that a server
-        holds could vanish: VFs by address, else as many as the driver
-        says fit of its smallest type.
+        They do not depend on existing mdevs, or the slot of a server could
+        disappear. They are the addresses of VFs, else as many names as the
+        largest limit of a type.
         """
         if self.on_vfs:
-            return self._vf_slots(host)
-        told = gpu_card.told_types(gpu_card.told_of(host, self.address))
+            return self._list_vf_slots(host)
+        nvml_types = gpu_card.map_nvml_types(
+            gpu_card.get_nvml_gpu(host, self.address)
+        )
         limits = [
-            type_sources.gather(o, told.get(o.name)).limit for o in offers
+            type_sources.merge(o, nvml_types.get(o.name)).limit for o in offers
         ]
-        most = max(
+        count = max(
             (n or gpu_card.MAX_TIME_SLICED for n in limits),
             default=gpu_card.MAX_TIME_SLICED,
         )
-        return names.slot_names(max(most, len(self.mdevs)))
+        return names.slot_names(max(count, len(self.mdevs)))
 
-    def _vf_slots(self, host: host_reader.HostReader) -> tuple[str, ...]:
-        """Return the VFs that are not given away, unreadable ones too."""
+    def _list_vf_slots(self, host: host_reader.HostReader) -> tuple[str, ...]:
+        """Return VFs that are not bound to VFIO, also unreadable VFs."""
         holding = {m.parent for m in self.mdevs}
-        found = dict.fromkeys(map(str, self.function.virtual_functions))
-        found |= dict.fromkeys(p.name for p in self.parents if p.physfn)
+        addresses = dict.fromkeys(map(str, self.function.virtual_functions))
+        addresses |= dict.fromkeys(p.name for p in self.parents if p.physfn)
         return tuple(
             sorted(
                 (
                     name
-                    for name in found
+                    for name in addresses
                     if name in holding
-                    or not _is_given_away(host.function(name))
+                    or not _is_vfio_bound(host.function(name))
                 ),
                 key=pci.parse_address,
             )
         )
 
 
-def _views(host: host_reader.HostReader) -> Iterator[_MdevGpu]:
-    """Yield NVIDIA's cards with mdev parents, in the order of addresses."""
+def _read_gpus(host: host_reader.HostReader) -> Iterator[_MdevGpu]:
+    """Yield NVIDIA cards with mdev parents, in the order of addresses."""
     parents: dict[str, list[host_reader.MdevParent]] = collections.defaultdict(
         list
     )
@@ -281,59 +287,59 @@ def _views(host: host_reader.HostReader) -> Iterator[_MdevGpu]:
     for address, members in sorted(parents.items()):
         function = host.function(address)
         if function is None or function.vendor != gpu_card.VENDOR_ID:
-            continue  # off the bus, another's, or the reader has said why
-        places = {address, *(p.name for p in members)}
-        places |= set(map(str, function.virtual_functions))
+            continue  # missing, of another vendor, or unreadable
+        addresses = {address, *(p.name for p in members)}
+        addresses |= set(map(str, function.virtual_functions))
         yield _MdevGpu(
             function=function,
             parents=tuple(sorted(members, key=lambda p: p.physfn is None)),
-            mdevs=tuple(m for m in host.mdevs() if m.parent in places),
+            mdevs=tuple(m for m in host.mdevs() if m.parent in addresses),
         )
 
 
-def _told_names(views: Iterable[_MdevGpu]) -> dict[str, str]:
-    """Return the names without brand that any parent tells, by number."""
+def _read_label_names(gpus: Iterable[_MdevGpu]) -> dict[str, str]:
+    """Return the type names of all parents, by number."""
     return {
-        _number(type_id): name
-        for view in views
-        for type_id, name in view.labels.items()
+        _parse_type_number(type_id): name
+        for gpu in gpus
+        for type_id, name in gpu.labels.items()
     }
 
 
-def _number(type_id: str) -> str:
+def _parse_type_number(type_id: str) -> str:
     """Return the driver's number of a type: 222 of ``nvidia-222``."""
     return type_id.rpartition("-")[2]
 
 
-def _is_given_away(function: pci.PciFunction | None) -> bool:
+def _is_vfio_bound(function: pci.PciFunction | None) -> bool:
     return function is not None and function.is_vfio_bound
 
 
-def _offer(
+def _build_offer(
     name: str, kinds: Mapping[str, host_reader.MdevType], *, on_vfs: bool
 ) -> type_sources.OfferedType:
-    """Return a type as its parents describe it together.
+    """Return a type with the data of all its parents.
 
-    A VF makes one mdev and doesn't know its siblings' memory: VFs that
-    could make one are counted, not added up.
+    A VF can create one mdev, and its available number ignores the other
+    VFs. So VFs that can create one are counted, not summed up.
     """
-    said = [
+    descriptions = [
         mdev_names.parse_description(k.description) for k in kinds.values()
     ]
-    left = [kind.available or 0 for kind in kinds.values()]
+    available = [kind.available or 0 for kind in kinds.values()]
     api = next((k.device_api for k in kinds.values() if k.device_api), "")
     return type_sources.OfferedType(
         name=name,
-        ready=sum(n > 0 for n in left) if on_vfs else sum(left),
+        ready=sum(n > 0 for n in available) if on_vfs else sum(available),
         handles={parent: kind.type_id for parent, kind in kinds.items()},
         device_api=api,
-        said=mdev_names.TypeDescription(
-            memory_mb=_largest(s.memory_mb for s in said),
-            max_instances=_largest(s.max_instances for s in said),
+        kernel=mdev_names.TypeDescription(
+            memory_mb=_max_or_none(s.memory_mb for s in descriptions),
+            max_instances=_max_or_none(s.max_instances for s in descriptions),
         ),
         gap="" if api else _NO_API,
     )
 
 
-def _largest(values: Iterable[int | None]) -> int | None:
+def _max_or_none(values: Iterable[int | None]) -> int | None:
     return max((v for v in values if v is not None), default=None)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPU instances, inferred from creatable types without NVML.
 
-Without NVML the host shows no instance of a GPU in MIG mode. But a vGPU
-stands in one, and a type can be made only where one of its kind has room:
-so many exist at least.
+Without NVML the host shows no GPU instances. But each MIG vGPU is in one,
+and a type is creatable only if an instance of its kind has room for it. The
+inferred instances are therefore the minimum.
 """
 
 import dataclasses
@@ -13,46 +13,48 @@ from nova_accel import model
 from nova_accel.vendors.nvidia import type_sources
 
 
-def conclude(
+def infer_instances(
     types: type_sources.Types, partitions: Iterable[model.Partition]
 ) -> tuple[tuple[model.Instance, ...], tuple[model.Partition, ...]]:
-    """Return the instances that must exist, and who stands in which.
+    """Return the instances that must exist, and partitions with theirs.
 
-    Where an instance's id is not known, its handle is made up. A vGPU
-    that may share an instance nobody names stays without one.
+    The handle of an instance is made up if its id is unknown. A vGPU that
+    may share an instance of unknown id gets none.
     """
-    begun: dict[str, list[type_sources.TypeProperties]] = {}
+    inside_by_handle: dict[str, list[type_sources.TypeProperties]] = {}
     placed = []
     for partition in partitions:
-        facts = _mig_facts(types, partition.profile)
+        facts = _find_mig_properties(types, partition.profile)
         handle = partition.instance
         if handle is None and facts and facts.per_instance == 1:
             handle = f"that of {partition.handle}"
         if handle is not None and facts:
-            begun.setdefault(handle, []).append(facts)
+            inside_by_handle.setdefault(handle, []).append(facts)
         placed.append(dataclasses.replace(partition, instance=handle))
-    found = [
+    instances = [
         model.Instance(kind=inside[0].instance, handle=handle)
-        for handle, inside in begun.items()
+        for handle, inside in inside_by_handle.items()
     ]
-    wanting = {
+    empty_kinds = {
         facts.instance
         for offer, facts in types.values()
         if facts.instance
         and offer.ready
-        and not any(_has_room(inside, facts) for inside in begun.values())
+        and not any(
+            _has_room(inside, facts) for inside in inside_by_handle.values()
+        )
     }
-    found += [
+    instances += [
         model.Instance(kind=kind, handle=f"an empty {kind}")
-        for kind in sorted(wanting)
+        for kind in sorted(empty_kinds)
     ]
-    return tuple(found), tuple(placed)
+    return tuple(instances), tuple(placed)
 
 
-def _mig_facts(
+def _find_mig_properties(
     types: type_sources.Types, name: str
 ) -> type_sources.TypeProperties | None:
-    """Return the facts of a type that stands in an instance, or None."""
+    """Return the properties of a MIG type, None for other types."""
     if name not in types or not types[name][1].instance:
         return None
     return types[name][1]
@@ -62,7 +64,7 @@ def _has_room(
     inside: list[type_sources.TypeProperties],
     facts: type_sources.TypeProperties,
 ) -> bool:
-    """Return whether an instance explains that a type can be made."""
+    """Return whether an instance has room for one more of a type."""
     return (
         inside[0].instance == facts.instance
         and len(inside) < facts.per_instance

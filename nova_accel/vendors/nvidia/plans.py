@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actions on NVIDIA's cards, for both kinds of vGPUs."""
+"""Actions on NVIDIA cards, for both drivers."""
 
 from collections.abc import Iterator
 
@@ -9,21 +9,23 @@ from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, pci
 from nova_accel.vendors.nvidia import gpu_card
 
-# NVIDIA's host driver refuses a plain write to sriov_numvfs; its own tool
-# takes the driver off, enables all VFs and gives the driver back.
+# NVIDIA's driver refuses writes to sriov_numvfs; NVIDIA's tool unbinds the
+# driver, enables all VFs, and binds the driver again.
 _VF_TOOL = "sriov-manage"
-# The uses of device_spec by which a card is ours.
+# The uses of device_spec that these drivers serve.
 USES = (policy.DeviceUse.AUTO, policy.DeviceUse.VGPU, policy.DeviceUse.MIG)
-# What a vGPU is made by, and unmade by.
-Making = actions.CreateMdev | actions.SetVgpuType
-Unmaking = actions.RemoveMdev | actions.ClearVgpuType
+# The actions that create and remove a vGPU.
+CreateVgpu = actions.CreateMdev | actions.SetVgpuType
+RemoveVgpu = actions.RemoveMdev | actions.ClearVgpuType
 
 
-def prepare(claim: model.Claim, making: Making) -> Iterator[actions.Action]:
-    """Yield what makes a claim's vGPU: its instance, itself, its settings.
+def plan_prepare(
+    claim: model.Claim, create: CreateVgpu
+) -> Iterator[actions.Action]:
+    """Yield the actions of a claim: GPU instance, vGPU, settings.
 
-    Place and parameters can be set only after it is made and before a
-    guest opens it.
+    Placement and parameters can be set only between the creation of the
+    vGPU and its first use by a guest.
     """
     if claim.instance_start is not None:
         yield actions.CreateInstance(
@@ -31,8 +33,8 @@ def prepare(claim: model.Claim, making: Making) -> Iterator[actions.Action]:
             kind=claim.instance,
             start=claim.instance_start,
         )
-    yield making
-    if claim.start is not None and isinstance(making, actions.SetVgpuType):
+    yield create
+    if claim.start is not None and isinstance(create, actions.SetVgpuType):
         yield actions.SetPlacement(function=claim.handle, start=claim.start)
     if claim.vgpu_params:
         yield actions.SetVgpuParams(
@@ -40,49 +42,52 @@ def prepare(claim: model.Claim, making: Making) -> Iterator[actions.Action]:
         )
 
 
-def release(
-    claim: model.Claim, unmaking: Unmaking
+def plan_release(
+    claim: model.Claim, remove: RemoveVgpu
 ) -> Iterator[actions.Action]:
-    """Yield what unmakes a claim's vGPU, and its instance if it is ours."""
-    yield unmaking
+    """Yield the actions that remove a claim's vGPU and its GPU instance.
+
+    The instance is destroyed only if the claim owns it.
+    """
+    yield remove
     if claim.owns_instance:
         yield actions.DestroyInstance(gpu=claim.device, kind=claim.instance)
 
 
-def arrange(
+def plan_arrange(
     host: host_reader.HostReader,
     rules: policy.Policy,
     function: pci.PciFunction,
     *,
     is_empty: bool,
 ) -> Iterator[actions.Action]:
-    """Yield what brings a card into the mode that policy asks for.
+    """Yield the actions that put a card into the mode policy asks for.
 
-    VFs first: enabling them takes the driver off the card, and with it
-    the mixed-size mode.
+    VFs come first: enabling them unbinds the driver, which resets the
+    mixed-size mode.
 
     :param function: the PF.
-    :param is_empty: whether no vGPU is on the card, for certain.
+    :param is_empty: whether the card is known to have no vGPU.
     """
     address = str(function.address)
     rule = rules.rule(address, function.vendor, function.product)
     if not is_empty or rule.use not in USES:
         return
-    wants_vfs = bool(
+    enables_vfs = bool(
         rule.num_vfs and function.total_vfs and not function.num_vfs
     )
-    if wants_vfs:
+    if enables_vfs:
         yield actions.SetVfCount(
             function=address, count=function.total_vfs, tool=_VF_TOOL
         )
-    told = gpu_card.told_of(host, address)
-    facts = gpu_card.model_of(function, ())
+    nvml = gpu_card.get_nvml_gpu(host, address)
+    catalog_gpu = gpu_card.find_catalog_gpu(function, ())
     if (
         rule.is_mixed is None
-        or told.is_mixed is None
-        or told.is_mig
-        or (facts is not None and not facts.can_mix)
+        or nvml.is_mixed is None
+        or nvml.is_mig
+        or (catalog_gpu is not None and not catalog_gpu.can_mix)
     ):
         return
-    if rule.is_mixed != (told.is_mixed and not wants_vfs):
+    if rule.is_mixed != (nvml.is_mixed and not enables_vfs):
         yield actions.SetMixedSizes(gpu=address, is_mixed=rule.is_mixed)

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's vGPU types, merged from kernel, NVML, XML and catalogue.
+"""NVIDIA vGPU types, merged from kernel, NVML, XML and catalogue.
 
-The kernel tells which a card has and which it can make now, and with
-mdevs their framebuffer and limit; NVML tells the same for the whole card,
-and so does the table that the host driver ships; the catalogue tells how
-types share a card. They agree on names only.
+- The kernel lists the types of a card and those that it can create now;
+  with mdevs, also their framebuffer and limit.
+- NVML reports the same for the whole card.
+- ``vgpuConfig.xml``, which the host driver ships, has the same.
+- The catalogue has the placements of mixed sizes and the GPU instances.
+
+The sources have only the names of types in common.
 """
 
 import dataclasses
@@ -15,35 +18,36 @@ from nova_accel.catalog import loader, mdev_names, vgpu_types
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.model import names
 
-_SILENCE = mdev_names.TypeDescription()
+_NO_DESCRIPTION = mdev_names.TypeDescription()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedType:
-    """A type as a card's parents show it.
+    """A type as the kernel shows it on a card's parents.
 
-    ``name`` is without brand. ``ready`` is the parents' own word of how
-    many more can be made: of a card the number it states, of VFs how many
-    would make one. ``handles`` are its ids by parent. ``said`` is what
-    the kernel says of it, ``written`` what the host driver's own table of
-    types does. ``gap`` tells why it can't be offered, empty if it can.
+    ``name`` is without brand. ``ready`` is how many more can be created:
+    the number that the card states, or the number of VFs that list the
+    type. ``handles`` are its ids by parent. ``kernel`` is the description
+    in sysfs, ``xml`` that in vgpuConfig.xml. ``gap`` says why the type
+    can't be offered, empty if it can.
     """
 
     name: str
     ready: int = 0
     handles: Mapping[str, str] = dataclasses.field(default_factory=dict)
     device_api: str = ""
-    said: mdev_names.TypeDescription = _SILENCE
-    written: mdev_names.TypeDescription = _SILENCE
+    kernel: mdev_names.TypeDescription = _NO_DESCRIPTION
+    xml: mdev_names.TypeDescription = _NO_DESCRIPTION
     gap: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TypeProperties:
-    """A type as all sources together describe it; 0 and None: unknown.
+    """A type with the data of all sources; 0 and None mean unknown.
 
-    ``size`` is the framebuffer in MiB, ``limit`` the card's when all have
-    this size; the rest as in ``model.Profile``.
+    ``size`` is the framebuffer in MiB. ``limit`` is the maximum on a card
+    in equal-size mode, ``limit_mixed`` in mixed-size mode. The rest is as
+    in ``model.Profile``.
     """
 
     size: int = 0
@@ -59,134 +63,142 @@ class TypeProperties:
 Types = Mapping[str, tuple[OfferedType, TypeProperties]]
 
 
-def gather(
+def merge(
     offer: OfferedType,
-    told: gpu_reader.NvmlVgpuType | None,
+    nvml: gpu_reader.NvmlVgpuType | None,
     *,
-    has_places: bool = False,
+    has_placements: bool = False,
 ) -> TypeProperties:
-    """Return the facts of a type, the nearest source first.
+    """Return the properties of a type; kernel before NVML, XML, catalogue.
 
-    :param told: what NVML says of it.
-    :param has_places: whether NVML has places of the card's types, so that
-        those of the catalogue do not count.
+    :param nvml: NVML's data of the type, None if it has none.
+    :param has_placements: whether NVML reports placements for the card, so
+        that those of the catalogue are ignored.
     """
-    listed = _listed(offer.name)
+    catalog_type = _find_catalog_type(offer.name)
     span, limit_mixed = 0, None
     starts: tuple[int, ...] = ()
-    if has_places:
-        if told is not None and told.starts:
-            span, starts = told.span, told.starts
+    if has_placements:
+        if nvml is not None and nvml.starts:
+            span, starts = nvml.span, nvml.starts
             limit_mixed = min(
-                vgpu_types.fit(starts, span), vgpu_types.MAX_TIME_SLICED
+                vgpu_types.count_spans(starts, span),
+                vgpu_types.MAX_TIME_SLICED,
             )
-    elif listed is not None:
-        span, starts = listed.span, listed.starts_mixed
-        limit_mixed = listed.limit_mixed
+    elif catalog_type is not None:
+        span, starts = catalog_type.span, catalog_type.starts_mixed
+        limit_mixed = catalog_type.limit_mixed
     return TypeProperties(
-        size=_first(
-            offer.said.memory_mb,
-            told.framebuffer_mb if told else None,
-            offer.written.memory_mb,
-            listed.framebuffer_mb if listed else None,
-            mdev_names.named_size(offer.name),
+        size=_first_nonzero(
+            offer.kernel.memory_mb,
+            nvml.framebuffer_mb if nvml else None,
+            offer.xml.memory_mb,
+            catalog_type.framebuffer_mb if catalog_type else None,
+            mdev_names.parse_size(offer.name),
         )
         or 0,
-        limit=_first(
-            offer.said.max_instances,
-            told.max_instances if told else None,
-            offer.written.max_instances,
-            listed.limit if listed else None,
+        limit=_first_nonzero(
+            offer.kernel.max_instances,
+            nvml.max_instances if nvml else None,
+            offer.xml.max_instances,
+            catalog_type.limit if catalog_type else None,
         ),
         limit_mixed=limit_mixed,
         span=span,
         starts=starts,
-        instance=_instance(offer.name, told, listed),
-        per_instance=_per_instance(told, listed),
+        instance=_get_instance_kind(offer.name, nvml, catalog_type),
+        per_instance=_get_per_instance(nvml, catalog_type),
     )
 
 
-def _listed(name: str) -> vgpu_types.CatalogVgpuType | None:
-    """Return what the catalogue lists for a type, or one of its size."""
-    facts = loader.load()
-    names = (name, *mdev_names.same_size(name))
-    return next((f for f in map(facts.find, names) if f), None)
+def _find_catalog_type(name: str) -> vgpu_types.CatalogVgpuType | None:
+    """Return the catalogue's entry of a type, or of one of its size."""
+    catalog = loader.load()
+    type_names = (name, *mdev_names.list_series_names(name))
+    return next((f for f in map(catalog.find, type_names) if f), None)
 
 
-def _first(*values: int | None) -> int | None:
-    """Return the first number that says something."""
+def _first_nonzero(*values: int | None) -> int | None:
     return next((value for value in values if value), None)
 
 
-def _instance(
+def _get_instance_kind(
     name: str,
-    told: gpu_reader.NvmlVgpuType | None,
-    listed: vgpu_types.CatalogVgpuType | None,
+    nvml: gpu_reader.NvmlVgpuType | None,
+    catalog_type: vgpu_types.CatalogVgpuType | None,
 ) -> str:
-    # NVML may know a type and not the kind of instance it stands in.
-    if told is not None and told.instance:
-        return told.instance
-    if listed is not None:
-        return listed.instance
-    return mdev_names.named_instance(name)
+    # NVML may report a type without its kind of GPU instance.
+    if nvml is not None and nvml.instance:
+        return nvml.instance
+    if catalog_type is not None:
+        return catalog_type.instance
+    return mdev_names.parse_instance_kind(name)
 
 
-def _per_instance(
-    told: gpu_reader.NvmlVgpuType | None,
-    listed: vgpu_types.CatalogVgpuType | None,
+def _get_per_instance(
+    nvml: gpu_reader.NvmlVgpuType | None,
+    catalog_type: vgpu_types.CatalogVgpuType | None,
 ) -> int:
-    if told is not None and (told.instance or listed is None):
-        return max(1, told.per_instance)
-    return listed.per_instance if listed else 1
+    if nvml is not None and (nvml.instance or catalog_type is None):
+        return max(1, nvml.per_instance)
+    return catalog_type.per_instance if catalog_type else 1
 
 
-def slices(facts: TypeProperties, kinds: Iterable[model.InstanceKind]) -> int:
-    """Return the compute slices that one vGPU has for itself.
+def count_slices(
+    properties: TypeProperties, kinds: Iterable[model.InstanceKind]
+) -> int:
+    """Return the compute slices that one vGPU has exclusively.
 
-    None of its own where several share an instance.
+    0 if several vGPUs share a GPU instance.
     """
-    if not facts.instance or facts.per_instance != 1:
+    if not properties.instance or properties.per_instance != 1:
         return 0
     for kind in kinds:
-        if kind.name == facts.instance:
+        if kind.name == properties.instance:
             return kind.slices
-    count = facts.instance.partition("g.")[0]
+    count = properties.instance.partition("g.")[0]
     return int(count) if count.isdecimal() else 0
 
 
-def charges(
-    facts: TypeProperties, counters: Iterable[str], taken_slices: int
+def compute_charges(
+    properties: TypeProperties, counters: Iterable[str], taken_slices: int
 ) -> dict[str, int]:
-    """Return what one vGPU takes of a card's counters."""
-    found = {names.GPU_CLASS: 1}
-    wanted = {
-        names.GPU_MEMORY_CLASS: facts.size,
+    """Return the amounts that one vGPU takes, by resource class."""
+    charges = {names.GPU_CLASS: 1}
+    amounts = {
+        names.GPU_MEMORY_CLASS: properties.size,
         names.MIG_SLICE_CLASS: taken_slices,
     }
     for name in counters:
-        if wanted.get(name):
-            found[name] = wanted[name]
-    return found
+        if amounts.get(name):
+            charges[name] = amounts[name]
+    return charges
 
 
-def memory_total(offers: Types, held: Iterable[str], base: int) -> int:
-    """Return a card's framebuffer in MiB, 0 if nothing tells it.
+def compute_memory_total(
+    offers: Types, existing: Iterable[str], base: int
+) -> int:
+    """Return a card's framebuffer in MiB, 0 if it is unknown.
 
-    Types that divide a card without a rest name all of it. Where nothing
-    tells how many go, what is held and can be made must fit: Placement
-    never withholds what the driver would make.
+    A type whose size times limit is the card's framebuffer gives all of it.
+    If no limit is known, existing and creatable vGPUs must fit, so that
+    Placement does not refuse a vGPU that the driver would create.
 
-    :param held: the types of what is made.
+    :param existing: the types of existing vGPUs.
     :param base: the nominal size of the model, 0 if it is not known.
     """
-    facts = {name: fact for name, (_, fact) in offers.items() if fact.size}
-    if not facts:
+    properties = {
+        name: fact for name, (_, fact) in offers.items() if fact.size
+    }
+    if not properties:
         return 0
-    named = max(f.size * (f.limit or 1) for f in facts.values())
-    if base or any(f.limit for f in facts.values()):
+    named = max(f.size * (f.limit or 1) for f in properties.values())
+    if base or any(f.limit for f in properties.values()):
         return max(base, named)
-    taken = [facts[name].size for name in held if name in facts]
-    if not taken:
+    sizes = [properties[name].size for name in existing if name in properties]
+    if not sizes:
         return named
-    more = max(offers[name][0].ready * f.size for name, f in facts.items())
-    return max(named, sum(taken) + more)
+    creatable = max(
+        offers[name][0].ready * f.size for name, f in properties.items()
+    )
+    return max(named, sum(sizes) + creatable)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attributes of NVIDIA's VFs in sysfs.
 
-The files are in the directory ``nvidia`` of each VF: the type it has
+The files are in the directory ``nvidia`` of each VF: its type
 (``current_vgpu_type``, 0 for none), the types it could have now
-(``creatable_vgpu_types``), and, while it has one, where that is. Their
-form is that of NVIDIA's own VFIO driver (nv-vfio-pci).
+(``creatable_vgpu_types``), and the placement and GPU instance of its vGPU.
+The format is that of NVIDIA's VFIO driver (nv-vfio-pci).
 """
 
 import collections
@@ -25,10 +25,10 @@ _INSTANCE = "nvidia/gpu_instance_id"
 # "1155  : NVIDIA L40S-24Q", below the header "ID    : vGPU Name"
 _LINE = re.compile(r"\s*(\d+)\s*:\s*(\S.*?)\s*")
 _HEADER = re.compile(r"\s*ID\s*:.*", re.IGNORECASE)
-# What places and instances read while they are not set, and drivers before
-# 580 that have no such files.
+# Errors of reading a placement or instance that is not set; drivers before
+# 580 have no such files.
 _NOTHING_YET = (errno.ENXIO, errno.ENOENT)
-# How a number that stands for "none" is printed (u32 of -1).
+# The kernel prints -1 as u32 for "none".
 _NO_NUMBER = 0xFFFFFFFF
 
 _NO_GROUP = (
@@ -38,7 +38,7 @@ _NO_GROUP = (
 )
 
 
-_BARE = (
+_NO_TYPE_FILE = (
     f"without {_CURRENT}, unlike the card's other VFs; bind it to the nvidia"
     " driver, or enable the card's VFs anew"
 )
@@ -50,9 +50,9 @@ Problems = dict[str, list[str]]
 class TypedVf:
     """One VF; ``current`` and ``creatable`` are None if unreadable.
 
-    ``current`` is the decimal type id, ``0`` for none; ``creatable`` are
+    ``current`` is the decimal type id, ``0`` for none. ``creatable`` are
     the names (without brand) of the types it could have now, by id.
-    ``has_group`` is False where no guest can have it for want of an IOMMU.
+    ``has_group`` is False if the VF is in no IOMMU group.
     """
 
     address: str
@@ -64,12 +64,12 @@ class TypedVf:
 
     @property
     def is_free(self) -> bool:
-        """Return whether it is known to hold no vGPU."""
+        """Return whether the VF is known to have no vGPU."""
         return self.current == "0"
 
     @property
-    def makeable(self) -> frozenset[str]:
-        """Return the names of the types that it would make now."""
+    def available_types(self) -> frozenset[str]:
+        """Return the names of the types that the VF can get now."""
         if not (self.is_free and self.has_group):
             return frozenset()
         return frozenset((self.creatable or {}).values())
@@ -77,70 +77,69 @@ class TypedVf:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TypedVfCard:
-    """A card whose VFs have, or should have, types of their own.
+    """A card whose VFs have, or should have, a vGPU type.
 
-    ``slots`` are the VFs that hold or may hold a vGPU, ``vfs`` those of
-    them that tell. ``given_away`` are bound for guests as they are.
+    ``slots`` are the VFs that have or may get a vGPU, ``vfs`` those of them
+    with type attributes. ``passthrough_vfs`` are bound to VFIO drivers.
     """
 
     function: pci.PciFunction
     slots: tuple[str, ...]
     vfs: tuple[TypedVf, ...]
-    given_away: tuple[str, ...]
+    passthrough_vfs: tuple[str, ...]
     problems: tuple[model.Problem, ...]
 
     @property
     def address(self) -> str:
-        """Return the PF's address."""
         return str(self.function.address)
 
-    def creatable(self) -> Mapping[str, str]:
+    def list_creatable(self) -> Mapping[str, str]:
         """Return the names, by id, of all types that any VF lists."""
-        found: dict[str, str] = {}
+        type_names: dict[str, str] = {}
         for vf in self.vfs:
-            found |= vf.creatable or {}
-        return found
+            type_names |= vf.creatable or {}
+        return type_names
 
 
-def read(
+def read_card(
     host: host_reader.HostReader, function: pci.PciFunction
 ) -> TypedVfCard:
-    """Return a card with its VFs; what can't be read is a problem."""
+    """Return a card with its VFs, and problems of unreadable VFs."""
     faults: Problems = collections.defaultdict(list)
     slots = []
     vfs = []
-    bare = []
-    given_away = []
+    untyped = []
+    passthrough_vfs = []
     for place in function.virtual_functions:
         name = str(place)
         vf = host.function(name)
         if vf is not None and vf.is_vfio_bound:
-            given_away.append(name)
+            passthrough_vfs.append(name)
             continue
-        found = _read_vf(host, name, faults)
-        if found is None and vf is not None:
-            bare.append(name)
+        typed_vf = _read_vf(host, name, faults)
+        if typed_vf is None and vf is not None:
+            untyped.append(name)
             continue
         slots.append(name)
-        if found is None:
+        if typed_vf is None:
             continue
         if vf is not None and vf.iommu_group is None:
-            found = dataclasses.replace(found, has_group=False)
+            typed_vf = dataclasses.replace(typed_vf, has_group=False)
             faults[_NO_GROUP].append(name)
-        vfs.append(found)
-    if vfs and bare:
-        faults[_BARE] = bare
+        vfs.append(typed_vf)
+    if vfs and untyped:
+        faults[_NO_TYPE_FILE] = untyped
     return TypedVfCard(
         function=function,
         slots=tuple(slots),
         vfs=tuple(vfs),
-        given_away=tuple(given_away),
-        problems=tuple(_fold(str(function.address), faults)),
+        passthrough_vfs=tuple(passthrough_vfs),
+        problems=tuple(_merge_problems(str(function.address), faults)),
     )
 
 
 def has_type(host: host_reader.HostReader, function: pci.PciFunction) -> bool:
-    """Return whether a function has a type of its own, as VFs only do."""
+    """Return whether a function has a vGPU type; only VFs have one."""
     try:
         host.attribute(str(function.address), _CURRENT)
     except errors.UnreadableError as error:
@@ -148,20 +147,20 @@ def has_type(host: host_reader.HostReader, function: pci.PciFunction) -> bool:
     return True
 
 
-def _fold(address: str, faults: Problems) -> Iterator[model.Problem]:
-    """Yield one problem for all VFs that have the same."""
-    for reason, places in faults.items():
-        where = places[0] if len(places) == 1 else address
-        who = ""
-        if len(places) > 1:
-            who = f"{len(places)} of its VFs ({places[0]} and on): "
-        yield model.Problem(where=where, reason=f"{who}{reason}")
+def _merge_problems(address: str, faults: Problems) -> Iterator[model.Problem]:
+    """Yield one problem for all VFs with the same reason."""
+    for reason, addresses in faults.items():
+        where = addresses[0] if len(addresses) == 1 else address
+        prefix = ""
+        if len(addresses) > 1:
+            prefix = f"{len(addresses)} of its VFs ({addresses[0]} and on): "
+        yield model.Problem(where=where, reason=f"{prefix}{reason}")
 
 
 def _read_vf(
     host: host_reader.HostReader, name: str, faults: Problems
 ) -> TypedVf | None:
-    """Return a VF, None for one that has no type of its own."""
+    """Return a VF, None if it has no type attribute."""
     try:
         text = host.attribute(name, _CURRENT).strip()
     except errors.UnreadableError as error:
@@ -172,16 +171,16 @@ def _read_vf(
     if not text.isdecimal():
         faults[f"{_CURRENT} is no number: {text[:40]!r}"].append(name)
         return TypedVf(address=name, current=None)
-    found = TypedVf(
+    vf = TypedVf(
         address=name,
         current=str(int(text)),
         creatable=_read_creatable(host, name, faults),
     )
-    if found.is_free:
-        return found
+    if vf.is_free:
+        return vf
     instance = _read_number(host, name, _INSTANCE, faults)
     return dataclasses.replace(
-        found,
+        vf,
         start=_read_number(host, name, _PLACEMENT, faults),
         instance=None if instance is None else str(instance),
     )
@@ -205,22 +204,22 @@ def _read_creatable(
     except errors.UnreadableError as error:
         faults[_unreadable(_CREATABLE, error)].append(name)
         return None
-    found = {}
+    type_names = {}
     for line in text.splitlines():
         match = _LINE.fullmatch(line)
         if match:
-            found[str(int(match[1]))] = mdev_names.strip_brand(match[2])
+            type_names[str(int(match[1]))] = mdev_names.strip_brand(match[2])
         elif line.strip() and not _HEADER.fullmatch(line):
             faults[
                 f"{_CREATABLE} has a line that is no type: {line[:40]!r}"
             ].append(name)
-    return found
+    return type_names
 
 
 def _read_number(
     host: host_reader.HostReader, name: str, attribute: str, faults: Problems
 ) -> int | None:
-    """Return a number of the vGPU, None where there is none to be had."""
+    """Return a number of the vGPU, None if it is not set or unreadable."""
     try:
         text = host.attribute(name, attribute).strip()
     except errors.UnreadableError as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Driver of NVIDIA's vGPUs as typed VFs: vendor-specific VFIO.
+"""Driver of NVIDIA vGPUs that are typed VFs (vendor-specific VFIO).
 
-Which of the two a card has is decided by the host's kernel and driver, not
-by the card's generation: by what its VFs show.
+The host's kernel and driver decide between mdevs and typed VFs, not the
+generation of the card. The attributes of the VFs show which.
 """
 
 import collections
@@ -24,24 +24,23 @@ from nova_accel.vendors.nvidia import (
     vf_files,
 )
 
-# The ids of one look at a host, which are its driver release's: name by id.
+# Type names by id. The ids are valid for one release of NVIDIA's driver.
 _Names = Mapping[str, str]
 
 
 class NvidiaVfioDriver:
-    """Describes NVIDIA's cards with typed VFs and plans their types.
+    """Describes NVIDIA cards with typed VFs and plans their types.
 
-    VFs list what they can make, so the name of a type that is made may be
-    in no list of the host any more. NVML is believed next, then the table
-    that the host driver ships, then what was told before: it is
-    remembered as long as the same release of the driver is loaded.
+    VFs list creatable types only, so the name of an existing type may be in
+    no list. Other sources are NVML, then vgpuConfig.xml, then the names of
+    earlier calls, which are cached while the same driver release is loaded.
     """
 
     name = "nvidia_vfio"
 
     def __init__(self) -> None:
         self._release = ""
-        self._seen: _Names = {}
+        self._type_names: _Names = {}
 
     def describe(
         self,
@@ -51,18 +50,20 @@ class NvidiaVfioDriver:
     ) -> Iterator[model.Device | model.Problem]:
         """Yield one device for each card whose VFs have vGPU types.
 
-        Cards that could make vGPUs, but for VFs, are problems.
+        Cards that could have vGPUs but have no VFs are problems.
 
         :raises UnreadableError: the PCI bus or mdev parents can't be
             listed.
         """
-        cards = tuple(_cards(host))
-        told = _told_names(host, cards)
+        cards = tuple(_read_cards(host))
+        current_names = _read_type_names(host, cards)
         table = vgpu_xml.VgpuConfig()
         if any(card.vfs for card in cards):
-            table, problems = vgpu_config.read(host.files, told)
+            table, problems = vgpu_config.read(host.files, current_names)
             yield from problems
-        type_names = self._names(host, {**table.names, **told})
+        type_names = self._remember_names(
+            host, {**table.names, **current_names}
+        )
         for card in cards:
             rule = rules.rule(
                 card.address, card.function.vendor, card.function.product
@@ -70,144 +71,155 @@ class NvidiaVfioDriver:
             if card.address in taken or rule.use not in plans.USES:
                 continue
             if not card.vfs:
-                yield from _barren(card, rule, host)
+                yield from _list_untyped_problems(card, rule, host)
                 continue
-            if diagnostics.is_left_alone(card.function, rule) and all(
+            if diagnostics.is_reserved_for_host(card.function, rule) and all(
                 vf.is_free for vf in card.vfs
             ):
-                yield diagnostics.left_alone(card.function)
+                yield diagnostics.describe_boot_display(card.function)
                 continue
             yield from card.problems
             yield from diagnostics.describe(
-                _card(card, rule, host, _alike(card, cards), type_names, table)
+                _build_card(
+                    card,
+                    rule,
+                    host,
+                    _list_types_of_model(card, cards),
+                    type_names,
+                    table,
+                )
             )
-        yield from vf_card.orphans(
+        yield from vf_card.find_orphans(
             host, lambda function: function.vendor == gpu_card.VENDOR_ID
         )
 
-    def _names(self, host: host_reader.HostReader, now: _Names) -> _Names:
-        """Return all types' names by id that anything tells, or has told."""
+    def _remember_names(
+        self, host: host_reader.HostReader, current: _Names
+    ) -> _Names:
+        """Return the current and the cached type names, and cache them."""
         release = host.module_version(gpu_card.MODULE)
         is_same = bool(release) and release == self._release
-        before = self._seen if is_same else {}
-        self._seen = {**before, **now}
+        cached = self._type_names if is_same else {}
+        self._type_names = {**cached, **current}
         self._release = release
-        return self._seen
+        return self._type_names
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return the typing of the claim's VF, and what it needs."""
-        making = actions.SetVgpuType(
+        """Return the actions that set the type of the claim's VF."""
+        create = actions.SetVgpuType(
             function=claim.handle, type_id=claim.type_id
         )
-        return tuple(plans.prepare(claim, making))
+        return tuple(plans.plan_prepare(claim, create))
 
     def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return the freeing of the claim's VF, and of what it needed."""
-        unmaking = actions.ClearVgpuType(
+        """Return the actions that clear the type of the claim's VF."""
+        remove = actions.ClearVgpuType(
             function=claim.handle, type_id=claim.type_id
         )
-        return tuple(plans.release(claim, unmaking))
+        return tuple(plans.plan_release(claim, remove))
 
     def plan_arrange(
         self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
-        """Return what brings cards into the mode that policy asks for.
+        """Return the actions that put cards into the mode policy asks for.
 
-        Cards without VFs are looked after here, whatever those will show
-        once they are enabled.
+        This driver also enables the VFs of cards without VFs, although
+        they may turn out to be mdev parents.
 
         :raises UnreadableError: the PCI bus or mdev parents can't be
             listed.
         """
         return tuple(
             itertools.chain.from_iterable(
-                plans.arrange(
+                plans.plan_arrange(
                     host,
                     rules,
                     card.function,
                     is_empty=all(vf.is_free for vf in card.vfs),
                 )
-                for card in _cards(host)
+                for card in _read_cards(host)
             )
         )
 
 
-def _cards(host: host_reader.HostReader) -> Iterator[vf_files.TypedVfCard]:
-    """Yield NVIDIA's cards that make no mdevs."""
-    others = mdev_driver.cards(host)
+def _read_cards(
+    host: host_reader.HostReader,
+) -> Iterator[vf_files.TypedVfCard]:
+    """Yield NVIDIA cards without mdev parents."""
+    others = mdev_driver.list_card_addresses(host)
     for function in host.functions():
         if (
             function.vendor == gpu_card.VENDOR_ID
             and function.physfn is None
             and str(function.address) not in others
         ):
-            yield vf_files.read(host, function)
+            yield vf_files.read_card(host, function)
 
 
-def _barren(
+def _list_untyped_problems(
     card: vf_files.TypedVfCard, rule: policy.Rule, host: host_reader.HostReader
 ) -> Iterator[model.Problem]:
-    """Yield why a card that could make vGPUs makes none."""
+    """Yield why a card without typed VFs has no vGPUs."""
     function = card.function
     reason = ""
     if vf_files.has_type(host, function):
         reason = (
-            "is a VF, and nothing tells of which card: its link physfn is"
+            "is a VF of an unknown card: its link physfn is"
             " missing; enable the card's VFs anew"
         )
-    elif function.driver == gpu_card.MODULE and not card.given_away:
-        reason = _lack(card, rule)
+    elif function.driver == gpu_card.MODULE and not card.passthrough_vfs:
+        reason = _explain_no_vgpus(card, rule)
     if reason:
         yield model.Problem(where=card.address, reason=reason)
 
 
-def _lack(card: vf_files.TypedVfCard, rule: policy.Rule) -> str:
-    """Return what a card lacks for vGPUs, empty if it needs to make none."""
+def _explain_no_vgpus(card: vf_files.TypedVfCard, rule: policy.Rule) -> str:
+    """Return why a card can't have vGPUs, "" if it is no vGPU card."""
     function = card.function
-    facts = gpu_card.model_of(function, ())
-    is_known = facts is not None and facts.is_complete
+    gpu = gpu_card.find_catalog_gpu(function, ())
+    is_known = gpu is not None and gpu.is_complete
     if not is_known and not function.total_vfs:
-        return ""  # the host computes with it
+        return ""  # a compute card of the host
     if not function.total_vfs or function.num_vfs:
         where = "its VFs have" if function.num_vfs else "it has"
         return (
             f"makes no vGPU: {where} no vGPU types; install NVIDIA's vGPU"
             " host driver, and see the kernel's log for NVRM messages"
         )
-    mend = (
+    hint = (
         "they will be when the service starts, as num_vfs asks"
         if rule.num_vfs
         else "give it num_vfs in a device_spec line"
     )
     return (
-        f"makes no vGPU: none of its VFs is enabled; {mend}, or run"
+        f"makes no vGPU: none of its VFs is enabled; {hint}, or run"
         f" sriov-manage -e {card.address}"
     )
 
 
-def _told_names(
+def _read_type_names(
     host: host_reader.HostReader, cards: tuple[vf_files.TypedVfCard, ...]
 ) -> _Names:
-    """Return all types' names by id that anything on this host tells."""
-    found = gpu_card.told_names(host)
+    """Return the type names by id from NVML and from all VFs."""
+    type_names = gpu_card.read_nvml_names(host)
     for card in cards:
-        found |= card.creatable()
-    return found
+        type_names |= card.list_creatable()
+    return type_names
 
 
-def _alike(
+def _list_types_of_model(
     card: vf_files.TypedVfCard, cards: tuple[vf_files.TypedVfCard, ...]
 ) -> frozenset[str]:
     """Return the types that cards of the same model list now."""
     return frozenset(
         name
         for other in cards
-        if _board(other.function) == _board(card.function)
-        for name in other.creatable().values()
+        if _board_key(other.function) == _board_key(card.function)
+        for name in other.list_creatable().values()
     )
 
 
-def _board(function: pci.PciFunction) -> tuple[str, str, str]:
+def _board_key(function: pci.PciFunction) -> tuple[str, str, str]:
     return (
         function.product,
         function.subsystem_vendor,
@@ -215,81 +227,85 @@ def _board(function: pci.PciFunction) -> tuple[str, str, str]:
     )
 
 
-def _card(
+def _build_card(
     card: vf_files.TypedVfCard,
     rule: policy.Rule,
     host: host_reader.HostReader,
-    alike: frozenset[str],
+    model_types: frozenset[str],
     type_names: _Names,
     table: vgpu_xml.VgpuConfig,
 ) -> gpu_card.NvidiaCard:
-    told = gpu_card.told_of(host, card.address)
-    partitions = tuple(_partitions(card, type_names))
-    made = {p.profile for p in partitions} & set(type_names.values())
-    shown = alike | made | gpu_card.told_types(told).keys()
+    nvml = gpu_card.get_nvml_gpu(host, card.address)
+    partitions = tuple(_list_partitions(card, type_names))
+    existing = {p.profile for p in partitions} & set(type_names.values())
+    listed = model_types | existing | gpu_card.map_nvml_types(nvml).keys()
     return gpu_card.NvidiaCard(
         function=card.function,
         plugin=NvidiaVfioDriver.name,
         technology="vendor-vfio",
         rule=rule,
-        told=told,
+        nvml=nvml,
         driver_version=host.module_version(gpu_card.MODULE),
-        offers=tuple(_offers(card, shown, type_names, table)),
+        offers=tuple(_list_offers(card, listed, type_names, table)),
         partitions=partitions,
         slots=card.slots,
         on_vfs=True,
-        # The host's driver keeps a VF that has a vGPU: bound to another
-        # one, the vGPU would be gone.
+        # A VF with a vGPU stays bound to NVIDIA's driver: unbinding would
+        # remove the vGPU.
         is_managed=False,
-        is_barred=not any(vf.has_group for vf in card.vfs),
+        is_blocked=not any(vf.has_group for vf in card.vfs),
     )
 
 
-def _listed(
-    function: pci.PciFunction, shown: frozenset[str]
+def _list_catalog_types(
+    function: pci.PciFunction, listed: frozenset[str]
 ) -> frozenset[str]:
-    """Return the types that the catalogue gives a card.
+    """Return the types of the card in the catalogue.
 
-    A VF lists what it can make at this moment only. Where the card shows
-    types and the catalogue knows none of them, it knows another card.
+    VFs list only types that they can get now. If the catalogue has none of
+    the listed types, its entry is for another card and is ignored.
     """
-    facts = gpu_card.model_of(function, tuple(shown))
-    if facts is None:
+    gpu = gpu_card.find_catalog_gpu(function, tuple(listed))
+    if gpu is None:
         return frozenset()
-    names = frozenset(one.name for one in loader.load().profiles_of(facts.key))
-    return names if not shown or names & shown else frozenset()
+    catalog_types = frozenset(
+        vgpu_type.name for vgpu_type in loader.load().profiles_of(gpu.key)
+    )
+    return (
+        catalog_types if not listed or catalog_types & listed else frozenset()
+    )
 
 
-def _offers(
+def _list_offers(
     card: vf_files.TypedVfCard,
-    shown: frozenset[str],
+    listed: frozenset[str],
     type_names: _Names,
     table: vgpu_xml.VgpuConfig,
 ) -> Iterator[type_sources.OfferedType]:
     ids = {name: number for number, name in type_names.items()}
     ready = collections.Counter(
-        name for vf in card.vfs for name in vf.makeable
+        name for vf in card.vfs for name in vf.available_types
     )
-    telling = [vf.address for vf in card.vfs if vf.current is not None]
-    for name in sorted(shown | _listed(card.function, shown)):
-        places = telling if name in ids else ()
+    addresses = [vf.address for vf in card.vfs if vf.current is not None]
+    for name in sorted(listed | _list_catalog_types(card.function, listed)):
+        parents = addresses if name in ids else ()
         yield type_sources.OfferedType(
             name=name,
             ready=ready[name],
-            handles={place: ids[name] for place in places},
-            written=table.facts(ids.get(name), card.function),
+            handles={parent: ids[name] for parent in parents},
+            xml=table.facts(ids.get(name), card.function),
         )
     unnamed = {vf.current for vf in card.vfs if vf.current and not vf.is_free}
     for number in sorted(unnamed - type_names.keys()):
         yield type_sources.OfferedType(
-            name=f"type-{number}", handles=dict.fromkeys(telling, number)
+            name=f"type-{number}", handles=dict.fromkeys(addresses, number)
         )
 
 
-def _partitions(
+def _list_partitions(
     card: vf_files.TypedVfCard, type_names: _Names
 ) -> Iterator[model.Partition]:
-    """Yield what VFs hold; one that doesn't tell may hold anything."""
+    """Yield the vGPUs of VFs; an unreadable VF has an unknown one."""
     for vf in card.vfs:
         if vf.is_free:
             continue

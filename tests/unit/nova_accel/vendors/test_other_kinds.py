@@ -135,7 +135,7 @@ def test_a_disk_in_btrfs_is_mounted(tmp_path: pathlib.Path) -> None:
     assert "is mounted" in look.reasons(state, "0000:66:00.0")
 
 
-def test_a_disk_that_cant_be_looked_at_is_refused(
+def test_a_disk_of_unknown_use_is_refused(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("nvme", tmp_path)
@@ -143,7 +143,7 @@ def test_a_disk_that_cant_be_looked_at_is_refused(
     build.break_path(root, place, {"fault": "circle"})
     state = look.read(root, [passed("0000:66:00.0")])
     assert state.device("0000:66:00.0") is None
-    assert "can't be told" in look.reasons(state, "0000:66:00.0")
+    assert "can't be read" in look.reasons(state, "0000:66:00.0")
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_every_class_of_ours_is_a_request_for_an_accelerator() -> None:
         parsed = request.parse_request({f"resources:{name}": "1"})
         assert parsed.classes == {name}
     others = request.parse_request({"resources:CUSTOM_GOLD": "1"})
-    assert others is request.NOTHING
+    assert others is request.NO_ACCELERATORS
 
 
 PLACES = st.sampled_from(

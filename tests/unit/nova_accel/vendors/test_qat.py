@@ -76,7 +76,7 @@ def test_a_device_is_its_usable_vfs(tmp_path: pathlib.Path) -> None:
     assert profile.charges == {"CUSTOM_QAT_VF": 1}
     assert profile.available == 3
     assert profile.trait == "CUSTOM_ACCELERATOR_VF_INTEL_4940"
-    assert names.is_ours(profile.trait)
+    assert names.is_managed_trait(profile.trait)
     assert {t for t in found.traits if "QAT_" in t} == {
         "CUSTOM_ACCELERATOR_MODEL_INTEL_QAT_4XXX",
         "CUSTOM_QAT_ASYM",

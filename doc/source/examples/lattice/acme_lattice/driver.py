@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Acme's Lattice 100: virtual functions, each with memory of its own.
 
-The card and its kernel driver are made up. Its PF is bound to ``lattice``
-and tells, below ``lattice/``: ``firmware`` (2.1.0), ``health`` (ok, or what
-is wrong) and ``vf_memory_mb`` (what each VF has of the card's memory).
-Guests get VFs under the variant driver ``lattice_vfio_pci``.
+The card and its kernel driver are made up. The PF is bound to ``lattice``
+and has the attributes ``lattice/firmware`` (2.1.0), ``lattice/health`` (ok,
+or an error) and ``lattice/vf_memory_mb`` (memory of each VF in MiB). Guests
+get VFs that are bound to the variant driver ``lattice_vfio_pci``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,14 @@ from nova_accel.vendors.common import iommu_group
 
 _VENDOR, _PRODUCT = "f00d", "0100"
 _DRIVER, _GUEST_DRIVER = "lattice", "lattice_vfio_pci"
-_SLOTS, _MEMORY = "CUSTOM_LATTICE_VF", "CUSTOM_LATTICE_MEMORY_MB"
-_MEND = "switch on ACS in the firmware, or use another slot"
-# More is no such card: it has 64 GiB.
+_VF_CLASS, _MEMORY_CLASS = "CUSTOM_LATTICE_VF", "CUSTOM_LATTICE_MEMORY_MB"
+_HINT = "switch on ACS in the firmware, or use another slot"
+# The card has 64 GiB.
 _MAX_MEMORY_MB = 65536
 
 
 class LatticeDriver:
-    """Describes Lattice cards, and plans what has to change on them."""
+    """Describes Lattice cards, and plans their VFs."""
 
     name = "lattice"
 
@@ -38,29 +38,29 @@ class LatticeDriver:
 
         :raises UnreadableError: the PCI bus can't be listed.
         """
-        for card in _cards(host, rules):
+        for card in _find_cards(host, rules):
             if str(card.address) in taken:
                 continue
-            yield from _check(card)
+            yield from _check_vfs(card)
             usable = []
             for address in card.virtual_functions:
                 function = host.function(str(address))
                 if function is None:
-                    continue  # the reader has listed why
-                reason = _objection(function, host, rules)
+                    continue  # the reader reports it
+                reason = _check_vf(function, host, rules)
                 if reason:
-                    yield _problem(function, f"is not offered: {reason}")
+                    yield _build_problem(function, f"is not offered: {reason}")
                 else:
                     usable.append(function)
             if usable:
-                yield from _describe(card, tuple(usable), host)
+                yield from _describe_card(card, tuple(usable), host)
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return what gives a VF to the guests' driver."""
+        """Return the action that binds a VF to the guests' driver."""
         return (actions.BindDriver(function=claim.slot, driver=_GUEST_DRIVER),)
 
     def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return what takes it from there: the same, backwards."""
+        """Return the action that unbinds the VF again."""
         return (
             actions.BindDriver(
                 function=claim.slot, driver="", before=_GUEST_DRIVER
@@ -70,7 +70,7 @@ class LatticeDriver:
     def plan_arrange(
         self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
-        """Return what makes as many VFs as policy asks for.
+        """Return the actions that enable as many VFs as policy asks for.
 
         :raises UnreadableError: the PCI bus can't be listed.
         """
@@ -81,128 +81,132 @@ class LatticeDriver:
                 before=card.num_vfs,
                 is_probed=False,
             )
-            for card in _cards(host, rules)
-            if (count := _wanted_count(card, rules)) is not None
+            for card in _find_cards(host, rules)
+            if (count := _requested_count(card, rules)) is not None
             and card.driver == _DRIVER
             and card.num_vfs == len(card.virtual_functions)
-            and all(_is_idle(host, one) for one in card.virtual_functions)
+            and all(_is_idle(host, vf) for vf in card.virtual_functions)
         )
 
 
-def _cards(
+def _find_cards(
     host: host_reader.HostReader, rules: policy.Policy
 ) -> Iterator[pci.PciFunction]:
-    """Yield the PFs whose VFs policy allows to offer."""
+    """Yield the PFs whose VFs policy offers."""
     for function in host.functions():
         if (function.vendor, function.product) != (_VENDOR, _PRODUCT):
             continue
-        if _rule(function, rules).use in (
+        if _find_rule(function, rules).use in (
             policy.DeviceUse.AUTO,
             policy.DeviceUse.VF,
         ):
             yield function
 
 
-def _rule(function: pci.PciFunction, rules: policy.Policy) -> policy.Rule:
+def _find_rule(function: pci.PciFunction, rules: policy.Policy) -> policy.Rule:
     return rules.rule(str(function.address), function.vendor, function.product)
 
 
-def _wanted_count(card: pci.PciFunction, rules: policy.Policy) -> int | None:
-    """Return another number of VFs than there is, if a line asks for it."""
-    count = _rule(card, rules).num_vfs
+def _requested_count(
+    card: pci.PciFunction, rules: policy.Policy
+) -> int | None:
+    """Return the number of VFs to enable, None if it need not change."""
+    count = _find_rule(card, rules).num_vfs
     if count is None or count == card.num_vfs or count > card.total_vfs:
         return None
     return count
 
 
 def _is_idle(host: host_reader.HostReader, address: pci.PciAddress) -> bool:
-    """Return whether nobody can have a VF: one that VFIO has may be used."""
+    """Return whether no guest can have a VF; one bound to VFIO may be used."""
     function = host.function(str(address))
     return function is not None and function.driver is None
 
 
-def _problem(function: pci.PciFunction, reason: str) -> model.Problem:
+def _build_problem(function: pci.PciFunction, reason: str) -> model.Problem:
     return model.Problem(where=str(function.address), reason=reason)
 
 
-def _check(card: pci.PciFunction) -> Iterator[model.Problem]:
-    """Yield what keeps a card from having VFs."""
+def _check_vfs(card: pci.PciFunction) -> Iterator[model.Problem]:
+    """Yield why a card has no VFs."""
     if card.num_vfs:
         return
     if card.driver != _DRIVER:
-        yield _problem(card, f"has no VFs; bind it to {_DRIVER} first")
+        yield _build_problem(card, f"has no VFs; bind it to {_DRIVER} first")
     elif card.total_vfs:
-        yield _problem(card, "has no VFs; set num_vfs in device_spec")
+        yield _build_problem(card, "has no VFs; set num_vfs in device_spec")
 
 
-def _objection(
+def _check_vf(
     function: pci.PciFunction,
     host: host_reader.HostReader,
     rules: policy.Policy,
 ) -> str:
-    """Return why a VF can't be given to a guest, empty if it can."""
-    if _rule(function, rules).use is policy.DeviceUse.OFF:
+    """Return why a VF can't be assigned to a guest, or ""."""
+    if _find_rule(function, rules).use is policy.DeviceUse.OFF:
         return "device_spec says use off for it"
     if function.driver is not None and not function.is_vfio_bound:
         return f"the host's driver {function.driver} holds it; unbind it"
-    return iommu_group.objection(function, (function.address,), host, _MEND)
+    return iommu_group.check_group(function, (function.address,), host, _HINT)
 
 
-def _read(
+def _read_attribute(
     card: pci.PciFunction, host: host_reader.HostReader, name: str
 ) -> str:
-    """Return one of the card's own attributes.
+    """Return an attribute of the card's kernel driver.
 
     :raises UnreadableError: it can't be read.
     """
     return host.attribute(str(card.address), f"lattice/{name}").strip()
 
 
-def _describe(
+def _describe_card(
     card: pci.PciFunction,
     usable: tuple[pci.PciFunction, ...],
     host: host_reader.HostReader,
 ) -> Iterator[model.Device | model.Problem]:
-    """Yield the card, and a problem for each attribute that is not told."""
+    """Yield the card, and a problem for each unreadable attribute."""
     traits = names.identity_traits(card.vendor, card.product, card.numa_node)
     memory, fault = 0, ""
     try:
-        text = _read(card, host, "vf_memory_mb")
+        text = _read_attribute(card, host, "vf_memory_mb")
         memory = int(text) if text.isdecimal() else 0
         if not 0 < memory <= _MAX_MEMORY_MB:
             memory = 0
-            yield _problem(card, f"vf_memory_mb is no size: {text[:40]!r}")
+            yield _build_problem(
+                card, f"vf_memory_mb is no size: {text[:40]!r}"
+            )
     except errors.UnreadableError as error:
-        yield _problem(card, f"nothing can be made of it: {error}")
+        yield _build_problem(card, f"no VF can be assigned: {error}")
     try:
-        health = _read(card, host, "health")
+        health = _read_attribute(card, host, "health")
         fault = "" if health == "ok" else f"lattice says {health[:40]!r}"
     except errors.UnreadableError as error:
-        yield _problem(card, f"its health is not known: {error}")
+        yield _build_problem(card, f"its health is not known: {error}")
     try:
-        firmware = _read(card, host, "firmware")
-        traits |= {names.custom("ACCELERATOR_LATTICE_FIRMWARE", firmware)}
+        firmware = _read_attribute(card, host, "firmware")
+        traits |= {names.custom_name("ACCELERATOR_LATTICE_FIRMWARE", firmware)}
     except errors.UnreadableError:
-        pass  # the first firmware has no such file: there is no trait then
-    yield _device(card, usable, memory, traits, fault)
+        pass  # old firmware has no such file; omit the trait
+    yield _build_device(card, usable, memory, traits, fault)
 
 
-def _device(
+def _build_device(
     card: pci.PciFunction,
     usable: tuple[pci.PciFunction, ...],
     memory: int,
     traits: frozenset[str],
     fault: str,
 ) -> model.Device:
-    counters = {_SLOTS: len(usable)}
+    counters = {_VF_CLASS: len(usable)}
     profiles: tuple[model.Profile, ...] = ()
     if memory:
-        counters[_MEMORY] = memory * len(usable)
+        counters[_MEMORY_CLASS] = memory * len(usable)
         profiles = (
             model.Profile(
                 name=f"LX100-{memory}M",
-                trait=names.custom("ACCELERATOR_LX100", f"{memory}M"),
-                charges={_SLOTS: 1, _MEMORY: memory},
+                trait=names.custom_name("ACCELERATOR_LX100", f"{memory}M"),
+                charges={_VF_CLASS: 1, _MEMORY_CLASS: memory},
                 available=len(usable),
             ),
         )
@@ -212,9 +216,9 @@ def _device(
         technology="vf",
         vendor="acme",
         model="LX100",
-        resource_class=_SLOTS,
+        resource_class=_VF_CLASS,
         counters=counters,
-        slots=tuple(str(one.address) for one in usable),
+        slots=tuple(str(vf.address) for vf in usable),
         vendor_id=card.vendor,
         product_id=card.product,
         driver=card.driver,

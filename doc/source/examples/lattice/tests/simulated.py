@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host with one Lattice card, as a directory."""
+"""Simulated host: a directory with the sysfs files of a Lattice card."""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ CARD = "0000:5a:00.0"
 
 
 def make(root: pathlib.Path, vfs: int = 4, driver: str = "lattice") -> None:
-    """Make the tree of a host whose card has so many VFs of eight."""
+    """Create the files of a host whose card has some of 8 VFs enabled."""
     place = _function(root, CARD, "0100", 40, driver)
     _write(place / "sriov_totalvfs", "8")
     _write(place / "sriov_numvfs", str(vfs))

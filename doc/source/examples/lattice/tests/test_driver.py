@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver, on hosts that are directories."""
+"""Proves that the driver describes hosts and keeps the rules."""
 
 import pathlib
 
@@ -17,7 +17,7 @@ RULES = '{"address": "0000:5a:00.0", "use": "vf", "num_vfs": %d}'
 
 
 def read(root: pathlib.Path, *lines: str) -> model.HostState:
-    """Return what discovery makes of a host."""
+    """Return the host state that discovery builds."""
     return scan.read(
         host_reader.HostReader(root),
         {"lattice": driver.LatticeDriver()},
@@ -26,13 +26,14 @@ def read(root: pathlib.Path, *lines: str) -> model.HostState:
 
 
 @pytest.mark.parametrize("vfs", [0, 1, 4])
-def test_it_keeps_the_rules(tmp_path: pathlib.Path, vfs: int) -> None:
-    """The library's own conformance test, on a host of each kind."""
+def test_the_driver_passes_the_conformance_suite(
+    tmp_path: pathlib.Path, vfs: int
+) -> None:
     simulated.make(tmp_path, vfs)
-    found = conformance.check_driver(
+    findings = conformance.check_driver(
         driver.LatticeDriver(), fs.DiskSource(tmp_path), name="lattice"
     )
-    assert not found, "\n".join(map(str, found))
+    assert not findings, "\n".join(map(str, findings))
 
 
 def test_a_card_is_one_device(tmp_path: pathlib.Path) -> None:
@@ -46,10 +47,10 @@ def test_a_card_is_one_device(tmp_path: pathlib.Path) -> None:
     assert "CUSTOM_ACCELERATOR_LATTICE_FIRMWARE_2_1_0" in card.traits
 
 
-def test_memory_that_is_not_told_withdraws_no_card(
+def test_a_card_without_readable_memory_is_not_withdrawn(
     tmp_path: pathlib.Path,
 ) -> None:
-    """Unknown is not absent: what is in use stays, nothing new is made."""
+    """Unknown is not absent: VFs in use stay, no profile is offered."""
     simulated.make(tmp_path)
     place = tmp_path / "sys/bus/pci/devices" / simulated.CARD
     (place / "lattice/vf_memory_mb").unlink()
@@ -60,7 +61,7 @@ def test_memory_that_is_not_told_withdraws_no_card(
     assert [p.where for p in state.problems] == [simulated.CARD]
 
 
-def test_policy_decides_over_the_vfs(tmp_path: pathlib.Path) -> None:
+def test_policy_sets_the_number_of_vfs(tmp_path: pathlib.Path) -> None:
     simulated.make(tmp_path, 0)
     host = host_reader.HostReader(tmp_path)
     rules = policy.parse_policy([RULES % 8])

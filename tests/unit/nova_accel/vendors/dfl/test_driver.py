@@ -275,8 +275,8 @@ def test_a_card_with_another_use_is_left_alone(
     state = read("dfl-pac", tmp_path, [line])
     found = state.device(card)
     assert (found.technology if found else None) == technology
-    is_ours = use == "fpga"
-    assert (state.device(f"{card}/region-0") is not None) is is_ours
+    is_supported = use == "fpga"
+    assert (state.device(f"{card}/region-0") is not None) is is_supported
 
 
 def test_a_rule_speaks_of_regions(tmp_path: pathlib.Path) -> None:

@@ -148,7 +148,7 @@ def test_a_type_that_nothing_knows_is_offered_by_the_drivers_word(
     assert look.profile(card, "Peculiar").charges == {"VGPU": 1}
     assert look.profile(card, "Peculiar").available == 1
     reasons = look.reasons(state, f"{card.address} Peculiar")
-    assert "nothing tells its framebuffer" in reasons
+    assert "its framebuffer is unknown" in reasons
 
 
 def test_the_hosts_own_display_is_left_alone(tmp_path: pathlib.Path) -> None:

@@ -382,10 +382,10 @@ def test_places_of_instances_are_in_the_units_of_nvml(
     shapes = ("1-24Q", "2-48Q", "4-96Q")
     assert [remaining[f"{STEM}-{shape}"] for shape in shapes] == [4, 2, 1]
     name = f"{STEM}-2-48Q"
-    first = device_capacity.choose(card, name)
+    first = device_capacity.choose_place(card, name)
     assert first is not None
-    choice = device_capacity.choose(
-        device_capacity.assume(card, name, first), name
+    choice = device_capacity.choose_place(
+        device_capacity.add_partition(card, name, first), name
     )
     assert choice is not None
     assert {first.instance_start, choice.instance_start} == {0, 6}
@@ -397,7 +397,7 @@ def test_places_are_known_in_mixed_mode(tmp_path: pathlib.Path) -> None:
     card = look.device(look.read(root, gpus=[told]), USED)
     assert card.geometry.layout is model.Layout.MIXED
     assert card.partitions[0].start == 0
-    choice = device_capacity.choose(card, "L40S-24Q")
+    choice = device_capacity.choose_place(card, "L40S-24Q")
     assert choice is not None
     assert choice.start == 24
 
