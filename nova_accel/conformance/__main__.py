@@ -16,8 +16,7 @@ _FINDINGS, _BAD_INPUT = 1, 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status.
 
-    0 when the driver keeps every rule on every host, 1 when it breaks
-    one, 2 for input that can't be used.
+    0 if there are no findings, 1 if there are, 2 for unusable input.
     """
     logging.getLogger("nova_accel").addHandler(logging.NullHandler())
     arguments = _parser().parse_args(argv)
@@ -41,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m nova_accel.conformance",
         description="Check that a vendor driver keeps the rules that the"
-        " library relies on. Nothing is written.",
+        " library relies on. Writes nothing to the host.",
     )
     parser.add_argument(
         "name", help="the driver's name in the group nova_accel.drivers"
@@ -51,31 +50,31 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         required=True,
         metavar="DIR|ARCHIVE",
-        help="directory that holds sys/, or an archive of `nova-accel"
-        " capture`; may be repeated, / is this machine",
+        help="directory with sys/ (/ for this machine), or an archive of"
+        " `nova-accel capture`; may be repeated",
     )
     parser.add_argument(
         "--every",
         action="store_true",
-        help="make each single file that is read unreadable in turn, and"
-        " not two of each kind: slow",
+        help="make every file that is read unreadable in turn, instead of"
+        " two of each kind (slow)",
     )
     return parser
 
 
 def _check(driver: plugin.Driver, name: str, root: str, every: bool) -> int:
-    """Print what a driver breaks on one host; return how many rules."""
+    """Print the findings of one host; return their number."""
     host, _ = commands.open_host(root)
-    found = conformance.check_driver(
+    findings = conformance.check_driver(
         driver,
         host.files.source,
         name=name,
         gpus=host.gpus,
         every=every,
     )
-    for finding in found:
+    for finding in findings:
         print(f"{root}: {finding}")
-    return len(found)
+    return len(findings)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of ``plan_arrange`` where nothing has to be arranged."""
+"""Checks that ``plan_arrange`` plans nothing if nothing has to change."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -11,33 +11,33 @@ from nova_accel.conformance.findings import Finding
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import pci
 
-_SIZES = {model.Layout.EQUAL: False, model.Layout.MIXED: True}
+_IS_MIXED = {model.Layout.EQUAL: False, model.Layout.MIXED: True}
 
 
-def check(patient: driver_calls.DriverUnderTest) -> Iterator[Finding]:
-    """Yield what a driver arranges where all is as it was asked for."""
+def check(target: driver_calls.DriverUnderTest) -> Iterator[Finding]:
+    """Yield actions that a driver plans for devices in the right mode."""
     cases = {
         "no line of policy": policy.Policy(),
-        "policy that asks for what is there": as_it_is(patient),
+        "policy that asks for what is there": build_current_policy(target),
     }
     for words, rules in cases.items():
-        answer = dataclasses.replace(patient, rules=rules).arrange()
-        if isinstance(answer.error, errors.UnreadableError):
+        result = dataclasses.replace(target, rules=rules).arrange()
+        if isinstance(result.error, errors.UnreadableError):
             continue
-        if answer.error is not None:
+        if result.error is not None:
             yield Finding(
                 check="arrange",
                 where=words,
-                reason=f"plan_arrange raises {answer.error!r}; it may raise"
+                reason=f"plan_arrange raises {result.error!r}; it may raise"
                 " UnreadableError only",
             )
-        elif answer.value:
+        elif result.value:
             yield Finding(
                 check="arrange",
                 where=words,
-                reason=f"would {answer.value[0]}; nothing has to be done",
+                reason=f"would {result.value[0]}; nothing has to be done",
             )
-        for effect in answer.effects:
+        for effect in result.effects:
             yield Finding(
                 check="effect",
                 where=f"plan_arrange, {words}",
@@ -45,26 +45,28 @@ def check(patient: driver_calls.DriverUnderTest) -> Iterator[Finding]:
             )
 
 
-def as_it_is(patient: driver_calls.DriverUnderTest) -> policy.Policy:
-    """Return a policy that asks each device for the mode that it is in."""
-    host = patient.reader()
+def build_current_policy(
+    target: driver_calls.DriverUnderTest,
+) -> policy.Policy:
+    """Return a policy that asks each device for its current mode."""
+    host = target.reader()
     lines = []
-    for device in patient.state().devices:
-        function = _function(host, device.address)
+    for device in target.state().devices:
+        function = _read_function(host, device.address)
         if device.parent or function is None:
             continue
         lines.append(
             policy.Rule(
                 address=device.address,
                 num_vfs=function.num_vfs or None,
-                is_mixed=_SIZES.get(device.geometry.layout),
-                services=_services(host, device.address),
+                is_mixed=_IS_MIXED.get(device.geometry.layout),
+                services=_read_services(host, device.address),
             )
         )
     return policy.Policy(rules=tuple(lines))
 
 
-def _function(
+def _read_function(
     host: host_reader.HostReader, address: str
 ) -> pci.PciFunction | None:
     try:
@@ -73,8 +75,8 @@ def _function(
         return None
 
 
-def _services(host: host_reader.HostReader, address: str) -> str:
-    """Return what a QAT device gives now, empty for others."""
+def _read_services(host: host_reader.HostReader, address: str) -> str:
+    """Return the configured services of a QAT device, "" for others."""
     try:
         return host.attribute(address, "qat/cfg_services").strip()
     except errors.UnreadableError:

@@ -15,23 +15,23 @@ ROOT = providers.ProviderRoot(
     name="node", uuid="00000000-0000-4000-8000-000000000001"
 )
 _SERVER = "00000000-0000-4000-8000-000000000002"
-# A profile may be possible in some slots only; more are not tried.
+# Limit of slots to try; a profile may be possible in some slots only.
 _MAX_TRIES = 64
 
 
-def check(patient: driver_calls.DriverUnderTest) -> Iterator[Finding]:
-    """Yield what is wrong with a driver's plans on a host."""
-    state = patient.state()
-    for members in check_hosts.families(state.devices).values():
-        own = frozenset[str]().union(*map(check_hosts.parts, members))
+def check(target: driver_calls.DriverUnderTest) -> Iterator[Finding]:
+    """Yield findings about a driver's plans on a host."""
+    state = target.state()
+    for members in check_hosts.group_by_card(state.devices).values():
+        own = frozenset[str]().union(*map(check_hosts.list_addresses, members))
         for device in members:
-            for claim in _made(device, state):
-                yield from _check_claim(patient, claim, own)
-            yield from _check_profiles(patient, device, state, own)
+            for claim in _list_existing_claims(device, state):
+                yield from _check_claim(target, claim, own)
+            yield from _check_profiles(target, device, state, own)
 
 
 def _check_profiles(
-    patient: driver_calls.DriverUnderTest,
+    target: driver_calls.DriverUnderTest,
     device: model.Device,
     state: model.HostState,
     own: frozenset[str],
@@ -41,9 +41,9 @@ def _check_profiles(
     for profile in offered:
         if not profile.available:
             continue
-        claim, reason = _planned(device, profile, state)
+        claim, reason = _plan_claim(device, profile, state)
         if claim is not None:
-            yield from _check_claim(patient, claim, own)
+            yield from _check_claim(target, claim, own)
         else:
             yield Finding(
                 check="claim",
@@ -52,47 +52,47 @@ def _check_profiles(
             )
 
 
-def _made(
+def _list_existing_claims(
     device: model.Device, state: model.HostState
 ) -> tuple[model.Claim, ...]:
     """Return the claims of partitions that exist."""
     return tuple(
-        claim_plan.of_partition(device, partition, consumer=_SERVER)
+        claim_plan.claim_from_partition(device, partition, consumer=_SERVER)
         for partition in device.partitions
         if not partition.is_nameless
     )
 
 
-def _planned(
+def _plan_claim(
     device: model.Device, profile: model.Profile, state: model.HostState
 ) -> tuple[model.Claim | None, str]:
-    """Return a claim of a profile that can be made, or why there is none."""
+    """Return a claim of an available profile, or None and the reason."""
     group = flavors.RequestGroup(
         suffix="_A",
         resources={device.resource_class: 1},
         required=frozenset({profile.trait}),
     )
-    busy = {p.handle for p in device.partitions}
-    busy |= {p.parent for p in device.partitions if p.parent in device.slots}
+    used = {p.handle for p in device.partitions}
+    used |= {p.parent for p in device.partitions if p.parent in device.slots}
     reason = "no slot is free"
-    for slot in [s for s in device.slots if s not in busy][:_MAX_TRIES]:
+    for slot in [s for s in device.slots if s not in used][:_MAX_TRIES]:
         try:
-            found = claim_plan.plan(
+            claims = claim_plan.plan(
                 _SERVER,
                 (group,),
-                (_slot(device, slot),),
+                (_build_slot(device, slot),),
                 ROOT,
                 state,
             )
         except errors.ClaimError as error:
             reason = error.reason
         else:
-            if found[0].state is model.ClaimState.PLANNED:
-                return found[0], ""
+            if claims[0].state is model.ClaimState.PLANNED:
+                return claims[0], ""
     return None, reason
 
 
-def _slot(device: model.Device, identifier: str) -> model.Slot:
+def _build_slot(device: model.Device, identifier: str) -> model.Slot:
     return model.Slot(
         provider=names.provider_uuid(ROOT.uuid, device.address),
         resource_class=device.resource_class,
@@ -101,20 +101,20 @@ def _slot(device: model.Device, identifier: str) -> model.Slot:
 
 
 def _check_claim(
-    patient: driver_calls.DriverUnderTest,
+    target: driver_calls.DriverUnderTest,
     claim: model.Claim,
     own: frozenset[str],
 ) -> Iterator[Finding]:
-    yield from _check_one(patient, claim, own)
+    yield from _check_plans(target, claim, own)
     region = claim.region
     if region is not None and region.is_programmable:
-        wanted = _bitstream(region)
-        yield from _check_one(
-            patient, dataclasses.replace(claim, bitstream=wanted), own
+        bitstream = _build_bitstream(region)
+        yield from _check_plans(
+            target, dataclasses.replace(claim, bitstream=bitstream), own
         )
 
 
-def _bitstream(region: model.Region) -> model.Bitstream:
+def _build_bitstream(region: model.Region) -> model.Bitstream:
     return model.Bitstream(
         name="00000000-0000-4000-8000-000000000003",
         vendor="",
@@ -126,43 +126,43 @@ def _bitstream(region: model.Region) -> model.Bitstream:
     )
 
 
-def _check_one(
-    patient: driver_calls.DriverUnderTest,
+def _check_plans(
+    target: driver_calls.DriverUnderTest,
     claim: model.Claim,
     own: frozenset[str],
 ) -> Iterator[Finding]:
-    """Ask for both plans, twice, and judge them."""
+    """Call both plan methods twice, and check the plans."""
     where = f"{claim.device} {claim.profile} in {claim.slot or claim.handle}"
     own |= {claim.parent, claim.slot, claim.handle}
-    answers: list[Sequence[actions.Action]] = []
+    plans: list[Sequence[actions.Action]] = []
     for name in ("plan_prepare", "plan_release"):
-        method = getattr(patient.driver, name)
-        once = driver_calls.ask(functools.partial(method, claim))
-        again = dataclasses.replace(claim)
-        twice = driver_calls.ask(functools.partial(method, again))
+        method = getattr(target.driver, name)
+        first = driver_calls.call(functools.partial(method, claim))
+        copy = dataclasses.replace(claim)
+        second = driver_calls.call(functools.partial(method, copy))
         at = f"{name} for {where}"
-        if once.error is not None:
+        if first.error is not None:
             yield Finding(
-                check="plan", where=at, reason=f"raises {once.error!r}"
+                check="plan", where=at, reason=f"raises {first.error!r}"
             )
             return
-        for effect in once.effects:
+        for effect in first.effects:
             yield Finding(
                 check="effect",
                 where=at,
                 reason=f"causes {effect}; a plan is made of the claim alone",
             )
-        if once.value != twice.value:
+        if first.value != second.value:
             yield Finding(
                 check="plan",
                 where=at,
                 reason="gives two plans for one claim; a retry would not"
                 " find its own work",
             )
-        wrong = tuple(check_plans.check_actions(once.value, at, own))
-        yield from wrong
-        if wrong:
+        broken = tuple(check_plans.check_actions(first.value, at, own))
+        yield from broken
+        if broken:
             return
-        answers.append(once.value)
+        plans.append(first.value)
     if claim.state is model.ClaimState.PLANNED:
-        yield from check_plans.check_undone(answers[0], answers[1], where)
+        yield from check_plans.check_undone(plans[0], plans[1], where)

@@ -12,21 +12,21 @@ from nova_accel.geometry import device_capacity
 from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
 
-# What the library can hand to a guest (virt_hooks/guest/hostdev.py).
+# Technologies that a guest can use (virt_hooks/guest/hostdev.py).
 TECHNOLOGIES = frozenset({"mdev", "vendor-vfio"}) | model.UNDIVIDED
 
-# The profile of a partition of which nothing tells the type.
+# The profile of a partition whose type is unknown.
 UNKNOWN = "unknown"
 
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+")
 _HEX_ID = re.compile(r"[0-9a-f]{4}")
 _CLASSES = frozenset(os_resource_classes.STANDARDS)
 _TRAITS = frozenset(os_traits.get_traits())
-# Nova keeps slots in its database as it got them; 255 is what fits.
+# Nova stores slots in its database; 255 characters is a safe length.
 _MAX_SLOT = 255
 
 
-def _identity(device: model.Device) -> Iterator[str]:
+def _check_identity(device: model.Device) -> Iterator[str]:
     if not device.address or not device.address.isprintable():
         yield "address is empty or can't be printed"
     if device.technology not in TECHNOLOGIES:
@@ -42,7 +42,7 @@ def _identity(device: model.Device) -> Iterator[str]:
         yield "numa_node is negative; write None for no node"
 
 
-def _names(device: model.Device) -> Iterator[str]:
+def _check_names(device: model.Device) -> Iterator[str]:
     classes = {device.resource_class, *device.counters}
     for profile in device.profiles:
         classes |= profile.charges.keys()
@@ -61,11 +61,11 @@ def _names(device: model.Device) -> Iterator[str]:
                 f"{trait!r} is no trait: neither a standard one nor CUSTOM_"
                 f" and A-Z, 0-9, _ of at most {names.MAX_NAME}"
             )
-        elif not names.is_ours(trait):
+        elif not names.is_managed_trait(trait):
             yield (
                 f"trait {trait} is under none of the prefixes that this"
                 " library removes again; make it with"
-                ' names.custom("ACCELERATOR", ...)'
+                ' names.custom_name("ACCELERATOR", ...)'
             )
 
 
@@ -73,9 +73,9 @@ def _is_custom(name: str) -> bool:
     return len(name) <= names.MAX_NAME and bool(_CUSTOM.fullmatch(name))
 
 
-def _counters(device: model.Device) -> Iterator[str]:
+def _check_counters(device: model.Device) -> Iterator[str]:
     for name, total in device.counters.items():
-        if not _is_whole(total, 0) or total > providers.MAX_TOTAL:
+        if not _is_integer(total, 0) or total > providers.MAX_TOTAL:
             yield (
                 f"counter {name} is {total!r}; write a whole number up to"
                 f" {providers.MAX_TOTAL}"
@@ -83,11 +83,11 @@ def _counters(device: model.Device) -> Iterator[str]:
     if device.counters and device.resource_class not in device.counters:
         yield (
             f"its resource class {device.resource_class} is not counted;"
-            " slots are handed out by it"
+            " slots are assigned by it"
         )
 
 
-def _is_whole(number: object, least: int) -> bool:
+def _is_integer(number: object, least: int) -> bool:
     return (
         isinstance(number, int)
         and not isinstance(number, bool)
@@ -95,7 +95,7 @@ def _is_whole(number: object, least: int) -> bool:
     )
 
 
-def _profiles(device: model.Device) -> Iterator[str]:
+def _check_profiles(device: model.Device) -> Iterator[str]:
     for kind in ("name", "trait"):
         values = [getattr(profile, kind) for profile in device.profiles]
         for value in sorted({v for v in values if values.count(v) > 1}):
@@ -109,27 +109,27 @@ def _profiles(device: model.Device) -> Iterator[str]:
                 " the device too; it could not go when the profile no longer"
                 " fits"
             )
-        if not _is_whole(profile.available, 0):
+        if not _is_integer(profile.available, 0):
             yield (
                 f"profile {profile.name}: available is {profile.available!r};"
                 " write a whole number from 0"
             )
 
 
-def _charges(device: model.Device) -> Iterator[str]:
+def _check_charges(device: model.Device) -> Iterator[str]:
     free = device_capacity.free_counters(device)
     for profile in device.profiles:
         where = f"profile {profile.name}"
         if not profile.charges.get(device.resource_class):
             yield f"{where} charges no {device.resource_class}"
         for name, amount in profile.charges.items():
-            if not _is_whole(amount, 1):
+            if not _is_integer(amount, 1):
                 yield (
                     f"{where} charges {amount!r} of {name}; write a whole"
                     " number from 1"
                 )
             elif profile.available < 1:
-                continue  # what can't be made can't be charged
+                continue  # no partition can be created
             elif name not in device.counters:
                 yield f"{where} charges {name}, which the device has not"
             elif amount > device.counters[name]:
@@ -141,11 +141,11 @@ def _charges(device: model.Device) -> Iterator[str]:
                 yield (
                     f"{where} is available {profile.available} times, and"
                     f" {free[name]} of {name} are left;"
-                    " packing.settle(device) brings both together"
+                    " device_capacity.recalculate(device) makes them agree"
                 )
 
 
-def _slots(device: model.Device) -> Iterator[str]:
+def _check_slots(device: model.Device) -> Iterator[str]:
     for slot in sorted(set(map(str, device.slots))):
         if not slot or len(slot) > _MAX_SLOT:
             yield f"slot {slot!r} is no identifier"
@@ -164,13 +164,13 @@ def _slots(device: model.Device) -> Iterator[str]:
         )
 
 
-def _partitions(device: model.Device) -> Iterator[str]:
+def _check_partitions(device: model.Device) -> Iterator[str]:
     for partition in device.partitions:
         if not partition.handle:
             yield f"a partition of {partition.profile} has no handle"
-        known = device.profile(partition.profile) is not None
-        told = known or partition.profile == UNKNOWN
-        if not told and not partition.is_nameless:
+        is_listed = device.profile(partition.profile) is not None
+        has_type = is_listed or partition.profile == UNKNOWN
+        if not has_type and not partition.is_nameless:
             yield (
                 f"partition {partition.handle} is a {partition.profile},"
                 f" which is none of the profiles; write {UNKNOWN}, or set"
@@ -178,7 +178,7 @@ def _partitions(device: model.Device) -> Iterator[str]:
             )
 
 
-def _region(device: model.Device) -> Iterator[str]:
+def _check_region(device: model.Device) -> Iterator[str]:
     region = device.region
     if region is None:
         return
@@ -189,31 +189,33 @@ def _region(device: model.Device) -> Iterator[str]:
         yield f"its parent is {device.parent!r}, its card {region.card}"
     ids = [i for i in (region.function, *region.interfaces) if i]
     yield from (
-        f"id {one} is not spelled as it is compared; use names.fpga_id"
-        for one in ids
-        if one != names.fpga_id(one)
+        f"id {region_id} is not spelled as it is compared; use"
+        " names.normalize_fpga_id"
+        for region_id in ids
+        if region_id != names.normalize_fpga_id(region_id)
     )
-    wanted = {names.interface_trait(i) for i in region.interfaces}
+    expected_traits = {names.interface_trait(i) for i in region.interfaces}
     if region.function:
-        wanted.add(names.function_trait(region.function))
+        expected_traits.add(names.function_trait(region.function))
     if region.is_programmable:
-        wanted.add(names.PROGRAMMABLE_TRAIT)
-    shown = {t for t in device.traits if t.startswith("CUSTOM_FPGA_")}
-    if wanted - shown:
-        yield f"traits {', '.join(sorted(wanted - shown))} are missing"
-    for trait in sorted(shown - wanted):
+        expected_traits.add(names.PROGRAMMABLE_TRAIT)
+    fpga_traits = {t for t in device.traits if t.startswith("CUSTOM_FPGA_")}
+    missing_traits = sorted(expected_traits - fpga_traits)
+    if missing_traits:
+        yield f"traits {', '.join(missing_traits)} are missing"
+    for trait in sorted(fpga_traits - expected_traits):
         if trait.startswith(tree_builder.FPGA_TRAITS):
             yield f"trait {trait} says what region does not"
 
 
 _Rule = Callable[[model.Device], Iterator[str]]
 RULES: Mapping[str, tuple[_Rule, ...]] = {
-    "identity": (_identity,),
-    "name": (_names,),
-    "counter": (_counters,),
-    "profile": (_profiles,),
-    "charge": (_charges,),
-    "slot": (_slots,),
-    "partition": (_partitions,),
-    "region": (_region,),
+    "identity": (_check_identity,),
+    "name": (_check_names,),
+    "counter": (_check_counters,),
+    "profile": (_check_profiles,),
+    "charge": (_check_charges,),
+    "slot": (_check_slots,),
+    "partition": (_check_partitions,),
+    "region": (_check_region,),
 }

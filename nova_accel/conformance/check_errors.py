@@ -14,30 +14,30 @@ from nova_accel.geometry import device_capacity
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import pci
 
-# What reads of attributes fail with: the device says no, it has just gone,
-# and the service may not. Links the kernel gives, or they are gone
-# (fs/kernfs/symlink.c); directories it always lists.
+# Errors of attribute reads: the device fails, it was removed, the service
+# has no permission. Links fail only if they were removed
+# (fs/kernfs/symlink.c); listing a directory does not fail.
 ERRNOS = (errno.EIO, errno.ENOENT, errno.EACCES)
-_PARTICULAR = re.compile(
+_IDENTIFIER = re.compile(
     r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
     r"|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|\d+"
 )
-# Below it are devices; what is above or beside speaks of many.
+# Files below it belong to one device; other files to many.
 _DEVICES = f"{fs.TOP}/devices/"
 
 
 class UnreadableFileSource:
-    """A source of which one path can't be read."""
+    """A source with one unreadable path."""
 
     def __init__(self, source: fs.FileSource, path: str, number: int) -> None:
         self._source, self._path, self._number = source, path, number
 
     def link(self, path: str) -> str | None:
-        """Return where a link points, None for what is no link."""
-        found = self._source.link(path)
-        if found is not None:
+        """Return a link's target, None if the path is no link."""
+        link_target = self._source.link(path)
+        if link_target is not None:
             self._check(path)
-        return found
+        return link_target
 
     def content(self, path: str) -> bytes:
         """Return a regular file's bytes."""
@@ -54,96 +54,100 @@ class UnreadableFileSource:
             raise OSError(self._number, os.strerror(self._number))
 
 
-def choose(
+def choose_paths(
     records: Mapping[str, fs.Record], every: bool = False
 ) -> Iterator[tuple[str, int]]:
-    """Yield which paths to make unreadable, each with the errno.
+    """Yield the paths to make unreadable, each with the errno.
 
-    Of those that were read, the first and the last of each kind, where
-    paths that differ in addresses and numbers only are of one kind; or
-    every single one.
+    They are the first and the last of each kind of path that was read, or
+    all if ``every``. Paths that differ only in addresses and numbers are of
+    one kind.
     """
     kinds: dict[str, list[str]] = {}
-    for path, found in sorted(records.items()):
-        if not isinstance(found, int | fs.RecordedDirectory):
-            kind = path if every else _PARTICULAR.sub("#", path)
+    for path, record in sorted(records.items()):
+        if not isinstance(record, int | fs.RecordedDirectory):
+            kind = path if every else _IDENTIFIER.sub("#", path)
             kinds.setdefault(kind, []).append(path)
-    ends = [one for kind in kinds.values() for one in (kind[0], kind[-1])]
+    ends = [path for kind in kinds.values() for path in (kind[0], kind[-1])]
     for path in dict.fromkeys(ends):
         is_link = isinstance(records[path], fs.RecordedLink)
         for number in (errno.ENOENT,) if is_link else ERRNOS:
             yield path, number
 
 
-def _sickened(
-    patient: driver_calls.DriverUnderTest, path: str, number: int
+def _make_unreadable(
+    target: driver_calls.DriverUnderTest, path: str, number: int
 ) -> driver_calls.DriverUnderTest:
-    source = UnreadableFileSource(patient.source, path, number)
-    return dataclasses.replace(patient, source=source)
+    source = UnreadableFileSource(target.source, path, number)
+    return dataclasses.replace(target, source=source)
 
 
 def check(
-    patient: driver_calls.DriverUnderTest,
-    whole: driver_calls.CallResult,
+    target: driver_calls.DriverUnderTest,
+    baseline: driver_calls.CallResult,
     every: bool,
 ) -> Iterator[Finding]:
-    """Yield what a driver makes wrong of files that can't be read.
+    """Yield findings about a driver with one unreadable file at a time.
 
-    :param whole: what it describes where all can be read.
-    :param every: whether to try each file, and not two of each kind.
+    :param baseline: the description with all files readable.
+    :param every: try every file, instead of two of each kind.
     """
-    host = patient.reader()
-    patient.describe(host)
-    before = driver_calls.devices(whole)
-    as_it_is = check_arrange.as_it_is(patient)
-    asked = dataclasses.replace(patient, rules=as_it_is)
-    is_still = not asked.arrange().value and bool(as_it_is.rules)
-    neighbours = _RelatedDevices(host, before)
-    for path, number in choose(host.files.records(), every):
-        sick = _sickened(patient, path, number)
-        reader = sick.reader()
-        after = sick.describe(reader)
+    host = target.reader()
+    target.describe(host)
+    before = driver_calls.list_devices(baseline)
+    current_policy = check_arrange.build_current_policy(target)
+    arranged = dataclasses.replace(target, rules=current_policy)
+    is_arranged = not arranged.arrange().value and bool(current_policy.rules)
+    related = _RelatedDevices(host, before)
+    for path, number in choose_paths(host.files.records(), every):
+        unreadable = _make_unreadable(target, path, number)
+        reader = unreadable.reader()
+        after = unreadable.describe(reader)
         where = f"{path} ({errno.errorcode[number]})"
-        if is_still:
-            asked = dataclasses.replace(sick, rules=as_it_is)
-            yield from _rearranged(asked.arrange(reader), where)
+        if is_arranged:
+            arranged = dataclasses.replace(unreadable, rules=current_policy)
+            yield from _check_arrange(arranged.arrange(reader), where)
         if after.error is not None:
-            yield from _raised(after.error, path, where)
+            yield from _check_error(after.error, path, where)
             continue
-        touched = neighbours.of(path)
+        touched = related.find(path)
         if number != errno.ENOENT:
-            told = _told(after, reader)
-            yield from _invented(before, driver_calls.devices(after), where)
-            yield from _silent(before, after, touched, told, where)
+            reported = _list_reported(after, reader)
+            yield from _check_counters(
+                before, driver_calls.list_devices(after), where
+            )
+            yield from _check_reported(before, after, touched, reported, where)
         elif not path.startswith(_DEVICES):
-            continue  # what lists devices is not there: nor are they
-        yield from _lost(before, driver_calls.devices(after), touched, where)
+            continue  # without the list of devices there are none
+        yield from _check_unrelated(
+            before, driver_calls.list_devices(after), touched, where
+        )
 
 
-def _rearranged(
-    answer: driver_calls.CallResult, where: str
+def _check_arrange(
+    result: driver_calls.CallResult, where: str
 ) -> Iterator[Finding]:
-    """Check that nothing is changed because its state can't be read."""
-    if answer.value:
+    """Check that an unreadable state causes no change."""
+    if result.value:
         yield Finding(
             check="unreadable",
             where=where,
-            reason=f"plan_arrange would {answer.value[0]}, though all is as"
+            reason=f"plan_arrange would {result.value[0]}, though all is as"
             " policy asks; what can't be read is not to be changed",
         )
-    if not isinstance(answer.error, errors.UnreadableError | None):
+    if not isinstance(result.error, errors.UnreadableError | None):
         yield Finding(
             check="unreadable",
             where=where,
-            reason=f"plan_arrange raises {answer.error!r}; it may raise"
+            reason=f"plan_arrange raises {result.error!r}; it may raise"
             " UnreadableError only",
         )
 
 
-def _raised(error: Exception, path: str, where: str) -> Iterator[Finding]:
-    is_told = isinstance(error, errors.UnreadableError)
-    if is_told and not path.startswith(_DEVICES):
-        return  # nothing of the technology can be read
+def _check_error(error: Exception, path: str, where: str) -> Iterator[Finding]:
+    is_allowed = isinstance(error, errors.UnreadableError)
+    if is_allowed and not path.startswith(_DEVICES):
+        return  # the driver can't read any device
     yield Finding(
         check="unreadable",
         where=where,
@@ -152,15 +156,15 @@ def _raised(error: Exception, path: str, where: str) -> Iterator[Finding]:
     )
 
 
-def _lost(
+def _check_unrelated(
     before: Iterable[model.Device],
     after: Iterable[model.Device],
     touched: Collection[str],
     where: str,
 ) -> Iterator[Finding]:
-    found = {device.address for device in after}
+    addresses = {device.address for device in after}
     for device in before:
-        if device.address not in found and device.address not in touched:
+        if device.address not in addresses and device.address not in touched:
             yield Finding(
                 check="unreadable",
                 where=where,
@@ -169,22 +173,22 @@ def _lost(
             )
 
 
-def _invented(
+def _check_counters(
     before: Iterable[model.Device],
     after: Iterable[model.Device],
     where: str,
 ) -> Iterator[Finding]:
-    left = {device.address for device in after}
-    known = {
+    remaining = {device.address for device in after}
+    counters_before = {
         part: device.counters
         for device in before
-        if device.address not in left
-        for part in check_hosts.parts(device)
+        if device.address not in remaining
+        for part in check_hosts.list_addresses(device)
     } | {device.address: device.counters for device in before}
     for device in after:
-        had = known.get(device.address, {})
+        counters = counters_before.get(device.address, {})
         for name, free in device_capacity.free_counters(device).items():
-            if free > 0 and not had.get(name):
+            if free > 0 and not counters.get(name):
                 yield Finding(
                     check="unreadable",
                     where=where,
@@ -193,18 +197,20 @@ def _invented(
                 )
 
 
-def _silent(
+def _check_reported(
     before: Iterable[model.Device],
     after: driver_calls.CallResult,
     touched: Collection[str],
-    told: frozenset[str],
+    reported: frozenset[str],
     where: str,
 ) -> Iterator[Finding]:
-    found = {device.address for device in driver_calls.devices(after)}
+    remaining = {device.address for device in driver_calls.list_devices(after)}
     for device in before:
-        if device.address in found or device.address not in touched:
+        if device.address in remaining or device.address not in touched:
             continue
-        if told.isdisjoint({*check_hosts.parts(device), device.parent}):
+        if reported.isdisjoint(
+            {*check_hosts.list_addresses(device), device.parent}
+        ):
             yield Finding(
                 check="unreadable",
                 where=where,
@@ -213,41 +219,43 @@ def _silent(
             )
 
 
-def _told(
-    answer: driver_calls.CallResult, reader: host_reader.HostReader
+def _list_reported(
+    result: driver_calls.CallResult, reader: host_reader.HostReader
 ) -> frozenset[str]:
-    """Return of what a problem is known, or that it is not known."""
-    problems = [one for one in answer.value if isinstance(one, model.Problem)]
+    """Return the addresses of problems, and of unreadable devices."""
+    problems = [
+        item for item in result.value if isinstance(item, model.Problem)
+    ]
     problems += reader.problems()
     return reader.unknown().union(map(host_reader.subject, problems))
 
 
 class _RelatedDevices:
-    """Which devices a file may speak of."""
+    """Index of the devices that a file's content may affect."""
 
     def __init__(
         self, host: host_reader.HostReader, devices: Iterable[model.Device]
     ) -> None:
-        functions = _functions(host)
+        functions = _list_functions(host)
         self._near: dict[str, set[str]] = {}
         groups: dict[str, set[str]] = {}
-        for one in functions:
-            address = str(one.address)
-            near = {address, *map(str, one.group_members)}
-            near |= {str(one.physfn)} if one.physfn else set()
+        for function in functions:
+            address = str(function.address)
+            near = {address, *map(str, function.group_members)}
+            near |= {str(function.physfn)} if function.physfn else set()
             self._near[address] = near
-            groups.setdefault(str(one.iommu_group), set()).add(address)
+            groups.setdefault(str(function.iommu_group), set()).add(address)
         self._groups = groups
         self._families = [
             (
                 {device.address for device in members},
-                {part for device in members for part in _parts(device)},
+                {part for device in members for part in _list_names(device)},
             )
-            for members in check_hosts.families(devices).values()
+            for members in check_hosts.group_by_card(devices).values()
         ]
 
-    def of(self, path: str) -> frozenset[str]:
-        """Return the addresses of devices whose reading it may change."""
+    def find(self, path: str) -> frozenset[str]:
+        """Return the addresses of the devices that a path may affect."""
         words = path.split("/")
         near = set(words)
         places = [word for word in words if pci.is_address(word)]
@@ -265,15 +273,17 @@ class _RelatedDevices:
         )
 
 
-def _functions(host: host_reader.HostReader) -> tuple[pci.PciFunction, ...]:
+def _list_functions(
+    host: host_reader.HostReader,
+) -> tuple[pci.PciFunction, ...]:
     try:
         return host.functions()
     except errors.UnreadableError:
         return ()
 
 
-def _parts(device: model.Device) -> set[str]:
-    made = {p.handle for p in device.partitions}
-    made |= {p.parent for p in device.partitions}
-    made |= {parent for p in device.profiles for parent in p.handles}
-    return made | check_hosts.parts(device)
+def _list_names(device: model.Device) -> set[str]:
+    names = {p.handle for p in device.partitions}
+    names |= {p.parent for p in device.partitions}
+    names |= {parent for p in device.profiles for parent in p.handles}
+    return names | check_hosts.list_addresses(device)

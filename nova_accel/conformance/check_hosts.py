@@ -10,50 +10,50 @@ from nova_accel.conformance.findings import Finding
 from nova_accel.model import pci
 
 
-def parts(device: model.Device) -> frozenset[str]:
-    """Return the addresses and names that a device speaks for."""
+def list_addresses(device: model.Device) -> frozenset[str]:
+    """Return the addresses of a device, its members and its slots."""
     slots = {slot for slot in device.slots if pci.is_address(slot)}
     return frozenset({device.address, *device.members, *slots})
 
 
-def families(
+def group_by_card(
     devices: Iterable[model.Device],
 ) -> dict[str, tuple[model.Device, ...]]:
-    """Return the devices by the address of their whole."""
+    """Return the devices by the address of their topmost parent."""
     parents = {device.address: device.parent for device in devices}
-    found: dict[str, list[model.Device]] = collections.defaultdict(list)
+    groups: dict[str, list[model.Device]] = collections.defaultdict(list)
     for device in devices:
         top, seen = device.address, {device.address}
         while parents.get(top) and parents[top] not in seen:
             top = parents[top]
             seen.add(top)
-        found[top].append(device)
-    return {top: tuple(members) for top, members in found.items()}
+        groups[top].append(device)
+    return {top: tuple(members) for top, members in groups.items()}
 
 
 def check_described(
-    found: Sequence[object], driver: str, present: Collection[str]
+    items: Sequence[object], driver: str, present: Collection[str]
 ) -> Iterator[Finding]:
-    """Yield what is wrong with what a driver describes.
+    """Yield findings about the result of ``describe``.
 
     :param driver: the driver's name.
     :param present: the addresses of the host's PCI functions, also of
         those that can't be read.
     """
     devices = []
-    for one in found:
-        if isinstance(one, model.Problem):
-            yield from _problem(one)
-        elif not isinstance(one, model.Device):
+    for item in items:
+        if isinstance(item, model.Problem):
+            yield from _check_problem(item)
+        elif not isinstance(item, model.Device):
             yield Finding(
                 check="describe",
-                where=repr(one)[:60],
+                where=repr(item)[:60],
                 reason="is neither a model.Device nor a model.Problem",
             )
-        elif wrong := tuple(_form(one)):
-            yield from wrong
+        elif findings := tuple(_check_types(item)):
+            yield from findings
         else:
-            devices.append(one)
+            devices.append(item)
     for device in devices:
         for check, rules in rules_of_devices.RULES.items():
             for rule in rules:
@@ -68,23 +68,23 @@ def check_described(
                 reason=f"plugin is {device.plugin!r}; its claims would find"
                 f" no driver of that name, write {driver!r}",
             )
-    yield from _relatives(devices)
-    yield from _shared(devices, present)
+    yield from _check_relations(devices)
+    yield from _check_shared_functions(devices, present)
 
 
-def _problem(problem: model.Problem) -> Iterator[Finding]:
+def _check_problem(problem: model.Problem) -> Iterator[Finding]:
     for name in ("where", "reason"):
         text = getattr(problem, name)
         if not isinstance(text, str) or not text.strip():
             yield Finding(
                 check="problem",
                 where=str(problem.where) or "(nowhere)",
-                reason=f"{name} says nothing; name the device and the mend",
+                reason=f"{name} says nothing; name the device and the remedy",
             )
 
 
-def _form(device: model.Device) -> Iterator[Finding]:
-    """Yield fields that are of another type than they must be."""
+def _check_types(device: model.Device) -> Iterator[Finding]:
+    """Yield a finding for each field of the wrong type."""
     for name, kind in (
         ("address", str),
         ("resource_class", str),
@@ -93,7 +93,7 @@ def _form(device: model.Device) -> Iterator[Finding]:
         ("profiles", tuple),
         ("partitions", tuple),
         ("traits", frozenset),
-        ("unread", tuple),
+        ("unread_traits", tuple),
     ):
         if not isinstance(getattr(device, name), kind):
             yield Finding(
@@ -104,7 +104,7 @@ def _form(device: model.Device) -> Iterator[Finding]:
             )
 
 
-def _relatives(devices: Sequence[model.Device]) -> Iterator[Finding]:
+def _check_relations(devices: Sequence[model.Device]) -> Iterator[Finding]:
     addresses = [device.address for device in devices]
     handles = [p.handle for d in devices for p in d.partitions if p.handle]
     for check, values in (("address", addresses), ("partition", handles)):
@@ -112,7 +112,7 @@ def _relatives(devices: Sequence[model.Device]) -> Iterator[Finding]:
             yield Finding(
                 check=check, where=value, reason="is described twice"
             )
-    tops = families(devices)
+    tops = group_by_card(devices)
     for top, members in tops.items():
         if any(device.address == top for device in members):
             continue
@@ -134,18 +134,18 @@ def _relatives(devices: Sequence[model.Device]) -> Iterator[Finding]:
     )
 
 
-def _shared(
+def _check_shared_functions(
     devices: Sequence[model.Device], present: Collection[str]
 ) -> Iterator[Finding]:
-    """Yield functions that two devices speak for, or that are not there."""
+    """Yield functions that two devices name, or that do not exist."""
     owners: dict[str, str] = {}
-    given: dict[str, str] = {}
-    for top, members in families(devices).items():
+    slot_owners: dict[str, str] = {}
+    for top, members in group_by_card(devices).items():
         for device in members:
-            yield from _strangers(device, top, owners, present)
+            yield from _check_addresses(device, top, owners, present)
             slots = device.slots if device.counters else ()
             for slot in filter(pci.is_address, slots):
-                first = given.setdefault(slot, device.address)
+                first = slot_owners.setdefault(slot, device.address)
                 if first != device.address and owners.get(slot) == top:
                     yield Finding(
                         check="slot",
@@ -155,13 +155,13 @@ def _shared(
                     )
 
 
-def _strangers(
+def _check_addresses(
     device: model.Device,
     top: str,
     owners: dict[str, str],
     present: Collection[str],
 ) -> Iterator[Finding]:
-    for part in sorted(parts(device)):
+    for part in sorted(list_addresses(device)):
         first = owners.setdefault(part, top)
         if first != top:
             yield Finding(

@@ -10,15 +10,15 @@ from nova_accel.model import actions
 
 ACTIONS: tuple[type, ...] = get_args(actions.Action)
 # Fields of actions that name a function or a parent of mdevs.
-_PLACES = ("card", "function", "gpu", "parent", "slot")
-# What goes with the partition, or is given back by libvirt.
-_UNDONE_OTHERWISE = (actions.SetVgpuParams, actions.BindDriver)
+_ADDRESS_FIELDS = ("card", "function", "gpu", "parent", "slot")
+# Removed together with the partition, or undone by libvirt.
+_NEEDS_NO_RELEASE = (actions.SetVgpuParams, actions.BindDriver)
 
 
 def check_actions(
     plan: object, where: str, own: Collection[str]
 ) -> Iterator[Finding]:
-    """Yield what is wrong with a list of actions.
+    """Yield findings about a list of actions.
 
     :param own: the functions, parents and slots that may be changed.
     """
@@ -33,7 +33,7 @@ def check_actions(
                 check="plan", where=where, reason=f"{action!r} is no action"
             )
             continue
-        for name in _PLACES:
+        for name in _ADDRESS_FIELDS:
             place = getattr(action, name, None)
             if isinstance(place, str) and place not in own:
                 yield Finding(
@@ -48,22 +48,24 @@ def check_undone(
     release: Sequence[actions.Action],
     where: str,
 ) -> Iterator[Finding]:
-    """Yield what a release leaves behind of what was prepared."""
-    places = []
+    """Yield prepared actions that the release does not undo in order."""
+    order = []
     for action in prepare:
         undo = action.undo()
-        if undo is None or isinstance(action, _UNDONE_OTHERWISE):
+        if undo is None or isinstance(action, _NEEDS_NO_RELEASE):
             continue
-        found = [n for n, one in enumerate(release) if _covers(one, undo)]
-        if not found:
+        positions = [
+            n for n, step in enumerate(release) if _is_undo(step, undo)
+        ]
+        if not positions:
             yield Finding(
                 check="release",
                 where=where,
                 reason=f"leaves behind what was prepared ({action}); return"
                 f" {undo!r}",
             )
-        places += found[:1]
-    if places != sorted(places, reverse=True):
+        order += positions[:1]
+    if order != sorted(order, reverse=True):
         yield Finding(
             check="release",
             where=where,
@@ -72,8 +74,8 @@ def check_undone(
         )
 
 
-def _covers(action: actions.Action, undo: actions.Action) -> bool:
-    """Return whether an action does what an undo would do."""
+def _is_undo(action: actions.Action, undo: actions.Action) -> bool:
+    """Return whether an action is equivalent to an undo."""
     if isinstance(action, actions.DestroyInstance) and isinstance(
         undo, actions.DestroyInstance
     ):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a driver: its answer, its errors, its side effects."""
+"""Calls of a driver, each with result, exception and side effects."""
 
 import contextlib
 import dataclasses
@@ -14,12 +14,19 @@ from nova_accel.discovery import plugin, scan
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import fs, host_reader
 
-# Directories whose files are the host's: a driver reads them through its
-# HostReader, or ``nova-accel capture`` would not have them.
-_HOST = (f"{fs.TOP}/", "/proc/", "/dev/", "/run/", "/etc/", "/var/")
-# Audit events (docs.python.org, "Audit events table") of what a driver may
-# not do at all, and of what it may do outside of the host's files.
-_NEVER = (
+# Directories that a driver must read through its HostReader, so that
+# ``nova-accel capture`` packs what it reads.
+_HOST_DIRECTORIES = (
+    f"{fs.TOP}/",
+    "/proc/",
+    "/dev/",
+    "/run/",
+    "/etc/",
+    "/var/",
+)
+# Audit events (docs.python.org, "Audit events table") that a driver must not
+# cause, and those that it must not cause in the host's directories.
+_FORBIDDEN = (
     "ctypes.dlopen",
     "os.chmod",
     "os.chown",
@@ -38,14 +45,14 @@ _NEVER = (
     "socket.connect",
     "subprocess.Popen",
 )
-_LOOKS = ("open", "os.listdir", "os.scandir")
-# Python writes compiled modules where it imports them first.
-_COMPILED = "__pycache__"
+_READS = ("open", "os.listdir", "os.scandir")
+# Python writes compiled modules on their first import.
+_BYTECODE = "__pycache__"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CallResult:
-    """What a call gave; ``effects`` are events that it must not cause."""
+    """Result of a call; ``effects`` are events that it must not cause."""
 
     value: Any = None
     error: Exception | None = None
@@ -54,10 +61,9 @@ class CallResult:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DriverUnderTest:
-    """A driver, the policy and the host it is asked about.
+    """A driver with a policy and a host.
 
-    Each question is asked of a reader of its own, so that nothing is
-    remembered between two.
+    Each call uses a new reader, so that calls share no cache.
     """
 
     driver: plugin.Driver
@@ -66,7 +72,7 @@ class DriverUnderTest:
     rules: policy.Policy = dataclasses.field(default_factory=policy.Policy)
 
     def reader(self) -> host_reader.HostReader:
-        """Return a reader that has looked at nothing yet."""
+        """Return a new reader without cached files."""
         return host_reader.HostReader(source=self.source, gpus=self.gpus)
 
     def describe(
@@ -74,83 +80,83 @@ class DriverUnderTest:
         host: host_reader.HostReader | None = None,
         taken: frozenset[str] = frozenset(),
     ) -> CallResult:
-        """Return what the driver describes; the value is a tuple."""
+        """Call ``describe``; the value is a tuple."""
         reader = host or self.reader()
-        return ask(
+        return call(
             lambda: tuple(self.driver.describe(reader, self.rules, taken))
         )
 
     def state(self) -> model.HostState:
-        """Return what discovery makes of what the driver describes."""
+        """Return the host state that discovery builds with the driver."""
         drivers = {self.driver.name: self.driver}
         return scan.read(self.reader(), drivers, self.rules)
 
     def arrange(
         self, host: host_reader.HostReader | None = None
     ) -> CallResult:
-        """Return what the driver would arrange."""
+        """Call ``plan_arrange``."""
         reader = host or self.reader()
-        return ask(lambda: self.driver.plan_arrange(reader, self.rules))
+        return call(lambda: self.driver.plan_arrange(reader, self.rules))
 
 
-def devices(answer: CallResult) -> tuple[model.Device, ...]:
-    """Return the devices among what was described."""
-    found = answer.value or ()
-    return tuple(one for one in found if isinstance(one, model.Device))
+def list_devices(result: CallResult) -> tuple[model.Device, ...]:
+    """Return the devices in the result of ``describe``."""
+    items = result.value or ()
+    return tuple(item for item in items if isinstance(item, model.Device))
 
 
-def ask(question: Callable[[], object]) -> CallResult:
-    """Return what a driver's code answers, whatever it raises."""
-    with _watched() as effects:
+def call(function: Callable[[], object]) -> CallResult:
+    """Call a driver's code; an exception becomes part of the result."""
+    with _record_effects() as effects:
         try:
-            value = question()
+            value = function()
         except Exception as error:  # a vendor's own code: it may raise any
             return CallResult(error=error, effects=tuple(effects))
     return CallResult(value=value, effects=tuple(dict.fromkeys(effects)))
 
 
-_ASKING = threading.local()
+_CALL = threading.local()
 
 
 @contextlib.contextmanager
-def _watched() -> Iterator[list[str]]:
-    """Collect what happens in this thread that a driver may not cause."""
+def _record_effects() -> Iterator[list[str]]:
+    """Collect the forbidden audit events of this thread."""
     _AuditHook.install()
-    seen: list[str] = []
-    _ASKING.seen = seen
+    effects: list[str] = []
+    _CALL.effects = effects
     try:
-        yield seen
+        yield effects
     finally:
-        _ASKING.seen = None
+        _CALL.effects = None
 
 
 class _AuditHook:
-    """The audit hook; Python keeps one for as long as it runs."""
+    """Audit hook, installed once because Python can't remove hooks."""
 
     is_installed = False
 
     @classmethod
     def install(cls) -> None:
         if not cls.is_installed:
-            sys.addaudithook(_note)
+            sys.addaudithook(_record_event)
             cls.is_installed = True
 
 
-def _note(event: str, arguments: tuple[Any, ...]) -> None:
-    seen = getattr(_ASKING, "seen", None)
-    if seen is None or event not in (*_NEVER, *_LOOKS):
+def _record_event(event: str, arguments: tuple[Any, ...]) -> None:
+    effects = getattr(_CALL, "effects", None)
+    if effects is None or event not in (*_FORBIDDEN, *_READS):
         return
     target = arguments[0] if arguments else ""
     place = target.decode() if isinstance(target, bytes) else str(target)
-    if _COMPILED in place:
+    if _BYTECODE in place:
         return
-    if event in _NEVER or _is_written(event, arguments):
-        seen.append(f"{event} {place}")
-    elif place.startswith(_HOST):
-        seen.append(f"{event} {place}")
+    if event in _FORBIDDEN or _is_write(event, arguments):
+        effects.append(f"{event} {place}")
+    elif place.startswith(_HOST_DIRECTORIES):
+        effects.append(f"{event} {place}")
 
 
-def _is_written(event: str, arguments: tuple[Any, ...]) -> bool:
+def _is_write(event: str, arguments: tuple[Any, ...]) -> bool:
     """Return whether a file is opened for writing."""
     if event != "open" or len(arguments) < 2:  # noqa: PLR2004 - path, mode
         return False

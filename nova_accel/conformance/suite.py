@@ -25,8 +25,8 @@ from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import tree_builder
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_EVERYTHING_OFF = policy.Policy(default=policy.Rule(use=policy.DeviceUse.OFF))
-_NOTHING: Mapping[str, gpu_reader.NvmlGpu] = types.MappingProxyType({})
+_ALL_OFF = policy.Policy(default=policy.Rule(use=policy.DeviceUse.OFF))
+_NO_GPUS: Mapping[str, gpu_reader.NvmlGpu] = types.MappingProxyType({})
 
 
 def check_driver(
@@ -34,52 +34,52 @@ def check_driver(
     source: fs.FileSource,
     *,
     name: str = "",
-    gpus: Mapping[str, gpu_reader.NvmlGpu] = _NOTHING,
+    gpus: Mapping[str, gpu_reader.NvmlGpu] = _NO_GPUS,
     every: bool = False,
 ) -> tuple[Finding, ...]:
-    """Return the rules that a driver breaks on a host; none is what passes.
+    """Return the rules that a driver breaks on a host, none if it passes.
 
-    Nothing is written. The host is read once; everything after that is
-    asked of what was read, so a running host serves as well as a
-    directory. A driver that raises is a finding, never an error here.
+    Writes nothing. The host is read once, and all checks use the recorded
+    files, so a running host is as good as a directory. An exception of the
+    driver is a finding, not an error.
 
-    :param driver: an instance of the class that the entry point names.
+    :param driver: an instance of the entry point's class.
     :param source: ``fs.DiskSource(root)``, or the files of an archive.
     :param name: the name of the entry point, if it has one.
-    :param gpus: what NVML says.
-    :param every: whether to make each single file unreadable that is
-        read, and not two of each kind.
+    :param gpus: the state that NVML reports, by address.
+    :param every: make every file that is read unreadable in turn, instead
+        of two of each kind.
     """
-    wrong = tuple(_protocol(driver, name))
-    if wrong or not isinstance(driver, plugin.Driver):
-        return wrong
+    broken = tuple(_check_protocol(driver, name))
+    if broken or not isinstance(driver, plugin.Driver):
+        return broken
     reader = host_reader.HostReader(source=source, gpus=gpus)
-    patient = driver_calls.DriverUnderTest(
+    target = driver_calls.DriverUnderTest(
         driver=driver, source=source, gpus=gpus
     )
-    first = _read(patient, reader)
-    if first.error is not None:
-        return (_raised("describe", driver.name, first.error),)
-    still = dataclasses.replace(
-        patient, source=fs.RecordedFiles(reader.files.records())
+    baseline = _describe(target, reader)
+    if baseline.error is not None:
+        return (_build_raise_finding("describe", driver.name, baseline.error),)
+    recorded = dataclasses.replace(
+        target, source=fs.RecordedFiles(reader.files.records())
     )
-    found = (
-        *_captured(still, reader, first),
-        *_pure(still, first),
+    findings = (
+        *_check_capture(recorded, reader, baseline),
+        *_check_pure(recorded, baseline),
         *check_hosts.check_described(
-            first.value, driver.name, _present(reader)
+            baseline.value, driver.name, _list_addresses(reader)
         ),
-        *_untaken(still, first),
-        *_obeyed(still, first),
-        *_reported(still),
-        *check_claims.check(still),
-        *check_arrange.check(still),
-        *check_errors.check(still, first, every),
+        *_check_taken(recorded, baseline),
+        *_check_policy(recorded, baseline),
+        *_check_tree(recorded),
+        *check_claims.check(recorded),
+        *check_arrange.check(recorded),
+        *check_errors.check(recorded, baseline, every),
     )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(findings))
 
 
-def _protocol(driver: object, name: str) -> Iterator[Finding]:
+def _check_protocol(driver: object, name: str) -> Iterator[Finding]:
     where = type(driver).__name__
     if not isinstance(driver, plugin.Driver):
         yield Finding(
@@ -106,114 +106,121 @@ def _protocol(driver: object, name: str) -> Iterator[Finding]:
         )
 
 
-def _read(
-    patient: driver_calls.DriverUnderTest, reader: host_reader.HostReader
+def _describe(
+    target: driver_calls.DriverUnderTest, reader: host_reader.HostReader
 ) -> driver_calls.CallResult:
-    """Return what is described, nothing where the host can't be read."""
-    answer = patient.describe(reader)
-    if isinstance(answer.error, errors.UnreadableError):
-        return dataclasses.replace(answer, error=None, value=())
-    return answer
+    """Return the description, empty if the driver can't read the host."""
+    result = target.describe(reader)
+    if isinstance(result.error, errors.UnreadableError):
+        return dataclasses.replace(result, error=None, value=())
+    return result
 
 
-def _raised(check: str, where: str, error: Exception) -> Finding:
+def _build_raise_finding(check: str, where: str, error: Exception) -> Finding:
     return Finding(
         check=check, where=where, reason=f"raises {error!r}; it never may"
     )
 
 
-def _captured(
-    patient: driver_calls.DriverUnderTest,
+def _check_capture(
+    target: driver_calls.DriverUnderTest,
     reader: host_reader.HostReader,
-    first: driver_calls.CallResult,
+    baseline: driver_calls.CallResult,
 ) -> Iterator[Finding]:
-    """Check that an archive of what was read shows the same."""
+    """Check that a captured archive gives the same description."""
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "host.tar.gz")
         capture.save(reader, path, capture.describe_host(directory))
         again, _ = commands.open_host(path)
-    answer = _read(patient, again)
-    if answer.value != first.value or answer.error is not None:
+    result = _describe(target, again)
+    if result.value != baseline.value or result.error is not None:
         yield Finding(
             check="capture",
-            where=patient.driver.name,
+            where=target.driver.name,
             reason="describes something else of an archive of `nova-accel"
             " capture`; read through the HostReader only",
         )
 
 
-def _pure(
-    patient: driver_calls.DriverUnderTest, first: driver_calls.CallResult
+def _check_pure(
+    target: driver_calls.DriverUnderTest, baseline: driver_calls.CallResult
 ) -> Iterator[Finding]:
-    answer = _read(patient, patient.reader())
-    for effect in answer.effects:
+    result = _describe(target, target.reader())
+    for effect in result.effects:
         yield Finding(
             check="effect",
-            where=patient.driver.name,
+            where=target.driver.name,
             reason=f"describe causes {effect}; a driver writes nothing, and"
             " reads through the HostReader only",
         )
-    if answer.value != first.value or answer.error is not None:
+    if result.value != baseline.value or result.error is not None:
         yield Finding(
             check="pure",
-            where=patient.driver.name,
+            where=target.driver.name,
             reason="describes one host in two ways when it is asked twice",
         )
 
 
-def _present(reader: host_reader.HostReader) -> frozenset[str]:
+def _list_addresses(reader: host_reader.HostReader) -> frozenset[str]:
     try:
         functions = reader.functions()
     except errors.UnreadableError:
         return reader.unknown()
-    return reader.unknown() | {str(one.address) for one in functions}
+    return reader.unknown() | {str(function.address) for function in functions}
 
 
-def _untaken(
-    patient: driver_calls.DriverUnderTest, first: driver_calls.CallResult
+def _check_taken(
+    target: driver_calls.DriverUnderTest, baseline: driver_calls.CallResult
 ) -> Iterator[Finding]:
-    """Check that what another driver has described is left alone."""
-    for members in check_hosts.families(driver_calls.devices(first)).values():
-        taken = frozenset[str]().union(*map(check_hosts.parts, members))
-        answer = patient.describe(taken=taken)
-        if answer.error is not None:
-            yield _raised("taken", members[0].address, answer.error)
-        for device in driver_calls.devices(answer):
-            if taken & check_hosts.parts(device):
+    """Check that devices of another driver are not described."""
+    for members in check_hosts.group_by_card(
+        driver_calls.list_devices(baseline)
+    ).values():
+        taken = frozenset[str]().union(
+            *map(check_hosts.list_addresses, members)
+        )
+        result = target.describe(taken=taken)
+        if result.error is not None:
+            yield _build_raise_finding(
+                "taken", members[0].address, result.error
+            )
+        for device in driver_calls.list_devices(result):
+            overlap = taken & check_hosts.list_addresses(device)
+            if overlap:
                 yield Finding(
                     check="taken",
                     where=device.address,
                     reason="is described, though another driver has"
-                    f" described {min(taken & check_hosts.parts(device))}",
+                    f" described {min(overlap)}",
                 )
 
 
-def _obeyed(
-    patient: driver_calls.DriverUnderTest, first: driver_calls.CallResult
+def _check_policy(
+    target: driver_calls.DriverUnderTest, baseline: driver_calls.CallResult
 ) -> Iterator[Finding]:
-    """Check that devices that are switched off are neither shown nor set."""
-    off = dataclasses.replace(patient, rules=_EVERYTHING_OFF)
-    yield from _unseen(off)
-    answer = off.arrange()
-    if answer.value and answer.error is None:
+    """Check that devices with ``use`` ``off`` are not offered or changed."""
+    off = dataclasses.replace(target, rules=_ALL_OFF)
+    yield from _check_not_offered(off)
+    result = off.arrange()
+    if result.value and result.error is None:
         yield Finding(
             check="policy",
-            where=patient.driver.name,
-            reason=f"would {answer.value[0]} where everything is off",
+            where=target.driver.name,
+            reason=f"would {result.value[0]} where everything is off",
         )
-    for top in check_hosts.families(driver_calls.devices(first)):
+    for top in check_hosts.group_by_card(driver_calls.list_devices(baseline)):
         rule = policy.Rule(address=top, use=policy.DeviceUse.OFF)
-        yield from _unseen(
-            dataclasses.replace(patient, rules=policy.Policy(rules=(rule,))),
+        yield from _check_not_offered(
+            dataclasses.replace(target, rules=policy.Policy(rules=(rule,))),
             top,
         )
 
 
-def _unseen(
-    patient: driver_calls.DriverUnderTest, top: str = ""
+def _check_not_offered(
+    target: driver_calls.DriverUnderTest, top: str = ""
 ) -> Iterator[Finding]:
-    """Check that nothing is shown of a device, or nothing at all."""
-    for device in patient.state().devices:
+    """Check that a card is not offered; without ``top``, that none is."""
+    for device in target.state().devices:
         if top in ("", device.address, device.parent):
             yield Finding(
                 check="policy",
@@ -222,18 +229,18 @@ def _unseen(
             )
 
 
-def _reported(patient: driver_calls.DriverUnderTest) -> Iterator[Finding]:
-    """Check that discovery understands it, and that a tree can be built."""
-    state = patient.state()
+def _check_tree(target: driver_calls.DriverUnderTest) -> Iterator[Finding]:
+    """Check that discovery accepts the description and a tree builds."""
+    state = target.state()
     for problem in state.problems:
-        if problem.where == f"driver {patient.driver.name}" and state.complete:
+        if problem.where == f"driver {target.driver.name}" and state.complete:
             yield Finding(
                 check="tree", where=problem.where, reason=problem.reason
             )
-    answer = driver_calls.ask(
+    result = driver_calls.call(
         lambda: tree_builder.build_tree(
             check_claims.ROOT, state, policy.Policy()
         )
     )
-    if answer.error is not None:
-        yield _raised("tree", patient.driver.name, answer.error)
+    if result.error is not None:
+        yield _build_raise_finding("tree", target.driver.name, result.error)

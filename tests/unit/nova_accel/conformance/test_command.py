@@ -117,13 +117,13 @@ def test_two_files_of_each_kind_are_made_unreadable() -> None:
         "/b": errno.EIO,
         "/c": fs.RecordedLink("a"),
     }
-    paths = {path for path, _ in check_errors.choose(records)}
+    paths = {path for path, _ in check_errors.choose_paths(records)}
     assert paths == {
         "/a/0000:00:00.0/vendor",
         "/a/0000:03:00.0/vendor",
         "/c",
     }
-    every = set(check_errors.choose(records, every=True))
+    every = set(check_errors.choose_paths(records, every=True))
     assert {path for path, _ in every} == {*records} - {"/a", "/b"}
     assert {n for path, n in every if path == "/c"} == {errno.ENOENT}
     assert {n for path, n in every if path != "/c"} == {*check_errors.ERRNOS}
