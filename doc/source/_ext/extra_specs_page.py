@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fills the page of extra specs from nova_accel.model.extra_specs."""
+"""Page of extra specs, filled from nova_accel.model.extra_specs."""
 
 import textwrap
 from collections.abc import Iterator
@@ -46,11 +46,11 @@ def _paragraphs(spec: extra_specs.ExtraSpec) -> Iterator[str]:
 
 
 def _read(_app: Any, docname: str, source: list[str]) -> None:
-    if docname == "extra-specs":
+    if docname == "user/extra-specs":
         source[0] = filled(source[0])
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Tell Sphinx of the page; return what it may do with it."""
+    """Connect to Sphinx; return that pages may be read in parallel."""
     app.connect("source-read", _read)
     return {"parallel_read_safe": True}

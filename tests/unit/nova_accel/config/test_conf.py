@@ -208,7 +208,7 @@ def test_what_the_documentation_writes_is_read() -> None:
     pages = pathlib.Path(__file__).parents[4] / "doc/source"
     lines = [
         line
-        for page in sorted(pages.glob("*.rst"))
+        for page in sorted(pages.rglob("*.rst"))
         for line in re.findall(r"device_spec = (\{.*\})", page.read_text())
     ]
     assert len(lines) >= 5

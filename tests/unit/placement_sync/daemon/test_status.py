@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[4]
 
 
 def test_the_manual_shows_a_status() -> None:
-    manual = (ROOT / "doc/source/monitoring.rst").read_text()
+    manual = (ROOT / "doc/source/admin/monitoring.rst").read_text()
     block = manual.partition("json\n\n")[2].partition("\n\n``started")[0]
     example = json.loads(block)
     assert example.keys() == status.Status().as_dict().keys()

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Directives that generate reference text from the code.
+
+``command-help`` prints the help of a command, ``json-keys`` the keys that a
+command prints with ``--json``, and ``messages`` a table of all texts of
+errors, problems and log lines.
+"""
+
+import ast
+import contextlib
+import dataclasses
+import importlib
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from docutils import nodes
+from docutils.parsers import rst
+
+from filters.explain import simulation
+from nova_accel import model
+from nova_accel.cli import inspect_output
+from nova_accel.config import policy
+from nova_accel.inventory import tree_builder, unoffered
+from nova_accel.model import names, pci, providers
+from placement_sync.audit import findings, heal
+from placement_sync.cli import audit_command
+
+#: Modules with ``main(argv)``, by the words that run them.
+COMMANDS = {
+    "nova-accel": "nova_accel.cli.commands",
+    "placement-sync": "placement_sync.cli.main",
+    "python -m nova_accel.conformance": "nova_accel.conformance.__main__",
+    "python -m nova_accel.cli.refresh_catalog": (
+        "nova_accel.cli.refresh_catalog"
+    ),
+}
+#: argparse wraps help at two columns less.
+_COLUMNS = "80"
+_ROOT = providers.ProviderRoot(
+    name="node1", uuid="1f2e3d4c-0000-4000-8000-000000000001"
+)
+
+
+def run_command(command: str) -> tuple[Callable[[list[str]], int], list[str]]:
+    """Return ``main`` of a command line's program, and its arguments.
+
+    :raises LookupError: no program of this project begins the line.
+    """
+    for name, module in COMMANDS.items():
+        if f"{command} ".startswith(f"{name} "):
+            main = importlib.import_module(module).main
+            return main, command[len(name) :].split()
+    raise LookupError(command)
+
+
+def help_of(command: str) -> str:
+    """Return what ``COMMAND --help`` prints.
+
+    :raises LookupError: there is no such command.
+    """
+    main, arguments = run_command(command)
+    output = io.StringIO()
+    with (
+        mock.patch.dict(os.environ, COLUMNS=_COLUMNS),
+        contextlib.redirect_stdout(output),
+    ):
+        try:
+            main([*arguments, "--help"])
+        except SystemExit as end:
+            if end.code:
+                raise LookupError(command) from end
+    return output.getvalue()
+
+
+def inspect_keys() -> Any:
+    """Return a report of ``nova-accel inspect`` that has every key."""
+    device = model.Device(
+        address="0000:5e:00.0",
+        plugin="noop",
+        technology="fpga",
+        vendor="acme",
+        model="card",
+        resource_class="FPGA",
+        counters={"FPGA": 1},
+        slots=("0000:5e:00.0",),
+        profiles=(
+            model.Profile(
+                name="p",
+                charges={"FPGA": 1},
+                trait="CUSTOM_FPGA_REGION",
+                available=1,
+            ),
+        ),
+        partitions=(
+            model.Partition(profile="p", parent="0000:5e:00.0", handle="h"),
+        ),
+        parent="0000:5e:00.0",
+        region=model.Region(card="0000:5e:00.0", number=0, function="f"),
+        fault="fault",
+        drain="drain",
+        marks_unknown="reason",
+    )
+    card = dataclasses.replace(device, parent="", region=None)
+    state = model.HostState(
+        devices=(card, dataclasses.replace(device, address="0000:5e:00.0/r")),
+        problems=(model.Problem(where="w", reason="r"),),
+    )
+    claim = model.Claim(
+        consumer="c",
+        provider=names.provider_uuid(_ROOT.uuid, card.address),
+        device=card.address,
+        profile="p",
+        slot="s",
+        parent=card.address,
+        handle="h",
+        technology="fpga",
+    )
+    function = pci.PciFunction(
+        address=pci.parse_address("0000:01:00.0"),
+        vendor="10de",
+        product="1eb8",
+        class_code=0x30200,
+    )
+    return inspect_output.as_dict(
+        state,
+        tree_builder.build_tree(_ROOT, state, policy.Policy()),
+        inspect_output.HostContext(claims=(claim,), is_registered=True),
+        (unoffered.Unoffered(function=function, name="n", reason="r"),),
+    )
+
+
+def audit_keys() -> Any:
+    """Return a report of ``placement-sync audit`` that has every key."""
+    finding = findings.AuditFinding(
+        kind=findings.FindingKind.LEAKED, where="w", reason="r", mend="m"
+    )
+    report = findings.AuditReport(
+        findings=(finding,),
+        gaps=(findings.Gap(check="c", source="s", reason="r"),),
+    )
+    results = (
+        heal.HealResult(finding=finding),
+        heal.HealResult(finding=finding, left="reason"),
+    )
+    return json.loads(audit_command.as_json(_ROOT, report, results))
+
+
+def explain_keys() -> Any:
+    """Return a result of ``nova-accel explain`` that has every key."""
+    card = simulation.CardVerdict(
+        name="0000_3b_00_0", uuid="u", verdict=simulation.FIRST
+    )
+    host = simulation.HostVerdict(
+        name="node1", uuid="u", cards=(card,), fits=1, refused=0
+    )
+    return simulation.as_dict(
+        simulation.SimulationResult(hosts=(host,), notes=("n",))
+    )
+
+
+#: Reports with every key, by command.
+REPORTS = {
+    "inspect": inspect_keys,
+    "audit": audit_keys,
+    "explain": explain_keys,
+}
+# Objects whose keys are names of resource classes, not fixed keys.
+_BY_CLASS = {"inventories", "used"}
+_WIDTH = 76
+
+
+def outline(value: Any, key: str = "", indent: int = 0) -> str:
+    """Return the keys of a report, nested as in the JSON."""
+    label = f'"{key}": ' if key else ""
+    if key in _BY_CLASS:
+        return f"{label}{{resource class: ...}}"
+    if isinstance(value, list | tuple):
+        items = [item for item in value if isinstance(item, dict)]
+        merged = {name: i for item in items for name, i in item.items()}
+        inner = _fields(merged, indent + len(label) + 2) if items else "..."
+        return f"{label}[{{{inner}}}]" if items else f"{label}[{inner}]"
+    if isinstance(value, dict):
+        inner = _fields(value, indent + len(label) + 1)
+        return f"{label}{{{inner}}}"
+    return label.removesuffix(": ")
+
+
+def _fields(values: dict[str, Any], indent: int) -> str:
+    """Return the fields of an object, wrapped below its first one."""
+    text, column = "", indent
+    for number, (name, value) in enumerate(values.items()):
+        field = outline(value, name, indent)
+        if number:
+            is_long = "\n" in field or column + len(field) + 3 > _WIDTH
+            text += ",\n" + " " * indent if is_long else ", "
+            column = indent if is_long else column + 2
+        text += field
+        column += len(field.rpartition("\n")[2])
+    return text
+
+
+PACKAGES = ("nova_accel", "placement_sync", "filters", "virt_hooks")
+_LOG_METHODS = {"error", "exception", "warning"}
+#: Calls whose arguments are texts for the operator, beside errors.
+_PROBLEMS = {"Problem", "_problem"}
+# A log format or a placeholder of an f-string.
+_PLACEHOLDER = "..."
+#: Shorter texts are values, not messages.
+_MIN_LETTERS = 16
+
+
+def texts_of(node: ast.AST) -> str:
+    """Return a string expression with its placeholders as ``...``."""
+    if isinstance(node, ast.Constant):
+        text = node.value if isinstance(node.value, str) else ""
+        return re.sub(r"%(\(\w+\))?[srd]", _PLACEHOLDER, text)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(texts_of, node.values))
+    if isinstance(node, ast.FormattedValue):
+        return _PLACEHOLDER
+    if isinstance(node, ast.BinOp):
+        return texts_of(node.left) + texts_of(node.right)
+    return ""
+
+
+def messages_of(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield kind and text of each message of a module.
+
+    The kind is ERROR or WARNING of a log, ``problem``, or the class of an
+    error.
+    """
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Dict) and path.name == "hints.py":
+            yield from (("hint", texts_of(value)) for value in node.values)
+        if not isinstance(node, ast.Call):
+            continue
+        owner, _, name = ast.unparse(node.func).rpartition(".")
+        if owner == "LOG" and name in _LOG_METHODS:
+            kind = "WARNING" if name == "warning" else "ERROR"
+        elif name in _PROBLEMS:
+            kind = "problem"
+        elif name.endswith("Error") and not name.startswith("_"):
+            kind = name
+        else:
+            continue
+        for value in [*node.args, *(word.value for word in node.keywords)]:
+            text = texts_of(value).strip()
+            yield kind, text
+
+
+def string_texts(path: Path) -> str:
+    """Return all strings of a module, one on each line."""
+    return "\n".join(
+        texts_of(node)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant | ast.JoinedStr)
+    )
+
+
+def all_messages(root: Path) -> list[tuple[str, str, str]]:
+    """Return text, kind and module of all messages, sorted by text."""
+    rows = {
+        (text, kind, str(path.relative_to(root))[:-3].replace("/", "."))
+        for package in PACKAGES
+        for path in (root / package).rglob("*.py")
+        for kind, text in messages_of(path)
+        if len(re.sub(r"[^a-z]", "", text)) >= _MIN_LETTERS
+    }
+    return sorted(rows, key=lambda row: row[0].strip(" .%;:").lower())
+
+
+class _Generated(rst.Directive):
+    """A literal block whose text is computed from the one argument."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def text(self) -> str:
+        raise NotImplementedError
+
+    def run(self) -> list[nodes.Node]:
+        block = nodes.literal_block(self.text(), self.text())
+        block["language"] = "none"
+        return [block]
+
+
+class _CommandHelp(_Generated):
+    """``.. command-help:: COMMAND``"""
+
+    def text(self) -> str:
+        return help_of(self.arguments[0])
+
+
+class _JsonKeys(_Generated):
+    """``.. json-keys:: COMMAND``"""
+
+    def text(self) -> str:
+        return outline(REPORTS[self.arguments[0]]())
+
+
+class _Messages(rst.Directive):
+    """``.. messages::``, a table of three columns."""
+
+    def run(self) -> list[nodes.Node]:
+        root = Path(__file__).resolve().parents[3]
+        group = nodes.tgroup("", cols=3)
+        for width in (60, 15, 25):
+            group += nodes.colspec("", colwidth=width)
+        group += nodes.thead("", _row("Text", "Kind", "Module"))
+        group += nodes.tbody("", *(_row(*row) for row in all_messages(root)))
+        return [nodes.table("", group)]
+
+
+def _row(*cells: str) -> nodes.row:
+    return nodes.row(
+        "",
+        *(nodes.entry("", nodes.paragraph("", cell)) for cell in cells),
+    )
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Add the directives to Sphinx."""
+    app.add_directive("command-help", _CommandHelp)
+    app.add_directive("json-keys", _JsonKeys)
+    app.add_directive("messages", _Messages)
+    return {"parallel_read_safe": True}

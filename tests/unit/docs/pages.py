@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages of the manual: their text, their commands, and their extension."""
+
+import functools
+import importlib.util
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+MANUAL = ROOT / "doc/source"
+PAGES = [
+    ROOT / "README.rst",
+    ROOT / "CONTRIBUTING.rst",
+    *sorted(MANUAL.rglob("*.rst")),
+]
+# A console block, up to the next line that is not indented deeper.
+_CONSOLE = re.compile(
+    r"^( *)\.\. code-block:: console\n((?:\1 +.*\n|\n)+)", re.MULTILINE
+)
+# Prompt of a line in a console block: root's, or a user's.
+_PROMPT = re.compile(r"^ +[#$] (.*)$")
+# A program and at least one argument, in an inline literal; no message.
+_INLINE = re.compile(
+    r"``((?:nova-accel|placement-sync|tests/run|tests/lab/lab) [^`']+)``"
+)
+
+
+@functools.cache
+def extension(name: str) -> Any:
+    """Return a module of ``doc/source/_ext``."""
+    path = MANUAL / f"_ext/{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def console_lines(text: str) -> Iterator[str]:
+    """Yield the commands of console blocks, continuation lines joined."""
+    for block in _CONSOLE.finditer(text):
+        lines = iter(block[2].splitlines())
+        for line in lines:
+            if match := _PROMPT.match(line):
+                command = match[1]
+                while command.endswith("\\"):
+                    command = command[:-1] + next(lines).strip()
+                yield command
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Yield the words of each command of a page, without pipes."""
+    inline = (
+        re.sub(r"\s+", " ", match[1]) for match in _INLINE.finditer(text)
+    )
+    for command in (*console_lines(text), *inline):
+        words = shlex.split(command, comments=True)
+        for stop in ("|", ">", "&&"):
+            if stop in words:
+                words = words[: words.index(stop)]
+        if words:
+            yield words

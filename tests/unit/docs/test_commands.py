@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands on pages are accepted by the real parsers."""
+
+import argparse
+import itertools
+import re
+import subprocess
+
+import pytest
+
+from nova_accel.model import extra_specs, flavors
+from tests.unit.docs import pages
+
+generated = pages.extension("generated")
+COMMANDS = sorted(
+    {
+        (pages.name_of(page), tuple(words))
+        for page in pages.PAGES
+        for words in pages.commands(page.read_text())
+    }
+)
+OWN = [
+    (page, words)
+    for page, words in COMMANDS
+    if any(
+        " ".join(words).startswith(f"{name} ") for name in generated.COMMANDS
+    )
+]
+# A command that a sentence names, without arguments.
+NAME = re.compile(r"(nova-accel|placement-sync)( [a-z]+){1,2}")
+
+
+class Parsed(Exception):
+    """A command line was accepted; it is not executed."""
+
+
+@pytest.fixture
+def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands end as soon as their arguments are parsed."""
+    parse = argparse.ArgumentParser.parse_args
+
+    def stop(
+        self: argparse.ArgumentParser, *args: object, **kwargs: object
+    ) -> None:
+        parse(self, *args, **kwargs)
+        raise Parsed
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
+
+
+def program_length(line: str) -> int:
+    """Return how many words name the program of a command line."""
+    return max(
+        len(name.split())
+        for name in generated.COMMANDS
+        if f"{line} ".startswith(f"{name} ")
+    )
+
+
+def test_pages_have_commands() -> None:
+    assert len(OWN) > 60
+
+
+@pytest.mark.usefixtures("parse_only")
+@pytest.mark.parametrize(
+    ("page", "words"), OWN, ids=lambda value: str(value)[:70]
+)
+def test_a_command_is_accepted(page: str, words: tuple[str, ...]) -> None:
+    line = " ".join(words)
+    main, _ = generated.run_command(line)
+    arguments = list(words[program_length(line) :])
+    if NAME.fullmatch(line):
+        arguments.append("--help")
+    try:
+        main(arguments)
+    except Parsed:
+        return
+    except SystemExit as end:
+        assert end.code == 0, f"{page}: {line}"
+
+
+def test_commands_of_the_repository_exist() -> None:
+    output = subprocess.run(  # noqa: S603
+        [pages.ROOT / "tests/run", "--list"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    steps = {line.split()[0] for line in output.splitlines() if line.strip()}
+    steps |= {"quick", "--whole", "--list"}
+    lab = (pages.ROOT / "tests/lab/lab").read_text()
+    for page, words in COMMANDS:
+        if words[0] == "tests/run" and len(words) > 1:
+            assert words[1] in steps | {"STEP"}, f"{page}: {words}"
+        elif words[0] == "tests/lab/lab":
+            assert re.search(rf"\b{words[1]}\b", lab), f"{page}: {words}"
+
+
+def test_modules_that_are_run_exist() -> None:
+    for page, words in COMMANDS:
+        if words[:2] == ("python", "-m"):
+            path = pages.ROOT / words[2].replace(".", "/")
+            is_module = path.with_suffix(".py").is_file()
+            assert is_module or (path / "__main__.py").is_file(), page
+
+
+def test_properties_of_flavors_are_valid() -> None:
+    count = 0
+    for page, words in COMMANDS:
+        if "flavor" not in words or "nvlnk" in " ".join(words):
+            continue
+        values = [
+            word.partition("=")
+            for option, word in itertools.pairwise(words)
+            if option == "--property"
+        ]
+        specs = {key: value for key, _, value in values}
+        assert flavors.parse_groups(specs) or not any(
+            key.startswith("resources") for key in specs
+        ), page
+        for key, value in specs.items():
+            if key.startswith(flavors.NAMESPACE):
+                spec = extra_specs.find(key)
+                assert spec is not None and spec.accepts(value), (page, key)
+        count += len(specs)
+    assert count > 20

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names, messages and sizes of the pages."""
+
+import ast
+import re
+
+import pytest
+
+from tests.unit.docs import pages
+
+generated = pages.extension("generated")
+ARCHITECTURE = pages.MANUAL / "contributor/architecture.rst"
+CONTRIBUTING = pages.ROOT / "CONTRIBUTING.rst"
+OBJECT = re.compile(
+    r"``((?:nova_accel|placement_sync|filters|virt_hooks)\.[\w.]+)``"
+)
+MAX_README, MAX_CONTRIBUTING, MAX_TERMS = 100, 50, 40
+
+
+def is_defined(name: str) -> bool:
+    """Return whether a dotted name is a module, or an object in one."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        path = pages.ROOT.joinpath(*parts[:count])
+        source = path.with_suffix(".py")
+        if source.is_file():
+            return is_inside(ast.parse(source.read_text()), parts[count:])
+        if path.is_dir():
+            # Names of a package's __init__ are those of its modules.
+            return count == len(parts) or (path / "__init__.py").is_file()
+    return False
+
+
+def is_inside(node: ast.Module | ast.ClassDef, names: list[str]) -> bool:
+    if not names:
+        return True
+    for child in node.body:
+        if isinstance(child, ast.ClassDef) and child.name == names[0]:
+            return is_inside(child, names[1:])
+        if isinstance(child, ast.FunctionDef) and child.name == names[0]:
+            return len(names) == 1
+    return False
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name_of)
+def test_named_objects_exist(page: object) -> None:
+    assert isinstance(page, type(ARCHITECTURE))
+    names = [
+        name
+        for name in OBJECT.findall(page.read_text())
+        # Entry point groups.
+        if name not in {"nova_accel.commands", "nova_accel.domains",
+                        "nova_accel.drivers"}
+    ]  # fmt: skip
+    assert [name for name in names if not is_defined(name)] == []
+
+
+def test_the_architecture_names_objects() -> None:
+    assert len(set(OBJECT.findall(ARCHITECTURE.read_text()))) > 35
+
+
+def test_the_readme_fits_on_two_screens() -> None:
+    lines = (pages.ROOT / "README.rst").read_text().splitlines()
+    assert len(lines) <= MAX_README
+
+
+def test_the_rules_fit_on_one_screen() -> None:
+    lines = CONTRIBUTING.read_text().splitlines()
+    assert lines.index("Where is what") <= MAX_CONTRIBUTING
+
+
+def test_the_glossary_is_short() -> None:
+    glossary = (pages.MANUAL / "glossary.rst").read_text()
+    terms = re.findall(r"^   (\w.*)$", glossary, re.MULTILINE)
+    assert 20 < len(terms) <= MAX_TERMS
+    assert [term.lower() for term in terms] == sorted(map(str.lower, terms))
+
+
+def test_messages_of_the_troubleshooting_page_exist() -> None:
+    page = (pages.MANUAL / "admin/troubleshooting.rst").read_text()
+    cells = re.findall(r"\* - ``([^`]+)``", page)
+    source = "\n".join(
+        generated.string_texts(path)
+        for package in generated.PACKAGES
+        for path in (pages.ROOT / package).rglob("*.py")
+    )
+    # Nova's own text, and a command.
+    foreign = ("No valid host", "nova-accel ", "placement-sync ")
+    missing = [
+        cell
+        for cell in cells
+        if not cell.startswith(foreign)
+        and not all(part in source for part in cell.split(" ... "))
+    ]
+    assert missing == []
+    assert len(cells) > 40
+
+
+def test_the_report_of_inspect_has_all_keys() -> None:
+    keys = generated.outline(generated.inspect_keys())
+    for key in ("drain", "marks_unknown", "region", "used", "not_offered"):
+        assert f'"{key}"' in keys
+    assert "resource class" in keys
+
+
+def test_each_command_has_help() -> None:
+    page = (pages.MANUAL / "reference/cli.rst").read_text()
+    commands = re.findall(r"command-help:: (.*)", page)
+    assert len(commands) > 15
+    for command in commands:
+        assert generated.help_of(command).startswith("usage: ")
