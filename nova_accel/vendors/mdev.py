@@ -193,16 +193,20 @@ class _MdevCard:
     def _list_offers(
         self, usable: tuple[host_reader.MdevParent, ...]
     ) -> tuple[_OfferedProfile, ...]:
-        kinds: dict[str, dict[str, host_reader.MdevType]] = {}
+        mdev_types: dict[str, dict[str, host_reader.MdevType]] = {}
         for parent in usable:
-            for kind in parent.types:
-                same = kinds.setdefault(self._get_profile_name(kind), {})
-                same.setdefault(parent.name, kind)
-        return tuple(_build_offer(name, kinds[name]) for name in sorted(kinds))
+            for mdev_type in parent.types:
+                same = mdev_types.setdefault(
+                    self._get_profile_name(mdev_type), {}
+                )
+                same.setdefault(parent.name, mdev_type)
+        return tuple(
+            _build_offer(name, mdev_types[name]) for name in sorted(mdev_types)
+        )
 
-    def _get_profile_name(self, kind: host_reader.MdevType) -> str:
+    def _get_profile_name(self, mdev_type: host_reader.MdevType) -> str:
         return mdev_names.profile_name(
-            kind.type_id, kind.label, self.vendor_id
+            mdev_type.type_id, mdev_type.label, self.vendor_id
         )
 
     def _count_available(self, offer: _OfferedProfile) -> int:
@@ -216,9 +220,9 @@ class _MdevCard:
 
     def _list_partitions(self) -> tuple[model.Partition, ...]:
         named = {
-            (parent.name, kind.type_id): self._get_profile_name(kind)
+            (parent.name, mdev_type.type_id): self._get_profile_name(mdev_type)
             for parent in self.parents
-            for kind in parent.types
+            for mdev_type in parent.types
         }
         return tuple(
             model.Partition(
@@ -319,21 +323,33 @@ def _is_vfio_bound(parent: host_reader.MdevParent) -> bool:
 
 
 def _build_offer(
-    name: str, kinds: Mapping[str, host_reader.MdevType]
+    name: str, mdev_types: Mapping[str, host_reader.MdevType]
 ) -> _OfferedProfile:
     """Return a profile with the data of its type on all parents."""
-    facts = [
-        mdev_names.parse_description(k.description) for k in kinds.values()
+    descriptions = [
+        mdev_names.parse_description(mdev_type.description)
+        for mdev_type in mdev_types.values()
     ]
     return _OfferedProfile(
         name=name,
-        memory_mb=_max_or_none(f.memory_mb for f in facts),
-        limit=_max_or_none(f.max_instances for f in facts),
+        memory_mb=_max_or_none(f.memory_mb for f in descriptions),
+        limit=_max_or_none(f.max_instances for f in descriptions),
         device_api=next(
-            (k.device_api for k in kinds.values() if k.device_api), ""
+            (
+                mdev_type.device_api
+                for mdev_type in mdev_types.values()
+                if mdev_type.device_api
+            ),
+            "",
         ),
-        handles={parent: kind.type_id for parent, kind in kinds.items()},
-        ready={parent: kind.available or 0 for parent, kind in kinds.items()},
+        handles={
+            parent: mdev_type.type_id
+            for parent, mdev_type in mdev_types.items()
+        },
+        ready={
+            parent: mdev_type.available or 0
+            for parent, mdev_type in mdev_types.items()
+        },
     )
 
 

@@ -156,8 +156,8 @@ def check_console(
     display = next(
         (
             name
-            for place in ("", *(f"{name}/" for name in virtio))
-            for name in _read_displays(host, address, place)
+            for directory in ("", *(f"{name}/" for name in virtio))
+            for name in _read_displays(host, address, directory)
         ),
         "",
     )
@@ -170,19 +170,19 @@ def check_console(
 
 
 def _read_displays(
-    host: host_reader.HostReader, address: str, place: str
+    host: host_reader.HostReader, address: str, directory: str
 ) -> Iterator[str]:
     """Yield the names of framebuffers and of enabled connectors.
 
-    :param place: their directory, relative to the function's.
+    :param directory: their directory, relative to the function's.
     """
-    for name in list_entries(host, address, f"{place}graphics"):
+    for name in list_entries(host, address, f"{directory}graphics"):
         if _FRAMEBUFFER.fullmatch(name):
             yield name
-    for card in list_entries(host, address, f"{place}drm"):
+    for card in list_entries(host, address, f"{directory}drm"):
         if not _DRM_CARD.fullmatch(card):
             continue
-        connectors = f"{place}drm/{card}"
+        connectors = f"{directory}drm/{card}"
         for name in list_entries(host, address, connectors):
             if not name.startswith(f"{card}-"):
                 continue
@@ -265,10 +265,10 @@ def _vf_routing_ids(
 
 
 def list_entries(
-    host: host_reader.HostReader, address: str, place: str = ""
+    host: host_reader.HostReader, address: str, directory: str = ""
 ) -> tuple[str, ...]:
     """Return the names in a function's directory; () if unreadable."""
     try:
-        return host.names(address, place)
+        return host.names(address, directory)
     except errors.UnreadableError:
         return ()

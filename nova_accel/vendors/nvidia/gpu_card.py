@@ -358,7 +358,7 @@ def _fit_partition(
 def _build_geometry(
     card: NvidiaCard, instances: tuple[model.Instance, ...]
 ) -> model.Geometry:
-    facts = card.catalog_gpu
+    catalog_gpu = card.catalog_gpu
     if card.is_mig:
         # The driver chooses the unit of placements: memory slices on A100,
         # thirds of them on RTX PRO 6000. So the kinds give the region.
@@ -372,10 +372,10 @@ def _build_geometry(
             is_dynamic=card.is_dynamic,
         )
     limits = [properties.limit or 0 for _, properties in card.types.values()]
-    most = max(MAX_TIME_SLICED, *limits, 0)
-    limit = min(len(card.slots), most) if card.on_vfs else None
+    max_vgpus = max(MAX_TIME_SLICED, *limits, 0)
+    limit = min(len(card.slots), max_vgpus) if card.on_vfs else None
     if card.is_mixed:
-        region = facts.region if facts else 0
+        region = catalog_gpu.region if catalog_gpu else 0
         if card.has_placements:
             region = max(
                 nvml_type.starts[-1] + nvml_type.span

@@ -140,10 +140,13 @@ class _MdevGpu:
 
     def find_unnamed_types(self) -> Iterator[model.Problem]:
         for parent in self.parents:
-            for kind in parent.types:
-                if not kind.label and kind.type_id not in self.labels:
+            for mdev_type in parent.types:
+                if (
+                    not mdev_type.label
+                    and mdev_type.type_id not in self.labels
+                ):
                     yield model.Problem(
-                        where=f"{parent.name} {kind.type_id}",
+                        where=f"{parent.name} {mdev_type.type_id}",
                         reason="has no name, and NVIDIA's type numbers"
                         " change with the driver; not offered",
                     )
@@ -155,7 +158,11 @@ class _MdevGpu:
         Names that no parent has come from the table, which merges other
         cards, NVML and vgpuConfig.xml.
         """
-        used = {k.type_id for parent in self.parents for k in parent.types}
+        used = {
+            mdev_type.type_id
+            for parent in self.parents
+            for mdev_type in parent.types
+        }
         used |= {mdev.type_id for mdev in self.mdevs}
         written = {
             type_id: self.table.names[number]
@@ -163,10 +170,10 @@ class _MdevGpu:
             if (number := _parse_type_number(type_id)) in self.table.names
         }
         return written | {
-            kind.type_id: mdev_names.strip_brand(kind.label)
+            mdev_type.type_id: mdev_names.strip_brand(mdev_type.label)
             for parent in self.parents
-            for kind in parent.types
-            if kind.label
+            for mdev_type in parent.types
+            if mdev_type.label
         }
 
     def build_card(
@@ -204,19 +211,19 @@ class _MdevGpu:
         self, usable: tuple[host_reader.MdevParent, ...]
     ) -> Iterator[type_sources.OfferedType]:
         labels = self.labels
-        kinds: dict[str, dict[str, host_reader.MdevType]] = {}
+        mdev_types: dict[str, dict[str, host_reader.MdevType]] = {}
         for parent in usable:
-            for kind in parent.types:
-                label = labels.get(kind.type_id)
+            for mdev_type in parent.types:
+                label = labels.get(mdev_type.type_id)
                 if not label:
                     continue
-                same = kinds.setdefault(label, {})
+                same = mdev_types.setdefault(label, {})
                 other = same.get(parent.name)
                 if other is None or (other.available or 0) < (
-                    kind.available or 0
+                    mdev_type.available or 0
                 ):
-                    same[parent.name] = kind
-        for name, by_parent in kinds.items():
+                    same[parent.name] = mdev_type
+        for name, by_parent in mdev_types.items():
             number = _parse_type_number(next(iter(by_parent.values())).type_id)
             yield dataclasses.replace(
                 _build_offer(name, by_parent, on_vfs=self.on_vfs),
@@ -316,7 +323,7 @@ def _is_vfio_bound(function: pci.PciFunction | None) -> bool:
 
 
 def _build_offer(
-    name: str, kinds: Mapping[str, host_reader.MdevType], *, on_vfs: bool
+    name: str, mdev_types: Mapping[str, host_reader.MdevType], *, on_vfs: bool
 ) -> type_sources.OfferedType:
     """Return a type with the data of all its parents.
 
@@ -324,14 +331,25 @@ def _build_offer(
     VFs. So VFs that can create one are counted, not summed up.
     """
     descriptions = [
-        mdev_names.parse_description(k.description) for k in kinds.values()
+        mdev_names.parse_description(mdev_type.description)
+        for mdev_type in mdev_types.values()
     ]
-    available = [kind.available or 0 for kind in kinds.values()]
-    api = next((k.device_api for k in kinds.values() if k.device_api), "")
+    available = [mdev_type.available or 0 for mdev_type in mdev_types.values()]
+    api = next(
+        (
+            mdev_type.device_api
+            for mdev_type in mdev_types.values()
+            if mdev_type.device_api
+        ),
+        "",
+    )
     return type_sources.OfferedType(
         name=name,
         ready=sum(n > 0 for n in available) if on_vfs else sum(available),
-        handles={parent: kind.type_id for parent, kind in kinds.items()},
+        handles={
+            parent: mdev_type.type_id
+            for parent, mdev_type in mdev_types.items()
+        },
         device_api=api,
         kernel=mdev_names.TypeDescription(
             memory_mb=_max_or_none(s.memory_mb for s in descriptions),

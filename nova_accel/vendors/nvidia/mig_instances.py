@@ -24,24 +24,25 @@ def infer_instances(
     inside_by_handle: dict[str, list[type_sources.TypeProperties]] = {}
     placed = []
     for partition in partitions:
-        facts = _find_mig_properties(types, partition.profile)
+        properties = _find_mig_properties(types, partition.profile)
         handle = partition.instance
-        if handle is None and facts and facts.per_instance == 1:
+        if handle is None and properties and properties.per_instance == 1:
             handle = f"that of {partition.handle}"
-        if handle is not None and facts:
-            inside_by_handle.setdefault(handle, []).append(facts)
+        if handle is not None and properties:
+            inside_by_handle.setdefault(handle, []).append(properties)
         placed.append(dataclasses.replace(partition, instance=handle))
     instances = [
         model.Instance(kind=inside[0].instance, handle=handle)
         for handle, inside in inside_by_handle.items()
     ]
     empty_kinds = {
-        facts.instance
-        for offer, facts in types.values()
-        if facts.instance
+        properties.instance
+        for offer, properties in types.values()
+        if properties.instance
         and offer.ready
         and not any(
-            _has_room(inside, facts) for inside in inside_by_handle.values()
+            _has_room(inside, properties)
+            for inside in inside_by_handle.values()
         )
     }
     instances += [
@@ -62,11 +63,11 @@ def _find_mig_properties(
 
 def _has_room(
     inside: list[type_sources.TypeProperties],
-    facts: type_sources.TypeProperties,
+    properties: type_sources.TypeProperties,
 ) -> bool:
     """Return whether an instance has room for one more of a type."""
     return (
-        inside[0].instance == facts.instance
-        and len(inside) < facts.per_instance
-        and all(other.size == facts.size for other in inside)
+        inside[0].instance == properties.instance
+        and len(inside) < properties.per_instance
+        and all(other.size == properties.size for other in inside)
     )
