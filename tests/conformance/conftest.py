@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every installed driver on every host, or those that are named.
+"""Options and fixtures: every installed driver, or named ones, on all hosts.
 
 pytest tests/conformance
 pytest tests/conformance --driver mycard --every
@@ -31,14 +31,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every",
         action="store_true",
-        help="make each single file unreadable in turn",
+        help="make every file unreadable in turn",
     )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "driver" in metafunc.fixturenames:
-        wanted = metafunc.config.getoption("driver")
-        names = wanted or sorted(plugin.installed())
+        selected = metafunc.config.getoption("driver")
+        names = selected or sorted(plugin.list_drivers())
         metafunc.parametrize("driver", names)
     if "source" in metafunc.fixturenames:
         metafunc.parametrize("source", HOSTS, indirect=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drivers keep the rules that the library relies on."""
+"""Proves that installed drivers keep the rules of the library."""
 
 import pathlib
 
@@ -12,31 +12,30 @@ from nova_accel.host.sysfs import fs
 from tests.functional.fakehost.support import cards
 from tests.lab import fakehost
 
-# Findings that are known, by driver: a part of their text, and why it
-# stays so.
-KNOWN = {
-    # Of an integrated GPU whose class can't be read nothing else tells
-    # that it is one; it counts as any other maker of mdevs meanwhile.
+# Accepted findings by driver, each as a part of its text, with the reason.
+ACCEPTED = {
+    # Without its class an integrated GPU can't be recognized as a GPU; it
+    # is described as another mdev parent meanwhile.
     "mdev": ("0000:00:02.0/class (",),
 }
 
 
-def unknown(driver: str, found: tuple[Finding, ...]) -> str:
+def format_unaccepted(driver: str, findings: tuple[Finding, ...]) -> str:
     return "\n".join(
         str(finding)
-        for finding in found
-        if not any(text in str(finding) for text in KNOWN.get(driver, ()))
+        for finding in findings
+        if not any(text in str(finding) for text in ACCEPTED.get(driver, ()))
     )
 
 
 def test_a_driver_keeps_the_rules_on_a_host(
     driver: str, source: fs.FileSource, every: bool
 ) -> None:
-    found = conformance.check_driver(
+    findings = conformance.check_driver(
         plugin.load([driver])[driver], source, name=driver, every=every
     )
-    wrong = unknown(driver, found)
-    assert not wrong, wrong
+    message = format_unaccepted(driver, findings)
+    assert not message, message
 
 
 @pytest.mark.parametrize("spec", [cards.SPEC, cards.GPUS], ids=["few", "gpus"])
@@ -47,8 +46,8 @@ def test_a_driver_keeps_the_rules_on_the_simulated_kernel(
     tmp_path: pathlib.Path,
 ) -> None:
     with fakehost.simulated_sysfs(spec, tmp_path):
-        found = conformance.check_driver(
+        findings = conformance.check_driver(
             plugin.load([driver])[driver], fs.DiskSource(tmp_path), name=driver
         )
-    wrong = unknown(driver, found)
-    assert not wrong, wrong
+    message = format_unaccepted(driver, findings)
+    assert not message, message

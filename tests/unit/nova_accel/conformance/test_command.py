@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conformance test of regions, as a command, and of the example."""
+"""Proves that the conformance command and the tutorial's driver work."""
 
 import dataclasses
 import errno
@@ -28,7 +28,7 @@ CARD = names.region_address(GPU, 0)
 
 
 def region_of(**fields: Any) -> object:
-    """Return a driver of a card with one region that differs in this."""
+    """Return a driver of a card with a region that has these fields."""
 
     def describe(
         self: Sound,
@@ -42,7 +42,7 @@ def region_of(**fields: Any) -> object:
             self.device(GPU), technology="fpga", resource_class="FPGA"
         )
         yield dataclasses.replace(sound, counters={}, slots=(), profiles=())
-        told = {"card": GPU, "number": 0, "function": "ab", **fields}
+        region_fields = {"card": GPU, "number": 0, "function": "ab", **fields}
         traits = {names.function_trait("ab")}
         yield dataclasses.replace(
             sound,
@@ -58,7 +58,7 @@ def region_of(**fields: Any) -> object:
                 ),
             ),
             traits=frozenset(traits),
-            region=model.Region(**told),
+            region=model.Region(**region_fields),
         )
 
     return broken(describe=describe)
@@ -79,14 +79,14 @@ def region_of(**fields: Any) -> object:
 def test_regions_agree_with_their_traits(
     tmp_path: pathlib.Path, fields: Mapping[str, Any], text: str
 ) -> None:
-    found = check(region_of(**fields), tmp_path)
+    findings = check(region_of(**fields), tmp_path)
     if text:
-        assert [one for one in found if text in one], found
+        assert [finding for finding in findings if text in finding], findings
     else:
-        assert found == ()
+        assert findings == ()
 
 
-def test_the_command_says_what_a_driver_breaks(
+def test_the_command_prints_broken_rules(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -94,15 +94,15 @@ def test_the_command_says_what_a_driver_breaks(
     root = str(look.make("t4-mdev", tmp_path))
     assert command.main(["noop", "--root", root, "--root", root]) == 0
     assert capsys.readouterr().out == "noop: 2 hosts, 0 findings\n"
-    monkeypatch.setattr(noop.NoopDriver, "name", "nobody")
+    monkeypatch.setattr(noop.NoopDriver, "name", "absent")
     assert command.main(["noop", "--root", root]) == 1
-    assert "protocol: NoopDriver: name is 'nobody'" in capsys.readouterr().out
+    assert "protocol: NoopDriver: name is 'absent'" in capsys.readouterr().out
 
 
-def test_the_command_takes_no_nonsense(
+def test_the_command_refuses_bad_input(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main(["nobody", "--root", str(tmp_path)]) == 2
+    assert command.main(["absent", "--root", str(tmp_path)]) == 2
     assert "no such driver is installed" in capsys.readouterr().err
     assert command.main(["noop", "--root", str(tmp_path)]) == 2
     assert "holds no sys/ directory" in capsys.readouterr().err
@@ -145,14 +145,14 @@ SAMPLES = (
 
 
 @pytest.mark.parametrize(("name", "host"), SAMPLES)
-def test_drivers_of_ours_keep_the_rules(
+def test_the_drivers_of_the_library_keep_the_rules(
     tmp_path: pathlib.Path, name: str, host: str
 ) -> None:
-    """On one host each; tests/conformance takes them to all hosts."""
-    found = conformance.check_driver(
+    """Each on one host; tests/conformance checks them on all hosts."""
+    findings = conformance.check_driver(
         look.DRIVERS[name], fs.DiskSource(look.make(host, tmp_path)), name=name
     )
-    assert not found, "\n".join(map(str, found))
+    assert not findings, "\n".join(map(str, findings))
 
 
 def test_the_example_of_the_tutorial_passes_its_own_tests() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each rule of the conformance test, broken by a driver, is found."""
+"""Proves that the conformance suite finds each broken rule."""
 
 import dataclasses
 import os
@@ -87,26 +87,26 @@ def test_a_sound_driver_passes(tmp_path: pathlib.Path) -> None:
         ),
     ],
 )
-def test_a_bad_value_is_found(
+def test_a_bad_value_is_reported(
     tmp_path: pathlib.Path, driver: object, text: str
 ) -> None:
-    found = check(driver, tmp_path)
-    assert [one for one in found if text in one], found
+    findings = check(driver, tmp_path)
+    assert [finding for finding in findings if text in finding], findings
 
 
 def _raises(self: Sound, *_: object) -> Iterator[model.Device]:
     raise ZeroDivisionError
 
 
-def _strange(self: Sound, *_: object) -> Iterator[object]:
+def _wrong_type(self: Sound, *_: object) -> Iterator[object]:
     yield "a card"
 
 
-def _wordless(self: Sound, *_: object) -> Iterator[model.Problem]:
+def _without_reason(self: Sound, *_: object) -> Iterator[model.Problem]:
     yield model.Problem(where=GPU, reason=" ")
 
 
-def _greedy(
+def _ignoring_taken(
     self: Sound,
     host: host_reader.HostReader,
     rules: policy.Policy,
@@ -115,7 +115,7 @@ def _greedy(
     yield from Sound.describe(self, host, rules, frozenset())
 
 
-def _fickle() -> Describe:
+def _changing() -> Describe:
     counts = iter(range(1 << 20))
 
     def describe(
@@ -160,66 +160,68 @@ def _uncaught(
             yield self.device(str(function.address))
 
 
-def _hasty(
+def _giving_up(
     self: Sound,
     host: host_reader.HostReader,
     rules: policy.Policy,
     taken: frozenset[str],
 ) -> Iterator[model.Device | model.Problem]:
-    """Give up all cards for one that can't be read, and say nothing."""
-    found = list(Sound.describe(self, host, rules, taken))
-    if all(isinstance(one, model.Device) for one in found):
-        yield from found
+    """Yield nothing at all if one card can't be read."""
+    items = list(Sound.describe(self, host, rules, taken))
+    if all(isinstance(item, model.Device) for item in items):
+        yield from items
 
 
-def _believing(
+def _guessing(
     self: Sound,
     host: host_reader.HostReader,
     rules: policy.Policy,
     taken: frozenset[str],
 ) -> Iterator[model.Device | model.Problem]:
-    """Count what is there only while its mode can't be read."""
-    for one in Sound.describe(self, host, rules, taken):
-        if isinstance(one, model.Device):
-            is_read = bool(one.profiles)
+    """Offer capacity only while the mode can't be read."""
+    for item in Sound.describe(self, host, rules, taken):
+        if isinstance(item, model.Device):
+            is_read = bool(item.profiles)
             counters = {} if is_read else {SLOTS: 1}
-            yield dataclasses.replace(one, counters=counters, profiles=())
+            yield dataclasses.replace(item, counters=counters, profiles=())
 
 
 @pytest.mark.parametrize(
     ("describe", "text"),
     [
         (_raises, "describe: widget: raises ZeroDivisionError"),
-        (_strange, "describe: 'a card': is neither"),
-        (_wordless, "problem: 0000:41:00.0: reason says nothing"),
-        (_greedy, "taken: 0000:41:00.0: is described, though another"),
-        (_fickle(), "pure: widget: describes one host in two ways"),
-        (_fickle(), "capture: widget: describes something else"),
+        (_wrong_type, "describe: 'a card': is neither"),
+        (_without_reason, "problem: 0000:41:00.0: reason says nothing"),
+        (_ignoring_taken, "taken: 0000:41:00.0: is described, though another"),
+        (_changing(), "pure: widget: describes one host in two ways"),
+        (_changing(), "capture: widget: describes something else"),
         (_listing, "effect: widget: describe causes os.listdir /proc/self"),
         (_writing, "effect: widget: describe causes open /dev/null"),
         (_running, "effect: widget: describe causes subprocess.Popen true"),
         (_uncaught, "that costs every device of its kind"),
-        (_hasty, f"{OTHER} is lost, though the file is another's"),
-        (_hasty, f"{GPU} is gone without a word"),
-        (_believing, "to give, and none when the file can be read"),
+        (_giving_up, f"{OTHER} is lost, though the file is another's"),
+        (_giving_up, f"{GPU} is gone without a word"),
+        (_guessing, "to give, and none when the file can be read"),
     ],
 )
-def test_a_bad_description_is_found(
+def test_a_bad_description_is_reported(
     tmp_path: pathlib.Path, describe: Describe, text: str
 ) -> None:
-    found = check(broken(describe=describe), tmp_path)
-    assert [one for one in found if text in one], found
+    findings = check(broken(describe=describe), tmp_path)
+    assert [finding for finding in findings if text in finding], findings
 
 
 def bind(claim: model.Claim, driver: str = "w") -> actions.SetVgpuType:
     return actions.SetVgpuType(function=claim.slot, type_id=driver)
 
 
-def _aimless(self: Sound, claim: model.Claim) -> Sequence[actions.Action]:
+def _plan_for_other_device(
+    self: Sound, claim: model.Claim
+) -> Sequence[actions.Action]:
     return (actions.SetVgpuType(function="0000:01:00.0", type_id="1"),)
 
 
-def _wavering() -> Callable[..., Sequence[actions.Action]]:
+def _alternating() -> Callable[..., Sequence[actions.Action]]:
     counts = iter(range(1 << 20))
     return lambda self, claim: (bind(claim, str(next(counts))),)
 
@@ -232,7 +234,7 @@ def _pair_again(self: Sound, claim: model.Claim) -> Sequence[actions.Action]:
     return bind(claim, "1").undo(), bind(claim, "2").undo()
 
 
-def _one(self: Sound, claim: model.Claim) -> Sequence[actions.Action]:
+def _bind_once(self: Sound, claim: model.Claim) -> Sequence[actions.Action]:
     return (bind(claim),)
 
 
@@ -265,9 +267,12 @@ def _stumble(
 @pytest.mark.parametrize(
     ("methods", "text"),
     [
-        ({"plan_prepare": _aimless}, "0000:01:00.0 is not of the device"),
-        ({"plan_prepare": _wavering()}, "gives two plans for one claim"),
-        ({"plan_prepare": _one}, "leaves behind what was prepared"),
+        (
+            {"plan_prepare": _plan_for_other_device},
+            "0000:01:00.0 is not of the device",
+        ),
+        ({"plan_prepare": _alternating()}, "gives two plans for one claim"),
+        ({"plan_prepare": _bind_once}, "leaves behind what was prepared"),
         (
             {"plan_prepare": _pair, "plan_release": _pair_again},
             "undoes in another order than backwards",
@@ -284,8 +289,8 @@ def _stumble(
         ),
     ],
 )
-def test_a_bad_plan_is_found(
+def test_a_bad_plan_is_reported(
     tmp_path: pathlib.Path, methods: Mapping[str, Any], text: str
 ) -> None:
-    found = check(broken(**methods), tmp_path)
-    assert [one for one in found if text in one], found
+    findings = check(broken(**methods), tmp_path)
+    assert [finding for finding in findings if text in finding], findings

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Proves how AMD Alveo cards are described and programmed."""
+
 import dataclasses
 import pathlib
 from typing import Any
@@ -37,10 +39,10 @@ def region(state: model.HostState, card: str) -> model.Device:
     return look.device(state, names.region_address(card, 0))
 
 
-def held(state: model.HostState, card: str) -> model.Region:
-    found = region(state, card).region
-    assert found is not None
-    return found
+def region_of(state: model.HostState, card: str) -> model.Region:
+    card_region = region(state, card).region
+    assert card_region is not None
+    return card_region
 
 
 @pytest.fixture(name="state", scope="module")
@@ -92,24 +94,24 @@ def test_a_card_has_one_region(state: model.HostState) -> None:
 
 
 def test_every_card_is_described_once(state: model.HostState) -> None:
-    found = {d.address for d in state.devices}
-    assert found == {*CARDS, *(names.region_address(c, 0) for c in CARDS)}
-    # The user function of a card that is gone is nobody's.
+    addresses = {d.address for d in state.devices}
+    assert addresses == {*CARDS, *(names.region_address(c, 0) for c in CARDS)}
+    # A user function without a management function is reported.
     assert "management function" in look.reasons(state, "0000:1d:00.1")
 
 
 def test_a_shell_of_old_goes_by_its_name(state: model.HostState) -> None:
-    found = held(state, U280)
-    assert found.function == ""
-    assert found.interfaces == ("xilinx_u280_xdma_201920_3",)
-    assert found.is_programmable
+    card_region = region_of(state, U280)
+    assert card_region.function == ""
+    assert card_region.interfaces == ("xilinx_u280_xdma_201920_3",)
+    assert card_region.is_programmable
 
 
 def test_a_card_in_use_stays(state: model.HostState) -> None:
     assert region(state, IN_GUEST).counters == {"FPGA": 1}
-    found = held(state, IN_GUEST)
-    assert found.function is None
-    assert found.is_programmable
+    card_region = region_of(state, IN_GUEST)
+    assert card_region.function is None
+    assert card_region.is_programmable
     assert look.reasons(state, IN_GUEST) == ""
 
 
@@ -122,12 +124,12 @@ def test_a_card_in_use_stays(state: model.HostState) -> None:
         (AWAY, "bind it to xclmgmt"),
     ],
 )
-def test_what_cant_be_given_is_described_with_the_reason(
+def test_a_card_that_is_not_offered_is_described_with_the_reason(
     state: model.HostState, card: str, word: str
 ) -> None:
     part = region(state, card)
     assert (part.counters, part.profiles[0].available) == ({}, 0)
-    assert not held(state, card).is_programmable
+    assert not region_of(state, card).is_programmable
     assert names.PROGRAMMABLE_TRAIT not in part.traits
     assert word in look.reasons(state, card)
 
@@ -136,26 +138,26 @@ def test_without_its_driver_a_card_is_as_it_is(
     state: model.HostState,
 ) -> None:
     assert region(state, UNMANAGED).counters == {"FPGA": 1}
-    assert not held(state, UNMANAGED).is_programmable
+    assert not region_of(state, UNMANAGED).is_programmable
     assert "bind it to xclmgmt" in look.reasons(state, UNMANAGED)
 
 
 def test_a_card_that_is_broken_says_so(state: model.HostState) -> None:
     assert "offline" in look.device(state, OFFLINE).fault
     assert "offline" in region(state, OFFLINE).fault
-    assert not held(state, OFFLINE).is_programmable
+    assert not region_of(state, OFFLINE).is_programmable
     assert not look.device(state, U250).fault
 
 
 def test_without_an_iommu_nothing_is_given(tmp_path: pathlib.Path) -> None:
     state = look.read(look.make("alveo-iommu-off", tmp_path))
     assert region(state, U250).counters == {}
-    assert held(state, U250).function == FUNCTION
+    assert region_of(state, U250).function == FUNCTION
     assert "intel_iommu=on" in look.reasons(state, U250)
 
 
-def one(**facts: Any) -> list[dict[str, Any]]:
-    """Return a U250's functions; facts are of the user function."""
+def u250(**facts: Any) -> list[dict[str, Any]]:
+    """Return the functions of a U250; facts replace the user function's."""
     described = build.load("alveo-cards")["functions"]
     manager, user = (dict(f) for f in described if "d8:00" in f["address"])
     return [manager, {**user, **facts}]
@@ -182,8 +184,10 @@ def read(
     )
 
 
-def test_a_strange_driver_keeps_its_function(tmp_path: pathlib.Path) -> None:
-    state = read(tmp_path, one(driver="qdma-pf"))
+def test_a_function_bound_to_another_driver_is_not_offered(
+    tmp_path: pathlib.Path,
+) -> None:
+    state = read(tmp_path, u250(driver="qdma-pf"))
     assert region(state, U250).counters == {}
     assert "qdma-pf" in look.reasons(state, U250)
 
@@ -191,7 +195,7 @@ def test_a_strange_driver_keeps_its_function(tmp_path: pathlib.Path) -> None:
 def test_a_card_that_cant_be_reset_stays_with_the_host(
     tmp_path: pathlib.Path,
 ) -> None:
-    functions = one()
+    functions = u250()
     functions[1]["attributes"]["reset_method"] = ""
     state = read(tmp_path, functions)
     assert region(state, U250).counters == {}
@@ -199,16 +203,16 @@ def test_a_card_that_cant_be_reset_stays_with_the_host(
 
 
 def test_without_xocl_nothing_can_be_loaded(tmp_path: pathlib.Path) -> None:
-    state = read(tmp_path, one(driver="vfio-pci"))
+    state = read(tmp_path, u250(driver="vfio-pci"))
     assert region(state, U250).counters == {"FPGA": 1}
-    assert not held(state, U250).is_programmable
+    assert not region_of(state, U250).is_programmable
     assert "no driver xocl" in look.reasons(state, U250)
 
 
-def test_a_board_that_nobody_knows_is_told_by_its_driver(
+def test_an_unknown_board_is_named_by_its_driver(
     tmp_path: pathlib.Path,
 ) -> None:
-    manager, user = one(id="10ee:9999", driver="vfio-pci")
+    manager, user = u250(id="10ee:9999", driver="vfio-pci")
     manager["id"] = "10ee:9998"
     manager["attributes"] |= {"board_name": "u999"}
     state = read(tmp_path, [manager, user])
@@ -218,7 +222,7 @@ def test_a_board_that_nobody_knows_is_told_by_its_driver(
 
 def test_further_functions_belong_to_the_card(tmp_path: pathlib.Path) -> None:
     third = {"address": "0000:d8:00.2", "id": "10ee:5009", "class": "120000"}
-    state = read(tmp_path, [*one(), third])
+    state = read(tmp_path, [*u250(), third])
     assert look.device(state, U250).members == (U250_USER, "0000:d8:00.2")
     assert region(state, U250).slots == (U250_USER,)
 
@@ -227,7 +231,7 @@ def test_a_user_function_that_cant_be_read_loses_no_card(
     tmp_path: pathlib.Path,
 ) -> None:
     path = f"bus/pci/devices/{U250_USER}/vendor"
-    state = read(tmp_path, one(), faults={path: "EIO"})
+    state = read(tmp_path, u250(), faults={path: "EIO"})
     card = look.device(state, U250)
     assert (card.vendor_id, card.product_id) == ("10ee", "5004")
     assert card.model == "U250"
@@ -236,12 +240,12 @@ def test_a_user_function_that_cant_be_read_loses_no_card(
     assert f"{U250_USER} can't be read" in look.reasons(state, U250)
 
 
-def test_what_is_loaded_and_cant_be_read_is_unknown(
+def test_an_unreadable_function_is_unknown(
     tmp_path: pathlib.Path,
 ) -> None:
     path = f"bus/pci/devices/{U250_USER}/xclbinuuid"
-    state = read(tmp_path, one(), faults={path: "EIO"})
-    assert held(state, U250).function is None
+    state = read(tmp_path, u250(), faults={path: "EIO"})
+    assert region_of(state, U250).function is None
     assert region(state, U250).counters == {"FPGA": 1}
     assert "xclbinuuid" in look.reasons(state, U250)
 
@@ -261,7 +265,7 @@ def test_what_is_loaded_and_cant_be_read_is_unknown(
 def test_policy_says_what_a_card_is_for(
     tmp_path: pathlib.Path, line: str, technology: str
 ) -> None:
-    manager, user = one(driver=None)
+    manager, user = u250(driver=None)
     manager["driver"] = None if technology == "passthrough" else "xclmgmt"
     state = read(tmp_path, [manager, user], line)
     assert {d.technology for d in state.devices} == (
@@ -274,17 +278,21 @@ def test_policy_names_what_is_loaded_after_each_server(
     tmp_path: pathlib.Path, named: str
 ) -> None:
     line = f'{{"address": "{named}", "use": "fpga", "blank": "/etc/b.xclbin"}}'
-    assert held(read(tmp_path, one(), line), U250).blank == "/etc/b.xclbin"
+    assert (
+        region_of(read(tmp_path, u250(), line), U250).blank == "/etc/b.xclbin"
+    )
 
 
-def test_what_another_driver_has_is_left_alone(tmp_path: pathlib.Path) -> None:
-    build.build({"functions": one()}, tmp_path)
-    found = alveo_driver.AlveoDriver().describe(
+def test_cards_of_another_driver_are_not_described(
+    tmp_path: pathlib.Path,
+) -> None:
+    build.build({"functions": u250()}, tmp_path)
+    devices = alveo_driver.AlveoDriver().describe(
         host_reader.HostReader(tmp_path),
         policy.Policy(),
         frozenset({U250_USER}),
     )
-    assert list(found) == []
+    assert list(devices) == []
 
 
 BITSTREAM = model.Bitstream(
@@ -298,7 +306,7 @@ BITSTREAM = model.Bitstream(
 )
 
 
-def a_claim(state: model.HostState) -> model.Claim:
+def build_claim(state: model.HostState) -> model.Claim:
     part = region(state, U250)
     return model.Claim(
         consumer="c",
@@ -315,7 +323,7 @@ def a_claim(state: model.HostState) -> model.Claim:
 
 
 def test_without_a_bitstream_nothing_is_done(state: model.HostState) -> None:
-    driver, claim = alveo_driver.AlveoDriver(), a_claim(state)
+    driver, claim = alveo_driver.AlveoDriver(), build_claim(state)
     assert driver.plan_prepare(claim) == ()
     assert driver.plan_release(claim) == ()
     bare = dataclasses.replace(claim, region=None, bitstream=BITSTREAM)
@@ -326,7 +334,7 @@ def test_a_bitstream_is_loaded_through_the_hosts_driver(
     state: model.HostState, tmp_path: pathlib.Path
 ) -> None:
     driver = alveo_driver.AlveoDriver()
-    claim = dataclasses.replace(a_claim(state), bitstream=BITSTREAM)
+    claim = dataclasses.replace(build_claim(state), bitstream=BITSTREAM)
     assert driver.plan_prepare(claim) == (
         actions.BindDriver(function=U250_USER, driver="xocl"),
         actions.ProgramRegion(
@@ -361,30 +369,30 @@ def places(root: pathlib.Path) -> list[pathlib.Path]:
 def test_no_unreadable_file_loses_a_card_or_raises(
     root: pathlib.Path, data: st.DataObject
 ) -> None:
-    """Whatever breaks, each card is there, and unread is not absent."""
+    """Unknown is not absent: each card is described or unknown."""
     chosen = data.draw(
         st.lists(st.sampled_from(places(root)), min_size=1, max_size=4)
     )
     fault = data.draw(st.sampled_from(["EIO", "junk", "EISDIR", "circle"]))
-    kept = {
+    contents = {
         p: p.readlink() if p.is_symlink() else p.read_text() for p in chosen
     }
-    for place in kept:
+    for place in contents:
         place.unlink()
         build.FAULTS[fault](place)
     try:
         state = look.read(root)
     finally:
-        for place, content in kept.items():
+        for place, content in contents.items():
             restore(place, content)
-    told = {d.address for d in state.devices} | state.unknown
-    lost = {p.parent.name for p in kept if p.name in ("vendor", "device")}
-    whole = {c for c in CARDS if c not in lost}
-    assert whole <= told
-    assert {names.region_address(c, 0) for c in whole} <= told
+    reported = {d.address for d in state.devices} | state.unknown
+    lost = {p.parent.name for p in contents if p.name in ("vendor", "device")}
+    readable = {c for c in CARDS if c not in lost}
+    assert readable <= reported
+    assert {names.region_address(c, 0) for c in readable} <= reported
     assert not [p for p in state.problems if p.where.startswith("driver ")]
-    for card in whole:
-        if held(state, card).is_programmable:
+    for card in readable:
+        if region_of(state, card).is_programmable:
             assert region(state, card).counters == {"FPGA": 1}
             assert look.device(state, card).driver == "xclmgmt"
 

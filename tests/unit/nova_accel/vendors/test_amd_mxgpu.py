@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Proves how AMD GPUs with VFs of gim are described."""
+
 import pathlib
 from typing import Any
 
@@ -37,24 +39,26 @@ def card(count: int = 2, **facts: Any) -> dict[str, Any]:
 
 
 def read(
-    root: pathlib.Path, one: dict[str, Any], rule: policy.Rule | None = None
+    root: pathlib.Path,
+    function: dict[str, Any],
+    rule: policy.Rule | None = None,
 ) -> model.HostState:
-    build.build({"functions": [one]}, root)
+    build.build({"functions": [function]}, root)
     rules = policy.Policy(rules=(rule,) if rule else ())
     return scan.read(host_reader.HostReader(root), look.DRIVERS, rules)
 
 
 def test_a_card_is_what_its_vfs_are(tmp_path: pathlib.Path) -> None:
     state = look.read(look.make("amd-vf", tmp_path))
-    found = look.device(state, MI25)
-    assert (found.technology, found.plugin) == ("vf", "amd_mxgpu")
-    assert (found.vendor, found.model) == ("amd", "1002:6860")
-    assert found.counters == {"VGPU": 5}
-    (profile,) = found.profiles
+    device = look.device(state, MI25)
+    assert (device.technology, device.plugin) == ("vf", "amd_mxgpu")
+    assert (device.vendor, device.model) == ("amd", "1002:6860")
+    assert device.counters == {"VGPU": 5}
+    (profile,) = device.profiles
     assert profile.trait == "CUSTOM_GPU_VF_AMD_6860"
     assert profile.charges == {"VGPU": 1}
     # gim puts VFs sixteen functions behind their PF.
-    assert found.slots == tuple(f"0000:43:02.{n}" for n in (0, 1, 4, 5, 7))
+    assert device.slots == tuple(f"0000:43:02.{n}" for n in (0, 1, 4, 5, 7))
 
 
 def test_each_vf_that_is_left_out_has_its_reason(
@@ -66,9 +70,9 @@ def test_each_vf_that_is_left_out_has_its_reason(
     assert "IOMMU" in look.reasons(state, "0000:43:02.6")
 
 
-def test_gim_tells_how_a_card_is_divided(tmp_path: pathlib.Path) -> None:
-    found = look.device(look.read(look.make("amd-vf", tmp_path)), WHOLE)
-    assert found.traits >= {
+def test_attributes_of_gim_are_traits(tmp_path: pathlib.Path) -> None:
+    device = look.device(look.read(look.make("amd-vf", tmp_path)), WHOLE)
+    assert device.traits >= {
         "CUSTOM_ACCELERATOR_SPATIAL_SPX",
         "CUSTOM_ACCELERATOR_MEMORY_NPS1",
         "CUSTOM_ACCELERATOR_XGMI_HIVE_10403190583957872000",
@@ -76,25 +80,27 @@ def test_gim_tells_how_a_card_is_divided(tmp_path: pathlib.Path) -> None:
     }
 
 
-def test_a_failure_told_in_a_text_is_no_fact(tmp_path: pathlib.Path) -> None:
+def test_a_failure_message_is_no_trait(tmp_path: pathlib.Path) -> None:
     state = look.read(look.make("amd-vf", tmp_path))
-    found = look.device(state, EIGHTH)
-    assert found.counters == {"VGPU": 8}
-    assert not [t for t in found.traits if "FAILED" in t or "NPS" in t]
+    device = look.device(state, EIGHTH)
+    assert device.counters == {"VGPU": 8}
+    assert not [t for t in device.traits if "FAILED" in t or "NPS" in t]
     assert "failed to get current mp mode" in look.reasons(state, EIGHTH)
 
 
-def test_without_vfs_the_mend_is_gims_own(tmp_path: pathlib.Path) -> None:
+def test_without_vfs_the_hint_names_the_option_of_gim(
+    tmp_path: pathlib.Path,
+) -> None:
     state = look.read(look.make("amd-vf", tmp_path))
     assert "options gim vf_num=N" in look.reasons(state, NONE_MADE)
     assert state.device(NONE_MADE) is None
 
 
-def test_a_card_that_nothing_has_goes_whole(tmp_path: pathlib.Path) -> None:
+def test_an_unbound_card_is_passed_through(tmp_path: pathlib.Path) -> None:
     # A GPU although its class is that of any processing accelerator.
-    found = look.device(look.read(look.make("amd-vf", tmp_path)), UNBOUND)
-    assert found.technology == "passthrough"
-    assert found.counters == {"PGPU": 1}
+    device = look.device(look.read(look.make("amd-vf", tmp_path)), UNBOUND)
+    assert device.technology == "passthrough"
+    assert device.counters == {"PGPU": 1}
 
 
 def test_vf_counts_are_gims_to_set(tmp_path: pathlib.Path) -> None:
@@ -109,9 +115,9 @@ def test_vf_counts_are_gims_to_set(tmp_path: pathlib.Path) -> None:
 
 
 def test_an_mi300x_has_one_vf_or_eight(tmp_path: pathlib.Path) -> None:
-    one = card(0, id="1002:74a1")
-    one["class"] = "120000"
-    assert "1 or 8" in look.reasons(read(tmp_path, one), MI25)
+    function = card(0, id="1002:74a1")
+    function["class"] = "120000"
+    assert "1 or 8" in look.reasons(read(tmp_path, function), MI25)
 
 
 @pytest.mark.parametrize(
@@ -128,23 +134,23 @@ def test_vfs_need_gim(
     use: policy.DeviceUse,
     word: str,
 ) -> None:
-    one = {k: v for k, v in card(**facts).items() if v is not None}
-    state = read(tmp_path, one, policy.Rule(address=MI25, use=use))
+    function = {k: v for k, v in card(**facts).items() if v is not None}
+    state = read(tmp_path, function, policy.Rule(address=MI25, use=use))
     assert state.devices == ()
     assert word in look.reasons(state, MI25)
 
 
-def test_nothing_of_a_vf_is_to_be_made(tmp_path: pathlib.Path) -> None:
-    (found,) = read(tmp_path, card()).devices
+def test_a_vf_needs_no_action(tmp_path: pathlib.Path) -> None:
+    (device,) = read(tmp_path, card()).devices
     claim = model.Claim(
         consumer="c",
         provider="p",
         device=MI25,
-        profile=found.profiles[0].name,
-        slot=found.slots[0],
-        parent=found.slots[0],
-        handle=found.slots[0],
-        technology=found.technology,
+        profile=device.profiles[0].name,
+        slot=device.slots[0],
+        parent=device.slots[0],
+        handle=device.slots[0],
+        technology=device.technology,
     )
-    driver = look.DRIVERS[found.plugin]
+    driver = look.DRIVERS[device.plugin]
     assert driver.plan_prepare(claim) == driver.plan_release(claim) == ()

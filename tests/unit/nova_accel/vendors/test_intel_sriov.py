@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Proves how Intel GPUs with VFs are described and arranged."""
+
 import json
 import pathlib
 from collections.abc import Iterable
@@ -19,7 +21,7 @@ TILED = "0000:5d:00.0"
 MAX = "0000:9a:00.0"
 IDLE = "0000:9f:00.0"
 IGPU = "0000:00:02.0"
-# All that is known of a VF whose quota nobody tells.
+# The profile of a VF with an unknown quota.
 PLAIN = "8086:56c0-VF"
 
 
@@ -90,7 +92,7 @@ def test_vfs_of_two_sizes_are_two_profiles(tmp_path: pathlib.Path) -> None:
     assert tuple(large.handles) == ("0000:5d:00.3",)
 
 
-def test_xe_tells_its_quotas_elsewhere(tmp_path: pathlib.Path) -> None:
+def test_quotas_of_xe_are_read(tmp_path: pathlib.Path) -> None:
     state = look.read(look.make("intel-vf", tmp_path))
     card = look.device(state, MAX)
     (profile,) = card.profiles
@@ -102,14 +104,14 @@ def test_xe_tells_its_quotas_elsewhere(tmp_path: pathlib.Path) -> None:
 def test_an_integrated_gpu_shares_no_memory_of_its_own(
     tmp_path: pathlib.Path,
 ) -> None:
-    # It is the boot display, and its VFs are for guests all the same.
+    # It is the boot display, but its VFs go to guests.
     card = look.device(look.read(look.make("intel-vf", tmp_path)), IGPU)
     (profile,) = card.profiles
     assert profile.trait == "CUSTOM_GPU_VF_INTEL_A780"
     assert card.counters == {"VGPU": 7}
 
 
-def test_a_card_that_could_have_vfs_gets_a_mend(
+def test_a_card_without_vfs_gets_a_hint(
     tmp_path: pathlib.Path,
 ) -> None:
     state = look.read(look.make("intel-vf", tmp_path))
@@ -117,13 +119,15 @@ def test_a_card_that_could_have_vfs_gets_a_mend(
     assert "num_vfs" in look.reasons(state, IDLE)
 
 
-def test_without_quotas_a_vf_is_what_it_is(tmp_path: pathlib.Path) -> None:
+def test_without_quotas_a_vf_has_a_plain_profile(
+    tmp_path: pathlib.Path,
+) -> None:
     (card,) = read(tmp_path, [flex()]).devices
     assert [p.name for p in card.profiles] == [PLAIN]
     assert card.counters == {"VGPU": 2}
 
 
-def test_vfs_are_told_apart_by_their_links(tmp_path: pathlib.Path) -> None:
+def test_vfs_are_numbered_by_their_links(tmp_path: pathlib.Path) -> None:
     state = look.read(look.make("broken-vf", tmp_path))
     card = look.device(state, FLEX)
     # virtfn0 is gone, virtfn1 is unreadable, the quotas of 3 and 4 too,
@@ -135,7 +139,7 @@ def test_vfs_are_told_apart_by_their_links(tmp_path: pathlib.Path) -> None:
     assert "ggtt_quota of 0" in look.reasons(state, "0000:4d:00.6")
 
 
-def test_what_is_known_of_a_card_in_disorder_stays(
+def test_the_readable_part_of_a_card_is_described(
     tmp_path: pathlib.Path,
 ) -> None:
     state = look.read(look.make("broken-vf", tmp_path))
@@ -144,7 +148,7 @@ def test_what_is_known_of_a_card_in_disorder_stays(
     assert card.counters == {"VGPU": 2}
     assert "no driver" in look.reasons(state, "0000:5d:00.0")
     assert "gone" in look.reasons(state, "10000:01:00.1")
-    # The PF is there and can't be read: it is unknown, with all it has.
+    # An unreadable PF is unknown, with all of its VFs.
     assert "10000:02:00.0" in state.unknown
     assert not look.reasons(state, "10000:02:00.1")
 
@@ -184,7 +188,7 @@ def test_vfs_of_one_group_go_to_one_guest(tmp_path: pathlib.Path) -> None:
     assert "shares its IOMMU group" in look.reasons(state, "0000:4d:00.2")
 
 
-def test_the_same_reason_is_told_once(tmp_path: pathlib.Path) -> None:
+def test_equal_reasons_are_reported_once(tmp_path: pathlib.Path) -> None:
     card = flex(count=9)
     del card["group"], card["vfs"]["first_group"]
     state = read(tmp_path, [card])
@@ -274,8 +278,8 @@ def test_vf_counts_are_changed_while_nothing_uses_them(
 ) -> None:
     build.build({"functions": [flex(**facts)]}, tmp_path)
     rule = policy.Rule(address=FLEX, num_vfs=num_vfs)
-    wanted = f"set {num_vfs} virtual functions on {FLEX}"
-    assert arrange(tmp_path, rule) == ([wanted] if planned else [])
+    action = f"set {num_vfs} virtual functions on {FLEX}"
+    assert arrange(tmp_path, rule) == ([action] if planned else [])
 
 
 def test_new_vfs_are_kept_from_the_hosts_drivers(

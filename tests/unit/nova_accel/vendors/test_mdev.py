@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Proves how mdev parents without a driver of their own are described."""
+
 import json
 import pathlib
 import tempfile
@@ -32,12 +34,12 @@ def gvtg() -> dict[str, Any]:
     return copied
 
 
-def test_a_gvtg_gpu_offers_what_its_aperture_holds(
+def test_a_gvtg_gpu_offers_its_aperture(
     tmp_path: pathlib.Path,
 ) -> None:
     (card,) = look.read(look.make("gvtg", tmp_path)).devices
     assert (card.resource_class, card.vendor) == ("VGPU", "intel")
-    # What the one that is made has of it, and as much again.
+    # The memory of the existing mdev, and of one more.
     assert card.counters == {"VGPU": 2, "CUSTOM_GPU_MEMORY_MB": 128}
     profile = look.profile(card, "i915-GVTg_V5_8")
     assert profile.charges == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 64}
@@ -46,29 +48,31 @@ def test_a_gvtg_gpu_offers_what_its_aperture_holds(
     assert card.partitions[0].profile == "i915-GVTg_V5_8"
 
 
-def gvtg_room(whole: tuple[int, ...], made: list[str], kind: str) -> int:
-    """Return how many more of a type i915 would make beside others."""
-    sizes = [GVTG[name] for name in made]
+def gvtg_available(
+    totals: tuple[int, ...], existing: list[str], kind: str
+) -> int:
+    """Return how many more of a type i915 creates beside others."""
+    sizes = [GVTG[name] for name in existing]
     rest = [
         total - sum(size[part] for size in sizes)
-        for part, total in enumerate(whole)
+        for part, total in enumerate(totals)
     ]
     return min(
-        left // size for left, size in zip(rest, GVTG[kind], strict=True)
+        free // size for free, size in zip(rest, GVTG[kind], strict=True)
     )
 
 
-def gvtg_host(whole: tuple[int, ...], made: list[str]) -> dict[str, Any]:
-    """Return a host whose GPU has so much and so many made of it."""
+def gvtg_host(totals: tuple[int, ...], existing: list[str]) -> dict[str, Any]:
+    """Return a host whose GPU has these totals and existing mdevs."""
     types = [
         [
             kind,
             None,
-            gvtg_room(whole, made, kind),
+            gvtg_available(totals, existing, kind),
             f"low_gm_size: {low}MB\nhigh_gm_size: {high}MB\nfence: 4\n",
         ]
         for kind, (low, high, _) in GVTG.items()
-        if gvtg_room(whole, [], kind) > 0
+        if gvtg_available(totals, [], kind) > 0
     ]
     return {
         "functions": build.load("gvtg")["functions"],
@@ -79,7 +83,7 @@ def gvtg_host(whole: tuple[int, ...], made: list[str]) -> dict[str, Any]:
                 "parent": IGPU,
                 "type": f"i915-GVTg-{kind}",
             }
-            for number, kind in enumerate(made)
+            for number, kind in enumerate(existing)
         ],
     }
 
@@ -93,23 +97,25 @@ def gvtg_host(whole: tuple[int, ...], made: list[str]) -> dict[str, Any]:
     ),
     st.lists(st.sampled_from(sorted(GVTG)), max_size=8),
 )
-def test_gvtg_offers_what_i915_would_make(
-    whole: tuple[int, ...], asked: list[str]
+def test_gvtg_offers_as_many_as_i915_creates(
+    totals: tuple[int, ...], requested: list[str]
 ) -> None:
-    made: list[str] = []
-    for kind in asked:
-        if gvtg_room(whole, made, kind) > 0:
-            made.append(kind)
-    host = gvtg_host(whole, made)
+    existing: list[str] = []
+    for kind in requested:
+        if gvtg_available(totals, existing, kind) > 0:
+            existing.append(kind)
+    host = gvtg_host(totals, existing)
     with tempfile.TemporaryDirectory() as root:
         (card,) = look.read(build.build(host, pathlib.Path(root))).devices
-    left = device_capacity.remaining(card)
+    remaining = device_capacity.remaining(card)
     for profile in card.profiles:
         kind = profile.name.removeprefix("i915-GVTg-")
-        assert left[profile.name] == gvtg_room(whole, made, kind)
-    held = sum(GVTG[kind][0] for kind in made)
-    assert held <= card.counters["CUSTOM_GPU_MEMORY_MB"] <= whole[0]
-    assert card.counters["VGPU"] == len(made) + max(left.values())
+        assert remaining[profile.name] == gvtg_available(
+            totals, existing, kind
+        )
+    allocated = sum(GVTG[kind][0] for kind in existing)
+    assert allocated <= card.counters["CUSTOM_GPU_MEMORY_MB"] <= totals[0]
+    assert card.counters["VGPU"] == len(existing) + max(remaining.values())
 
 
 def test_the_use_that_policy_names_counts(tmp_path: pathlib.Path) -> None:
@@ -125,24 +131,24 @@ def test_the_use_that_policy_names_counts(tmp_path: pathlib.Path) -> None:
         rules = policy.Policy(rules=(policy.Rule(use=use),))
         for root, offered in ((gpu, on_gpu), (other, on_other)):
             host = host_reader.HostReader(root)
-            found = mdev.MdevDriver().describe(host, rules, frozenset())
-            assert bool(list(found)) is offered, use
+            devices = mdev.MdevDriver().describe(host, rules, frozenset())
+            assert bool(list(devices)) is offered, use
 
 
 def test_nvidias_parents_are_another_drivers(tmp_path: pathlib.Path) -> None:
     host = host_reader.HostReader(look.make("t4-mdev", tmp_path))
-    found = mdev.MdevDriver().describe(host, policy.Policy(), frozenset())
-    assert list(found) == []
+    devices = mdev.MdevDriver().describe(host, policy.Policy(), frozenset())
+    assert list(devices) == []
 
 
 def test_a_parent_that_another_driver_described_is_left_to_it(
     tmp_path: pathlib.Path,
 ) -> None:
     host = host_reader.HostReader(look.make("gvtg", tmp_path))
-    found = mdev.MdevDriver().describe(
+    devices = mdev.MdevDriver().describe(
         host, policy.Policy(), frozenset({IGPU})
     )
-    assert list(found) == []
+    assert list(devices) == []
 
 
 def test_a_parent_is_offered_as_far_as_it_can_be_read(
@@ -157,7 +163,7 @@ def test_a_parent_is_offered_as_far_as_it_can_be_read(
     state = look.read(build.build(host, tmp_path))
     (card,) = state.devices
     assert [p.available for p in card.profiles] == [0, 0]
-    # What is made stays accounted for.
+    # Existing mdevs stay accounted for.
     assert card.counters == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 64}
     assert "memory" in look.reasons(state, f"{IGPU} i915-GVTg_V5_4")
     assert "few" in look.reasons(state, f"{IGPU} i915-GVTg_V5_8")
@@ -185,7 +191,7 @@ def test_a_parent_that_a_guest_has_makes_no_mdevs(
     assert device.technology == "passthrough"
 
 
-def test_vfs_that_are_parents_are_folded_onto_their_card(
+def test_all_vfs_of_a_card_are_one_device(
     tmp_path: pathlib.Path,
 ) -> None:
     vfs = [f"0000:41:00.{number}" for number in (1, 2, 3)]

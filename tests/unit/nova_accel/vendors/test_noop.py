@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Proves that the template is a driver and plans nothing."""
+
 import pathlib
 
 from nova_accel import model

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole devices of kinds that are known, beside GPUs."""
+"""Proves which devices other than GPUs are passthrough_line through."""
 
 import json
 import pathlib
@@ -18,7 +18,7 @@ from tests.hosts import build, look
 from tests.support import examples
 
 
-def passed(address: str) -> str:
+def passthrough_line(address: str) -> str:
     return json.dumps({"address": address, "use": "passthrough"})
 
 
@@ -31,7 +31,7 @@ def function(vendor: str, product: str, code: int = 0) -> pci.PciFunction:
     )
 
 
-def test_what_no_driver_holds_is_offered_by_its_kind(
+def test_unbound_devices_of_known_kinds_are_offered(
     tmp_path: pathlib.Path,
 ) -> None:
     state = look.read(look.make("kinds", tmp_path))
@@ -50,7 +50,7 @@ def test_what_no_driver_holds_is_offered_by_its_kind(
     assert "IOMMU" in look.reasons(state, "0000:84:00.0")
 
 
-def test_what_a_driver_holds_is_offered_on_request(
+def test_bound_devices_are_offered_on_request(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("kinds", tmp_path)
@@ -61,9 +61,11 @@ def test_what_a_driver_holds_is_offered_on_request(
         ("0000:90:00.0", "CUSTOM_PCI_1234_5678"),
     ):
         assert look.read(root).device(address) is None
-        found = look.device(look.read(root, [passed(address)]), address)
-        assert found.counters == {resource_class: 1}
-        assert found.fault == ""
+        device = look.device(
+            look.read(root, [passthrough_line(address)]), address
+        )
+        assert device.counters == {resource_class: 1}
+        assert device.fault == ""
 
 
 @pytest.mark.parametrize("address", ["0000:1a:00.0", "0000:1c:00.0"])
@@ -71,31 +73,31 @@ def test_an_accelerator_that_is_not_operational_is_set_aside(
     tmp_path: pathlib.Path, address: str
 ) -> None:
     root = look.make("kinds", tmp_path)
-    found = look.device(look.read(root, [passed(address)]), address)
-    assert "reset" in found.fault.lower()
-    assert found.counters == {"CUSTOM_GAUDI": 1}
+    device = look.device(look.read(root, [passthrough_line(address)]), address)
+    assert "reset" in device.fault.lower()
+    assert device.counters == {"CUSTOM_GAUDI": 1}
 
 
 def test_work_queues_of_the_host_are_not_taken_away(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("kinds", tmp_path)
-    state = look.read(root, [passed("0000:6a:01.0")])
+    state = look.read(root, [passthrough_line("0000:6a:01.0")])
     assert state.device("0000:6a:01.0") is None
-    said = look.reasons(state, "0000:6a:01.0")
-    assert "dsa0/wq0.0 is enabled" in said
-    assert "accel-config" in said
+    reasons = look.reasons(state, "0000:6a:01.0")
+    assert "dsa0/wq0.0 is enabled" in reasons
+    assert "accel-config" in reasons
 
 
 def test_a_disk_is_offered_only_where_it_is_named(
     tmp_path: pathlib.Path,
 ) -> None:
-    """The next guest would find what the last one wrote."""
+    """The next guest could read the data of the last one."""
     root = look.make("nvme", tmp_path)
     state = look.read(root)
     assert not [d for d in state.devices if d.technology == "passthrough"]
     named = [f"0000:{bus}:00.0" for bus in (62, 63, 68)]
-    state = look.read(root, map(passed, named))
+    state = look.read(root, map(passthrough_line, named))
     (whole,) = (d for d in state.devices if d.technology == "passthrough")
     assert whole.address == "0000:62:00.0"
     assert whole.counters == {"CUSTOM_NVME": 1}
@@ -117,10 +119,10 @@ def test_a_disk_with_data_of_the_hosts_is_refused(
     tmp_path: pathlib.Path, address: str, word: str
 ) -> None:
     root = look.make("nvme", tmp_path)
-    state = look.read(root, [passed(address)])
+    state = look.read(root, [passthrough_line(address)])
     assert (state.device(address) is None) is bool(word)
     assert word in look.reasons(state, address)
-    # By ids too: that line speaks of all disks of that model.
+    # A line with ids matches all disks of that model.
     by_ids = {"vendor_id": "8086", "product_id": "0a54", "use": "passthrough"}
     state = look.read(root, [json.dumps(by_ids)])
     assert (state.device(address) is None) is bool(word)
@@ -131,7 +133,7 @@ def test_a_disk_in_btrfs_is_mounted(tmp_path: pathlib.Path) -> None:
     uuid = "0f5a8b9e-8f0d-4d0f-9d3b-0d1c6a3c1f11"
     build.break_path(root, f"fs/btrfs/{uuid}/devices/nvme5n1/size", "8\n")
     build.break_path(root, "fs/btrfs/features/skinny_metadata", "1\n")
-    state = look.read(root, [passed("0000:66:00.0")])
+    state = look.read(root, [passthrough_line("0000:66:00.0")])
     assert "is mounted" in look.reasons(state, "0000:66:00.0")
 
 
@@ -141,17 +143,17 @@ def test_a_disk_of_unknown_use_is_refused(
     root = look.make("nvme", tmp_path)
     place = "bus/pci/devices/0000:66:00.0/nvme"
     build.break_path(root, place, {"fault": "circle"})
-    state = look.read(root, [passed("0000:66:00.0")])
+    state = look.read(root, [passthrough_line("0000:66:00.0")])
     assert state.device("0000:66:00.0") is None
     assert "can't be read" in look.reasons(state, "0000:66:00.0")
 
 
 @pytest.mark.parametrize(
-    ("driver", "word", "offered"),
+    ("driver", "denylist", "offered"),
     [("idxd", "N", False), ("idxd", "Y", True), ("vfio-pci", "N", True)],
 )
 def test_what_vfio_pci_refuses_is_not_offered(
-    tmp_path: pathlib.Path, driver: str, word: str, offered: bool
+    tmp_path: pathlib.Path, driver: str, denylist: str, offered: bool
 ) -> None:
     address = "0000:6a:01.0"
     card = {
@@ -162,15 +164,15 @@ def test_what_vfio_pci_refuses_is_not_offered(
         "group": 1,
     }
     place = "module/vfio_pci/parameters/disable_denylist"
-    faults = [{"path": place, "is": f"{word}\n"}]
+    faults = [{"path": place, "is": f"{denylist}\n"}]
     build.build({"functions": [card], "faults": faults}, tmp_path)
-    state = look.read(tmp_path, [passed(address)])
+    state = look.read(tmp_path, [passthrough_line(address)])
     assert bool(state.devices) is offered
-    said = look.reasons(state, address)
-    assert ("disable_denylist" in said) is not offered
+    reasons = look.reasons(state, address)
+    assert ("disable_denylist" in reasons) is not offered
 
 
-def test_kinds_are_told_by_ids_or_class() -> None:
+def test_kinds_are_found_by_ids_or_class() -> None:
     assert pci_ids.find(function("144d", "a824", 0x010802)) is (pci_ids.NVME)
     assert pci_ids.find(function("144d", "a824", 0x010601)) is None
     assert pci_ids.find(function("1da3", "ffff", 0x120000)) is None
@@ -182,7 +184,7 @@ def test_kinds_are_told_by_ids_or_class() -> None:
     assert not pci_ids.is_qat(function("10de", "37c9"))
 
 
-def test_every_class_of_ours_is_a_request_for_an_accelerator() -> None:
+def test_each_class_of_the_catalogue_requests_an_accelerator() -> None:
     assert pci_ids.CLASSES == {
         names.QAT_VF_CLASS,
         "CUSTOM_ASCEND",
@@ -238,5 +240,5 @@ def test_a_queue_whose_state_cant_be_read_may_be_at_work(
     root = look.make("kinds", tmp_path)
     place = "bus/pci/devices/0000:6f:01.0/dsa2/wq2.0/state"
     build.break_path(root, place, {"fault": "EIO"})
-    state = look.read(root, [passed("0000:6f:01.0")])
+    state = look.read(root, [passthrough_line("0000:6f:01.0")])
     assert "dsa2/wq2.0" in look.reasons(state, "0000:6f:01.0")

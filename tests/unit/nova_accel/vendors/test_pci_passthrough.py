@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Proves which GPUs and named functions are passed through."""
+
 import json
 import pathlib
 from typing import Any
@@ -29,7 +31,7 @@ def card(
     return look.read(root, [json.dumps(rule)] if rule else [])
 
 
-def test_a_host_is_offered_what_nobody_on_it_uses(
+def test_unused_devices_of_a_host_are_offered(
     tmp_path: pathlib.Path,
 ) -> None:
     state = look.read(look.make("passthrough", tmp_path))
@@ -71,7 +73,7 @@ def test_a_free_gpu_is_offered(
         {"class": "120000"},
     ],
 )
-def test_by_default_the_rest_is_left_alone(
+def test_by_default_other_devices_are_not_offered(
     tmp_path: pathlib.Path, facts: dict[str, Any]
 ) -> None:
     state = card(tmp_path, gpu(**facts))
@@ -117,7 +119,7 @@ def test_passthrough_on_request_takes_a_bound_gpu(
     assert (device.resource_class, device.driver) == ("PGPU", "nvidia")
 
 
-def test_what_the_catalogue_knows_of_a_card_is_told(
+def test_catalogue_data_of_a_card_are_traits(
     tmp_path: pathlib.Path,
 ) -> None:
     (device,) = card(tmp_path, gpu()).devices
@@ -144,7 +146,7 @@ def test_a_gpu_may_have_another_class(tmp_path: pathlib.Path) -> None:
         {"virtio0/drm/card0/card0-Virtual-1/enabled": "enabled"},
     ],
 )
-def test_what_shows_the_hosts_console_is_not_given_away(
+def test_a_gpu_with_the_hosts_console_is_not_offered(
     tmp_path: pathlib.Path, attributes: dict[str, str]
 ) -> None:
     rule = {"address": GPU, "use": "passthrough"}
@@ -165,7 +167,7 @@ def test_what_shows_the_hosts_console_is_not_given_away(
 @pytest.mark.parametrize(
     ("methods", "offered"), [("flr bus", True), ("bus", True), ("", False)]
 )
-def test_what_cant_be_reset_between_guests_is_not_given_away(
+def test_a_gpu_that_cant_be_reset_is_not_offered(
     tmp_path: pathlib.Path, methods: str, offered: bool
 ) -> None:
     state = card(tmp_path, gpu(attributes={"reset_method": methods}))
@@ -181,10 +183,10 @@ def test_what_cant_be_reset_between_guests_is_not_given_away(
         {},
     ],
 )
-def test_a_vf_without_links_passes_for_no_card(
+def test_a_vf_without_links_is_no_card(
     tmp_path: pathlib.Path, attributes: dict[str, str]
 ) -> None:
-    above = {
+    pf = {
         "address": "0000:01:00.0",
         "id": "1002:6860",
         "class": "038000",
@@ -192,11 +194,11 @@ def test_a_vf_without_links_passes_for_no_card(
         "attributes": {"sriov_offset": "16", "sriov_stride": "1"},
         "vfs": {"total": 16, "count": 2, "offset": 16},
     }
-    left = {
+    stray_vf = {
         **gpu(id="1002:686c", driver="vfio-pci", attributes=attributes),
         "address": "0000:01:02.2",
     }
-    build.build({"functions": [above, left]}, tmp_path)
+    build.build({"functions": [pf, stray_vf]}, tmp_path)
     count = tmp_path / "sys/bus/pci/devices/0000:01:00.0/sriov_numvfs"
     count.write_text("3\n")
     state = look.read(tmp_path)
@@ -204,7 +206,7 @@ def test_a_vf_without_links_passes_for_no_card(
     assert "half removed" in look.reasons(state, "0000:01:02.2")
 
 
-def test_a_member_that_has_vanished_holds_nothing(
+def test_a_missing_group_member_does_not_count(
     tmp_path: pathlib.Path,
 ) -> None:
     gone = {
@@ -228,7 +230,7 @@ def test_passthrough_on_request_takes_any_class(
     assert device.profiles[0].charges == {"CUSTOM_PCI_15B3_A2DC": 1}
 
 
-def test_a_line_for_everything_spares_the_hosts_own_devices(
+def test_a_line_for_everything_takes_no_device_of_the_host(
     tmp_path: pathlib.Path,
 ) -> None:
     nic = {**gpu(driver="ice", group=2), "address": "0000:02:00.0"}
@@ -248,7 +250,7 @@ def test_a_line_for_everything_spares_the_hosts_own_devices(
         ({"vfs": {"total": 4, "count": 2, "offset": 1}}, "sriov_numvfs"),
     ],
 )
-def test_what_stands_against_a_request_is_told(
+def test_a_requested_card_that_is_refused_has_a_reason(
     tmp_path: pathlib.Path, facts: dict[str, Any], word: str
 ) -> None:
     state = card(
@@ -291,7 +293,7 @@ def neighbour(driver: str | None, kind: str, **facts: Any) -> dict[str, Any]:
         (neighbour("ice", "020000", group=2), True),
     ],
 )
-def test_a_group_goes_only_if_the_host_holds_no_part_of_it(
+def test_a_group_used_by_the_host_is_not_offered(
     tmp_path: pathlib.Path, other: dict[str, Any], offered: bool
 ) -> None:
     state = card(tmp_path, gpu(), other)
@@ -332,7 +334,7 @@ def test_a_card_with_mdevs_is_not_given_away(tmp_path: pathlib.Path) -> None:
     assert "mdevs exist" in look.reasons(state, "0000:af:00.0")
 
 
-def test_nothing_is_to_be_made_or_unmade(tmp_path: pathlib.Path) -> None:
+def test_a_whole_card_needs_no_action(tmp_path: pathlib.Path) -> None:
     device = look.device(card(tmp_path, gpu()), GPU)
     claim = model.Claim(
         consumer="c",
@@ -361,7 +363,7 @@ def test_nothing_is_to_be_made_or_unmade(tmp_path: pathlib.Path) -> None:
         (None, "dmar3", "6.6.2", False),
     ],
 )
-def test_memory_that_the_firmware_keeps_mapped_bars_a_group(
+def test_a_group_with_firmware_mappings_is_refused(
     tmp_path: pathlib.Path,
     regions: str | None,
     iommu: str,

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Proves how VFs of NVMe disks and of named PFs are described."""
+
 import json
 import pathlib
 from typing import Any
@@ -35,7 +37,7 @@ def disk(**vfs: Any) -> dict[str, Any]:
 def read(
     root: pathlib.Path, function: dict[str, Any], **rule: Any
 ) -> tuple[list[str], str]:
-    """Return the slots that are offered, and what is said of the PF."""
+    """Return the offered slots, and the problems of the PF."""
     build.build({"functions": [function]}, root)
     state = look.read(root, [json.dumps(rule)] if rule else [])
     slots = [slot for device in state.devices for slot in device.slots]
@@ -51,21 +53,21 @@ def arrange(
     return tuple(driver.plan_arrange(host_reader.HostReader(root), rules))
 
 
-def test_vfs_of_an_nvme_disk_are_offered_by_themselves(
+def test_vfs_of_an_nvme_disk_are_offered_by_default(
     tmp_path: pathlib.Path,
 ) -> None:
     state = look.read(look.make("nvme", tmp_path))
-    found = look.device(state, DISK)
-    assert (found.plugin, found.technology) == ("pci_vf", "vf")
-    assert found.counters == {"CUSTOM_NVME_VF": 3}
-    assert found.slots == tuple(f"0000:61:00.{n}" for n in (1, 2, 3))
-    (profile,) = found.profiles
+    device = look.device(state, DISK)
+    assert (device.plugin, device.technology) == ("pci_vf", "vf")
+    assert device.counters == {"CUSTOM_NVME_VF": 3}
+    assert device.slots == tuple(f"0000:61:00.{n}" for n in (1, 2, 3))
+    (profile,) = device.profiles
     assert profile.trait == "CUSTOM_ACCELERATOR_VF_144D_A824"
     assert "nvme holds it" in look.reasons(state, "0000:61:00.4")
     assert look.reasons(state, DISK) == ""
 
 
-def test_vfs_of_what_nobody_knows_are_offered_by_name_only(
+def test_vfs_of_unknown_cards_are_offered_only_if_named(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("kinds", tmp_path)
@@ -77,10 +79,10 @@ def test_vfs_of_what_nobody_knows_are_offered_by_name_only(
         {"vendor_id": "8086", "product_id": "1592", "use": "vf"},
     ):
         state = look.read(root, [json.dumps(rule)])
-        found = look.device(state, NIC)
-        # One is the host's network.
-        assert found.slots == ("0000:11:01.1", "0000:11:01.2")
-        assert found.counters == {"CUSTOM_PCI_8086_1592_VF": 2}
+        device = look.device(state, NIC)
+        # One VF is the host's network.
+        assert device.slots == ("0000:11:01.1", "0000:11:01.2")
+        assert device.counters == {"CUSTOM_PCI_8086_1592_VF": 2}
         assert "iavf" in look.reasons(state, "0000:11:01.0")
         assert "sriov_drivers_autoprobe" in look.reasons(state, NIC)
 
@@ -101,7 +103,7 @@ def test_other_lines_leave_a_network_card_alone(
     assert state.device(NIC) is None
 
 
-def test_a_vendors_line_asks_no_vfs_of_what_has_none(
+def test_a_line_for_a_vendor_reports_no_card_without_sriov(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("kinds", tmp_path)
@@ -124,14 +126,14 @@ def test_a_vendors_line_asks_no_vfs_of_what_has_none(
         ({"count": 2, "driver": "vfio-pci"}, {"num_vfs": 4}, "in one"),
     ],
 )
-def test_a_count_that_is_not_met_is_told(
+def test_a_wrong_count_is_reported(
     tmp_path: pathlib.Path,
     facts: dict[str, Any],
     rule: dict[str, Any],
     word: str,
 ) -> None:
-    _, said = read(tmp_path, disk(**facts), address=DISK, **rule)
-    assert (word in said) if word else not said
+    _, reasons = read(tmp_path, disk(**facts), address=DISK, **rule)
+    assert (word in reasons) if word else not reasons
 
 
 def test_a_disk_that_no_driver_has_can_enable_none(
@@ -139,8 +141,8 @@ def test_a_disk_that_no_driver_has_can_enable_none(
 ) -> None:
     idle = disk(count=0)
     idle["driver"] = "vfio-pci"
-    _, said = read(tmp_path, idle, address=DISK, use="vf", num_vfs=4)
-    assert "vfio-pci can't do that" in said
+    _, reasons = read(tmp_path, idle, address=DISK, use="vf", num_vfs=4)
+    assert "vfio-pci can't do that" in reasons
     rule = policy.Rule(address=DISK, use=policy.DeviceUse.VF, num_vfs=4)
     assert arrange(tmp_path / "again", idle, rule) == ()
 
@@ -163,20 +165,20 @@ def test_vf_counts_of_disks_follow_policy(
     rule: policy.Rule,
     planned: bool,
 ) -> None:
-    wanted = actions.SetVfCount(
+    action = actions.SetVfCount(
         function=DISK,
         count=4,
         before=facts["count"],
         is_probed=False,
     )
-    found = arrange(tmp_path, disk(**facts), rule)
-    assert found == ((wanted,) if planned else ())
+    planned_actions = arrange(tmp_path, disk(**facts), rule)
+    assert planned_actions == ((action,) if planned else ())
 
 
 @pytest.mark.parametrize(
     ("function", "rule", "planned"),
     [
-        # A GPU, a QAT device and an FPGA card are made by their own drivers.
+        # A GPU, a QAT device and an FPGA card have their own drivers.
         ({"id": "1002:73a1", "class": "030000"}, {"address": DISK}, 0),
         ({"id": "8086:4940", "class": "0b4000"}, {"address": DISK}, 0),
         ({"id": "8086:09c4", "driver": "dfl-pci"}, {"address": DISK}, 0),
@@ -184,7 +186,7 @@ def test_vf_counts_of_disks_follow_policy(
         ({"id": "8086:1592", "class": "020000"}, {}, 0),
     ],
 )
-def test_what_others_make_is_left_to_them(
+def test_cards_of_other_drivers_are_not_described(
     tmp_path: pathlib.Path,
     function: dict[str, Any],
     rule: dict[str, Any],
@@ -200,9 +202,9 @@ def test_a_vf_that_shares_its_group_or_cant_be_reset_is_not_offered(
 ) -> None:
     shared = disk()
     del shared["vfs"]["first_group"]
-    slots, said = read(tmp_path / "1", shared)
+    slots, reasons = read(tmp_path / "1", shared)
     assert slots == []
-    assert "IOMMU group 1" in said
+    assert "IOMMU group 1" in reasons
     stuck = {
         "path": "bus/pci/devices/0000:61:00.1/reset_method",
         "is": "\n",

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Proves how Intel QAT devices are described and arranged."""
+
 import json
 import pathlib
 import tempfile
@@ -66,42 +68,42 @@ def services(word: str, before: str) -> actions.SetServices:
 
 def test_a_device_is_its_usable_vfs(tmp_path: pathlib.Path) -> None:
     state = look.read(look.make("qat", tmp_path))
-    found = look.device(state, PF)
-    assert (found.plugin, found.technology) == ("qat", "vf")
-    assert (found.model, found.driver) == ("QAT 4xxx", "4xxx")
-    # Of four VFs one is the host's own.
-    assert found.slots == tuple(f"0000:6b:00.{n}" for n in (1, 2, 3))
-    assert found.counters == {"CUSTOM_QAT_VF": 3}
-    (profile,) = found.profiles
+    device = look.device(state, PF)
+    assert (device.plugin, device.technology) == ("qat", "vf")
+    assert (device.model, device.driver) == ("QAT 4xxx", "4xxx")
+    # The host uses one of the four VFs.
+    assert device.slots == tuple(f"0000:6b:00.{n}" for n in (1, 2, 3))
+    assert device.counters == {"CUSTOM_QAT_VF": 3}
+    (profile,) = device.profiles
     assert profile.charges == {"CUSTOM_QAT_VF": 1}
     assert profile.available == 3
     assert profile.trait == "CUSTOM_ACCELERATOR_VF_INTEL_4940"
     assert names.is_managed_trait(profile.trait)
-    assert {t for t in found.traits if "QAT_" in t} == {
+    assert {t for t in device.traits if "QAT_" in t} == {
         "CUSTOM_ACCELERATOR_MODEL_INTEL_QAT_4XXX",
         "CUSTOM_QAT_ASYM",
         "CUSTOM_QAT_SYM",
     }
     assert "4xxxvf holds it" in look.reasons(state, "0000:6b:00.4")
-    # One is bound to nothing, and the kernel would probe it next time.
+    # One is unbound, and the kernel would probe it next time.
     assert "sriov_drivers_autoprobe" in look.reasons(state, PF)
 
 
-def test_what_is_down_is_set_aside_and_stays(tmp_path: pathlib.Path) -> None:
+def test_a_device_that_is_down_is_faulty(tmp_path: pathlib.Path) -> None:
     state = look.read(look.make("qat", tmp_path))
-    found = look.device(state, DOWN)
-    assert "write up" in found.fault
+    device = look.device(state, DOWN)
+    assert "write up" in device.fault
     assert "write up" in look.reasons(state, DOWN)
-    assert found.counters == {"CUSTOM_QAT_VF": 2}
-    assert found.traits >= {"CUSTOM_QAT_DC", "CUSTOM_QAT_DCC"}
+    assert device.counters == {"CUSTOM_QAT_VF": 2}
+    assert device.traits >= {"CUSTOM_QAT_DC", "CUSTOM_QAT_DCC"}
     tree = tree_builder.build_tree(strategies.ROOT, state, policy.Policy())
     node = tree.node(names.provider_uuid(strategies.ROOT_UUID, DOWN))
     assert node is not None
     assert node.inventories["CUSTOM_QAT_VF"].reserved == 2
 
 
-def test_only_vendors_vfio_drivers_are_kept(tmp_path: pathlib.Path) -> None:
-    # All VFs are on qat_vfio_pci, by which guests can migrate.
+def test_only_variant_drivers_are_not_replaced(tmp_path: pathlib.Path) -> None:
+    # All VFs are bound to qat_vfio_pci, which supports live migration.
     state = look.read(look.make("qat", tmp_path))
     assert not look.device(state, DOWN).is_managed
     assert look.device(state, PF).is_managed
@@ -111,21 +113,21 @@ def test_the_older_generation_gives_all_services(
     tmp_path: pathlib.Path,
 ) -> None:
     state = look.read(look.make("qat", tmp_path))
-    found = look.device(state, C62X)
-    assert found.traits >= {f"CUSTOM_QAT_{w}" for w in ("SYM", "ASYM", "DC")}
-    assert found.fault == ""
+    device = look.device(state, C62X)
+    assert device.traits >= {f"CUSTOM_QAT_{w}" for w in ("SYM", "ASYM", "DC")}
+    assert device.fault == ""
     assert look.reasons(state, C62X) == ""
-    assert found.slots == ("0000:3d:01.0", "0000:3d:01.1")
+    assert device.slots == ("0000:3d:01.0", "0000:3d:01.1")
 
 
-def test_words_of_a_later_kernel_are_told(tmp_path: pathlib.Path) -> None:
+def test_unknown_services_are_reported(tmp_path: pathlib.Path) -> None:
     state = look.read(look.make("qat", tmp_path))
     assert "CUSTOM_QAT_DECOMP" in look.device(state, LATER).traits
     assert "'zstd'" in look.reasons(state, LATER)
     assert "3 fatal errors" in look.reasons(state, LATER)
 
 
-def test_another_driver_on_the_pf_is_told(tmp_path: pathlib.Path) -> None:
+def test_another_driver_on_the_pf_is_reported(tmp_path: pathlib.Path) -> None:
     state = look.read(look.make("qat", tmp_path))
     assert state.device("0000:02:00.0") is None
     assert "uio_pci_generic" in look.reasons(state, "0000:02:00.0")
@@ -149,7 +151,7 @@ def test_a_pf_without_vfs_is_no_problem_unless_asked(
     ("facts", "rule", "planned"),
     [
         ({"count": 0}, {"num_vfs": 4}, (count(4, 0),)),
-        # Any number makes all: what is there is enough.
+        # Any number enables all VFs, so existing VFs are enough.
         ({"count": 2}, {"num_vfs": 4}, ()),
         ({"count": 0}, {"num_vfs": 99}, (count(16, 0),)),
         ({"count": 2}, {"num_vfs": 0}, (count(0, 2),)),
@@ -168,7 +170,7 @@ def test_a_pf_without_vfs_is_no_problem_unless_asked(
         ),
         ({"count": 2, "driver": "vfio-pci"}, {"services": "dc"}, ()),
         ({"count": 2, "driver": "vfio-pci"}, {"num_vfs": 0}, ()),
-        # The host's own cryptography may be using these.
+        # The host's cryptography may be using these.
         ({"count": 2, "driver": "4xxxvf"}, {"services": "dc"}, ()),
         ({"count": 0}, {"num_vfs": 4, "use": policy.DeviceUse.OFF}, ()),
     ],
@@ -203,9 +205,9 @@ def test_without_files_the_vfs_are_offered_without_services(
     del silent["attributes"]
     build.build({"functions": [silent]}, tmp_path)
     state = look.read(tmp_path)
-    found = look.device(state, PF)
-    assert found.counters == {"CUSTOM_QAT_VF": 2}
-    assert not [t for t in found.traits if t.startswith("CUSTOM_QAT_")]
+    device = look.device(state, PF)
+    assert device.counters == {"CUSTOM_QAT_VF": 2}
+    assert not [t for t in device.traits if t.startswith("CUSTOM_QAT_")]
     assert "qat/cfg_services can't be read" in look.reasons(state, PF)
 
 
@@ -213,7 +215,7 @@ def test_without_files_the_vfs_are_offered_without_services(
     ("word", "driver", "offered"),
     [("N", None, 0), ("N", "vfio-pci", 2), ("Y", None, 2), (None, None, 2)],
 )
-def test_vfio_pci_must_be_told_to_take_the_older_ones(
+def test_older_devices_need_the_denylist_disabled(
     tmp_path: pathlib.Path, word: str | None, driver: str | None, offered: int
 ) -> None:
     old = pf(driver=driver)
@@ -224,8 +226,8 @@ def test_vfio_pci_must_be_told_to_take_the_older_ones(
     build.build({"functions": [old], "faults": faults}, tmp_path)
     state = look.read(tmp_path)
     assert sum(len(d.slots) for d in state.devices) == offered
-    said = look.reasons(state, PF)
-    assert ("disable_denylist" in said) is not bool(offered)
+    reasons = look.reasons(state, PF)
+    assert ("disable_denylist" in reasons) is not bool(offered)
 
 
 def test_without_an_iommu_nothing_is_offered(tmp_path: pathlib.Path) -> None:
@@ -237,7 +239,7 @@ def test_without_an_iommu_nothing_is_offered(tmp_path: pathlib.Path) -> None:
     assert "IOMMU" in look.reasons(state, PF)
 
 
-def test_a_vf_whose_pf_is_gone_is_told(tmp_path: pathlib.Path) -> None:
+def test_a_vf_whose_pf_is_gone_is_reported(tmp_path: pathlib.Path) -> None:
     gone = {
         "path": f"bus/pci/devices/{PF}",
         "is": {"fault": "missing"},
@@ -249,7 +251,7 @@ def test_a_vf_whose_pf_is_gone_is_told(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("product", sorted(pci_ids.QAT))
-def test_each_family_is_known_by_its_ids(
+def test_each_family_is_found_by_its_ids(
     tmp_path: pathlib.Path, product: str
 ) -> None:
     family = pci_ids.QAT[product]
@@ -275,7 +277,7 @@ WORDS = st.sampled_from(
     ),
 )
 @settings(max_examples=examples.examples(30), deadline=None)
-def test_whatever_the_files_say_offered_vfs_are_counted(
+def test_offered_vfs_are_counted_for_any_files(
     state: str, word: str, fatal: str, drivers: list[str | None]
 ) -> None:
     card = pf(

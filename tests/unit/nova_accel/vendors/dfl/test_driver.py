@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intel's FPGA cards, by what is made of them."""
+"""Proves how Intel FPGA cards and their regions are described."""
 
 import pathlib
 from collections.abc import Iterable
@@ -20,9 +20,11 @@ def region(state: model.HostState, card: str, number: int = 0) -> model.Device:
     return look.device(state, names.region_address(card, number))
 
 
-def facts(one: model.Device) -> tuple[str | None, tuple[str, ...], str]:
-    assert one.region is not None
-    return one.region.function, one.region.interfaces, one.slots[0]
+def region_state(
+    device: model.Device,
+) -> tuple[str | None, tuple[str, ...], str]:
+    assert device.region is not None
+    return device.region.function, device.region.interfaces, device.slots[0]
 
 
 def read(
@@ -56,9 +58,9 @@ def test_a_card_and_its_region(pac: model.HostState) -> None:
         "CUSTOM_ACCELERATOR_VENDOR_INTEL",
         "CUSTOM_ACCELERATOR_NUMA_0",
     }
-    one = region(pac, card.address)
-    assert one.parent == card.address
-    assert one.region == model.Region(
+    device = region(pac, card.address)
+    assert device.parent == card.address
+    assert device.region == model.Region(
         card=card.address,
         number=0,
         function=NLB,
@@ -66,34 +68,34 @@ def test_a_card_and_its_region(pac: model.HostState) -> None:
         is_programmable=True,
         driver="dfl-pci",
     )
-    assert (one.counters, one.slots) == ({"FPGA": 1}, (card.address,))
-    assert one.traits >= {
+    assert (device.counters, device.slots) == ({"FPGA": 1}, (card.address,))
+    assert device.traits >= {
         f"CUSTOM_FPGA_FUNCTION_{NLB.upper()}",
         f"CUSTOM_FPGA_INTERFACE_{A10.upper()}",
         "CUSTOM_FPGA_PROGRAMMABLE",
         "CUSTOM_ACCELERATOR_DEVICE_8086_09C4",
     }
-    (profile,) = one.profiles
+    (profile,) = device.profiles
     assert (profile.name, profile.trait, profile.available) == (
         "region",
         names.REGION_TRAIT,
         1,
     )
-    assert not look.reasons(pac, one.address)
+    assert not look.reasons(pac, device.address)
 
 
-def test_who_gets_a_region(pac: model.HostState) -> None:
+def test_the_function_that_a_region_is_behind(pac: model.HostState) -> None:
     behind = region(pac, "0000:15:00.0")
-    assert facts(behind) == (NLB, (A10,), "0000:15:00.1")
+    assert region_state(behind) == (NLB, (A10,), "0000:15:00.1")
     assert look.device(pac, "0000:15:00.0").members == ("0000:15:00.1",)
     assert pac.device("0000:15:00.1") is None
-    # What a guest has, or may have, tells nothing of itself.
-    held = region(pac, "0000:25:00.0")
-    assert facts(held) == (None, (A10,), "0000:25:00.1")
-    assert held.counters == {"FPGA": 1}
-    assert not look.reasons(pac, held.address)
+    # The function is unknown while a guest has, or may have, the region.
+    in_guest = region(pac, "0000:25:00.0")
+    assert region_state(in_guest) == (None, (A10,), "0000:25:00.1")
+    assert in_guest.counters == {"FPGA": 1}
+    assert not look.reasons(pac, in_guest.address)
     whole = region(pac, "0000:55:00.0")
-    assert facts(whole) == (None, (), "0000:55:00.0")
+    assert region_state(whole) == (None, (), "0000:55:00.0")
     assert whole.counters == {"FPGA": 1}
     assert whole.region is not None
     assert not whole.region.is_programmable
@@ -103,19 +105,19 @@ def test_who_gets_a_region(pac: model.HostState) -> None:
 def test_a_released_port_without_a_vf_is_not_offered(
     pac: model.HostState,
 ) -> None:
-    one = region(pac, "0000:35:00.0")
-    assert (one.counters, one.slots) == ({}, ())
-    assert one.profiles[0].available == 0
-    assert "num_vfs" in look.reasons(pac, one.address)
+    device = region(pac, "0000:35:00.0")
+    assert (device.counters, device.slots) == ({}, ())
+    assert device.profiles[0].available == 0
+    assert "num_vfs" in look.reasons(pac, device.address)
 
 
-def test_what_the_host_uses_in_the_same_group_keeps_it(
+def test_a_region_is_not_offered_if_the_host_uses_its_group(
     pac: model.HostState,
 ) -> None:
-    one = region(pac, "0000:65:00.0")
-    assert facts(one)[:2] == (NLB, (A10,))
-    assert one.counters == {}
-    assert "0000:66:00.0" in look.reasons(pac, one.address)
+    device = region(pac, "0000:65:00.0")
+    assert region_state(device)[:2] == (NLB, (A10,))
+    assert device.counters == {}
+    assert "0000:66:00.0" in look.reasons(pac, device.address)
 
 
 @pytest.mark.parametrize(
@@ -149,43 +151,47 @@ def test_cards_of_other_kinds(
     interface: str,
 ) -> None:
     assert look.device(pac, card).model == product
-    one = region(pac, card)
-    assert facts(one) == (function, (interface,), card)
-    held = {t for t in one.traits if t.startswith(names.FUNCTION_PREFIX)}
-    assert held == ({names.function_trait(function)} if function else set())
+    device = region(pac, card)
+    assert region_state(device) == (function, (interface,), card)
+    function_traits = {
+        t for t in device.traits if t.startswith(names.FUNCTION_PREFIX)
+    }
+    assert function_traits == (
+        {names.function_trait(function)} if function else set()
+    )
 
 
 def test_two_regions_of_one_card(pac: model.HostState) -> None:
     card = "0001:b5:00.0"
     first, second = region(pac, card), region(pac, card, 1)
-    assert facts(first)[0] == NLB
+    assert region_state(first)[0] == NLB
     assert first.counters == {}
     assert "virtual functions are enabled" in look.reasons(pac, first.address)
-    assert facts(second)[::2] == (NLB3, "0001:b5:00.1")
+    assert region_state(second)[::2] == (NLB3, "0001:b5:00.1")
     assert second.counters == {"FPGA": 1}
     # Both in the PF: one function can't go to two guests.
     for number in (0, 1):
-        one = region(pac, "0001:c5:00.0", number)
-        assert one.counters == {}
-        assert "one guest" in look.reasons(pac, one.address)
-    assert facts(region(pac, "0001:c5:00.0", 1))[0] == NLB
+        device = region(pac, "0001:c5:00.0", number)
+        assert device.counters == {}
+        assert "one guest" in look.reasons(pac, device.address)
+    assert region_state(region(pac, "0001:c5:00.0", 1))[0] == NLB
 
 
 def test_the_older_driver(tmp_path: pathlib.Path) -> None:
     state = read("dfl-older", tmp_path)
-    one = region(state, "0000:05:00.0")
-    assert facts(one) == (NLB, (A10,), "0000:05:00.0")
-    assert one.region is not None
-    assert (one.region.tool, one.region.driver) == (
+    device = region(state, "0000:05:00.0")
+    assert region_state(device) == (NLB, (A10,), "0000:05:00.0")
+    assert device.region is not None
+    assert (device.region.tool, device.region.driver) == (
         "fpgaconf",
         "intel-fpga-pci",
     )
-    mute = region(state, "0000:15:00.0")
-    assert mute.region is not None
-    assert not mute.region.is_programmable
-    assert "interface id" in look.reasons(state, mute.address)
+    without_interface = region(state, "0000:15:00.0")
+    assert without_interface.region is not None
+    assert not without_interface.region.is_programmable
+    assert "interface id" in look.reasons(state, without_interface.address)
     behind = region(state, "0000:25:00.0")
-    assert facts(behind) == (NLB3, (A10,), "0000:25:00.1")
+    assert region_state(behind) == (NLB3, (A10,), "0000:25:00.1")
 
 
 def test_the_functions_of_a_slot_are_one_card(n6000: model.HostState) -> None:
@@ -204,26 +210,26 @@ def test_the_functions_of_a_slot_are_one_card(n6000: model.HostState) -> None:
 def test_vfs_that_belong_to_no_port_go_together(
     n6000: model.HostState,
 ) -> None:
-    one = region(n6000, N6001)
-    assert facts(one) == (
+    device = region(n6000, N6001)
+    assert region_state(device) == (
         None,
         ("ce3139c959cf528ca27751c50829797a",),
         "0000:b1:00.5",
     )
-    assert one.members == ("0000:b1:00.6", "0000:b1:00.7")
-    assert one.counters == {"FPGA": 1}
-    assert one.region is not None
-    # The host's own network goes through the same FPGA.
-    assert one.region.dependents == ("0000:b1:00.3",)
+    assert device.members == ("0000:b1:00.6", "0000:b1:00.7")
+    assert device.counters == {"FPGA": 1}
+    assert device.region is not None
+    # The host's network functions are in the same FPGA.
+    assert device.region.dependents == ("0000:b1:00.3",)
     # What was loaded could not be checked.
-    assert not one.region.is_programmable
-    assert "afu_id" in look.reasons(n6000, one.address)
+    assert not device.region.is_programmable
+    assert "afu_id" in look.reasons(n6000, device.address)
 
 
 def test_a_function_behind_vfs_needs_vfs(n6000: model.HostState) -> None:
-    one = region(n6000, "0000:01:00.0")
-    assert (one.counters, one.slots) == ({}, ())
-    assert "num_vfs" in look.reasons(n6000, one.address)
+    device = region(n6000, "0000:01:00.0")
+    assert (device.counters, device.slots) == ({}, ())
+    assert "num_vfs" in look.reasons(n6000, device.address)
 
 
 def test_a_fixed_card_has_no_region(n6000: model.HostState) -> None:
@@ -232,17 +238,20 @@ def test_a_fixed_card_has_no_region(n6000: model.HostState) -> None:
     assert "use passthrough" in look.reasons(n6000, card)
 
 
-def test_a_whole_card_takes_its_group_along(n6000: model.HostState) -> None:
-    one = region(n6000, "0000:25:00.0")
-    assert (one.slots, one.members) == (("0000:25:00.0",), ("0000:25:00.1",))
+def test_a_whole_card_includes_its_group(n6000: model.HostState) -> None:
+    device = region(n6000, "0000:25:00.0")
+    assert (device.slots, device.members) == (
+        ("0000:25:00.0",),
+        ("0000:25:00.1",),
+    )
 
 
-def test_what_cant_be_read_is_there_all_the_same(
+def test_unreadable_cards_are_described(
     tmp_path: pathlib.Path,
 ) -> None:
     state = read("dfl-broken", tmp_path)
-    found = {d.address for d in state.devices}
-    assert found == {
+    addresses = {d.address for d in state.devices}
+    assert addresses == {
         f"0000:{bus}:00.0{tail}"
         for bus in (45, 46, 47, 48, 75, 76)
         for tail in ("", "/region-0")
@@ -255,7 +264,7 @@ def test_what_cant_be_read_is_there_all_the_same(
     ):
         where = f"0000:{bus}:00.0/region-0"
         assert word in look.reasons(state, where), bus
-    assert facts(region(state, "0000:45:00.0")) == (
+    assert region_state(region(state, "0000:45:00.0")) == (
         None,
         (A10,),
         "0000:45:00.0",
@@ -273,26 +282,28 @@ def test_a_card_with_another_use_is_left_alone(
     card = "0000:05:00.0"
     line = f'{{"address": "{card}", "use": "{use}"}}'
     state = read("dfl-pac", tmp_path, [line])
-    found = state.device(card)
-    assert (found.technology if found else None) == technology
+    device = state.device(card)
+    assert (device.technology if device else None) == technology
     is_supported = use == "fpga"
     assert (state.device(f"{card}/region-0") is not None) is is_supported
 
 
-def test_a_rule_speaks_of_regions(tmp_path: pathlib.Path) -> None:
+def test_rules_apply_to_regions(tmp_path: pathlib.Path) -> None:
     lines = [
         '{"address": "0000:05:00.0", "use": "fpga", "blank": "/blank.gbs"}',
         '{"address": "0000:15:00.1", "use": "off"}',
     ]
     state = read("dfl-pac", tmp_path, lines)
-    one = region(state, "0000:05:00.0")
-    assert one.region is not None
-    assert one.region.blank == "/blank.gbs"
+    device = region(state, "0000:05:00.0")
+    assert device.region is not None
+    assert device.region.blank == "/blank.gbs"
     assert region(state, "0000:15:00.0").counters == {}
     assert "use off" in look.reasons(state, "0000:15:00.0/region-0")
 
 
-def test_what_else_holds_a_vf_keeps_it(tmp_path: pathlib.Path) -> None:
+def test_a_vf_bound_to_another_driver_is_not_offered(
+    tmp_path: pathlib.Path,
+) -> None:
     root = look.make("dfl-pac", tmp_path)
     driver = root / "sys/bus/pci/drivers/uio_pci_generic"
     driver.mkdir()
@@ -300,10 +311,10 @@ def test_what_else_holds_a_vf_keeps_it(tmp_path: pathlib.Path) -> None:
     link.unlink()
     link.symlink_to(driver)
     state = look.read(root)
-    one = region(state, "0000:15:00.0")
-    assert one.counters == {}
-    assert "uio_pci_generic" in look.reasons(state, one.address)
-    # A card that such a driver has is no business of ours.
+    device = region(state, "0000:15:00.0")
+    assert device.counters == {}
+    assert "uio_pci_generic" in look.reasons(state, device.address)
+    # A card that is bound to such a driver is not described.
     build.break_path(
         root, "bus/pci/devices/0000:55:00.0/driver", {"fault": "missing"}
     )
@@ -317,8 +328,8 @@ def test_a_vf_that_does_not_show_its_port(tmp_path: pathlib.Path) -> None:
         root, "bus/pci/devices/0000:15:00.1/fpga_region", {"fault": "missing"}
     )
     state = look.read(root)
-    one = region(state, "0000:15:00.0")
-    assert one.region is not None
-    assert one.region.function is None
-    assert one.counters == {"FPGA": 1}
-    assert "not shown by 0000:15:00.1" in look.reasons(state, one.address)
+    device = region(state, "0000:15:00.0")
+    assert device.region is not None
+    assert device.region.function is None
+    assert device.counters == {"FPGA": 1}
+    assert "not shown by 0000:15:00.1" in look.reasons(state, device.address)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws of Intel's FPGA cards, whatever the kernel numbers and refuses."""
+"""Proves that kernel numbers and read errors lose no Intel FPGA card."""
 
 import contextlib
 import json
@@ -17,8 +17,7 @@ from tests.hosts import build, look
 from tests.support import examples
 
 HOSTS = ("dfl-n6000", "dfl-older", "dfl-pac")
-# The kernel's numbers in names: parts keep their order, which has a
-# meaning, the others may be anything.
+# Numbers that the kernel assigns: only the order of regions has a meaning.
 _PART = re.compile(r"(dfl-fme-region\.)(\d+)")
 _FREE = re.compile(
     r"(/region|dfl-fme\.|dfl-port\.|intel-fpga-(?:dev|fme|port)\.)(\d+)"
@@ -32,8 +31,8 @@ def renumbered(
     text = (build.HERE / f"{name}.json").read_text()
     text = _FREE.sub(lambda m: f"{m[1]}{free[int(m[2])]}", text)
     text = _PART.sub(lambda m: f"{m[1]}{parts[int(m[2])]}", text)
-    found: build.Description = json.loads(text)
-    return found
+    description: build.Description = json.loads(text)
+    return description
 
 
 def read(
@@ -49,17 +48,17 @@ def read(
             and (device.region is None or device.region.number == 0)
         }
         places = sorted(
-            os.path.relpath(os.path.join(base, one), root / "sys")
+            os.path.relpath(os.path.join(base, name), root / "sys")
             for base, below, files in os.walk(root / "sys/devices")
-            for one in (*below, *files)
-            # A link that leads elsewhere names another driver.
-            if one != "driver" and base.count("/") > str(root).count("/") + 3
+            for name in (*below, *files)
+            # A redirected link would name another driver.
+            if name != "driver" and base.count("/") > str(root).count("/") + 3
         )
         broken: list[str] = []
         for share, fault in faults:
             place = places[int(share * len(places))]
-            # What is broken has nothing below it that could break, too.
-            if any(place.startswith(f"{one}/") for one in broken):
+            # Nothing is left below a broken path.
+            if any(place.startswith(f"{path}/") for path in broken):
                 continue
             broken.append(place)
             with contextlib.suppress(OSError, RuntimeError):
@@ -69,7 +68,7 @@ def read(
 
 @settings(max_examples=examples.examples(15), deadline=None)
 @given(st.sampled_from(HOSTS), st.randoms(use_true_random=False))
-def test_the_kernels_numbers_mean_nothing(
+def test_kernel_numbers_do_not_change_devices(
     name: str, chance: random.Random
 ) -> None:
     free = chance.sample(range(10_000), 1000)
@@ -91,18 +90,18 @@ def test_the_kernels_numbers_mean_nothing(
         max_size=6,
     ),
 )
-def test_what_cant_be_read_loses_no_card(
+def test_read_errors_lose_no_card(
     name: str, faults: list[tuple[float, str]]
 ) -> None:
     state, cards = read(build.load(name), faults)
     assert not [p for p in state.problems if p.where.startswith("driver ")]
-    found = {device.address for device in state.devices}
-    lost = cards - found
+    described = {device.address for device in state.devices}
+    lost = cards - described
     assert {address.partition("/")[0] for address in lost} <= state.unknown
     for device in state.devices:
         if device.region is None or not device.counters:
             continue
-        # What is offered leads to a function that is there.
+        # Each offered slot is a readable function.
         (slot,) = device.slots
         assert slot not in state.unknown
         assert device.profiles[0].available == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be done to Intel's FPGA cards."""
+"""Proves which actions are planned for Intel FPGA cards."""
 
 import pathlib
 
@@ -13,7 +13,7 @@ from nova_accel.vendors.intel_dfl import dfl_driver
 from tests.hosts import build, look
 
 DRIVER = dfl_driver.DflDriver()
-PF, BEHIND, HELD = "0000:05:00.0", "0000:15:00.0", "0000:25:00.0"
+PF, BEHIND, IN_GUEST = "0000:05:00.0", "0000:15:00.0", "0000:25:00.0"
 BITSTREAM = model.Bitstream(
     name="image",
     vendor="intel",
@@ -70,35 +70,43 @@ def n6000(tmp_path: pathlib.Path) -> pathlib.Path:
     return look.make("dfl-n6000", tmp_path)
 
 
-def test_a_region_as_it_is_needs_nothing(pac: pathlib.Path) -> None:
+def test_a_claim_without_a_bitstream_needs_no_action(
+    pac: pathlib.Path,
+) -> None:
     state = look.read(pac)
     for card in (PF, BEHIND):
-        one = claim(state, card, None)
-        assert DRIVER.plan_prepare(one) == DRIVER.plan_release(one) == ()
+        region_claim = claim(state, card, None)
+        assert (
+            DRIVER.plan_prepare(region_claim)
+            == DRIVER.plan_release(region_claim)
+            == ()
+        )
 
 
 def test_a_whole_card_is_programmed_in_any_case(pac: pathlib.Path) -> None:
-    one = claim(look.read(pac), PF, BITSTREAM)
-    (program,) = DRIVER.plan_prepare(one)
+    region_claim = claim(look.read(pac), PF, BITSTREAM)
+    (program,) = DRIVER.plan_prepare(region_claim)
     assert program == actions.ProgramRegion(
         card=PF, number=0, slot=PF, bitstream=BITSTREAM, is_forced=True
     )
-    assert DRIVER.plan_release(one) == (program,)
+    assert DRIVER.plan_release(region_claim) == (program,)
 
 
-@pytest.mark.parametrize("card", [BEHIND, HELD])
+@pytest.mark.parametrize("card", [BEHIND, IN_GUEST])
 def test_behind_a_vf_the_hosts_driver_must_show_it(
     pac: pathlib.Path, card: str
 ) -> None:
-    one = claim(look.read(pac), card, BITSTREAM)
+    region_claim = claim(look.read(pac), card, BITSTREAM)
     vf = card.replace(".0", ".1")
-    assert DRIVER.plan_prepare(one) == (
+    assert DRIVER.plan_prepare(region_claim) == (
         actions.BindDriver(function=vf, driver="dfl-pci"),
         actions.ProgramRegion(
             card=card, number=0, slot=vf, bitstream=BITSTREAM
         ),
     )
-    assert DRIVER.plan_release(one) == DRIVER.plan_prepare(one)
+    assert DRIVER.plan_release(region_claim) == DRIVER.plan_prepare(
+        region_claim
+    )
 
 
 def test_the_older_driver_has_a_tool(tmp_path: pathlib.Path) -> None:
@@ -106,13 +114,13 @@ def test_the_older_driver_has_a_tool(tmp_path: pathlib.Path) -> None:
     (program,) = DRIVER.plan_prepare(claim(state, PF, BITSTREAM))
     assert isinstance(program, actions.ProgramRegion)
     assert program.tool == "fpgaconf"
-    bind, program = DRIVER.plan_prepare(claim(state, HELD, BITSTREAM))
+    bind, program = DRIVER.plan_prepare(claim(state, IN_GUEST, BITSTREAM))
     assert isinstance(bind, actions.BindDriver)
     assert bind.driver == "intel-fpga-pci"
 
 
 def rebound(card: str) -> tuple[actions.BindDriver, actions.BindDriver]:
-    """Return what lets the host's driver find a port that came back."""
+    """Return the actions that make the host's driver find a returned port."""
     return (
         actions.BindDriver(function=card, driver="", before="dfl-pci"),
         actions.BindDriver(function=card, driver="dfl-pci"),
@@ -132,7 +140,7 @@ def test_a_vf_needs_a_released_port(pac: pathlib.Path) -> None:
     assert arrange(pac, half, 0) == (port(half, 0, False), *rebound(half))
 
 
-def test_what_is_so_already_needs_nothing(pac: pathlib.Path) -> None:
+def test_a_card_in_the_right_mode_needs_no_action(pac: pathlib.Path) -> None:
     assert arrange(pac, PF, 0) == arrange(pac, BEHIND, 1) == ()
     assert not reasons(pac, PF, 0)
     assert not reasons(pac, BEHIND, 1)
@@ -165,13 +173,13 @@ def test_another_number_of_vfs(pac: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("card", "count", "word"),
     [
-        (HELD, 0, "may be in use"),
+        (IN_GUEST, 0, "may be in use"),
         ("0000:55:00.0", 1, "bound to vfio-pci"),
         (PF, 2, "lower num_vfs"),
         ("0000:65:00.0", 1, "lower num_vfs"),
     ],
 )
-def test_what_is_used_or_cant_be_is_left_alone(
+def test_used_or_impossible_vf_counts_are_not_changed(
     pac: pathlib.Path, card: str, count: int, word: str
 ) -> None:
     assert arrange(pac, card, count) == ()
@@ -203,7 +211,7 @@ def test_vfs_of_some_cards_need_no_port(n6000: pathlib.Path) -> None:
     )
 
 
-def test_the_older_driver_is_not_told_to(tmp_path: pathlib.Path) -> None:
+def test_the_older_driver_changes_no_vf_count(tmp_path: pathlib.Path) -> None:
     root = look.make("dfl-older", tmp_path)
     assert arrange(root, PF, 1) == ()
     assert "bound to intel-fpga-pci" in reasons(root, PF, 1)

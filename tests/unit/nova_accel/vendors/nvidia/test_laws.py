@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds of NVIDIA's cards whatever their VFs tell."""
+"""Proves that NVIDIA cards are described for any state of their VFs."""
 
 import json
 import pathlib
@@ -20,7 +20,7 @@ PLACES = [f"0000:3e:{n >> 3:02x}.{n & 7}" for n in range(4, 11)]
 TYPES = {1147: "1Q", 1148: "2Q", 1152: "8Q", 1155: "24Q", 9: "7Z", 8: "1-5C"}
 NUMBERS = sorted(TYPES)
 
-# A VF: what its two files say, or how they fail to.
+# The content, or the fault, of the two files of a VF.
 CURRENTS = st.one_of(
     st.sampled_from(["0\n", "0", "1147\n", "1155\n", "77\n", "no\n", ""]),
     st.sampled_from([{"fault": "EIO"}, {"fault": "missing"}]),
@@ -36,7 +36,7 @@ LISTS = st.one_of(
 )
 VFS = st.lists(st.tuples(CURRENTS, LISTS), min_size=7, max_size=7)
 MODES = st.sampled_from([None, True, False])
-TOLD = st.builds(
+NVML = st.builds(
     gpu_reader.NvmlGpu, address=st.just(CARD), is_mig=MODES, is_mixed=MODES
 )
 
@@ -56,15 +56,15 @@ def described(vfs: list[tuple[Any, Any]]) -> dict[str, Any]:
 
 
 @settings(max_examples=examples.examples(60), deadline=None)
-@given(vfs=VFS, told=TOLD)
-def test_a_card_is_told_whatever_its_vfs_say(
-    vfs: list[tuple[Any, Any]], told: gpu_reader.NvmlGpu
+@given(vfs=VFS, nvml=NVML)
+def test_a_card_is_described_for_any_state_of_its_vfs(
+    vfs: list[tuple[Any, Any]], nvml: gpu_reader.NvmlGpu
 ) -> None:
     with tempfile.TemporaryDirectory() as top:
         root = build.build(described(vfs), pathlib.Path(top))
-        state = look.read(root, gpus=[told])
+        state = look.read(root, gpus=[nvml])
     assert not [p for p in state.problems if p.where.startswith("driver")]
-    # The other cards are none the worse.
+    # Other cards are not affected.
     assert look.device(state, "0000:3d:00.0").partitions
     card = state.device(CARD)
     absent = [current == {"fault": "missing"} for current, _ in vfs]
@@ -77,12 +77,12 @@ def check(card: model.Device, vfs: list[tuple[Any, Any]]) -> None:
     texts = dict(zip(PLACES, (current for current, _ in vfs), strict=True))
     present = {p for p, text in texts.items() if text != {"fault": "missing"}}
     assert set(card.slots) == present
-    # Whatever doesn't say that it is free may hold something.
+    # A VF counts as used unless its file says that it is free.
     assert {p.parent for p in card.partitions} == {
         p for p in present if texts[p] not in ("0\n", "0")
     }
     free = len(present) - len(card.partitions)
-    made = [p.profile for p in card.partitions]
+    existing = [p.profile for p in card.partitions]
     for profile in card.profiles:
         listing = sum(
             texts[place] in ("0\n", "0")
@@ -92,10 +92,12 @@ def check(card: model.Device, vfs: list[tuple[Any, Any]]) -> None:
         assert 0 <= profile.available <= min(free, listing)
         assert set(profile.handles) <= present
         assert set(profile.charges) <= set(card.counters)
-    # Placement can book what exists and what can be made beside it.
-    most = max((p.available for p in card.profiles), default=0)
-    assert card.counters["VGPU"] >= len(made) + min(1, most)
-    left = device_capacity.free_counters(card)
+    # The counters cover existing vGPUs and one more.
+    max_available = max((p.available for p in card.profiles), default=0)
+    assert card.counters["VGPU"] >= len(existing) + min(1, max_available)
+    free_counters = device_capacity.free_counters(card)
     for profile in card.profiles:
         if profile.available:
-            assert all(left[c] >= n for c, n in profile.charges.items())
+            assert all(
+                free_counters[c] >= n for c, n in profile.charges.items()
+            )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's cards that make mdevs, on the card or on its VFs."""
+"""Proves how NVIDIA cards with mdevs are described and arranged."""
 
 import json
 import pathlib
@@ -49,9 +49,9 @@ def test_existing_mdevs_are_partitions(tmp_path: pathlib.Path) -> None:
     assert all(p.parent == FULL_T4 and p.in_use for p in card.partitions)
     assert card.counters["VGPU"] == 4
     assert card.slots == names.slot_names(16)
-    left = device_capacity.remaining(card)
-    assert left["T4-4Q"] == left["T4-4C"] == 1
-    assert left["T4-1Q"] == left["T4-16Q"] == 0
+    remaining = device_capacity.remaining(card)
+    assert remaining["T4-4Q"] == remaining["T4-4C"] == 1
+    assert remaining["T4-1Q"] == remaining["T4-16Q"] == 0
 
 
 def test_the_model_and_the_hosts_driver_are_traits(
@@ -63,21 +63,21 @@ def test_the_model_and_the_hosts_driver_are_traits(
         "CUSTOM_ACCELERATOR_DRIVER_NVIDIA_550_163_02",
         "HW_GPU_CUDA_COMPUTE_CAPABILITY_V6_0",
     } <= card.traits
-    # No catalogue lists its types: the driver's own word is enough.
+    # The catalogue lacks its types; those of the driver are offered.
     assert look.profile(card, "P100-8Q").available == 1
     assert look.profile(card, "P100-8A").available == 1
     assert card.counters == {"VGPU": 2, "CUSTOM_GPU_MEMORY_MB": 16384}
 
 
-def test_vfs_are_folded_onto_their_card(tmp_path: pathlib.Path) -> None:
+def test_all_vfs_of_a_card_are_one_device(tmp_path: pathlib.Path) -> None:
     state = look.read(look.make("a40-vf-mdev", tmp_path))
     (card,) = state.devices
     assert (card.address, card.model) == (A40, "A40")
-    # 16 VFs, and the last one is given away to a guest as it is.
+    # 16 VFs, and the last one is bound to VFIO for a guest.
     assert len(card.slots) == 15
     assert "0000:41:02.3" not in card.slots
     profile = look.profile(card, "A40-8Q")
-    # 14 VFs say they could, yet 48 GiB hold six in all.
+    # 14 VFs list it, but 48 GiB are enough for six in all.
     assert profile.available == 5
     assert card.counters == {"VGPU": 6, "CUSTOM_GPU_MEMORY_MB": 49152}
     assert set(profile.handles) == set(card.slots)
@@ -137,7 +137,7 @@ def test_a_half_readable_card_offers_the_rest(
     assert device_capacity.free_counters(card)["VGPU"] == 15
 
 
-def test_a_type_that_nothing_knows_is_offered_by_the_drivers_word(
+def test_an_unknown_type_is_offered_as_the_driver_lists_it(
     tmp_path: pathlib.Path,
 ) -> None:
     state = look.read(look.make("nvidia-broken", tmp_path))
@@ -157,8 +157,10 @@ def test_the_hosts_own_display_is_left_alone(tmp_path: pathlib.Path) -> None:
     state = look.read(root)
     assert state.device(display) is None
     assert "boot display" in look.reasons(state, display)
-    asked = look.read(root, [f'{{"address": "{display}", "use": "vgpu"}}'])
-    assert look.profile(look.device(asked, display), "T4-1Q").available == 16
+    requested = look.read(root, [f'{{"address": "{display}", "use": "vgpu"}}'])
+    assert (
+        look.profile(look.device(requested, display), "T4-1Q").available == 16
+    )
 
 
 @pytest.mark.parametrize("use", ["passthrough", "off"])
@@ -167,8 +169,8 @@ def test_another_use_takes_the_card_away(
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
     state = look.read(root, [f'{{"address": "{T4}", "use": "{use}"}}'])
-    left = [d.address for d in state.devices if d.technology == "mdev"]
-    assert left == [FULL_T4]
+    addresses = [d.address for d in state.devices if d.technology == "mdev"]
+    assert addresses == [FULL_T4]
 
 
 # -- sizes and policy -----------------------------------------------------
@@ -185,11 +187,11 @@ def test_mixed_sizes_have_places(tmp_path: pathlib.Path) -> None:
     assert card.geometry.region == 48
     profile = look.profile(card, "A40-8Q")
     assert (profile.span, profile.starts) == (8, (0, 16, 24, 40))
-    # An mdev tells no place, so the driver is believed for one more.
+    # The placement of an mdev is unknown; the driver says one more fits.
     assert profile.available == 1
 
 
-def test_policy_is_believed_where_nvml_is_silent(
+def test_policy_decides_the_mode_without_nvml(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("a40-vf-mdev", tmp_path)
@@ -229,11 +231,13 @@ def test_policy_chooses_profiles_and_limits(tmp_path: pathlib.Path) -> None:
     assert "max_instances names T4-32Q" in look.reasons(state, T4)
 
 
-def test_a_policy_that_fits_nothing_is_told(tmp_path: pathlib.Path) -> None:
+def test_a_policy_without_matching_profiles_is_reported(
+    tmp_path: pathlib.Path,
+) -> None:
     root = look.make("t4-mdev", tmp_path)
     state = look.read(root, ['{"profiles": ["A40-*"]}'])
     assert "offers nothing" in look.reasons(state, T4)
-    # What runs is counted; no more is made of it.
+    # Existing vGPUs are counted, and no more are offered.
     used = look.device(state, FULL_T4)
     assert not any(p.available for p in used.profiles)
     assert used.counters["VGPU"] == 3
@@ -242,8 +246,8 @@ def test_a_policy_that_fits_nothing_is_told(tmp_path: pathlib.Path) -> None:
 # -- plans ----------------------------------------------------------------
 
 
-def claim(**more: object) -> model.Claim:
-    facts: dict[str, object] = {
+def claim(**fields: object) -> model.Claim:
+    values: dict[str, object] = {
         "consumer": "c",
         "provider": "p",
         "device": A40,
@@ -253,37 +257,37 @@ def claim(**more: object) -> model.Claim:
         "handle": "5a1ab1e5-0000-4000-8000-000000000002",
         "technology": "mdev",
         "type_id": "nvidia-562",
-        **more,
+        **fields,
     }
-    return model.Claim(**facts)  # type: ignore[arg-type]
+    return model.Claim(**values)  # type: ignore[arg-type]
 
 
 def test_a_claims_mdev_is_made_and_removed() -> None:
     driver = mdev_driver.NvidiaMdevDriver()
-    one = claim(start=8)  # an mdev can't be told its place
-    (made,) = driver.plan_prepare(one)
-    (removed,) = driver.plan_release(one)
+    vgpu_claim = claim(start=8)  # an mdev has no placement
+    (made,) = driver.plan_prepare(vgpu_claim)
+    (removed,) = driver.plan_release(vgpu_claim)
     assert made == actions.CreateMdev(
-        parent=one.parent, type_id="nvidia-562", uuid=one.handle
+        parent=vgpu_claim.parent, type_id="nvidia-562", uuid=vgpu_claim.handle
     )
     assert removed == made.undo()
 
 
 def test_an_instance_comes_first_and_goes_last() -> None:
     driver = mdev_driver.NvidiaMdevDriver()
-    one = claim(
+    vgpu_claim = claim(
         instance="1g.5gb",
         instance_start=3,
         owns_instance=True,
         vgpu_params="a=1",
     )
-    kinds = [type(a) for a in driver.plan_prepare(one)]
+    kinds = [type(a) for a in driver.plan_prepare(vgpu_claim)]
     assert kinds == [
         actions.CreateInstance,
         actions.CreateMdev,
         actions.SetVgpuParams,
     ]
-    *_, last = driver.plan_release(one)
+    *_, last = driver.plan_release(vgpu_claim)
     assert last == actions.DestroyInstance(gpu=A40, kind="1g.5gb")
 
 
@@ -307,5 +311,5 @@ def test_a_mode_is_switched_only_on_an_empty_card(
     planned = driver.plan_arrange(
         host_reader.HostReader(empty, gpus=gpus), rules
     )
-    wanted = actions.SetMixedSizes(gpu=A40, is_mixed=True)
-    assert planned == (wanted,) * expected
+    action = actions.SetMixedSizes(gpu=A40, is_mixed=True)
+    assert planned == (action,) * expected

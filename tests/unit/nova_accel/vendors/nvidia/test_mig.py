@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A card in MIG mode, its vGPUs mdevs: with NVML and without."""
+"""Proves how NVIDIA cards in MIG mode are described."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from tests.hosts import build, look
 A100 = "0000:41:00.0"
 
 
-def test_instances_are_concluded_from_what_can_be_made(
+def test_instances_are_inferred_from_creatable_types(
     tmp_path: pathlib.Path,
 ) -> None:
     (card,) = look.read(look.make("a100-mig-mdev", tmp_path)).devices
@@ -85,7 +85,7 @@ def mig(*handles: str, is_mig: bool = True) -> gpu_reader.NvmlGpu:
     )
 
 
-def test_nvml_tells_the_instances(tmp_path: pathlib.Path) -> None:
+def test_nvml_reports_the_instances(tmp_path: pathlib.Path) -> None:
     root = look.make("a100-mig-mdev", tmp_path)
     (card,) = look.read(root, gpus=[mig(*SPANS)]).devices
     assert {i.handle for i in card.geometry.instances} == set(SPANS)
@@ -98,13 +98,13 @@ def test_a_type_whose_instance_nvml_does_not_name_is_still_mig_backed(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("a100-mig-mdev", tmp_path)
-    told = mig(*SPANS)
-    silent = dataclasses.replace(
-        told,
-        types=tuple(dataclasses.replace(t, instance="") for t in told.types),
+    nvml = mig(*SPANS)
+    without_instances = dataclasses.replace(
+        nvml,
+        types=tuple(dataclasses.replace(t, instance="") for t in nvml.types),
     )
-    (card,) = look.read(root, gpus=[silent]).devices
-    assert card == look.read(root, gpus=[told]).devices[0]
+    (card,) = look.read(root, gpus=[without_instances]).devices
+    assert card == look.read(root, gpus=[nvml]).devices[0]
     profile = look.profile(card, "A100-1-5C")
     assert profile.instance == "1g.5gb"
     assert profile.charges["CUSTOM_MIG_SLICE"] == 1
@@ -140,7 +140,7 @@ def test_dynamic_instances_need_nvml(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("use", "gpus", "mend"),
+    ("use", "gpus", "hint"),
     [
         ("vgpu", [mig(*SPANS)], "-mig 0"),
         ("mig", [mig(is_mig=False)], "-mig 1"),
@@ -150,14 +150,14 @@ def test_a_card_in_another_mode_is_not_offered(
     tmp_path: pathlib.Path,
     use: str,
     gpus: list[gpu_reader.NvmlGpu],
-    mend: str,
+    hint: str,
 ) -> None:
     spec = [f'{{"vendor_id": "10de", "use": "{use}"}}']
     description = json.loads(json.dumps(build.load("a100-mig-mdev")))
     root = build.build(description, tmp_path / "used")
     state = look.read(root, spec, gpus)
-    assert mend in look.reasons(state, A100)
-    # What runs stays accounted for.
+    assert hint in look.reasons(state, A100)
+    # Existing vGPUs stay accounted for.
     (card,) = state.devices
     assert card.counters["VGPU"] == 1
     assert not any(p.available for p in card.profiles)

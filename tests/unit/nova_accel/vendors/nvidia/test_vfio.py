@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's cards whose VFs are typed, without mdevs."""
+"""Proves how NVIDIA cards with typed VFs are described and arranged."""
 
 import dataclasses
 import errno
@@ -42,7 +42,7 @@ def test_a_card_offers_what_its_vfs_list(tmp_path: pathlib.Path) -> None:
         "L40S",
     )
     assert not card.is_managed
-    # Eight VFs, of which one is given away as it is.
+    # Eight VFs, of which one is bound to VFIO for a guest.
     assert len(card.slots) == 7
     assert card.counters == {"VGPU": 7, "CUSTOM_GPU_MEMORY_MB": 49152}
     profile = look.profile(card, "L40S-24Q")
@@ -61,7 +61,7 @@ def test_a_typed_vf_is_a_partition(tmp_path: pathlib.Path) -> None:
         "0000:3d:00.4",
         "0000:3d:00.4",
     )
-    # Places and instances mean nothing in equal-size mode.
+    # Equal-size mode has no placements and instances.
     assert (partition.start, partition.instance) == (None, None)
     assert card.counters["VGPU"] == 2
     assert look.profile(card, "L40S-24A").available == 1
@@ -85,7 +85,9 @@ def test_a_card_without_vfs_says_how_to_enable_them(
 
 
 @pytest.mark.parametrize("use", ["passthrough", "off", "vf"])
-def test_another_use_silences_it(tmp_path: pathlib.Path, use: str) -> None:
+def test_another_use_causes_no_problem(
+    tmp_path: pathlib.Path, use: str
+) -> None:
     state = l40s(tmp_path, json.dumps({"vendor_id": "10de", "use": use}))
     assert not [d for d in state.devices if d.technology == "vendor-vfio"]
     assert "makes no vGPU" not in look.reasons(state, WITHOUT)
@@ -100,18 +102,18 @@ def test_a_lone_full_card_still_names_its_types(
     root = build.build({"functions": [lone]}, tmp_path)
     state = look.read(root)
     card = look.device(state, USED)
-    # Nothing on this host names 1155.
+    # No source on this host names 1155.
     assert [p.profile for p in card.partitions] == ["type-1155"]
     reasons = look.reasons(state, f"{USED} type-1155")
     assert "counted as VGPU only; install nvidia-ml-py" in reasons
-    # It can be freed, and made again if that fails.
+    # It can be removed, and created again if that fails.
     unnamed = look.profile(card, "type-1155")
     assert (unnamed.available, unnamed.charges) == (0, {"VGPU": 1})
     assert unnamed.handles["0000:3d:00.4"] == "1155"
     assert card.model == "L40S"
     assert look.profile(card, "L40S-24Q").available == 0
-    # NVML does.
-    told = gpu_reader.NvmlGpu(
+    # NVML names it.
+    nvml = gpu_reader.NvmlGpu(
         address=USED,
         types=(
             gpu_reader.NvmlVgpuType(
@@ -122,12 +124,12 @@ def test_a_lone_full_card_still_names_its_types(
             ),
         ),
     )
-    card = look.device(look.read(root, gpus=[told]), USED)
+    card = look.device(look.read(root, gpus=[nvml]), USED)
     assert [p.profile for p in card.partitions] == ["L40S-24Q"]
     assert device_capacity.free_counters(card)["CUSTOM_GPU_MEMORY_MB"] == 24576
 
 
-def test_names_that_lists_told_are_remembered(tmp_path: pathlib.Path) -> None:
+def test_listed_type_names_are_cached(tmp_path: pathlib.Path) -> None:
     description = json.loads(json.dumps(build.load("l40s-vendor-vfio")))
     (lone,) = (f for f in description["functions"] if f["address"] == USED)
     lone["vfs"]["vgpus"]["creatable"] = []
@@ -136,11 +138,11 @@ def test_names_that_lists_told_are_remembered(tmp_path: pathlib.Path) -> None:
 
     def profiles_of(tree: pathlib.Path) -> list[str]:
         host = host_reader.HostReader(tree)
-        found = driver.describe(host, policy.Policy(), frozenset())
+        items = driver.describe(host, policy.Policy(), frozenset())
         (card,) = (
-            one
-            for one in found
-            if isinstance(one, model.Device) and one.address == USED
+            item
+            for item in items
+            if isinstance(item, model.Device) and item.address == USED
         )
         return [p.profile for p in card.partitions]
 
@@ -152,7 +154,7 @@ def test_names_that_lists_told_are_remembered(tmp_path: pathlib.Path) -> None:
     assert profiles_of(build.build(later, tmp_path / "3")) == ["type-1155"]
 
 
-def test_an_unknown_card_is_offered_by_its_drivers_word(
+def test_an_unknown_card_is_offered_as_its_driver_lists_it(
     tmp_path: pathlib.Path,
 ) -> None:
     description = json.loads(json.dumps(build.load("l40s-vendor-vfio")))
@@ -167,7 +169,7 @@ def test_an_unknown_card_is_offered_by_its_drivers_word(
         "Z90-8Q": 7,
         "Z90-64Q": 1,
     }
-    # With some made, nothing tells the whole: what can be made must fit.
+    # The framebuffer is unknown; existing and creatable vGPUs must fit.
     vgpus["creatable"] = [[7, "NVIDIA Z90-8Q"]]
     vgpus["current"] = {"0": 7, "1": 7}
     used = look.read(build.build({"functions": [lone]}, tmp_path / "used"))
@@ -183,7 +185,7 @@ def test_a_half_readable_card_offers_the_rest(
 ) -> None:
     state = look.read(look.make("nvidia-broken", tmp_path))
     card = look.device(state, BROKEN)
-    # Twelve VFs: one is given away, one has no driver.
+    # Twelve VFs: one is bound to VFIO, one has no driver.
     assert len(card.slots) == 10
     assert {"0000:21:01.1", "0000:21:01.2"}.isdisjoint(card.slots)
     assert {p.parent: p.profile for p in card.partitions} == {
@@ -211,7 +213,7 @@ def test_a_half_readable_card_offers_the_rest(
     assert look.reasons(state, "0000:26:00.0") == ""
 
 
-def test_a_vf_that_does_not_tell_is_not_handed_out(
+def test_an_unreadable_vf_is_not_assigned(
     tmp_path: pathlib.Path,
 ) -> None:
     state = look.read(look.make("nvidia-broken", tmp_path))
@@ -226,7 +228,7 @@ def test_a_vf_that_does_not_tell_is_not_handed_out(
     assert node.inventories[names.GPU_CLASS].reserved == 4
 
 
-def test_a_vf_that_lost_its_card_is_told(tmp_path: pathlib.Path) -> None:
+def test_a_vf_without_its_link_is_reported(tmp_path: pathlib.Path) -> None:
     description = json.loads(json.dumps(build.load("l40s-vendor-vfio")))
     lost, place = "0000:3e:00.4", "bus/pci/devices"
     description["faults"] = [
@@ -299,16 +301,16 @@ def test_vgpus_share_instances(tmp_path: pathlib.Path) -> None:
     assert "CUSTOM_MIG_SLICE" not in shared.charges
 
 
-def test_an_unnamed_vgpu_says_nothing_of_the_mode(
+def test_an_unnamed_vgpu_does_not_change_the_mode(
     tmp_path: pathlib.Path,
 ) -> None:
     description = json.loads(json.dumps(build.load("rtxpro6000-vendor-vfio")))
     (card,) = (f for f in description["functions"] if f["address"] == MIG)
     card["vfs"]["vgpus"]["current"]["0"] = 9999
     state = look.read(build.build(description, tmp_path))
-    found = look.device(state, MIG)
-    assert found.geometry.layout is model.Layout.MIG
-    assert look.profile(found, f"{STEM}-1-24Q").available == 1
+    device = look.device(state, MIG)
+    assert device.geometry.layout is model.Layout.MIG
+    assert look.profile(device, f"{STEM}-1-24Q").available == 1
 
 
 def test_the_same_card_without_mig_shares_in_time(
@@ -335,7 +337,7 @@ BLACKWELL_KINDS = tuple(
 
 
 def empty_blackwell(
-    root: pathlib.Path, told: gpu_reader.NvmlGpu
+    root: pathlib.Path, nvml: gpu_reader.NvmlGpu
 ) -> model.Device:
     """Read the card in MIG mode without vGPUs and instances."""
     description = json.loads(json.dumps(build.load("rtxpro6000-vendor-vfio")))
@@ -344,7 +346,7 @@ def empty_blackwell(
     state = look.read(
         build.build(description, root),
         [f'{{"address": "{MIG}", "mig_instances": "dynamic"}}'],
-        gpus=[told],
+        gpus=[nvml],
     )
     return look.device(state, MIG)
 
@@ -371,13 +373,13 @@ def blackwell_types() -> tuple[gpu_reader.NvmlVgpuType, ...]:
 def test_places_of_instances_are_in_the_units_of_nvml(
     tmp_path: pathlib.Path,
 ) -> None:
-    told = gpu_reader.NvmlGpu(
+    nvml = gpu_reader.NvmlGpu(
         address=MIG,
         is_mig=True,
         types=blackwell_types(),
         kinds=BLACKWELL_KINDS,
     )
-    card = empty_blackwell(tmp_path, told)
+    card = empty_blackwell(tmp_path, nvml)
     remaining = device_capacity.remaining(card)
     shapes = ("1-24Q", "2-48Q", "4-96Q")
     assert [remaining[f"{STEM}-{shape}"] for shape in shapes] == [4, 2, 1]
@@ -393,8 +395,8 @@ def test_places_of_instances_are_in_the_units_of_nvml(
 
 def test_places_are_known_in_mixed_mode(tmp_path: pathlib.Path) -> None:
     root = look.make("l40s-vendor-vfio", tmp_path)
-    told = gpu_reader.NvmlGpu(address=USED, is_mig=False, is_mixed=True)
-    card = look.device(look.read(root, gpus=[told]), USED)
+    nvml = gpu_reader.NvmlGpu(address=USED, is_mig=False, is_mixed=True)
+    card = look.device(look.read(root, gpus=[nvml]), USED)
     assert card.geometry.layout is model.Layout.MIXED
     assert card.partitions[0].start == 0
     choice = device_capacity.choose_place(card, "L40S-24Q")
@@ -402,7 +404,7 @@ def test_places_are_known_in_mixed_mode(tmp_path: pathlib.Path) -> None:
     assert choice.start == 24
 
 
-def test_without_nvml_vgpus_of_several_sizes_tell_the_mode(
+def test_without_nvml_vgpus_of_several_sizes_show_the_mode(
     tmp_path: pathlib.Path,
 ) -> None:
     """Read as equal-size, the card would offer one of its sizes alone."""
@@ -452,10 +454,12 @@ def test_places_of_nvml_come_before_those_of_the_catalogue(
     """The catalogue has 16 places of an H200X-7C, NVIDIA publishes 20."""
     types = {"creatable": [[1, "NVIDIA H200X-7C"]]}
     root = build.build(one_card("2335", types), tmp_path)
-    silent = gpu_reader.NvmlGpu(address=EMPTY, is_mig=False, is_mixed=True)
-    card = look.device(look.read(root, gpus=[silent]), EMPTY)
+    without_types = gpu_reader.NvmlGpu(
+        address=EMPTY, is_mig=False, is_mixed=True
+    )
+    card = look.device(look.read(root, gpus=[without_types]), EMPTY)
     assert look.profile(card, "H200X-7C").available == 16
-    told = gpu_reader.NvmlVgpuType(
+    nvml_type = gpu_reader.NvmlVgpuType(
         name="NVIDIA H200X-7C",
         type_id="1",
         framebuffer_mb=7168,
@@ -463,8 +467,8 @@ def test_places_of_nvml_come_before_those_of_the_catalogue(
         span=7,
         starts=tuple(range(0, 140, 7)),
     )
-    telling = dataclasses.replace(silent, types=(told,))
-    card = look.device(look.read(root, gpus=[telling]), EMPTY)
+    with_types = dataclasses.replace(without_types, types=(nvml_type,))
+    card = look.device(look.read(root, gpus=[with_types]), EMPTY)
     assert card.geometry.region == 140
     assert look.profile(card, "H200X-7C").available == 20
 
@@ -502,7 +506,7 @@ def arranged(
 ) -> tuple[actions.Action, ...]:
     host = host_reader.HostReader(
         look.make("l40s-vendor-vfio", root),
-        gpus={one.address: one for one in gpus},
+        gpus={gpu.address: gpu for gpu in gpus},
     )
     rules = policy.parse_policy([line])
     return tuple(vfio_driver.NvidiaVfioDriver().plan_arrange(host, rules))
