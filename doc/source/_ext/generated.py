@@ -135,32 +135,36 @@ def inspect_keys() -> Any:
     )
 
 
+def _fill(cls: type[Any], /, **values: Any) -> Any:
+    """Return a dataclass whose fields of text are not empty."""
+    texts = {
+        field.name: field.name
+        for field in dataclasses.fields(cls)
+        if field.type is str
+    }
+    return cls(**texts | values)
+
+
 def audit_keys() -> Any:
     """Return a report of ``placement-sync audit`` that has every key."""
-    finding = findings.AuditFinding(
-        kind=findings.FindingKind.LEAKED, where="w", reason="r", mend="m"
-    )
+    kind = next(iter(findings.FindingKind))
+    finding = _fill(findings.AuditFinding, kind=kind)
     report = findings.AuditReport(
-        findings=(finding,),
-        gaps=(findings.Gap(check="c", source="s", reason="r"),),
+        findings=(finding,), gaps=(_fill(findings.Gap),)
     )
     results = (
         heal.HealResult(finding=finding),
-        heal.HealResult(finding=finding, left="reason"),
+        _fill(heal.HealResult, finding=finding),
     )
     return json.loads(audit_command.as_json(_ROOT, report, results))
 
 
 def explain_keys() -> Any:
     """Return a result of ``nova-accel explain`` that has every key."""
-    card = simulation.CardVerdict(
-        name="0000_3b_00_0", uuid="u", verdict=simulation.FIRST
-    )
-    host = simulation.HostVerdict(
-        name="node1", uuid="u", cards=(card,), fits=1, refused=0
-    )
+    card = _fill(simulation.CardVerdict)
+    host = _fill(simulation.HostVerdict, cards=(card,), fits=1, refused=0)
     return simulation.as_dict(
-        simulation.SimulationResult(hosts=(host,), notes=("n",))
+        simulation.SimulationResult(hosts=(host,), notes=("note",))
     )
 
 
