@@ -1,9 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AccelLibvirtDriver: the overrides of Nova's libvirt driver.
+"""AccelLibvirtDriver: Nova's libvirt driver with accelerators.
 
-Every override calls the stock method and adds to it; none re-implements
-it. What fails here in a periodic path is logged and leaves the stock
-behaviour; what fails in a spawn fails that spawn, and Nova reschedules.
+Every override calls the stock method and adds to it; none replaces it. An
+error in a periodic path is logged, and the stock method runs; an error in
+a spawn fails that spawn, and Nova reschedules the server.
+
+The life of a server's partitions:
+
+- ``spawn()`` calls ``_ensure()``, which calls ``Lifecycle.ensure()``: it
+  plans the claims of the slots that Nova has claimed, and makes the
+  partitions (``_make_partitions()``; an mdev is created there).
+- ``_get_guest_config()`` adds the hostdevs of the claims to the guest.
+- ``_cleanup()`` calls ``_release_slots()``, which calls
+  ``Lifecycle.release()``: it removes or scrubs the partitions. Nova also
+  calls it after a failed spawn.
+- ``_refresh()`` runs with each periodic task, and releases or removes what
+  failed before.
 """
 
 import contextlib
@@ -57,54 +69,58 @@ class AccelLibvirtDriver(
     def __init__(self, virtapi: Any, read_only: bool = False) -> None:
         """Load the vendor drivers that ``[nova_accel]`` names.
 
-        A setting that can't be used stops the service with one line.
+        An invalid setting ends the service with one line in the log.
         """
         super().__init__(virtapi, read_only)
+        self._domains = connection.LibvirtDomains(self._host.get_connection)
         try:
             self._accel = setup.read_node(
-                nova.conf.CONF, self._host.get_connection
+                nova.conf.CONF, self._host.get_connection, self._domains
             )
-            kept = conf.read_settings(nova.conf.CONF).bitstreams
-            self._images = bitstream_images.BitstreamImages(kept)
+            settings = conf.read_settings(nova.conf.CONF).bitstreams
+            self._images = bitstream_images.BitstreamImages(settings)
         except errors.ConfigurationError as error:
             LOG.error("nova-accel can't start: %s", error)
             sys.exit(1)
         self._reporter = reporter.Reporter(self._accel, virtapi)
-        self._unallocated = missing_allocations.MissingAllocations(
+        self._missing_allocations = missing_allocations.MissingAllocations(
             self._accel, virtapi
         )
-        self._at_start = nova_database.StartupServers(self._accel)
-        self._bus = attach_rpc.RpcServer(self)
-        self._rebuilt = rebuild.RebuiltServers(
+        self._startup_servers = nova_database.StartupServers(self._accel)
+        self._rpc_server = attach_rpc.RpcServer(self)
+        self._rebuilt_servers = rebuild.RebuiltServers(
             self._accel,
             self._reporter,
-            rebuild_allocations.RebuildAllocations(kept.state_dir),
+            rebuild_allocations.RebuildAllocations(settings.state_dir),
         )
         self._consumers = consumers.Consumers(
             self._accel, self._reporter.providers_of
         )
-        # Of each thread: a delete may overlap a reboot of the same server.
-        self._rebooting = threading.local()
-        self._looking = threading.Lock()
-        #: Orphans whose guests still run, and were logged.
-        self._abandoned: set[str] = set()
+        #: Server that a thread reboots. Of each thread, since a delete may
+        #: overlap a reboot of the same server.
+        self._reboot = threading.local()
+        self._refresh_lock = threading.Lock()
+        #: Orphans with running guests that were logged.
+        self._logged_orphans: set[str] = set()
         self._reconciler = reconcile.Reconciler(
             nova.conf.CONF,
             self._accel,
-            lambda: self._look(is_again=False),
+            lambda: self._refresh(retries_failed=False),
             self._reporter,
-            self._mend_at_start,
+            self._recover_at_start,
         )
 
-    def init_host(self, host: str) -> None:
-        """Start, and write down what this host's servers hold.
+    # -- start and end of the service --------------------------------------
 
-        Cards that a reboot put out of their mode come first: partitions
-        stand on VFs that have to be there. What Nova's servers hold, on or
-        off, is asked before that: none of it is taken away.
+    def init_host(self, host: str) -> None:
+        """Restore the claims of this host's servers, and start threads.
+
+        Cards are set to their modes before claims are restored, since a
+        reboot of the host removes their VFs. The slots of Nova's servers
+        are read before that: nothing that they have is removed.
 
         :raises ConfigurationError: an option of Nova names a device that
-            is offered here, too.
+            nova-accel offers, too.
         """
         super().init_host(host)
         refusals: list[errors.ConfigurationError] = []
@@ -114,37 +130,39 @@ class AccelLibvirtDriver(
             )
         if refusals:
             raise refusals[0]
-        self._accel.read_use = self._read_use
-        self._accel.read_running = self._read_running
-        self._accel.read_awaited = self._at_start.awaited
         with reporter.logged("can't recover this host's accelerators"):
             self._adopt_node()
-            self._at_start.learn(self.get_available_nodes)
-            self._accel.arrange()
+            self._startup_servers.read_servers(self.get_available_nodes)
+            self._accel.set_card_modes(self._startup_servers.list_awaited)
             self._accel.host.refresh()
-            self._at_start.recall(self.get_available_nodes)
-        with reporter.logged("can't keep Placement in step"):
+            self._startup_servers.restore_claims(self.get_available_nodes)
+        with reporter.logged("can't start the passes over Placement"):
             self._reconciler.start()
-        with reporter.logged("can't be asked over Nova's message bus"):
-            self._bus.start(host)
+        with reporter.logged("can't serve RPC requests for accelerators"):
+            self._rpc_server.start(host)
 
     def cleanup_host(self, host: str) -> None:
-        """End our own threads with the service."""
-        with reporter.logged("can't leave Nova's message bus"):
-            self._bus.stop()
-        with reporter.logged("can't end the passes over Placement"):
+        """Stop our threads before the stock method."""
+        with reporter.logged("can't stop the RPC server"):
+            self._rpc_server.stop()
+        with reporter.logged("can't stop the passes over Placement"):
             self._reconciler.stop()
         super().cleanup_host(host)
 
+    # -- provider tree -----------------------------------------------------
+
     def get_available_resource(self, nodename: str) -> Any:
-        """Read the host anew; it is called outside Nova's lock."""
+        """Read the host again before the stock method.
+
+        Nova's resource tracker does not hold its lock during this call.
+        """
         with reporter.logged("can't refresh this host's accelerators"):
-            self._reporter.forget_free()
+            self._reporter.reset_free()
             self._adopt_node()
-            self._look()
+            self._refresh()
             self._reporter.find_free(self.provider_tree)
-        with reporter.logged("can't look for missing allocations"):
-            self._unallocated.look()
+        with reporter.logged("can't check claims for allocations"):
+            self._missing_allocations.update()
         return super().get_available_resource(nodename)
 
     def update_provider_tree(
@@ -153,35 +171,45 @@ class AccelLibvirtDriver(
         nodename: str,
         allocations: Any = None,
     ) -> None:
-        """Lay our providers beside Nova's own, from the last reading."""
-        made: list[str] = []
+        """Add our providers to the tree, from the last reading.
+
+        :raises nova.exception.ResourceProviderUpdateConflict: providers
+            were created in Placement. Nova's tracker reads the tree again
+            and retries.
+        """
+        created: list[str] = []
         with reporter.logged("Can't create new resource providers"):
-            made += self._reporter.make_new(provider_tree)
-        if made:  # the tracker begins again, with the tree as it is now
+            created += self._reporter.create_new(provider_tree)
+        if created:
             raise exception.ResourceProviderUpdateConflict(
-                uuid=made[0], generation=0, error="it is new"
+                uuid=created[0], generation=0, error="it is new"
             )
         super().update_provider_tree(
             provider_tree, nodename, allocations=allocations
         )
         with reporter.logged("can't report this host's accelerators"):
             is_first = not self._reporter.is_registered
-            if self._reporter.lay(provider_tree, self._at_start.slots):
+            if self._reporter.update_tree(
+                provider_tree, self._startup_servers.slots
+            ):
                 self.provider_tree = copy.deepcopy(provider_tree)
-                self._reporter.hand_out(provider_tree)
+                self._reporter.use_tree(provider_tree)
                 if is_first:
                     self._reconciler.wake()
+
+    # -- spawn -------------------------------------------------------------
 
     @bypass.accelerators_only
     def rebuild(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Note the server's allocations: Nova may give them up.
+        """Note the server's allocations, which Nova may remove.
 
-        :raises NotImplementedError: always; Nova destroys and spawns then.
+        :raises NotImplementedError: always; Nova then destroys and spawns
+            the server.
         """
-        with reporter.logged("can't note what is booked"):
-            self._rebuilt.note(instance, kwargs.get("allocations"))
+        with reporter.logged("can't note the allocations of a rebuild"):
+            self._rebuilt_servers.note(instance, kwargs.get("allocations"))
         return super().rebuild(context, instance, *args, **kwargs)
 
     @bypass.accelerators_only
@@ -196,14 +224,16 @@ class AccelLibvirtDriver(
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Make the server's partitions first, then spawn its guest."""
+        """Fetch bitstreams and make partitions before the stock method."""
         is_rebuilt = nova_database.is_rebuilt(instance)
-        with rebuild.as_it_is_here(instance):
+        with rebuild.with_current_slots(instance):
             with self._reporter.reschedule(context, instance.uuid, is_rebuilt):
-                self._bring(context, instance, is_new=not is_rebuilt)
+                self._fetch_bitstreams(
+                    context, instance, is_new=not is_rebuilt
+                )
             if self._ensure(context, instance, allocations):
-                # At once: until Placement knows what the card has become,
-                # the scheduler goes on sending what it can't make any more.
+                # Published at once: otherwise the scheduler would select
+                # this host for profiles that the card can't make any more.
                 self._reporter.publish(context)
                 self._reconciler.wake()
             result = super().spawn(
@@ -216,59 +246,70 @@ class AccelLibvirtDriver(
                 *args,
                 **kwargs,
             )
-        self._leave_behind(instance)
+        self._drop_lost_attachments(instance)
         return result
 
     @bypass.accelerators_only
     def _get_guest_config(
         self, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Add the server's hostdevs, whatever operation asks."""
-        found = self._ensure(nova_context.get_admin_context(), instance)
+        """Add the server's hostdevs to the stock configuration.
+
+        Partitions that are missing are made, for any operation.
+        """
+        claims = self._ensure(nova_context.get_admin_context(), instance)
         config = super()._get_guest_config(instance, *args, **kwargs)
         with self._reporter.reschedule():
             options = flavors.parse_options(instance.flavor.extra_specs)
             version = self._host.get_connection().getLibVersion()
-            own, more = instance_request.parted(instance, found)
+            own, attached = instance_request.split_claims(instance, claims)
             libvirt_guest.add_claims(config, own, options, version)
-            # As they were given: a flavor says nothing of these.
-            libvirt_guest.add_claims(config, more, flavors.Options(), version)
+            # The options of the flavor are for its own devices only.
+            libvirt_guest.add_claims(
+                config, attached, flavors.Options(), version
+            )
         return config
 
     def _vgpu_allocations(self, allocations: Any) -> Any:
-        """Leave to Nova's own vGPU code what is not booked on ours."""
-        found = super()._vgpu_allocations(allocations)
-        if not found:
-            return found
+        """Remove our providers from those that Nova makes vGPUs for."""
+        vgpu_allocations = super()._vgpu_allocations(allocations)
+        if not vgpu_allocations:
+            return vgpu_allocations
         accelerators: set[str] = set()
-        with reporter.logged("can't tell which providers are accelerators"):
+        with reporter.logged("can't list the accelerators' providers"):
             if desired := self._reporter.desired():
                 accelerators |= {node.uuid for node in desired.nodes}
-        return {u: r for u, r in found.items() if u not in accelerators}
+        return {
+            uuid: record
+            for uuid, record in vgpu_allocations.items()
+            if uuid not in accelerators
+        }
 
     def _guest_add_mdevs(self, guest: Any, chosen_mdevs: Any) -> Any:
-        """Leave out our mdevs, which Nova found in the old domain."""
+        """Skip our mdevs, which Nova found in the old domain."""
         if not chosen_mdevs:
             return super()._guest_add_mdevs(guest, chosen_mdevs)
-        ours = self._handles() | {
+        owned = self._claimed_handles() | {
             handle
             for device in self._accel.host.state.devices
             if self._accel.root is not None
-            for handle in ownership.our_handles(self._accel.root, device)
+            for handle in ownership.owned_handles(self._accel.root, device)
         }
-        stock = [uuid for uuid in chosen_mdevs if uuid not in ours]
+        stock = [uuid for uuid in chosen_mdevs if uuid not in owned]
         return super()._guest_add_mdevs(guest, stock)
+
+    # -- reboot and rescue -------------------------------------------------
 
     @bypass.accelerators_only
     def _hard_reboot(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Keep the partitions while the domain is torn down and remade."""
-        with self._keeping(instance.uuid):
-            with reporter.logged("can't book what Nova gave up"):
-                self._rebuilt.look()
+        """Retain the partitions while Nova replaces the domain."""
+        with self._retained_claims(instance.uuid):
+            with reporter.logged("can't restore removed allocations"):
+                self._rebuilt_servers.restore_allocations()
             with reporter.logged("can't fetch bitstreams"):
-                self._bring(context, instance)
+                self._fetch_bitstreams(context, instance)
             try:
                 return super()._hard_reboot(context, instance, *args, **kwargs)
             finally:
@@ -276,90 +317,91 @@ class AccelLibvirtDriver(
                     self._note_orphaned_guest()
 
     def _note_orphaned_guest(self) -> None:
-        """Note what a guest has whose server was deleted while it started.
+        """Note the functions of a guest whose server was just deleted.
 
-        The delete has released its claims, and a function counts as clean.
+        The delete has released the claims while the guest started, so that
+        its functions count as clean.
         """
-        with reporter.logged("can't note what guests have"), self._looking:
-            self._accel.tidy_now()
+        with reporter.logged("can't read the devices of guests"):
+            with self._refresh_lock:
+                self._accel.clean_up()
 
     @bypass.accelerators_only
     def unrescue(self, context: Any, instance: Any) -> None:
-        """Make what the guest had, if its host was restarted meanwhile."""
+        """Make missing partitions before the stock method.
+
+        The host may have been rebooted since the guest was defined.
+        """
         if instance.resources:
-            self._bring_back(context, instance)
+            self._restore_partitions(context, instance)
         super().unrescue(context, instance)
 
-    def _bring_back(self, context: Any, instance: Any) -> None:
+    def _restore_partitions(self, context: Any, instance: Any) -> None:
         with reporter.logged("can't fetch bitstreams"):
-            self._bring(context, instance)
+            self._fetch_bitstreams(context, instance)
         self._ensure(context, instance)
+
+    # -- delete ------------------------------------------------------------
 
     @bypass.accelerators_only
     def _cleanup(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Unmake the server's partitions once its domain is gone."""
-        had = self._read_domain(instance)
+        """Release the server's partitions after the stock method.
+
+        Also after an error, since Nova does not clean up again; a running
+        guest keeps its devices. A reboot or rebuild retains them.
+        """
+        domain = self._read_domain(instance)
         try:
             return super()._cleanup(context, instance, *args, **kwargs)
-        finally:  # also if it fails: nobody asks again, and a guest that
-            # still runs keeps what it has
-            keep = instance.uuid == getattr(self._rebooting, "uuid", None)
-            if not (keep or nova_database.is_rebuilt(instance)):
-                self._release(instance, lambda: self._held(instance, had), had)
+        finally:
+            is_rebooted = instance.uuid == getattr(self._reboot, "uuid", None)
+            if not (is_rebooted or nova_database.is_rebuilt(instance)):
+                self._release_slots(
+                    instance,
+                    lambda: self._list_slots(instance, domain),
+                    domain,
+                )
 
-    def _handles(self, instance: Any = None) -> frozenset[str]:
-        """Return what the guests, or one, have of ours in their XML."""
-        found = (
-            self._accel.claims()
-            if instance is None
-            else self._accel.claims_of(instance.uuid)
-        )
-        return _handles_of(found)
+    # -- periodic passes ---------------------------------------------------
 
     def _adopt_node(self) -> None:
         for uuid, name in self.get_nodenames_by_uuid().items():
             self._accel.adopt(providers.ProviderRoot(name=name, uuid=uuid))
 
-    def _read_use(self) -> connection.HostdevUse:
-        return connection.read_hostdevs(self._host.get_connection())
+    def _refresh(self, retries_failed: bool = True) -> None:
+        """Read the host again, and repair what failed before.
 
-    def _read_running(self) -> connection.HostdevUse:
-        return connection.read_hostdevs(
-            self._host.get_connection(), is_running=True
-        )
-
-    def _look(self, is_again: bool = True) -> None:
-        """Read the host anew, and bring in order what is found there.
-
-        :param is_again: see ``Lifecycle.arrange``.
+        :param retries_failed: see ``Lifecycle.set_card_modes``.
         """
-        with self._looking:
+        with self._refresh_lock:
             self._accel.host.refresh_changed()
-            self._at_start.recall(self.get_available_nodes)
-            with reporter.logged("can't look after servers that failed"):
-                self._rebuilt.look()
+            self._startup_servers.restore_claims(self.get_available_nodes)
+            with reporter.logged("can't restore removed allocations"):
+                self._rebuilt_servers.restore_allocations()
             if self._accel.is_alone:
                 with reporter.logged("can't compare claims with Nova"):
                     self._release_orphans()
-                with reporter.logged("can't see what guests lack"):
+                with reporter.logged("can't read the devices of guests"):
                     self._plug_missing()
-            self._accel.tidy_now()
-            self._accel.arrange(is_again)
+            self._accel.clean_up()
+            self._accel.set_card_modes(
+                self._startup_servers.list_awaited, retries_failed
+            )
 
     def _release_orphans(self) -> None:
-        """Release what consumers hold that Nova does not back any more.
+        """Release the claims of consumers that Nova does not back any more.
 
         A release that fails is tried again with the next pass; until then
-        what the consumer holds is reserved.
+        the claims are reserved.
         """
-        expected = self._passage.expected()
+        expected = self._migration_checks.expected()
         orphans = self._consumers.list_orphans(
             self.get_available_nodes(), expected
         )
         self._accel.set_orphans(frozenset(orphans))
-        self._abandoned &= self._accel.orphans
+        self._logged_orphans &= self._accel.orphans
         for uuid, version in orphans.items():
             with reporter.logged("can't release accelerators of %s", uuid):
                 self._release_orphan(uuid, version)
@@ -367,12 +409,13 @@ class AccelLibvirtDriver(
     def _release_orphan(self, uuid: str, version: int) -> None:
         """Release the claims of a consumer unless a guest runs with them.
 
-        :param version: of the claims; newer ones stay.
+        :param version: of the claims; newer claims stay.
         """
-        claims, running = self._accel.claims_of(uuid), self._read_running()
+        claims = self._accel.claims_of(uuid)
+        running = self._domains.read_running()
         if any(running.holds(handle) for handle in _handles_of(claims)):
-            if uuid not in self._abandoned:
-                self._abandoned.add(uuid)
+            if uuid not in self._logged_orphans:
+                self._logged_orphans.add(uuid)
                 LOG.warning(
                     "a guest runs with accelerators of %s, for which Nova has"
                     " no server, migration or allocation on this host: they"
@@ -380,8 +423,8 @@ class AccelLibvirtDriver(
                     uuid,
                 )
             return
-        given = self._accel.slots_of(uuid)
-        if self._accel.is_busy(given):
+        claimed = self._accel.slots_of(uuid)
+        if self._accel.is_busy(claimed):
             return
         LOG.warning(
             "releasing accelerators of %s: Nova has no server, migration or"
@@ -390,17 +433,25 @@ class AccelLibvirtDriver(
         )
         self._accel.release(
             uuid,
-            given,
-            lambda claim: self._read_running().holds(claim.handle),
-            is_due=lambda: self._accel.book.versions().get(uuid) == version,
+            claimed,
+            lambda claim: self._domains.read_running().holds(claim.handle),
+            is_due=lambda: self._accel.store.versions().get(uuid) == version,
         )
         if not self._accel.claims_of(uuid):
-            self._at_start.forget(uuid, given)
+            self._startup_servers.forget(uuid, claimed)
+
+    # -- claims and bitstreams of a server ---------------------------------
 
     def _ensure(
         self, context: Any, instance: Any, allocations: Any = None
     ) -> tuple[model.Claim, ...]:
-        booked = {
+        """Make the partitions of a server's slots; return their claims.
+
+        :param allocations: of a server that comes to this host.
+        :raises nova.exception.ComputeResourcesUnavailable: they can't be
+            made here.
+        """
+        amounts = {
             uuid: record["resources"]
             for uuid, record in (allocations or {}).items()
         }
@@ -410,89 +461,106 @@ class AccelLibvirtDriver(
             return self._accel.ensure(
                 instance.uuid,
                 instance_request.groups_of(instance),
-                slots.below(
+                slots.below_root(
                     self._accel.root, slots.of_resources(instance.resources)
                 ),
-                booked,
-                instance_request.recall(self._images, instance),
+                amounts,
+                instance_request.cached_bitstreams(self._images, instance),
             )
 
-    def _bring(
+    def _fetch_bitstreams(
         self, context: Any, instance: Any, is_new: bool = False
     ) -> None:
-        """Bring a server's bitstreams; those of the others stay here."""
+        """Fetch a server's bitstreams; those of other servers stay cached."""
         keep = self._images_needed()
-        instance_request.bring(self._images, context, instance, is_new, keep)
+        instance_request.fetch_bitstreams(
+            self._images, context, instance, is_new, keep
+        )
 
-    def _release(
+    def _release_slots(
         self,
         instance: Any,
         read_slots: Callable[[], Iterable[model.Slot]],
-        had: connection.HostdevUse,
+        domain: connection.HostdevUse,
         consumer: str = "",
     ) -> None:
+        """Release the partitions of some slots; log errors.
+
+        :param domain: the hostdevs of the server's domain.
+        :param consumer: uuid of the consumer if it is not the server.
+        """
         uuid = consumer or instance.uuid
         with reporter.logged(
             "can't release accelerators of %s", instance.uuid
         ):
-            given = slots.below(self._accel.root, read_slots())
-            self._at_start.forget(uuid, given)
+            released = slots.below_root(self._accel.root, read_slots())
+            self._startup_servers.forget(uuid, released)
             self._accel.release(
                 uuid,
-                given,
+                released,
                 lambda claim: libvirt_guest.is_holding(
                     self._host, instance, claim
                 ),
-                had,
+                domain,
             )
-            if given:
+            if released:
                 self._reconciler.wake()
 
-    def _held(
-        self, instance: Any, had: connection.HostdevUse
+    def _list_slots(
+        self, instance: Any, domain: connection.HostdevUse
     ) -> tuple[model.Slot, ...]:
-        """Return a server's slots, from our own notes if Nova has none.
+        """Return a server's slots from claims, Nova and its domain.
 
         A server that was deleted while this service was down has no
         resources in Nova's database any more, and one that was evacuated
-        those of another host, but claims or a domain here.
+        has those of another host, but claims or a domain here.
         """
-        found = {*self._accel.slots_of(instance.uuid)}
+        server_slots = {*self._accel.slots_of(instance.uuid)}
         with contextlib.suppress(exception.NovaException):
-            found |= {
-                *slots.below(
+            server_slots |= {
+                *slots.below_root(
                     self._accel.root, slots.of_resources(instance.resources)
                 )
             }
         with contextlib.suppress(
             exception.NovaException, errors.AcceleratorError
         ):
-            if had.functions and self._accel.root is not None:
-                found |= ownership.slots_had(
+            if domain.functions and self._accel.root is not None:
+                server_slots |= ownership.slots_of_domain(
                     self._accel.root,
                     self._accel.host.state,
                     instance_request.all_groups_of(instance),
-                    had,
+                    domain,
                 )
-        return tuple(found)
+        return tuple(server_slots)
 
     def _read_domain(self, instance: Any) -> connection.HostdevUse:
-        """Return what the server's domain has, nothing if it can't tell."""
-        found = connection.HostdevUse()
+        """Return the hostdevs of the server's domain, none after an error."""
+        use = connection.HostdevUse()
         with reporter.logged("can't read the domain of %s", instance.uuid):
-            found = libvirt_guest.read_use(self._host, instance)
-        return found
+            use = libvirt_guest.read_use(self._host, instance)
+        return use
+
+    def _claimed_handles(self, instance: Any = None) -> frozenset[str]:
+        claims = (
+            self._accel.claims()
+            if instance is None
+            else self._accel.claims_of(instance.uuid)
+        )
+        return _handles_of(claims)
 
     @contextlib.contextmanager
-    def _keeping(self, uuid: str) -> Iterator[None]:
-        """Keep what a server has while this thread reboots it."""
-        self._rebooting.uuid = uuid
+    def _retained_claims(self, uuid: str) -> Iterator[None]:
+        """Retain a server's claims in the calls of this thread's reboot."""
+        self._reboot.uuid = uuid
         try:
             yield
         finally:
-            self._rebooting.uuid = None
+            self._reboot.uuid = None
 
 
 def _handles_of(claims: Iterable[model.Claim]) -> frozenset[str]:
-    """Return the handles of claims, and of what travels with them."""
-    return frozenset(h for c in claims for h in (c.handle, *c.members))
+    """Return the handles of claims, and of the functions with them."""
+    return frozenset(
+        handle for claim in claims for handle in (claim.handle, *claim.members)
+    )

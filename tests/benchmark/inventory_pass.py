@@ -86,7 +86,7 @@ class Ours:
     def lay(self) -> None:
         """Update Nova's tree: under its lock."""
         desired = tree_builder.build_tree(ROOT, self.state, self.rules)
-        nova_provider_tree.lay(
+        nova_provider_tree.update_tree(
             self.nova_tree,
             desired,
             nova_provider_tree.guard(

@@ -85,7 +85,7 @@ class Judge:
         # A file that could not be read once is read again some time later,
         # and so does Nova's client with providers of which an answer was lost
         # (resource_provider_association_refresh).
-        with mock.patch.object(change_detection, "WHOLE_EVERY_S", 0):
+        with mock.patch.object(change_detection, "FULL_READ_INTERVAL_S", 0):
             for host in worlds.HOSTS:
                 tracker = self._world.computes[host].manager.rt
                 tracker.reportclient._association_refresh_time.clear()
@@ -211,7 +211,9 @@ class Judge:
 
     def _is_given_up(self, host: str, who: str) -> bool:
         """Return whether Nova has deleted what we don't book again."""
-        booked = self._world.computes[host].driver._rebuilt._booked.read()
+        booked = self._world.computes[
+            host
+        ].driver._rebuilt_servers._allocations.read()
         return who in self._world.given_up and who not in booked
 
     # -- once its user has deleted all -------------------------------------

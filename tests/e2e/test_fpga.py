@@ -298,7 +298,7 @@ def _of_others(lab: Site) -> Bitstream:
     [
         (_wrong_interface, "is made for interface"),
         pytest.param(_wrong_hash, "sha512", marks=pytest.mark.long),
-        (_truncated, "Glance does not give it"),
+        (_truncated, "can't read it from Glance"),
         pytest.param(_of_others, "bitstream_images", marks=pytest.mark.long),
     ],
     ids=("interface", "hash", "truncated", "owner"),

@@ -24,7 +24,7 @@ all_uuids = [
 ]
 guards = st.builds(
     diff.Guard,
-    held=st.frozensets(st.sampled_from(all_uuids)),
+    allocated=st.frozensets(st.sampled_from(all_uuids)),
     unknown=st.frozensets(st.sampled_from(all_uuids)),
     unreadable=st.frozensets(st.sampled_from(all_uuids)),
 )
@@ -94,7 +94,7 @@ def lay(
     desired: providers.ProviderTree,
     guard: diff.Guard = NOTHING,
 ) -> list[calls.ProviderCall]:
-    return nova_provider_tree.lay(found, desired, guard, resource)
+    return nova_provider_tree.update_tree(found, desired, guard, resource)
 
 
 @given(slotted())
@@ -207,7 +207,7 @@ def test_only_what_is_known_to_be_free_shrinks(
         asked.append(uuid)
         return uuid in allocated
 
-    free = nova_provider_tree.free_to_go(found, empty, host, is_allocated)
+    free = nova_provider_tree.find_shrinkable(found, empty, host, is_allocated)
     unreadable = {
         names.provider_uuid(ROOT.uuid, address) for address in host.unknown
     }
@@ -249,7 +249,7 @@ def test_nothing_is_asked_where_nothing_shrinks(
         raise AssertionError(f"asked for {uuid}")
 
     host = model.HostState()
-    assert not nova_provider_tree.free_to_go(
+    assert not nova_provider_tree.find_shrinkable(
         found, desired, host, is_allocated
     )
 
@@ -271,9 +271,9 @@ def test_a_held_slot_of_a_missing_device_is_still_there(
     held = data.draw(st.sets(st.sampled_from(slots))) if slots else set()
     for uuid in found.get_provider_uuids():
         found.update_resources(uuid, {})  # the service has just started
-    guard = diff.Guard(held=frozenset(slot.provider for slot in held))
+    guard = diff.Guard(allocated=frozenset(slot.provider for slot in held))
     empty = providers.ProviderTree(root=ROOT)
-    nova_provider_tree.lay(found, empty, guard, resource, held)
+    nova_provider_tree.update_tree(found, empty, guard, resource, held)
     published = {
         (r.provider_uuid, r.resource_class, r.identifier)
         for uuid in found.get_provider_uuids()
@@ -310,7 +310,7 @@ def card(total: int, reserved: int = 0) -> providers.ProviderTree:
         name=names.provider_name(ROOT.name, "0000:3b:00.0"),
         uuid=all_uuids[0],
         parent=ROOT.uuid,
-        inventories={"VGPU": record.reserving(reserved)},
+        inventories={"VGPU": record.with_own_reserved(reserved)},
         traits=strategies.OWNED,
         slots={"VGPU": frozenset(names.slot_names(total))},
     )
@@ -375,7 +375,7 @@ def test_new_slots_come_to_a_tree_in_use_and_none_go(
     before = {
         uuid: found.data(uuid).resources for uuid in found.get_provider_uuids()
     }
-    nova_provider_tree.lay_new_slots(found, second, resource)
+    nova_provider_tree.add_new_slots(found, second, resource)
     for uuid, old in before.items():
         for name, resources in old.items():
             assert resources <= found.data(uuid).resources[name]
@@ -389,5 +389,5 @@ def test_new_slots_come_to_a_tree_in_use_and_none_go(
             )
             assert data.traits == node.traits
     again = everything(found)
-    nova_provider_tree.lay_new_slots(found, second, resource)
+    nova_provider_tree.add_new_slots(found, second, resource)
     assert everything(found) == again

@@ -9,8 +9,8 @@ import pytest
 
 from nova_accel.host.execute import privileged
 from tests.lab import fakehost
-from tests.support.hosts import simulated
-from virt_hooks.spawn import lifecycle, release
+from tests.support.hosts import domains, simulated
+from virt_hooks.spawn import host_access, lifecycle, release
 
 # None where Nova is not installed.
 privsep: Any = vars(privileged)["privsep"]
@@ -58,9 +58,18 @@ def kernel(
 
 
 @pytest.fixture
-def life(kernel: fakehost.Controller) -> lifecycle.Lifecycle:
+def libvirt() -> domains.SimulatedDomains:
+    """Return the host devices of the host's domains: none."""
+    return domains.SimulatedDomains()
+
+
+@pytest.fixture
+def life(
+    kernel: fakehost.Controller, libvirt: domains.SimulatedDomains
+) -> lifecycle.Lifecycle:
     """Return what a nova-compute that has just started holds."""
-    return simulated.started(kernel)
+    access = host_access.HostAccess(domains=libvirt)
+    return simulated.started(kernel, access=access)
 
 
 @pytest.fixture

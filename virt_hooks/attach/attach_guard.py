@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guard: refuses moves while a profile is attached.
+"""Attach guard: refuses moves of servers with an attached profile.
 
-Nova claims on another host what the flavor asks for, and no more. So they
-are refused where they begin, while the server is as it was.
+On another host Nova claims the resources of the flavor only. Moves are
+refused before anything of the server is changed.
 """
 
 import logging
@@ -22,16 +22,13 @@ LOG = logging.getLogger(__name__)
 
 
 class AttachGuardDriver(driver.LibvirtDriver):
-    """LibvirtDriver whose servers stay where something was attached.
-
-    It is a part of AccelLibvirtDriver, not a driver by itself.
-    """
+    """Base of AccelLibvirtDriver: refuses moves with an attached profile."""
 
     @bypass.accelerators_only
     def migrate_disk_and_power_off(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Refuse cold migrations and resizes; the server runs on."""
+        """Refuse cold migrations and resizes; the server keeps running."""
         if reason := _refusal(instance, "be migrated or resized"):
             raise exception.InstanceFaultRollback(
                 exception.ResizeError(reason=reason)
@@ -42,7 +39,7 @@ class AttachGuardDriver(driver.LibvirtDriver):
 
     @bypass.accelerators_only
     def power_off(self, instance: Any, *args: Any, **kwargs: Any) -> None:
-        """Refuse to stop for being taken off this host."""
+        """Refuse to power off a server that is to leave its host."""
         if _is_leaving(instance.task_state) and (
             reason := _refusal(instance, "leave its host")
         ):
@@ -53,7 +50,7 @@ class AttachGuardDriver(driver.LibvirtDriver):
     def check_can_live_migrate_destination(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Refuse live migrations before anything is asked."""
+        """Refuse live migrations before the other checks."""
         _check_live(instance)
         return super().check_can_live_migrate_destination(
             context, instance, *args, **kwargs
@@ -63,34 +60,35 @@ class AttachGuardDriver(driver.LibvirtDriver):
     def check_can_live_migrate_source(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Refuse them where the destination runs an older nova-accel."""
+        """Refuse live migrations to hosts with an older nova-accel."""
         _check_live(instance)
         return super().check_can_live_migrate_source(
             context, instance, *args, **kwargs
         )
 
-    def _leave_behind(self, instance: Any) -> None:
-        """Forget what was attached on a host that is lost, and say so.
+    def _drop_lost_attachments(self, instance: Any) -> None:
+        """Remove attachments of another host from an evacuated server.
 
-        For a server that is evacuated: it runs with what its flavor gives.
-        Nova saves it when its spawn is done, and not before: while it
-        lasts, the server has what its destination has claimed, and must
-        not be saved (nova/objects/instance.py, mutated_migration_context).
+        Nova saves the server after its spawn. It must not be saved before,
+        since its resources are those of the migration context during the
+        spawn (nova/objects/instance.py, mutated_migration_context).
         """
         if nova_database.is_rebuilt(instance):
             return
-        known = instance_request.attachments_of(instance)
-        kept = instance_request.served(instance)
-        if known == kept:
+        attachments = instance_request.attachments_of(instance)
+        served = instance_request.served_attachments(instance)
+        if attachments == served:
             return
         LOG.warning(
-            "server %s leaves behind what was attached to it: %s; attach it"
-            " anew",
+            "server %s was evacuated without its attached profiles: %s;"
+            " attach them again",
             instance.uuid,
-            ", ".join(o.profile for o in known if o not in kept),
+            ", ".join(
+                each.profile for each in attachments if each not in served
+            ),
         )
-        instance.system_metadata = attachment.write(
-            instance.system_metadata, kept
+        instance.system_metadata = attachment.update_metadata(
+            instance.system_metadata, served
         )
 
 
@@ -100,7 +98,7 @@ def _check_live(instance: Any) -> None:
 
 
 def _is_leaving(task_state: str | None) -> bool:
-    """Return whether a server is stopped to be taken off its host."""
+    """Return whether a server is stopped in order to leave its host."""
     if task_state == task_states.SHELVING:
         return bool(nova.conf.CONF.shelved_offload_time == 0)
     return task_state in (
@@ -109,18 +107,18 @@ def _is_leaving(task_state: str | None) -> bool:
     )
 
 
-def _refusal(instance: Any, what: str) -> str:
+def _refusal(instance: Any, operation: str) -> str:
     """Return why a server can't be moved, empty if it can."""
     try:
         attachments = instance_request.attachments_of(instance)
     except errors.MalformedError as error:
-        return f"server {instance.uuid} can't {what}: {error}"
-    known = ", ".join(f"{one.name} ({one.profile})" for one in attachments)
-    if not known:
+        return f"server {instance.uuid} can't {operation}: {error}"
+    listed = ", ".join(f"{each.name} ({each.profile})" for each in attachments)
+    if not listed:
         return ""
-    shelved = instance.vm_state == vm_states.SHELVED
+    is_shelved = instance.vm_state == vm_states.SHELVED
     return (
-        f"server {instance.uuid} can't {what} while {known} is attached to"
-        f" it; {'unshelve it, then ' if shelved else ''}run"
+        f"server {instance.uuid} can't {operation} while {listed} is attached"
+        f" to it; {'unshelve it, then ' if is_shelved else ''}run"
         f" `nova-accel server detach {instance.uuid}` first"
     )

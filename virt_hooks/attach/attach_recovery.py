@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recovery of interrupted attachments.
 
-Whoever ends in the middle leaves a record that tells how far it was, and a
-task state that keeps Nova's API from anything else but a delete. A later
-pass finds both.
+An attach or detach that is interrupted leaves a record in the server's
+system_metadata with the state of the attachment, and a task state that
+blocks every call of Nova's API but a delete. A later pass reads both and
+completes or undoes the attachment.
 """
 
 import contextlib
@@ -30,39 +31,38 @@ from virt_hooks.spawn import lifecycle
 LOG = logging.getLogger(__name__)
 
 ATTACHING, DETACHING = "attaching_accelerator", "detaching_accelerator"
-_OURS = (ATTACHING, DETACHING)
+_TASK_STATES = (ATTACHING, DETACHING)
 _ATTRIBUTES = ["flavor", "system_metadata", "resources", "migration_context"]
 
 
 class AttachRecoveryDriver(driver.LibvirtDriver):
-    """What AccelLibvirtDriver does about attachments that end.
-
-    It is a part of it, not a driver by itself.
-    """
+    """Base of AccelLibvirtDriver: recovery of interrupted attachments."""
 
     _accel: lifecycle.Lifecycle
-    _at_start: nova_database.StartupServers
+    _startup_servers: nova_database.StartupServers
     _reporter: reporter.Reporter
     _reconciler: reconcile.Reconciler
 
     def init_host(self, host: str) -> None:
-        """Learn the name of this host, and what must be mended here."""
-        self._here = host
+        """Prepare attachments before the stock method; log errors."""
+        self._hostname = host
         with reporter.logged("Can't attach accelerators to servers"):
-            self._booking = server_allocations.ServerAllocations(self.virtapi)
-        #: Servers that were left in the middle, once that was asked.
-        self._unmended: set[str] = set()
-        self._is_unmended_known = False
-        self._mending = threading.Lock()
+            self._server_allocations = server_allocations.ServerAllocations(
+                self.virtapi
+            )
+        #: Servers with an interrupted attach or detach.
+        self._interrupted: set[str] = set()
+        self._has_read_interrupted = False
+        self._recovery_lock = threading.Lock()
         super().init_host(host)
 
     def get_available_resource(self, nodename: str) -> Any:
-        """Mend first what was left in the middle."""
-        with reporter.logged("can't mend what was attached"):
-            self._mend()
+        """Recover interrupted attachments before the stock method."""
+        with reporter.logged("can't recover interrupted attachments"):
+            self._recover()
         return super().get_available_resource(nodename)
 
-    # -- where it is ------------------------------------------------------
+    # -- the server and its handles ----------------------------------------
 
     def _read_instance(self, context: Any, uuid: str) -> Any:
         try:
@@ -72,283 +72,312 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
         except exception.InstanceNotFound as error:
             reason = "there is no such server"
             raise errors.ClaimError(uuid, reason, public=reason) from error
-        if instance.host != self._here:
+        if instance.host != self._hostname:
             raise errors.ClaimError(
-                uuid, f"it is on host {instance.host}, not {self._here}"
+                uuid, f"it is on host {instance.host}, not {self._hostname}"
             )
         return instance
 
-    def _handles_in(
-        self, uuid: str, one: attachment.Attachment
+    def _attached_handles(
+        self, uuid: str, attached: attachment.Attachment
     ) -> frozenset[str]:
-        """Return what an attachment is in the server's domain."""
-        found = {
+        """Return the handles of an attachment in the server's domain."""
+        handles = {
             handle
             for claim in self._accel.claims_of(uuid)
-            if is_of(claim, one)
+            if is_claim_of(claim, attached)
             for handle in plug.handles_of(claim)
         }
-        if one.slot and not found:  # after a restart it may be gone
-            found = {names.mdev_uuid(one.provider, one.slot), one.slot}
-        return frozenset(found)
+        if attached.slot and not handles:  # no claim after a restart
+            handles = {
+                names.mdev_uuid(attached.provider, attached.slot),
+                attached.slot,
+            }
+        return frozenset(handles)
 
-    # -- what is left, taken away ------------------------------------------
+    # -- undo of an attachment ---------------------------------------------
 
     @contextlib.contextmanager
-    def _looked_after(self, context: Any, uuid: str) -> Iterator[None]:
-        """Have a later pass look at a server of which something failed."""
+    def _recovered_later(self, context: Any, uuid: str) -> Iterator[None]:
+        """Let a later pass recover a server if the block fails."""
         try:
-            with self._noted(uuid):
+            with self._noted_if_failed(uuid):
                 yield
         finally:
-            self._tell(context)
+            self._publish_host(context)
 
     @contextlib.contextmanager
-    def _noted(self, uuid: str) -> Iterator[None]:
-        """Note a server of which something fails."""
-        with contextlib.ExitStack() as failed:
-            failed.callback(self._unmended.add, uuid)
+    def _noted_if_failed(self, uuid: str) -> Iterator[None]:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self._interrupted.add, uuid)
             yield
-            failed.pop_all()
+            on_error.pop_all()
 
     @contextlib.contextmanager
-    def _undoing(
-        self, context: Any, uuid: str, one: attachment.Attachment
+    def _removed_on_error(
+        self, context: Any, uuid: str, attached: attachment.Attachment
     ) -> Iterator[None]:
-        """Take everything back that was done for an attachment that fails."""
+        """Remove an attachment if the block fails."""
 
         def undo(_: Any, error: BaseException | None, __: Any) -> bool:
             if error is not None:
-                LOG.error("server %s gets no %s: %s", uuid, one.name, error)
-                self._finish(context, uuid, one, error)
+                LOG.error(
+                    "Attaching %s to server %s failed: %s",
+                    attached.name,
+                    uuid,
+                    error,
+                )
+                self._finish_removal(context, uuid, attached, error)
             return False
 
         with contextlib.ExitStack() as stack:
             stack.push(undo)
             yield
 
-    def _finish(
+    def _finish_removal(
         self,
         context: Any,
         uuid: str,
-        one: attachment.Attachment,
-        why: BaseException | None = None,
+        attached: attachment.Attachment,
+        cause: BaseException | None = None,
     ) -> None:
-        """Take away all that an attachment is; or let a later pass do it.
+        """Remove an attachment, or leave the rest to a later pass.
 
-        :param why: what it is undone for.
-        :raises ClaimError: the rest is left to a later pass.
+        :param cause: the error that it is removed for.
+        :raises ClaimError: a later pass removes the rest.
         """
         try:
-            self._take_away(context, uuid, one.number)
+            self._remove_attachment(context, uuid, attached.number)
         except (
             errors.AcceleratorError,
             exception.NovaException,
             oslo_messaging.MessagingException,
         ) as error:
             LOG.error(
-                "%s of %s can't be undone yet: %s", one.name, uuid, error
+                "%s of %s can't be undone yet: %s", attached.name, uuid, error
             )
             raise errors.ClaimError(
                 uuid,
-                f"{why or 'it is detached'}; what is left of {one.name} is"
-                f" given back with Nova's next periodic task: {error}",
+                f"{cause or 'it is detached'}; the rest of {attached.name} is"
+                f" released with Nova's next periodic task: {error}",
             ) from error
 
-    def _take_away(self, context: Any, uuid: str, number: int) -> None:
-        """Take an attachment out of everything; it may be done twice."""
+    def _remove_attachment(self, context: Any, uuid: str, number: int) -> None:
+        """Remove a device, its slot, allocation and record. Idempotent."""
         instance = self._read_instance(context, uuid)
-        for one in instance_request.attachments_of(instance):
-            if one.number == number:
-                self._take_out(instance, one)
-                # The slot first: whom Placement gives the place is sure
-                # to find one. What is left is known by the record.
-                self._booking.give_slots(
+        for attached in instance_request.attachments_of(instance):
+            if attached.number == number:
+                self._remove_device(instance, attached)
+                # The slot is released before the allocation: a server that
+                # Placement then allocates to gets a slot. The record shows
+                # which of these steps remain.
+                self._server_allocations.release_slots(
                     instance,
-                    _slots(one),
+                    _slots(attached),
                     functools.partial(
-                        write, instance, attachment.with_slot(one, "")
+                        write_record,
+                        instance,
+                        attachment.with_slot(attached, ""),
                     ),
                 )
-                self._booking.allocate(
-                    context, uuid, one.provider, one.besides
+                self._server_allocations.allocate(
+                    context, uuid, attached.provider, attached.other_resources
                 )
-                write(instance, one, is_gone=True)
+                write_record(instance, attached, is_removed=True)
                 instance.save()
-        self._let_be(instance)
+        self._reset_task_state(instance)
 
-    def _take_out(self, instance: Any, one: attachment.Attachment) -> None:
-        """Take a device out of the domain, then unmake and scrub it.
+    def _remove_device(
+        self, instance: Any, attached: attachment.Attachment
+    ) -> None:
+        """Remove a device from the domain, then release its partition.
 
-        :raises AcceleratorError: the guest keeps it.
+        :raises AcceleratorError: the guest still has the device.
         """
-        if not one.slot:
+        if not attached.slot:
             return
-        handles = self._handles_in(instance.uuid, one)
-        if plug.runs_with(self._host, instance, handles):
-            plug.release(
+        handles = self._attached_handles(instance.uuid, attached)
+        if plug.is_in_guest(self._host, instance, handles):
+            plug.remove_from_guest(
                 self._host,
                 instance,
                 handles,
                 nova.conf.CONF.libvirt.device_detach_timeout,
             )
-        plug.forget(self._host, instance, handles)
-        given = _slots(one)
-        self._at_start.give_up(instance.uuid, given)
+        plug.remove_from_definition(self._host, instance, handles)
+        released = _slots(attached)
+        self._startup_servers.forget_slots(instance.uuid, released)
         self._accel.release(
             instance.uuid,
-            given,
+            released,
             lambda claim: libvirt_guest.is_holding(
                 self._host, instance, claim
             ),
             connection.HostdevUse(mdevs=handles, functions=handles),
         )
-        if any(is_of(c, one) for c in self._accel.claims_of(instance.uuid)):
-            reason = f"its guest still runs with {one.name}"
+        if any(
+            is_claim_of(claim, attached)
+            for claim in self._accel.claims_of(instance.uuid)
+        ):
+            reason = f"its guest still runs with {attached.name}"
             raise errors.ClaimError(instance.uuid, reason, public=reason)
 
-    def _let_be(self, instance: Any) -> None:
-        """Let others work with a server again, unless they do already."""
-        if instance.task_state not in _OURS:
+    def _reset_task_state(self, instance: Any) -> None:
+        """Clear our task state of a server unless Nova has changed it."""
+        if instance.task_state not in _TASK_STATES:
             return
         instance.task_state = None
         with contextlib.suppress(
             exception.UnexpectedTaskStateError, exception.InstanceNotFound
         ):
-            instance.save(expected_task_state=list(_OURS))
+            instance.save(expected_task_state=list(_TASK_STATES))
 
-    # -- mending -----------------------------------------------------------
+    # -- recovery ----------------------------------------------------------
 
-    def _mend(self) -> None:
-        """Bring to an end what was left in the middle, by whomever."""
-        if not self._mending.acquire(blocking=False):
-            return  # somebody is at it
+    def _recover(self) -> None:
+        """Complete or undo interrupted attachments of any process."""
+        if not self._recovery_lock.acquire(blocking=False):
+            return  # another thread is recovering
         try:
-            self._mend_all(nova_context.get_admin_context())
+            self._recover_all(nova_context.get_admin_context())
         finally:
-            self._mending.release()
+            self._recovery_lock.release()
 
-    def _mend_all(self, context: Any) -> None:
-        if not (self._booking.is_ready and self._accel.is_alone):
+    def _recover_all(self, context: Any) -> None:
+        if not (self._server_allocations.is_ready and self._accel.is_alone):
             return
-        self._find_unmended(context)
-        due = sorted(self._unmended)
+        self._read_interrupted(context)
+        due = sorted(self._interrupted)
         for uuid in due:
-            with reporter.logged("can't mend what %s was given", uuid):
-                self._mend_one(context, uuid)
+            with reporter.logged("can't recover attachments of %s", uuid):
+                self._recover_server(context, uuid)
         if due:
-            self._tell(context)
+            self._publish_host(context)
 
-    def _mend_at_start(self) -> None:
-        """Mend what the last service left, as soon as that can be done.
+    def _recover_at_start(self) -> None:
+        """Recover attachments of the last service as soon as possible.
 
-        What fails is the periodic task's from then on: it may want a guest
-        to answer.
+        Nova's periodic task retries those that fail, since a guest may
+        have to respond.
         """
-        if not self._is_unmended_known:
-            with reporter.logged("can't mend what was attached"):
-                self._mend()
+        if not self._has_read_interrupted:
+            with reporter.logged("can't recover interrupted attachments"):
+                self._recover()
 
-    def _find_unmended(self, context: Any) -> None:
-        """Learn once what the last service left."""
-        if self._is_unmended_known:
+    def _read_interrupted(self, context: Any) -> None:
+        """Read once which attachments the last service has interrupted."""
+        if self._has_read_interrupted:
             return
-        self._unmended |= {
+        self._interrupted |= {
             instance.uuid
             for instance in objects.InstanceList.get_by_host(
-                context, self._here, expected_attrs=[]
+                context, self._hostname, expected_attrs=[]
             )
-            if instance.task_state in _OURS
+            if instance.task_state in _TASK_STATES
         }
-        self._is_unmended_known = True
+        self._has_read_interrupted = True
 
-    def _mend_one(self, context: Any, uuid: str) -> None:
-        """Mend one server, unless it is gone, or elsewhere."""
-        self._unmended.discard(uuid)
+    def _recover_server(self, context: Any, uuid: str) -> None:
+        """Recover one server unless it is deleted, or on another host."""
+        self._interrupted.discard(uuid)
         with (
-            self._noted(uuid),
+            self._noted_if_failed(uuid),
             contextlib.suppress(exception.InstanceNotFound),
         ):
-            if objects.Instance.get_by_uuid(context, uuid).host != self._here:
+            instance = objects.Instance.get_by_uuid(context, uuid)
+            if instance.host != self._hostname:
                 return
 
             @utils.synchronized(uuid)
-            def mend() -> None:
+            def recover() -> None:
                 instance = self._read_instance(context, uuid)
-                for one in instance_request.attachments_of(instance):
-                    if one.state is not attachment.AttachmentState.HERE:
-                        self._decide(context, instance, one)
-                self._let_be(self._read_instance(context, uuid))
+                for attached in instance_request.attachments_of(instance):
+                    if (
+                        attached.state
+                        is not attachment.AttachmentState.ATTACHED
+                    ):
+                        self._recover_attachment(context, instance, attached)
+                self._reset_task_state(self._read_instance(context, uuid))
 
-            mend()
+            recover()
 
-    def _decide(
-        self, context: Any, instance: Any, one: attachment.Attachment
+    def _recover_attachment(
+        self, context: Any, instance: Any, attached: attachment.Attachment
     ) -> None:
-        """Let stay what the domain has, and take the rest away.
+        """Retain an attachment that the domain has; remove any other.
 
-        One that was to come is whole if definition and guest have it; one
-        that was to go has not gone while a guest runs with it.
+        An interrupted attach is complete if definition and guest have the
+        device. An interrupted detach is undone if the running guest has it.
         """
-        handles = self._handles_in(instance.uuid, one)
-        is_served = one in instance_request.served(instance)
-        if one.state is attachment.AttachmentState.COMING:
-            stays = is_served and plug.holds(self._host, instance, handles)
+        handles = self._attached_handles(instance.uuid, attached)
+        is_retained = attached in instance_request.served_attachments(instance)
+        if attached.state is attachment.AttachmentState.ATTACHING:
+            is_retained = is_retained and plug.is_in_domain(
+                self._host, instance, handles
+            )
         else:
-            stays = is_served and plug.runs_with(self._host, instance, handles)
+            is_retained = is_retained and plug.is_in_guest(
+                self._host, instance, handles
+            )
         LOG.warning(
-            "%s of server %s was left %s: it %s",
-            one.name,
+            "%s of server %s was interrupted while %s: %s it",
+            attached.name,
             instance.uuid,
-            one.state.value,
-            "stays" if stays else "is taken away",
+            attached.state.name.lower(),
+            "retaining" if is_retained else "removing",
         )
-        if stays:
-            write(
+        if is_retained:
+            write_record(
                 instance,
-                attachment.in_state(one, attachment.AttachmentState.HERE),
+                attachment.with_state(
+                    attached, attachment.AttachmentState.ATTACHED
+                ),
             )
             instance.save()
         else:
-            self._take_away(context, instance.uuid, one.number)
+            self._remove_attachment(context, instance.uuid, attached.number)
 
-    def _tell(self, context: Any) -> None:
-        """Let Placement know at once what the cards have become."""
+    def _publish_host(self, context: Any) -> None:
+        """Publish the changed cards in Placement at once."""
         self._reporter.publish(context)
         self._reconciler.wake()
 
 
-def write(
-    instance: Any, one: attachment.Attachment, is_gone: bool = False
+def write_record(
+    instance: Any, attached: attachment.Attachment, is_removed: bool = False
 ) -> None:
-    """Write an attachment into a server, or out of it; nothing is saved.
+    """Write an attachment into a server's record; the server is not saved.
 
-    It has the rest of its system metadata as that is by now: Nova saves
-    all of it, and its API may have written there since the server was read.
+    Nova saves the whole system metadata, and its API may have changed them
+    since the server was read: they are read again first.
 
-    :raises nova.exception.InstanceNotFound: it is gone.
+    :param is_removed: remove the attachment from the record.
+    :raises nova.exception.InstanceNotFound: the server is deleted.
     """
-    now = objects.Instance.get_by_uuid(
+    stored = objects.Instance.get_by_uuid(
         nova_context.get_admin_context(),
         instance.uuid,
         expected_attrs=["system_metadata"],
     )
-    change = attachment.without if is_gone else attachment.replaced
-    instance.system_metadata = attachment.write(
-        now.system_metadata, change(instance_request.attachments_of(now), one)
+    change = attachment.remove if is_removed else attachment.replace
+    instance.system_metadata = attachment.update_metadata(
+        stored.system_metadata,
+        change(instance_request.attachments_of(stored), attached),
     )
 
 
-def _slots(one: attachment.Attachment) -> tuple[model.Slot, ...]:
-    if not one.slot:
+def _slots(attached: attachment.Attachment) -> tuple[model.Slot, ...]:
+    if not attached.slot:
         return ()
     return (
         model.Slot(
-            provider=one.provider, resource_class="", identifier=one.slot
+            provider=attached.provider,
+            resource_class="",
+            identifier=attached.slot,
         ),
     )
 
 
-def is_of(claim: model.Claim, one: attachment.Attachment) -> bool:
+def is_claim_of(claim: model.Claim, attached: attachment.Attachment) -> bool:
     """Return whether a claim is an attachment's."""
-    return (claim.provider, claim.slot) == (one.provider, one.slot)
+    return (claim.provider, claim.slot) == (attached.provider, attached.slot)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """RPC endpoint of nova-compute, and its policy.
 
-Before anything is done with a server, it is read with the caller's own
-context, as Nova's API reads it: a caller who is no administrator finds the
-servers of the own project only. The policy rules are then checked with the
-server's project and user as target.
+A server is first read with the caller's context, as Nova's API reads it: a
+caller who is no administrator can read servers of its own project only. The
+policy rules are then checked with the server's project and user as target.
 """
 
 import datetime
@@ -23,41 +22,41 @@ from nova_accel.model import rpc_names
 
 LOG = logging.getLogger(__name__)
 
-# Like what only operators may do in Nova's own API; policy.yaml of
-# nova-compute may say otherwise. A context that a service made of itself
-# has no roles (nova/context.py, get_admin_context).
+# The default is that of operators' actions in Nova's API; policy.yaml of
+# nova-compute can change it. A context that a service made for itself has
+# no roles (nova/context.py, get_admin_context).
 _RULE = "nova_accel:server:{}"
 _DEFAULT = "is_admin:True or role:admin"
-# Who may see hosts, devices and reasons that speak of them.
+# Rule for reading hosts, devices and reasons that name them.
 _DETAILS = "details"
 _ACTIONS = ("show", "attach", "detach", _DETAILS)
-# Fields of answers that speak of the host.
+# Fields of responses that name the host or its devices.
 _OF_HOST = frozenset({"host", "device", "provider", "provider_name", "handle"})
-# Errors of Nova that say nothing of hosts.
+# Errors of Nova whose texts name no host.
 _PUBLIC = (exception.PolicyNotAuthorized, exception.InstanceNotFound)
-# A rule can be registered once, and several may ask for the first time.
-_registering = threading.Lock()
+# A rule can be registered once; the first requests may be concurrent.
+_register_lock = threading.Lock()
 
 
 class AttachDriver(Protocol):
-    """What the endpoint asks."""
+    """Methods of the driver that the endpoint calls."""
 
     def attach_accelerator(
         self, context: Any, uuid: str, profile: str, bitstream: str = ""
     ) -> Any:
-        """Give a server one more profile."""
+        """Attach a profile to a server."""
 
     def detach_accelerator(self, context: Any, uuid: str, name: str) -> Any:
-        """Take from a server what was attached."""
+        """Detach a profile from a server."""
 
     def show_accelerators(self, context: Any, uuid: str) -> Any:
-        """Return what a server has."""
+        """Return the accelerators of a server."""
 
 
 class Endpoint:
-    """What may be asked over the bus; each answer is a dict.
+    """Methods that nova-compute offers over RPC.
 
-    It has what was asked for, or why that is refused.
+    Each returns a dict with the result, or with the reason of a refusal.
     """
 
     target = oslo_messaging.Target(
@@ -70,7 +69,7 @@ class Endpoint:
     def show(
         self, context: Any, server: str, deadline: str | None = None
     ) -> dict[str, Any]:
-        """Return what a server has of accelerators.
+        """Return the accelerators of a server.
 
         :param server: its uuid.
         :param deadline: see nova_accel.model.rpc_names.
@@ -91,9 +90,9 @@ class Endpoint:
         bitstream: str = "",
         deadline: str | None = None,
     ) -> dict[str, Any]:
-        """Give a server one more profile; return its name and device.
+        """Attach a profile to a server; return its name and device.
 
-        :param bitstream: the image that an FPGA region is to hold.
+        :param bitstream: the image to load into an FPGA region.
         :param deadline: see nova_accel.model.rpc_names.
         """
         return _answer(
@@ -113,7 +112,7 @@ class Endpoint:
         name: str,
         deadline: str | None = None,
     ) -> dict[str, Any]:
-        """Take from a server what was attached; return what that was.
+        """Detach a profile from a server; return its name and profile.
 
         :param deadline: see nova_accel.model.rpc_names.
         """
@@ -127,15 +126,14 @@ class Endpoint:
 
 
 class RpcServer:
-    """A server on Nova's message bus that lives as long as the service."""
+    """RPC server on Nova's message bus."""
 
     def __init__(self, driver: AttachDriver) -> None:
-        """Let this driver be asked."""
         self._driver = driver
         self._server: Any = None
 
     def start(self, host: str) -> None:
-        """Listen for calls to this host; Nova's own threads answer them."""
+        """Accept calls to this host; they run in Nova's own threads."""
         self.stop()
         target = oslo_messaging.Target(topic=rpc_names.TOPIC, server=host)
         self._server = rpc.get_server(
@@ -144,10 +142,10 @@ class RpcServer:
             serializer=base.NovaObjectSerializer(),
         )
         self._server.start()
-        LOG.info("accelerators can be asked for as %s", target)
+        LOG.info("serving RPC requests for accelerators as %s", target)
 
     def stop(self) -> None:
-        """Listen no more, once those that were heard are answered."""
+        """Accept no more calls, and wait until the accepted ones end."""
         server, self._server = self._server, None
         if server is not None:
             server.stop()
@@ -158,16 +156,17 @@ def _answer(
     context: Any,
     action: str,
     server: str,
-    ask: Callable[[], Any],
+    call: Callable[[], Any],
     deadline: str | None,
 ) -> dict[str, Any]:
+    """Return the result of a call, or the reason of its refusal."""
     has_details = False
     try:
         target = _read_target(context, server)
         has_details = _is_allowed(context, _DETAILS, target)
         _check_deadline(deadline)
         policy.authorize(context, _RULE.format(action), target)
-        answer = ask()
+        result = call()
     except (
         errors.AcceleratorError,
         exception.NovaException,
@@ -177,11 +176,11 @@ def _answer(
         return {
             rpc_names.REFUSED: str(error) if has_details else _public(error)
         }
-    return {rpc_names.TOLD: answer if has_details else _without_host(answer)}
+    return {rpc_names.RESULT: result if has_details else _without_host(result)}
 
 
 def _public(error: Exception) -> str:
-    """Return the text of an error for callers who may not read of hosts."""
+    """Return the text of an error for callers without the details rule."""
     if isinstance(error, errors.AcceleratorError):
         return error.public
     if isinstance(error, _PUBLIC):
@@ -193,10 +192,10 @@ def _public(error: Exception) -> str:
 
 
 def _check_deadline(text: str | None) -> None:
-    """Check that a request may still begin.
+    """Check that a request may still be started.
 
     :param text: None for no deadline.
-    :raises MalformedError: it is too late, or no time.
+    :raises MalformedError: the deadline is over, or no time.
     """
     if text is None:
         return
@@ -238,7 +237,7 @@ def _is_allowed(context: Any, action: str, target: dict[str, str]) -> bool:
 
 
 def _register_rules() -> None:
-    with _registering:
+    with _register_lock:
         policy.init()
         enforcer = policy._ENFORCER
         for each in _ACTIONS:
@@ -249,13 +248,13 @@ def _register_rules() -> None:
                 )
 
 
-def _without_host(answer: Any) -> Any:
-    """Return an answer in which fields that speak of the host are empty."""
-    if isinstance(answer, list):
-        return [_without_host(each) for each in answer]
-    if isinstance(answer, dict):
+def _without_host(result: Any) -> Any:
+    """Return a result with empty fields for the host and its devices."""
+    if isinstance(result, list):
+        return [_without_host(each) for each in result]
+    if isinstance(result, dict):
         return {
             key: "" if key in _OF_HOST else _without_host(value)
-            for key, value in answer.items()
+            for key, value in result.items()
         }
-    return answer
+    return result

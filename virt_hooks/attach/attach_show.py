@@ -11,60 +11,63 @@ from virt_hooks.instance import instance_request
 
 
 class AttachShowDriver(attach_recovery.AttachRecoveryDriver):
-    """What AccelLibvirtDriver tells of its servers' accelerators.
-
-    It is a part of it, not a driver by itself.
-    """
+    """Base of AccelLibvirtDriver: shows a server's accelerators."""
 
     def show_accelerators(self, context: Any, uuid: str) -> dict[str, Any]:
         """Return a server's state, and each of its accelerators.
 
-        Of each the name (empty for the flavor's), profile, device,
-        provider's uuid and name, handle, technology, and state: ``in the
-        guest``, ``made`` while no guest runs with it, or how far it is.
+        Each has a name (empty for the flavor's), profile, device, the uuid
+        and name of its provider, handle, technology, and state: ``in the
+        guest``, ``made`` if no running guest has it, or the state of an
+        interrupted attachment.
 
-        :raises AcceleratorError: it is not on this host, or libvirt can't
-            be asked.
+        :raises AcceleratorError: the server is not on this host, or
+            libvirt can't be read.
         """
         instance = self._read_instance(context, uuid)
-        known = {
-            (one.provider, one.slot): one
-            for one in instance_request.attachments_of(instance)
+        attachments = {
+            (each.provider, each.slot): each
+            for each in instance_request.attachments_of(instance)
         }
-        found = [
-            self._told(instance, claim, known.pop(place, None))
+        accelerators = [
+            self._show_claim(
+                instance,
+                claim,
+                attachments.pop((claim.provider, claim.slot), None),
+            )
             for claim in self._accel.claims_of(uuid)
-            for place in [(claim.provider, claim.slot)]
         ]
-        found += [_unmade(one) for one in known.values()]
+        accelerators += [
+            _show_unclaimed(each) for each in attachments.values()
+        ]
         return {
             "server": uuid,
-            "host": self._here,
+            "host": self._hostname,
             "state": instance.vm_state,
             "task": instance.task_state or "",
             "accelerators": sorted(
-                found, key=lambda each: (each["name"], each["device"])
+                accelerators, key=lambda each: (each["name"], each["device"])
             ),
         }
 
-    def _told(
+    def _show_claim(
         self,
         instance: Any,
         claim: model.Claim,
-        one: attachment.Attachment | None,
+        attached: attachment.Attachment | None,
     ) -> dict[str, str]:
         handles = plug.handles_of(claim)
         state = claim.state.value
-        if plug.runs_with(self._host, instance, handles):
+        if plug.is_in_guest(self._host, instance, handles):
             state = "in the guest"
         if (
-            one is not None
-            and one.state is not attachment.AttachmentState.HERE
+            attached is not None
+            and attached.state is not attachment.AttachmentState.ATTACHED
         ):
-            state = one.state.value
+            state = attached.state.value
         root = self._accel.root
         return {
-            "name": one.name if one else "",
+            "name": attached.name if attached else "",
             "profile": claim.profile,
             "device": claim.device,
             "provider": claim.provider,
@@ -77,18 +80,18 @@ class AttachShowDriver(attach_recovery.AttachRecoveryDriver):
         }
 
 
-def _unmade(one: attachment.Attachment) -> dict[str, str]:
-    """Return an attachment of which nothing stands on this host."""
-    state = one.state
+def _show_unclaimed(attached: attachment.Attachment) -> dict[str, str]:
+    """Return an attachment that has no claim on this host."""
+    state = attached.state
     return {
-        "name": one.name,
-        "profile": one.profile,
+        "name": attached.name,
+        "profile": attached.profile,
         "device": "",
-        "provider": one.provider,
+        "provider": attached.provider,
         "provider_name": "",
         "handle": "",
         "technology": "",
         "state": "missing"
-        if state is attachment.AttachmentState.HERE
+        if state is attachment.AttachmentState.ATTACHED
         else state.value,
     }

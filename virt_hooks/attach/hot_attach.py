@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hot attach and detach of a profile.
 
-What is to be done is written down in the server before it is begun, with
-a task state of ours: so whatever ends in the middle is mended.
+Before the first change, an attach or detach is recorded in the server with
+a task state of its own, so that a later pass can recover it (see
+``attach_recovery``).
 """
 
 import contextlib
@@ -32,94 +33,98 @@ _CONFLICT = 409
 
 
 class HotAttachDriver(attach_show.AttachShowDriver):
-    """What AccelLibvirtDriver does when it is asked over the bus.
-
-    It is a part of it, not a driver by itself.
-    """
+    """Base of AccelLibvirtDriver: attach and detach, called over RPC."""
 
     _images: bitstream_images.BitstreamImages
 
     def attach_accelerator(
         self, context: Any, uuid: str, profile: str, bitstream: str = ""
     ) -> dict[str, str]:
-        """Give a server one more profile; return its name and device.
+        """Attach a profile to a server; return its name and device.
 
-        All of it or nothing.
+        After an error nothing remains attached.
 
         :param profile: its name, or its trait.
-        :param bitstream: id of the image that an FPGA region is to hold;
-            Glance is asked with the context.
-        :raises AcceleratorError: it can't have it; nothing remains.
+        :param bitstream: id of the image to load into an FPGA region;
+            Glance is read with the context.
+        :raises AcceleratorError: the profile can't be attached.
         """
 
         @utils.synchronized(uuid)
         def attach() -> dict[str, str]:
             instance = self._read_usable(context, uuid)
-            with self._recorded(context, uuid, "attach_accelerator"):
-                one = self._choose(context, instance, profile, bitstream)
-                with self._undoing(context, uuid, one):
-                    one = self._take(context, instance, one)
-                    claim = self._make(context, instance, one)
+            with self._instance_action(context, uuid, "attach_accelerator"):
+                attached = self._allocate_device(
+                    context, instance, profile, bitstream
+                )
+                with self._removed_on_error(context, uuid, attached):
+                    attached = self._claim_slot(context, instance, attached)
+                    claim = self._make_partition(context, instance, attached)
                     plug.add(self._host, instance, claim)
-                    self._note(
+                    self._save_state(
                         instance,
-                        one,
-                        attachment.AttachmentState.HERE,
+                        attached,
+                        attachment.AttachmentState.ATTACHED,
                         attach_recovery.ATTACHING,
                         None,
                     )
-            LOG.info("server %s got %s: %s", uuid, one.name, claim.handle)
-            return {"name": one.name, "device": claim.device}
+            LOG.info(
+                "attached %s to server %s: %s",
+                attached.name,
+                uuid,
+                claim.handle,
+            )
+            return {"name": attached.name, "device": claim.device}
 
-        with self._looked_after(context, uuid):
-            given: dict[str, str] = attach()
-        return given
+        with self._recovered_later(context, uuid):
+            result: dict[str, str] = attach()
+        return result
 
     def detach_accelerator(
         self, context: Any, uuid: str, name: str
     ) -> dict[str, str]:
-        """Take from a server what was attached; return what that was.
+        """Detach a profile from a server; return its name and profile.
 
-        :param name: its name, profile, device or handle; may be empty
-            where only one is attached.
-        :raises AcceleratorError: it can't be taken: everything is as it
-            was, unless the reason says that the rest follows.
+        :param name: its name, profile, device or handle; may be empty if
+            only one profile is attached.
+        :raises AcceleratorError: it can't be detached and is unchanged,
+            unless the reason says that the rest is released later.
         """
 
         @utils.synchronized(uuid)
         def detach() -> dict[str, str]:
             instance = self._read_usable(context, uuid)
-            with self._recorded(context, uuid, "detach_accelerator"):
-                one = self._detach(context, instance, name)
-            LOG.info("server %s gave %s back", uuid, one.name)
-            return {"name": one.name, "profile": one.profile}
+            with self._instance_action(context, uuid, "detach_accelerator"):
+                attached = self._detach(context, instance, name)
+            LOG.info("detached %s from server %s", attached.name, uuid)
+            return {"name": attached.name, "profile": attached.profile}
 
-        with self._looked_after(context, uuid):
-            taken: dict[str, str] = detach()
-        return taken
+        with self._recovered_later(context, uuid):
+            result: dict[str, str] = detach()
+        return result
 
     def _images_needed(self) -> set[str]:
         """Return the images that servers of this host need here."""
-        held = {claim.image for claim in self._accel.claims()} - {""}
-        return held | self._at_start.images()
+        images = {claim.image for claim in self._accel.claims()} - {""}
+        return images | self._startup_servers.images()
 
-    # -- the steps ---------------------------------------------------------
+    # -- steps of attach and detach ----------------------------------------
 
     @contextlib.contextmanager
-    def _recorded(
+    def _instance_action(
         self, context: Any, uuid: str, action: str
     ) -> Iterator[None]:
         """Record an instance action with one event, as Nova's methods do.
 
         The action is in Nova's API before anything of the server changes.
-        An event that can't be finished is logged: the result stands.
+        If the event can't be finished, the error is logged only.
         """
         event = f"compute_{action}"
         objects.InstanceAction.action_start(
             context, uuid, action, want_result=False
         )
         objects.InstanceActionEvent.event_start(
-            context, uuid, event, want_result=False, host=self._here
+            context, uuid, event, want_result=False, host=self._hostname
         )
 
         def finish(_: Any, error: BaseException | None, trace: Any) -> bool:
@@ -144,36 +149,40 @@ class HotAttachDriver(attach_show.AttachShowDriver):
         self, context: Any, instance: Any, name: str
     ) -> attachment.Attachment:
         """Detach one attachment and release it; return it."""
-        one = self._pick(instance, name)
-        handles = self._handles_in(instance.uuid, one)
-        booked = self._booking.read(context, instance.uuid)
-        one = attachment.among(one, booked.get(one.provider, {}))
-        self._note(
+        attached = self._find_attachment(instance, name)
+        handles = self._attached_handles(instance.uuid, attached)
+        allocations = self._server_allocations.read(context, instance.uuid)
+        attached = attachment.with_other_resources(
+            attached, allocations.get(attached.provider, {})
+        )
+        self._save_state(
             instance,
-            one,
-            attachment.AttachmentState.GOING,
+            attached,
+            attachment.AttachmentState.DETACHING,
             None,
             attach_recovery.DETACHING,
         )
-        with self._staying(instance, one, handles):
-            plug.release(
+        with self._restored_on_error(instance, attached, handles):
+            plug.remove_from_guest(
                 self._host,
                 instance,
                 handles,
                 nova.conf.CONF.libvirt.device_detach_timeout,
             )
-            plug.forget(self._host, instance, handles)
-        self._finish(context, instance.uuid, one)
-        return one
+            plug.remove_from_definition(self._host, instance, handles)
+        self._finish_removal(context, instance.uuid, attached)
+        return attached
 
     def _read_usable(self, context: Any, uuid: str) -> Any:
         """Return a server that can be changed now.
 
-        :raises ClaimError: it can't.
+        :raises ClaimError: it can't be changed.
         """
         instance = self._read_instance(context, uuid)
         reason = ""
-        if not (self._reporter.is_registered and self._booking.is_ready):
+        if not (
+            self._reporter.is_registered and self._server_allocations.is_ready
+        ):
             reason = "nova-compute has just started; try again in a minute"
         elif instance.task_state is not None:
             reason = f"Nova is at work with it ({instance.task_state})"
@@ -185,86 +194,114 @@ class HotAttachDriver(attach_show.AttachShowDriver):
             raise errors.ClaimError(uuid, reason, public=reason)
         return instance
 
-    def _choose(
+    def _allocate_device(
         self, context: Any, instance: Any, profile: str, bitstream: str
     ) -> attachment.Attachment:
-        """Write down what is to come, and allocate it, where there is room.
+        """Record and allocate an attachment on the best device with room.
 
-        A bitstream is brought before anything is written down: what can't
-        be had, or may not be loaded, is refused with nothing to undo.
+        A bitstream is fetched before the first record: if it can't be
+        fetched, or may not be loaded, there is nothing to undo.
 
-        :raises AcceleratorError: there is none; nothing remains.
+        :raises AcceleratorError: no device has room; nothing remains.
         """
         root = self._accel.root
         if root is None:
             raise errors.ClaimError(instance.uuid, "this host has no name yet")
-        offers = self._find_offers(context, root, profile, bitstream)
-        open_ones: set[str] = set()
-        asked = [
-            o.group() for o in offers if not attach_candidates.objection(o)
-        ]
-        for group in {str(group): group for group in asked}.values():
-            open_ones |= self._booking.find_candidates(
-                context, root.uuid, group
-            )
-        booked = self._booking.read(context, instance.uuid)
-        known = instance_request.attachments_of(instance)
-        before = None
-        for offer in attach_candidates.rank(
-            offers, open_ones, self._accel.claims()
+        candidates = self._find_candidates(context, root, profile, bitstream)
+        open_providers = self._find_open_providers(context, root, candidates)
+        allocations = self._server_allocations.read(context, instance.uuid)
+        number = attachment.find_free_number(
+            instance_request.attachments_of(instance)
+        )
+        recorded: attachment.Attachment | None = None
+        for candidate in attach_candidates.rank(
+            candidates, open_providers, self._accel.claims()
         ):
-            one = attachment.Attachment(
-                number=attachment.next_number(known),
-                profile=offer.profile.name,
-                resources=offer.resources,
-                required=offer.required,
-                provider=offer.provider,
-                besides=booked.get(offer.provider, {}),
+            attached = attachment.Attachment(
+                number=number,
+                profile=candidate.profile.name,
+                resources=candidate.resources,
+                required=candidate.required,
+                provider=candidate.provider,
+                other_resources=allocations.get(candidate.provider, {}),
                 bitstream=bitstream,
             )
-            self._note(
-                instance, one, one.state, before, attach_recovery.ATTACHING
+            self._save_state(
+                instance,
+                attached,
+                attached.state,
+                attach_recovery.ATTACHING if recorded else None,
+                attach_recovery.ATTACHING,
             )
-            before = attach_recovery.ATTACHING
-            if self._allocate(context, instance.uuid, one):
-                return one
-        if before is not None:
-            self._finish(context, instance.uuid, one)
-        reasons = "; ".join(attach_candidates.explain(offers, open_ones))
+            recorded = attached
+            if self._allocate(context, instance.uuid, attached):
+                return attached
+        if recorded is not None:
+            self._finish_removal(context, instance.uuid, recorded)
+        reasons = "; ".join(
+            attach_candidates.list_refusals(candidates, open_providers)
+        )
         raise errors.ClaimError(
             instance.uuid,
-            f"no device of {self._here} can give {profile} now:"
+            f"no device of {self._hostname} can give {profile} now:"
             f" {reasons or 'others were faster'}",
             public=f"no room on its host for {profile} now",
         )
 
-    def _find_offers(
+    def _find_candidates(
         self,
         context: Any,
         root: providers.ProviderRoot,
         profile: str,
         bitstream: str,
     ) -> tuple[attach_candidates.AttachCandidate, ...]:
-        """Return what can be tried, with the bitstream if one is named."""
+        """Return the devices of this host that offer a profile.
+
+        A bitstream is fetched, and the candidates are those that can load
+        it.
+        """
         find = functools.partial(attach_candidates.find, profile, root)
-        offers = find(self._accel.host.state, bool(bitstream))
+        candidates = find(self._accel.host.state, bool(bitstream))
         if not bitstream:
-            return offers
-        found = self._images.fetch(context, {bitstream}, self._images_needed())
-        # The host may have changed while it came.
-        offers = find(self._accel.host.state, bool(bitstream))
-        return attach_candidates.loaded(offers, found[bitstream])
+            return candidates
+        fetched = self._images.fetch(
+            context, {bitstream}, self._images_needed()
+        )
+        # The host may have changed during the download.
+        candidates = find(self._accel.host.state, bool(bitstream))
+        return attach_candidates.with_bitstream(candidates, fetched[bitstream])
+
+    def _find_open_providers(
+        self,
+        context: Any,
+        root: providers.ProviderRoot,
+        candidates: tuple[attach_candidates.AttachCandidate, ...],
+    ) -> set[str]:
+        """Return the uuids of the providers that Placement has room on."""
+        groups = [
+            candidate.request_group()
+            for candidate in candidates
+            if not attach_candidates.explain_refusal(candidate)
+        ]
+        open_providers: set[str] = set()
+        for group in {str(group): group for group in groups}.values():
+            open_providers |= self._server_allocations.find_candidates(
+                context, root.uuid, group
+            )
+        return open_providers
 
     def _allocate(
-        self, context: Any, uuid: str, one: attachment.Attachment
+        self, context: Any, uuid: str, attached: attachment.Attachment
     ) -> bool:
-        """Return whether Placement gave it; False where others had it.
+        """Allocate an attachment; return False after a conflict.
 
-        :raises ServiceError: Placement can't be asked; nothing remains.
+        :raises ServiceError: Placement can't be reached; nothing remains.
         """
-        with self._undoing(context, uuid, one):
+        with self._removed_on_error(context, uuid, attached):
             try:
-                self._booking.allocate(context, uuid, one.provider, one.total)
+                self._server_allocations.allocate(
+                    context, uuid, attached.provider, attached.total_resources
+                )
             except errors.ServiceError as error:
                 if error.status != _CONFLICT:
                     raise
@@ -272,59 +309,65 @@ class HotAttachDriver(attach_show.AttachShowDriver):
                 return False
         return True
 
-    def _take(
-        self, context: Any, instance: Any, one: attachment.Attachment
+    def _claim_slot(
+        self, context: Any, instance: Any, attached: attachment.Attachment
     ) -> attachment.Attachment:
-        """Claim a slot; return the attachment with it."""
-        found: list[attachment.Attachment] = []
+        """Claim a slot in Nova's tracker; return the attachment with it."""
+        records: list[attachment.Attachment] = []
 
         def write(slot: model.Slot) -> None:
-            found.append(attachment.with_slot(one, slot.identifier))
-            attach_recovery.write(instance, found[0])
+            records.append(attachment.with_slot(attached, slot.identifier))
+            attach_recovery.write_record(instance, records[0])
 
-        self._booking.take_slot(instance, one.provider, one.resources, write)
-        return found[0]
+        self._server_allocations.claim_slot(
+            instance, attached.provider, attached.resources, write
+        )
+        return records[0]
 
-    def _make(
-        self, context: Any, instance: Any, one: attachment.Attachment
+    def _make_partition(
+        self, context: Any, instance: Any, attached: attachment.Attachment
     ) -> model.Claim:
-        """Make the device, beside what the server has; return its claim."""
-        found = self._accel.ensure(
+        """Make the partition of an attachment; return its claim."""
+        claims = self._accel.ensure(
             instance.uuid,
             instance_request.groups_of(instance),
-            slots.below(
+            slots.below_root(
                 self._accel.root, slots.of_resources(instance.resources)
             ),
-            self._booking.read(context, instance.uuid),
-            instance_request.recall(self._images, instance),
+            self._server_allocations.read(context, instance.uuid),
+            instance_request.cached_bitstreams(self._images, instance),
         )
         return next(
-            claim for claim in found if attach_recovery.is_of(claim, one)
+            claim
+            for claim in claims
+            if attach_recovery.is_claim_of(claim, attached)
         )
 
-    def _note(
+    def _save_state(
         self,
         instance: Any,
-        one: attachment.Attachment,
+        attached: attachment.Attachment,
         state: attachment.AttachmentState,
-        before: str | None,
-        after: str | None,
+        task_state: str | None,
+        new_task_state: str | None,
     ) -> None:
-        """Write down how far an attachment is, and the task state.
+        """Save the state of an attachment, and the server's task state.
 
-        :param before: the task state that the server must have.
-        :raises ClaimError: Nova is at work with the server by now, or was
-            since it was read.
+        :param task_state: the task state that the server must have.
+        :raises ClaimError: Nova is processing the server, or was since it
+            was read.
         """
-        expected = {"expected_task_state": [before]}
+        expected = {"expected_task_state": [task_state]}
         try:
-            if before is None:  # a whole move may lie between, unseen
+            if task_state is None:  # the server may have moved, and back
                 self._read_instance(
                     nova_context.get_admin_context(), instance.uuid
                 )
                 expected["expected_vm_state"] = [instance.vm_state]
-            attach_recovery.write(instance, attachment.in_state(one, state))
-            instance.task_state = after
+            attach_recovery.write_record(
+                instance, attachment.with_state(attached, state)
+            )
+            instance.task_state = new_task_state
             instance.save(**expected)
         except (
             exception.InstanceUpdateConflict,
@@ -335,66 +378,71 @@ class HotAttachDriver(attach_show.AttachShowDriver):
                 instance.uuid, f"{reason}: {error}", public=reason
             ) from error
 
-    def _pick(self, instance: Any, name: str) -> attachment.Attachment:
-        """Return the one attachment that somebody means.
+    def _find_attachment(
+        self, instance: Any, name: str
+    ) -> attachment.Attachment:
+        """Return the attachment of a name, profile, device or handle.
 
-        :raises ClaimError: it is the flavor's, or nobody's, or several.
+        :raises ClaimError: there is no such attachment, more than one, or
+            the device belongs to the flavor.
         """
-        known = instance_request.attachments_of(instance)
-        found = [
-            one
-            for one in known
+        attachments = instance_request.attachments_of(instance)
+        matches = [
+            attached
+            for attached in attachments
             if not name
-            or name in self._words(instance.uuid, one)
-            or mdev_names.is_spelling(name, one.profile)
+            or name in self._names_of(instance.uuid, attached)
+            or mdev_names.is_profile_name(name, attached.profile)
         ]
-        if len(found) == 1:
-            return found[0]
-        told = ", ".join(one.name for one in known) or "nothing"
-        if found:
-            reason = f"several are meant; name one of {told}"
+        if len(matches) == 1:
+            return matches[0]
+        listed = ", ".join(each.name for each in attachments) or "nothing"
+        if matches:
+            reason = f"several are meant; name one of {listed}"
         elif name and any(
             name in (c.device, c.handle)
-            or mdev_names.is_spelling(name, c.profile)
+            or mdev_names.is_profile_name(name, c.profile)
             for c in self._accel.claims_of(instance.uuid)
         ):
             reason = (
-                f"{name} belongs to its flavor, and goes with a resize only;"
-                f" attached is {told}"
+                f"{name} belongs to its flavor, and is removed by a resize"
+                f" only; attached is {listed}"
             )
         else:
-            reason = f"{name or 'nothing'} is not attached to it, but {told}"
+            reason = f"{name or 'nothing'} is not attached to it, but {listed}"
         raise errors.ClaimError(instance.uuid, reason, public=reason)
 
-    def _words(self, uuid: str, one: attachment.Attachment) -> frozenset[str]:
+    def _names_of(
+        self, uuid: str, attached: attachment.Attachment
+    ) -> frozenset[str]:
         devices = {
-            word
+            name
             for claim in self._accel.claims_of(uuid)
-            if attach_recovery.is_of(claim, one)
-            for word in (claim.device, claim.handle)
+            if attach_recovery.is_claim_of(claim, attached)
+            for name in (claim.device, claim.handle)
         }
-        return frozenset({one.name, *one.required, *devices})
+        return frozenset({attached.name, *attached.required, *devices})
 
     @contextlib.contextmanager
-    def _staying(
-        self, instance: Any, one: attachment.Attachment, handles: Any
+    def _restored_on_error(
+        self, instance: Any, attached: attachment.Attachment, handles: Any
     ) -> Iterator[None]:
-        """Leave a server what its guest, or libvirt, does not give away."""
+        """Put a device back that its guest or libvirt does not detach."""
         with contextlib.ExitStack() as undo:
             undo.callback(
-                self._note,
+                self._save_state,
                 instance,
-                one,
-                attachment.AttachmentState.HERE,
+                attached,
+                attachment.AttachmentState.ATTACHED,
                 attach_recovery.DETACHING,
                 None,
             )
-            undo.callback(self._restore, instance, one, handles)
+            undo.callback(self._restore, instance, attached, handles)
             yield
             undo.pop_all()
 
     def _restore(
-        self, instance: Any, one: attachment.Attachment, handles: Any
+        self, instance: Any, attached: attachment.Attachment, handles: Any
     ) -> None:
-        with reporter.logged("can't put %s back", one.name):
-            plug.restore(self._host, instance, handles)
+        with reporter.logged("can't put %s back", attached.name):
+            plug.restore_guest(self._host, instance, handles)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connection to libvirt; the only import of libvirt."""
+"""Host devices of a host's domains, and mdevs, through libvirt.
+
+The only module that imports libvirt.
+"""
 
 import contextlib
 import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 from xml.etree import ElementTree
 
 import libvirt
@@ -17,15 +20,15 @@ from virt_hooks.guest import nodedev
 
 LOG = logging.getLogger(__name__)
 
-# libvirt waits for udev's word of a new mdev for up to a minute
+# libvirt waits up to a minute for udev to report a new mdev
 # (node_device_driver.c, LINUX_NEW_DEVICE_WAIT_TIME); mdevctl itself takes
 # a tenth of a second.
-_PATIENCE_S = 10.0
+_TIMEOUT_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HostdevUse:
-    """What the domains of a host, running or not, have in their XML.
+    """Host devices in the XML of some domains, running or not.
 
     ``mdevs`` are uuids, ``functions`` PCI addresses.
     """
@@ -34,15 +37,61 @@ class HostdevUse:
     functions: frozenset[str] = frozenset()
 
     def holds(self, handle: str) -> bool:
-        """Return whether a domain holds the partition of that handle."""
+        """Return whether a domain has the partition of that handle."""
         return handle in self.mdevs or handle in self.functions
 
     def without(self, handles: Iterable[str]) -> "HostdevUse":
-        """Return the same, but for partitions that were given back."""
-        gone = frozenset(handles)
+        """Return the same without some partitions."""
+        removed = frozenset(handles)
         return HostdevUse(
-            mdevs=self.mdevs - gone, functions=self.functions - gone
+            mdevs=self.mdevs - removed, functions=self.functions - removed
         )
+
+
+class HostdevReader(Protocol):
+    """Reads which host devices the domains of a host have."""
+
+    def read_use(self) -> HostdevUse:
+        """Return the host devices of all domains.
+
+        :raises libvirt.libvirtError: libvirt can't list its domains.
+        """
+        ...
+
+    def read_running(self) -> HostdevUse:
+        """Return the host devices of the domains that run.
+
+        :raises libvirt.libvirtError: libvirt can't list its domains.
+        """
+        ...
+
+
+class LibvirtDomains:
+    """The domains of one libvirt, read through Nova's connection."""
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        """Read through the connection that ``connect`` returns."""
+        self._connect = connect
+
+    def read_use(self) -> HostdevUse:
+        """Return the host devices of all domains."""
+        return read_hostdevs(self._connect())
+
+    def read_running(self) -> HostdevUse:
+        """Return the host devices of the domains that run."""
+        return read_hostdevs(self._connect(), is_running=True)
+
+
+class _NoDomains:
+    def read_use(self) -> HostdevUse:
+        return HostdevUse()
+
+    def read_running(self) -> HostdevUse:
+        return HostdevUse()
+
+
+#: A host without domains.
+NO_DOMAINS: HostdevReader = _NoDomains()
 
 
 def read_hostdevs(connection: Any, is_running: bool = False) -> HostdevUse:
@@ -50,7 +99,7 @@ def read_hostdevs(connection: Any, is_running: bool = False) -> HostdevUse:
 
     :param connection: an open ``libvirt.virConnect``, or Nova's proxy
         of one.
-    :param is_running: leave out domains that are defined only.
+    :param is_running: skip domains that are defined but do not run.
     :raises libvirt.libvirtError: libvirt can't list its domains.
     """
     mdevs: set[str] = set()
@@ -70,29 +119,29 @@ def read_hostdevs(connection: Any, is_running: bool = False) -> HostdevUse:
 
 
 def read_domains(uri: str | None = None) -> tuple[domains.Domain, ...]:
-    """Return what each domain of a host has of its devices.
+    """Return the domains of a host with their host devices.
 
-    The connection is of its own, for reading only.
+    A read-only connection is opened for the call.
 
-    :param uri: of the libvirt to ask; None for the one that libvirt itself
-        takes (libvirt.org/uri.html, "Default URI choice").
-    :raises DomainsError: libvirt can't be asked, or can't list them.
+    :param uri: of the libvirt to read; None for libvirt's default
+        (libvirt.org/uri.html, "Default URI choice").
+    :raises DomainsError: libvirt can't be reached, or can't list them.
     """
     try:
         with contextlib.closing(libvirt.openReadOnly(uri)) as connection:
             listed = connection.listAllDomains(0)
-            found = [_read_domain(domain) for domain in listed]
+            entries = [_read_domain(domain) for domain in listed]
     except libvirt.libvirtError as error:
         raise errors.DomainsError(
             uri or "libvirt",
             f"{error}; see whether libvirtd or virtqemud runs, and whether"
             " this user may ask it",
         ) from error
-    return tuple(one for one in found if one is not None)
+    return tuple(entry for entry in entries if entry is not None)
 
 
 def _read_domain(domain: Any) -> domains.Domain | None:
-    """Return a domain; None for one that has ended since it was listed."""
+    """Return a domain, None if it has ended since it was listed."""
     try:
         use = parse_hostdevs(domain.XMLDesc(0))
         return domains.Domain(
@@ -109,55 +158,56 @@ def _read_domain(domain: Any) -> domains.Domain | None:
 
 
 class NodeDevices:
-    """Mediated devices made and unmade through libvirt's node devices.
+    """Mediated devices created and removed through libvirt's node devices.
 
-    Every method returns False where libvirt can't: without mdevctl, with
-    a parent it does not know, on any error of its own. A libvirt that does
-    not answer in time is not asked again.
+    Every method returns False if libvirt can't: without mdevctl, with a
+    parent that libvirt does not know, on any error of libvirt. After the
+    first call that times out, no further call is made.
     """
 
     def __init__(
-        self, connect: Callable[[], Any], patience: float = _PATIENCE_S
+        self, connect: Callable[[], Any], timeout: float = _TIMEOUT_S
     ) -> None:
         """Use the connection that ``connect`` returns.
 
-        :param patience: how long one call may take, in seconds.
+        :param timeout: how long one call may take, in seconds.
         """
         self._connect = connect
-        self._patience = patience
+        self._timeout = timeout
         self._is_stuck = False
 
     def create(self, parent: str, type_id: str, uuid: str) -> bool:
-        """Make a transient mdev; return whether libvirt did.
+        """Create a transient mdev; return whether libvirt did.
 
         :param parent: the name of its directory in sysfs.
         """
 
-        def make() -> None:
+        def create() -> None:
             host = self._connect()
-            known = frozenset(host.listDevices("mdev_types", 0))
+            parents = frozenset(host.listDevices("mdev_types", 0))
             name = next(
-                (n for n in nodedev.parent_names(parent) if n in known), None
+                (n for n in nodedev.parent_names(parent) if n in parents), None
             )
             if name is None:
                 raise LookupError(f"it does not know {parent} as a parent")
             host.nodeDeviceCreateXML(nodedev.to_xml(name, type_id, uuid), 0)
 
-        return self._is_done(f"create mdev {uuid}", make)
+        return self._is_done(f"create mdev {uuid}", create)
 
     def remove(self, uuid: str) -> bool:
         """Remove an mdev; return whether libvirt did."""
 
-        def unmake() -> None:
+        def remove() -> None:
             host = self._connect()
             name = nodedev.mdev_name(uuid, host.listDevices("mdev", 0))
             if name is None:
                 raise LookupError("it does not know the mdev")
             host.nodeDeviceLookupByName(name).destroy()
 
-        return self._is_done(f"remove mdev {uuid}", unmake)
+        return self._is_done(f"remove mdev {uuid}", remove)
 
     def _is_done(self, what: str, change: Callable[[], None]) -> bool:
+        """Run a change in a thread; return whether it succeeded in time."""
         if self._is_stuck:
             return False
         outcome: list[str] = []
@@ -165,20 +215,20 @@ class NodeDevices:
         def run() -> None:
             try:
                 change()
-            except Exception as error:  # the kernel's files remain
+            except Exception as error:  # the caller writes to sysfs then
                 outcome.append(str(error) or repr(error))
             else:
                 outcome.append("")
 
         worker = threading.Thread(target=run, name="nodedev", daemon=True)
         worker.start()
-        worker.join(self._patience)
+        worker.join(self._timeout)
         if not outcome:
             self._is_stuck = True
-            outcome.append(f"no answer in {self._patience:g} s")
+            outcome.append(f"no answer in {self._timeout:g} s")
         if outcome[0]:
             LOG.info(
-                "libvirt can't %s, the kernel's files are used: %s",
+                "libvirt can't %s, writing to sysfs instead: %s",
                 what,
                 outcome[0],
             )
@@ -187,13 +237,13 @@ class NodeDevices:
 
 def parse_hostdevs(text: str) -> HostdevUse:
     """Return the host devices in one domain's XML, as libvirt wrote it."""
-    root = ElementTree.fromstring(text)  # noqa: S314 - libvirtd's own words
+    root = ElementTree.fromstring(text)  # noqa: S314 - written by libvirtd
     addresses = [
         (hostdev.get("type"), address.attrib)
         for hostdev in root.iterfind("./devices/hostdev")
         for address in hostdev.iterfind("./source/address")
     ]
-    # A function that is a guest's network card has an element of its own.
+    # Functions for network interfaces have another element.
     addresses += [
         (address.get("type"), address.attrib)
         for address in root.iterfind(
@@ -212,48 +262,45 @@ def parse_hostdevs(text: str) -> HostdevUse:
 
 def find_hostdevs(text: str, handles: Collection[str]) -> tuple[str, ...]:
     """Return the hostdev elements of some devices in one domain's XML."""
-    root = ElementTree.fromstring(text)  # noqa: S314 - libvirtd's own words
-    found = (
-        (element, parse_hostdevs(_alone(element)))
+    root = ElementTree.fromstring(text)  # noqa: S314 - written by libvirtd
+    uses = (
+        (element, parse_hostdevs(_wrap_in_domain(element)))
         for element in root.iterfind("./devices/hostdev")
     )
     return tuple(
         ElementTree.tostring(element, encoding="unicode").strip()
-        for element, use in found
+        for element, use in uses
         if any(use.holds(handle) for handle in handles)
     )
 
 
-def are_in_one_slot(elements: Iterable[str]) -> bool:
-    """Return whether a guest sees two of some devices in one PCI slot.
+def share_one_slot(elements: Iterable[str]) -> bool:
+    """Return whether two of some devices are in one PCI slot of a guest.
 
-    It can't be asked to give those away (libvirt's qemu_hotplug.c, "cannot
-    hot unplug multifunction PCI device").
+    libvirt can't unplug those (qemu_hotplug.c, "cannot hot unplug
+    multifunction PCI device").
     """
-    places = [
-        tuple(int(found.get(k) or "0", 0) for k in ("domain", "bus", "slot"))
+    slots = [
+        tuple(int(address.get(k) or "0", 0) for k in ("domain", "bus", "slot"))
         for text in elements
-        for found in ElementTree.fromstring(text).iterfind(  # noqa: S314
+        for address in ElementTree.fromstring(text).iterfind(  # noqa: S314
             "./address[@type='pci']"
         )
     ]
-    return len(set(places)) < len(places)
+    return len(set(slots)) < len(slots)
 
 
 @contextlib.contextmanager
-def answering(domain: str) -> Iterator[None]:
-    """Turn what libvirt refuses of a domain into an error of ours.
-
-    :raises DomainsError: it refused.
-    """
+def translated_errors(domain: str) -> Iterator[None]:
+    """Raise libvirt's errors on a domain as DomainsError."""
     try:
         yield
     except libvirt.libvirtError as error:
         raise errors.DomainsError(domain, f"libvirt says: {error}") from error
 
 
-def _alone(element: ElementTree.Element) -> str:
-    """Return a domain that has nothing but one device."""
+def _wrap_in_domain(element: ElementTree.Element) -> str:
+    """Return the XML of a domain with only this device."""
     root = ElementTree.Element("domain")
     ElementTree.SubElement(root, "devices").append(element)
     return ElementTree.tostring(root, encoding="unicode")

@@ -17,11 +17,11 @@ _RESERVED_SLOTS = frozenset({0, 1, 2})
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Guest:
-    """What a guest's XML says of itself.
+    """PCI buses, slots and special devices in the XML of a guest.
 
-    ``machine`` is QEMU's machine type, empty where QEMU chooses. ``buses``
-    are the PCI buses that are taken once libvirt has numbered the
-    controllers, ``slots`` the slots of bus 0 that are spoken for.
+    ``machine`` is QEMU's machine type, empty for QEMU's default. ``buses``
+    are the PCI buses in use once libvirt has numbered the controllers,
+    ``slots`` the slots of bus 0 in use.
     """
 
     machine: str = ""
@@ -33,12 +33,12 @@ class Guest:
 
     @property
     def is_express(self) -> bool:
-        """Return whether functions stand behind PCIe root ports."""
+        """Return whether functions are behind PCIe root ports."""
         return "q35" in self.machine or self.machine.startswith("virt")
 
     @property
     def is_conventional(self) -> bool:
-        """Return whether bus 0 is an i440FX's, for cards of any kind."""
+        """Return whether bus 0 is an i440FX's, with slots for any device."""
         return not self.is_express and (
             self.machine == "pc" or self.machine.startswith("pc-")
         )
@@ -46,9 +46,10 @@ class Guest:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GuestPciAddress:
-    """Where the guest sees a function; ``is_first`` means it opens a slot.
+    """PCI address of a function in the guest.
 
-    libvirt wants multifunction said of function 0.
+    ``is_first`` is true for function 0 of a slot, which needs libvirt's
+    ``multifunction`` attribute.
     """
 
     bus: int
@@ -59,10 +60,10 @@ class GuestPciAddress:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GuestPciPlan:
-    """Places by function, and the root ports to be added for them.
+    """Guest addresses by function, and the root ports to add for them.
 
     ``ports`` are the indexes of the controllers, which are their buses.
-    A function without a place is put where libvirt likes.
+    libvirt chooses the address of any other function.
     """
 
     ports: tuple[int, ...] = ()
@@ -72,8 +73,8 @@ class GuestPciPlan:
 
 
 def parse_guest(text: str) -> Guest:
-    """Return what a guest's XML says, defined already or not yet."""
-    root = ElementTree.fromstring(text)  # noqa: S314 - this service's words
+    """Parse a guest's XML, defined in libvirt or not yet."""
+    root = ElementTree.fromstring(text)  # noqa: S314 - Nova's or libvirtd's
     kind = root.find("./os/type")
     addresses = [
         address
@@ -105,21 +106,21 @@ def parse_guest(text: str) -> Guest:
 def plan_layout(
     guest: Guest, groups: Iterable[Sequence[pci.PciAddress]]
 ) -> GuestPciPlan:
-    """Return where the functions of some devices stand in a guest.
+    """Return the guest addresses of the functions of some devices.
 
-    Functions that share a slot of the host share one of the guest, under
-    the numbers they have on the host: a driver finds the companions of its
-    card by them. A slot without function 0 can't be seen by a guest, so
-    such functions go separate ways, and so does a lone one.
+    Functions that share a slot of the host share one of the guest, with
+    the same function numbers: drivers find the other functions of a card
+    by them. A guest does not scan a slot without function 0, so libvirt
+    chooses the addresses of such functions, and of single functions.
     """
     ports: list[int] = []
     places: dict[pci.PciAddress, GuestPciAddress] = {}
-    free = _free(guest)
-    for functions in _slots(groups):
-        found = next(free, None)
-        if found is None:
+    free_slots = _free_slots(guest)
+    for functions in _shared_slots(groups):
+        free_slot = next(free_slots, None)
+        if free_slot is None:
             break
-        bus, slot = found
+        bus, slot = free_slot
         if bus:
             ports.append(bus)
         for address in functions:
@@ -132,21 +133,21 @@ def plan_layout(
     return GuestPciPlan(ports=tuple(ports), places=places)
 
 
-def _slots(
+def _shared_slots(
     groups: Iterable[Sequence[pci.PciAddress]],
 ) -> Iterator[tuple[pci.PciAddress, ...]]:
-    """Yield the functions that can share a slot."""
+    """Yield the functions of each slot of the host that has several."""
     for group in groups:
         for _, functions in itertools.groupby(
             sorted(group), key=lambda a: (a.domain, a.bus, a.slot)
         ):
-            found = tuple(functions)
-            if len(found) > 1 and found[0].function == 0:
-                yield found
+            addresses = tuple(functions)
+            if len(addresses) > 1 and addresses[0].function == 0:
+                yield addresses
 
 
-def _free(guest: Guest) -> Iterator[tuple[int, int]]:
-    """Yield bus and slot of places that nothing stands in."""
+def _free_slots(guest: Guest) -> Iterator[tuple[int, int]]:
+    """Yield bus and number of each free slot of a guest."""
     if guest.is_express:
         for index in itertools.count(1):
             if index not in guest.buses:
@@ -161,18 +162,18 @@ def _free(guest: Guest) -> Iterator[tuple[int, int]]:
 def _indexes(root: ElementTree.Element) -> set[int]:
     """Return the indexes that PCI controllers have, or will have.
 
-    libvirt gives each controller without one the lowest that is free.
+    libvirt assigns the lowest free index to a controller without one.
     """
     controllers = root.findall("./devices/controller[@type='pci']")
-    said = [c.get("index") for c in controllers]
-    found = {int(index) for index in said if index is not None}
+    texts = [controller.get("index") for controller in controllers]
+    indexes = {int(text) for text in texts if text is not None}
     if not any(
         c.get("model") in ("pci-root", "pcie-root") for c in controllers
     ):
-        found.add(0)  # the root is there whether it is written down or not
-    for _ in range(said.count(None)):
-        found.add(next(n for n in itertools.count() if n not in found))
-    return found
+        indexes.add(0)  # the root exists also without an element
+    for _ in range(texts.count(None)):
+        indexes.add(next(n for n in itertools.count() if n not in indexes))
+    return indexes
 
 
 def _number(address: ElementTree.Element, name: str) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims as libvirt's hostdev elements."""
+"""Hostdev elements of libvirt for claims."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -9,11 +9,11 @@ from nova_accel import errors, model
 from nova_accel.model import flavors, pci
 from virt_hooks.guest import guest_pci
 
-# display and ramfb of a PCI function (formatdomain, "Host device
-# assignment"), as libvirt counts its versions: 10.3.0.
+# First libvirt with display and ramfb of a PCI function (formatdomain, "Host
+# device assignment"), in its own encoding: 10.3.0.
 FIRST_PCI_DISPLAY = 10_003_000
 
-# Technologies whose partitions are PCI functions with a screen of theirs.
+# Technologies whose partitions are PCI functions with a display.
 _FUNCTIONS_WITH_DISPLAY = ("vendor-vfio",)
 _ON_OFF = {True: "on", False: "off"}
 
@@ -24,16 +24,16 @@ def plan_elements(
     options: flavors.Options,
     libvirt_version: int,
 ) -> tuple[str, ...]:
-    """Return the elements that give a server's claims to its guest.
+    """Return the XML elements of a server's claims for its guest.
 
-    A ``<hostdev>`` for an mdev, one for each function that travels with a
-    whole PCI function, and the root ports that those need for themselves.
+    A ``<hostdev>`` for each mdev and each function, and the root ports
+    that the functions need.
 
-    :param machine: the guest as it is without them.
-    :param libvirt_version: of the connection, as libvirt counts.
-    :raises ClaimError: the guest can't have them, or not as the flavor
-        wants them shown.
-    :raises MalformedError: a claim on a function with no PCI address.
+    :param machine: the guest without these elements.
+    :param libvirt_version: of the connection, in libvirt's encoding.
+    :raises ClaimError: the guest can't have the devices, or not with the
+        options of the flavor.
+    :raises MalformedError: the handle of a function is no PCI address.
     """
     if not claims:
         return ()
@@ -42,20 +42,21 @@ def plan_elements(
     _check_display(claims, machine, options, libvirt_version)
     functions = {claim.handle: _functions(claim) for claim in claims}
     layout = guest_pci.plan_layout(machine, functions.values())
-    found = [_port(index) for index in layout.ports]
-    screens = itertools.count()
+    elements = [_port(index) for index in layout.ports]
+    displays = itertools.count()
     for claim in claims:
         display: dict[str, str] = {}
         if _can_display(claim, libvirt_version):
-            display = _display(options, next(screens) == 0)
+            display = _display(options, next(displays) == 0)
         if claim.technology == "mdev":
-            found.append(_mdev(claim, display))
-        found += [
+            elements.append(_mdev(claim, display))
+        elements += [
             _pci(claim, address, layout.places.get(address), display, options)
             for address in functions[claim.handle]
         ]
     return tuple(
-        ElementTree.tostring(element, encoding="unicode") for element in found
+        ElementTree.tostring(element, encoding="unicode")
+        for element in elements
     )
 
 
@@ -66,15 +67,16 @@ def _functions(claim: model.Claim) -> tuple[pci.PciAddress, ...]:
 
 
 def _check_ap(claims: Sequence[model.Claim], machine: guest_pci.Guest) -> None:
-    """A guest's crypto adapters are one matrix, which is one device."""
-    found = [claim for claim in claims if claim.device_api == "vfio-ap"]
-    if len(found) + machine.has_ap > 1:
+    """Check that a guest has at most one crypto matrix (vfio-ap)."""
+    matrices = [claim for claim in claims if claim.device_api == "vfio-ap"]
+    count = len(matrices) + machine.has_ap
+    if count > 1:
         reason = (
             "a guest can have one vfio-ap device and the flavor gives it"
-            f" {len(found) + machine.has_ap}: ask for one, whose matrix has"
-            " all adapters and domains"
+            f" {count}: ask for one, whose matrix has all adapters and"
+            " domains"
         )
-        raise errors.ClaimError(found[0].consumer, reason, public=reason)
+        raise errors.ClaimError(matrices[0].consumer, reason, public=reason)
 
 
 def _check_rom(
@@ -98,9 +100,9 @@ def _check_display(
 ) -> None:
     if not options.has_display:
         return
-    wrong = ""
+    reason = ""
     if not any(map(_has_display, claims)):
-        wrong = (
+        reason = (
             "none of its devices has a display: only vGPUs do; take it out"
             " of the flavor"
         )
@@ -109,22 +111,22 @@ def _check_display(
         for claim in claims
         if _has_display(claim) and not _can_display(claim, libvirt_version)
     ]:
-        wrong = (
+        reason = (
             f"the display of {old[0].handle} needs libvirt 10.3.0, this"
             f" host has {_version(libvirt_version)}: update it, or take it"
             " out of the flavor"
         )
     elif not machine.has_graphics:
-        wrong = (
+        reason = (
             "the guest has no graphics device to show it on: enable [vnc]"
             " or [spice] in nova.conf of this host"
         )
     elif options.has_ramfb and machine.has_ramfb:
-        wrong = "the guest has a ramfb already, and can have one"
-    if wrong:
+        reason = "the guest has a ramfb already, and can have one"
+    if reason:
         raise errors.ClaimError(
             claims[0].consumer,
-            f"the flavor asks for a display, but {wrong}",
+            f"the flavor asks for a display, but {reason}",
             public="its host can't give it the display of the flavor",
         )
 
@@ -142,16 +144,16 @@ def _can_display(claim: model.Claim, libvirt_version: int) -> bool:
 
 
 def _display(options: flavors.Options, is_first: bool) -> dict[str, str]:
-    """Return the attributes of a device with a screen.
+    """Return the attributes of a device with a display.
 
-    A guest has one ramfb: the first such device gets it.
+    A guest can have one ramfb: the first such device gets it.
     """
-    found = {}
+    attributes = {}
     if options.has_display is not None:
-        found["display"] = _ON_OFF[options.has_display]
+        attributes["display"] = _ON_OFF[options.has_display]
     if options.has_ramfb is not None and is_first:
-        found["ramfb"] = _ON_OFF[options.has_ramfb]
-    return found
+        attributes["ramfb"] = _ON_OFF[options.has_ramfb]
+    return attributes
 
 
 def _version(number: int) -> str:
@@ -162,17 +164,17 @@ def _version(number: int) -> str:
 
 
 def _port(index: int) -> ElementTree.Element:
-    """Return a root port; libvirt puts it on bus 0 where there is room."""
+    """Return a root port; libvirt chooses its slot on bus 0."""
     return ElementTree.Element(
         "controller", type="pci", index=str(index), model="pcie-root-port"
     )
 
 
 def _mdev(claim: model.Claim, display: dict[str, str]) -> ElementTree.Element:
-    """Return the element of an mdev; it is bound already.
+    """Return the element of an mdev, which needs no binding.
 
-    libvirt chooses where the guest sees it: the kind of address goes with
-    the model (pci, ccw, or none for vfio-ap).
+    libvirt chooses its guest address: the kind of address depends on the
+    model (pci, ccw, or none for vfio-ap).
     """
     root = ElementTree.Element(
         "hostdev",
@@ -196,9 +198,9 @@ def _pci(
 ) -> ElementTree.Element:
     """Return the element of one function.
 
-    Managed: libvirt binds it to vfio-pci for the guest's life and gives it
-    back to its driver afterwards. Not managed: the host's own driver is
-    its VFIO driver, and must stay.
+    libvirt binds a managed function to vfio-pci while the guest runs and
+    to its host driver afterwards. The host driver of an unmanaged function
+    is its VFIO driver, and must stay bound.
     """
     root = ElementTree.Element(
         "hostdev",
@@ -213,14 +215,14 @@ def _pci(
     if options.has_rom is not None:
         ElementTree.SubElement(root, "rom", bar=_ON_OFF[options.has_rom])
     if place is not None:
-        seen = ElementTree.SubElement(
+        guest_address = ElementTree.SubElement(
             root,
             "address",
             dict(_address(0, place.bus, place.slot, place.function)),
             type="pci",
         )
         if place.is_first:
-            seen.set("multifunction", "on")
+            guest_address.set("multifunction", "on")
     return root
 
 

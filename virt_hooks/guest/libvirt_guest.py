@@ -20,22 +20,21 @@ def add_claims(
     options: flavors.Options,
     libvirt_version: int,
 ) -> None:
-    """Add what gives a server's claims to its guest.
+    """Add the devices of a server's claims to its guest's configuration.
 
     :param config: a ``LibvirtConfigGuest``, otherwise complete.
-    :raises ClaimError: the guest can't have them as the flavor wants.
+    :raises ClaimError: the guest can't have them with these options.
     """
-    found = tuple(claims)
-    if not found:
+    claims = tuple(claims)
+    if not claims:
         return
-    for xml in hostdev.plan_elements(
-        found, guest_pci.parse_guest(config.to_xml()), options, libvirt_version
-    ):
+    guest = guest_pci.parse_guest(config.to_xml())
+    for xml in hostdev.plan_elements(claims, guest, options, libvirt_version):
         config.add_device(RawElement(xml))
 
 
 def read_use(host: Any, instance: Any) -> connection.HostdevUse:
-    """Return what a server's domain has; nothing, where there is none.
+    """Return the hostdevs of a server's domain, none without a domain.
 
     :param host: Nova's ``nova.virt.libvirt.host.Host``.
     :param instance: a ``nova.objects.Instance``.
@@ -48,23 +47,23 @@ def read_use(host: Any, instance: Any) -> connection.HostdevUse:
 
 
 def is_holding(host: Any, instance: Any, claim: model.Claim) -> bool:
-    """Return whether a server's guest runs with a partition.
+    """Return whether a server's running guest has a partition.
 
     :param host: Nova's ``nova.virt.libvirt.host.Host``.
     :param instance: a ``nova.objects.Instance``.
     """
     try:
-        found = host.get_guest(instance)
-        if not found.is_active():
+        guest = host.get_guest(instance)
+        if not guest.is_active():
             return False
-        xml = found.get_xml_desc()
+        xml = guest.get_xml_desc()
     except exception.InstanceNotFound:
         return False
     return connection.parse_hostdevs(xml).holds(claim.handle)
 
 
 class RawElement(vconfig.LibvirtConfigGuestDevice):
-    """An element that is written already."""
+    """Device of Nova's configuration with its XML given as text."""
 
     def __init__(self, xml: str) -> None:
         super().__init__(root_name=etree.fromstring(xml).tag)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mediated devices as libvirt's node devices."""
+"""Names and XML of mediated devices as libvirt's node devices."""
 
 import re
 from collections.abc import Iterable
@@ -16,11 +16,11 @@ _NAMES = {"matrix": "ap_matrix"}
 def parent_names(parent: str) -> tuple[str, ...]:
     """Return the names that an mdev parent may have as a node device.
 
-    Likeliest first: ``pci_0000_41_00_4`` for a PCI function,
+    The likeliest first: ``pci_0000_41_00_4`` for a PCI function,
     ``css_0_0_0052`` for a subchannel, ``ap_matrix`` for the matrix. For
-    others libvirt puts the subsystem before the name (node_device_udev.c,
-    udevGenerateDeviceName); the only one that it takes, ``mtty``, has the
-    same for both.
+    others libvirt prefixes the name with the subsystem (node_device_udev.c,
+    udevGenerateDeviceName); of the only such parent that it supports,
+    ``mtty``, both are the same.
 
     :param parent: the name of the directory in sysfs.
     """
@@ -37,22 +37,22 @@ def parent_names(parent: str) -> tuple[str, ...]:
 def mdev_name(uuid: str, names: Iterable[str]) -> str | None:
     """Return the name of an mdev among node devices' names, or None.
 
-    It is ``mdev_<uuid>``, since libvirt 7.3 with its parent behind.
+    It is ``mdev_<uuid>``, since libvirt 7.3 with the parent appended.
     """
-    wanted = f"mdev_{_name(uuid)}"
+    prefix = f"mdev_{_name(uuid)}"
     return next(
-        (n for n in names if n == wanted or n.startswith(f"{wanted}_")), None
+        (n for n in names if n == prefix or n.startswith(f"{prefix}_")), None
     )
 
 
 def to_xml(parent: str, type_id: str, uuid: str) -> str:
-    """Return the ``<device>`` that makes an mdev.
+    """Return the ``<device>`` element to create an mdev with.
 
     :param parent: the node device's name, one of parent_names().
-    :param type_id: as the kernel knows it: ``nvidia-222``.
+    :param type_id: the kernel's name of the type: ``nvidia-222``.
     """
     root = ElementTree.Element("device")
-    # The schema wants a name; libvirt makes its own.
+    # The schema requires a name; libvirt replaces it.
     ElementTree.SubElement(root, "name").text = f"mdev_{_name(uuid)}"
     ElementTree.SubElement(root, "parent").text = parent
     capability = ElementTree.SubElement(root, "capability", type="mdev")

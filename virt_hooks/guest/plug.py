@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostdevs added to a domain's definition, or removed from it.
+"""Hostdevs added to a domain's definition and guest, or removed.
 
-The guest that runs follows the definition: what it gets stands where
-libvirt has put it there, so that it finds it again after the next start.
+A running guest gets a device at the PCI address that the definition has, so
+that the guest sees it at the same address after its next start.
 """
 
 from collections.abc import Collection
@@ -24,142 +24,146 @@ _ROOT_PORT = "<controller"
 
 
 def add(host: Any, instance: Any, claim: model.Claim) -> None:
-    """Give a server's domain what a claim stands for, and read it back.
+    """Add the devices of a claim to a server's domain, and verify.
 
-    Its definition first, then the guest if it runs. A server without a
-    domain gets it with the one that Nova makes next.
+    They are added to the definition first, then to the guest if it runs. A
+    server without a domain gets them with the domain that Nova defines
+    next.
 
     :param host: Nova's ``nova.virt.libvirt.host.Host``.
-    :raises DomainsError: libvirt refuses, or does not show it.
-    :raises ClaimError: the guest can't have it.
+    :raises DomainsError: libvirt refuses, or does not show the devices.
+    :raises ClaimError: the guest can't have the devices.
     """
-    found = _find(host, instance)
-    if found is None:
+    guest = _find_guest(host, instance)
+    if guest is None:
         return
     handles = handles_of(claim)
-    with connection.answering(found.name):
-        is_running = found.is_active()
-        written = found.get_xml_desc(dump_inactive=True)
+    with connection.translated_errors(guest.name):
+        is_running = guest.is_active()
+        definition = guest.get_xml_desc(dump_inactive=True)
         elements = hostdev.plan_elements(
             (claim,),
-            guest_pci.parse_guest(written),
+            guest_pci.parse_guest(definition),
             flavors.Options(),
             host.get_connection().getLibVersion(),
         )
         if is_running and any(e.startswith(_ROOT_PORT) for e in elements):
             raise errors.ClaimError(
                 instance.uuid,
-                f"{claim.handle} and what goes with it want one slot of the"
-                " guest, which can't be given while it runs; stop the server"
-                " first",
+                f"{claim.handle} and the functions that belong to it need one"
+                " slot of the guest, which can't be added while it runs; stop"
+                " the server first",
                 public="its guest can't take it while it runs; stop the"
                 " server first",
             )
         for element in elements:
-            found.attach_device(
+            guest.attach_device(
                 libvirt_guest.RawElement(element), persistent=True
             )
         if is_running:
-            unplug.plug(found, handles)
-    if not holds(host, instance, handles):
+            unplug.plug(guest, handles)
+    if not is_in_domain(host, instance, handles):
         raise errors.DomainsError(
-            found.name, f"it does not show {claim.handle} after it got it"
+            guest.name, f"it does not show {claim.handle} after it got it"
         )
 
 
-def release(
+def remove_from_guest(
     host: Any, instance: Any, handles: Collection[str], seconds: float
 ) -> None:
-    """Take devices out of the guest if it runs; its definition keeps them.
+    """Unplug devices from the guest if it runs, not from the definition.
 
-    :param seconds: how long the guest gets to agree.
-    :raises DomainsError: it does not, or libvirt refuses; it keeps all.
+    :param seconds: timeout for the guest to release the devices.
+    :raises DomainsError: the guest does not release them, or libvirt
+        refuses; the guest keeps all of them.
     """
-    found = _find(host, instance)
-    if found is None:
+    guest = _find_guest(host, instance)
+    if guest is None:
         return
-    with connection.answering(found.name):
-        is_running = found.is_active()
+    with connection.translated_errors(guest.name):
+        is_running = guest.is_active()
     if is_running:
-        unplug.unplug(host, found, handles, seconds)
+        unplug.unplug(host, guest, handles, seconds)
 
 
-def forget(host: Any, instance: Any, handles: Collection[str]) -> None:
-    """Take devices out of a domain's definition, and read it back.
+def remove_from_definition(
+    host: Any, instance: Any, handles: Collection[str]
+) -> None:
+    """Remove devices from a domain's definition, and verify.
 
     :raises DomainsError: libvirt refuses.
     """
-    found = _find(host, instance)
-    if found is None:
+    guest = _find_guest(host, instance)
+    if guest is None:
         return
-    with connection.answering(found.name):
-        written = found.get_xml_desc(dump_inactive=True)
-        for element in connection.find_hostdevs(written, handles):
-            found.detach_device(
+    with connection.translated_errors(guest.name):
+        definition = guest.get_xml_desc(dump_inactive=True)
+        for element in connection.find_hostdevs(definition, handles):
+            guest.detach_device(
                 libvirt_guest.RawElement(element), persistent=True
             )
-        written = found.get_xml_desc(dump_inactive=True)
-    if connection.find_hostdevs(written, handles):
+        definition = guest.get_xml_desc(dump_inactive=True)
+    if connection.find_hostdevs(definition, handles):
         raise errors.DomainsError(
-            found.name, f"its definition keeps {', '.join(sorted(handles))}"
+            guest.name, f"its definition keeps {', '.join(sorted(handles))}"
         )
 
 
-def restore(host: Any, instance: Any, handles: Collection[str]) -> None:
-    """Put back into a guest that runs what its definition has of these.
+def restore_guest(host: Any, instance: Any, handles: Collection[str]) -> None:
+    """Plug the devices of a definition into its running guest again.
 
     :raises DomainsError: libvirt can't.
     """
-    found = _find(host, instance)
-    if found is not None:
-        unplug.plug(found, handles)
+    guest = _find_guest(host, instance)
+    if guest is not None:
+        unplug.plug(guest, handles)
 
 
-def holds(host: Any, instance: Any, handles: Collection[str]) -> bool:
-    """Return whether a domain has devices: its definition, and its guest.
+def is_in_domain(host: Any, instance: Any, handles: Collection[str]) -> bool:
+    """Return whether both definition and running guest have all devices.
 
-    :raises DomainsError: libvirt can't be asked.
+    :raises DomainsError: libvirt can't be read.
     """
-    found = _find(host, instance)
-    if found is None:
+    guest = _find_guest(host, instance)
+    if guest is None:
         return False
-    with connection.answering(found.name):
-        shown = [found.get_xml_desc(dump_inactive=True)]
-        if found.is_active():
-            shown.append(found.get_xml_desc())
+    with connection.translated_errors(guest.name):
+        texts = [guest.get_xml_desc(dump_inactive=True)]
+        if guest.is_active():
+            texts.append(guest.get_xml_desc())
     return all(
         use.holds(handle)
-        for use in map(connection.parse_hostdevs, shown)
+        for use in map(connection.parse_hostdevs, texts)
         for handle in handles
     )
 
 
-def runs_with(host: Any, instance: Any, handles: Collection[str]) -> bool:
-    """Return whether a guest runs and has any of some devices.
+def is_in_guest(host: Any, instance: Any, handles: Collection[str]) -> bool:
+    """Return whether a running guest has any of some devices.
 
-    :raises DomainsError: libvirt can't be asked.
+    :raises DomainsError: libvirt can't be read.
     """
-    found = _find(host, instance)
-    if found is None:
+    guest = _find_guest(host, instance)
+    if guest is None:
         return False
-    with connection.answering(found.name):
-        if not found.is_active():
+    with connection.translated_errors(guest.name):
+        if not guest.is_active():
             return False
-        use = connection.parse_hostdevs(found.get_xml_desc())
+        use = connection.parse_hostdevs(guest.get_xml_desc())
     return any(use.holds(handle) for handle in handles)
 
 
 def handles_of(claim: model.Claim) -> frozenset[str]:
-    """Return what a claim is in a domain: an mdev, or functions."""
+    """Return the handles of a claim in a domain: an mdev, or functions."""
     if claim.technology == "mdev":
         return frozenset({claim.handle})
     return frozenset({claim.handle, *claim.members})
 
 
-def _find(host: Any, instance: Any) -> Any:
-    """Return a server's domain, None where it has none now.
+def _find_guest(host: Any, instance: Any) -> Any:
+    """Return a server's ``nova.virt.libvirt.guest.Guest``, or None.
 
-    :raises DomainsError: libvirt can't be asked.
+    :raises DomainsError: libvirt can't be read.
     """
     try:
         return host.get_guest(instance)

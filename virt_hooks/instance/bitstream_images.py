@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bitstream images, read through Nova's image API.
 
-When an image's signature is verified: at each download, and only there, if
+An image's signature is verified at each download, and only there, if
 ``[glance] verify_glance_signatures`` is on, or if
 ``enable_certificate_validation`` is on and
-``default_trusted_certificate_ids`` names certificates. Nova does it itself
-then, while the content comes and before any of it can be used; an image
-without signature properties is refused. What is kept on this host counts
-as verified only if it was, with the same signature and the same trusted
-certificates: otherwise it comes anew, or is refused while Glance can't be
-reached. A server's own trusted certificates are for its boot image, and
-not asked here. ``[glance] enable_rbd_download`` is for disks: a bitstream
-always comes through Glance.
+``default_trusted_certificate_ids`` names certificates. Nova verifies it
+while the content is downloaded and before any of it can be used; an image
+without signature properties is refused. A cached bitstream counts as
+verified only if it was verified with the same signature and the same
+trusted certificates: otherwise it is downloaded again, or refused while
+Glance can't be reached. A server's own trusted certificates are for its
+boot image, and not used here. ``[glance] enable_rbd_download`` is for
+disks: a bitstream is always downloaded through Glance.
 """
 
 import dataclasses
@@ -33,25 +33,24 @@ from nova_accel.host.bitstreams import bitstream_cache, partial_file
 LOG = logging.getLogger(__name__)
 
 _MIB = 1 << 20
-# What answers are no answers about the image.
-_NO_ANSWER = (
+# Errors of the connection, which say nothing about the image.
+_CONNECTION_ERRORS = (
     exception.GlanceConnectionFailed,
     exception.KeystoneConnectionFailed,
 )
 _SHARE = (
-    "correct the id that the flavor (accelerator:fpga_bitstream), or whoever"
-    " attaches it, has named, or share the image with the project that asks"
-    " (`openstack image set --shared`, `openstack"
-    " image add project`, or --public)"
+    "correct the id in the flavor (accelerator:fpga_bitstream) or behind"
+    " --bitstream, or share the image with the user's project (`openstack"
+    " image set --shared`, `openstack image add project`, or --public)"
 )
 _SIGN = (
-    "sign the image's content anew (its properties img_signature...), or see"
+    "sign the image's content again (its properties img_signature...), or see"
     " nova.conf [glance] verify_glance_signatures,"
     " default_trusted_certificate_ids"
 )
 _UPLOAD = "upload the content again if this goes on"
-# By the name of the error: not all of these libraries are ours to import.
-_MENDS: Mapping[str, str] = {
+# Hints by the name of the error, as not all these libraries are imported.
+_HINTS: Mapping[str, str] = {
     "ImageNotFound": _SHARE,
     "ImageNotAuthorized": _SHARE,
     "ImageUnacceptable": "upload its content",
@@ -69,22 +68,22 @@ _LEAST_CLIENT_ERROR, _LEAST_SERVER_ERROR = 400, 500
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _ImageLookup:
-    """What is known of an image; online if Glance said so just now."""
+    """Facts of an image; online if they were just read from Glance."""
 
     facts: bitstreams.ImageFacts
-    wanted: bitstreams.ImageRequirement
+    requirement: bitstreams.ImageRequirement
     is_online: bool
 
 
 class BitstreamImages:
-    """The images that flavors name, as files on this host."""
+    """Bitstreams of Glance images, cached as files on this host."""
 
     def __init__(
         self, settings: conf.BitstreamSettings, api: Any = None
     ) -> None:
-        """Keep what these settings allow.
+        """Open the cache.
 
-        :param api: Nova's image API, if it isn't to be its usual one.
+        :param api: the image API to use instead of Nova's.
         """
         self._settings = settings
         self._api = glance.API() if api is None else api
@@ -95,74 +94,76 @@ class BitstreamImages:
     def fetch(
         self, context: Any, images: Iterable[str], keep: Iterable[str] = ()
     ) -> Mapping[str, model.Bitstream]:
-        """Return images' bitstreams, downloaded if they aren't here.
+        """Return images' bitstreams, downloaded unless they are cached.
 
-        Glance is asked about each first, also if it is here: what was
-        deleted, deactivated or forbidden there is refused. Only where
-        Glance can't be reached what is here serves without. All images
-        are checked before the first one is downloaded.
+        Each image is read from Glance first, also if it is cached: a
+        deleted, deactivated or forbidden image is refused. The cache alone
+        is used only if Glance can't be reached. All images are checked
+        before the first one is downloaded.
 
-        :param context: of the request: its user has to see the images.
-        :param keep: images that others still need here; what has to go
-            for a new one is none of these.
-        :return: by the text that named each.
-        :raises BitstreamError: one may not be loaded, or can't be had.
+        :param context: of the request: its user must see the images.
+        :param keep: images that other servers need here; none of these is
+            evicted for a new one.
+        :return: by the text that named each image.
+        :raises BitstreamError: one may not be loaded, or can't be fetched.
         """
         ids = {image: _id(image) for image in images}
-        asked = {
-            image: self._ask(context, image)
+        lookups = {
+            image: self._read_image(context, image)
             for image in sorted(set(ids.values()))
         }
-        kept = self._cache.digests(map(_plain, keep)) | {
-            one.wanted.sha512 for one in asked.values()
+        digests = self._cache.digests(map(_normalize, keep)) | {
+            lookup.requirement.sha512 for lookup in lookups.values()
         }
-        found = {
-            image: self._bring(context, one, kept)
-            for image, one in asked.items()
+        fetched = {
+            image: self._fetch(context, lookup, digests)
+            for image, lookup in lookups.items()
         }
-        return {image: found[known] for image, known in ids.items()}
+        return {image: fetched[image_id] for image, image_id in ids.items()}
 
-    def recall(self, images: Iterable[str]) -> Mapping[str, model.Bitstream]:
-        """Return those bitstreams that are here and still allowed.
+    def read_cached(
+        self, images: Iterable[str]
+    ) -> Mapping[str, model.Bitstream]:
+        """Return the bitstreams that are cached and still allowed.
 
-        Nobody is asked; what is missing is not in the mapping.
+        Glance is not read; other images are missing in the mapping.
         """
-        found = {}
+        cached = {}
         for image in images:
             try:
-                facts = self._recorded(_id(image))
+                facts = self._read_recorded(_id(image))
             except errors.BitstreamError as error:
-                LOG.debug("not taken from this host: %s", error)
+                LOG.debug("not loading a cached bitstream: %s", error)
                 continue
             bitstream = self._cache.get(facts.id) if facts else None
             if bitstream is not None:
-                found[image] = bitstream
-        return found
+                cached[image] = bitstream
+        return cached
 
-    def _ask(self, context: Any, image: str) -> _ImageLookup:
-        """Return what Glance says of an image, checked."""
+    def _read_image(self, context: Any, image: str) -> _ImageLookup:
+        """Return the checked facts of an image in Glance."""
         try:
             answer = self._api.get(context, image, show_deleted=False)
         except Exception as error:
-            if _is_answer(error):
-                raise _refusal(image, error) from error
+            if _is_about_image(error):
+                raise _bitstream_error(image, error) from error
             return self._without_glance(image, error)
         return self._checked(_facts(image, answer), is_online=True)
 
     def _without_glance(self, image: str, error: Exception) -> _ImageLookup:
-        """Return what is recorded, since Glance can't be reached."""
-        facts = self._recorded(image)
+        """Return the recorded facts, since Glance can't be reached."""
+        facts = self._read_recorded(image)
         if facts is None or self._cache.get(image) is None:
             raise errors.BitstreamError(
                 image,
-                f"Glance can't be asked ({_words(error)}), and it is not"
-                f" kept on this host; {_REACH}",
+                f"Glance can't be reached ({_describe(error)}), and it is"
+                f" not cached on this host; {_REACH}",
                 is_local=True,
             ) from error
         LOG.warning(
-            "bitstream %s is taken from this host, Glance can't be asked: %s",
+            "loading cached bitstream %s: Glance can't be reached: %s",
             image,
-            _words(error),
+            _describe(error),
         )
         return self._checked(facts, is_online=False)
 
@@ -172,7 +173,7 @@ class BitstreamImages:
         self._check_allowed(facts)
         return _ImageLookup(
             facts=facts,
-            wanted=bitstreams.parse_image(facts, self._settings.limit),
+            requirement=bitstreams.parse_image(facts, self._settings.limit),
             is_online=is_online,
         )
 
@@ -181,10 +182,10 @@ class BitstreamImages:
             facts, self._settings.images, self._settings.owners
         )
 
-    def _recorded(self, image: str) -> bitstreams.ImageFacts | None:
-        """Return what is recorded of an image that may be loaded now.
+    def _read_recorded(self, image: str) -> bitstreams.ImageFacts | None:
+        """Return the recorded facts of an image that may be loaded now.
 
-        :raises BitstreamError: it may not, or isn't verified.
+        :raises BitstreamError: it may not be loaded, or isn't verified.
         """
         facts = self._cache.facts(image)
         if facts is None:
@@ -194,67 +195,70 @@ class BitstreamImages:
         if needed and needed != facts.signature:
             raise errors.BitstreamError(
                 image,
-                "what is kept on this host was not verified as nova.conf"
-                f" [glance] asks now; {_REACH}: then it comes anew",
+                "the cached bitstream was not verified as nova.conf"
+                f" [glance] requires now; {_REACH}: then it is downloaded"
+                " again",
                 is_local=True,
             )
         return facts
 
-    def _bring(
-        self, context: Any, one: _ImageLookup, keep: Collection[str]
+    def _fetch(
+        self, context: Any, lookup: _ImageLookup, keep: Collection[str]
     ) -> model.Bitstream:
-        image = one.facts.id
+        image = lookup.facts.id
         seconds: list[float] = []
 
-        def fill(half: partial_file.PartialFile) -> None:
-            if not one.is_online:
+        def fill(file: partial_file.PartialFile) -> None:
+            if not lookup.is_online:
                 raise errors.BitstreamError(
                     image,
-                    "it went from this host just now, and Glance can't be"
-                    f" asked; {_REACH}",
+                    "it was just removed from the cache, and Glance can't be"
+                    f" reached; {_REACH}",
                     is_local=True,
                 )
             start = time.monotonic()
-            self._download(context, image, half)
+            self._download(context, image, file)
             seconds.append(time.monotonic() - start)
 
-        found = self._cache.fetch(one.facts, one.wanted, fill, keep)
+        bitstream = self._cache.fetch(
+            lookup.facts, lookup.requirement, fill, keep
+        )
         if seconds:
             LOG.info(
                 "bitstream %s (function %s, %.1f MiB) fetched in %.1f s",
                 image,
-                found.function,
-                found.size / _MIB,
+                bitstream.function,
+                bitstream.size / _MIB,
                 seconds[0],
             )
-        return found
+        return bitstream
 
     def _download(
-        self, context: Any, image: str, half: partial_file.PartialFile
+        self, context: Any, image: str, file: partial_file.PartialFile
     ) -> None:
-        """Write an image's content; Nova verifies it where it should.
+        """Write an image's content; Nova verifies it if configured.
 
-        Neither with a path nor with nothing to write to: with a path Nova
-        writes whatever comes, however much; with nothing it returns what
-        it has already read to its end, where it verifies.
+        The file is passed as ``data``. With a path Nova would write
+        content of any size; with neither it would return an iterator that
+        it has already read to the end for the verification.
         """
         try:
-            self._api.download(context, image, data=half)
+            self._api.download(context, image, data=file)
         except errors.BitstreamError:
             raise
         except Exception as error:
-            raise _refusal(image, error) from error
+            raise _bitstream_error(image, error) from error
 
 
 def _id(image: str) -> str:
-    """Return an image's id as Glance spells it.
+    """Return an image's id as Glance writes it.
 
-    :raises BitstreamError: it is none.
+    :raises BitstreamError: it is no UUID.
     """
-    found = _plain(image)
+    image_id = _normalize(image)
     try:
-        if str(uuid.UUID(found)) == found:
-            return found
+        if str(uuid.UUID(image_id)) == image_id:
+            return image_id
     except ValueError:
         pass
     raise errors.BitstreamError(
@@ -265,15 +269,15 @@ def _id(image: str) -> str:
     )
 
 
-def _plain(image: str) -> str:
+def _normalize(image: str) -> str:
     return image.strip().lower()
 
 
 def _facts(image: str, answer: Mapping[str, Any]) -> bitstreams.ImageFacts:
-    """Return what Nova's image API says, in this library's words.
+    """Return the facts of an image in an answer of Nova's image API.
 
-    The owner and Glance's own digest are taken from where only Glance can
-    write: a user's property of the same name is nothing.
+    The owner and Glance's digest are read from fields that only Glance can
+    write, not from a user's property of the same name.
     """
     properties = {
         str(name): value
@@ -293,9 +297,10 @@ def _facts(image: str, answer: Mapping[str, Any]) -> bitstreams.ImageFacts:
 
 
 def _signature(properties: Mapping[str, str]) -> str:
-    """Return what Nova verifies content with; empty where it does not.
+    """Return a text of what Nova verifies content with, empty for nothing.
 
-    As ``GlanceImageServiceV2._get_verifier`` decides it, in Nova 32 to 34.
+    Same conditions as ``GlanceImageServiceV2._get_verifier`` of Nova 32
+    to 34.
     """
     options = nova.conf.CONF.glance
     trusted = (
@@ -309,14 +314,14 @@ def _signature(properties: Mapping[str, str]) -> str:
     return " ".join(["verified", *parts, *trusted])
 
 
-def _is_answer(error: Exception) -> bool:
-    """Return whether an error says something of the image or the user.
+def _is_about_image(error: Exception) -> bool:
+    """Return whether an error is about the image or the user.
 
-    Clients below Nova raise errors of their own, with an HTTP status where
-    somebody answered.
+    Clients below Nova raise their own errors, with an HTTP status if a
+    service answered.
     """
     if isinstance(error, exception.NovaException):
-        return not isinstance(error, _NO_ANSWER)
+        return not isinstance(error, _CONNECTION_ERRORS)
     status = getattr(error, "http_status", None) or getattr(
         error, "code", None
     )
@@ -325,15 +330,15 @@ def _is_answer(error: Exception) -> bool:
     )
 
 
-def _refusal(image: str, error: Exception) -> errors.BitstreamError:
-    names = [one.__name__ for one in type(error).__mro__]
-    mend = next((_MENDS[name] for name in names if name in _MENDS), "")
+def _bitstream_error(image: str, error: Exception) -> errors.BitstreamError:
+    names = [each.__name__ for each in type(error).__mro__]
+    hint = next((_HINTS[name] for name in names if name in _HINTS), "")
     return errors.BitstreamError(
         image,
-        f"Glance does not give it: {_words(error)}; {mend or _REACH}",
-        is_local=not mend and not _is_answer(error),
+        f"can't read it from Glance: {_describe(error)}; {hint or _REACH}",
+        is_local=not hint and not _is_about_image(error),
     )
 
 
-def _words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": .")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups and bitstreams of a server on this host."""
+"""Request groups and bitstreams of a ``nova.objects.Instance``."""
 
 import contextlib
 from collections.abc import Iterable, Mapping
@@ -10,111 +10,115 @@ from nova_accel.model import attachment, flavors
 
 
 class BitstreamSource(Protocol):
-    """Where bitstreams come from: Glance, and what is kept of it."""
+    """Source of bitstreams: Glance, and the cache on this host."""
 
     def fetch(
         self, context: Any, images: Iterable[str], keep: Iterable[str] = ()
     ) -> Mapping[str, model.Bitstream]:
-        """Return bitstreams by image; Glance is asked about each.
+        """Return bitstreams by image; Glance is read for each image.
 
-        :param keep: images that don't go to make room.
+        :param keep: images that are not evicted from the cache.
         """
         ...
 
-    def recall(self, images: Iterable[str]) -> Mapping[str, model.Bitstream]:
-        """Return those that are here; nobody is asked."""
+    def read_cached(
+        self, images: Iterable[str]
+    ) -> Mapping[str, model.Bitstream]:
+        """Return the cached bitstreams; Glance is not read."""
         ...
 
 
 def attachments_of(instance: Any) -> tuple[attachment.Attachment, ...]:
-    """Return what was attached to a server, whatever has become of it.
+    """Return all recorded attachments of a server, in any state.
 
     :param instance: a ``nova.objects.Instance``.
     :raises MalformedError: its record can't be read.
     """
-    return attachment.parse(instance.system_metadata)
+    return attachment.parse_metadata(instance.system_metadata)
 
 
-def served(instance: Any) -> tuple[attachment.Attachment, ...]:
-    """Return what was attached to a server and has its slot still."""
-    held = {
+def served_attachments(instance: Any) -> tuple[attachment.Attachment, ...]:
+    """Return the attachments of a server that still have their slot."""
+    slots = {
         (resource.provider_uuid, resource.identifier)
         for resource in instance.resources or ()
     }
     return tuple(
         each
         for each in attachments_of(instance)
-        if (each.provider, each.slot) in held
+        if (each.provider, each.slot) in slots
     )
 
 
 def groups_of(instance: Any) -> tuple[flavors.RequestGroup, ...]:
-    """Return the request groups of a server: its flavor's, and attached.
+    """Return the request groups of a server's flavor and attachments.
 
-    :raises MalformedError: its record can't be read.
+    :raises MalformedError: the record of attachments can't be read.
     """
     return (
         *flavors.parse_groups(instance.flavor.extra_specs),
-        *(each.group() for each in served(instance)),
+        *(each.request_group() for each in served_attachments(instance)),
     )
 
 
 def all_groups_of(instance: Any) -> tuple[flavors.RequestGroup, ...]:
-    """Return the same, with what was attached and lost its slot."""
+    """Return the same, with the attachments that lost their slots."""
     return (
         *flavors.parse_groups(instance.flavor.extra_specs),
-        *(each.group() for each in attachments_of(instance)),
+        *(each.request_group() for each in attachments_of(instance)),
     )
 
 
-def parted(
+def split_claims(
     instance: Any, claims: Iterable[model.Claim]
 ) -> tuple[tuple[model.Claim, ...], tuple[model.Claim, ...]]:
-    """Return a server's claims: its flavor's, and those attached."""
-    more = {(each.provider, each.slot) for each in served(instance)}
-    found = tuple(claims)
+    """Return a server's claims: those of its flavor, and the attached."""
+    attached = {
+        (each.provider, each.slot) for each in served_attachments(instance)
+    }
+    claims = tuple(claims)
     return (
-        tuple(c for c in found if (c.provider, c.slot) not in more),
-        tuple(c for c in found if (c.provider, c.slot) in more),
+        tuple(c for c in claims if (c.provider, c.slot) not in attached),
+        tuple(c for c in claims if (c.provider, c.slot) in attached),
     )
 
 
-def bring(
+def fetch_bitstreams(
     images: BitstreamSource,
     context: Any,
     instance: Any,
     is_new: bool = False,
     keep: Iterable[str] = (),
 ) -> None:
-    """Bring the bitstreams of a server to this host.
+    """Fetch the bitstreams of a server to this host.
 
-    :param context: Nova's, of the request: Glance is asked as its user.
-    :param is_new: ask Glance also about what is here already.
+    :param context: Nova's, of the request: Glance is read as its user.
+    :param is_new: read Glance also if all bitstreams are cached.
     :param keep: ids of the images that other servers need here.
-    :raises BitstreamError: one may not be loaded, or can't be had.
+    :raises BitstreamError: one may not be loaded, or can't be fetched.
     """
-    names = images_of(instance)
-    if not names:
+    image_ids = images_of(instance)
+    if not image_ids:
         return
-    if is_new or names - images.recall(names).keys():
-        images.fetch(context, names, keep)
+    if is_new or image_ids - images.read_cached(image_ids).keys():
+        images.fetch(context, image_ids, keep)
 
 
-def recall(
+def cached_bitstreams(
     images: BitstreamSource, instance: Any
 ) -> Mapping[str, model.Bitstream]:
     """Return the bitstreams of a server that are on this host."""
-    return images.recall(images_of(instance))
+    return images.read_cached(images_of(instance))
 
 
 def images_of(instance: Any) -> frozenset[str]:
-    """Return the ids of the images that a server's bitstreams are.
+    """Return the ids of the images of a server's bitstreams.
 
-    Those that its flavor names, and those of what was attached to it and
-    has its slot still: an evacuation leaves the others behind.
+    Of attachments only those that still have their slot count: an
+    evacuation loses the others.
     """
     groups = flavors.parse_groups(instance.flavor.extra_specs)
-    # Who needs more than the images is told that a record can't be read.
+    # A malformed record is reported where the attachments are needed.
     with contextlib.suppress(errors.MalformedError):
         groups = groups_of(instance)
     return frozenset(group.bitstream for group in groups if group.bitstream)

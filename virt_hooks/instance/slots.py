@@ -9,7 +9,7 @@ from nova_accel.model import providers
 
 
 def of_resources(resources: Any) -> tuple[model.Slot, ...]:
-    """Return the slots that a server's resources are.
+    """Return the slots of a server's resources.
 
     :param resources: a ``nova.objects.ResourceList``, or None.
     """
@@ -23,34 +23,37 @@ def of_resources(resources: Any) -> tuple[model.Slot, ...]:
     )
 
 
-def below(
-    root: providers.ProviderRoot | None, given: Iterable[model.Slot]
+def below_root(
+    root: providers.ProviderRoot | None, slots: Iterable[model.Slot]
 ) -> tuple[model.Slot, ...]:
-    """Return the slots but those that Nova keeps on its own root."""
+    """Return the slots without those of Nova's root provider."""
     return tuple(
-        slot for slot in given if root is None or slot.provider != root.uuid
+        slot for slot in slots if root is None or slot.provider != root.uuid
     )
 
 
-def left_behind(instance: Any) -> tuple[model.Slot, ...]:
-    """Return what a server that moved away held here and holds no more.
+def released_by_move(instance: Any) -> tuple[model.Slot, ...]:
+    """Return the slots that a moved server had and does not have any more.
 
     :param instance: a ``nova.objects.Instance``.
     """
-    moved = instance.migration_context
-    if moved is None:
+    migration_context = instance.migration_context
+    if migration_context is None:
         return ()
-    kept = set(of_resources(moved.new_resources))
-    return tuple(s for s in of_resources(moved.old_resources) if s not in kept)
+    new = set(of_resources(migration_context.new_resources))
+    old = of_resources(migration_context.old_resources)
+    return tuple(slot for slot in old if slot not in new)
 
 
-def of_migration(instance: Any, migration: Any) -> tuple[model.Slot, ...]:
-    """Return what a server had before it was resized where it is.
+def released_by_resize(
+    instance: Any, migration: Any
+) -> tuple[model.Slot, ...]:
+    """Return the slots of the old size after a resize on one host.
 
     :param instance: a ``nova.objects.Instance``.
-    :param migration: its ``nova.objects.Migration``; nothing of one that
-        leads to another host.
+    :param migration: its ``nova.objects.Migration``; there are no such
+        slots if it is to another host.
     """
     if migration.source_compute != migration.dest_compute:
         return ()
-    return left_behind(instance)
+    return released_by_move(instance)

@@ -4,7 +4,7 @@
 An override that is decorated with ``accelerators_only`` runs only for
 servers with accelerators. For all other servers Nova's own method is called
 directly, so that a defect of this library can't stop them. The decision
-itself never raises: what fails in it is logged, and counts as "no".
+itself never raises: an error in it is logged, and counts as "no".
 """
 
 import functools
@@ -35,7 +35,7 @@ _EXTRA_SPEC = re.compile(rf"accelerator:|resources[^:]*:(?!{_OTHER_CLASSES})")
 
 
 def accelerators_only(override: Method) -> Method:
-    """Let an override of LibvirtDriver run for accelerated servers only.
+    """Run an override of LibvirtDriver for servers with accelerators only.
 
     :param override: a method with a ``nova.objects.Instance`` among its
         arguments.
@@ -57,8 +57,8 @@ def accelerators_only(override: Method) -> Method:
 def has_accelerators(self: Any, name: str, arguments: Iterable[Any]) -> bool:
     """Return whether a server has, had or asks for accelerators.
 
-    It never raises. Each test fails by itself: a server whose flavor names
-    accelerators is recognised whatever happens to the other tests.
+    It never raises. An error in one test does not affect the others: a
+    server whose flavor names accelerators is recognized anyway.
 
     :param self: the driver, whose claims are searched.
     :param name: of a method of the driver.
@@ -74,8 +74,8 @@ def has_accelerators(self: Any, name: str, arguments: Iterable[Any]) -> bool:
                     return True
             except Exception:
                 LOG.exception(
-                    "Can't tell whether server %s has accelerators; if"
-                    " nothing else tells, Nova handles it without"
+                    "can't check whether server %s has accelerators; if no"
+                    " other check finds any, Nova handles it without"
                     " nova-accel",
                     instance.uuid,
                 )
@@ -100,7 +100,7 @@ def _is_named(_: Any, instance: Any) -> bool:
 
 
 def _has_slots(_: Any, instance: Any) -> bool:
-    """Return whether Nova claimed slots for a server, where it is loaded."""
+    """Return whether a server has slots, if its resources are loaded."""
     return instance.obj_attr_is_set("resources") and any(
         not slot.resource_class.startswith(_PMEM)
         for slot in instance.resources or ()
@@ -113,17 +113,18 @@ def _is_claimed(self: Any, instance: Any) -> bool:
 
 
 def _is_attached(_: Any, instance: Any) -> bool:
-    """Return whether anything was attached to a server."""
+    """Return whether a server has attached profiles."""
     return any(
-        key.startswith(attachment.KEY) for key in instance.system_metadata
+        key.startswith(attachment.KEY_PREFIX)
+        for key in instance.system_metadata
     )
 
 
 def _has_hostdevs(self: Any, instance: Any) -> bool:
-    """Return whether the domain of a server has devices of the host.
+    """Return whether the domain of a server has host devices.
 
     A server that was evacuated and then changed may still have a domain
-    with accelerators on the host that it left.
+    with accelerators on its former host.
     """
     use = libvirt_guest.read_use(self._host, instance)
     return bool(use.mdevs or use.functions)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Overrides for cold migration and resize.
 
-A server that is resized where it is has both for a time: what it gets is
-its own, and what it had is its migration's, as in Placement.
+A server that is resized on its host has the partitions of both sizes for a
+time: those of the new size are its own, those of the old size are its
+migration's, as in Placement.
 """
 
 import contextlib
@@ -19,10 +20,7 @@ from virt_hooks.spawn import claim_store
 
 
 class ColdMigrationDriver(driver.LibvirtDriver):
-    """LibvirtDriver that moves servers with accelerators.
-
-    The rest of it is the class that has it as a base.
-    """
+    """Base of AccelLibvirtDriver: cold migration and resize."""
 
     @bypass.accelerators_only
     def finish_migration(
@@ -33,20 +31,21 @@ class ColdMigrationDriver(driver.LibvirtDriver):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Fetch what the server's regions are to hold, as its user.
+        """Make the partitions on the destination before the stock method.
 
-        What a server had that stays on its host is its migration's now.
+        Bitstreams are fetched with the user's context. Of a resize on one
+        host, the claims of the old size become the migration's.
         """
-        old = slots.of_migration(instance, migration)
-        self._accel.book.hand_over(instance.uuid, migration.uuid, old)
+        old = slots.released_by_resize(instance, migration)
+        self._accel.store.transfer(instance.uuid, migration.uuid, old)
         if old:
-            self._at_start.forget(instance.uuid, ())
+            self._startup_servers.forget(instance.uuid, ())
         with contextlib.ExitStack() as undo:
-            # Nova gives up what it had booked for the migration.
-            undo.callback(self._give_up, instance, migration, old)
+            # After an error Nova removes the migration's allocations.
+            undo.callback(self._release_old_slots, instance, migration, old)
             with self._reporter.reschedule(context):
-                self._bring(context, instance)
-            # Said of one that comes: a card that is drained takes none.
+                self._fetch_bitstreams(context, instance)
+            # With allocations: a drained card then refuses the server.
             self._ensure(
                 context, instance, kwargs.get("allocations") or args[4]
             )
@@ -67,20 +66,20 @@ class ColdMigrationDriver(driver.LibvirtDriver):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Give back to the server what it had here.
+        """Transfer the claims of the old size back to the server.
 
-        Claims on the slots of the new size are left only if their release
-        failed. They become the migration's, which ends with this, and so
+        Claims on slots of the new size remain only if their release
+        failed. They become the migration's, which ends with this call, so
         the next pass releases them.
         """
         with reporter.logged("can't fetch bitstreams"):
-            self._bring(context, instance)
-        claims, old = self._accel.book, slots.of_resources(instance.resources)
-        new = claim_store.without(claims.claims_of(instance.uuid), old)
-        claims.hand_over(
+            self._fetch_bitstreams(context, instance)
+        store, old = self._accel.store, slots.of_resources(instance.resources)
+        new = claim_store.not_in_slots(store.claims_of(instance.uuid), old)
+        store.transfer(
             instance.uuid, migration.uuid, claim_store.slots_of(new)
         )
-        claims.hand_over(migration.uuid, instance.uuid, old)
+        store.transfer(migration.uuid, instance.uuid, old)
         return super().finish_revert_migration(
             context, instance, network_info, migration, *args, **kwargs
         )
@@ -93,22 +92,22 @@ class ColdMigrationDriver(driver.LibvirtDriver):
         instance: Any,
         network_info: Any,
     ) -> Any:
-        """Unmake on the source what a moved server held there."""
-        had = self._read_domain(instance)
+        """Release the partitions of the old size after the stock method."""
+        domain = self._read_domain(instance)
         result = super().confirm_migration(
             context, migration, instance, network_info
         )
-        old = slots.left_behind(instance)
+        old = slots.released_by_move(instance)
         if migration.source_compute != migration.dest_compute:
-            self._release(instance, lambda: old, had)
+            self._release_slots(instance, lambda: old, domain)
         else:
-            self._accel.book.hand_over(instance.uuid, migration.uuid, old)
-            self._give_up(instance, migration, old)
+            self._accel.store.transfer(instance.uuid, migration.uuid, old)
+            self._release_old_slots(instance, migration, old)
         return result
 
-    def _give_up(
+    def _release_old_slots(
         self, instance: Any, migration: Any, old: tuple[model.Slot, ...]
     ) -> None:
-        """Release what a server had that was resized where it is."""
-        nothing = connection.HostdevUse()
-        self._release(instance, lambda: old, nothing, migration.uuid)
+        """Release the slots of the old size after a resize on one host."""
+        no_use = connection.HostdevUse()
+        self._release_slots(instance, lambda: old, no_use, migration.uuid)

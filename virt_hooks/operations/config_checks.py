@@ -26,11 +26,11 @@ _PCI_SPEC = "[pci] device_spec"
 def check(
     driver: Any, options: Any, host: snapshot.Snapshot
 ) -> tuple[errors.ConfigurationError, ...]:
-    """Log what is wrong in the configuration, once.
+    """Log problems of the configuration.
 
-    :param driver: Nova's libvirt driver, initialised.
+    :param driver: Nova's libvirt driver, initialized.
     :param options: the service's parsed ``oslo_config.cfg.ConfigOpts``.
-    :returns: a refusal for each line of Nova's options that names a device
+    :returns: an error for each line of Nova's options that names a device
         that nova-accel offers, too.
     """
     settings = conf.read_settings(options)
@@ -59,7 +59,7 @@ def _find_shared(
     host: model.HostState,
     rules: policy.Policy,
 ) -> Iterator[errors.ConfigurationError]:
-    """Yield the first refusal of each line of Nova's options."""
+    """Yield the first error of each line of Nova's options."""
     for line in options.pci.device_spec:
         matches = _list_matches(line, reader.functions())
         yield from _refuse(_PCI_SPEC, line, matches, host, rules)
@@ -67,7 +67,7 @@ def _find_shared(
         addresses = [
             parent.name
             for parent in reader.mdev_parents()
-            if type_id in {one.type_id for one in parent.types}
+            if type_id in {mdev_type.type_id for mdev_type in parent.types}
             and type_id == _type_of(driver, parent.name)
         ]
         yield from _refuse(_MDEV_TYPES, type_id, addresses, host, rules)
@@ -76,7 +76,7 @@ def _find_shared(
 def _list_matches(
     line: str, functions: Iterable[pci.PciFunction]
 ) -> Iterator[str]:
-    """Yield the addresses that a line matches, as Nova itself decides."""
+    """Yield the addresses that a line matches, with Nova's own matching."""
     spec = whitelist.Whitelist([line])
     for function in functions:
         physfn = function.physfn
@@ -86,18 +86,18 @@ def _list_matches(
             "product_id": function.product,
             "parent_addr": str(physfn) if physfn else None,
         }
-        # Nova takes no address of a domain above 0xffff.
+        # Nova accepts no address of a PCI domain above 0xffff.
         with contextlib.suppress(exception.PciConfigInvalidSpec):
             if spec.device_assignable(described):
                 yield str(function.address)
 
 
 def _type_of(driver: Any, name: str) -> str | None:
-    """Return the mdev type that Nova makes on a parent, None for none."""
+    """Return the mdev type that Nova uses on a parent, None without one."""
     if pci.is_address(name):
         name = "pci_" + name.replace(":", "_").replace(".", "_")
-    found: str | None = driver._get_vgpu_type_per_pgpu(name)
-    return found
+    type_id: str | None = driver._get_vgpu_type_per_pgpu(name)
+    return type_id
 
 
 def _refuse(
@@ -108,7 +108,7 @@ def _refuse(
     rules: policy.Policy,
 ) -> Iterator[errors.ConfigurationError]:
     for address in addresses:
-        device = conditions.device_of(host, address)
+        device = conditions.find_device(host, address)
         if device is None or not device.counters:
             continue
         line = rules.of(device).line

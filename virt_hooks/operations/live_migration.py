@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Overrides for live migration.
 
-Both hosts are asked before anything starts. What Nova claims for other
-servers only where they have a NUMA topology, it claims for ours always.
+Both hosts check the server before the migration starts. They set the flags
+of NUMA live migration, so that Nova claims resources on the destination
+also for servers without a NUMA topology.
 """
 
 import contextlib
@@ -33,59 +34,57 @@ from virt_hooks.spawn import lifecycle
 
 LOG = logging.getLogger(__name__)
 
-# The resources that Nova's own libvirt driver hands out
+# Resource classes with slots of Nova's own libvirt driver
 # (nova/virt/libvirt/driver.py, _update_provider_tree_for_vpmems).
-_NOT_OURS = "CUSTOM_PMEM_NAMESPACE_"
+_PMEM = "CUSTOM_PMEM_NAMESPACE_"
 
 
 class LiveMigrationDriver(driver.LibvirtDriver):
-    """What AccelLibvirtDriver does about live migration.
-
-    It is a part of it, not a driver by itself.
-    """
+    """Base of AccelLibvirtDriver: live migration."""
 
     _accel: lifecycle.Lifecycle
-    _at_start: nova_database.StartupServers
+    _startup_servers: nova_database.StartupServers
     _reporter: reporter.Reporter
     _reconciler: reconcile.Reconciler
 
     def init_host(self, host: str) -> None:
-        """Learn where this host's kernel is, and how fast its link."""
+        """Prepare live migrations before the stock method; log errors."""
         with reporter.logged("Can't migrate accelerators live"):
             settings = conf.read_settings(nova.conf.CONF)
-            self._passage = live_migration_checks.MigrationChecks(
+            self._migration_checks = live_migration_checks.MigrationChecks(
                 self._accel,
-                facts := live_migration_facts.HostAbilities(settings.root),
+                abilities := live_migration_facts.HostAbilities(settings.root),
             )
-            self._facts, self._link = facts, settings.live_migration_link
+            self._host_abilities = abilities
+            self._link_speed = settings.live_migration_link
         super().init_host(host)
 
     def get_available_resource(self, nodename: str) -> Any:
-        """Give back what was made for servers that did not come."""
-        with reporter.logged("can't look after servers that were to come"):
-            self._drop_overdue()
+        """Release partitions of failed arrivals before the stock method."""
+        with reporter.logged("can't release overdue live migrations"):
+            self._release_overdue()
         return super().get_available_resource(nodename)
 
-    # -- before it starts --------------------------------------------------
+    # -- before the migration ----------------------------------------------
 
     @bypass.accelerators_only
     def check_can_live_migrate_destination(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Tell the source what this host is, and could make."""
+        """Add this host and its offers to the stock result."""
         offers = ""
-        if _is_ours(instance):
-            with _refusing():
-                offers = self._passage.tell_offers(
+        if _has_accelerators(instance):
+            with _as_precheck_error():
+                offers = self._migration_checks.describe_offers(
                     _server(instance), self._read_host()
                 )
-        found = super().check_can_live_migrate_destination(
+        check_data = super().check_can_live_migrate_destination(
             context, instance, *args, **kwargs
         )
         if offers:
-            found.dst_supports_numa_live_migration = True
-            found.target_mdevs = {live_migration_wire.KEY: offers}
-        return found
+            check_data.dst_supports_numa_live_migration = True
+            check_data.target_mdevs = {live_migration_wire.KEY: offers}
+        return check_data
 
     @bypass.accelerators_only
     def check_can_live_migrate_source(
@@ -96,33 +95,35 @@ class LiveMigrationDriver(driver.LibvirtDriver):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Refuse what can't leave, or can't arrive there; say why."""
-        told = ""
-        if _is_ours(instance):
-            with _refusing():
-                told = self._passage.check_departure(
-                    self._server_here(instance),
+        """Check both hosts, and add the partitions to the stock result."""
+        source_text = ""
+        if _has_accelerators(instance):
+            with _as_precheck_error():
+                source_text = self._migration_checks.check_departure(
+                    self._departing_server(instance),
                     self._read_domain(instance),
                     self._read_host(),
-                    _limits(self._link),
-                    _word(dest_check_data, "target_mdevs"),
+                    _limits(self._link_speed),
+                    _read_text(dest_check_data, "target_mdevs"),
                 )
-        found = super().check_can_live_migrate_source(
+        migrate_data = super().check_can_live_migrate_source(
             context, instance, dest_check_data, *args, **kwargs
         )
-        if told:
-            found.src_supports_numa_live_migration = True
-            found.source_mdev_types = {live_migration_wire.KEY: told}
-            # Set, though empty: then Nova rolls back at the destination
+        if source_text:
+            migrate_data.src_supports_numa_live_migration = True
+            migrate_data.source_mdev_types = {
+                live_migration_wire.KEY: source_text
+            }
+            # Set to an empty map: then Nova rolls back at the destination
             # too, on shared storage (_live_migration_cleanup_flags).
-            found.target_mdevs = {}
-        return found
+            migrate_data.target_mdevs = {}
+        return migrate_data
 
     @bypass.accelerators_only
     def post_claim_migrate_data(
         self, context: Any, instance: Any, migrate_data: Any, claim: Any
     ) -> Any:
-        """Leave the guest's CPUs alone where it has no NUMA topology."""
+        """Skip the stock method for a guest without a NUMA topology."""
         if instance.numa_topology is None:
             return migrate_data
         return super().post_claim_migrate_data(
@@ -139,30 +140,33 @@ class LiveMigrationDriver(driver.LibvirtDriver):
         limits: Any,
         allocs: Any,
     ) -> Any:
-        """Check what Nova has claimed here against what comes.
+        """Check the slots claimed here against the server's partitions.
 
-        Our word is no mdev that Nova could take for one of its own.
+        Our entry is hidden from the stock method, which would read it as
+        an mdev.
         """
-        told = _word(migrate_data, "source_mdev_types")
-        if told is not None:
-            with _refusing():
-                self._passage.check_arrival(
-                    self._server_to_come(ctxt, instance, allocs),
+        source_text = _read_text(migrate_data, "source_mdev_types")
+        if source_text is not None:
+            with _as_precheck_error():
+                self._migration_checks.check_arrival(
+                    self._arriving_server(ctxt, instance, allocs),
                     self._read_host(),
-                    told,
+                    source_text,
                 )
             migrate_data.source_mdev_types = {}
-        elif _is_ours(instance):
+        elif _has_accelerators(instance):
             raise exception.MigrationPreCheckError(
-                reason="its source does not run nova-accel: what it has"
-                " there can't be told"
+                reason="its source does not run nova-accel: its partitions"
+                " there are unknown"
             )
-        found = super().check_source_migrate_data_at_dest(
+        migrate_data = super().check_source_migrate_data_at_dest(
             ctxt, instance, migrate_data, migration, limits, allocs
         )
-        if told is not None:
-            found.source_mdev_types = {live_migration_wire.KEY: told}
-        return found
+        if source_text is not None:
+            migrate_data.source_mdev_types = {
+                live_migration_wire.KEY: source_text
+            }
+        return migrate_data
 
     @bypass.accelerators_only
     def pre_live_migration(
@@ -174,18 +178,22 @@ class LiveMigrationDriver(driver.LibvirtDriver):
         disk_info: Any,
         migrate_data: Any,
     ) -> Any:
-        """Make what was claimed, and say what replaces what in the XML."""
-        told = _word(migrate_data, "source_mdev_types")
-        if told is not None:
+        """Make the partitions before the stock method.
+
+        The source replaces the old handles in the XML by the new ones.
+        """
+        source_text = _read_text(migrate_data, "source_mdev_types")
+        if source_text is not None:
             allocs = self.virtapi.reportclient.get_allocations_for_consumer(
                 context, instance.uuid
             )
-            with _refusing():
-                pairs = self._passage.make_room(
-                    self._server_to_come(context, instance, allocs), told
+            with _as_precheck_error():
+                pairs = self._migration_checks.make_partitions(
+                    self._arriving_server(context, instance, allocs),
+                    source_text,
                 )
-            _write_down(migrate_data, pairs)
-            self._tell_change(context)
+            _set_handle_pairs(migrate_data, pairs)
+            self._publish_change(context)
         return super().pre_live_migration(
             context,
             instance,
@@ -195,146 +203,154 @@ class LiveMigrationDriver(driver.LibvirtDriver):
             migrate_data,
         )
 
-    # -- when it is over ---------------------------------------------------
+    # -- after the migration -----------------------------------------------
 
     @bypass.accelerators_only
     def post_live_migration_at_source(
         self, context: Any, instance: Any, network_info: Any
     ) -> Any:
-        """Unmake what the server had here; its guest is gone."""
+        """Release the server's partitions after the stock method."""
         try:
             return super().post_live_migration_at_source(
                 context, instance, network_info
             )
         finally:
             if self._accel.claims_of(instance.uuid):
-                had = self._read_domain(instance)
-                self._release(instance, lambda: self._held(instance, had), had)
-                self._tell_change(context)
+                domain = self._read_domain(instance)
+                self._release_slots(
+                    instance,
+                    lambda: self._list_slots(instance, domain),
+                    domain,
+                )
+                self._publish_change(context)
 
     @bypass.accelerators_only
     def post_live_migration_at_destination(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Take the server for one of this host's."""
+        """Register the claims of the arrived server after the stock method."""
         try:
             return super().post_live_migration_at_destination(
                 context, instance, *args, **kwargs
             )
         finally:
             with reporter.logged(
-                "can't write down what %s brought", instance.uuid
+                "can't register the claims of %s", instance.uuid
             ):
-                self._write_down_guest(context, instance)
+                self._register_arrival(context, instance)
 
     @bypass.accelerators_only
     def rollback_live_migration_at_destination(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Unmake what was made for a server that stays where it is."""
-        was_to_come = instance.uuid in self._passage.expected()
-        was_to_come |= bool(self._accel.claims_of(instance.uuid))
+        """Release the partitions made here after the stock method."""
+        was_expected = instance.uuid in self._migration_checks.expected()
+        was_expected |= bool(self._accel.claims_of(instance.uuid))
         try:
             return super().rollback_live_migration_at_destination(
                 context, instance, *args, **kwargs
             )
         finally:
-            if was_to_come:
-                self._turn_away(instance)
-                self._tell_change(context)
+            if was_expected:
+                self._release_arrival(instance)
+                self._publish_change(context)
 
-    # -- what it takes -----------------------------------------------------
+    # -- arrivals ----------------------------------------------------------
 
-    def _drop_overdue(self) -> None:
-        """Turn away servers whose migration has ended elsewhere."""
-        self._passage.expect(self._at_start.take_arriving())
-        expected = self._passage.expected()
+    def _release_overdue(self) -> None:
+        """Release the partitions of servers that do not arrive any more."""
+        self._migration_checks.expect(self._startup_servers.pop_arriving())
+        expected = self._migration_checks.expected()
         if not expected:
             return
-        # One that is deleted meanwhile does not come either.
+        # A server that is deleted meanwhile does not arrive either.
         context = nova_context.get_admin_context(read_deleted="yes")
         for uuid in expected:
-            with reporter.logged("can't tell whether %s comes", uuid):
-                self._drop_if_overdue(context, uuid)
+            with reporter.logged("can't check the migration of %s", uuid):
+                self._release_if_overdue(context, uuid)
 
-    def _drop_if_overdue(self, context: Any, uuid: str) -> None:
+    def _release_if_overdue(self, context: Any, uuid: str) -> None:
         try:
             instance = objects.Instance.get_by_uuid(context, uuid)
         except exception.InstanceNotFound:  # deleted, and archived
-            self._turn_away(objects.Instance(uuid=uuid))
+            self._release_arrival(objects.Instance(uuid=uuid))
             return
         if instance.host == nova.conf.CONF.host:
-            self._passage.end(uuid)
-        elif not _is_on_its_way(context, instance):
-            LOG.warning("server %s does not come any more", uuid)
-            self._turn_away(instance)
+            self._migration_checks.end_arrival(uuid)
+        elif not _is_migrating(context, instance):
+            LOG.warning("server %s does not arrive any more", uuid)
+            self._release_arrival(instance)
 
-    def _write_down_guest(self, context: Any, instance: Any) -> None:
-        """Take a guest that has come for one of this host's, if it is ours.
+    def _register_arrival(self, context: Any, instance: Any) -> None:
+        """Add the claims of an arrived server unless they are there.
 
-        Its instance still tells what it had on its source.
+        Its instance still has the slots of its source.
         """
-        if not _is_ours(instance):
+        if not _has_accelerators(instance):
             return
         if not self._accel.claims_of(instance.uuid):
             # This service was restarted meanwhile.
-            server = self._server_to_come(context, instance, {})
-            self._accel.recall(server.uuid, server.slots)
-        self._passage.end(instance.uuid)
+            server = self._arriving_server(context, instance, {})
+            self._accel.restore(server.uuid, server.slots)
+        self._migration_checks.end_arrival(instance.uuid)
         self._reconciler.wake()
 
-    def _turn_away(self, instance: Any) -> None:
-        """Give back what a server has here; a guest that runs keeps it."""
+    def _release_arrival(self, instance: Any) -> None:
+        """Release a server's partitions here unless its guest runs."""
         uuid = instance.uuid
-        had = self._read_domain(instance)
-        self._release(instance, lambda: self._accel.slots_of(uuid), had)
+        domain = self._read_domain(instance)
+        self._release_slots(
+            instance, lambda: self._accel.slots_of(uuid), domain
+        )
         if not self._accel.claims_of(uuid):
-            self._passage.end(uuid)
+            self._migration_checks.end_arrival(uuid)
 
-    def _tell_change(self, context: Any) -> None:
+    def _publish_change(self, context: Any) -> None:
         self._reporter.publish(context)
         self._reconciler.wake()
 
     def _read_host(self) -> migration.MigrationHost:
         libvirt = self._host.get_connection()
-        return self._facts.read_host(
+        return self._host_abilities.read_host(
             libvirt.getLibVersion(),
             libvirt.getVersion(),
             nova.conf.CONF.libvirt.live_migration_permit_post_copy,
         )
 
-    def _server_here(
+    def _departing_server(
         self, instance: Any
     ) -> live_migration_checks.MigratingServer:
         return live_migration_checks.MigratingServer(
             uuid=instance.uuid,
             groups=_groups(instance),
-            slots=slots.below(
+            slots=slots.below_root(
                 self._accel.root, slots.of_resources(instance.resources)
             ),
         )
 
-    def _server_to_come(
+    def _arriving_server(
         self, context: Any, instance: Any, allocs: Any
     ) -> live_migration_checks.MigratingServer:
-        """Return a server with what Nova has claimed for it here.
+        """Return a server with the slots that Nova has claimed here.
 
-        The instance at hand may be older than the claim.
+        They are read from the database: the instance may be older than
+        the claim.
         """
-        moved = objects.MigrationContext.get_by_instance_uuid(
+        migration_context = objects.MigrationContext.get_by_instance_uuid(
             context, instance.uuid
         )
-        if moved is None:
+        if migration_context is None:
             raise errors.ClaimError(
                 instance.uuid, "Nova has claimed nothing for it here"
             )
         return live_migration_checks.MigratingServer(
             uuid=instance.uuid,
             groups=_groups(instance),
-            slots=slots.below(
-                self._accel.root, slots.of_resources(moved.new_resources)
+            slots=slots.below_root(
+                self._accel.root,
+                slots.of_resources(migration_context.new_resources),
             ),
-            booked={
+            allocations={
                 uuid: record["resources"]
                 for uuid, record in (allocs or {}).items()
             },
@@ -351,26 +367,26 @@ def _groups(instance: Any) -> tuple[flavors.RequestGroup, ...]:
     return flavors.parse_groups(instance.flavor.extra_specs)
 
 
-def _is_ours(instance: Any) -> bool:
-    """Return whether a server holds slots of ours, on whatever host."""
+def _has_accelerators(instance: Any) -> bool:
+    """Return whether a server has slots of accelerators on any host."""
     return any(
-        not slot.resource_class.startswith(_NOT_OURS)
+        not slot.resource_class.startswith(_PMEM)
         for slot in slots.of_resources(instance.resources)
     )
 
 
-def _word(data: Any, field: str) -> str | None:
-    """Return what the other host's nova-accel said, None for nothing."""
+def _read_text(data: Any, field: str) -> str | None:
+    """Return the text of the other host's nova-accel, None without any."""
     if field not in data:
         return None
-    found: Mapping[str, str] = getattr(data, field)
-    return found.get(live_migration_wire.KEY)
+    entries: Mapping[str, str] = getattr(data, field)
+    return entries.get(live_migration_wire.KEY)
 
 
-def _write_down(
+def _set_handle_pairs(
     migrate_data: Any, pairs: live_migration_checks.HandlePairs
 ) -> None:
-    """Leave to Nova's source what to replace in the guest's XML."""
+    """Set the handles that Nova's source replaces in the guest's XML."""
     functions = dict(pairs.functions)
     if "pci_dev_map_src_dst" in migrate_data:
         functions |= migrate_data.pci_dev_map_src_dst
@@ -378,30 +394,30 @@ def _write_down(
     migrate_data.pci_dev_map_src_dst = dict(pci_moves.plan_steps(functions))
 
 
-def _limits(link: int) -> migration.MigrationLimits:
+def _limits(link_speed: int) -> migration.MigrationLimits:
     options = nova.conf.CONF.libvirt
-    known = filter(None, (link, options.live_migration_bandwidth))
+    speeds = filter(None, (link_speed, options.live_migration_bandwidth))
     return migration.MigrationLimits(
-        downtime=options.live_migration_downtime, link=min(known, default=0)
+        downtime=options.live_migration_downtime, link=min(speeds, default=0)
     )
 
 
-def _is_on_its_way(context: Any, instance: Any) -> bool:
-    """Return whether a server is still being moved, to whatever host.
+def _is_migrating(context: Any, instance: Any) -> bool:
+    """Return whether a server is still migrating, to any host.
 
-    A migration whose source has died in its middle is never ended by Nova.
+    Nova never ends a migration whose source service ended during it.
     """
     if instance.task_state != task_states.MIGRATING:
         return False
-    found = objects.MigrationList.get_in_progress_by_instance(
+    migrations = objects.MigrationList.get_in_progress_by_instance(
         context, instance.uuid, "live-migration"
     )
-    return bool(found)
+    return bool(migrations)
 
 
 @contextlib.contextmanager
-def _refusing() -> Iterator[None]:
-    """Turn an error of ours into Nova's word for a move that can't be."""
+def _as_precheck_error() -> Iterator[None]:
+    """Raise AcceleratorError as MigrationPreCheckError."""
     try:
         yield
     except errors.AcceleratorError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a server's accelerators before it live-migrates."""
+"""Checks of a server's accelerators before a live migration."""
 
 import dataclasses
 import threading
@@ -21,21 +21,18 @@ _NO_OTHER = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MigratingServer:
-    """What decides which accelerators a server has on a host.
-
-    ``slots`` are those of that host, ``booked`` its allocations there.
-    """
+    """A server, with its slots and allocations on one host."""
 
     uuid: str
     groups: tuple[flavors.RequestGroup, ...]
     slots: tuple[model.Slot, ...] = ()
-    booked: model.Booked = dataclasses.field(
+    allocations: model.Allocations = dataclasses.field(
         default_factory=lambda: types.MappingProxyType({})
     )
 
 
 class MigrationChecks:
-    """Checks what leaves and arrives on one host, and makes the latter.
+    """Checks servers that leave or arrive, and makes their partitions.
 
     Thread-safe. Every method raises ClaimError with the reasons.
     """
@@ -43,38 +40,40 @@ class MigrationChecks:
     def __init__(
         self,
         accel: lifecycle.Lifecycle,
-        facts: live_migration_facts.HostAbilities,
+        abilities: live_migration_facts.HostAbilities,
     ) -> None:
-        """Use these accelerators; ``facts`` are of the host."""
         self._accel = accel
-        self._facts = facts
+        self._abilities = abilities
         self._guard = threading.Lock()
         self._expected: set[str] = set()
 
     def expected(self) -> frozenset[str]:
-        """Return the servers that were made room for, and are not here."""
+        """Return the servers with partitions here that have not arrived."""
         with self._guard:
             return frozenset(self._expected)
 
     def expect(self, uuids: Iterable[str]) -> None:
-        """Expect servers that an earlier service has made room for."""
+        """Expect servers for which an earlier service made partitions."""
         with self._guard:
             self._expected.update(uuids)
 
-    def end(self, uuid: str) -> None:
-        """Expect a server no more: it is here, or is not coming."""
+    def end_arrival(self, uuid: str) -> None:
+        """Stop expecting a server: it is here, or does not come."""
         with self._guard:
             self._expected.discard(uuid)
 
-    def tell_offers(
+    def describe_offers(
         self, server: MigratingServer, host: migration.MigrationHost
     ) -> str:
-        """Return what this host could make for a server, for its source."""
+        """Return the text of partitions that this host could make.
+
+        The destination sends it to the source.
+        """
         offers = (
             live_migration_wire.offer_of(device, profile)
             for device in self._accel.host.state.devices
             for group in server.groups
-            if (profile := matching.profile_of(group, device)) is not None
+            if (profile := matching.find_profile(group, device)) is not None
         )
         return live_migration_wire.to_text(
             live_migration_wire.WireHost(
@@ -88,98 +87,110 @@ class MigrationChecks:
         use: connection.HostdevUse,
         host: migration.MigrationHost,
         limits: migration.MigrationLimits,
-        told: str | None,
+        destination_text: str | None,
     ) -> str:
-        """Return what a server would take along, for its destination.
+        """Return the text of a server's partitions, for its destination.
 
-        :param use: what its domain has.
-        :param told: what the destination said of itself, None for nothing.
-        :raises ClaimError: it can't leave, or not for that destination.
-        :raises MalformedError: the destination speaks otherwise.
+        :param use: the hostdevs of its domain.
+        :param destination_text: text that the destination has sent, None
+            without any.
+        :raises ClaimError: it can't leave, or not to that destination.
+        :raises MalformedError: the text has another format.
         """
-        held = self._accel.claims_of(server.uuid)
-        _check_known(server, held, use)
-        parts = self._parts(held)
-        _refuse(server, migration.check_leaving(parts, host, limits))
-        if told is None:
+        claims = self._accel.claims_of(server.uuid)
+        _check_complete(server, claims, use)
+        parts = self._parts(claims)
+        _refuse(server, migration.check_source(parts, host, limits))
+        if destination_text is None:
             raise errors.ClaimError(server.uuid, _NO_OTHER)
-        there = live_migration_wire.parse_told(told)
+        destination = live_migration_wire.parse_text(destination_text)
         _refuse(
             server,
-            migration.check_arriving(parts, host, there.parts, there.host),
+            migration.check_destination(
+                parts, host, destination.parts, destination.host
+            ),
         )
         return live_migration_wire.to_text(
             live_migration_wire.WireHost(host=host, parts=parts)
         )
 
     def check_arrival(
-        self, server: MigratingServer, host: migration.MigrationHost, told: str
+        self,
+        server: MigratingServer,
+        host: migration.MigrationHost,
+        source_text: str,
     ) -> None:
-        """Check that what Nova claimed here suits what comes.
+        """Check that the slots claimed here fit the server's partitions.
 
-        Nothing is made yet: Nova may still give up without a word.
+        No partition is made yet: Nova may end the migration without
+        another call.
 
-        :param told: what the source said.
-        :raises ClaimError: it does not.
-        :raises MalformedError: the source speaks otherwise.
+        :param source_text: text that the source has sent.
+        :raises ClaimError: they do not fit.
+        :raises MalformedError: the text has another format.
         """
         root, state = self._accel.root, self._accel.host.state
         if root is None:
             raise errors.ClaimError(server.uuid, _NO_OTHER)
-        spawn_checks.check_booked(
+        spawn_checks.check_allocated(
             server.uuid, server.groups, server.slots, state
         )
-        wanted = {slot.provider for slot in server.slots}
+        slot_providers = {slot.provider for slot in server.slots}
         for device in state.devices:
-            if names.provider_uuid(root.uuid, device.address) in wanted:
-                spawn_checks.check_open(server.uuid, device)
+            uuid = names.provider_uuid(root.uuid, device.address)
+            if uuid in slot_providers:
+                spawn_checks.check_available(server.uuid, device)
         planned = claim_plan.plan(
             server.uuid,
             server.groups,
             server.slots,
             root,
             state,
-            server.booked,
+            server.allocations,
         )
-        there, parts = (
-            live_migration_wire.parse_told(told),
-            self._parts(planned),
-        )
+        source = live_migration_wire.parse_text(source_text)
+        parts = self._parts(planned)
         _refuse(
             server,
-            migration.check_arriving(there.parts, there.host, parts, host),
+            migration.check_destination(
+                source.parts, source.host, parts, host
+            ),
         )
-        _pair(server, there.parts, parts)
+        _pair(server, source.parts, parts)
 
-    def make_room(self, server: MigratingServer, told: str) -> "HandlePairs":
-        """Make what a server needs here, and return what replaces what.
+    def make_partitions(
+        self, server: MigratingServer, source_text: str
+    ) -> "HandlePairs":
+        """Make a server's partitions; return new handles by old ones.
 
-        The server is expected from now on, whatever comes of it: who asked
-        has to end that.
+        The server is expected from now on, also after an error: the caller
+        must call ``end_arrival``.
 
-        :param told: what the source said.
-        :raises ClaimError: it can't be made, or is not what comes.
+        :param source_text: text that the source has sent.
+        :raises ClaimError: they can't be made, or don't fit the server's.
         :raises ActionError: the kernel refused.
-        :raises MalformedError: the source speaks otherwise.
+        :raises MalformedError: the text has another format.
         """
-        there = live_migration_wire.parse_told(told)
+        source = live_migration_wire.parse_text(source_text)
         with self._guard:
             self._expected.add(server.uuid)
         made = self._accel.ensure(
-            server.uuid, server.groups, server.slots, server.booked
+            server.uuid, server.groups, server.slots, server.allocations
         )
-        handles = _pair(server, there.parts, self._parts(made))
-        mdevs = {p.handle for p in there.parts if p.technology == "mdev"}
+        handles = _pair(server, source.parts, self._parts(made))
+        mdevs = {p.handle for p in source.parts if p.technology == "mdev"}
         return HandlePairs(
-            mdevs={o: n for o, n in handles.items() if o in mdevs},
-            functions={o: n for o, n in handles.items() if o not in mdevs},
+            mdevs={old: new for old, new in handles.items() if old in mdevs},
+            functions={
+                old: new for old, new in handles.items() if old not in mdevs
+            },
         )
 
     def _parts(
-        self, held: Iterable[model.Claim]
+        self, claims: Iterable[model.Claim]
     ) -> tuple[migration.MigrationPartition, ...]:
         return live_migration_wire.parts_of(
-            held, self._accel.host.state, self._facts.read_driver
+            claims, self._accel.host.state, self._abilities.read_driver
         )
 
 
@@ -191,34 +202,35 @@ class HandlePairs:
     functions: Mapping[str, str]
 
 
-def _check_known(
+def _check_complete(
     server: MigratingServer,
-    held: tuple[model.Claim, ...],
+    claims: tuple[model.Claim, ...],
     use: connection.HostdevUse,
 ) -> None:
-    """Check that a guest has what its server holds, and nothing else.
+    """Check that a guest has the partitions of its claims and no others.
 
-    PCI functions of Nova's own are Nova's to move, or to refuse.
+    Nova itself migrates or refuses its own PCI functions.
     """
-    if len(held) < len(server.slots):
+    if len(claims) < len(server.slots):
         raise errors.ClaimError(
             server.uuid,
-            "it can't be told now what stands in all of its slots; see"
+            "the partitions in some of its slots are unknown; see"
             " `nova-accel inspect` for what can't be read",
         )
-    handles = [a for claim in held for a in (claim.handle, *claim.members)]
-    if lacking := [handle for handle in handles if not use.holds(handle)]:
+    handles = [
+        handle for claim in claims for handle in (claim.handle, *claim.members)
+    ]
+    if missing := [handle for handle in handles if not use.holds(handle)]:
         raise errors.ClaimError(
             server.uuid,
-            f"its guest does not have {', '.join(lacking)}, which it holds:"
-            " reboot it hard",
+            f"its guest does not have {', '.join(missing)}, which is claimed"
+            " for it: reboot it hard",
         )
-    if strange := sorted(use.mdevs.difference(handles)):
+    if unclaimed := sorted(use.mdevs.difference(handles)):
         raise errors.ClaimError(
             server.uuid,
-            f"its guest also has mdev {', '.join(strange)}, which its slots"
-            " don't stand for, so nothing can be claimed in its place at"
-            " the destination",
+            f"its guest also has mdev {', '.join(unclaimed)}, which has no"
+            " slot, so no slot can be claimed for it at the destination",
         )
 
 
@@ -231,13 +243,13 @@ def _pair(
     if before and not pairs:
         raise errors.ClaimError(
             server.uuid,
-            f"it brings {_text(before)}, and what Nova claimed for it here"
-            f" is {_text(after)}",
+            f"it has {_list_profiles(before)}, and Nova claimed"
+            f" {_list_profiles(after)} for it here",
         )
     return pairs
 
 
-def _text(parts: tuple[migration.MigrationPartition, ...]) -> str:
+def _list_profiles(parts: tuple[migration.MigrationPartition, ...]) -> str:
     return ", ".join(sorted(part.profile for part in parts)) or "nothing"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live migration abilities of a host."""
+"""Live migration abilities of a host: versions and drivers."""
 
 import os
 
@@ -7,12 +7,12 @@ from nova_accel import errors
 from nova_accel.claims import migration
 from nova_accel.host.sysfs import fs, host_reader, modules
 
-# As libvirt counts versions: 8006000 is 8.6.0 (virGetVersion).
+# libvirt's encoding of versions: 8006000 is 8.6.0 (virGetVersion).
 _MAJOR, _MINOR = 1_000_000, 1_000
 
 
 class HostAbilities:
-    """One host's programs and drivers; each method looks anew."""
+    """Versions and drivers of one host; each call reads them again."""
 
     def __init__(self, root: str = "/") -> None:
         """Read the kernel's files below ``root``."""
@@ -21,9 +21,9 @@ class HostAbilities:
     def read_host(
         self, libvirt: int, qemu: int, has_post_copy: bool
     ) -> migration.MigrationHost:
-        """Return the host; what can't be told of it is empty.
+        """Return the host; a field is empty if it is unknown.
 
-        :param libvirt: its version, as libvirt counts, like ``qemu``.
+        :param libvirt: its version in libvirt's encoding, like ``qemu``.
         """
         return migration.MigrationHost(
             libvirt=_version(libvirt),

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wire format between the two hosts of a live migration.
 
-Nova's own object for it has no room for strangers, but two maps of strings
-(``LibvirtLiveMigrateData.source_mdev_types`` and ``target_mdevs``, both
-since Nova 29). Each is given one entry, under a key that is no mdev's
-uuid: a host without this library refuses it as an mdev it can't have.
+Nova's object for live migrations has no field for other software, but two
+maps of strings (``LibvirtLiveMigrateData.source_mdev_types`` and
+``target_mdevs``, both since Nova 29). Each gets one entry, whose key is no
+mdev's uuid: a host without this library refuses it as an unknown mdev.
 """
 
 import dataclasses
@@ -17,53 +17,53 @@ from nova_accel.claims import migration
 from nova_accel.model import names, strict_json
 
 KEY = "nova-accel"
-# Of the form of the text. Hosts of different releases of this library
-# refuse each other once it counts on.
+# Version of the format: hosts with different versions refuse each other.
 _FORM = 1
-_WHAT = "word of another host on a live migration"
+_SUBJECT = "data of the other host of a live migration"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WireHost:
-    """A host, and the partitions that it has, or could make."""
+    """A host, and the partitions that it has or could make."""
 
     host: migration.MigrationHost
     parts: tuple[migration.MigrationPartition, ...]
 
 
-def to_text(told: WireHost) -> str:
-    """Return what is told as one line."""
-    return json.dumps({"form": _FORM} | dataclasses.asdict(told))
+def to_text(host: WireHost) -> str:
+    """Return a host as one line of JSON."""
+    return json.dumps({"form": _FORM} | dataclasses.asdict(host))
 
 
-def parse_told(text: str) -> WireHost:
-    """Return what another host has told.
+def parse_text(text: str) -> WireHost:
+    """Return the host that the other side has sent.
 
-    :raises MalformedError: it is of another form.
+    :raises MalformedError: the text has another format.
     """
     try:
-        found = strict_json.loads(text)
-        if found["form"] != _FORM:
-            raise ValueError(found["form"])
+        record = strict_json.loads(text)
+        if record["form"] != _FORM:
+            raise ValueError(record["form"])
         return WireHost(
-            host=_host(found["host"]),
+            host=_parse_host(record["host"]),
             parts=tuple(
-                migration.MigrationPartition(**part) for part in found["parts"]
+                migration.MigrationPartition(**part)
+                for part in record["parts"]
             ),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise errors.MalformedError(
-            _WHAT, text, f"form {_FORM}: run one nova-accel on both"
+            _SUBJECT, text, f"form {_FORM}: run one nova-accel on both"
         ) from error
 
 
-def _host(found: Mapping[str, Any]) -> migration.MigrationHost:
+def _parse_host(record: Mapping[str, Any]) -> migration.MigrationHost:
     return migration.MigrationHost(
-        libvirt=tuple(map(int, found["libvirt"])),
-        qemu=tuple(map(int, found["qemu"])),
-        kernel=str(found["kernel"]),
-        drivers=dict(found["drivers"]),
-        has_post_copy=bool(found["has_post_copy"]),
+        libvirt=tuple(map(int, record["libvirt"])),
+        qemu=tuple(map(int, record["qemu"])),
+        kernel=str(record["kernel"]),
+        drivers=dict(record["drivers"]),
+        has_post_copy=bool(record["has_post_copy"]),
     )
 
 
@@ -72,10 +72,10 @@ def parts_of(
     host: model.HostState,
     read_driver: Callable[[str], str],
 ) -> tuple[migration.MigrationPartition, ...]:
-    """Return the partitions that claims stand for, as they would move.
+    """Return the partitions of claims, as they would migrate.
 
-    :param read_driver: returns the driver of a function, empty where it
-        can't be told. For VFs that libvirt binds to one of its choice.
+    :param read_driver: returns the driver of a function, empty if it is
+        unknown. For VFs that libvirt binds to a driver of its choice.
     """
     return tuple(_part(claim, host, read_driver) for claim in claims)
 
@@ -87,7 +87,7 @@ def _part(
 ) -> migration.MigrationPartition:
     device = host.device(claim.device)
     profile = device.profile(claim.profile) if device else None
-    driver = _holder(device, claim.type_id) if device else ""
+    driver = _mdev_driver(device, claim.type_id) if device else ""
     if claim.technology == "vf":
         driver = read_driver(claim.handle)
     return migration.MigrationPartition(
@@ -103,21 +103,21 @@ def _part(
 def offer_of(
     device: model.Device, profile: model.Profile
 ) -> migration.MigrationPartition:
-    """Return what a device could make of a profile, as it would arrive."""
+    """Return the partition that a device could make for a profile."""
     return migration.MigrationPartition(
         technology=device.technology,
-        driver=_module(_holder(device, *profile.handles.values())),
+        driver=_module(_mdev_driver(device, *profile.handles.values())),
         profile=profile.name,
         size=_size(profile),
         device_api=profile.device_api,
     )
 
 
-def _holder(device: model.Device, *type_ids: str) -> str:
+def _mdev_driver(device: model.Device, *type_ids: str) -> str:
     """Return the driver that makes a device's partitions.
 
-    A parent that stands on no bus has no driver; its mdev types are named
-    after the module all the same (drivers/vfio/mdev/mdev_sysfs.c,
+    An mdev parent on no bus has no driver; its types are named after the
+    module nevertheless (drivers/vfio/mdev/mdev_sysfs.c,
     ``dev_driver_string``: mtty-1).
     """
     if device.driver or device.technology != "mdev":
@@ -132,5 +132,5 @@ def _size(profile: model.Profile | None) -> int:
 
 
 def _module(driver: str) -> str:
-    """Return a driver as its module is called: never with a dash."""
+    """Return the name of a driver's module, which has no dash."""
     return driver.replace("-", "_")

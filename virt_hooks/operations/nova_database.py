@@ -22,22 +22,23 @@ _REBUILDING = (
     task_states.REBUILD_BLOCK_DEVICE_MAPPING,
     task_states.REBUILD_SPAWNING,
 )
-# Of a server that Nova has assigned to the host of its new size.
+# Task states of a server that a resize has assigned to its new host.
 _ARRIVING = (task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH)
 
-_Places = frozenset[tuple[str, str]]
+# Provider and identifier of slots, without their resource classes.
+_SlotKeys = frozenset[tuple[str, str]]
 
 
 class ServerRecords:
-    """Slots and images by server, as they were when they were read."""
+    """Slots, groups and images by server, as read at one time."""
 
     def __init__(self) -> None:
         self.slots: dict[str, tuple[model.Slot, ...]] = {}
         self.groups: dict[str, tuple[flavors.RequestGroup, ...]] = {}
         self.images: dict[str, frozenset[str]] = {}
-        #: Servers whose guests are on their way to this host.
+        #: Servers that are migrating live to this host.
         self.arriving: set[str] = set()
-        #: Servers that are elsewhere, and may come back.
+        #: Servers on another host that may return.
         self.leaving: set[str] = set()
         #: Servers that were never started, or are in error.
         self.failed: set[str] = set()
@@ -45,235 +46,254 @@ class ServerRecords:
         self.unbuilt: set[str] = set()
 
     def forget(self, uuid: str) -> None:
-        """Forget a server that is gone."""
-        for known in (self.slots, self.groups, self.images):
-            known.pop(uuid, None)
+        """Forget a server that has no slots any more."""
+        for records in (self.slots, self.groups, self.images):
+            records.pop(uuid, None)
 
-    def drop_given_on(self) -> None:
-        """Drop slots that Nova has given to another server since.
+    def drop_reassigned(self) -> None:
+        """Drop slots that Nova has assigned to another server since.
 
-        A move that failed is listed for ever. A server whose delete failed
-        in the end, or whose failed build could not be saved, keeps its slots
-        in Nova's database.
+        A failed migration stays in the list of migrations. A server whose
+        delete failed in the end, or whose failed build could not be saved,
+        keeps its slots in Nova's database.
         """
         stale = self.slots.keys() & (self.leaving | self.failed)
-        given = _places(
+        assigned = _keys(
             slot
-            for uuid, held in self.slots.items()
+            for uuid, server_slots in self.slots.items()
             if uuid not in stale
-            for slot in held
+            for slot in server_slots
         )
         for uuid in stale:
-            self.slots[uuid] = _but(self.slots[uuid], given)
+            self.slots[uuid] = _exclude(self.slots[uuid], assigned)
 
-    def _add(
+    def add(
         self,
         instance: Any,
-        given: Iterable[model.Slot],
+        server_slots: Iterable[model.Slot],
         consumer: str = "",
         is_old: bool = False,
     ) -> None:
-        """Add a server; ``is_old``: with what it had before a resize."""
+        """Add a server.
+
+        :param consumer: uuid of the consumer if it is not the server.
+        :param is_old: the slots are those before a resize.
+        """
         uuid = consumer or instance.uuid
         is_in_error = instance.vm_state == vm_states.ERROR
         if is_in_error or instance.launched_at is None:
             self.failed.add(uuid)
         if not is_old and not _is_built(instance):
             self.unbuilt.add(uuid)
-        self.slots[uuid] = (*self.slots.get(uuid, ()), *given)
+        self.slots[uuid] = (*self.slots.get(uuid, ()), *server_slots)
         self.groups[uuid] = _groups_of(instance, is_old)
         self.images[uuid] = instance_request.images_of(instance)
 
 
 class StartupServers:
-    """What was here when the service started. Thread-safe."""
+    """Servers of this host when the service started. Thread-safe."""
 
     def __init__(self, accel: lifecycle.Lifecycle) -> None:
-        """Write it down in the book of these accelerators, once asked."""
         self._accel = accel
         self._records = ServerRecords()
-        #: Slots that servers held.
+        #: Slots that servers had.
         self.slots: frozenset[model.Slot] = frozenset()
-        #: Slots by server that are to be written down; None: not asked yet.
-        self._waiting: dict[str, tuple[model.Slot, ...]] | None = None
+        #: Slots without claims by server; None: not read yet.
+        self._awaited: dict[str, tuple[model.Slot, ...]] | None = None
         self._guard = threading.Lock()
 
     def images(self) -> frozenset[str]:
         """Return the ids of the images that those servers may need."""
         with self._guard:
-            named = list(self._records.images.values())
-        return frozenset(image for images in named for image in images)
+            image_sets = list(self._records.images.values())
+        return frozenset(image for images in image_sets for image in images)
 
-    def recall(self, nodes: Callable[[], Iterable[str]]) -> None:
-        """Write down what this host's servers hold, once.
+    def restore_claims(self, nodes: Callable[[], Iterable[str]]) -> None:
+        """Restore the claims of this host's servers, once.
 
-        They are read again with each pass while another nova-compute of
-        this host runs, and once more after it has ended.
+        The servers are read again with each pass while another
+        nova-compute of this host runs, and once more after it has ended.
 
-        While a card or a function is away or can't be read it is not known
-        what stands in its slots: those of its servers are compared again
-        with each pass. It is for one thread at a time.
+        While a card or a function is absent or can't be read, the
+        partitions in its slots are unknown: the claims on these slots are
+        restored again with each pass. Not reentrant.
 
         :param nodes: returns the names of this host's compute nodes.
-        :raises nova.exception.NovaException: Nova's database can't be asked.
+        :raises nova.exception.NovaException: Nova's database can't be read.
         """
-        self.learn(nodes)
+        self.read_servers(nodes)
         host = self._accel.host.state
-        for uuid in self._still_waiting():
-            given = self._slots_of(uuid)
-            if self._accel.is_busy(given):
-                continue  # a bitstream may take an hour; passes come again
-            held = claim_store.within(self._accel.claims_of(uuid), given)
-            if len(claim_store.only_made(held)) < len(given):
-                self._accel.recall(
+        for uuid in self._awaited_slots():
+            server_slots = self._slots_of(uuid)
+            if self._accel.is_busy(server_slots):
+                continue  # loading a bitstream may take an hour
+            claims = claim_store.in_slots(
+                self._accel.claims_of(uuid), server_slots
+            )
+            if len(claim_store.made_only(claims)) < len(server_slots):
+                self._accel.restore(
                     uuid,
-                    given,
+                    server_slots,
                     self._groups_of(uuid),
                     functools.partial(self._slots_of, uuid),
                     uuid not in self._records.unbuilt,
                 )
         if host.complete and not host.unknown:
-            self._wait_for_unclaimed()
+            self._await_unclaimed()
 
-    def learn(self, nodes: Callable[[], Iterable[str]]) -> None:
-        """Learn which slots are to be written down; nothing is yet.
+    def read_servers(self, nodes: Callable[[], Iterable[str]]) -> None:
+        """Read the slots of this host's servers; no claim is restored yet.
 
-        :raises nova.exception.NovaException: Nova's database can't be asked.
+        :raises nova.exception.NovaException: Nova's database can't be read.
         """
-        lock = self._accel.service_lock
-        is_alone = lock is None or lock.acquire()
-        if self._waiting is None or not (is_alone and self._accel.is_alone):
-            self._begin(read(nodes()))
-            self._accel.is_alone = is_alone
+        is_alone = self._accel.acquire_service_lock()
+        if self._awaited is None or not (is_alone and self._accel.is_alone):
+            self._set_records(read(nodes()))
+            self._accel.set_alone(is_alone)
         else:
-            self._wait_for_unclaimed()
+            self._await_unclaimed()
 
-    def awaited(self) -> tuple[model.Slot, ...]:
-        """Return the slots of servers that are still to be written down."""
-        waiting = self._still_waiting().values()
-        return tuple(slot for given in waiting for slot in given)
+    def list_awaited(self) -> tuple[model.Slot, ...]:
+        """Return the slots whose claims are still to be restored."""
+        return tuple(
+            slot
+            for server_slots in self._awaited_slots().values()
+            for slot in server_slots
+        )
 
-    def take_arriving(self) -> frozenset[str]:
-        """Return, once, the servers that were on their way to this host."""
+    def pop_arriving(self) -> frozenset[str]:
+        """Return, once, the servers that were migrating to this host."""
         with self._guard:
-            found = frozenset(self._records.arriving)
+            arriving = frozenset(self._records.arriving)
             self._records.arriving.clear()
-        return found
+        return arriving
 
-    def _wait_for_unclaimed(self) -> None:
-        """Go on waiting for the slots that have no claim yet.
+    def _await_unclaimed(self) -> None:
+        """Await only servers with slots that have no claim yet.
 
-        Slots that other servers have claims on by now are dropped.
+        Slots that other servers have claimed meanwhile are dropped.
         """
         claims = self._accel.claims()
         with self._guard:
-            waiting = {}
-            for uuid, unclaimed in (self._waiting or {}).items():
+            awaited = {}
+            for uuid, server_slots in (self._awaited or {}).items():
                 own = [c for c in claims if c.consumer == uuid]
                 others = [c for c in claims if c.consumer != uuid]
-                rest = _but(unclaimed, _places(claim_store.slots_of(others)))
-                if not _places(rest) <= _places(claim_store.slots_of(own)):
-                    waiting[uuid] = rest
-            self._waiting = waiting
+                remaining = _exclude(
+                    server_slots, _keys(claim_store.slots_of(others))
+                )
+                if not _keys(remaining) <= _keys(claim_store.slots_of(own)):
+                    awaited[uuid] = remaining
+            self._awaited = awaited
 
     def _groups_of(self, uuid: str) -> tuple[flavors.RequestGroup, ...]:
         with self._guard:
             return self._records.groups.get(uuid, ())
 
-    def _still_waiting(self) -> dict[str, tuple[model.Slot, ...]]:
+    def _awaited_slots(self) -> dict[str, tuple[model.Slot, ...]]:
         with self._guard:
-            return dict(self._waiting or {})
+            return dict(self._awaited or {})
 
     def _slots_of(self, uuid: str) -> tuple[model.Slot, ...]:
-        """Return a server's slots that are still to be written down."""
-        return self._still_waiting().get(uuid, ())
+        """Return a server's slots whose claims are to be restored."""
+        return self._awaited_slots().get(uuid, ())
 
-    def forget(self, uuid: str, given: Iterable[model.Slot]) -> None:
-        """Forget a server that holds its slots no more."""
+    def forget(self, uuid: str, released: Iterable[model.Slot]) -> None:
+        """Forget a server whose slots were all released."""
         with self._guard:
-            self._forget_slots(uuid, _places(given))
-            (self._waiting or {}).pop(uuid, None)
+            self._forget_slots(uuid, _keys(released))
+            (self._awaited or {}).pop(uuid, None)
             self._records.forget(uuid)
 
-    def give_up(self, uuid: str, given: Iterable[model.Slot]) -> None:
+    def forget_slots(self, uuid: str, released: Iterable[model.Slot]) -> None:
         """Forget some slots of a server that keeps its others."""
-        gone = _places(given)
+        keys = _keys(released)
         with self._guard:
-            self._forget_slots(uuid, gone)
-            for known in (self._waiting or {}, self._records.slots):
-                if uuid in known:
-                    known[uuid] = _but(known[uuid], gone)
+            self._forget_slots(uuid, keys)
+            for records in (self._awaited or {}, self._records.slots):
+                if uuid in records:
+                    records[uuid] = _exclude(records[uuid], keys)
 
-    def _forget_slots(self, uuid: str, gone: _Places) -> None:
-        """Forget slots of one server that no other one has by now."""
-        others = _places(
+    def _forget_slots(self, uuid: str, keys: _SlotKeys) -> None:
+        """Forget slots of one server that no other server has by now."""
+        others = _keys(
             slot
-            for other, given in self._records.slots.items()
+            for other, server_slots in self._records.slots.items()
             if other != uuid
-            for slot in given
+            for slot in server_slots
         )
-        self.slots = frozenset(_but(self.slots, gone - others))
+        self.slots = frozenset(_exclude(self.slots, keys - others))
 
-    def _begin(self, records: ServerRecords) -> None:
-        held = {
-            uuid: slots.below(self._accel.root, given)
-            for uuid, given in records.slots.items()
+    def _set_records(self, records: ServerRecords) -> None:
+        awaited = {
+            uuid: slots.below_root(self._accel.root, server_slots)
+            for uuid, server_slots in records.slots.items()
         }
         with self._guard:
-            self._records, self._waiting = records, held
-            self.slots = frozenset(s for given in held.values() for s in given)
+            self._records, self._awaited = records, awaited
+            self.slots = frozenset(
+                slot
+                for server_slots in awaited.values()
+                for slot in server_slots
+            )
 
 
 def read(nodes: Iterable[str]) -> ServerRecords:
-    """Return what the servers of this host hold.
+    """Return the servers of this host.
 
-    Those that are being moved away, and may come back, are among them.
+    Servers that are migrating away, and may return, are included.
 
     :param nodes: names of this host's compute nodes.
-    :raises nova.exception.NovaException: the database can't be asked.
+    :raises nova.exception.NovaException: the database can't be read.
     """
     context, host = nova_context.get_admin_context(), nova.conf.CONF.host
-    found = ServerRecords()
+    records = ServerRecords()
     for instance in objects.InstanceList.get_by_host(
         context, host, expected_attrs=["resources", "flavor"]
     ):
-        found._add(instance, slots.of_resources(instance.resources))
+        records.add(instance, slots.of_resources(instance.resources))
     for node in nodes:
         for migration in objects.MigrationList.get_in_progress_and_error(
             context, host, node
         ):
             if migration.source_compute == host:
-                _add_source(context, migration, found)
+                _add_leaving(context, migration, records)
             elif migration.is_live_migration:
-                _add_arriving(context, migration, found)
-    found.drop_given_on()
-    return found
+                _add_arriving(context, migration, records)
+    records.drop_reassigned()
+    return records
 
 
-def _add_source(context: Any, migration: Any, found: ServerRecords) -> None:
-    instance, moved = _moved(context, migration)
-    if moved is None:
+def _add_leaving(context: Any, migration: Any, records: ServerRecords) -> None:
+    """Add the slots that a server has here while it migrates away."""
+    instance, migration_context = _read_migration(context, migration)
+    if migration_context is None:
         return
     if instance.host != nova.conf.CONF.host:
-        old = slots.of_resources(moved.old_resources)
-        found._add(instance, old, is_old=True)
-        found.leaving.add(instance.uuid)
+        old = slots.of_resources(migration_context.old_resources)
+        records.add(instance, old, is_old=True)
+        records.leaving.add(instance.uuid)
     elif instance.vm_state == vm_states.RESIZED:
-        old = slots.of_migration(instance, migration)
-        found._add(instance, old, migration.uuid, is_old=True)
+        old = slots.released_by_resize(instance, migration)
+        records.add(instance, old, migration.uuid, is_old=True)
 
 
-def _add_arriving(context: Any, migration: Any, found: ServerRecords) -> None:
-    """Add what was claimed here for a guest that still runs elsewhere."""
-    instance, moved = _moved(context, migration)
-    if moved is None or instance.task_state != task_states.MIGRATING:
+def _add_arriving(
+    context: Any, migration: Any, records: ServerRecords
+) -> None:
+    """Add the slots claimed here for a guest that runs on another host."""
+    instance, migration_context = _read_migration(context, migration)
+    if (
+        migration_context is None
+        or instance.task_state != task_states.MIGRATING
+    ):
         return
-    found._add(instance, slots.of_resources(moved.new_resources))
-    found.arriving.add(instance.uuid)
+    records.add(instance, slots.of_resources(migration_context.new_resources))
+    records.arriving.add(instance.uuid)
 
 
 def _is_built(instance: Any) -> bool:
-    """Return whether a server has been spawned on the host that it is on."""
+    """Return whether a server has been spawned on its current host."""
     return (
         instance.launched_at is not None
         and instance.vm_state != vm_states.SHELVED_OFFLOADED
@@ -284,7 +304,10 @@ def _is_built(instance: Any) -> bool:
 def _groups_of(
     instance: Any, is_old: bool
 ) -> tuple[flavors.RequestGroup, ...]:
-    """Return what a server asks for, or did before a resize; () if unknown."""
+    """Return the request groups of a server, empty if unreadable.
+
+    :param is_old: those of its flavor before a resize.
+    """
     with contextlib.suppress(errors.MalformedError):
         if is_old and instance.old_flavor:
             return flavors.parse_groups(instance.old_flavor.extra_specs)
@@ -292,11 +315,11 @@ def _groups_of(
     return ()
 
 
-def _moved(context: Any, migration: Any) -> tuple[Any, Any]:
-    """Return an instance, and its migration context if it is of this one.
+def _read_migration(context: Any, migration: Any) -> tuple[Any, Any]:
+    """Return a migration's instance, and its migration context.
 
-    An earlier migration that failed is listed for ever. A server may be
-    deleted since its migrations were listed.
+    The context is None if it is of a later migration: failed migrations
+    stay in the list. Both are None if the server was deleted meanwhile.
     """
     try:
         instance = objects.Instance.get_by_uuid(
@@ -306,25 +329,32 @@ def _moved(context: Any, migration: Any) -> tuple[Any, Any]:
         )
     except exception.InstanceNotFound:
         return None, None
-    moved = instance.migration_context
-    is_this = moved is not None and moved.migration_id == migration.id
-    return instance, moved if is_this else None
+    migration_context = instance.migration_context
+    is_current = (
+        migration_context is not None
+        and migration_context.migration_id == migration.id
+    )
+    return instance, migration_context if is_current else None
 
 
-def _places(given: Iterable[model.Slot]) -> _Places:
-    """Return what slots are in any resource class."""
-    return frozenset((slot.provider, slot.identifier) for slot in given)
+def _keys(server_slots: Iterable[model.Slot]) -> _SlotKeys:
+    return frozenset((slot.provider, slot.identifier) for slot in server_slots)
 
 
-def _but(given: Iterable[model.Slot], gone: _Places) -> tuple[model.Slot, ...]:
-    """Return the slots that are in none of some places."""
-    return tuple(s for s in given if (s.provider, s.identifier) not in gone)
+def _exclude(
+    server_slots: Iterable[model.Slot], keys: _SlotKeys
+) -> tuple[model.Slot, ...]:
+    return tuple(
+        slot
+        for slot in server_slots
+        if (slot.provider, slot.identifier) not in keys
+    )
 
 
 def is_rebuilt(instance: Any) -> bool:
-    """Return whether a server is built anew where it is.
+    """Return whether a server is being rebuilt on its host.
 
-    Nova destroys and spawns it, and it keeps what it holds.
+    Nova destroys and spawns it, and it keeps its slots.
     """
     return (
         instance.host == nova.conf.CONF.host

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers whose rebuild failed: their allocations are restored.
 
-Nova takes each of them for evacuated, and gives up its allocations on the
-host that it is on (nova/compute/manager.py, rebuild_instance); the server
-stays there, with its slots, and a hard reboot brings it back. So it is
-booked again.
+Nova treats such a server as evacuated, and removes its allocations on its
+host (nova/compute/manager.py, rebuild_instance). The server stays on the
+host with its slots, and a hard reboot starts it again, so its allocations
+are written again.
 """
 
 import contextlib
@@ -27,81 +27,86 @@ LOG = logging.getLogger(__name__)
 
 
 class RebuiltServers:
-    """Allocations of servers that are rebuilt, until they are safe again."""
+    """Notes of the allocations of servers that are being rebuilt."""
 
     def __init__(
         self,
         accel: lifecycle.Lifecycle,
         reporter: reporter.Reporter,
-        booked: rebuild_allocations.RebuildAllocations,
+        allocations: rebuild_allocations.RebuildAllocations,
     ) -> None:
-        """Book through this one, what is noted there."""
+        """Write the noted allocations again through ``reporter``."""
         self._accel = accel
         self._reporter = reporter
-        self._booked = booked
-        # A pass and a reboot would book the same twice.
-        self._looking = threading.Lock()
-        #: Servers that the last pass found rebuilt, with allocations.
-        self._settled: set[str] = set()
+        self._allocations = allocations
+        # A pass and a reboot would allocate twice.
+        self._restore_lock = threading.Lock()
+        #: Servers that had their allocations, or need none, in the last
+        #: pass.
+        self._restored: set[str] = set()
 
     def note(self, instance: Any, allocations: Any) -> None:
-        """Note the allocations of a server that is rebuilt in place.
+        """Note the allocations of a server that is rebuilt on its host.
 
-        Nova may give them up at any time until the rebuild is done, also
-        when only the answer to its last save is lost. The note goes once a
-        pass finds the server rebuilt, with its allocations.
+        Nova may remove them at any time until the rebuild is done, also if
+        only the answer to its last save is lost. The note is removed after
+        two passes in which the server has its allocations.
         """
         if nova_database.is_rebuilt(instance) and allocations:
             amounts = {
                 provider: record["resources"]
                 for provider, record in allocations.items()
             }
-            self._booked.put(instance.uuid, amounts)
+            self._allocations.put(instance.uuid, amounts)
 
-    def look(self) -> None:
-        """Book again what Nova has given up, once it has.
+    def restore_allocations(self) -> None:
+        """Write allocations again that Nova has removed.
 
-        One of which that fails is tried again with the next pass, and the
-        others are looked at all the same.
+        A server whose allocations can't be written does not stop the
+        others; the next pass tries again.
         """
-        with self._looking:
-            for uuid, amounts in self._booked.read().items():
-                with reporter.logged("can't book server %s again", uuid):
-                    is_settled = self._is_settled(uuid, amounts)
-                    # Nova may be about to give up what it has still.
-                    if not is_settled:
-                        self._settled.discard(uuid)
-                    elif uuid in self._settled:
-                        self._settled.discard(uuid)
-                        self._booked.remove(uuid)
+        with self._restore_lock:
+            for uuid, amounts in self._allocations.read().items():
+                with reporter.logged("can't allocate for server %s", uuid):
+                    is_restored = self._restore(uuid, amounts)
+                    # Nova may be about to remove the allocations.
+                    if not is_restored:
+                        self._restored.discard(uuid)
+                    elif uuid in self._restored:
+                        self._restored.discard(uuid)
+                        self._allocations.remove(uuid)
                     else:
-                        self._settled.add(uuid)
+                        self._restored.add(uuid)
 
-    def _is_settled(
+    def _restore(
         self, uuid: str, amounts: rebuild_allocations.Amounts
     ) -> bool:
-        """Return whether a server has what it is to have, or needs none.
+        """Allocate for a server if it has slots and no allocation.
 
-        :raises nova.exception.NovaException: Nova's database, or Placement,
-            can't be asked.
+        :returns: whether the server has its allocations, or needs none.
+        :raises nova.exception.NovaException: Nova's database or Placement
+            can't be read.
         """
         instance = _read(uuid)
         if instance is None or instance.host != nova.conf.CONF.host:
             return True
         if nova_database.is_rebuilt(instance):
-            return False  # Nova has not given it up yet
-        if instance.resources and not self._reporter.is_booked(uuid):
+            return False
+        if instance.resources and not self._reporter.has_allocations(uuid):
             if self._has_lost_slots(instance):
                 LOG.warning(
-                    "server %s is not booked again: Nova has given its slots"
-                    " to another server; delete it",
+                    "allocations of server %s are not restored: Nova has"
+                    " reassigned its slots; delete the server",
                     uuid,
                 )
                 return True
-            self._reporter.book(
+            self._reporter.allocate(
                 instance, {p: {"resources": a} for p, a in amounts.items()}
             )
-            LOG.warning("server %s is booked again where it is", uuid)
+            LOG.warning(
+                "restored allocations of server %s after a failed rebuild",
+                uuid,
+            )
         return True
 
     def _has_lost_slots(self, instance: Any) -> bool:
@@ -115,19 +120,21 @@ class RebuiltServers:
             if claim.consumer != instance.uuid
         )
         return bool(
-            claim_store.within(others, slots.of_resources(instance.resources))
+            claim_store.in_slots(
+                others, slots.of_resources(instance.resources)
+            )
         )
 
 
 @contextlib.contextmanager
-def as_it_is_here(instance: Any) -> Iterator[None]:
-    """Rebuild a server in place with the slots that it has.
+def with_current_slots(instance: Any) -> Iterator[None]:
+    """Rebuild a server on its host with its current slots.
 
     A cold migration or resize that failed leaves its migration context. Nova
     applies the new resources of that context while a server is rebuilt
     (nova/compute/manager.py, _rebuild_default_impl), and stores them
-    afterwards (resource_tracker.py, finish_evacuation) if the context is
-    still there.
+    afterwards (resource_tracker.py, finish_evacuation) if the context still
+    exists.
 
     :raises nova.exception.NovaException: Nova's database can't be read.
     """
@@ -140,28 +147,28 @@ def as_it_is_here(instance: Any) -> Iterator[None]:
 
 
 def _has_old_slots(instance: Any) -> bool:
-    """Return whether a server's last move was from here, and failed."""
-    moved = instance.migration_context
-    if moved is None:
+    """Return whether a server's last move was from this host, and failed."""
+    migration_context = instance.migration_context
+    if migration_context is None:
         return False
     migration = objects.Migration.get_by_id(
-        nova_context.get_admin_context(), moved.migration_id
+        nova_context.get_admin_context(), migration_context.migration_id
     )
-    here = nova.conf.CONF.host
-    if migration.source_compute != here:
+    host = nova.conf.CONF.host
+    if migration.source_compute != host:
         return False
-    if migration.dest_compute != here:
+    if migration.dest_compute != host:
         return True
-    # A resize in place: the database has the old resources if it failed.
+    # A resize on this host: if it failed, the database has the old resources.
     stored = _read(instance.uuid)
     return stored is not None and (
         {*slots.of_resources(stored.resources)}
-        != {*slots.of_resources(moved.new_resources)}
+        != {*slots.of_resources(migration_context.new_resources)}
     )
 
 
 def _read(uuid: str) -> Any:
-    """Return an instance, None of one that is deleted."""
+    """Return an instance, None if it is deleted."""
     try:
         return objects.Instance.get_by_uuid(
             nova_context.get_admin_context(),

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Overrides for suspend and resume.
 
-QEMU can't save a guest with a device of the host in it. Nova takes out
-what it has given itself, before it saves; ours is taken out here, and put
-back when the guest runs again. A guest that does not let go is not saved.
+QEMU can't save a guest that has a host device. Nova unplugs its own host
+devices before it saves a guest; these overrides unplug accelerators, and
+plug them in again when the guest runs. A guest that does not release a
+device is not suspended.
 """
 
 import contextlib
@@ -27,51 +28,52 @@ LOG = logging.getLogger(__name__)
 
 
 class SuspendDriver(driver.LibvirtDriver):
-    """LibvirtDriver that suspends and resumes guests with ours in them."""
+    """Base of AccelLibvirtDriver: suspend, resume and cold snapshots."""
 
     _accel: lifecycle.Lifecycle
+    _domains: connection.HostdevReader
 
-    def _read_running(self) -> connection.HostdevUse:
-        """Return what the guests that run have."""
-        raise NotImplementedError
+    def _claimed_handles(self, instance: Any = None) -> frozenset[str]:
+        """Return the mdev uuids and PCI addresses of claims.
 
-    def _handles(self, instance: Any = None) -> frozenset[str]:
-        """Return mdev uuids and PCI addresses that servers have of ours.
-
-        :param instance: of this one only.
+        :param instance: the claims of this server only.
         """
         raise NotImplementedError
 
-    def _bring_back(self, context: Any, instance: Any) -> None:
-        """Make what a server's slots stand for, unless it is made.
+    def _restore_partitions(self, context: Any, instance: Any) -> None:
+        """Make the partitions of a server's slots unless they are made.
 
-        :raises nova.exception.ComputeResourcesUnavailable: it can't be.
+        :raises nova.exception.ComputeResourcesUnavailable: they can't be
+            made.
         """
         raise NotImplementedError
 
     @bypass.accelerators_only
     def suspend(self, context: Any, instance: Any) -> None:
-        """Take ours out of the guest, then save it; or refuse, and say why.
+        """Unplug the devices before the stock method, or refuse.
 
-        Cold snapshots of running servers come this way, too.
+        Nova suspends running servers for cold snapshots, too.
         """
-        ours = self._handles(instance)
-        if not ours:
+        handles = self._claimed_handles(instance)
+        if not handles:
             super().suspend(context, instance)
             return
         guest = self._host.get_guest(instance)
-        with _refused(exception.InstanceSuspendFailure):
+        with _as_rollback(exception.InstanceSuspendFailure):
             unplug.unplug(
                 self._host,
                 guest,
-                ours,
+                handles,
                 nova.conf.CONF.libvirt.device_detach_timeout,
             )
         with contextlib.ExitStack() as undo:
-            undo.callback(unplug.plug, guest, ours)
-            if not instance.get_pci_devices():  # of which Nova puts none back
-                undo.enter_context(_refused(exception.InstanceSuspendFailure))
-                undo.enter_context(connection.answering(guest.name))
+            undo.callback(unplug.plug, guest, handles)
+            # After an error Nova does not plug its own PCI devices in again.
+            if not instance.get_pci_devices():
+                undo.enter_context(
+                    _as_rollback(exception.InstanceSuspendFailure)
+                )
+                undo.enter_context(connection.translated_errors(guest.name))
             super().suspend(context, instance)
             undo.pop_all()
 
@@ -79,26 +81,27 @@ class SuspendDriver(driver.LibvirtDriver):
     def resume(
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> None:
-        """Resume the guest with what it had, or leave it suspended."""
-        ours = self._handles(instance)
+        """Plug the devices in after the stock method, or suspend again."""
+        handles = self._claimed_handles(instance)
         if instance.resources:
-            with _refused(exception.InstanceResumeFailure):
-                self._bring_back(context, instance)
-            ours = self._handles(instance)
+            with _as_rollback(exception.InstanceResumeFailure):
+                self._restore_partitions(context, instance)
+            handles = self._claimed_handles(instance)
         super().resume(context, instance, *args, **kwargs)
-        if not ours:
+        if not handles:
             return
-        with _refused(exception.InstanceResumeFailure):
+        with _as_rollback(exception.InstanceResumeFailure):
             try:
-                unplug.plug(self._host.get_guest(instance), ours)
+                unplug.plug(self._host.get_guest(instance), handles)
             except errors.DomainsError:
                 self._suspend_again(context, instance)
                 raise
 
     def _suspend_again(self, context: Any, instance: Any) -> None:
-        """Suspend a guest that runs without ours; failing that, say so.
+        """Suspend a guest that runs without its devices.
 
-        Nova calls a server suspended whose resuming is taken back.
+        Nova sets a server to suspended after a rollback of its resume, so
+        an error of this suspend is raised without the rollback.
         """
         try:
             self.suspend(context, instance)
@@ -106,40 +109,43 @@ class SuspendDriver(driver.LibvirtDriver):
             raise error.inner_exception from error
 
     def _plug_missing(self) -> None:
-        """Put back into running guests what they lack of their definitions.
+        """Plug devices in that running guests lack of their definitions.
 
-        A suspend or a snapshot that fails puts it back itself, unless
-        libvirt fails then as well.
+        A failing suspend or snapshot plugs them in itself, unless libvirt
+        fails then as well.
         """
-        running = self._read_running()
-        lacking = {
+        running = self._domains.read_running()
+        consumers = {
             claim.consumer
             for claim in self._accel.claims()
             if claim.state is model.ClaimState.MADE
             and not running.holds(claim.handle)
         }
-        if not lacking:
+        if not consumers:
             return
         for guest in self._host.list_guests(only_running=True):
-            if guest.uuid in lacking:
-                with reporter.logged("can't mend guest %s", guest.uuid):
-                    self._plug_back(guest)
+            if guest.uuid in consumers:
+                with reporter.logged("can't repair guest %s", guest.uuid):
+                    self._plug_if_idle(guest)
 
-    def _plug_back(self, guest: Any) -> None:
+    def _plug_if_idle(self, guest: Any) -> None:
         instance = objects.Instance.get_by_uuid(
             nova_context.get_admin_context(), guest.uuid
         )
-        # What works on the server plugs, or unplugs, itself.
+        # A task in progress plugs or unplugs the devices itself.
         is_idle = instance.task_state is None
         if is_idle and instance.vm_state == vm_states.ACTIVE:
-            unplug.plug(guest, self._handles(instance))
+            unplug.plug(guest, self._claimed_handles(instance))
 
     def _attach_mediated_devices(self, guest: Any, devs: Any) -> None:
-        """Leave ours to us: of an mdev Nova forgets display and place."""
+        """Skip our mdevs: Nova would attach them without display and address.
+
+        ``resume`` plugs them in with the elements of the definition.
+        """
         stock = list(devs)
         if stock:
-            ours = self._handles()
-            stock = [dev for dev in stock if dev.uuid not in ours]
+            handles = self._claimed_handles()
+            stock = [dev for dev in stock if dev.uuid not in handles]
         super()._attach_mediated_devices(guest, stock)
 
     @bypass.accelerators_only
@@ -151,17 +157,17 @@ class SuspendDriver(driver.LibvirtDriver):
         instance: Any,
         guest: Any,
     ) -> None:
-        """Put ours back once the guest that was saved runs again."""
+        """Plug the devices in after the stock method resumed the guest."""
         super()._resume_guest_after_snapshot(
             context, live_snapshot, original_power_state, instance, guest
         )
-        if ours := self._handles(instance):
-            unplug.plug(self._host.get_guest(instance), ours)
+        if handles := self._claimed_handles(instance):
+            unplug.plug(self._host.get_guest(instance), handles)
 
 
 @contextlib.contextmanager
-def _refused(kind: Any) -> Iterator[None]:
-    """Turn a failure of ours into one that leaves a server as it was."""
+def _as_rollback(kind: Any) -> Iterator[None]:
+    """Raise our errors as one after which Nova keeps the server's state."""
     try:
         yield
     except (

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Consumers of this host's claims, compared with Nova and Placement.
 
-Nova tells its driver of the end of a server or a migration once at most: a
+Nova calls its driver once at most when a server or a migration ends. A
 delete whose clean-up failed, a confirmation that failed here or a move that
-failed elsewhere leaves claims that no later call releases. So each pass asks
-which consumers Nova still backs.
+failed on another host leaves claims that no later call releases, so each
+pass checks which consumers Nova still backs.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +24,7 @@ class Consumers:
         accel: lifecycle.Lifecycle,
         providers_of: Callable[[str], frozenset[str]],
     ) -> None:
-        """Compare the claims of these accelerators.
+        """Compare the claims of a Lifecycle.
 
         :param providers_of: returns the uuids of the providers that a
             consumer has allocations of.
@@ -35,36 +35,36 @@ class Consumers:
     def list_orphans(
         self, nodes: Iterable[str], expected: frozenset[str]
     ) -> Mapping[str, int]:
-        """Return the consumers that nothing entitles to their claims.
+        """Return the consumers that Nova does not back, with versions.
 
-        Each with the version of its claims, see ``Book.versions``.
+        The version is that of their claims, see ``ClaimStore.versions``.
 
-        A consumer is entitled that is a server of this host, one of the
-        servers of a migration in progress or that migration itself, is
-        expected, or has allocations of a provider that it has claims of.
+        Nova backs a consumer that is a server of this host, a server of a
+        migration in progress or that migration itself, an expected server,
+        or that has allocations of a provider that it has claims of.
 
         :param nodes: names of this host's compute nodes.
         :param expected: servers that will arrive by live migration.
         :raises nova.exception.NovaException: Nova or Placement can't be
-            asked; then nothing is known of any consumer.
+            read; then no consumer is known to be an orphan.
         """
-        # The claims first: Nova books a server before it claims anything.
-        versions = self._accel.book.versions()
+        # The claims are read first: Nova saves a server before its claims.
+        versions = self._accel.store.versions()
         if not versions.keys() - expected:
             return {}
         context, host = nova_context.get_admin_context(), nova.conf.CONF.host
         servers = objects.InstanceList.get_by_host(
             context, host, expected_attrs=[]
         )
-        entitled = expected | {server.uuid for server in servers}
-        if not versions.keys() - entitled:
+        backed = expected | {server.uuid for server in servers}
+        if not versions.keys() - backed:
             return {}
         for node in nodes:
-            entitled |= _moving(context, host, node)
+            backed |= _list_migrating(context, host, node)
         return {
             consumer: version
             for consumer, version in sorted(versions.items())
-            if consumer not in entitled
+            if consumer not in backed
             and not self._is_allocated(context, consumer)
         }
 
@@ -73,7 +73,7 @@ class Consumers:
     ) -> bool:
         """Return whether Placement allocates what a consumer claims.
 
-        While a server moves away, its migration holds its allocations here.
+        While a server moves away, its migration has its allocations here.
         """
         claimed = {claim.provider for claim in self._accel.claims_of(consumer)}
         migrations = objects.MigrationList.get_by_filters(
@@ -89,7 +89,7 @@ class Consumers:
         )
 
 
-def _moving(
+def _list_migrating(
     context: nova_context.RequestContext, host: str, node: str
 ) -> frozenset[str]:
     """Return the migrations in progress of a node, and their servers."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims that Placement has no allocation for.
+"""Claims without allocations in Placement.
 
-Placement was restored from an older backup, or an operator deleted an
-allocation: Placement would sell again what a server has. Nova-compute
-looks for such claims; the provider tree reserves what they take, and the
-claims file tells placement-sync which they are.
+After Placement was restored from an older backup, or an operator deleted
+an allocation, Placement would offer a server's devices again. nova-compute
+looks for such claims; the provider tree reserves their amounts, and the
+claims file lists them for placement-sync.
 """
 
 import logging
@@ -21,15 +21,15 @@ from virt_hooks.spawn import lifecycle
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks at all providers that have claims. Placement
+# Seconds between two checks of all providers that have claims. Placement
 # raises no generation when it deletes a consumer's allocations, so that
-# each provider costs a request. Providers where an allocation is missing
-# are asked each time.
+# each provider costs a request. Providers with a missing allocation are
+# checked in each pass.
 CHECK_S = 300.0
 
 
 class MissingAllocations:
-    """Looks for claims without an allocation; for one thread at a time."""
+    """Checks claims for allocations. Not reentrant."""
 
     def __init__(
         self,
@@ -37,42 +37,44 @@ class MissingAllocations:
         virtapi: Any,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look at these claims.
+        """Check the claims of a Lifecycle.
 
         :param virtapi: has Nova's client of Placement.
         :param clock: returns seconds.
         """
         self._accel, self._virtapi, self._clock = accel, virtapi, clock
-        self._until = clock()
+        self._next_check = clock()
 
-    def look(self) -> None:
-        """Have what is claimed and not allocated reserved.
+    def update(self) -> None:
+        """Reserve the amounts that are claimed and not allocated.
 
-        The allocation of a claim is there before the claim is made, and
-        stays until it is released: a claim counts if it was there before
-        and after Placement was asked.
+        The allocation of a claim exists before the claim is made, and
+        until it is released: a claim counts if it existed before and after
+        Placement was read.
         """
-        if not self._accel.is_known:
+        if not self._accel.is_ready:
             return
-        known = self._accel.unallocated
-        held = self._accel.claims()
-        providers = {claim.provider for claim in held}
-        if self._clock() < self._until:
-            providers &= {provider for _, provider, _, _ in known}
+        reserved = self._accel.unallocated
+        claims = self._accel.claims()
+        providers = {claim.provider for claim in claims}
+        if self._clock() < self._next_check:
+            providers &= {provider for _, provider, _, _ in reserved}
         else:
-            self._until = self._clock() + CHECK_S
+            self._next_check = self._clock() + CHECK_S
         allocated = self._read(providers)
         missing = claim_plan.find_unallocated(
-            held, self._charges(held), allocated
+            claims, self._charges(claims), allocated
         )
         missing |= {
             key: amount
-            for key, amount in known.items()
+            for key, amount in reserved.items()
             if key[1] not in allocated
         }
-        claimed = {claim.key for claim in self._accel.claims()}
-        missing = {k: n for k, n in missing.items() if k[:3] in claimed}
-        for consumer, provider, slot, name in sorted(missing.keys() - known):
+        current = {claim.key for claim in self._accel.claims()}
+        missing = {k: n for k, n in missing.items() if k[:3] in current}
+        for consumer, provider, slot, name in sorted(
+            missing.keys() - reserved
+        ):
             LOG.warning(
                 "server %s has slot %s of provider %s, and %d of its %s are"
                 " not allocated; they are reserved. See `placement-sync"
@@ -80,17 +82,17 @@ class MissingAllocations:
                 *(consumer, slot, provider),
                 *(missing[consumer, provider, slot, name], name),
             )
-        if missing != known:
+        if missing != reserved:
             self._accel.set_unallocated(missing)
 
     def _charges(
-        self, held: Iterable[model.Claim]
+        self, claims: Iterable[model.Claim]
     ) -> dict[model.ClaimKey, dict[str, int]]:
-        """Return by claim what it takes of its device, by class."""
+        """Return the amounts that each claim needs of its device, by class."""
         host = self._accel.host.state
         return {
-            claim.key: claim_plan.charges(device, claim)
-            for claim in held
+            claim.key: claim_plan.claim_charges(device, claim)
+            for claim in claims
             if (device := host.device(claim.device)) is not None
         }
 
@@ -99,7 +101,7 @@ class MissingAllocations:
     ) -> dict[str, Mapping[str, Mapping[str, int]]]:
         """Return amounts by provider, consumer and class.
 
-        A provider of which Placement says nothing is left out.
+        Providers whose allocations can't be read are missing.
         """
         context = nova_context.get_admin_context()
         client = self._virtapi.reportclient

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planned calls, applied to nova.compute.provider_tree."""
+"""Planned provider calls, applied to nova.compute.provider_tree."""
 
 import contextlib
 import dataclasses
@@ -20,108 +20,108 @@ MakeSlot = Callable[[model.Slot], Any]
 def read_tree(
     nova_tree: Any, desired: providers.ProviderTree
 ) -> providers.ProviderTree:
-    """Return what is ours in Nova's tree.
+    """Return the owned providers of Nova's tree.
 
-    Ours is what carries our owner trait, and what has the uuid of a
-    provider of ours: a service that died between creating a provider and
-    marking it left one without the trait.
+    Owned providers have our owner trait, or the uuid of a desired
+    provider: a service that ended between creating a provider and setting
+    its traits left it without the trait.
 
     :param nova_tree: a ``nova.compute.provider_tree.ProviderTree``.
     """
-    nodes = [_node(nova_tree.data(u)) for u in our_uuids(nova_tree, desired)]
+    nodes = [_node(nova_tree.data(u)) for u in owned_uuids(nova_tree, desired)]
     return providers.ProviderTree(
         root=desired.root,
         nodes=tuple(sorted(nodes, key=lambda node: node.name)),
     )
 
 
-def our_uuids(
+def owned_uuids(
     nova_tree: Any, desired: providers.ProviderTree
 ) -> frozenset[str]:
-    """Return the uuids of what is ours in Nova's tree.
+    """Return the uuids of the owned providers in Nova's tree.
 
-    The compute node never is, nor what nests in others' providers and is
-    not expected: that is of another host to which somebody gave a parent.
-    The tree copies all it knows of a provider for whoever asks, each of
-    its slots too: it is asked only about what is not expected.
+    Without the compute node, and without undesired providers below
+    providers of other software: an operator moved those here from another
+    host. ``data`` copies a provider with all its slots, so it is called
+    for undesired providers only.
     """
     expected = {node.uuid for node in desired.nodes}
-    found: set[str] = set()
-    # Parents come before what nests in them.
+    owned: set[str] = set()
+    # Parents come before their children.
     for uuid in nova_tree.get_provider_uuids(desired.root.name):
         if uuid in expected:
-            found.add(uuid)
+            owned.add(uuid)
             continue
         data = nova_tree.data(uuid)
-        is_below = data.parent_uuid in found | {desired.root.uuid}
+        is_below = data.parent_uuid in owned | {desired.root.uuid}
         if names.OWNER_TRAIT in data.traits and is_below:
-            found.add(uuid)
-    return frozenset(found - {desired.root.uuid})
+            owned.add(uuid)
+    return frozenset(owned - {desired.root.uuid})
 
 
-def lay(
+def update_tree(
     nova_tree: Any,
     desired: providers.ProviderTree,
     guard: diff.Guard,
     make_slot: MakeSlot,
-    held: Iterable[model.Slot] = (),
+    startup_slots: Iterable[model.Slot] = (),
 ) -> list[calls.ProviderCall]:
-    """Make Nova's tree say what ours says, and return what was changed.
+    """Update Nova's tree to the desired one, and return the changes.
 
-    Nova flushes the tree to Placement. Providers that are not ours are
-    not touched; a tree that agrees is not changed.
+    Nova flushes the tree to Placement. Providers that are not owned are
+    not changed, nor is a tree that has no difference.
 
-    :param held: slots that servers held when the service started. Nova's
-        check then fails for one that its provider does not have, whatever
-        has become of the device.
+    :param startup_slots: slots that servers had when the service started.
+        Nova's check of assigned resources fails for a slot that its
+        provider does not have, also if the device is gone.
     """
-    found = plan(nova_tree, desired, guard)
-    for call in found:
+    planned = plan(nova_tree, desired, guard)
+    for call in planned:
         _apply(nova_tree, call)
         LOG.info("%s", call)
     slots = {
         node.uuid: {name: set(ids) for name, ids in node.slots.items()}
         for node in desired.nodes
     }
-    for slot in held:
+    for slot in startup_slots:
         if nova_tree.exists(slot.provider):
-            known = slots.setdefault(slot.provider, {})
-            known.setdefault(slot.resource_class, set()).add(slot.identifier)
-    for uuid, given in slots.items():
-        _lay_slots(nova_tree, uuid, given, make_slot)
-    return found
+            by_class = slots.setdefault(slot.provider, {})
+            by_class.setdefault(slot.resource_class, set()).add(
+                slot.identifier
+            )
+    for uuid, by_class in slots.items():
+        _set_slots(nova_tree, uuid, by_class, make_slot)
+    return planned
 
 
-def lay_new_slots(
+def add_new_slots(
     nova_tree: Any, desired: providers.ProviderTree, make_slot: MakeSlot
 ) -> None:
-    """Let Nova hand out slots that a tree in use does not have yet.
+    """Add slots to the tree that Nova's resource tracker assigns from.
 
-    For a tree that Nova's resource tracker hands out slots of. Whoever
-    offers a device in Placement must do this first: for a claim on a
-    provider that the tracker does not know it hands out none. None is
-    taken away.
+    Call it before a device is offered in Placement: the tracker assigns
+    no slot of a provider that is not in its tree. No slot is removed.
     """
     for node in desired.nodes:
         if not nova_tree.exists(node.uuid):
             if not nova_tree.exists(node.parent):
-                continue  # Nova's own pass lays it, with its parent
+                continue  # Nova's periodic task adds it, with its parent
             nova_tree.new_child(node.name, node.parent, uuid=node.uuid)
-            # Nova may be about to send this tree: an empty provider would
-            # empty what Placement has.
+            # Nova may be about to flush this tree: an empty provider would
+            # remove the inventories in Placement.
             nova_tree.update_inventory(node.uuid, as_dicts(node.inventories))
             nova_tree.add_traits(node.uuid, *sorted(node.traits))
-        published = nova_tree.data(node.uuid).resources
-        slots = {
-            name: {slot.identifier for slot in resources}
-            for name, resources in published.items()
+        resources = nova_tree.data(node.uuid).resources
+        present = {
+            name: {slot.identifier for slot in slots}
+            for name, slots in resources.items()
         }
-        wanted = {
-            name: slots.get(name, set()) | node.slots.get(name, frozenset())
-            for name in slots.keys() | node.slots.keys()
+        merged = {
+            name: present.get(name, set()) | node.slots.get(name, frozenset())
+            for name in present.keys() | node.slots.keys()
         }
-        if wanted != slots:
-            _lay_slots(nova_tree, node.uuid, wanted, make_slot)
+        if merged != present:
+            _set_slots(nova_tree, node.uuid, merged, make_slot)
 
 
 def publish(
@@ -130,20 +130,21 @@ def publish(
     root: providers.ProviderRoot,
     plan_for: Callable[[Any], list[calls.ProviderCall]],
 ) -> None:
-    """Send what differs in providers that exist; Nova's pass does the rest.
+    """Send the differences of existing providers to Placement.
 
-    A provider's generation grows with each allocation, so what Nova's
-    client remembers of it is old as soon as the scheduler has chosen it:
-    what is to be changed is read anew first.
+    Nova's periodic task creates and deletes providers. A provider's
+    generation changes with each allocation, so that the cache of Nova's
+    client is stale as soon as the scheduler has selected the provider:
+    providers to change are read again first.
 
     :param client: Nova's ``SchedulerReportClient``.
     :param context: Nova's request context.
-    :param plan_for: returns the plan for Nova's tree. It is made after
-        that was read: whoever changes a provider meanwhile has seen
-        something newer, and then Placement refuses what is sent here.
+    :param plan_for: returns the plan for Nova's tree. It is called after
+        the tree was read: if a provider is changed meanwhile, Placement
+        refuses the call with a conflict.
     """
 
-    def look() -> tuple[Any, list[calls.ProviderCall]]:
+    def read_plan() -> tuple[Any, list[calls.ProviderCall]]:
         nova_tree = client.get_provider_tree_and_ensure_root(
             context, root.uuid, name=root.name
         )
@@ -154,37 +155,37 @@ def publish(
             and not isinstance(call, calls.DeleteProvider)
         ]
 
-    _, waiting = look()
-    if not waiting:
+    _, planned = read_plan()
+    if not planned:
         return
-    for uuid in {call.uuid for call in waiting}:
+    for uuid in {call.uuid for call in planned}:
         client.invalidate_resource_provider(uuid, cacheonly=True)
-    nova_tree, waiting = look()
-    for call in waiting:
+    nova_tree, planned = read_plan()
+    for call in planned:
         _apply(nova_tree, call)
-        with contextlib.ExitStack() as failed:
+        with contextlib.ExitStack() as on_error:
             # The answer may be lost after Placement has made the change:
-            # Nova's client must not take its own cache for the truth.
-            failed.callback(
+            # the cache of Nova's client would be wrong.
+            on_error.callback(
                 client.invalidate_resource_provider, call.uuid, cacheonly=True
             )
             _send(client, context, call, nova_tree.data(call.uuid))
-            failed.pop_all()
+            on_error.pop_all()
         LOG.info("%s", call)
 
 
 def plan(
     nova_tree: Any, desired: providers.ProviderTree, guard: diff.Guard
 ) -> list[calls.ProviderCall]:
-    """Return the calls that make Nova's tree say what ours says.
+    """Return the calls that update Nova's tree to the desired one.
 
-    Nova's tree can't rename a provider nor move it: the pass over
-    Placement does that, and Nova reads it there.
+    Nova's tree can't rename or move a provider: the pass over Placement
+    does that, and Nova reads it from there.
     """
-    found = diff.plan(read_tree(nova_tree, desired), desired, guard)
+    planned = diff.plan(read_tree(nova_tree, desired), desired, guard)
     return [
         call
-        for call in found
+        for call in planned
         if not isinstance(call, calls.Name | calls.UpdateProvider)
     ]
 
@@ -198,21 +199,20 @@ def _send(
         client.set_traits_for_provider(context, call.uuid, data.traits)
 
 
-def free_to_go(
+def find_shrinkable(
     nova_tree: Any,
     desired: providers.ProviderTree,
     host: model.HostState,
     is_allocated: Callable[[str], bool],
 ) -> frozenset[str]:
-    """Return the providers that may shrink: nothing is allocated there.
-
-    Only those that would lose something are asked for.
+    """Return the providers without allocations that would shrink.
 
     :param host: the last reading.
-    :param is_allocated: tells whether Placement has allocations from a
-        provider; it is a request over the network.
+    :param is_allocated: returns whether a provider has allocations in
+        Placement; it sends a request, and is called for providers that
+        would shrink only.
     """
-    shrinking = diff.shrinking(
+    shrinking = diff.find_shrinking(
         read_tree(nova_tree, desired),
         desired,
         guard(nova_tree, desired, frozenset(), host),
@@ -226,20 +226,22 @@ def guard(
     free: frozenset[str],
     host: model.HostState,
 ) -> diff.Guard:
-    """Return the guard under which a tree is laid.
+    """Return the guard for an update of the tree.
 
-    Everything counts as held but what is known to be free.
+    Every provider counts as allocated unless it is known to be free.
 
-    :param free: what free_to_go found.
-    :param host: the last reading. What it could not read stays, reserved;
-        while it is not complete nothing is known to be gone.
+    :param free: result of find_shrinkable.
+    :param host: the last reading. Devices that it could not read stay,
+        reserved; while it is incomplete no device is known to be gone.
     """
-    ours = our_uuids(nova_tree, desired)
+    owned = owned_uuids(nova_tree, desired)
     present = {node.uuid for node in desired.nodes}
     return diff.Guard(
-        held=ours - free,
-        unknown=frozenset() if host.complete else ours - present,
-        unreadable=diff.unreadable(read_tree(nova_tree, desired), host.unknown)
+        allocated=owned - free,
+        unknown=frozenset() if host.complete else owned - present,
+        unreadable=diff.find_unreadable(
+            read_tree(nova_tree, desired), host.unknown
+        )
         if host.unknown
         else frozenset(),
     )
@@ -284,18 +286,19 @@ def _apply(nova_tree: Any, call: calls.ProviderCall) -> None:
 def as_dicts(
     inventories: Mapping[str, providers.Inventory],
 ) -> dict[str, dict[str, int | float]]:
-    """Return inventories as Nova and Placement spell them."""
+    """Return inventories in the format of Nova and Placement."""
     return {
         name: inventory.as_dict() for name, inventory in inventories.items()
     }
 
 
-def _lay_slots(
+def _set_slots(
     nova_tree: Any,
     uuid: str,
     slots: Mapping[str, Iterable[str]],
     make_slot: MakeSlot,
 ) -> None:
+    """Set the resources of a provider, by class and identifier."""
     nova_tree.update_resources(
         uuid,
         {

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Background pass over Placement inside nova-compute.
 
-Nova's own task sends what this service has changed. This pass also sees
-what others have changed in Placement, and what came and went on the host
-meanwhile; it holds none of Nova's locks.
+Nova's periodic task sends the changes of this service. This pass also
+reads changes that others made in Placement, and devices that were added to
+or removed from the host. It holds none of Nova's locks.
 """
 
 import logging
@@ -23,122 +23,127 @@ from virt_hooks.spawn import lifecycle
 
 LOG = logging.getLogger(__name__)
 
-# How long the service waits for the pass that runs when it ends: Nova
-# leaves its drivers half a minute at the least
-# (nova/conf/base.py, manager_shutdown_timeout).
+# Seconds that the end of the service waits for a running pass: Nova gives
+# its drivers half a minute at least (nova/conf/base.py,
+# manager_shutdown_timeout).
 _STOP_S = 5.0
 _WRITER = "nova-compute"
-# How often a device that has faded is looked at again at once: a driver
-# that binds is done in a second or two, and udev's word may be lost.
-_MOST_LOOKS = 3
-# Where this machine's own devices are, of which udev tells.
-_OWN = "/"
+# Number of extra passes after a device offers less than before: a driver
+# binds it within two seconds, and a uevent may be lost.
+_MAX_EXTRA_PASSES = 3
+# Root of this machine's own kernel files; udev reports its devices only.
+_OWN_ROOT = "/"
 
 
 class Reconciler:
-    """Keeps Placement and this host in step while nova-compute runs."""
+    """Runs passes over Placement while nova-compute runs."""
 
     def __init__(
         self,
         options: Any,
         accel: lifecycle.Lifecycle,
-        look: Callable[[], None],
+        refresh: Callable[[], None],
         reporter: reporter.Reporter,
-        settle: Callable[[], None],
+        recover: Callable[[], None],
     ) -> None:
-        """Start nothing yet.
+        """Start no thread yet.
 
         :param options: the service's ``oslo_config.cfg.ConfigOpts``.
-        :param look: brings the last reading of the host up to date.
-        :param settle: ends what wants Nova's tracker as well.
+        :param refresh: reads the host again and cleans up.
+        :param recover: recovers interrupted attachments; called after each
+            pass, since it needs Nova's resource tracker.
         """
         self._options = options
         self._accel = accel
-        self._look = look
+        self._refresh = refresh
         self._reporter = reporter
-        self._settle = settle
+        self._recover = recover
         self._settings = conf.read_settings(options)
         self._metrics: metrics.Metrics | None = None
         self._heartbeat = heartbeat.Heartbeat(
             self._settings.bitstreams.state_dir,
             _WRITER,
             self._settings.sync.interval,
-            self._show,
+            self._publish_metrics,
         )
-        self._synchroniser: sync_pass.Synchronizer | None = None
+        self._synchronizer: sync_pass.Synchronizer | None = None
+        #: Problems that were logged.
         self._problems: frozenset[model.Problem] = frozenset()
+        #: Devices that offered anything in the last pass.
         self._offered: frozenset[str] = frozenset()
-        self._looks = 0
+        self._extra_passes = 0
         self._loop: loop.Loop | None = None
-        self._doorbell: udev.UdevMonitor | None = None
+        self._udev_monitor: udev.UdevMonitor | None = None
 
     def start(self) -> None:
-        """Run passes from now on, unless nova.conf says to run none."""
+        """Run passes from now on unless nova.conf disables them."""
         seconds = self._settings.sync.interval
         if not seconds or self._loop is not None:
             return
-        self._measure()
+        self._start_metrics()
         drained = drains.DrainNotes(self._settings.bitstreams.state_dir)
         self._loop = loop.Loop(
-            self.run, seconds, watch=notes.NoteWatch(drained.place).has_changed
+            self.run, seconds, watch=notes.NoteWatch(drained.path).has_changed
         )
         self._loop.start()
-        if self._settings.root == _OWN:
-            self._doorbell = udev.UdevMonitor(self._loop.wake)
-            self._doorbell.start()
+        if self._settings.root == _OWN_ROOT:
+            self._udev_monitor = udev.UdevMonitor(self._loop.wake)
+            self._udev_monitor.start()
 
     def wake(self) -> None:
-        """Ask for a pass soon."""
+        """Run a pass soon."""
         if self._loop is not None:
             self._loop.wake()
 
     def stop(self) -> None:
-        """Run no more passes; the one that runs has some seconds to end."""
-        if self._doorbell is not None:
-            self._doorbell.stop()
+        """Run no more passes; wait some seconds for a running pass."""
+        if self._udev_monitor is not None:
+            self._udev_monitor.stop()
         if self._loop is not None:
             self._loop.stop(_STOP_S)
         if self._metrics is not None:
             self._metrics.close()
 
     def run(self) -> sync_pass.PassResult | None:
-        """Run one pass, and return how it went.
+        """Run one pass, and return its result.
 
-        None is run before Nova has reported the node itself, and before
-        it is known what its servers hold.
+        None before Nova has reported the node itself, and before claims
+        and hostdevs were read.
 
-        :raises AcceleratorError: Placement can't be had.
+        :raises AcceleratorError: Placement can't be reached.
         """
-        if not (self._accel.is_known and self._reporter.is_registered):
+        if not (self._accel.is_ready and self._reporter.is_registered):
             return None
         with self._heartbeat as beat:
-            self._look()
-            desired, host = self._desire()
+            self._refresh()
+            desired, host = self._read_desired()
             result = self._connect().run(
-                desired, host, is_shared=True, anew=self._desire
+                desired, host, is_shared=True, reread=self._read_desired
             )
-            self._reporter.catch_up(desired, result.present, result.calls)
-            self._tell(result)
-            self._look_again(host)
-            beat.beat(result, host, desired, self._accel.claims())
-        self._settle()
+            self._reporter.invalidate_caches(
+                desired, result.present, result.calls
+            )
+            self._log_problems(result)
+            self._repeat_if_fewer_offer(host)
+            beat.record_pass(result, host, desired, self._accel.claims())
+        self._recover()
         return result
 
-    def _look_again(self, host: model.HostState) -> None:
-        """Ask for another pass where a device has nothing more to offer.
+    def _repeat_if_fewer_offer(self, host: model.HostState) -> None:
+        """Run another pass if a device does not offer anything any more.
 
-        Its driver may just be binding it, when a guest is given it, or has
-        given it back.
+        Its driver may be binding it just now, after a guest started or
+        stopped.
         """
         offered = frozenset(d.address for d in host.devices if d.counters)
-        if self._offered <= offered or self._looks >= _MOST_LOOKS:
-            self._offered, self._looks = offered, 0
+        if self._offered <= offered or self._extra_passes >= _MAX_EXTRA_PASSES:
+            self._offered, self._extra_passes = offered, 0
             return
-        self._looks += 1
+        self._extra_passes += 1
         self.wake()
 
-    def _measure(self) -> None:
-        """Show metrics where nova.conf asks for them, and they can be."""
+    def _start_metrics(self) -> None:
+        """Export metrics if nova.conf enables them; log an error."""
         settings = self._settings.sync
         try:
             self._metrics = metrics.Metrics(
@@ -147,35 +152,35 @@ class Reconciler:
         except errors.ConfigurationError as error:
             LOG.error("there are no metrics of the passes: %s", error)
 
-    def _show(self, status: heartbeat.Status) -> None:
+    def _publish_metrics(self, status: heartbeat.Status) -> None:
         if self._metrics is not None:
             self._metrics.publish(status)
 
-    def _desire(self) -> tuple[providers.ProviderTree, model.HostState]:
-        """Return the tree as it should be now, and what it was built from.
+    def _read_desired(self) -> tuple[providers.ProviderTree, model.HostState]:
+        """Return the desired tree and the host that it was built from.
 
-        Its slots can be claimed before any of it is offered.
+        Nova can assign its slots before they are offered in Placement.
         """
         host, desired = self._accel.host.state, self._reporter.desired()
         if desired is None:
             raise errors.AcceleratorError("the compute node is not known")
-        self._reporter.lay_new_slots(desired)
+        self._reporter.add_new_slots(desired)
         return desired, host
 
     def _connect(self) -> sync_pass.Synchronizer:
-        if self._synchroniser is None:
-            self._synchroniser = sync_pass.Synchronizer(
+        if self._synchronizer is None:
+            self._synchronizer = sync_pass.Synchronizer(
                 resource_providers.PlacementClient(
                     rest.from_conf(self._options)
                 )
             )
-        return self._synchroniser
+        return self._synchronizer
 
-    def _tell(self, result: sync_pass.PassResult) -> None:
-        """Log problems once, when they appear and when they change."""
-        found = frozenset(result.problems)
+    def _log_problems(self, result: sync_pass.PassResult) -> None:
+        """Log each problem once, when it appears."""
+        problems = frozenset(result.problems)
         for problem in sorted(
-            found - self._problems, key=lambda p: (p.where, p.reason)
+            problems - self._problems, key=lambda p: (p.where, p.reason)
         ):
             LOG.warning("%s: %s", problem.where, problem.reason)
-        self._problems = found
+        self._problems = problems

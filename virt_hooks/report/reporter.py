@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our providers in Nova's provider tree and report client."""
+"""Reporter: owned providers in Nova's provider tree and report client.
+
+Nova's resource tracker and the pass over Placement (``reconcile``) call it
+from two threads. The tracker's provider tree is shared with it from
+``use_tree`` on.
+"""
 
 import contextlib
 import dataclasses
@@ -21,118 +26,127 @@ from virt_hooks.spawn import lifecycle
 
 LOG = logging.getLogger(__name__)
 
-# Placement knows OWNER_NOVA where its os-traits does; Nova 34 began to
-# set and to require it.
+# Placement accepts OWNER_NOVA if its os-traits has it; Nova sets and
+# requires it since Nova 34.
 OWNER_TRAITS = frozenset({names.OWNER_TRAIT}) | (
     {names.NOVA_OWNER_TRAIT}
     if hasattr(os_traits, names.NOVA_OWNER_TRAIT)
     else frozenset()
 )
 
-# How often a change is sent anew that another one overtook: as often as
-# Nova's resource tracker does (_update_to_placement).
+# How often an update is sent again after a generation conflict: as often
+# as Nova's resource tracker does (_update_to_placement).
 _ATTEMPTS = 4
-# Placement takes a provider with its parent, and returns it
+# Placement accepts a provider with its parent, and returns it
 # (api-ref, Create resource provider).
 _MICROVERSION = "1.20"
-# As Nova's scheduler books (client/report.py, SAME_SUBTREE_VERSION).
-_BOOKED_AS = "1.36"
-# Seconds until the creation of a provider is tried again whose name
-# another provider has.
-_TAKEN_S = 300.0
+# Microversion of allocations, as Nova's scheduler uses it
+# (client/report.py, SAME_SUBTREE_VERSION).
+_ALLOCATION_VERSION = "1.36"
+# Seconds until the creation of a provider is tried again after another
+# provider had its name.
+_NAME_RETRY_S = 300.0
 _OK, _ABSENT, _CONFLICT = 200, 404, 409
 
 
 class Reporter:
-    """Reports a node's accelerators; what is allocated never shrinks."""
+    """Reports a node's accelerators; allocated providers never shrink."""
 
     def __init__(self, accel: lifecycle.Lifecycle, virtapi: Any) -> None:
-        """Report these; ``virtapi`` has Nova's client of Placement."""
+        """Report through ``virtapi``'s client of Placement."""
         self._accel = accel
         self._virtapi = virtapi
+        #: Providers that may shrink: they have no allocations.
         self._free: frozenset[str] = frozenset()
-        self._in_use: Any = None
-        #: Our providers that Nova itself has, or is about to make.
-        self._laid: frozenset[str] = frozenset()
-        #: Those of them that Placement had not at the end of the last pass.
-        self._gone: frozenset[str] = frozenset()
-        #: Providers that can't be created, and when to try it again:
-        #: other providers have their names.
-        self._taken: dict[str, float] = {}
-        #: What was laid last.
+        #: The tree that Nova's resource tracker assigns slots from.
+        self._nova_tree: Any = None
+        #: Owned providers that Nova has, or is about to create.
+        self._reported: frozenset[str] = frozenset()
+        #: Those of them that Placement lacked at the end of the last pass.
+        self._absent: frozenset[str] = frozenset()
+        #: Providers that can't be created, since other providers have
+        #: their names, with the time of the next attempt.
+        self._name_conflicts: dict[str, float] = {}
+        #: The desired tree of the last update of Nova's tree.
         self._desired: providers.ProviderTree | None = None
 
     def desired(self) -> providers.ProviderTree | None:
-        """Return the tree as it should be, None before the node is known."""
+        """Return the desired tree, None before the node is known."""
         return self._accel.tree(OWNER_TRAITS)
 
-    def _creatable(
+    def _exclude_conflicts(
         self, desired: providers.ProviderTree
     ) -> providers.ProviderTree:
         """Return the desired tree without providers that can't be created.
 
-        Nova fails its whole update, and with it each claim of a server,
-        for one provider whose name another provider has
-        (report.py, _create_resource_provider). The pass reports it.
+        Nova fails its whole update, and with it each claim of a server, if
+        the name of one provider is in use by another provider (report.py,
+        _create_resource_provider). The pass over Placement reports it.
         """
-        absent = set(self._taken)
-        while below := {
+        excluded = set(self._name_conflicts)
+        while children := {
             node.uuid
             for node in desired.nodes
-            if node.parent in absent and node.uuid not in absent
+            if node.parent in excluded and node.uuid not in excluded
         }:
-            absent |= below
+            excluded |= children
         return dataclasses.replace(
             desired,
-            nodes=tuple(n for n in desired.nodes if n.uuid not in absent),
+            nodes=tuple(n for n in desired.nodes if n.uuid not in excluded),
         )
 
     def guard(
         self, provider_tree: Any, desired: providers.ProviderTree
     ) -> diff.Guard:
-        """Return the guard under which a tree is laid or published."""
-        free = self._free | self._gone
+        """Return the guard for an update or publication of a tree."""
+        free = self._free | self._absent
         return nova_provider_tree.guard(
             provider_tree, desired, free, self._accel.host.state
         )
 
-    def make_new(self, provider_tree: Any) -> list[str]:
+    def create_new(self, provider_tree: Any) -> list[str]:
         """Create in Placement the providers that Nova's tree lacks.
 
-        Nova looks for a provider that is new to it, and makes it if there
-        is none. If a pass makes it in between, Placement refuses Nova's:
-        its name is taken. For Nova it is somebody else's then, and the
-        claim or the delete of a server that it was at fails
-        (report.py, _create_resource_provider).
+        Nova reads a provider that is new to it, and creates it if it does
+        not exist. If a pass creates it in between, Placement refuses
+        Nova's request, as the name is in use. Nova then fails the claim or
+        the delete of the server that it was processing (report.py,
+        _create_resource_provider).
 
-        :returns: the uuids of those that Placement has now and Nova's tree
-            lacks; Nova's client reads the whole tree again next time.
+        :returns: the uuids of the providers that exist in Placement now
+            and that Nova's tree lacks. Nova's client reads the whole tree
+            again next time.
         """
         now = time.monotonic()
-        self._taken = {u: t for u, t in self._taken.items() if t > now}
+        self._name_conflicts = {
+            uuid: retry_at
+            for uuid, retry_at in self._name_conflicts.items()
+            if retry_at > now
+        }
         desired = self.desired()
         if desired is None or all(
             provider_tree.exists(node.uuid)
-            for node in self._creatable(desired).nodes
+            for node in self._exclude_conflicts(desired).nodes
         ):
             return []
-        made = [
+        created = [
             call.uuid
             for call in self._plan(provider_tree)
             if isinstance(call, calls.CreateProvider)
-            and call.uuid not in self._taken
-            and self._make(call, desired.root)
+            and call.uuid not in self._name_conflicts
+            and self._create(call, desired.root)
         ]
-        if made:
-            self._read_tree_anew(desired.root)
-        return made
+        if created:
+            self._invalidate_tree(desired.root)
+        return created
 
-    def _make(
+    def _create(
         self, call: calls.CreateProvider, root: providers.ProviderRoot
     ) -> bool:
-        """Make a provider; return whether this host has it now.
+        """Create a provider; return whether it is below this host now.
 
-        One that is elsewhere in Placement is Nova's, or the pass's, to find.
+        A provider that is elsewhere in Placement is left to Nova or to the
+        pass over Placement.
         """
         client, path = self._virtapi.reportclient, "/resource_providers"
         record = {
@@ -146,167 +160,174 @@ class Reporter:
         elif answer.status_code == _CONFLICT:
             answer = client.get(f"{path}/{call.uuid}", version=_MICROVERSION)
             if answer.status_code == _ABSENT:
-                self._taken[call.uuid] = time.monotonic() + _TAKEN_S
+                retry_at = time.monotonic() + _NAME_RETRY_S
+                self._name_conflicts[call.uuid] = retry_at
         if answer.status_code != _OK:
             return False
         return bool(answer.json()["root_provider_uuid"] == root.uuid)
 
-    def lay(self, provider_tree: Any, held: Iterable[model.Slot]) -> bool:
-        """Lay our providers onto Nova's tree; return whether that was done.
+    def update_tree(
+        self, provider_tree: Any, startup_slots: Iterable[model.Slot]
+    ) -> bool:
+        """Update Nova's tree; return False before the node is known.
 
-        It is not before the node is known.
-
-        :param held: see ``nova_provider_tree.lay``.
+        :param startup_slots: see ``nova_provider_tree.update_tree``.
         """
         desired = self.desired()
         if desired is None:
             return False
-        desired = self._creatable(desired)
-        nova_provider_tree.lay(
+        desired = self._exclude_conflicts(desired)
+        nova_provider_tree.update_tree(
             provider_tree,
             desired,
             self.guard(provider_tree, desired),
             _resource,
-            held,
+            startup_slots,
         )
-        self._laid = nova_provider_tree.our_uuids(provider_tree, desired)
+        self._reported = nova_provider_tree.owned_uuids(provider_tree, desired)
         self._desired = desired
         return True
 
-    def hand_out(self, provider_tree: Any) -> None:
-        """Let Nova hand out the slots of a tree that was laid.
+    def use_tree(self, provider_tree: Any) -> None:
+        """Let Nova assign the slots of an updated tree.
 
-        From now on the pass in the other thread may add to it. What that
-        has found since the tree was laid, it has added to the last one.
+        From now on the pass in the other thread adds slots to this tree.
+        Slots that it added since the update went to the former tree, so
+        they are added here again.
         """
-        # Of the same tree Nova's resource tracker hands out slots from now
+        # Nova's resource tracker assigns slots of the same tree from now
         # on (_update_to_placement).
-        self._in_use = provider_tree
-        newer = self.desired()
-        newer = newer and self._creatable(newer)
-        if newer is not None and newer != self._desired:
-            nova_provider_tree.lay_new_slots(provider_tree, newer, _resource)
+        self._nova_tree = provider_tree
+        desired = self.desired()
+        desired = desired and self._exclude_conflicts(desired)
+        if desired is not None and desired != self._desired:
+            nova_provider_tree.add_new_slots(provider_tree, desired, _resource)
 
     @property
     def is_registered(self) -> bool:
         """Return whether Nova has reported the node itself."""
-        return self._in_use is not None
+        return self._nova_tree is not None
 
-    def lay_new_slots(self, desired: providers.ProviderTree) -> None:
-        """Let the next claim have slots that came since Nova's last pass."""
-        if self._in_use is None:
+    def add_new_slots(self, desired: providers.ProviderTree) -> None:
+        """Let the next claim get slots that are new since Nova's last pass."""
+        if self._nova_tree is None:
             return
-        desired = self._creatable(desired)
-        nova_provider_tree.lay_new_slots(self._in_use, desired, _resource)
-        self._expect(desired)
+        desired = self._exclude_conflicts(desired)
+        nova_provider_tree.add_new_slots(self._nova_tree, desired, _resource)
+        self._invalidate_if_new(desired)
 
-    def catch_up(
+    def invalidate_caches(
         self,
         desired: providers.ProviderTree,
         present: frozenset[str],
-        made: Iterable[calls.Call],
+        changes: Iterable[calls.Call],
     ) -> None:
-        """Have Nova read anew what others have changed in Placement.
+        """Let Nova's client read again what the pass has changed.
 
-        One that it has and Placement has not it would fail to change, and
-        a claim with it: it may delete it. Nothing is taken out of its cache
-        here, since it may be walking through it in another thread.
+        Nova's tree is read again if it lacks a provider of Placement, or
+        has one that Placement lacks: Nova may delete the latter, but a
+        claim that changes it fails. No entry is removed from the client's
+        cache, since another thread may be iterating over it.
 
-        :param present: uuids of our providers that Placement has.
-        :param made: the changes that Nova has not made.
+        :param present: uuids of the owned providers in Placement.
+        :param changes: the calls that Nova has not made.
         """
         client = self._virtapi.reportclient
-        self._gone = self._laid - present
-        if self._laid != present:
-            self._read_tree_anew(desired.root)
-        for call in made:
+        self._absent = self._reported - present
+        if self._reported != present:
+            self._invalidate_tree(desired.root)
+        for call in changes:
             if isinstance(call, calls.UpdateProvider):
-                self._read_tree_anew(desired.root)
+                self._invalidate_tree(desired.root)
             elif not isinstance(call, calls.Name | calls.DeleteProvider):
                 client.invalidate_resource_provider(call.uuid, cacheonly=True)
 
-    def _expect(self, desired: providers.ProviderTree) -> None:
-        """Prepare for providers that are new to Nova, and maybe not new."""
-        if {node.uuid for node in desired.nodes} - self._laid:
-            self._read_tree_anew(desired.root)
+    def _invalidate_if_new(self, desired: providers.ProviderTree) -> None:
+        """Invalidate the tree if it lacks a desired provider.
 
-    def _read_tree_anew(self, root: providers.ProviderRoot) -> None:
-        """Have Nova's next pass begin with the whole tree as it is.
+        The provider may exist in Placement already.
+        """
+        if {node.uuid for node in desired.nodes} - self._reported:
+            self._invalidate_tree(desired.root)
 
-        When it meets a provider that it did not know, it reads the others
-        anew in the middle of its pass, and writes over what it has read
-        what it knew before: an operator's own traits would go
-        (update_from_provider_tree, _ensure_resource_provider).
+    def _invalidate_tree(self, root: providers.ProviderRoot) -> None:
+        """Let Nova's next pass read the whole tree before it begins.
+
+        Otherwise Nova reads all providers again in the middle of its pass
+        when it finds a provider that is new to it, and then overwrites
+        them with their former content: traits that an operator has set
+        would be lost (update_from_provider_tree,
+        _ensure_resource_provider).
         """
         self._virtapi.reportclient.invalidate_resource_provider(
             root.uuid, cacheonly=True
         )
 
-    def forget_free(self) -> None:
-        """Take every provider for allocated until somebody looks again."""
+    def reset_free(self) -> None:
+        """Treat every provider as allocated until the next find_free."""
         self._free = frozenset()
 
     def find_free(self, provider_tree: Any) -> None:
-        """Ask Placement which providers may shrink.
+        """Read from Placement which providers may shrink.
 
         :param provider_tree: Nova's, None before its first pass.
         """
         desired = self.desired()
         if desired is None or provider_tree is None:
             return
-        self._expect(self._creatable(desired))
+        self._invalidate_if_new(self._exclude_conflicts(desired))
         context = nova_context.get_admin_context()
         client = self._virtapi.reportclient
 
         def is_allocated(uuid: str) -> bool:
-            if uuid in self._gone:
-                return False  # Placement would say 404
+            if uuid in self._absent:
+                return False  # Placement would answer 404
             try:
-                found = client.get_allocations_for_resource_provider(
+                answer = client.get_allocations_for_resource_provider(
                     context, uuid
                 )
             except exception.ResourceProviderAllocationRetrievalFailed as e:
                 LOG.warning("%s; it stays for now", e)
                 return True
-            return bool(found.allocations)
+            return bool(answer.allocations)
 
-        self._free = nova_provider_tree.free_to_go(
+        self._free = nova_provider_tree.find_shrinkable(
             provider_tree, desired, self._accel.host.state, is_allocated
         )
 
-    def is_booked(self, consumer: str) -> bool:
+    def has_allocations(self, consumer: str) -> bool:
         """Return whether Placement has allocations of a consumer.
 
-        :raises nova.exception.ConsumerAllocationRetrievalFailed: it does
-            not say.
+        :raises nova.exception.ConsumerAllocationRetrievalFailed: they
+            can't be read.
         """
         return bool(self.providers_of(consumer))
 
     def providers_of(self, consumer: str) -> frozenset[str]:
         """Return the uuids of the providers that a consumer allocates.
 
-        :raises nova.exception.ConsumerAllocationRetrievalFailed: Placement
-            does not say.
+        :raises nova.exception.ConsumerAllocationRetrievalFailed: they
+            can't be read.
         """
         allocations = self._virtapi.reportclient.get_allocs_for_consumer(
             nova_context.get_admin_context(), consumer
         )
         return frozenset(allocations["allocations"])
 
-    def book(self, instance: Any, booked: Mapping[str, Any]) -> None:
-        """Have Placement allocate to a server that has nothing.
+    def allocate(self, instance: Any, allocations: Mapping[str, Any]) -> None:
+        """Create the allocations of a server that has none.
 
-        :param booked: resources by the uuid of their provider, as in
+        :param allocations: resources by the uuid of their provider, as in
             Placement's allocation candidates.
-        :raises nova.exception.AllocationUpdateFailed: it was refused.
+        :raises nova.exception.AllocationUpdateFailed: Placement refused.
         """
         if not self._virtapi.reportclient.claim_resources(
             nova_context.get_admin_context(),
             instance.uuid,
-            {"allocations": dict(booked)},
+            {"allocations": dict(allocations)},
             instance.project_id,
             instance.user_id,
-            _BOOKED_AS,
+            _ALLOCATION_VERSION,
         ):
             raise exception.AllocationUpdateFailed(
                 consumer_uuid=instance.uuid, error="something of it is taken"
@@ -316,25 +337,25 @@ class Reporter:
     def reschedule(
         self, context: Any = None, uuid: str = "", is_rebuilt: bool = False
     ) -> Iterator[None]:
-        """Turn an error of ours into one that Nova reschedules on, or ends.
+        """Raise AcceleratorError as an error that Nova reschedules on.
 
         Nova stores its text as the server's fault, which the server's owner
-        reads; the operator's text is logged.
+        reads; the text for operators is logged.
 
-        What is wrong with a bitstream itself is wrong on each host: no
-        other one is tried for a new server, and its user is told why.
-        Nor is there one for a server that is rebuilt where it is: Nova
-        would take it for evacuated, and give up what is booked for it.
+        A faulty bitstream is faulty on each host: the build is aborted,
+        and the user sees the reason. A server that is rebuilt on its host
+        is not rescheduled either: Nova would treat it as evacuated, and
+        remove its allocations.
 
-        :param context: publish the host anew, with this context.
+        :param context: if given, the host's changes are published with it.
         :param uuid: of a server that is spawned.
         :param is_rebuilt: whether it is rebuilt on this host.
         """
         try:
             yield
         except errors.AcceleratorError as error:
-            named = uuid and uuid not in str(error)
-            LOG.error("%s%s", f"server {uuid}: " if named else "", error)
+            needs_uuid = uuid and uuid not in str(error)
+            LOG.error("%s%s", f"server {uuid}: " if needs_uuid else "", error)
             if context is not None:
                 self.publish(context)
             is_final = is_rebuilt or not getattr(error, "is_local", True)
@@ -347,7 +368,7 @@ class Reporter:
             ) from error
 
     def publish(self, context: Any) -> None:
-        """Send what a claim changed, without waiting for the next pass."""
+        """Send changes of a claim without waiting for the next pass."""
         root = self._accel.root
         if root is None:
             return
@@ -358,7 +379,7 @@ class Reporter:
                         self._virtapi.reportclient, context, root, self._plan
                     )
                 except exception.ResourceProviderUpdateConflict as error:
-                    LOG.debug("somebody else was faster: %s", error)
+                    LOG.debug("publication had a conflict: %s", error)
                 else:
                     return
             LOG.warning("accelerators are reported with the next pass")
@@ -381,9 +402,9 @@ def _resource(slot: model.Slot) -> Any:
 
 
 @contextlib.contextmanager
-def logged(what: str, *arguments: Any) -> Iterator[None]:
-    """Log whatever fails here, and go on as stock Nova does."""
+def logged(message: str, *arguments: Any) -> Iterator[None]:
+    """Log any error of the block, so that stock Nova continues."""
     try:
         yield
     except Exception:
-        LOG.exception(what, *arguments)
+        LOG.exception(message, *arguments)

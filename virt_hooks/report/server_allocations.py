@@ -12,23 +12,22 @@ from nova.compute import resource_tracker
 from nova_accel import errors, model
 from nova_accel.model import flavors, names
 
-# The newest that Nova 32 to 34 ask Placement for candidates with
-# (scheduler/client/report.py, SAME_SUBTREE_VERSION); a consumer's
-# generation goes with its allocations from 1.28 on.
+# The latest microversion that Nova 32 to 34 request candidates with
+# (scheduler/client/report.py, SAME_SUBTREE_VERSION). Allocations have their
+# consumer's generation since 1.28.
 _MICROVERSION = "1.36"
 _OK, _CHANGED = 200, 204
 _CONCURRENT = "placement.concurrent_update"
-# How often allocations are written anew that others changed meanwhile: as
+# How often allocations are written again after a generation conflict: as
 # often as Nova's own client does (report.py, retries).
 _ATTEMPTS = 4
-_MOST = 1000
+_MAX_CANDIDATES = 1000
 
 
 class ServerAllocations:
-    """A server's allocations and slots, changed one at a time."""
+    """A server's allocations in Placement, and slots in Nova's tracker."""
 
     def __init__(self, virtapi: Any) -> None:
-        """Use Nova's client of Placement, and its resource tracker."""
         self._virtapi = virtapi
 
     @property
@@ -44,30 +43,30 @@ class ServerAllocations:
     def find_candidates(
         self, context: Any, root: str, group: flavors.RequestGroup
     ) -> frozenset[str]:
-        """Return the providers of one host that Placement would give.
+        """Return the providers of one host that are candidates of a group.
 
         :param root: uuid of the compute node.
         :raises ServiceError: Placement did not answer.
         """
-        wanted = group.required | {names.OWNER_TRAIT}
+        traits = group.required | {names.OWNER_TRAIT}
         query = {
             f"resources{group.suffix}": ",".join(
                 f"{n}:{amount}"
                 for n, amount in sorted(group.resources.items())
             ),
-            f"required{group.suffix}": ",".join(sorted(wanted)),
+            f"required{group.suffix}": ",".join(sorted(traits)),
             f"in_tree{group.suffix}": root,
-            "limit": str(_MOST),
+            "limit": str(_MAX_CANDIDATES),
         }
         path = f"/allocation_candidates?{parse.urlencode(query, safe=',:')}"
-        with _asking("candidates"):
+        with _service_errors("candidates"):
             answer = self._client.get(
                 path,
                 version=_MICROVERSION,
                 global_request_id=context.global_id,
             )
         if answer.status_code != _OK:
-            raise _failed("candidates", answer)
+            raise _service_error("candidates", answer)
         return frozenset(
             uuid
             for request in answer.json()["allocation_requests"]
@@ -77,10 +76,13 @@ class ServerAllocations:
     def read(self, context: Any, server: str) -> dict[str, dict[str, int]]:
         """Return a server's allocations: amounts by provider and class.
 
-        :raises ServiceError: Placement can't be asked.
+        :raises ServiceError: Placement can't be read.
         """
-        found = self._read(context, server)["allocations"]
-        return {u: dict(each["resources"]) for u, each in found.items()}
+        allocations = self._read(context, server)["allocations"]
+        return {
+            uuid: dict(record["resources"])
+            for uuid, record in allocations.items()
+        }
 
     def allocate(
         self,
@@ -89,28 +91,29 @@ class ServerAllocations:
         provider: str,
         amounts: Mapping[str, int],
     ) -> None:
-        """Let a server have exactly these amounts of a provider.
+        """Set a server's allocation of one provider. Idempotent.
 
-        Nothing else that it has is changed, and nothing is sent where it
-        has them already. It may be done twice.
+        Its other allocations are unchanged. No request is sent if the
+        server has these amounts.
 
-        :param amounts: by resource class; none for nothing at all.
-        :raises ServiceError: Placement refuses it, or can't be asked.
+        :param amounts: by resource class; empty to remove the allocation.
+        :raises ServiceError: Placement refuses it, or can't be reached.
         """
-        wanted = {name: n for name, n in amounts.items() if n}
+        new = {name: amount for name, amount in amounts.items() if amount}
         for _ in range(_ATTEMPTS):
-            known = self._read(context, server)
-            held = known["allocations"].get(provider, {}).get("resources", {})
-            if held == wanted:
+            record = self._read(context, server)
+            by_provider = record["allocations"]
+            current = by_provider.get(provider, {}).get("resources", {})
+            if current == new:
                 return
-            if wanted:
-                known["allocations"][provider] = {"resources": wanted}
+            if new:
+                by_provider[provider] = {"resources": new}
             else:
-                del known["allocations"][provider]
-            with _asking(f"allocation of {server}"):
+                del by_provider[provider]
+            with _service_errors(f"allocation of {server}"):
                 answer = self._client.put(
                     f"/allocations/{server}",
-                    known,
+                    record,
                     version=_MICROVERSION,
                     global_request_id=context.global_id,
                 )
@@ -118,21 +121,21 @@ class ServerAllocations:
                 return
             if _code(answer) != _CONCURRENT:
                 break
-        raise _failed(f"allocation of {server}", answer)
+        raise _service_error(f"allocation of {server}", answer)
 
     def _read(self, context: Any, server: str) -> Any:
-        with _asking(f"allocation of {server}"):
+        with _service_errors(f"allocation of {server}"):
             return self._client.get_allocs_for_consumer(context, server)
 
     # -- Nova's tracker ----------------------------------------------------
 
     @property
     def is_ready(self) -> bool:
-        """Return whether the tracker has looked at this host."""
+        """Return whether the tracker has read this host."""
         return self._tracker.provider_tree is not None
 
     @utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)
-    def take_slot(
+    def claim_slot(
         self,
         instance: Any,
         provider: str,
@@ -141,79 +144,83 @@ class ServerAllocations:
     ) -> model.Slot:
         """Claim a slot for a server as Nova's own claims do, and save it.
 
-        Nova's lock is held while the server is saved, as Nova holds it:
-        a pass in between would hand the slot to somebody else.
+        Nova's lock is held until the server is saved, as Nova holds it:
+        a periodic task in between would reassign the slot.
 
-        If the slot itself can't be saved, or the answer is lost, it may be
-        in Nova's database. It stays assigned in the tracker then: if it
-        was saved, ``give_slots`` releases it, once; if it was not, Nova's
-        next periodic task does, which reads all slots from the database
-        (resource_tracker.py, _populate_assigned_resources).
+        If the slot can't be saved, or the answer is lost, it may be in
+        Nova's database, so it stays assigned in the tracker. If it was
+        saved, ``release_slots`` releases it, once. If it was not, Nova's
+        next periodic task releases it, which reads all slots from the
+        database (resource_tracker.py, _populate_assigned_resources).
 
-        :param write: writes down the slot in the server. That is saved
-            first: a slot that a server has and nobody wrote down would
-            never be given back.
-        :raises ClaimError: there is none, or not exactly one.
+        :param write: writes the slot into the server's record of
+            attachments. The record is saved first: a slot without a record
+            would never be released.
+        :raises ClaimError: there is no free slot, or more than one.
         """
         tracker = self._tracker
         try:
-            given = tracker._claim_resources(
+            claimed = tracker._claim_resources(
                 {provider: {"resources": dict(resources)}}
             )
         except exception.ComputeResourcesUnavailable as error:
             raise errors.ClaimError(instance.uuid, str(error)) from error
         try:
-            if given is None or len(given) != 1:
+            if claimed is None or len(claimed) != 1:
                 raise errors.ClaimError(
                     instance.uuid,
                     "Nova claimed no slot on this host: its view of the"
-                    " provider tree is old; the next periodic update mends"
+                    " provider tree is old; the next periodic update repairs"
                     " it",
                 )
-            slot = _slot(given[0])
+            slot = _slot(claimed[0])
             write(slot)
             instance.save()
         except BaseException:
-            tracker._release_assigned_resources(given)
+            tracker._release_assigned_resources(claimed)
             raise
-        held = list(instance.resources or ())
-        instance.resources = objects.ResourceList(objects=[*held, *given])
+        former = instance.resources or ()
+        instance.resources = objects.ResourceList(objects=[*former, *claimed])
         instance.save()
         return slot
 
     @utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)
-    def give_slots(
+    def release_slots(
         self,
         instance: Any,
         slots: Iterable[model.Slot],
         write: Callable[[], None],
     ) -> None:
-        """Give up slots of a server, and save it.
+        """Release slots of a server in Nova's tracker, and save the server.
 
         Only slots that the server has in Nova's database are released, as
         no other server can have claimed these. It is read under Nova's lock.
 
-        :param write: writes more of the server, which is saved last.
+        :param write: writes the server's record before the server is saved.
         """
-        gone = {(slot.provider, slot.identifier) for slot in slots}
-        held = list(_read_resources(instance))
-        given = [r for r in held if (r.provider_uuid, r.identifier) in gone]
-        if given:
-            kept = [r for r in held if r not in given]
+        keys = {(slot.provider, slot.identifier) for slot in slots}
+        resources = list(_read_resources(instance))
+        released = [
+            resource
+            for resource in resources
+            if (resource.provider_uuid, resource.identifier) in keys
+        ]
+        if released:
+            remaining = [r for r in resources if r not in released]
             instance.resources = (
-                objects.ResourceList(objects=kept) if kept else None
+                objects.ResourceList(objects=remaining) if remaining else None
             )
         write()
         instance.save()
-        self._tracker._release_assigned_resources(given)
+        self._tracker._release_assigned_resources(released)
 
 
 def _read_resources(instance: Any) -> Iterable[Any]:
-    """Return the resources of a server as Nova's database has them now."""
-    now = objects.Instance.get_by_uuid(
+    """Return a server's resources from Nova's database."""
+    stored = objects.Instance.get_by_uuid(
         instance._context, instance.uuid, expected_attrs=["resources"]
     )
-    return now.resources or ()
+    return stored.resources or ()
 
 
 def _slot(resource: Any) -> model.Slot:
@@ -231,18 +238,18 @@ def _code(answer: Any) -> str:
         return ""
 
 
-def _failed(what: str, answer: Any) -> errors.ServiceError:
+def _service_error(request: str, answer: Any) -> errors.ServiceError:
     return errors.ServiceError(
-        "Placement", what, answer.status_code, answer.text
+        "Placement", request, answer.status_code, answer.text
     )
 
 
 @contextlib.contextmanager
-def _asking(what: str) -> Iterator[None]:
-    """Turn what Nova's client raises into an error of ours."""
+def _service_errors(request: str) -> Iterator[None]:
+    """Raise any error of Nova's client as ServiceError."""
     try:
         yield
     except Exception as error:
         raise errors.ServiceError(
-            "Placement", what, None, str(error)
+            "Placement", request, None, str(error)
         ) from error

@@ -19,11 +19,11 @@ _Planned = Mapping[str, Sequence[actions.Action]]
 
 
 class CardModeSetter:
-    """Carries out what drivers plan for modes that a reboot loses.
+    """Sets cards to the modes that drivers plan; a reboot loses the modes.
 
-    A card that can't be arranged is an error in the log, and is tried
-    again with the next pass, unless the attempt itself takes something
-    away from the host; the others and the service go on.
+    A card that can't be set is logged as an error, and is tried again in
+    the next pass unless the attempt itself removes something from the
+    host. Other cards and the service are not affected.
     """
 
     def __init__(
@@ -32,104 +32,106 @@ class CardModeSetter:
         rules: policy.Policy,
         executor: action_executor.Executor,
         locks: device_locks.DeviceLocks,
-        look: Callable[[], host_reader.HostReader],
+        read_host: Callable[[], host_reader.HostReader],
     ) -> None:
-        """Use these; ``look`` returns a fresh reader of the host."""
+        """Plan with the reader of the host that ``read_host`` returns."""
         self._drivers = drivers
         self._rules = rules
         self._executor = executor
         self._locks = locks
-        self._look = look
-        self._told: dict[str, str] = {}
+        self._read_host = read_host
+        #: The last error that was logged, by card.
+        self._logged: dict[str, str] = {}
+        #: Actions that failed, by card; those that remove something are
+        #: not retried before a restart.
         self._refused: dict[str, tuple[actions.Action, ...]] = {}
         self._failed: dict[str, tuple[actions.Action, ...]] = {}
-        self._is_again = True
-        #: Whether the last pass found every card in its mode.
-        self.is_settled = True
+        self._retries_failed = True
+        #: Whether the last pass saw every card in its mode.
+        self.is_complete = True
 
-    def arrange(
+    def set_modes(
         self,
         root: providers.ProviderRoot | None,
         read_running: Callable[[], connection.HostdevUse],
-        read_held: Callable[[], Iterable[model.Slot] | None],
-        is_again: bool = True,
+        read_assigned: Callable[[], Iterable[model.Slot] | None],
+        retries_failed: bool = True,
     ) -> bool:
-        """Bring every card into its mode; return whether one was changed.
+        """Set every card to its mode; return whether one was changed.
 
-        Nothing is looked at where policy says nothing. A card of which
-        a running guest has a part is left alone, and so is one on which
-        somebody works.
+        The host is not read if policy has no rule. A card is skipped if a
+        running guest has a part of it, or if its lock is held.
 
         :param root: this compute node, None before it is known.
-        :param read_running: what the running guests hold; it is asked
-            only if there is something to do.
-        :param read_held: the slots that this host's servers hold, running
-            or not: of a card with one that is there nothing is taken away,
-            and a whole card stays as it is. None: they are not all known,
-            and nothing is taken away from any card.
-        :param is_again: try what has failed, too.
+        :param read_running: returns the hostdevs of running guests; called
+            only if a card is to be changed.
+        :param read_assigned: returns the slots of this host's servers,
+            running or not: nothing is removed from a card with such a
+            slot, and a whole card stays as it is. None if not all slots
+            are known: nothing is removed from any card.
+        :param retries_failed: retry actions that have failed before.
         """
-        self.is_settled, self._is_again = True, is_again
+        self.is_complete, self._retries_failed = True, retries_failed
         if self._rules == policy.Policy():
             return False
         is_changed = False
-        host = self._look()
+        host = self._read_host()
         for name, driver in self._drivers.items():
             due = self._plan(name, driver, host)
             if not due:
                 continue
-            self.is_settled = False
+            self.is_complete = False
             try:
                 used = _cards_of(read_running().functions, host)
             except Exception as error:  # libvirt's, or the kernel's
-                self._tell("running guests", repr(error))
+                self._log_once("running guests", repr(error))
                 continue
-            self._told.pop("running guests", None)
+            self._logged.pop("running guests", None)
             for card in due:
                 if card in used:
-                    self._tell(card, "a running guest has a part of it")
+                    self._log_once(card, "a running guest has a part of it")
                     continue
-                is_changed |= self._arrange_card(
-                    name, driver, root, card, read_held
+                is_changed |= self._set_mode(
+                    name, driver, root, card, read_assigned
                 )
         return is_changed
 
     def _plan(
         self, name: str, driver: plugin.Driver, host: host_reader.HostReader
     ) -> _Planned:
-        """Return what a driver plans, by the card it is for."""
-        found: dict[str, list[actions.Action]] = {}
+        """Return the actions that a driver plans, by card."""
+        planned: dict[str, list[actions.Action]] = {}
         try:
             for action in driver.plan_arrange(host, self._rules):
                 card = _card_of(_target(action), host)
-                found.setdefault(card, []).append(action)
-        except Exception as error:  # a vendor's own code, or the kernel's
-            self._tell(f"cards of driver {name}", _reason(error))
-            self.is_settled = False
+                planned.setdefault(card, []).append(action)
+        except Exception as error:  # a vendor's driver, or the kernel
+            self._log_once(f"cards of driver {name}", _reason(error))
+            self.is_complete = False
             return {}
-        self._told.pop(f"cards of driver {name}", None)
-        return found
+        self._logged.pop(f"cards of driver {name}", None)
+        return planned
 
-    def _arrange_card(
+    def _set_mode(
         self,
         name: str,
         driver: plugin.Driver,
         root: providers.ProviderRoot | None,
         card: str,
-        read_held: Callable[[], Iterable[model.Slot] | None],
+        read_assigned: Callable[[], Iterable[model.Slot] | None],
     ) -> bool:
         key = ownership.provider_of(root, card)
-        with self._locks.try_hold(key) as got:
-            if not got:
+        with self._locks.try_hold(key) as is_locked:
+            if not is_locked:
                 return False
-            # Anew: a spawn may have come between the plan and the lock.
-            host = self._look()
+            # A spawn may have changed the card between plan and lock.
+            host = self._read_host()
             due = self._plan(name, driver, host).get(card, ())
-            held = read_held()
-            if held is None and any(map(_takes_away, due)):
+            assigned = read_assigned()
+            if assigned is None and any(map(_removes_vfs, due)):
                 return False
-            if due and _is_held(card, key, due, held or (), host):
-                self._tell(card, "a server of this host has a part of it")
+            if due and _is_in_use(card, key, due, assigned or (), host):
+                self._log_once(card, "a server of this host has a part of it")
                 return False
             if due and self._is_refused(card, tuple(due)):
                 return False
@@ -138,27 +140,27 @@ class CardModeSetter:
             except errors.AcceleratorError as error:
                 reason = _reason(error)
                 self._failed[card] = tuple(due)
-                if any(map(_takes_away, due)):
-                    # The attempt itself takes something from the host.
+                if any(map(_removes_vfs, due)):
+                    # The attempt itself removes something from the host.
                     self._refused[card] = tuple(due)
-                    reason += "; mend that, and restart nova-compute"
-                self._tell(card, reason)
+                    reason += "; repair that, and restart nova-compute"
+                self._log_once(card, reason)
                 return False
-            for notes in (self._told, self._refused, self._failed):
+            for notes in (self._logged, self._refused, self._failed):
                 notes.pop(card, None)
             return bool(due)
 
     def _is_refused(self, card: str, due: tuple[actions.Action, ...]) -> bool:
-        """Return whether the same has failed, and is not tried now."""
+        """Return whether the same actions failed, and are not retried now."""
         return self._refused.get(card) == due or (
-            not self._is_again and self._failed.get(card) == due
+            not self._retries_failed and self._failed.get(card) == due
         )
 
-    def _tell(self, where: str, reason: str) -> None:
-        """Log why something is not arranged: once, and when it changes."""
-        if self._told.get(where) == reason:
+    def _log_once(self, where: str, reason: str) -> None:
+        """Log why a card is not in its mode unless the reason is the same."""
+        if self._logged.get(where) == reason:
             return
-        self._told[where] = reason
+        self._logged[where] = reason
         LOG.error(
             "%s: not in the mode that [nova_accel] device_spec asks for: %s",
             where,
@@ -166,32 +168,32 @@ class CardModeSetter:
         )
 
 
-def _takes_away(action: actions.Action) -> bool:
-    """Return whether something goes that a server may have.
+def _removes_vfs(action: actions.Action) -> bool:
+    """Return whether an action removes what a server may have.
 
-    Every other count of VFs is by way of 0; a port that is released leaves
-    the PF.
+    The kernel changes a count of VFs by way of 0. A port that is assigned
+    to a VF is removed from the PF.
     """
     if isinstance(action, actions.SetVfCount):
         return action.before > 0
     return isinstance(action, actions.SetPort | actions.SetServices)
 
 
-def _is_held(
+def _is_in_use(
     card: str,
     provider: str,
     due: Iterable[actions.Action],
-    held: Iterable[model.Slot],
+    assigned: Iterable[model.Slot],
     host: host_reader.HostReader,
 ) -> bool:
-    """Return whether a server has what a card would lose.
+    """Return whether a server has a part of a card that would be removed.
 
-    VFs that are not there, as after a reboot, are not lost.
+    VFs that do not exist, as after a reboot, can't be removed.
     """
-    slots = tuple(held)
+    slots = tuple(assigned)
     if any(slot.identifier == card for slot in slots):
         return True
-    return any(map(_takes_away, due)) and any(
+    return any(map(_removes_vfs, due)) and any(
         _card_of(slot.identifier, host) == card
         if pci.is_address(slot.identifier)
         else slot.provider == provider
@@ -237,4 +239,4 @@ def _cards_of(
 def _reason(error: Exception) -> str:
     if isinstance(error, errors.AcceleratorError):
         return str(error)
-    return f"{error!r}; report it to whoever wrote the driver"
+    return f"{error!r}; report it to the author of the driver"

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claim store: which server of this host has which claims."""
+"""Claim store: the claims of each consumer of this host, in memory.
+
+Nova stores the slots of each server: when the service starts, the claims
+are restored from them (see ``operations.nova_database``).
+"""
 
 import dataclasses
 import itertools
@@ -14,240 +18,266 @@ LOG = logging.getLogger(__name__)
 
 
 class ClaimStore:
-    """Claims by server. Thread-safe; nothing of it is stored.
+    """Claims by consumer. Thread-safe; not persistent."""
 
-    Nova remembers the slots of each server: at the start of the service
-    the book is written anew from them.
-    """
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        """Start an empty store.
 
-    def __init__(self, written: Callable[[], None] = lambda: None) -> None:
-        """Start an empty book.
-
-        :param written: called whenever claims were written down.
+        :param on_change: called whenever claims were added or replaced.
         """
-        self._written = written
+        self._on_change = on_change
         self._claims: dict[str, tuple[model.Claim, ...]] = {}
         self._made: dict[str, model.Claim] = {}
-        self._known: dict[str, frozenset[tuple[str, str]]] = {}
-        #: Of the claims of each server that has any.
+        #: Slots that each consumer was restored with.
+        self._restored: dict[str, frozenset[tuple[str, str]]] = {}
+        #: Of the claims of each consumer that has any.
         self._versions: dict[str, int] = {}
         self._numbers = itertools.count(1)
         self._guard = threading.Lock()
 
     def versions(self) -> Mapping[str, int]:
-        """Return the servers that have claims, each with a version.
+        """Return the consumers that have claims, each with a version.
 
-        A server gets a new version whenever its claims are written down,
-        also if they stay the same, but not when the same are recalled; no
+        A consumer gets a new version whenever its claims are set, also if
+        they stay the same, but not when the same claims are restored. No
         version is used twice.
         """
         with self._guard:
             return dict(self._versions)
 
     def claims(self) -> tuple[model.Claim, ...]:
-        """Return the claims of all servers."""
+        """Return the claims of all consumers."""
         with self._guard:
-            return tuple(c for held in self._claims.values() for c in held)
+            return tuple(
+                claim for claims in self._claims.values() for claim in claims
+            )
 
     def claims_of(self, consumer: str) -> tuple[model.Claim, ...]:
-        """Return the claims of one server."""
+        """Return the claims of one consumer."""
         with self._guard:
             return self._claims.get(consumer, ())
 
-    def recall(
+    def restore(
         self,
         consumer: str,
         slots: Iterable[model.Slot],
-        found: Iterable[model.Claim],
+        existing: Iterable[model.Claim],
         expected: tuple[model.Claim, ...],
     ) -> None:
-        """Write down a server of which Nova says that it has some slots.
+        """Add the claims of a server that has some slots in Nova.
 
-        What it holds in other slots it keeps.
+        Its claims on other slots stay.
 
-        :param found: the claims whose partitions exist: they are ours.
-        :param expected: those together with what a reboot has unmade; what
-            stands there by and by is not ours.
+        :param existing: the claims whose partitions exist: this library
+            owns them.
+        :param expected: those, and the claims whose partitions a reboot of
+            the host has removed. A partition that appears in their slots
+            later is not owned.
         """
-        given = tuple(slots)
+        slots = tuple(slots)
         with self._guard:
-            known = self._known.get(consumer, frozenset())
-            self._known[consumer] = known | set(map(_place, given))
-            self._made |= {c.handle: c for c in self._typed(found)}
-            held = self._claims.get(consumer, ())
-            now = (*without(held, given), *self._typed(expected))
-            if now == held:
+            restored = self._restored.get(consumer, frozenset())
+            self._restored[consumer] = restored | set(map(_key, slots))
+            self._made |= {c.handle: c for c in self._with_type_ids(existing)}
+            claims = self._claims.get(consumer, ())
+            new_claims = (
+                *not_in_slots(claims, slots),
+                *self._with_type_ids(expected),
+            )
+            if new_claims == claims:
                 return
-            self._set(consumer, now)
-        self._written()
+            self._set(consumer, new_claims)
+        self._on_change()
 
-    def holds(self, consumer: str, provider: str) -> bool:
+    def has_claim_on(self, consumer: str, provider: str) -> bool:
         """Return whether a server has anything of a device."""
         with self._guard:
-            held = {c.provider for c in self._claims.get(consumer, ())}
-            known = self._known.get(consumer, frozenset())
-        return provider in held | {place[0] for place in known}
+            claimed = {c.provider for c in self._claims.get(consumer, ())}
+            restored = self._restored.get(consumer, frozenset())
+        return provider in claimed | {uuid for uuid, _ in restored}
 
     def made(self) -> Mapping[str, model.Claim]:
-        """Return the claims whose partitions are ours, by handle.
+        """Return the claims whose partitions this library owns, by handle.
 
-        It is every claim that was ever written down, also of a server
-        that is gone, until its partition is known to be unmade.
+        Every claim that was ever set, also of a server that is deleted,
+        until its partition was seen removed.
         """
         with self._guard:
             return dict(self._made)
 
-    def write_down(self, consumer: str, held: tuple[model.Claim, ...]) -> None:
-        """Replace the claims of one server."""
+    def set_claims(
+        self, consumer: str, claims: tuple[model.Claim, ...]
+    ) -> None:
+        """Replace the claims of one consumer."""
         with self._guard:
-            held = self._typed(held)
-            self._set(consumer, held)
-            self._made |= {claim.handle: claim for claim in held}
-        self._written()
+            claims = self._with_type_ids(claims)
+            self._set(consumer, claims)
+            self._made |= {claim.handle: claim for claim in claims}
+        self._on_change()
 
-    def _typed(self, claims: Iterable[model.Claim]) -> tuple[model.Claim, ...]:
-        """Return claims with the ids of their types, if ever known.
+    def _with_type_ids(
+        self, claims: Iterable[model.Claim]
+    ) -> tuple[model.Claim, ...]:
+        """Return claims with the ids of their types, if ever read.
 
-        A claim planned while the ids can't be read has none, and what was
-        made under it could not be cleared.
+        A claim planned while the ids can't be read has none, and its
+        partition could not be removed.
         """
         return tuple(
             claim
             if claim.type_id
-            else dataclasses.replace(claim, type_id=self._type_of(claim))
+            else dataclasses.replace(claim, type_id=self._type_id(claim))
             for claim in claims
         )
 
-    def _type_of(self, claim: model.Claim) -> str:
-        known = self._made.get(claim.handle, claim)
-        return known.type_id if is_alike(known, claim) else ""
+    def _type_id(self, claim: model.Claim) -> str:
+        made = self._made.get(claim.handle, claim)
+        return made.type_id if has_same_profile(made, claim) else ""
 
-    def beside(self, consumer: str, host: model.HostState) -> model.HostState:
-        """Return the host as it will be once all others' claims are made."""
-        others = [c for c in self.claims() if c.consumer != consumer]
+    def without_claims_of_others(
+        self, consumer: str, host: model.HostState
+    ) -> model.HostState:
+        """Return the host less what all other consumers have claimed."""
+        others = [
+            claim for claim in self.claims() if claim.consumer != consumer
+        ]
         return dataclasses.replace(
             host,
             devices=tuple(
-                device_capacity.hold(d, others) for d in host.devices
+                device_capacity.reserve_claims(device, others)
+                for device in host.devices
             ),
         )
 
-    def unmade(self, handles: Iterable[str]) -> None:
-        """Forget partitions that exist no more."""
+    def forget_made(self, handles: Iterable[str]) -> None:
+        """Forget partitions that do not exist any more."""
         with self._guard:
             for handle in handles:
                 self._made.pop(handle, None)
 
     def evict(self, consumer: str, slots: Iterable[model.Slot]) -> None:
-        """Forget others' claims on slots that Nova has given to a server.
+        """Drop others' claims on slots that Nova has assigned to a server.
 
-        A server whose clean-up failed is not asked about again.
+        Nova does not clean up a server again whose clean-up failed.
         """
-        given = tuple(slots)
+        slots = tuple(slots)
         with self._guard:
-            for other in self._known.keys() - {consumer}:
-                self._known[other] -= frozenset(map(_place, given))
-            for other, held in list(self._claims.items()):
-                kept = without(held, given)
-                if other != consumer and kept != held:
-                    LOG.warning("server %s holds its slots no more", other)
-                    self._set(other, kept)
+            for other in self._restored.keys() - {consumer}:
+                self._restored[other] -= frozenset(map(_key, slots))
+            for other, claims in list(self._claims.items()):
+                remaining = not_in_slots(claims, slots)
+                if other != consumer and remaining != claims:
+                    LOG.warning(
+                        "dropping claims of server %s: Nova reassigned its"
+                        " slots to server %s",
+                        other,
+                        consumer,
+                    )
+                    self._set(other, remaining)
 
-    def forget(self, consumer: str, slots: Iterable[model.Slot]) -> None:
-        """Take the claims on some slots from one server."""
-        given = tuple(slots)
-        with self._guard:
-            held = self._claims.get(consumer, ())
-            self._set(consumer, without(held, given))
-            known = self._known.pop(consumer, frozenset())
-            if left := known - frozenset(map(_place, given)):
-                self._known[consumer] = left
-
-    def hand_over(
-        self, consumer: str, other: str, slots: Iterable[model.Slot]
+    def remove_claims(
+        self, consumer: str, slots: Iterable[model.Slot]
     ) -> None:
-        """Give one consumer's claims on some slots to another one.
-
-        A server that is resized where it is holds what it gets; what it
-        had is its migration's, as in Placement, until that ends.
-        """
-        given = frozenset(map(_place, slots))
+        """Remove the claims of one consumer on some slots."""
+        slots = tuple(slots)
         with self._guard:
-            held = self._claims.get(consumer, ())
+            claims = self._claims.get(consumer, ())
+            self._set(consumer, not_in_slots(claims, slots))
+            restored = self._restored.pop(consumer, frozenset())
+            if remaining := restored - frozenset(map(_key, slots)):
+                self._restored[consumer] = remaining
+
+    def transfer(
+        self, consumer: str, new_consumer: str, slots: Iterable[model.Slot]
+    ) -> None:
+        """Transfer one consumer's claims on some slots to another one.
+
+        A server that is resized on its host has the claims of the new
+        size; those of the old size are its migration's, as in Placement,
+        until the migration ends.
+        """
+        keys = frozenset(map(_key, slots))
+        with self._guard:
+            claims = self._claims.get(consumer, ())
             moved = tuple(
-                dataclasses.replace(claim, consumer=other)
-                for claim in held
-                if (claim.provider, claim.slot) in given
+                dataclasses.replace(claim, consumer=new_consumer)
+                for claim in claims
+                if (claim.provider, claim.slot) in keys
             )
             if not moved:
                 return
-            gone = {claim.handle for claim in moved}
-            self._set(consumer, tuple(c for c in held if c.handle not in gone))
-            self._set(other, (*self._claims.get(other, ()), *moved))
+            handles = {claim.handle for claim in moved}
+            self._set(
+                consumer, tuple(c for c in claims if c.handle not in handles)
+            )
+            self._set(
+                new_consumer, (*self._claims.get(new_consumer, ()), *moved)
+            )
             self._made |= {claim.handle: claim for claim in moved}
-        self._written()
+        self._on_change()
 
-    def own(
-        self, consumer: str, found: Iterable[model.Claim]
+    def exclude_claimed_by_others(
+        self, consumer: str, claims: Iterable[model.Claim]
     ) -> tuple[model.Claim, ...]:
-        """Return those claims that no other server has by now.
+        """Return the claims whose partitions no other consumer has claimed.
 
-        A release may come late, or twice: meanwhile Nova may have handed
-        the slot to somebody else.
+        A release may come late, or twice: Nova may have reassigned the
+        slot meanwhile.
         """
         others = {
             claim.handle
             for claim in self.claims()
             if claim.consumer != consumer
         }
-        return tuple(claim for claim in found if claim.handle not in others)
+        return tuple(claim for claim in claims if claim.handle not in others)
 
-    def _set(self, consumer: str, held: tuple[model.Claim, ...]) -> None:
-        if held:
-            self._claims[consumer] = held
+    def _set(self, consumer: str, claims: tuple[model.Claim, ...]) -> None:
+        if claims:
+            self._claims[consumer] = claims
             self._versions[consumer] = next(self._numbers)
         else:
             self._claims.pop(consumer, None)
             self._versions.pop(consumer, None)
 
 
-def only_made(held: Iterable[model.Claim]) -> tuple[model.Claim, ...]:
+def made_only(claims: Iterable[model.Claim]) -> tuple[model.Claim, ...]:
     """Return the claims whose partitions are made."""
-    return tuple(c for c in held if c.state is model.ClaimState.MADE)
+    return tuple(c for c in claims if c.state is model.ClaimState.MADE)
 
 
-def slots_of(held: Iterable[model.Claim]) -> tuple[model.Slot, ...]:
-    """Return the slots that claims stand for, without their classes."""
+def slots_of(claims: Iterable[model.Claim]) -> tuple[model.Slot, ...]:
+    """Return the slots of claims; their resource classes are empty."""
     return tuple(
         model.Slot(
             provider=claim.provider,
             resource_class="",
             identifier=claim.slot,
         )
-        for claim in held
+        for claim in claims
     )
 
 
-def within(
-    held: Iterable[model.Claim], slots: Iterable[model.Slot]
+def in_slots(
+    claims: Iterable[model.Claim], slots: Iterable[model.Slot]
 ) -> tuple[model.Claim, ...]:
-    """Return the claims that stand for one of some slots."""
-    given = frozenset(map(_place, slots))
-    return tuple(c for c in held if (c.provider, c.slot) in given)
+    """Return the claims on some slots."""
+    keys = frozenset(map(_key, slots))
+    return tuple(c for c in claims if (c.provider, c.slot) in keys)
 
 
-def without(
-    held: Iterable[model.Claim], slots: Iterable[model.Slot]
+def not_in_slots(
+    claims: Iterable[model.Claim], slots: Iterable[model.Slot]
 ) -> tuple[model.Claim, ...]:
-    """Return the claims that stand for none of some slots."""
-    gone = frozenset(map(_place, slots))
-    return tuple(c for c in held if (c.provider, c.slot) not in gone)
+    """Return the claims on any other slots than these."""
+    keys = frozenset(map(_key, slots))
+    return tuple(c for c in claims if (c.provider, c.slot) not in keys)
 
 
-def _place(slot: model.Slot) -> tuple[str, str]:
+def _key(slot: model.Slot) -> tuple[str, str]:
+    """Return a slot without its resource class, which claims don't have."""
     return slot.provider, slot.identifier
 
 
-def is_alike(one: model.Claim, other: model.Claim) -> bool:
+def has_same_profile(claim: model.Claim, other: model.Claim) -> bool:
     """Return whether two claims are for the same profile of one parent."""
-    return (one.profile, one.parent) == (other.profile, other.parent)
+    return (claim.profile, claim.parent) == (other.profile, other.parent)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 class DeviceLocks:
     """A lock for each card, by the uuid of its provider.
 
-    A card need not be known for it: slots name it before the host has
-    been read.
+    A card needs no description: slots name its provider before the host
+    has been read.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class DeviceLocks:
 
     @contextlib.contextmanager
     def hold(self, providers: Iterable[str]) -> Iterator[None]:
-        """Hold some cards, always taken in the same order."""
+        """Hold the locks of some cards, acquired in sorted order."""
         with contextlib.ExitStack() as stack:
             for provider in sorted(set(providers)):
                 stack.enter_context(self._lock(provider))
@@ -27,21 +27,21 @@ class DeviceLocks:
 
     @contextlib.contextmanager
     def try_hold(self, provider: str) -> Iterator[bool]:
-        """Hold a card unless somebody does; tell whether it is held.
+        """Hold the lock of a card if it is free; yield whether it is held.
 
-        For passes that come again: they must not wait for a card whose
-        kernel driver does not answer.
+        For periodic passes: they must not wait for a card whose kernel
+        driver does not answer.
         """
         lock = self._lock(provider)
-        got = lock.acquire(blocking=False)
+        is_acquired = lock.acquire(blocking=False)
         try:
-            yield got
+            yield is_acquired
         finally:
-            if got:
+            if is_acquired:
                 lock.release()
 
     def is_any_held(self, providers: Iterable[str]) -> bool:
-        """Return whether any of some cards is held at this moment."""
+        """Return whether the lock of any of some cards is held now."""
         return any(self._lock(provider).locked() for provider in providers)
 
     def _lock(self, provider: str) -> threading.Lock:

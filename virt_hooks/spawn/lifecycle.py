@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerators of a server: ensure, recall, release."""
+"""Lifecycle of the partitions of a server: ensure, restore, release.
+
+``ensure`` makes the partitions of a spawn, ``release`` removes them, and
+``clean_up`` removes those that no server has. Each change holds the locks
+of the cards that it is on; other cards are changed in parallel.
+"""
 
 import dataclasses
 import errno
@@ -9,13 +14,10 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
-from nova_accel.claims import claim_plan, scrub
+from nova_accel.claims import claim_plan
 from nova_accel.config import policy
 from nova_accel.discovery import plugin, snapshot
 from nova_accel.host.execute import action_executor
-from nova_accel.host.execute.serials import SerialNumbers
-from nova_accel.host.state import claims_file, service_lock
-from nova_accel.host.sysfs import host_reader
 from nova_accel.inventory import tree_builder
 from nova_accel.model import actions, flavors, providers
 from virt_hooks.guest import connection
@@ -23,25 +25,25 @@ from virt_hooks.spawn import (
     card_modes,
     claim_store,
     device_locks,
+    host_access,
     orphan_cleanup,
     ownership,
     region_programs,
     release,
+    scrubbing,
     spawn_checks,
+    spawn_plan,
 )
 
 LOG = logging.getLogger(__name__)
 
-_NOTHING = connection.HostdevUse()
+_NO_USE = connection.HostdevUse()
+_NO_ACCESS = host_access.HostAccess()
 _NO_BITSTREAMS: Mapping[str, model.Bitstream] = types.MappingProxyType({})
 
 
 class Lifecycle:
-    """The accelerators of one compute node's servers.
-
-    Thread-safe. Changes to one card are made one after another, changes
-    to different cards side by side.
-    """
+    """Partitions of the servers of one compute node. Thread-safe."""
 
     def __init__(
         self,
@@ -49,70 +51,59 @@ class Lifecycle:
         rules: policy.Policy,
         executor: action_executor.Executor,
         host: snapshot.Snapshot,
-        look: Callable[[], host_reader.HostReader] | None = None,
-        programs: region_programs.RegionPrograms | None = None,
+        access: host_access.HostAccess = _NO_ACCESS,
     ) -> None:
-        """Use these drivers, rules, and this host.
-
-        :param look: returns a fresh reader of the host; without it cards
-            stay in the mode they are in.
-        :param programs: what FPGA regions are to hold; without it they are
-            given as they are.
-        """
-        self.host = host
-        self.root: providers.ProviderRoot | None = None
-        #: What the host's domains hold now; libvirt is asked.
-        self.read_use: Callable[[], connection.HostdevUse] = lambda: _NOTHING
-        #: The same, of domains that run.
-        self.read_running = self.read_use
-        #: Where others can see what this host's servers hold.
-        self.published: claims_file.ClaimsFile | None = None
-        #: Held by the one nova-compute of this host.
-        self.service_lock: service_lock.ServiceLock | None = None
-        #: Whether all claims of the host's servers are known, because no
-        #: other nova-compute makes any.
-        self.is_alone = True
-        #: Slots of servers that are still to be recalled.
-        self.read_awaited: Callable[[], Iterable[model.Slot]] = tuple
-        #: Consumers of claims that Nova does not back any more.
-        self.orphans: frozenset[str] = frozenset()
-        #: What claims take that Placement has not allocated.
-        self.unallocated: Mapping[model.ClassKey, int] = {}
-        self._telling, self._is_known = threading.Lock(), False
-        self._is_cut_off_noted = False
-        self._programs = programs or region_programs.RegionPrograms()
-        self._programs.uses = self._uses
-        self._use, self._using = _NOTHING, threading.Lock()
-        #: Handles given back since domains were asked for last.
-        self._given_back: set[str] = set()
         self._drivers = drivers
         self._rules = rules
         self._executor = executor
-        self.book = claim_store.ClaimStore(self._tell)
-        self._cards = device_locks.DeviceLocks()
-        self._unmaking = release.PartitionRelease(
-            drivers, executor, self.book, host, self._programs, rules
+        self.host = host
+        self.root: providers.ProviderRoot | None = None
+        self._domains = access.domains
+        self._claims_file = access.claims_file
+        self._service_lock = access.service_lock
+        self._publish_lock = threading.Lock()
+        #: Whether all claims of the host's servers are in the store,
+        #: because no other nova-compute makes any.
+        self.is_alone = True
+        #: Consumers of claims that Nova does not back any more.
+        self.orphans: frozenset[str] = frozenset()
+        #: Claimed amounts that Placement has not allocated.
+        self.unallocated: Mapping[model.ClassKey, int] = {}
+        #: Host devices of all domains in the last clean-up, and the
+        #: handles that were released since they were read.
+        self._use = _NO_USE
+        self._released_handles: set[str] = set()
+        self._use_lock = threading.Lock()
+        self._has_read_use = False
+        self._has_checked_scrubs = False
+        self.store = claim_store.ClaimStore(self._publish_claims)
+        self._locks = device_locks.DeviceLocks()
+        self._programs = region_programs.RegionPrograms(access)
+        self._release = release.PartitionRelease(
+            drivers,
+            scrubbing.Scrubber(executor, rules, host),
+            self.store,
+            host,
+            self._programs,
+            access,
         )
-        self._sweeper = orphan_cleanup.OrphanCleanup(
-            self.book, self._cards, self._unmaking
+        self._planner = spawn_plan.SpawnPlanner(
+            self.store, self._release, self._programs, access.serials, host
         )
-        self._arranged: model.HostState | None = None
-        self._arranger = (
+        self._orphan_cleanup = orphan_cleanup.OrphanCleanup(
+            self.store, self._locks, self._release
+        )
+        self._mode_setter = (
             card_modes.CardModeSetter(
-                drivers, rules, executor, self._cards, look
+                drivers, rules, executor, self._locks, access.read_host
             )
-            if look is not None
+            if access.read_host is not None
             else None
         )
+        #: Host for which all cards were last seen in their modes.
+        self._checked_host: model.HostState | None = None
 
-    @property
-    def serials(self) -> SerialNumbers | None:
-        """Return the serial numbers of whole functions, None without them."""
-        return self._unmaking.serials
-
-    @serials.setter
-    def serials(self, numbers: SerialNumbers) -> None:
-        self._unmaking.serials = numbers
+    # -- the compute node and its claims -----------------------------------
 
     def adopt(self, root: providers.ProviderRoot) -> None:
         """Serve the compute node of this name and uuid."""
@@ -121,22 +112,24 @@ class Lifecycle:
         self.root = root
 
     @property
-    def is_known(self) -> bool:
-        """Return whether it is known what servers and guests hold.
+    def is_ready(self) -> bool:
+        """Return whether claims and hostdevs of the node were read.
 
-        Not before the first tidying: until then a tree would reserve what
-        they have, and nothing is published.
+        False until the first clean-up: a tree without them would offer
+        devices that servers have, so nothing is published before.
         """
-        return self._is_known and self.root is not None
+        return self._has_read_use and self.root is not None
 
-    def _tell(self) -> None:
-        """Let others see what is held, those who look from outside too."""
-        if self.published is None or self.root is None or not self._is_known:
-            return
-        with self._telling:
-            self.published.write(
-                self.root, self._marked_claims(), self._use.functions
-            )
+    def set_alone(self, is_alone: bool) -> None:
+        """Set whether no other nova-compute of this host runs."""
+        self.is_alone = is_alone
+
+    def acquire_service_lock(self) -> bool:
+        """Return whether this is the only nova-compute of the host.
+
+        Try to acquire the lock of the service if it is not held yet.
+        """
+        return self._service_lock is None or self._service_lock.acquire()
 
     def tree(
         self, owner_traits: frozenset[str]
@@ -157,18 +150,30 @@ class Lifecycle:
         )
 
     def set_orphans(self, consumers: frozenset[str]) -> None:
-        """Reserve what consumers hold that Nova does not back any more.
+        """Reserve the claims of consumers that Nova does not back any more.
 
         :param consumers: all of them; Nova backs any other consumer.
         """
         if consumers != self.orphans:
             self.orphans = consumers
-            self._tell()
+            self._publish_claims()
 
     def set_unallocated(self, missing: Mapping[model.ClassKey, int]) -> None:
-        """Reserve what claims take that is not allocated, and no more."""
+        """Reserve exactly the claimed amounts that are not allocated."""
         self.unallocated = missing
-        self._tell()
+        self._publish_claims()
+
+    def claims(self) -> tuple[model.Claim, ...]:
+        """Return the claims of all servers of this host."""
+        return self.store.claims()
+
+    def claims_of(self, consumer: str) -> tuple[model.Claim, ...]:
+        """Return the claims of one server."""
+        return self.store.claims_of(consumer)
+
+    def slots_of(self, consumer: str) -> tuple[model.Slot, ...]:
+        """Return the slots of one server's claims."""
+        return claim_store.slots_of(self.claims_of(consumer))
 
     def _marked_claims(self) -> tuple[model.Claim, ...]:
         """Return all claims, with whether Placement and Nova back them."""
@@ -187,332 +192,392 @@ class Lifecycle:
             for claim in self.claims()
         )
 
-    def claims(self) -> tuple[model.Claim, ...]:
-        """Return the claims of all servers of this host."""
-        return self.book.claims()
+    def _publish_claims(self) -> None:
+        """Write the claims file, which other processes read."""
+        if (
+            self._claims_file is None
+            or self.root is None
+            or not self._has_read_use
+        ):
+            return
+        with self._publish_lock:
+            self._claims_file.write(
+                self.root, self._marked_claims(), self._use.functions
+            )
 
-    def claims_of(self, consumer: str) -> tuple[model.Claim, ...]:
-        """Return the claims of one server."""
-        return self.book.claims_of(consumer)
-
-    def slots_of(self, consumer: str) -> tuple[model.Slot, ...]:
-        """Return the slots that one server's claims stand for."""
-        return claim_store.slots_of(self.claims_of(consumer))
+    # -- spawn -------------------------------------------------------------
 
     def ensure(
         self,
         consumer: str,
         groups: tuple[flavors.RequestGroup, ...],
         slots: tuple[model.Slot, ...],
-        booked: model.Booked = types.MappingProxyType({}),
+        allocations: model.Allocations = types.MappingProxyType({}),
         bitstreams: Mapping[str, model.Bitstream] = _NO_BITSTREAMS,
     ) -> tuple[model.Claim, ...]:
-        """Make what a server's slots stand for, unless it is made.
+        """Make the partitions of a server's slots unless they are made.
 
-        All of it or nothing: what was made is taken back on a failure.
-        A partition that somebody else left in a slot is made anew, never
-        passed on.
+        All or none: after an error the partitions made are removed again.
+        A partition that another server left in a slot is replaced, never
+        reused.
 
-        :param booked: the server's allocations, where they are known: for
-            a server that comes. A device that is drained or at fault takes
-            none.
-        :param bitstreams: those on this host that the groups name.
-        :returns: the claims, made.
-        :raises ClaimError: the slots can't be met by this host.
-        :raises ActionError: the kernel refused to make one.
+        :param allocations: the server's allocations by provider, for a
+            server that comes to this host. A drained or faulty device is
+            then refused.
+        :param bitstreams: the bitstreams on this host, by image.
+        :returns: the claims, all made.
+        :raises ClaimError: this host can't make the partitions.
+        :raises ActionError: the kernel refused to make a partition.
         """
-        spawn_checks.check_booked(consumer, groups, slots, self.host.state)
+        spawn_checks.check_allocated(consumer, groups, slots, self.host.state)
         if not slots:
             return ()
-        root = self._known_root(consumer)
-        with self._cards.hold(self._locks(slots)):
-            host = self._look_at(root, slots)
-            known = self.claims_of(consumer)
-            before = claim_store.only_made(known)
-            if booked:  # it comes: one that is here already keeps its own
-                spawn_checks.check_all_open(
-                    consumer, root, slots, host, self.book.holds
-                )
-            # First what can be refused: then the other server keeps its own.
-            if self._unmaking.clear(consumer, root, slots, before):
-                host = self._look_at(root, slots)
-            self.book.evict(consumer, slots)
-            left = self.book.beside(consumer, host)
-            found = ownership.unless_held(
-                before,
-                claim_plan.plan(consumer, groups, slots, root, left, booked),
-            )
-            found = self._programs.plan(
-                found, before, bitstreams, self.claims(), host
-            )
-            self._check_serials(consumer, found)
-            self._unmaking.note_assigned(ownership.but(found, before))
-            self.book.write_down(consumer, found)
-            if all(c.state is model.ClaimState.MADE for c in found):
-                return found
-            try:
-                self._executor.apply_all(self._prepare(found))
-            except BaseException as error:
-                self._programs.note(error, self._read_anew)
-                self.book.write_down(consumer, known)
-                is_late = getattr(error, "number", 0) == errno.ETIMEDOUT
-                self._unmaking.check(ownership.but(found, before), is_late)
-                raise
+        root = self._require_root(consumer)
+        request = spawn_plan.SpawnRequest(
+            consumer=consumer,
+            root=root,
+            groups=groups,
+            slots=slots,
+            allocations=allocations,
+            bitstreams=bitstreams,
+        )
+        with self._locks.hold(self._lock_keys(slots)):
+            host = spawn_plan.refresh_cards(self.host, root, slots)
+            previous = self.claims_of(consumer)
+            claims = self._planner.plan(request, previous, host)
+            self.store.set_claims(consumer, claims)
+            if all(c.state is model.ClaimState.MADE for c in claims):
+                return claims
+            self._make_partitions(consumer, claims, previous)
             made = tuple(
                 dataclasses.replace(claim, state=model.ClaimState.MADE)
-                for claim in found
+                for claim in claims
             )
-            self.book.write_down(consumer, made)
+            self.store.set_claims(consumer, made)
             self._programs.note_loaded(made)
-            self._look_at(root, slots)
+            spawn_plan.refresh_cards(self.host, root, slots)
         return made
 
-    def recall(
+    def _make_partitions(
+        self,
+        consumer: str,
+        claims: tuple[model.Claim, ...],
+        previous: tuple[model.Claim, ...],
+    ) -> None:
+        """Make the planned partitions; after an error restore the claims.
+
+        The executor undoes the actions that it has carried out.
+        """
+        try:
+            self._executor.apply_all(self._plan_actions(claims))
+        except BaseException as error:
+            self._programs.note_failure(error, self._refresh_card)
+            self.store.set_claims(consumer, previous)
+            is_late = getattr(error, "number", 0) == errno.ETIMEDOUT
+            self._release.verify(
+                ownership.exclude(claims, claim_store.made_only(previous)),
+                is_late,
+            )
+            raise
+
+    def _plan_actions(
+        self, claims: Iterable[model.Claim]
+    ) -> Iterator[actions.Action]:
+        for claim in claims:
+            if claim.state is not model.ClaimState.MADE:
+                yield from self._drivers[claim.plugin].plan_prepare(claim)
+
+    # -- start of the service ----------------------------------------------
+
+    def restore(
         self,
         consumer: str,
         slots: Iterable[model.Slot],
         groups: tuple[flavors.RequestGroup, ...] = (),
-        still: Callable[[], Iterable[model.Slot]] | None = None,
+        read_slots: Callable[[], Iterable[model.Slot]] | None = None,
         is_built: bool = True,
     ) -> tuple[model.Claim, ...]:
-        """Write down what a server already holds, and return it.
+        """Add the claims of a server that has slots in Nova's database.
 
-        For the start of the service: nothing is made. What a reboot has
-        unmade keeps its room, where the server's groups tell how much.
-        What else the server holds stays, and what is known to be made.
+        No partition is made. A partition that a reboot of the host has
+        removed is claimed too, if the server's groups show how much it
+        needs. Other claims of the server stay, and so does what is known
+        of partitions that are made.
 
-        A partition that an earlier server may have left in a slot is not
-        the server's: its claim is planned, and ``ensure`` cleans the slot.
+        A partition that may have been left in a slot by an earlier server
+        is not the server's: its claim is planned, and ``ensure`` clears
+        the slot.
 
-        :param still: which of the slots are the server's once the cards
-            are held; somebody may have had them for a while.
+        :param read_slots: returns the slots that the server still has once
+            the cards are locked; waiting for the locks may take long.
         :param is_built: whether the server has been spawned on this host.
+        :returns: the claims on these slots.
         """
-        root, wanted = self._known_root(consumer), tuple(slots)
-        with self._cards.hold(self._locks(wanted)):
-            wanted = wanted if still is None else tuple(still())
-            known = claim_store.within(self.claims_of(consumer), wanted)
-            if len(claim_store.only_made(known)) == len(wanted):
-                return known
+        root, slots = self._require_root(consumer), tuple(slots)
+        with self._locks.hold(self._lock_keys(slots)):
+            if read_slots is not None:
+                slots = tuple(read_slots())
+            previous = claim_store.in_slots(self.claims_of(consumer), slots)
+            before = claim_store.made_only(previous)
+            if len(before) == len(slots):
+                return previous
             host = self.host.state
-            found = more = tuple(
+            existing = tuple(
                 claim
-                for claim in claim_plan.find(consumer, wanted, root, host)
+                for claim in claim_plan.find_existing(
+                    consumer, slots, root, host
+                )
                 if claim.profile != model.UNKNOWN
             )
-            if groups and len(found) < len(wanted):
-                left = self.book.beside(consumer, host)
-                more = ownership.expected(
-                    consumer, found, groups, wanted, root, left
-                )
-            made = claim_store.only_made(known)
+            claims = self._add_missing(consumer, existing, groups, slots, host)
+            made = before
             if is_built:
-                made += self._unmaking.without_unclean(consumer, more)
-            more = ownership.unless_held(made, more)
-            more += claim_store.without(
-                claim_store.only_made(known), claim_store.slots_of(more)
+                made += self._release.exclude_unclean(consumer, claims)
+            claims = ownership.plan_unless_made(made, claims)
+            claims += claim_store.not_in_slots(
+                before, claim_store.slots_of(claims)
             )
-            self.book.recall(consumer, wanted, found, more)
-        return more
+            self.store.restore(consumer, slots, existing, claims)
+        return claims
+
+    def _add_missing(
+        self,
+        consumer: str,
+        existing: tuple[model.Claim, ...],
+        groups: tuple[flavors.RequestGroup, ...],
+        slots: tuple[model.Slot, ...],
+        host: model.HostState,
+    ) -> tuple[model.Claim, ...]:
+        """Return a server's claims with those of removed partitions."""
+        if not groups or len(existing) >= len(slots):
+            return existing
+        return ownership.plan_missing(
+            consumer,
+            existing,
+            groups,
+            slots,
+            self._require_root(consumer),
+            self.store.without_claims_of_others(consumer, host),
+        )
+
+    # -- release -----------------------------------------------------------
 
     def release(
         self,
         consumer: str,
         slots: Iterable[model.Slot],
-        in_use: Callable[[model.Claim], bool],
-        had: connection.HostdevUse = _NOTHING,
+        is_in_guest: Callable[[model.Claim], bool],
+        domain: connection.HostdevUse = _NO_USE,
         is_due: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Unmake or scrub what a server's slots stand for, and verify it.
+        """Remove or scrub the partitions of a server's slots, and verify.
 
-        A partition that can't be unmade stays reserved; it is tried again.
-        An error leaves the claims as they are.
+        A partition that can't be removed stays reserved; a later clean-up
+        tries again. After an error the claims are unchanged.
 
-        :param in_use: tells whether the server's guest still runs with
-            what a claim stands for; then nothing is unmade.
-        :param had: what the server's own domain had.
-        :param is_due: tells, once the cards are locked, whether the slots
-            are still to be released.
+        :param is_in_guest: returns whether the server's running guest has
+            the partition of a claim; then none is removed.
+        :param domain: the host devices of the server's own domain.
+        :param is_due: returns, once the cards are locked, whether the
+            slots are still to be released.
         """
-        # Claims know no resource class: the same slot may come twice.
-        places = {(slot.provider, slot.identifier): slot for slot in slots}
-        wanted = tuple(places.values())
-        if not wanted or self.root is None:
+        # Claims have no resource class: the same slot may come twice.
+        unique = {(slot.provider, slot.identifier): slot for slot in slots}
+        slots = tuple(unique.values())
+        if not slots or self.root is None:
             return
-        with self._cards.hold(self._locks(wanted)):
+        with self._locks.hold(self._lock_keys(slots)):
             if not is_due():
                 return
-            host = self._look_at(self.root, wanted)
-            held = self.book.own(
-                consumer, claim_store.within(self.claims_of(consumer), wanted)
+            host = spawn_plan.refresh_cards(self.host, self.root, slots)
+            claims = self.store.exclude_claimed_by_others(
+                consumer, claim_store.in_slots(self.claims_of(consumer), slots)
             )
-            if not any(in_use(claim) for claim in held):
-                host = self._unmaking.await_drivers(held, host)
-            found = self._standing(consumer, wanted, held, had, host)
-            # The host's driver may use by now what the guest gave back.
-            left = found + ownership.but(held, found)
-            if any(in_use(claim) for claim in left):
-                LOG.error("server %s still runs: nothing is unmade", consumer)
+            if not any(is_in_guest(claim) for claim in claims):
+                host = self._release.await_drivers(claims, host)
+            existing = self._find_existing(
+                consumer, slots, claims, domain, host
+            )
+            # Functions that the host's driver has bound again may be missing.
+            remaining = existing + ownership.exclude(claims, existing)
+            if any(is_in_guest(claim) for claim in remaining):
+                LOG.error(
+                    "server %s still runs: none of its partitions is removed",
+                    consumer,
+                )
                 return
-            mine = had.functions | {claim.handle for claim in held}
-            due = self._programs.blanked(
-                found, mine, host, ownership.but(self.claims(), held)
+            own_handles = domain.functions | {c.handle for c in claims}
+            due = self._programs.plan_blanking(
+                existing,
+                own_handles,
+                host,
+                ownership.exclude(self.claims(), claims),
             )
-            self._unmaking.scrub(left)
-            self.book.forget(consumer, wanted)
-            for claim in due:
-                if (
-                    claim.region is None
-                    or claim.handle in mine
-                    or self._unmaking.is_last(consumer, claim.slot)
-                ):
-                    self._unmaking.unmake(claim)
-            gone = {a for c in found for a in (c.handle, *c.members)}
-            with self._using:
-                self._given_back |= gone
-                self._use = self._use.without(self._given_back)
+            self._release.scrub(remaining)
+            self.store.remove_claims(consumer, slots)
+            self._remove_partitions(consumer, due, own_handles)
+            self._note_released(existing)
             try:
-                self._unmaking.check(found)
+                self._release.verify(existing)
             finally:
-                self._tell()
+                self._publish_claims()
 
-    def _standing(
+    def _find_existing(
         self,
         consumer: str,
         slots: tuple[model.Slot, ...],
-        held: tuple[model.Claim, ...],
-        had: connection.HostdevUse,
+        claims: tuple[model.Claim, ...],
+        domain: connection.HostdevUse,
         host: model.HostState,
     ) -> tuple[model.Claim, ...]:
-        """Return the claims of what stands in a server's slots.
+        """Return the claims of the partitions that exist in some slots.
 
-        Without what another domain has, unless the server's claims are for
-        it: the slot may be another server's by now.
+        A partition without a claim is excluded if another domain has it:
+        Nova may have reassigned the slot.
+
+        :param claims: the server's claims on these slots.
         """
-        root = self._known_root(consumer)
-        known = self._unmaking.made(host)
-        found = tuple(
-            ownership.as_made(claim, known)
-            for claim in self.book.own(
-                consumer, claim_plan.find(consumer, slots, root, host)
+        root = self._require_root(consumer)
+        made = self._release.made(host)
+        existing = tuple(
+            ownership.recorded_claim(claim, made)
+            for claim in self.store.exclude_claimed_by_others(
+                consumer, claim_plan.find_existing(consumer, slots, root, host)
             )
-            if had.holds(claim.handle) or ownership.is_ours(claim, known)
+            if domain.holds(claim.handle) or ownership.is_owned(claim, made)
         )
-        if unknown := ownership.but(found, held):
-            use = self.read_use().without(had.mdevs | had.functions)
-            taken = [c for c in unknown if use.holds(c.handle)]
-            found = ownership.but(found, taken)
-        return found
+        if unclaimed := ownership.exclude(existing, claims):
+            use = self._domains.read_use().without(
+                domain.mdevs | domain.functions
+            )
+            in_use = [claim for claim in unclaimed if use.holds(claim.handle)]
+            existing = ownership.exclude(existing, in_use)
+        return existing
+
+    def _remove_partitions(
+        self,
+        consumer: str,
+        claims: Iterable[model.Claim],
+        own_handles: frozenset[str],
+    ) -> None:
+        """Remove partitions; of regions only those that the server had."""
+        for claim in claims:
+            if (
+                claim.region is None
+                or claim.handle in own_handles
+                or self._release.is_last_consumer(consumer, claim.slot)
+            ):
+                self._release.remove(claim)
+
+    def _note_released(self, claims: Iterable[model.Claim]) -> None:
+        """Exclude released partitions from the hostdevs of the domains."""
+        handles = {
+            handle
+            for claim in claims
+            for handle in (claim.handle, *claim.members)
+        }
+        with self._use_lock:
+            self._released_handles |= handles
+            self._use = self._use.without(self._released_handles)
+
+    # -- periodic passes ---------------------------------------------------
 
     def is_busy(self, slots: Iterable[model.Slot]) -> bool:
         """Return whether a change to a card of some slots is in progress.
 
-        For passes, which come again: a bitstream may take an hour to load.
+        Periodic passes skip such cards: loading a bitstream may take an
+        hour.
         """
-        return self._cards.is_any_held(self._locks(tuple(slots)))
+        return self._locks.is_any_held(self._lock_keys(tuple(slots)))
 
-    def arrange(self, is_again: bool = True) -> bool:
-        """Bring cards into the modes that policy asks for.
+    def set_card_modes(
+        self,
+        read_awaited: Callable[[], Iterable[model.Slot]] = tuple,
+        retries_failed: bool = True,
+    ) -> bool:
+        """Set cards to the modes that policy asks for.
 
-        The host is read again if any was changed; returned is whether
-        that was so. Nothing that fails stops the caller. Nothing is looked
-        at while the host is as it was when there was nothing to do.
+        The host is read again if any card was changed. Errors are logged.
+        Nothing is read while the host is as it was when all cards were in
+        their modes.
 
-        :param is_again: try what has failed, too. A pass that uevents wake
-            must not: an attempt that fails may send some itself.
+        :param read_awaited: returns slots of servers whose claims are not
+            restored yet.
+        :param retries_failed: retry changes that have failed before. A
+            pass that uevents start must not: a failing change may send
+            uevents itself.
+        :returns: whether any card was changed.
         """
         before = self.host.state
-        if self._arranger is None or self._arranged is before:
+        if self._mode_setter is None or self._checked_host is before:
             return False
-        if self._arranger.arrange(
-            self.root, self.read_running, self._read_held, is_again
+
+        def read_assigned() -> tuple[model.Slot, ...] | None:
+            if not self.is_alone:
+                return None
+            return (*claim_store.slots_of(self.claims()), *read_awaited())
+
+        if self._mode_setter.set_modes(
+            self.root,
+            self._domains.read_running,
+            read_assigned,
+            retries_failed,
         ):
             self.host.refresh()
             return True
-        if self._arranger.is_settled:
-            self._arranged = before
+        if self._mode_setter.is_complete:
+            self._checked_host = before
         return False
 
-    def _read_held(self) -> tuple[model.Slot, ...] | None:
-        """Return the slots of this host's servers, None if not all."""
-        if not self.is_alone:
-            return None
-        return (*claim_store.slots_of(self.claims()), *self.read_awaited())
+    def clean_up(self) -> None:
+        """Read the hostdevs of all domains, and remove unused partitions.
 
-    def tidy_now(self) -> None:
-        """Ask what the host's domains hold, and tidy by the answer.
-
-        What is given back meanwhile nobody holds any more. For one caller
-        at a time.
+        Partitions that are released meanwhile count as unused. Not
+        reentrant.
         """
-        with self._using:
-            self._given_back = set()
-        use = self.read_use()
-        with self._using:
-            self._use = use = use.without(self._given_back)
-        self._sweep(use)
+        with self._use_lock:
+            self._released_handles = set()
+        use = self._domains.read_use()
+        with self._use_lock:
+            self._use = use = use.without(self._released_handles)
+        self._remove_orphans(use)
 
-    def tidy(self, use: connection.HostdevUse) -> None:
-        """Remove partitions that are provably ours and unused.
+    def remove_unused(self, use: connection.HostdevUse) -> None:
+        """Remove partitions that are provably owned and unused.
 
-        :param use: what the host's domains hold; whole functions among it
-            are reserved from now on unless a claim of ours stands for them.
+        :param use: the host devices of the host's domains; whole functions
+            among them are reserved unless a claim has them.
         """
         self._use = use
-        self._sweep(use)
+        self._remove_orphans(use)
 
-    def _sweep(self, use: connection.HostdevUse) -> None:
-        if self.is_alone and not self._is_cut_off_noted:
-            self._unmaking.note_cut_off(self.claims())
-            self._is_cut_off_noted = True
-        self._is_known = True
-        self._tell()
+    def _remove_orphans(self, use: connection.HostdevUse) -> None:
+        if self.is_alone and not self._has_checked_scrubs:
+            self._release.set_aside_interrupted(self.claims())
+            self._has_checked_scrubs = True
+        self._has_read_use = True
+        self._publish_claims()
         root = self.root
         if root is not None and self.is_alone:
-            found = self._sweeper.sweep(
+            removed = self._orphan_cleanup.run(
                 root, lambda: self.host.state, use, self._is_still_alone
             )
-            if found:
-                self._unmaking.check(found)
+            if removed:
+                self._release.verify(removed)
 
     def _is_still_alone(self) -> bool:
-        lock = self.service_lock
-        return self.is_alone and (lock is None or lock.acquire())
+        return self.is_alone and self.acquire_service_lock()
 
-    def _prepare(
-        self, found: Iterable[model.Claim]
-    ) -> Iterator[actions.Action]:
-        for claim in found:
-            if claim.state is not model.ClaimState.MADE:
-                yield from self._drivers[claim.plugin].plan_prepare(claim)
+    # -- cards -------------------------------------------------------------
 
-    def _check_serials(
-        self, consumer: str, found: tuple[model.Claim, ...]
-    ) -> None:
-        """Note the devices of functions that a server is given as they are.
+    def _refresh_card(self, address: str) -> model.HostState:
+        return self.host.refresh_cards({address})
 
-        :raises ClaimError: one is not the device that it was.
+    def _lock_keys(self, slots: tuple[model.Slot, ...]) -> frozenset[str]:
+        """Return the lock keys of the cards of some slots, and their parents'.
+
+        A card and its parts have the same lock.
         """
-        if self.serials is None:
-            return
-        for claim in filter(scrub.addresses, found):
-            self.serials.check(consumer, claim.slot)
-
-    def _look_at(
-        self, root: providers.ProviderRoot, slots: tuple[model.Slot, ...]
-    ) -> model.HostState:
-        """Read the cards that some slots are of; all, if one is new."""
-        wanted = {slot.provider for slot in slots}
-        addresses = {
-            device.address
-            for device in ownership.devices_of(root, self.host.state, slots)
-        }
-        if len(addresses) < len(wanted):
-            return self.host.refresh()
-        return self.host.refresh_cards(addresses)
-
-    def _locks(self, slots: tuple[model.Slot, ...]) -> frozenset[str]:
-        """Return the locks for some slots: their cards', whole and parts."""
         host = self.host.state
         return frozenset(slot.provider for slot in slots) | {
             ownership.provider_of(self.root, device.parent)
@@ -520,13 +585,7 @@ class Lifecycle:
             if device.parent
         }
 
-    def _uses(self, is_running: bool) -> connection.HostdevUse:
-        return self.read_running() if is_running else self.read_use()
-
-    def _read_anew(self, address: str) -> model.HostState:
-        return self.host.refresh_cards({address})
-
-    def _known_root(self, consumer: str) -> providers.ProviderRoot:
+    def _require_root(self, consumer: str) -> providers.ProviderRoot:
         if self.root is None:
             raise errors.ClaimError(
                 consumer, "this compute node has not registered itself yet"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from nova_accel import errors, model
-from nova_accel.claims import claim_plan as found_claims
+from nova_accel.claims import claim_plan
 from nova_accel.inventory import tree_builder
 from nova_accel.model import providers
 from virt_hooks.guest import connection
@@ -14,9 +14,9 @@ from virt_hooks.spawn import claim_store, device_locks, ownership, release
 
 LOG = logging.getLogger(__name__)
 
-# Seconds of a pass after which it cleans no further function: a command of the
-# operator may take minutes for each. The next pass cleans the others, and so
-# does the next server of each.
+# Seconds of a pass after which it cleans no further function: an operator's
+# scrub command may take minutes for each. The next pass cleans the others,
+# and each function is cleaned before its next server.
 CLEAN_S = 60.0
 
 
@@ -24,81 +24,88 @@ class OrphanCleanup:
     """Removes unused partitions that this library provably made.
 
     Functions that no server has are scrubbed or blanked, unless they were
-    seen clean since the last one had them.
+    seen clean since their last server.
     """
 
     def __init__(
         self,
-        notes: claim_store.ClaimStore,
+        store: claim_store.ClaimStore,
         locks: device_locks.DeviceLocks,
         release: release.PartitionRelease,
     ) -> None:
-        """Use these; ``release`` removes what a claim stands for."""
-        self._book = notes
-        self._cards = locks
+        self._store = store
+        self._locks = locks
         self._release = release
-        self._strangers: set[str] = set()
-        self._is_unknown = False
+        #: Unowned partitions that were logged.
+        self._unowned: set[str] = set()
+        #: Whether it was logged that the notes can't be read.
+        self._is_unreadable = False
         self._clean_until = 0.0
 
-    def sweep(
+    def run(
         self,
         root: providers.ProviderRoot,
         read_host: Callable[[], model.HostState],
         use: connection.HostdevUse,
         is_alone: Callable[[], bool] = lambda: True,
     ) -> tuple[model.Claim, ...]:
-        """Return the claims that what was removed had stood for.
+        """Clean up all cards; return the claims of removed partitions.
 
-        A card on which somebody works is left to the next pass.
+        A card whose lock is held is skipped until the next pass.
 
         :param read_host: returns the last reading; no I/O.
-        :param use: what the host's domains hold.
-        :param is_alone: tells whether no other nova-compute runs: one may
-            start while this sweeps, and makes what nobody here knows.
+        :param use: the host devices of the host's domains.
+        :param is_alone: returns whether no other nova-compute runs. One
+            may start meanwhile, and this process does not have its claims.
         """
-        found: list[model.Claim] = []
+        removed: list[model.Claim] = []
         notes = self._read_notes()
         self._clean_until = time.monotonic() + CLEAN_S
         for address in [device.address for device in read_host().devices]:
             provider = ownership.provider_of(root, address)
-            with self._cards.try_hold(provider) as got:
+            with self._locks.try_hold(provider) as is_locked:
                 device = read_host().device(address)
                 if not is_alone():
                     break
-                if got and device is not None:
-                    found += self._sweep_card(root, device, use, notes)
-        return tuple(found)
+                if is_locked and device is not None:
+                    removed += self._clean_card(root, device, use, notes)
+        return tuple(removed)
 
-    def _sweep_card(
+    def _clean_card(
         self,
         root: providers.ProviderRoot,
         device: model.Device,
         use: connection.HostdevUse,
         notes: release.Notes | None,
     ) -> Iterator[model.Claim]:
-        """Unmake the orphans of a card; yield what they stood for."""
+        """Remove the orphans of a card; yield their claims."""
         host = model.HostState(devices=(device,))
         if notes is not None:
             notes = self._release.adapt_notes(device, notes)
         if device.technology in ownership.NAMELESS:
             self._note_typed(device, notes)
-            self._forget_unmade(device, notes or {})
-        known = self._release.made(host, notes or {})
-        held = self._book.claims()
-        for partition in ownership.find_orphans(root, host, held, use, known):
+            self._forget_removed(device, notes or {})
+        made = self._release.made(host, notes or {})
+        claims = self._store.claims()
+        for partition in ownership.find_orphans(root, host, claims, use, made):
             LOG.warning(
                 "%s %s on %s belongs to no server: removing it",
                 partition.profile,
                 partition.handle,
                 partition.parent,
             )
-            claim = ownership.orphan_claim(device, partition, known)
-            self._release.unmake(claim)
+            claim = ownership.orphan_claim(device, partition, made)
+            self._release.remove(claim)
             yield claim
-        for partition in ownership.find_strangers(root, device, held, known):
-            if partition.handle not in self._strangers:
-                self._strangers.add(partition.handle)
+        self._log_unowned(ownership.find_unowned(device, claims, made))
+        if device.technology in model.UNDIVIDED and notes is not None:
+            self._clean_functions(root, device, use, notes)
+
+    def _log_unowned(self, partitions: tuple[model.Partition, ...]) -> None:
+        """Log each unowned partition once."""
+        for partition in partitions:
+            if partition.handle not in self._unowned:
+                self._unowned.add(partition.handle)
                 LOG.warning(
                     "%s on %s was made by no server that this service"
                     " knows: it stays reserved; if nothing needs it, clear"
@@ -106,30 +113,28 @@ class OrphanCleanup:
                     partition.profile,
                     partition.handle,
                 )
-        if device.technology in model.UNDIVIDED and notes is not None:
-            self._clean_functions(root, device, use, notes)
 
     def _read_notes(self) -> release.Notes | None:
-        """Return the notes on unclean functions, None if unknown."""
+        """Return the notes on unclean functions, None if unreadable."""
         try:
-            notes = self._release.notes()
+            notes = self._release.read_notes()
         except errors.UnreadableError as error:
-            if not self._is_unknown:
+            if not self._is_unreadable:
                 LOG.warning("unclean functions are not cleaned: %s", error)
-            self._is_unknown = True
+            self._is_unreadable = True
             return None
-        self._is_unknown = False
+        self._is_unreadable = False
         return notes
 
-    def _forget_unmade(
+    def _forget_removed(
         self, device: model.Device, notes: release.Notes
     ) -> None:
-        """Forget typed functions that were cleared or typed by other means."""
-        claimed = {claim.handle for claim in self._book.claims()}
+        """Forget typed functions that another program cleared or typed."""
+        claimed = {claim.handle for claim in self._store.claims()}
         profiles = {p.handle: p.profile for p in device.partitions}
         nameless = {p.handle for p in device.partitions if p.is_nameless}
-        made = self._book.made()
-        self._release.forget(
+        made = self._store.made()
+        self._release.forget_removed(
             claim
             for handle, claim in made.items()
             if claim.device == device.address
@@ -149,9 +154,9 @@ class OrphanCleanup:
     ) -> None:
         """Note the typed functions of servers that have no note yet.
 
-        They were assigned before there were notes.
+        A release without notes assigned them.
         """
-        for claim in self._book.claims():
+        for claim in self._store.claims():
             if (
                 notes is not None
                 and claim.device == device.address
@@ -169,20 +174,20 @@ class OrphanCleanup:
     ) -> None:
         """Clean the functions of a device that no server has any more.
 
-        One that a server or a guest has is noted first, where that is
-        missing: the note outlives the service.
+        A function of a server or a guest gets a note if it has none: the
+        note survives the service.
         """
         consumers = {
             claim.slot: claim.consumer
-            for claim in self._book.claims()
+            for claim in self._store.claims()
             if claim.device == device.address
         }
-        in_guests = tree_builder.given_away(device, use.functions)
+        in_guests = tree_builder.find_assigned_slots(device, use.functions)
         host = model.HostState(devices=(device,))
         for slot in device.slots:
             if slot not in notes and slot not in (*consumers, *in_guests):
                 continue
-            for claim in found_claims.find(
+            for claim in claim_plan.find_existing(
                 consumers.get(slot, ""),
                 (_slot(root, device, slot),),
                 root,

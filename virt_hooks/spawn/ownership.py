@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ownership: which partitions are provably ours, and left over."""
+"""Ownership: which partitions this library provably made, and orphans."""
 
 import dataclasses
 import types
 from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import errors, model
-from nova_accel.claims import claim_plan as found_claims
+from nova_accel.claims import claim_plan
 from nova_accel.model import flavors, names, providers
 from virt_hooks.guest import connection
 from virt_hooks.spawn import claim_store
 
-# Partitions that carry no id of our choosing: the next one on the same
-# function looks the same, whoever made it.
+# Technologies whose partitions have no id that this library chose: two
+# partitions on the same function look the same, whatever program made them.
 NAMELESS = ("vendor-vfio",)
 
 Made = Mapping[str, model.Claim]
@@ -20,7 +20,7 @@ _NONE: Made = types.MappingProxyType({})
 
 
 def provider_of(root: providers.ProviderRoot | None, address: str) -> str:
-    """Return the uuid of a card's provider, its address before one has."""
+    """Return the uuid of a card's provider, its address without a root."""
     if root is None:
         return address
     return names.provider_uuid(root.uuid, address)
@@ -32,11 +32,11 @@ def devices_of(
     slots: Iterable[model.Slot],
 ) -> tuple[model.Device, ...]:
     """Return the devices that some slots are of."""
-    wanted = {slot.provider for slot in slots}
+    slot_providers = {slot.provider for slot in slots}
     return tuple(
         device
         for device in host.devices
-        if provider_of(root, device.address) in wanted
+        if provider_of(root, device.address) in slot_providers
     )
 
 
@@ -47,67 +47,67 @@ def find_orphans(
     use: connection.HostdevUse,
     made: Made = _NONE,
 ) -> tuple[model.Partition, ...]:
-    """Return the partitions that are provably ours and unused.
+    """Return the partitions that are provably owned and unused.
 
-    Provably ours: the handle is the uuid5 of one of our slots, or this
-    process made the partition or knew it by a claim. Unused: no claim
-    stands for it and no domain has it.
+    Owned: the handle is the uuid5 of one of our slots, or this process made
+    the partition or restored a claim on it. Unused: it has no claim, and
+    no domain has it.
 
     :param made: the claims whose partitions this process has made or
-        recalled and not unmade, by handle.
+        restored and not removed, by handle.
     """
     claimed = {claim.handle for claim in claims}
     return tuple(
         partition
         for device in host.devices
         for partition in device.partitions
-        if partition.handle in our_handles(root, device, made)
+        if partition.handle in owned_handles(root, device, made)
         and partition.handle not in claimed
         and not use.holds(partition.handle)
     )
 
 
-def find_strangers(
-    root: providers.ProviderRoot,
+def find_unowned(
     device: model.Device,
     claims: Iterable[model.Claim],
     made: Made = _NONE,
 ) -> tuple[model.Partition, ...]:
-    """Return partitions that nothing tells from ours, but nothing proves.
+    """Return the partitions without an id that are not provably owned.
 
-    They stay, and what they take is reserved.
+    They stay, and their capacity is reserved.
     """
-    known = {claim.handle for claim in claims} | made.keys()
+    owned = {claim.handle for claim in claims} | made.keys()
     if device.technology not in NAMELESS:
         return ()
-    return tuple(p for p in device.partitions if p.handle not in known)
+    return tuple(p for p in device.partitions if p.handle not in owned)
 
 
-def is_ours(claim: model.Claim, made: Made) -> bool:
-    """Return whether what stands in a slot is ours, as far as can be told.
+def is_owned(claim: model.Claim, made: Made) -> bool:
+    """Return whether the partition in a slot may count as owned.
 
-    A server that is refused for what stands in its slot is cleaned up too.
+    A server that is refused because of a partition in its slot is cleaned
+    up too, and must not remove that partition.
     """
     return claim.technology not in NAMELESS or claim.handle in made
 
 
-def slots_had(
+def slots_of_domain(
     root: providers.ProviderRoot,
     host: model.HostState,
     groups: Iterable[flavors.RequestGroup],
     use: connection.HostdevUse,
 ) -> frozenset[model.Slot]:
-    """Return the slots of which a server's own domain had the functions.
+    """Return the slots of the functions that a server's domain had.
 
-    For a server that Nova remembers no slots of, or not of this host. A
-    function that is given as it is counts always. For one that was typed
-    or programmed, its flavor must name a profile of the card, or ask for
-    FPGA regions: Nova itself may have given it a function that somebody
-    else has typed.
+    For a server whose slots Nova has deleted, or that has slots of another
+    host now. A function that is assigned unchanged counts always. For one
+    that was typed or programmed, its flavor must name a profile of the
+    card, or ask for FPGA regions: Nova itself may have assigned a function
+    that another program has typed.
     """
-    wanted = tuple(groups)
-    asked = {trait for group in wanted for trait in group.required}
-    has_region = any(names.FPGA_CLASS in group.resources for group in wanted)
+    groups = tuple(groups)
+    traits = {trait for group in groups for trait in group.required}
+    has_region = any(names.FPGA_CLASS in group.resources for group in groups)
     return frozenset(
         model.Slot(
             provider=provider_of(root, device.address),
@@ -119,17 +119,17 @@ def slots_had(
         or (device.region is None and device.technology in model.UNDIVIDED)
         or (
             device.technology in NAMELESS
-            and any(profile.trait in asked for profile in device.profiles)
+            and any(profile.trait in traits for profile in device.profiles)
         )
         for slot in device.slots
         if slot in use.functions
     )
 
 
-def our_handles(
+def owned_handles(
     root: providers.ProviderRoot, device: model.Device, made: Made = _NONE
 ) -> Collection[str]:
-    """Return the handles that partitions of ours have on a device."""
+    """Return the handles that owned partitions have on a device."""
     if device.technology in NAMELESS:
         profiles = {
             partition.handle: partition.profile
@@ -148,66 +148,70 @@ def our_handles(
     return frozenset(names.mdev_uuid(provider, slot) for slot in device.slots)
 
 
-def as_made(claim: model.Claim, made: Made) -> model.Claim:
-    """Return the claim under which a partition was made, if it is known.
+def recorded_claim(claim: model.Claim, made: Made) -> model.Claim:
+    """Return the claim that a partition was made for, if it is recorded.
 
-    It says more than the partition itself does: which GPU instance goes
-    with it. The id of its type may have been unreadable when either was
-    written.
+    It has data that can't be read from the partition: the GPU instance
+    that belongs to it. The id of its type may have been unreadable when
+    either claim was planned.
     """
-    known = made.get(claim.handle)
-    if known is None or not claim_store.is_alike(known, claim):
+    recorded = made.get(claim.handle)
+    if recorded is None or not claim_store.has_same_profile(recorded, claim):
         return claim
-    return dataclasses.replace(known, type_id=known.type_id or claim.type_id)
+    return dataclasses.replace(
+        recorded, type_id=recorded.type_id or claim.type_id
+    )
 
 
 def orphan_claim(
     device: model.Device, partition: model.Partition, made: Made
 ) -> model.Claim:
-    """Return the claim that an orphan is unmade by."""
-    return as_made(found_claims.of_partition(device, partition), made)
-
-
-def unless_held(
-    before: Iterable[model.Claim], found: Iterable[model.Claim]
-) -> tuple[model.Claim, ...]:
-    """Return claims, made only where the consumer held the partition.
-
-    What stands in a slot otherwise was left by the slot's last holder: a
-    removal that failed. Its state is not for the next one to see.
-    """
-    held = {claim.handle for claim in before}
-    return tuple(
-        claim
-        if claim.handle in held
-        else dataclasses.replace(claim, state=model.ClaimState.PLANNED)
-        for claim in found
+    """Return the claim to remove an orphan with."""
+    return recorded_claim(
+        claim_plan.claim_from_partition(device, partition), made
     )
 
 
-def expected(
+def plan_unless_made(
+    before: Iterable[model.Claim], claims: Iterable[model.Claim]
+) -> tuple[model.Claim, ...]:
+    """Return the claims, planned unless the consumer had the partition.
+
+    Any other partition in a slot was left by the slot's last consumer,
+    whose removal failed. Its state must not be visible to the next one.
+    """
+    handles = {claim.handle for claim in before}
+    return tuple(
+        claim
+        if claim.handle in handles
+        else dataclasses.replace(claim, state=model.ClaimState.PLANNED)
+        for claim in claims
+    )
+
+
+def plan_missing(
     consumer: str,
-    found: tuple[model.Claim, ...],
+    existing: tuple[model.Claim, ...],
     groups: Iterable[flavors.RequestGroup],
     slots: Iterable[model.Slot],
     root: providers.ProviderRoot,
     host: model.HostState,
 ) -> tuple[model.Claim, ...]:
-    """Return what a server will need when it is started again.
+    """Return the claims that a server needs when it is started again.
 
-    :param found: the claims of what it has still; they are returned where
-        the host has no room for more, or can't be read.
-    :param host: as it will be with what others need.
+    :param existing: the claims of its partitions that exist; they are
+        returned if the host has no room for the others, or can't be read.
+    :param host: the host without the claims of other consumers.
     """
     try:
-        return found_claims.plan(consumer, groups, slots, root, host)
+        return claim_plan.plan(consumer, groups, slots, root, host)
     except errors.ClaimError:
-        return found
+        return existing
 
 
-def but(
-    found: Iterable[model.Claim], before: Iterable[model.Claim]
+def exclude(
+    claims: Iterable[model.Claim], excluded: Iterable[model.Claim]
 ) -> tuple[model.Claim, ...]:
-    """Return the claims whose partitions were not held before."""
-    held = {claim.handle for claim in before}
-    return tuple(claim for claim in found if claim.handle not in held)
+    """Return the claims whose partitions no excluded claim has."""
+    handles = {claim.handle for claim in excluded}
+    return tuple(claim for claim in claims if claim.handle not in handles)

@@ -13,154 +13,148 @@ from collections.abc import (
 
 from nova_accel import errors, model
 from nova_accel.fpga import bitstreams, regions
-from nova_accel.host.state import faults
 from virt_hooks.guest import connection
+from virt_hooks.spawn import host_access
 
 LOG = logging.getLogger(__name__)
 
-ReadFile = Callable[[str], model.Bitstream]
-
 
 class RegionPrograms:
-    """What regions are to hold when servers come, and when they go."""
+    """Plans the bitstreams of regions, and notes devices at fault."""
 
-    def __init__(
-        self,
-        faulted: faults.FaultNotes | None = None,
-        read_file: ReadFile | None = None,
-    ) -> None:
-        """Use these.
-
-        :param faulted: the notes on regions that failed; without them
-            they are logged.
-        :param read_file: returns the bitstream of an operator's file, or
-            raises BitstreamError; without it regions keep what they hold.
-        """
-        self._faulted = faulted
-        self._read_file = read_file
-        #: What this process knows to be in regions: digests by address.
+    def __init__(self, access: host_access.HostAccess) -> None:
+        self._domains = access.domains
+        #: Notes on devices at fault, None without any.
+        self.faulted = access.faulted
+        self._read_bitstream = access.read_bitstream
+        #: SHA-512 of the bitstreams that this process loaded, by region.
         self._loaded: dict[str, str] = {}
-        #: What the host's domains hold, or those of them that run.
-        self.uses: Callable[[bool], connection.HostdevUse] = _nothing
 
     def plan(
         self,
-        found: tuple[model.Claim, ...],
+        claims: tuple[model.Claim, ...],
         before: Iterable[model.Claim],
         bitstreams: Mapping[str, model.Bitstream],
         holders: Iterable[model.Claim],
         host: model.HostState,
     ) -> tuple[model.Claim, ...]:
-        """Return a server's claims with what is to be loaded for them.
+        """Return a server's claims with the bitstreams to load for them.
 
-        Regions that the server's guest has are made, and so are those
-        that hold what was loaded for it; the others are checked.
+        A region is made if the server's running guest has it, or if it
+        still has the function that was loaded for the server. All other
+        regions are checked.
 
-        :param found: the claims as planned.
-        :param before: what the server had.
+        :param claims: the planned claims.
+        :param before: the claims that the server had.
         :param bitstreams: those on this host, by image.
         :param holders: the claims of all servers of this host.
-        :raises ClaimError: one can't be served; nothing was touched.
+        :raises ClaimError: a region can't be used; nothing was changed.
         """
-        if not any(claim.region for claim in found):
-            return found
-        had = {c.handle: c for c in before if c.state is model.ClaimState.MADE}
-        running = self.uses(True) if had else connection.HostdevUse()
-        wanted = tuple(
-            _as_held(claim, had.get(claim.handle), running, host)
-            for claim in self._distrusted(
-                regions.with_bitstreams(found, bitstreams)
+        if not any(claim.region for claim in claims):
+            return claims
+        made = {
+            claim.handle: claim
+            for claim in before
+            if claim.state is model.ClaimState.MADE
+        }
+        running = connection.HostdevUse()
+        if made:
+            running = self._domains.read_running()
+        claims = tuple(
+            _mark_made(claim, made.get(claim.handle), running, host)
+            for claim in self._mark_forced(
+                regions.with_bitstreams(claims, bitstreams)
             )
         )
         due = tuple(
             claim
-            for claim in wanted
+            for claim in claims
             if claim.region and claim.state is model.ClaimState.PLANNED
         )
         if due:
-            regions.check(due, host)
-            own = {name for c in had.values() for name in _functions(c)}
-            used = self.uses(False).functions - own
+            regions.check_functions(due, host)
+            own = {name for c in made.values() for name in _functions(c)}
+            used = self._domains.read_use().functions - own
             regions.check_free(due, used, holders)
-        return wanted
+        return claims
 
-    def _distrusted(
+    def _mark_forced(
         self, claims: Iterable[model.Claim]
     ) -> Iterator[model.Claim]:
-        """Yield claims; forced unless what is there is known for certain.
+        """Yield claims, forced unless this process loaded their bitstream.
 
-        A function keeps its id from build to build.
+        The id of a function does not change with its build.
         """
         for claim in claims:
-            known = self._loaded.get(claim.device)
+            loaded = self._loaded.get(claim.device)
             yield dataclasses.replace(
                 claim,
                 is_forced=claim.bitstream is not None
-                and claim.bitstream.sha512 != known,
+                and claim.bitstream.sha512 != loaded,
             )
 
     def note_loaded(self, claims: Iterable[model.Claim]) -> None:
-        """Remember what was loaded for claims that are made now."""
+        """Remember the bitstreams that were loaded for made claims."""
         for claim in claims:
             if claim.bitstream is not None:
                 self._loaded[claim.device] = claim.bitstream.sha512
 
-    def note(
+    def note_failure(
         self,
         error: BaseException,
-        read: Callable[[str], model.HostState],
+        refresh: Callable[[str], model.HostState],
     ) -> None:
-        """Set a region aside if an error says that it was touched.
+        """Set a region aside if it was touched before an error.
 
-        :param read: reads a device anew and returns the host.
+        :param refresh: reads a device again and returns the host.
         """
         if isinstance(error, errors.ProgrammingError):
             self._loaded.pop(error.region, None)
-            self.set_aside(error.region, str(error), read(error.region))
+            self.set_aside(error.region, str(error), refresh(error.region))
 
-    def blanked(
+    def plan_blanking(
         self,
         claims: Iterable[model.Claim],
-        had: Collection[str],
+        own_handles: Collection[str],
         host: model.HostState,
         holders: Iterable[model.Claim],
     ) -> tuple[model.Claim, ...]:
-        """Return the claims by which a server's partitions are released.
+        """Return the claims to release a server's partitions with.
 
-        Those of regions have the bitstream that policy wants in them
-        then; none where the function is kept, where the region is at
-        fault, or where the server did not get it.
+        Those of regions have the bitstream that policy loads after a
+        server; none if policy keeps the function, if the region is at
+        fault, or if the server did not get it.
 
-        :param had: handles of what the server got.
-        :param holders: the claims of the servers that stay.
+        :param own_handles: handles that the server got.
+        :param holders: the claims of all other servers.
         """
         others = tuple(holders)
         return tuple(
-            self._blanked(claim, host, others)
-            if claim.region is not None and claim.handle in had
+            self._blank(claim, host, others)
+            if claim.region is not None and claim.handle in own_handles
             else dataclasses.replace(claim, bitstream=None)
             for claim in claims
         )
 
-    def _blanked(
+    def _blank(
         self,
         claim: model.Claim,
         host: model.HostState,
         holders: tuple[model.Claim, ...],
     ) -> model.Claim:
-        kept = dataclasses.replace(claim, bitstream=None)
+        unchanged = dataclasses.replace(claim, bitstream=None)
         device = host.device(claim.device)
         if (
             device is None
             or device.region is None
             or device.fault
             or not device.region.blank
-            or self._read_file is None
+            or self._read_bitstream is None
         ):
-            return kept
+            return unchanged
         try:
-            blank = self._read_file(device.region.blank)
-            reason = bitstreams.objection(
+            blank = self._read_bitstream(device.region.blank)
+            reason = bitstreams.explain_mismatch(
                 blank, device.region, device.vendor_id
             )
             if reason:
@@ -168,20 +162,22 @@ class RegionPrograms:
             due = dataclasses.replace(
                 claim, region=device.region, bitstream=blank, is_forced=True
             )
-            regions.check_free((due,), self.uses(False).functions, holders)
+            regions.check_free(
+                (due,), self._domains.read_use().functions, holders
+            )
         except (errors.BitstreamError, errors.ClaimError) as error:
             self.set_aside(device.address, f"can't be blanked: {error}", host)
-            return kept
+            return unchanged
         self._loaded.pop(claim.device, None)
         return due
 
-    def note_kept(
+    def note_unblanked(
         self,
         claim: model.Claim,
         error: BaseException,
         host: model.HostState,
     ) -> bool:
-        """Set a region aside that still holds what its last server left.
+        """Set a region aside that still has its last server's function.
 
         :returns: whether the claim is of such a region.
         """
@@ -194,42 +190,33 @@ class RegionPrograms:
     def set_aside(
         self, address: str, reason: str, host: model.HostState
     ) -> None:
-        """Note that a device must not be given away, or log it.
+        """Note that a device must not be assigned, or log it.
 
-        :param host: tells what the device's region holds, if it is one.
+        :param host: has the function of the device's region, if any.
         """
         device = host.device(address)
         region = device.region if device else None
-        if self._faulted is None:
+        if self.faulted is None:
             LOG.error("%s failed: %s", address, reason)
             return
-        self._faulted.put(address, reason, region.function if region else None)
-
-    @property
-    def faulted(self) -> faults.FaultNotes | None:
-        """Return the notes on devices that failed, None without any."""
-        return self._faulted
-
-
-def _nothing(_: bool) -> connection.HostdevUse:
-    return connection.HostdevUse()
+        self.faulted.put(address, reason, region.function if region else None)
 
 
 def _functions(claim: model.Claim) -> tuple[str, ...]:
     return claim.slot, *claim.members
 
 
-def _as_held(
+def _mark_made(
     claim: model.Claim,
-    had: model.Claim | None,
+    before: model.Claim | None,
     running: connection.HostdevUse,
     host: model.HostState,
 ) -> model.Claim:
-    """Return a claim, made if its region needs no work.
+    """Return a claim, made if its region needs no programming.
 
-    :param had: the same claim, as the server held it before.
+    :param before: the server's former claim on the same region.
     """
-    if claim.region is None or had is None:
+    if claim.region is None or before is None:
         return claim
     made = dataclasses.replace(claim, state=model.ClaimState.MADE)
     if running.holds(claim.handle):
@@ -237,7 +224,7 @@ def _as_held(
     device = host.device(claim.device)
     if device is None or device.region is None or device.fault:
         return claim
-    loaded = claim.bitstream or had.bitstream
+    loaded = claim.bitstream or before.bitstream
     if loaded is None or device.region.function != loaded.function:
         return claim
     return made

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Release of partitions: given back, orphaned, or reused."""
+"""Release of partitions: removed after a server, if orphaned, or for reuse.
+
+A function that is assigned unchanged is scrubbed instead. Until it was seen
+clean, a note on it names its last server; the note survives the service.
+"""
 
 import logging
 import time
@@ -7,15 +11,13 @@ from collections.abc import Iterable, Mapping
 
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan, scrub
-from nova_accel.config import policy
 from nova_accel.discovery import plugin, snapshot
-from nova_accel.host.execute import action_executor, serials
 from nova_accel.host.state import faults
 from nova_accel.inventory import conditions
 from nova_accel.model import providers
-from virt_hooks.guest import connection
 from virt_hooks.spawn import (
     claim_store,
+    host_access,
     ownership,
     region_programs,
     scrubbing,
@@ -24,68 +26,70 @@ from virt_hooks.spawn import (
 
 LOG = logging.getLogger(__name__)
 
-# Seconds that a host's driver gets to take back a function: dfl-pci needs
-# one of an emulated processor's.
+# Seconds to wait until a host driver has bound a function again: dfl-pci
+# needs one second on an emulated processor.
 _BIND_S, _BIND_STEP_S = 5.0, 0.25
-# Seconds during which the kernel may still make what it was asked for: the
-# write that timed out goes on in the driver, for minutes with a busy GPU.
+# Seconds during which the kernel may still make a partition whose write
+# timed out: the write goes on in the driver, for minutes with a busy GPU.
 _LATE_S = 600.0
-# Technologies whose devices are cleaned as a whole.
-_IN_ONE = model.UNDIVIDED - {"vf"}
+# Technologies whose cards are scrubbed as a whole.
+_WHOLE_CARD = model.UNDIVIDED - {"vf"}
 Notes = Mapping[str, faults.Unreleased]
 _UNSCRUBBED = "could not be scrubbed after its last server"
 
 
 class PartitionRelease:
-    """Takes partitions from cards; whoever calls holds the cards."""
+    """Removes partitions from cards; callers hold the locks of the cards."""
 
     def __init__(
         self,
         drivers: Mapping[str, plugin.Driver],
-        executor: action_executor.Executor,
-        notes: claim_store.ClaimStore,
+        scrubber: scrubbing.Scrubber,
+        store: claim_store.ClaimStore,
         host: snapshot.Snapshot,
         programs: region_programs.RegionPrograms,
-        rules: policy.Policy,
+        access: host_access.HostAccess,
     ) -> None:
-        """Use these; what is unmade is forgotten in ``notes``."""
+        """Forget removed partitions in ``store``."""
         self._drivers = drivers
-        self._executor = executor
-        self._book = notes
+        self._executor = scrubber.executor
+        self._store = store
         self._host = host
         self._programs = programs
-        self._scrubbing = scrubbing.Scrubber(executor, rules, host)
-        #: Serial numbers of whole functions; None: they are not compared.
-        self.serials: serials.SerialNumbers | None = None
-        #: Functions that this service is scrubbing now.
+        self._scrubber = scrubber
+        self._domains = access.domains
+        self._serials = access.serials
+        #: Functions that this process is scrubbing now.
         self._scrubbed: set[str] = set()
         #: Until when the kernel may make partitions late, by handle.
         self._late: dict[str, float] = {}
 
-    def clear(
+    def clear_slots(
         self,
         consumer: str,
         root: providers.ProviderRoot,
         slots: tuple[model.Slot, ...],
         before: tuple[model.Claim, ...],
     ) -> bool:
-        """Unmake what earlier holders left in a server's slots.
+        """Remove partitions that earlier consumers left in some slots.
 
-        A removal of theirs failed; it is not for the next one to see. The
-        slots are this consumer's now, so nobody else can hold them.
+        Their removal failed, and the next server must not see them. Nova
+        has assigned the slots to this consumer, so no other consumer can
+        have them.
 
-        :returns: whether there was anything.
-        :raises ClaimError: it is not ours, or a guest runs with it:
-            removing it would block, and take the device from that guest.
-        :raises ActionError: it can't be removed now either.
+        :param before: the claims that the consumer had.
+        :returns: whether any slot had to be cleared.
+        :raises ClaimError: a partition is not owned, or a guest has it:
+            its removal would block, and take the device from that guest.
+        :raises ActionError: a partition can't be removed now either.
         """
         host = self._host.state
-        known = self.made(host)
-        own = {held.handle for held in before}
+        made = self.made(host)
         present = [
-            ownership.as_made(claim, known)
-            for claim in claim_plan.find(consumer, slots, root, host)
-            if claim.handle not in own
+            ownership.recorded_claim(claim, made)
+            for claim in ownership.exclude(
+                claim_plan.find_existing(consumer, slots, root, host), before
+            )
         ]
         leftovers = [
             claim
@@ -93,30 +97,30 @@ class PartitionRelease:
             if claim.technology not in model.UNDIVIDED
             and self._drivers[claim.plugin].plan_release(claim)
         ]
-        unclean = self._unclean(consumer, present, host)
-        use = connection.HostdevUse()
-        if leftovers or unclean:
-            use = self._programs.uses(False)
+        unclean = self._find_unclean(consumer, present, host)
+        if not leftovers and not unclean:
+            return False
+        use = self._domains.read_use()
         for claim in leftovers:
             device = host.device(claim.device)
             handles = (
-                ownership.our_handles(root, device, known) if device else ()
+                ownership.owned_handles(root, device, made) if device else ()
             )
             if use.holds(claim.handle) or claim.handle not in handles:
                 raise errors.ClaimError(
-                    consumer, spawn_checks.explain_left(claim, use)
+                    consumer, spawn_checks.explain_leftover(claim, use)
                 )
         for claim in unclean:
             if use.functions.intersection((claim.slot, *claim.members)):
                 raise errors.ClaimError(
-                    consumer, spawn_checks.explain_left(claim, use)
+                    consumer, spawn_checks.explain_leftover(claim, use)
                 )
         for claim in leftovers:
             self._executor.apply_all(
                 self._drivers[claim.plugin].plan_release(claim)
             )
         self._clean_all(consumer, unclean, host)
-        return bool(leftovers or unclean)
+        return True
 
     def made(
         self,
@@ -125,18 +129,19 @@ class PartitionRelease:
     ) -> Mapping[str, model.Claim]:
         """Return the claims whose partitions this library made, by handle.
 
-        Those of earlier services are among them, as far as a note on the
-        function says what was made of it.
+        Partitions of earlier services are included if a note on the
+        function has their profile.
 
-        :param notes: those on functions; they are read if None. Without
-            them no function counts that an earlier service typed.
+        :param notes: the notes on functions; they are read if None.
+            Without them, functions that an earlier service typed are
+            missing.
         """
-        made = dict(self._book.made())
+        made = dict(self._store.made())
         if not any(d.technology in ownership.NAMELESS for d in host.devices):
             return made
         if notes is None:
             try:
-                notes = self.notes()
+                notes = self.read_notes()
             except errors.UnreadableError as error:
                 LOG.warning("typed functions may stay typed: %s", error)
                 notes = {}
@@ -150,46 +155,46 @@ class PartitionRelease:
                     note.profile,
                 ):
                     made.setdefault(
-                        address, claim_plan.of_partition(device, partition)
+                        address,
+                        claim_plan.claim_from_partition(device, partition),
                     )
         return made
 
-    def notes(self) -> Notes:
+    def read_notes(self) -> Notes:
         """Return the notes on functions that were not seen clean.
 
         :raises UnreadableError: the directory can't be listed.
         """
         if self._programs.faulted is None:
             return {}
-        return self._programs.faulted.unreleased()
+        return self._programs.faulted.read_unreleased()
 
-    def without_unclean(
-        self, consumer: str, present: Iterable[model.Claim]
+    def exclude_unclean(
+        self, consumer: str, claims: Iterable[model.Claim]
     ) -> tuple[model.Claim, ...]:
-        """Return the claims but those on functions of another consumer.
-
-        A note says so until the function was seen clean.
-        """
+        """Return the claims on functions that no other consumer had last."""
         try:
-            notes = self.notes()
+            notes = self.read_notes()
         except errors.UnreadableError as error:
             LOG.warning("unclean functions are not known: %s", error)
             notes = {}
         return tuple(
-            c for c in present if not _is_left(notes.get(c.slot), consumer)
+            claim
+            for claim in claims
+            if not _is_of_other(notes.get(claim.slot), consumer)
         )
 
-    def is_last(self, consumer: str, address: str) -> bool:
-        """Return whether no other consumer left a function unclean."""
+    def is_last_consumer(self, consumer: str, address: str) -> bool:
+        """Return whether no other consumer has left a function unclean."""
         try:
-            return not _is_left(self.notes().get(address), consumer)
+            return not _is_of_other(self.read_notes().get(address), consumer)
         except errors.UnreadableError:
             return False
 
-    def _unclean(
+    def _find_unclean(
         self,
         consumer: str,
-        present: Iterable[model.Claim],
+        claims: Iterable[model.Claim],
         host: model.HostState,
     ) -> list[model.Claim]:
         """Return claims on functions that another consumer left unclean.
@@ -197,10 +202,10 @@ class PartitionRelease:
         :raises ClaimError: the use of a card was changed before it was seen
             clean.
         """
-        whole = [c for c in present if c.technology in model.UNDIVIDED]
+        whole = [c for c in claims if c.technology in model.UNDIVIDED]
         if not whole:
             return []
-        notes = self.notes()
+        notes = self.read_notes()
         for address in {claim.device for claim in whole}:
             if (device := host.device(address)) is None:
                 continue
@@ -208,34 +213,34 @@ class PartitionRelease:
             current = self._host.state.device(address)
             if current is not None and current.fault and not device.fault:
                 raise errors.ClaimError(consumer, current.fault)
-        return [c for c in whole if _is_left(notes.get(c.slot), consumer)]
+        return [c for c in whole if _is_of_other(notes.get(c.slot), consumer)]
 
     def adapt_notes(self, device: model.Device, notes: Notes) -> Notes:
         """Return the notes after those of a device's former use are adapted.
 
         A card that is offered in another way than before has other slots
-        than the notes name. Where it is offered whole, the scrub of the card
-        covers its VFs, so their notes become the card's. Where it is offered
-        in parts, no part can be cleaned of what a server left in the card,
-        so the card is set aside.
+        than the notes name. If it is offered whole, the scrub of the card
+        covers its VFs, so their notes become the card's. If it is offered
+        in parts, no scrub of a part can clean what a server left in the
+        card, so the card is set aside.
         """
-        faulted, found = self._programs.faulted, dict(notes)
-        held = {claim.slot for claim in self._book.claims()}
+        faulted, adapted = self._programs.faulted, dict(notes)
+        claimed = {claim.slot for claim in self._store.claims()}
         for note in notes.values():
             if (
                 faulted is None
                 or note.device != device.address
-                or note.address in {*device.slots, *held}
+                or note.address in {*device.slots, *claimed}
             ):
                 continue
-            if device.technology in _IN_ONE and device.slots:
+            if device.technology in _WHOLE_CARD and device.slots:
                 try:
                     moved = faulted.move_note(note, device.slots[0])
                 except OSError as error:
                     LOG.error("the note on %s stays: %s", note.address, error)
                     continue
-                del found[note.address]
-                found[moved.address] = moved
+                del adapted[note.address]
+                adapted[moved.address] = moved
             elif note.address == device.address:
                 self._set_aside(
                     device.address,
@@ -243,8 +248,8 @@ class PartitionRelease:
                     f" clean; server {note.consumer} had it: reset the card",
                 )
                 faulted.note_clean(note.address)
-                del found[note.address]
-        return found
+                del adapted[note.address]
+        return adapted
 
     def _clean_all(
         self,
@@ -282,7 +287,7 @@ class PartitionRelease:
         due = [claim for claim in planned if _is_function(claim)]
         if faulted is None or not due:
             return
-        notes = faulted.unreleased()
+        notes = faulted.read_unreleased()
         for claim in due:
             note = notes.get(claim.slot)
             if note is not None and (note.consumer, note.profile) == (
@@ -303,37 +308,42 @@ class PartitionRelease:
         """Scrub or blank a function that no server has any more.
 
         :param host: the last reading of the claim's device.
-        :returns: whether the function was seen clean; else its device is
-            set aside, or is not there.
+        :returns: whether the function was seen clean. Otherwise its device
+            is set aside, or absent.
         """
         if claim.technology not in model.UNDIVIDED:
             return False
         if claim.region is None:
             return claim in self.scrub((claim,))
-        others = [c for c in self._book.claims() if c.handle != claim.handle]
-        (due,) = self._programs.blanked((claim,), {claim.handle}, host, others)
-        is_clean = self.unmake(due)
+        others = [c for c in self._store.claims() if c.handle != claim.handle]
+        (due,) = self._programs.plan_blanking(
+            (claim,), {claim.handle}, host, others
+        )
+        is_clean = self.remove(due)
         self._host.refresh_cards({claim.device})
         return is_clean
 
-    def unmake(self, claim: model.Claim) -> bool:
-        """Unmake what a claim stands for; what can't be is kept.
+    def remove(self, claim: model.Claim) -> bool:
+        """Remove the partition of a claim, or blank its region.
 
-        It stays reserved, or is set aside, and the log says so.
+        A partition that can't be removed stays reserved, or its device is
+        set aside; the reason is logged.
 
-        :returns: whether it is unmade; of a region, whether it is clean.
+        :returns: whether it is removed; of a region, whether it is clean.
         """
         try:
             self._executor.apply_all(
                 self._drivers[claim.plugin].plan_release(claim)
             )
         except errors.ActionError as error:
-            if not self._programs.note_kept(claim, error, self._host.state):
+            if not self._programs.note_unblanked(
+                claim, error, self._host.state
+            ):
                 LOG.error("%s; it stays reserved and is tried again", error)
             return False
-        except Exception as error:  # a vendor's own code, or the daemon
+        except Exception as error:  # a vendor's driver, or the daemon
             LOG.exception("%s stays", claim.handle)
-            self._programs.note_kept(claim, error, self._host.state)
+            self._programs.note_unblanked(claim, error, self._host.state)
             return False
         if claim.region is not None:
             return self._note_region(claim)
@@ -347,143 +357,149 @@ class PartitionRelease:
         self.note_clean(claim.slot)
         return True
 
-    def scrub(
-        self, claims_left: Iterable[model.Claim]
-    ) -> tuple[model.Claim, ...]:
-        """Scrub functions that are given as they are.
+    def scrub(self, claims: Iterable[model.Claim]) -> tuple[model.Claim, ...]:
+        """Scrub functions that are assigned unchanged.
 
-        A device of which one can't be scrubbed is set aside, and that is
-        known before this returns. The claims must still be in the book:
-        the functions are not offered meanwhile.
+        A device with a function that can't be scrubbed is set aside, and
+        the host is read again before this returns. The claims must still
+        be in the store, so that the functions are not offered meanwhile.
 
         :returns: the claims whose functions were seen clean.
-        :raises libvirt.libvirtError: libvirt can't say which guests run;
-            nothing was touched.
+        :raises libvirt.libvirtError: libvirt can't list the running
+            guests; nothing was changed.
         """
-        due = tuple(filter(scrub.addresses, claims_left))
+        due = tuple(filter(scrub.list_functions, claims))
         if not due:
             return ()
-        running = self._programs.uses(True)
+        running = self._domains.read_running()
         return tuple(c for c in due if self._scrub(c, running.functions))
 
     def _scrub(self, claim: model.Claim, running: frozenset[str]) -> bool:
         """Scrub the functions of a claim; return whether they are clean.
 
-        A function that is another device now is set aside instead: it may
-        hold data of another server.
+        If a function is another device now, its device is set aside
+        instead: the device may have data of another server.
         """
-        if self.serials and (reason := self.serials.objection(claim.slot)):
+        if self._serials and (reason := self._serials.describe_mismatch(claim.slot)):
             self._set_aside(claim.device, reason)
             return False
         faulted, is_clean = self._programs.faulted, False
         self._scrubbed.add(claim.slot)
         if faulted is not None:
-            faulted.begin(claim.slot, claim.device)
+            faulted.begin_scrub(claim.slot, claim.device)
         try:
-            is_clean = self._scrubbing.scrub(claim, running)
+            is_clean = self._scrubber.scrub(claim, running)
         except errors.ActionError as error:
             self._set_aside(claim.device, f"{_UNSCRUBBED}: {error}")
         except Exception as error:  # the daemon
             LOG.exception("%s can't be scrubbed", claim.handle)
             self._set_aside(claim.device, f"{_UNSCRUBBED}: {error!r}")
         if faulted is not None:
-            faulted.end(claim.slot)
+            faulted.end_scrub(claim.slot)
             if is_clean:
                 faulted.note_clean(claim.slot)
         self._scrubbed.discard(claim.slot)
-        if is_clean and self.serials is not None:
-            self.serials.forget(claim.slot)
+        if is_clean and self._serials is not None:
+            self._serials.forget(claim.slot)
         return is_clean
 
-    def note_cut_off(self, held: Iterable[model.Claim]) -> None:
-        """Set aside what a service was scrubbing when it ended.
+    def set_aside_interrupted(self, claims: Iterable[model.Claim]) -> None:
+        """Set devices aside whose scrub an earlier service did not end.
 
-        For the start, and not of servers that still hold theirs: what took
-        it from them goes on, or is done again, and scrubs it then.
+        For the start of the service. Functions with claims are skipped:
+        their release continues, or is done again, and scrubs them then.
 
-        :param held: the claims of all servers of this host.
+        :param claims: the claims of all servers of this host.
         """
         if self._programs.faulted is None:
             return
-        slots = {claim.slot for claim in held}
+        slots = {claim.slot for claim in claims}
         try:
-            left = self._programs.faulted.begun()
+            scrubs = self._programs.faulted.read_scrubs()
         except errors.UnreadableError as error:
-            LOG.warning("what was being scrubbed is not known: %s", error)
+            LOG.warning("interrupted scrubs are not known: %s", error)
             return
-        for begun in left:
+        for begun in scrubs:
             if begun.address in slots | self._scrubbed:
                 continue
-            device = conditions.device_of(self._host.state, begun.address)
+            device = conditions.find_device(self._host.state, begun.address)
             self._set_aside(
                 device.address if device else begun.device or begun.address,
                 f"the scrub of {begun.address} after its last server was cut"
                 f" off; it began {begun.when or 'some time ago'}",
             )
-            self._programs.faulted.end(begun.address)
+            self._programs.faulted.end_scrub(begun.address)
 
     def _set_aside(self, address: str, reason: str) -> None:
-        """Set a device aside, and know that before this returns."""
+        """Set a device aside and read it again."""
         self._programs.set_aside(address, reason, self._host.state)
         self._host.refresh_cards({address})
 
     def await_drivers(
-        self, found: Iterable[model.Claim], host: model.HostState
+        self, claims: Iterable[model.Claim], host: model.HostState
     ) -> model.HostState:
-        """Return the host once its drivers have back what guests had.
+        """Return the host once its drivers have bound a guest's functions.
 
-        libvirt answers while the kernel is still binding them: a device
-        read just then has nothing to offer, is not to be seen, or does not
-        tell its function.
+        libvirt returns while the kernel is still binding them: a device
+        that is read just then offers nothing, is absent, or does not show
+        the function of its region.
         """
         whole = {
             claim.device
-            for claim in found
+            for claim in claims
             if claim.technology in model.UNDIVIDED
         }
-        until = time.monotonic() + _BIND_S
-        while time.monotonic() < until:
-            bare = {
-                address for address in whole if _is_bare(host.device(address))
+        deadline = time.monotonic() + _BIND_S
+        while time.monotonic() < deadline:
+            unbound = {
+                address
+                for address in whole
+                if _is_unbound(host.device(address))
             }
-            if not bare:
+            if not unbound:
                 break
             time.sleep(_BIND_STEP_S)
-            host = self._host.refresh_cards(bare)
+            host = self._host.refresh_cards(unbound)
         return host
 
-    def check(
-        self, found: Iterable[model.Claim], is_late: bool = False
+    def verify(
+        self, claims: Iterable[model.Claim], is_late: bool = False
     ) -> None:
-        """Read the host, and forget what is not there any more.
+        """Read the host, and forget partitions that do not exist any more.
 
-        What is there still stays ours, and the next tidying tries again.
+        A partition that still exists stays owned, and the next clean-up
+        tries to remove it again.
 
-        :param is_late: the kernel may be at it yet: nothing is forgotten.
+        :param is_late: the kernel may still be making the partitions:
+            none is forgotten.
         """
-        claims_left = tuple(found)
-        host = self._host.refresh_cards({c.device for c in claims_left})
+        claims = tuple(claims)
+        host = self._host.refresh_cards({claim.device for claim in claims})
         until = time.monotonic() + _LATE_S if is_late else 0.0
-        self._late |= dict.fromkeys((c.handle for c in claims_left), until)
-        host = self.await_drivers(claims_left, host) if not is_late else host
-        self.forget(
+        self._late |= dict.fromkeys((claim.handle for claim in claims), until)
+        host = self.await_drivers(claims, host) if not is_late else host
+        self.forget_removed(
             claim
-            for claim in claims_left
+            for claim in claims
             if (device := host.device(claim.device)) is not None
             and claim.handle not in {p.handle for p in device.partitions}
         )
 
-    def forget(self, unmade: Iterable[model.Claim]) -> None:
+    def forget_removed(self, claims: Iterable[model.Claim]) -> None:
         """Forget claims whose partitions were seen not to exist any more.
 
-        But for those that the kernel may still be making.
+        Except for those that the kernel may still be making.
         """
         now = time.monotonic()
-        gone = tuple(c for c in unmade if self._late.get(c.handle, 0.0) <= now)
-        for claim in gone:
+        removed = tuple(
+            claim
+            for claim in claims
+            if self._late.get(claim.handle, 0.0) <= now
+        )
+        for claim in removed:
             self._late.pop(claim.handle, None)
-        self._book.unmade(claim.handle for claim in gone)
-        for claim in gone:
+        self._store.forget_made(claim.handle for claim in removed)
+        for claim in removed:
             if claim.technology in ownership.NAMELESS:
                 self.note_clean(claim.handle)
 
@@ -493,8 +509,8 @@ class PartitionRelease:
             self._programs.faulted.note_clean(address)
 
 
-def _is_left(note: faults.Unreleased | None, consumer: str) -> bool:
-    """Return whether a note says that another consumer had a function."""
+def _is_of_other(note: faults.Unreleased | None, consumer: str) -> bool:
+    """Return whether a note names another consumer of a function."""
     return note is not None and note.consumer != consumer
 
 
@@ -503,8 +519,8 @@ def _is_function(claim: model.Claim) -> bool:
     return claim.technology in model.UNDIVIDED | {*ownership.NAMELESS}
 
 
-def _is_bare(device: model.Device | None) -> bool:
-    """Return whether a device's driver on the host is not done with it."""
+def _is_unbound(device: model.Device | None) -> bool:
+    """Return whether a device's driver on the host has not bound it yet."""
     if device is None or not device.counters:
         return True
     region = device.region

@@ -10,12 +10,12 @@ from nova_accel.discovery import snapshot
 from nova_accel.host.execute import action_executor, reset_checks
 from nova_accel.model import actions, pci
 
-# What the host may not be at work with meanwhile.
-_RESOLUTE = (actions.BindDriver, actions.RunScrub)
+# Actions that disturb the host if it uses the device.
+_DISRUPTIVE = (actions.BindDriver, actions.RunScrub)
 
 
 class Scrubber:
-    """Scrubs what is given as it is; whoever calls holds its card."""
+    """Scrubs functions that are assigned unchanged; callers lock the card."""
 
     def __init__(
         self,
@@ -23,49 +23,51 @@ class Scrubber:
         rules: policy.Policy,
         host: snapshot.Snapshot,
     ) -> None:
-        self._executor = executor
+        self.executor = executor
         self._rules = rules
         self._host = host
 
     def scrub(self, claim: model.Claim, running: frozenset[str]) -> bool:
-        """Scrub what a claim stands for, and see that it answers.
+        """Scrub the functions of a claim, and check that they answer.
 
-        :param running: addresses of the functions that guests run with.
-        :returns: whether all of it is clean; what is gone from the bus
-            can't be scrubbed, and may come back as it was.
-        :raises ActionError: it is not scrubbed, and must not be given to
-            another server.
+        :param running: addresses of the functions that running guests
+            have.
+        :returns: whether all functions are clean. A function that is gone
+            from the bus can't be scrubbed, and may come back as it was.
+        :raises ActionError: a function is not scrubbed, and must not be
+            assigned to another server.
         """
-        addresses = tuple(filter(pci.is_address, scrub.addresses(claim)))
-        root = self._executor.root
-        found = tuple(
+        addresses = tuple(filter(pci.is_address, scrub.list_functions(claim)))
+        root = self.executor.root
+        functions = tuple(
             function
             for address in addresses
             if (function := reset_checks.read(root, address)) is not None
         )
-        if not found:
+        if not functions:
             return False
-        due = scrub.plan(found, self._rule(claim))
+        due = scrub.plan(functions, self._rule(claim))
         if due:
             self._check_free(claim, due, running)
-        self._executor.apply_all(due)
-        for function in found:
-            if not reset_checks.answers(root, function.address):
-                raise _refusal(
+        self.executor.apply_all(due)
+        for function in functions:
+            if not reset_checks.is_answering(root, function.address):
+                raise _scrub_error(
                     function.address,
                     errno.ENODEV,
                     "it does not answer any more",
                 )
-        return len(found) == len(addresses)
+        return len(functions) == len(addresses)
 
     def _rule(self, claim: model.Claim) -> policy.Rule:
-        """Return the line for a claim's device, as it is now.
+        """Return the device_spec line for a claim's device.
 
-        The host may not be able to describe it.
+        The ids are read again, since the host's snapshot may lack the
+        device.
         """
-        ids = reset_checks.ids(self._executor.root, claim.device)
+        ids = reset_checks.read_ids(self.executor.root, claim.device)
         if not all(ids):
-            raise _refusal(
+            raise _scrub_error(
                 claim.device,
                 errno.ENODEV,
                 "its ids can't be read, so which device_spec line is its own"
@@ -79,25 +81,26 @@ class Scrubber:
         due: tuple[actions.Action, ...],
         running: frozenset[str],
     ) -> None:
-        taken = sorted(running & {*scrub.addresses(claim)})
-        if taken:
-            raise _refusal(taken[0], errno.EBUSY, "a guest runs with it")
-        is_resolute = any(isinstance(action, _RESOLUTE) for action in due)
-        if not is_resolute:
+        in_guests = sorted(running & {*scrub.list_functions(claim)})
+        if in_guests:
+            raise _scrub_error(
+                in_guests[0], errno.EBUSY, "a guest runs with it"
+            )
+        if not any(isinstance(action, _DISRUPTIVE) for action in due):
             return
-        # What the host found on it since, it was read before.
+        # The host may have begun to use the device since the last reading.
         host = self._host.refresh_cards({claim.device})
         if host.device(claim.device) is None:
-            raise _refusal(
+            raise _scrub_error(
                 claim.device,
                 errno.EBUSY,
                 "the host uses what the server left, or may do so",
             )
 
 
-def _refusal(address: str, number: int, detail: str) -> errors.ActionError:
-    mend = (
+def _scrub_error(address: str, number: int, detail: str) -> errors.ActionError:
+    hint = (
         "nothing more was done to it: see `nova-accel inspect` and the"
         " kernel's log (dmesg) on this host"
     )
-    return errors.ActionError(f"scrub {address}", number, mend, detail)
+    return errors.ActionError(f"scrub {address}", number, hint, detail)

@@ -19,59 +19,68 @@ from nova_accel.host.state import (
 from nova_accel.host.sysfs import fs
 from nova_accel.inventory import health
 from virt_hooks.guest import connection
-from virt_hooks.spawn import lifecycle, region_programs
+from virt_hooks.spawn import host_access, lifecycle
 
-# Where this machine's own kernel is; below any other root is a simulated
-# one, of which this machine's libvirt and NVML know nothing.
-_OWN = "/"
+# Root of this machine's own kernel files. Any other root is a simulated
+# kernel: this machine's libvirt and NVML don't know its devices.
+_OWN_ROOT = "/"
 
 
-def read_node(options: Any, connect: Callable[[], Any]) -> lifecycle.Lifecycle:
-    """Return the accelerators of this host; nothing is read of it yet.
+def read_node(
+    options: Any,
+    connect: Callable[[], Any],
+    domains: connection.HostdevReader,
+) -> lifecycle.Lifecycle:
+    """Return the Lifecycle of this host; the host is not read yet.
 
     :param options: the service's parsed ``oslo_config.cfg.ConfigOpts``.
     :param connect: returns the connection to this host's libvirt.
+    :param domains: reads the host devices of this host's domains.
     :raises ConfigurationError: a setting can't be used.
     """
     settings = conf.read_settings(options)
     drivers = plugin.load(settings.drivers)
-    is_own = settings.root == _OWN
-
-    def read_gpus() -> gpu_reader.NvmlGpus:
-        # Of GPU instances NVML speaks to root only.
-        return privileged.read_gpus() if is_own else gpu_reader.NvmlGpus({})
-
-    kept = settings.bitstreams
-    faulted = faults.FaultNotes(kept.state_dir)
+    is_own = settings.root == _OWN_ROOT
+    state_dir = settings.bitstreams.state_dir
+    faulted = faults.FaultNotes(state_dir)
+    # NVML reports GPU instances to root only.
+    read_gpus = privileged.read_gpus if is_own else _read_no_gpus
     if is_own:
         read_gpus = xid_events.listening(
-            read_gpus, lambda: health.gpus_in_use(shown.state), faulted
+            read_gpus, lambda: health.list_gpus_in_use(host.state), faulted
         )
-    cache = bitstream_cache.BitstreamCache(kept.cache_dir, kept.limit)
-    found = change_detection.ChangeDetector(
+    detector = change_detection.ChangeDetector(
         fs.DiskSource(settings.root),
         drivers,
         settings.rules,
         read_gpus,
-        faulted,
-        drains.DrainNotes(kept.state_dir),
-    )
-    shown = snapshot.Snapshot(found)
-    found.seen_to = error_baseline.ErrorBaseline(kept.state_dir)
-    accel = lifecycle.Lifecycle(
-        drivers,
-        settings.rules,
-        action_executor.Executor(
-            settings.root,
-            nodedev=connection.NodeDevices(connect) if is_own else None,
-            read_gpus=read_gpus,
-            program_s=kept.seconds,
+        change_detection.NoteStores(
+            faulted=faulted,
+            drained=drains.DrainNotes(state_dir),
+            baseline=error_baseline.ErrorBaseline(state_dir),
         ),
-        shown,
-        found.look,
-        region_programs.RegionPrograms(faulted, cache.read_file),
     )
-    accel.published = claims_file.ClaimsFile(kept.state_dir)
-    accel.serials = serials.SerialNumbers(kept.state_dir, settings.root)
-    accel.service_lock = service_lock.ServiceLock(kept.state_dir)
-    return accel
+    host = snapshot.Snapshot(detector)
+    cache = bitstream_cache.BitstreamCache(
+        settings.bitstreams.cache_dir, settings.bitstreams.limit
+    )
+    executor = action_executor.Executor(
+        settings.root,
+        nodedev=connection.NodeDevices(connect) if is_own else None,
+        read_gpus=read_gpus,
+        program_s=settings.bitstreams.seconds,
+    )
+    access = host_access.HostAccess(
+        domains=domains,
+        read_host=detector.open_reader,
+        faulted=faulted,
+        read_bitstream=cache.read_file,
+        claims_file=claims_file.ClaimsFile(state_dir),
+        service_lock=service_lock.ServiceLock(state_dir),
+        serials=serials.SerialNumbers(state_dir, settings.root),
+    )
+    return lifecycle.Lifecycle(drivers, settings.rules, executor, host, access)
+
+
+def _read_no_gpus() -> gpu_reader.NvmlGpus:
+    return gpu_reader.NvmlGpus({})

@@ -8,27 +8,29 @@ from nova_accel.model import flavors, names, providers
 from virt_hooks.guest import connection
 from virt_hooks.spawn import ownership
 
-# What a compute node itself gives (nova/virt/libvirt/driver.py,
-# update_provider_tree): a group of these only is no accelerator's.
+# Resource classes of the compute node itself (nova/virt/libvirt/driver.py,
+# update_provider_tree): a group with only these asks for no accelerator.
 _HOST_CLASSES = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
 
 
-def check_booked(
+def check_allocated(
     consumer: str,
     groups: Sequence[flavors.RequestGroup],
     slots: Iterable[model.Slot],
     host: model.HostState,
 ) -> None:
-    """Check that a flavor that names a profile was given a slot.
+    """Check that a server whose flavor names a profile has a slot.
 
-    Only what a device of this host makes counts as a profile: operators
-    mark hosts and Nova's own vGPUs with traits as they like.
+    Only profiles that a device of this host offers count: operators mark
+    hosts and Nova's own vGPUs with traits of any name.
 
-    :raises ClaimError: it was not; the server would start without its
+    :raises ClaimError: it has none; the server would start without its
         device.
     """
-    ours = {p.trait for device in host.devices for p in device.profiles}
-    ours |= {
+    profile_traits = {
+        p.trait for device in host.devices for p in device.profiles
+    }
+    profile_traits |= {
         trait
         for device in host.devices
         if device.region
@@ -39,7 +41,7 @@ def check_booked(
         trait
         for group in groups
         if group.resources.keys() - _HOST_CLASSES
-        for trait in group.required & ours
+        for trait in group.required & profile_traits
     )
     named += sorted(group.bitstream for group in groups if group.bitstream)
     if named and not tuple(slots):
@@ -47,19 +49,19 @@ def check_booked(
             consumer,
             f"the flavor asks for {', '.join(named)}, but Nova claimed no"
             " slot on this host: its view of the provider tree is old; the"
-            " next periodic update mends it",
+            " next periodic update repairs it",
             public=f"its host can't give it {', '.join(named)} now",
         )
 
 
-def check_open(consumer: str, device: model.Device) -> None:
-    """Check that a device may take a server that it did not have before.
+def check_available(consumer: str, device: model.Device) -> None:
+    """Check that a device may be assigned to a new server.
 
-    The scheduler may have chosen it before Placement knew better. Regions
-    that are at fault are checked when they are to be handed over.
+    The scheduler may have selected it before Placement was updated. Faults
+    of regions are checked when the regions are planned.
 
-    :raises ClaimError: it is drained or at fault, or this is not known;
-        nothing was touched.
+    :raises ClaimError: the device is drained or at fault, or this is
+        unknown; nothing was changed.
     """
     reason = f"is drained: {device.drain}" if device.drain else ""
     if device.marks_unknown:
@@ -72,34 +74,34 @@ def check_open(consumer: str, device: model.Device) -> None:
         )
 
 
-def check_all_open(
+def check_all_available(
     consumer: str,
     root: providers.ProviderRoot,
     slots: Iterable[model.Slot],
     host: model.HostState,
-    holds: Callable[[str, str], bool],
+    has_claim_on: Callable[[str, str], bool],
 ) -> None:
-    """Check that the devices of some slots may take a server.
+    """Check that the devices of some slots may be assigned to a server.
 
-    :param holds: whether a consumer has anything of a provider: such a
-        server keeps its own.
-    :raises ClaimError: see ``check_open``.
+    :param has_claim_on: returns whether a consumer has anything of a
+        provider: such a server keeps what it has.
+    :raises ClaimError: see ``check_available``.
     """
     for device in ownership.devices_of(root, host, slots):
         provider = ownership.provider_of(root, device.address)
-        if not holds(consumer, provider):
-            check_open(consumer, device)
+        if not has_claim_on(consumer, provider):
+            check_available(consumer, device)
 
 
-def explain_left(claim: model.Claim, use: connection.HostdevUse) -> str:
-    """Return why what is left in a slot can't be removed."""
-    what = f"slot {claim.slot} of {claim.device} still holds {claim.handle}"
+def explain_leftover(claim: model.Claim, use: connection.HostdevUse) -> str:
+    """Return why a partition that is left in a slot can't be removed."""
+    text = f"slot {claim.slot} of {claim.device} still holds {claim.handle}"
     if any(use.holds(handle) for handle in (claim.handle, *claim.members)):
         return (
-            f"{what}, and a guest has it; see `virsh list` and the XML of"
+            f"{text}, and a guest has it; see `virsh list` and the XML of"
             " its domains"
         )
     return (
-        f"{what} as {claim.profile}, which no server of this host is known"
+        f"{text} as {claim.profile}, which no server of this host is known"
         " to have made; clear it by hand if nothing needs it"
     )

@@ -167,7 +167,7 @@ class Node:
         server: str,
         group: flavors.RequestGroup,
         slots: tuple[model.Slot, ...],
-        booked: model.Booked,
+        booked: model.Allocations,
     ) -> tuple[model.Claim, ...]:
         """Start a server; raises what the library raises."""
         self.use_nvml()

@@ -44,7 +44,7 @@ class TestBroken:
     ) -> None:
         option("glance", api_servers=servers, num_retries=0)
         with pytest.raises(
-            errors.BitstreamError, match=r"can't be asked.*see that Glance"
+            errors.BitstreamError, match=r"can't be reached.*see that Glance"
         ):
             make().fetch(user(), [MISSING])
 

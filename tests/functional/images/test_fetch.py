@@ -32,7 +32,7 @@ class TestFetch:
         before = glance.downloads()
         image = add(glance)
         images = make()
-        assert images.recall([image]) == {}
+        assert images.read_cached([image]) == {}
         found = images.fetch(user(), [image])[image]
         assert Path(found.path).read_bytes() == CONTENT
         assert found.name == image
@@ -41,9 +41,9 @@ class TestFetch:
         assert found.vendor == "intel"
         assert found.sha512 == bitstream_files.digest(CONTENT)
         assert found.size == len(CONTENT)
-        assert images.recall([image]) == {image: found}
+        assert images.read_cached([image]) == {image: found}
         assert images.fetch(user(), [image]) == {image: found}
-        assert make().recall([image, MISSING]) == {image: found}
+        assert make().read_cached([image, MISSING]) == {image: found}
         assert glance.downloads() == before + 1
         (line,) = lines(caplog, logging.INFO)
         assert (
@@ -166,7 +166,7 @@ class TestFetch:
     def test_what_is_no_id(self, make: Make, image: str) -> None:
         with pytest.raises(errors.BitstreamError, match="openstack image"):
             make().fetch(user(), [image])
-        assert make().recall([image]) == {}
+        assert make().read_cached([image]) == {}
 
     def test_an_image_that_is_missing(
         self, glance: glances.Glance, make: Make
@@ -191,7 +191,7 @@ class TestFetch:
         image = add(glance)
         make().fetch(user(), [image])
         images = make(owners=frozenset())
-        assert images.recall([image]) == {}
+        assert images.read_cached([image]) == {}
         with pytest.raises(errors.BitstreamError, match="does not allow"):
             images.fetch(user(), [image])
 
@@ -203,6 +203,6 @@ class TestFetch:
         images.fetch(user(), [image])
         with pytest.raises(errors.BitstreamError, match="no room"):
             images.fetch(user(), [other], keep=[image])
-        assert images.recall([image])
+        assert images.read_cached([image])
         images.fetch(user(), [other])
-        assert not images.recall([image])
+        assert not images.read_cached([image])

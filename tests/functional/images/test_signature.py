@@ -95,7 +95,7 @@ class TestSignature:
         assert Path(found[image].path).read_bytes() == CONTENT
         assert "Image signature verification succeeded" in caplog.text
         assert make().fetch(user(), [image]) == found
-        assert make().recall([image]) == found
+        assert make().read_cached([image]) == found
         assert standin.downloads() == 1
 
     def test_another_content_under_a_signature(
@@ -131,14 +131,14 @@ class TestSignature:
         image = add(standin, **signature)
         found = make().fetch(user(), [image])
         option("glance", verify_glance_signatures=True)
-        assert make().recall([image]) == {}
+        assert make().read_cached([image]) == {}
         option("glance", api_servers=["http://127.0.0.1:1"])
         with pytest.raises(errors.BitstreamError, match="not verified"):
             make().fetch(user(), [image])
         option("glance", api_servers=[standin.url])
         assert make().fetch(user(), [image]) == found
         assert standin.downloads() == 2
-        assert make().recall([image]) == found
+        assert make().read_cached([image]) == found
 
     def test_a_certificate_that_nobody_trusts(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that FPGAs take, and what Glance says of images of them."""
+"""Bitstream files, and the Glance metadata of their images."""
 
 import dataclasses
 import hashlib
@@ -22,7 +22,7 @@ MIB = 1 << 20
 def metadata(
     *functions: str, changed: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return a green bitstream's metadata, as Intel's packager has it."""
+    """Return a green bitstream's metadata as Intel's packager writes it."""
     image: dict[str, Any] = {
         "magic-no": 488605312,
         "interface-uuid": str(uuid.UUID(INTERFACE)),
@@ -30,9 +30,9 @@ def metadata(
             {
                 "total-contexts": 1,
                 "name": "nlb_400",
-                "accelerator-type-uuid": str(uuid.UUID(one)).upper(),
+                "accelerator-type-uuid": str(uuid.UUID(function)).upper(),
             }
-            for one in functions
+            for function in functions
         ],
     }
     return {
@@ -43,9 +43,11 @@ def metadata(
 
 
 def gbs(text: object = None, payload: bytes = b"bits" * 1000) -> bytes:
-    """Return a green bitstream: header, metadata, and what is behind it."""
-    found = metadata(FUNCTION) if text is None else text
-    body = found if isinstance(found, bytes) else json.dumps(found).encode()
+    """Return a green bitstream: header, metadata, payload."""
+    content = metadata(FUNCTION) if text is None else text
+    body = (
+        content if isinstance(content, bytes) else json.dumps(content).encode()
+    )
     length = struct.pack("<I", len(body))
     return b"XeonFPGA\xb7GBSv001" + length + body + payload
 
@@ -56,7 +58,7 @@ def digest(content: bytes) -> str:
 
 
 def properties(**changed: str) -> dict[str, str]:
-    """Return the properties of a good image of FUNCTION."""
+    """Return the properties of a valid image of FUNCTION."""
     return {
         "accelerator_function_id": FUNCTION,
         "accelerator_interface_id": INTERFACE,
@@ -70,8 +72,8 @@ def facts(
     named: Mapping[str, str] | None = None,
     **changed: Any,
 ) -> bitstreams.ImageFacts:
-    """Return what Glance says of a good image of a content."""
-    found = bitstreams.ImageFacts(
+    """Return the Glance metadata of a valid image of a content."""
+    image_facts = bitstreams.ImageFacts(
         id=image,
         owner=OWNER,
         size=len(content),
@@ -80,4 +82,4 @@ def facts(
         hash_value=digest(content),
         properties=properties() if named is None else named,
     )
-    return dataclasses.replace(found, **changed)
+    return dataclasses.replace(image_facts, **changed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is put into a cache of bitstreams, and what lies there then."""
+"""Images for a bitstream cache, and readers of its directory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +22,10 @@ def facts(image: str, content: bytes) -> bitstreams.ImageFacts:
     return files.facts(content, image)
 
 
-def wanted(one: bitstreams.ImageFacts) -> bitstreams.ImageRequirement:
-    return bitstreams.parse_image(one, 1 << 40)
+def requirement(
+    image_facts: bitstreams.ImageFacts,
+) -> bitstreams.ImageRequirement:
+    return bitstreams.parse_image(image_facts, 1 << 40)
 
 
 def put(
@@ -32,15 +34,15 @@ def put(
     content: bytes,
     keep: tuple[str, ...] = (),
 ) -> model.Bitstream:
-    one = facts(image, content)
+    image_facts = facts(image, content)
     chunks = [content[:7], content[7:]]
-    return cache.put(one, wanted(one), chunks, keep)
+    return cache.put(image_facts, requirement(image_facts), chunks, keep)
 
 
 def never() -> Iterator[bytes]:
-    """Return what must not be asked for."""
+    """Return content whose download fails the test."""
     yield from ()
-    raise AssertionError("it was asked for again")
+    raise AssertionError("the image was downloaded again")
 
 
 def bitstream_files(place: Path) -> set[str]:
@@ -52,7 +54,7 @@ def halves(place: Path) -> list[Path]:
 
 
 def size_of(path: Path) -> int:
-    """Return the size of a bitstream, half or whole."""
+    """Return the size of a bitstream file, also of a partial one."""
     if not (path.name.startswith("half-") or len(path.name) == 128):
         return 0
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An FPGA card on paper, and what can be loaded into it."""
+"""Model of an FPGA card, its region, and bitstreams for it."""
 
 from nova_accel import model
 from nova_accel.model import flavors, names, providers
@@ -28,7 +28,7 @@ PROFILE = model.Profile(
 def bitstream(
     function: str = NEW, name: str = IMAGE, interface: str = INTERFACE
 ) -> model.Bitstream:
-    """Return a checked bitstream; no file lies behind it."""
+    """Return a checked bitstream without a file."""
     return model.Bitstream(
         name=name,
         vendor="intel",
@@ -41,7 +41,7 @@ def bitstream(
 
 
 def card() -> model.Device:
-    """Return the card, of which nothing is given but its region."""
+    """Return the card, which has no counters itself."""
     return model.Device(
         address=CARD,
         plugin="dfl",
@@ -63,7 +63,7 @@ def region(
     dependents: tuple[str, ...] = (),
     blank: str = "",
 ) -> model.Device:
-    """Return the card's region; what holds nothing readable shows less."""
+    """Return the card's region; ``function`` None means unreadable."""
     is_read = function is not None
     traits = {names.PROGRAMMABLE_TRAIT, names.interface_trait(INTERFACE)}
     if function:
@@ -96,12 +96,12 @@ def region(
 
 
 def host(*devices: model.Device) -> model.HostState:
-    """Return a host with a card and these parts; its region by default."""
+    """Return a host with a card and these devices, by default its region."""
     return model.HostState(devices=(card(), *(devices or (region(),))))
 
 
 def slot(identifier: str = CARD) -> model.Slot:
-    """Return what Nova hands out of the region."""
+    """Return the slot that Nova assigns of the region."""
     return model.Slot(
         provider=PROVIDER,
         resource_class=names.FPGA_CLASS,
@@ -110,7 +110,7 @@ def slot(identifier: str = CARD) -> model.Slot:
 
 
 def asks(*traits: str, image: str = "") -> flavors.RequestGroup:
-    """Return a group that asks for a region."""
+    """Return a group that requests a region."""
     return flavors.RequestGroup(
         suffix="_FPGA",
         resources={names.FPGA_CLASS: 1},

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random lives of servers with FPGA regions, and of their host.
+"""Simulated cloud of one host with FPGA regions, for random sequences.
 
-Nova, Placement and libvirt in small around the library's own Lifecycle:
-what they know is written down here, and compared with what the library
-and the simulated hardware say.
+Small models of Nova, Placement and libvirt around the library's Lifecycle.
+Their records are compared with the library and the simulated hardware.
 """
 
 from __future__ import annotations
@@ -23,13 +22,14 @@ from nova_accel.host.sysfs import fs
 from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names
 from tests.support.fpga import guests, judge, kernel, simulated
+from tests.support.hosts import domains
 from tests.support.hosts.simulated import ROOT
-from virt_hooks.spawn import lifecycle, region_programs
+from virt_hooks.spawn import host_access, lifecycle
 
 FUNCTIONS = (simulated.A, simulated.B, simulated.C)
 BLANK = "eeeeeeee111111112222222233333333"
-#: How loading an image goes wrong: a directive to the card, a file that
-#: is not what it was, an image for other cards, one that lies.
+#: Defects of images: a directive to the card, a file that was changed, an
+#: image for other cards, an image that contains another function.
 WRONGS = (
     *("REFUSE", "ERROR", "SAME", "HANG", "VANISH"),
     *("damaged", "foreign", "liar"),
@@ -39,7 +39,7 @@ Key = judge.Key
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Server:
-    """A server as Nova knows it; ``image`` None asks for a function."""
+    """A server in Nova; ``image`` None requests a loaded function."""
 
     name: str
     key: Key
@@ -49,7 +49,7 @@ class Server:
 
     @property
     def group(self) -> flavors.RequestGroup:
-        """Return what its flavor asks for."""
+        """Return the request group of its flavor."""
         if self.image is None:
             return simulated.asks(function=self.function)
         return simulated.asks(self.image.name)
@@ -60,36 +60,36 @@ class Images:
 
     def __init__(self, place: Path) -> None:
         self._place = place
-        self._known: dict[tuple[str, str, bool], model.Bitstream] = {}
+        self._images_by_key: dict[tuple[str, str, bool], model.Bitstream] = {}
 
     def get(
         self, function: str, wrong: str, is_xclbin: bool
     ) -> model.Bitstream:
-        """Return an image with a function, with something wrong or not."""
+        """Return an image with a function and, unless empty, a defect."""
         key = function, wrong, is_xclbin
-        if key not in self._known:
-            self._known[key] = self._make(*key)
-        return self._known[key]
+        if key not in self._images_by_key:
+            self._images_by_key[key] = self._make(*key)
+        return self._images_by_key[key]
 
     def _make(
         self, function: str, wrong: str, is_xclbin: bool
     ) -> model.Bitstream:
         directive = wrong if wrong.isupper() else ""
-        held = simulated.NLB0 if wrong == "liar" else function
-        made = simulated.bitstream(
-            self._place, held, directive, is_xclbin=is_xclbin
+        content_function = simulated.NLB0 if wrong == "liar" else function
+        image = simulated.bitstream(
+            self._place, content_function, directive, is_xclbin=is_xclbin
         )
         name = f"image-{function[0]}-{wrong}-{is_xclbin}"
-        made = dataclasses.replace(made, name=name, function=function)
+        image = dataclasses.replace(image, name=name, function=function)
         if wrong == "damaged":
-            return dataclasses.replace(made, sha512="0" * 128)
+            return dataclasses.replace(image, sha512="0" * 128)
         if wrong == "foreign":
-            return dataclasses.replace(made, interface=simulated.OTHER)
-        return made
+            return dataclasses.replace(image, interface=simulated.OTHER)
+        return image
 
 
 class Cloud:
-    """One compute node, its servers, and everybody around them."""
+    """One compute node, its servers, and the services around them."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Cloud:
         self.faulted = faults.FaultNotes(str(place / "state"))
         self.servers: dict[str, Server] = {}
         self._born = 0
-        #: Whether nothing was done to the host since it was last read.
+        #: Whether the host is unchanged since it was last read.
         self.is_fresh = False
         #: Why the last server was refused.
         self.last_refusal = ""
@@ -119,7 +119,7 @@ class Cloud:
 
     @property
     def keys(self) -> list[Key]:
-        """Return the regions of all cards, there or not."""
+        """Return the regions of all cards, also of unplugged ones."""
         return [
             (card, part.number)
             for card, hardware in self.host.kernel.fpga.cards.items()
@@ -129,7 +129,7 @@ class Cloud:
     # -- the service -----------------------------------------------------
 
     def restart(self) -> None:
-        """Start the service anew: it recalls what servers hold."""
+        """Restart the service, which restores the claims of servers."""
         self.life = lifecycle.Lifecycle(
             self._drivers,
             self._rules,
@@ -139,28 +139,32 @@ class Cloud:
                     fs.DiskSource(self.host.root),
                     self._drivers,
                     self._rules,
-                    dict,
-                    self.faulted,
+                    stores=change_detection.NoteStores(faulted=self.faulted),
                 )
             ),
-            programs=region_programs.RegionPrograms(self.faulted, _read_file),
+            host_access.HostAccess(
+                domains=domains.SimulatedDomains(
+                    self.libvirt.use,
+                    lambda: self.libvirt.use(is_running=True),
+                ),
+                faulted=self.faulted,
+                read_bitstream=_read_file,
+            ),
         )
-        self.life.read_use = self.libvirt.use
-        self.life.read_running = lambda: self.libvirt.use(is_running=True)
         self.life.adopt(ROOT)
         self.life.host.refresh()
         self._unrecalled = list(self.servers.values())
         self.pass_by()
 
     def pass_by(self) -> None:
-        """Do what the service does every minute."""
+        """Run the periodic task of the service."""
         self.life.host.refresh_changed()
         for server in self._unrecalled:
             if not self.life.claims_of(server.name):
-                self.life.recall(server.name, server.slots)
+                self.life.restore(server.name, server.slots)
         if self.life.host.state.complete and not self.life.host.state.unknown:
             self._unrecalled.clear()
-        self.life.tidy(self.libvirt.use())
+        self.life.remove_unused(self.libvirt.use())
         self.judge.check_log()
         self.is_fresh = True
 
@@ -178,28 +182,30 @@ class Cloud:
     # -- the scheduler ---------------------------------------------------
 
     def offered(self) -> dict[Key, frozenset[str]]:
-        """Return free regions and their traits, as Placement has them."""
+        """Return free regions and their traits in Placement."""
         tree = self.life.tree(tree_builder.OWNER_TRAITS)
         assert tree is not None
         used = {server.key for server in self.servers.values()}
-        found = {}
+        offers = {}
         for key in self.keys:
             address = names.region_address(*key)
             node = tree.node(names.provider_uuid(ROOT.uuid, address))
-            held = node.inventories.get(names.FPGA_CLASS) if node else None
-            if node is None or held is None or key in used:
+            inventory = (
+                node.inventories.get(names.FPGA_CLASS) if node else None
+            )
+            if node is None or inventory is None or key in used:
                 continue
-            if held.total - held.reserved > 0:
-                found[key] = node.traits
-        return found
+            if inventory.total - inventory.reserved > 0:
+                offers[key] = node.traits
+        return offers
 
     def fits(self, server: Server, traits: frozenset[str]) -> bool:
-        """Return whether a region has what a server asks for."""
-        wanted = set(server.group.required)
+        """Return whether a region has the traits that a server requires."""
+        required = set(server.group.required)
         if server.image is not None:
-            wanted.add(names.PROGRAMMABLE_TRAIT)
-            wanted.add(names.interface_trait(server.image.interface))
-        return wanted <= traits
+            required.add(names.PROGRAMMABLE_TRAIT)
+            required.add(names.interface_trait(server.image.interface))
+        return required <= traits
 
     def draw(self, key: Key, wrong: str = "") -> Server:
         """Return a server that might get a region."""
@@ -228,31 +234,31 @@ class Cloud:
     # -- Nova ------------------------------------------------------------
 
     def spawn(self, server: Server) -> bool:
-        """Create a server; what fails is cleaned up, as Nova does."""
+        """Create a server; on failure clean up as Nova does."""
         self.servers[server.name] = server
-        if self.hand_over(server) and self.hand_over(server, is_again=True):
+        if self.transfer(server) and self.transfer(server, is_again=True):
             self.judge.counts["spawned"] += 1
             self.boot(server)
             return True
         self.clean_up(server)
         return False
 
-    def hand_over(self, server: Server, is_again: bool = False) -> bool:
-        """Make what a server needs; return whether that went well.
+    def transfer(self, server: Server, is_again: bool = False) -> bool:
+        """Prepare a server's region; return whether that succeeded.
 
-        :param is_again: nothing may be left to do.
+        :param is_again: the call must find nothing to do.
         """
-        found = {server.image.name: server.image} if server.image else {}
+        images = {server.image.name: server.image} if server.image else {}
         if not is_again and server.name in self.life_had():
-            # what was fetched may have been dropped from the cache since
-            found = {} if self.chance.random() < 0.1 else found
+            # the image may have been dropped from the cache
+            images = {} if self.chance.random() < 0.1 else images
         attempt = self.judge.begin(server.key, server.name)
-        # What another server left unclean is blanked first.
+        # A region that another server left unclean is blanked first.
         most = int(bool(server.image) and not is_again)
         most += int(self.is_blanked and self._is_unclean(server))
         try:
             self.life.ensure(
-                server.name, (server.group,), server.slots, {}, found
+                server.name, (server.group,), server.slots, {}, images
             )
         except errors.ProgrammingError:
             self.judge.failed(attempt)
@@ -269,7 +275,7 @@ class Cloud:
 
     def _is_unclean(self, server: Server) -> bool:
         """Return whether another server left a server's region unclean."""
-        notes = self.faulted.unreleased()
+        notes = self.faulted.read_unreleased()
         return any(
             slot.identifier in notes
             and notes[slot.identifier].consumer != server.name
@@ -277,11 +283,11 @@ class Cloud:
         )
 
     def life_had(self) -> set[str]:
-        """Return the servers that the service knows to hold something."""
+        """Return the servers with claims."""
         return {claim.consumer for claim in self.life.claims()}
 
     def boot(self, server: Server) -> None:
-        """Start a server's guest with what its claims stand for."""
+        """Start a server's guest with the functions of its claims."""
         functions = [
             name
             for claim in self.life.claims_of(server.name)
@@ -298,16 +304,16 @@ class Cloud:
             self.libvirt.stop(server.name)
 
     def start_again(self, server: Server) -> bool:
-        """Start a server that is shut down, with a domain made anew."""
+        """Start a stopped server with a new domain."""
         if server.name in self.libvirt.domains:
             self.libvirt.undefine(server.name)
-        if self.hand_over(server):
+        if self.transfer(server):
             self.boot(server)
             return True
         return False
 
     def clean_up(self, server: Server) -> None:
-        """Forget a server, its domain and what it had."""
+        """Delete a server, its domain and its claims."""
         self.shut_down(server)
         had = simulated.using()
         if server.name in self.libvirt.domains:
@@ -322,26 +328,26 @@ class Cloud:
     def _judge_release(
         self, server: Server, before: int, noted: set[str]
     ) -> None:
-        """Judge what a region holds once a server has left it.
+        """Check the content of a region after a server was deleted.
 
-        :param noted: the faults there were before.
+        :param noted: the faults before the deletion.
         """
         address = names.region_address(*server.key)
         tried = len(self.judge.log) - before
         if tried > int(self.is_blanked):
             self.judge.note(f"{tried} programmings to release {server}")
-        shown = self.judge.shown(server.key)
-        is_wrong = tried and shown != BLANK
+        function = self.judge.read_function(server.key)
+        is_wrong = tried and function != BLANK
         # or it could not even be tried
         if is_wrong or address in self.faulted.read().keys() - noted:
             self.judge.ever_failed.add(address)
-            self.judge.faulted.setdefault(server.key, shown)
+            self.judge.faulted.setdefault(server.key, function)
             self._check_faulted(server.key)
 
     def _check_faulted(self, key: Key) -> None:
         address = names.region_address(*key)
         if address not in self.faulted.read():
-            self.judge.note(f"{address} failed, and nobody wrote it down")
+            self.judge.note(f"{address} failed, and no fault was recorded")
         device = self.life.host.state.device(address)
         if device is not None and not device.fault:
             self.life.host.refresh_changed()

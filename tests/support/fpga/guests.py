@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libvirt and its guests in small, on a kernel in this process.
+"""Simulated libvirt and guests, on a kernel in this process.
 
-A domain is there from its start until it is undefined; while it runs, its
-functions are with vfio-pci and their groups are held.
+A domain exists from its start until it is undefined. While it runs, its
+functions are bound to vfio-pci and their groups are open.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ class Libvirt:
         self.domains[name] = domain
 
     def stop(self, name: str) -> None:
-        """End a guest and give its functions back to the host."""
+        """Stop a guest and reattach its functions to the host."""
         domain = self.domains[name]
         for handle in domain.handles:
             os.close(handle)
         domain.handles.clear()
-        self._host.sync()  # what has vanished under it goes now
+        self._host.sync()  # removes functions that vanished
         for function in domain.functions:
             self.give_back(function)
         self._host.sync()
 
     def undefine(self, name: str) -> connection.HostdevUse:
-        """Forget a domain that does not run; return what it had."""
+        """Undefine a stopped domain; return its functions."""
         domain = self.domains.pop(name)
         assert not domain.is_running
         return connection.HostdevUse(functions=frozenset(domain.functions))
@@ -86,12 +86,12 @@ class Libvirt:
         self._host.store("bus/pci/drivers_probe", function)
 
     def give_back(self, function: str) -> None:
-        """Let the host's driver have a function again."""
-        known = self._host.kernel.pci.functions.get(function)
-        if known is None:
+        """Bind a function to the host's driver again."""
+        pci_function = self._host.kernel.pci.functions.get(function)
+        if pci_function is None:
             return
         place = f"bus/pci/devices/{function}"
         self._host.store(f"{place}/driver_override", "\n")
-        if known.driver is not None:
+        if pci_function.driver is not None:
             self._host.store(f"{place}/driver/unbind", function)
         self._host.store("bus/pci/drivers_probe", function)

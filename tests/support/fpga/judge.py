@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A judge of FPGA regions, who asks the simulated hardware alone.
+"""Checks of FPGA regions against the simulated hardware.
 
-The laws: what a guest has is never programmed, nor what another server's
-domain is defined with. What is handed over holds what was asked for. A
-region that failed is set aside, and not handed over before it has healed.
+Rules: a region that a guest has, or that another server's domain names, is
+never programmed. An assigned region has the requested function. A failed
+region is faulty, and is not assigned before it is healed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Key = tuple[str, int]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """What the hardware had done before somebody tried to get a region."""
+    """State of the hardware before an attempt to assign a region."""
 
     key: Key
     server: str
@@ -29,7 +29,7 @@ class Attempt:
 
 
 class Judge:
-    """Counts what must never happen, and what does."""
+    """Records violations of the rules, and counts events."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Judge:
         self._host = host
         self._libvirt = libvirt
         self._seen = 0
-        #: Regions that failed, and what they showed then.
+        #: Failed regions, each with its function at that time.
         self.faulted: dict[Key, str | None] = {}
         self.ever_failed: set[str] = set()
         self.wrong: list[str] = []
@@ -47,15 +47,15 @@ class Judge:
 
     @property
     def log(self) -> list[fpga.Programming]:
-        """Return what was loaded, in the hardware's own words."""
+        """Return the log of the hardware: all loaded bitstreams."""
         return self._host.kernel.fpga.log
 
     def note(self, what: str) -> None:
-        """Write down what is wrong."""
+        """Record a violation."""
         self.wrong.append(what)
 
-    def shown(self, key: Key) -> str | None:
-        """Return what the host's driver shows of a region, if it does."""
+    def read_function(self, key: Key) -> str | None:
+        """Return the function that the host's driver shows, None if none."""
         part = self._host.part(*key)
         function = self._host.kernel.pci.functions.get(part.slot)
         driver = function.driver.name if function and function.driver else ""
@@ -63,23 +63,25 @@ class Judge:
         return part.function if is_shown and part.is_enabled else None
 
     def check_log(self, server: str = "") -> None:
-        """Judge what was loaded since the last look.
+        """Check the programmings since the last call.
 
-        :param server: for whom, empty for nobody.
+        :param server: the server that they were for, empty for none.
         """
-        for one in self.log[self._seen :]:
+        for programming in self.log[self._seen :]:
             self.counts["programmings"] += 1
-            if one.held or one.driver == "vfio-pci":
-                self.note(f"a guest has {one.slot}: {one}")
+            if programming.held or programming.driver == "vfio-pci":
+                self.note(f"a guest has {programming.slot}: {programming}")
             for name, domain in self._libvirt.domains.items():
-                if one.slot in domain.functions and name != server:
-                    self.note(f"{name} has {one.slot}: {one}")
-                if one.slot in domain.functions and domain.is_running:
-                    self.note(f"{name} runs with {one.slot}: {one}")
+                if programming.slot in domain.functions and name != server:
+                    self.note(f"{name} has {programming.slot}: {programming}")
+                if programming.slot in domain.functions and domain.is_running:
+                    self.note(
+                        f"{name} runs with {programming.slot}: {programming}"
+                    )
         self._seen = len(self.log)
 
     def begin(self, key: Key, server: str) -> Attempt:
-        """Return what is so before an attempt."""
+        """Return the state before an attempt."""
         return Attempt(
             key=key,
             server=server,
@@ -87,14 +89,14 @@ class Judge:
             was_faulted=key in self.faulted,
         )
 
-    def handed_over(self, attempt: Attempt, wanted: str, most: int) -> None:
-        """Judge a success.
+    def handed_over(self, attempt: Attempt, requested: str, most: int) -> None:
+        """Check an assignment that succeeded.
 
-        :param most: how many bitstreams might be loaded for it.
+        :param most: largest number of programmings for it.
         """
         part = self._host.part(*attempt.key)
-        if not part.is_enabled or part.function != wanted:
-            self.note(f"handed over {part}, wanted {wanted}")
+        if not part.is_enabled or part.function != requested:
+            self.note(f"handed over {part}, requested {requested}")
         if attempt.was_faulted:
             self.note(f"handed over {attempt.key}, which failed before")
         done = len(self.log) - attempt.done
@@ -103,25 +105,25 @@ class Judge:
         self.check_log(attempt.server)
 
     def refused(self, attempt: Attempt, why: str) -> None:
-        """Judge a refusal: it must have touched nothing."""
+        """Check that a refusal programmed nothing."""
         if len(self.log) != attempt.done:
             self.note(f"{attempt} was refused, and touched: {why}")
         self.check_log(attempt.server)
 
     def failed(self, attempt: Attempt) -> None:
-        """Judge a programming that failed: the region is uncertain."""
+        """Record a programming that failed: the region is faulty."""
         if attempt.was_faulted:
             self.note(f"{attempt.key} was programmed though it had failed")
-        self.faulted[attempt.key] = self.shown(attempt.key)
+        self.faulted[attempt.key] = self.read_function(attempt.key)
         self.ever_failed.add(names.region_address(*attempt.key))
         self.check_log(attempt.server)
 
     def changed_by_hand(self, key: Key) -> None:
-        """Take notice that somebody put another function there."""
-        before, now = self.faulted.get(key), self.shown(key)
+        """Note that an operator loaded another function."""
+        before, now = self.faulted.get(key), self.read_function(key)
         if None not in (before, now) and before != now:
             self.faulted.pop(key)
 
     def healed(self, key: Key) -> None:
-        """Take notice that somebody says a region is in order."""
+        """Note that an operator healed a region."""
         self.faulted.pop(key, None)

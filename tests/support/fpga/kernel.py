@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated kernel in this process, its files mirrored in a directory.
+"""Simulated kernel in this process, with its files in a directory.
 
-For tests of many thousand lives, which a mount would be too slow for. It
-stands below the library's privileged functions: what these would write to
-the kernel comes here, and what they and all readers look at is a plain
-directory, brought up to date after each change. What the kernel refuses to
-show is a link there that can't be read.
+For many thousand sequences, for which a FUSE mount is too slow. It replaces
+the writes of the library's privileged functions. All readers use a plain
+directory, which is updated after each change. Files that the kernel refuses
+to show are links there that can't be read.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from tests.lab.fakehost.kernel import Kernel
 from tests.lab.fakehost.technologies import fpga_tools
 from tests.lab.fakehost.tree import Attr, Dir, Link, Node, Tree
 
-#: Reading its first page fails with EIO, whoever does.
+#: Reading its first page fails with EIO for all users.
 UNREADABLE = "/proc/self/mem"
-#: Where we pretend that a caller's memory is: argument and bitstream.
+#: Addresses of a caller's memory: argument and bitstream.
 ARGUMENT, BITSTREAM = 1 << 20, 1 << 30
-#: What nobody looks at here.
+#: Files that no reader uses.
 UNSEEN = frozenset(
     {
         *("config", "resource", "uevent", "errors", "modalias", "irq"),
@@ -53,56 +52,56 @@ UNSEEN = frozenset(
 
 
 class Mirror:
-    """A directory that shows what a tree does."""
+    """A directory with the files of a tree."""
 
     def __init__(self, place: Path) -> None:
         self._place = str(place)
-        self._shown: dict[str, str | bytes | None] = {}
+        self._contents: dict[str, str | bytes | None] = {}
         self._nodes: dict[str, Attr] = {}
         os.makedirs(self._place, exist_ok=True)
 
     def sync(self, tree: Tree) -> None:
-        """Bring the directory up to date."""
-        wanted: dict[str, str | bytes | None] = {}
-        self._gather(tree.root, "", wanted)
-        shown = self._shown
-        for path in [p for p in shown if p not in wanted]:
+        """Update the directory."""
+        contents: dict[str, str | bytes | None] = {}
+        self._gather(tree.root, "", contents)
+        previous = self._contents
+        for path in [p for p in previous if p not in contents]:
             self._remove(path)
-            del shown[path]
-        for path, content in wanted.items():
-            if path not in shown:
+            del previous[path]
+        for path, content in contents.items():
+            if path not in previous:
                 self._make(path, content)
-            elif shown[path] != content:
-                if isinstance(content, str) or isinstance(shown[path], str):
+            elif previous[path] != content:
+                if isinstance(content, str) or isinstance(previous[path], str):
                     self._remove(path)
                 self._make(path, content)
-        self._shown = wanted
+        self._contents = contents
 
     def _gather(
         self,
         directory: Dir,
         above: str,
-        wanted: dict[str, str | bytes | None],
+        contents: dict[str, str | bytes | None],
     ) -> None:
-        known = self._shown
+        previous = self._contents
         for name, node in directory.children.items():
             path = f"{above}/{name}"
             if isinstance(node, Attr):
                 if name in UNSEEN:
                     continue
-                is_old = path in known and self._nodes.get(path) is node
+                is_old = path in previous and self._nodes.get(path) is node
                 if is_old and _is_constant(node):
-                    wanted[path] = known[path]
+                    contents[path] = previous[path]
                     continue
                 content = _content(node)
                 if content is not None:
                     self._nodes[path] = node
-                    wanted[path] = content
+                    contents[path] = content
             elif isinstance(node, Link):
-                wanted[path] = node.target
+                contents[path] = node.target
             elif isinstance(node, Dir) and name not in UNSEEN:
-                wanted[path] = None
-                self._gather(node, path, wanted)
+                contents[path] = None
+                self._gather(node, path, contents)
 
     def _make(self, path: str, content: str | bytes | None) -> None:
         full = self._place + path
@@ -130,7 +129,7 @@ def _is_constant(node: Attr) -> bool:
 
 
 def _content(node: Attr) -> str | bytes | None:
-    """Return an attribute's content, None for one that is not there."""
+    """Return an attribute's content, None if it does not exist."""
     if node.show is None:
         return b""
     try:
@@ -149,25 +148,25 @@ class DirectKernel:
         self.kernel.fpga.vanish = self._vanish
         self._mirror = Mirror(root / "sys")
         self._waiting: list[Callable[[], None]] = []
-        #: Nodes in which a call hangs.
+        #: Device nodes in which a call hangs.
         self.hung: set[str] = set()
-        #: What a card does next time, whatever the bitstream says.
+        #: Directive for the next programming of a region.
         self.flaky: dict[tuple[str, int], fpga.Directive] = {}
         for tool in ("fpgaconf", "xrt-smi"):
-            # never run, but looked at
+            # checked for existence, never run
             nowhere = Path("/nonexistent")
             fpga_tools.write_tool(root, tool, sys.executable, nowhere)
         self.sync()
 
     def sync(self) -> None:
-        """End what waited and can end, and show everything."""
+        """Resume blocked calls, and update the directory."""
         waiting, self._waiting = self._waiting, []
         for resume in waiting:
             self._try(resume)
         self._mirror.sync(self.kernel.tree)
 
     def plug(self) -> None:
-        """Put cards that are gone in again."""
+        """Plug missing cards in again."""
         self._spec.plug(self.kernel)
         self.sync()
 
@@ -176,9 +175,9 @@ class DirectKernel:
         return self.kernel.fpga.cards[card].parts[number]
 
     def store(self, path: str, text: str) -> None:
-        """Write to a file below /sys, as somebody else might.
+        """Write to a file below /sys, as another process does.
 
-        Nothing of it is shown before the next ``sync``.
+        The directory changes at the next ``sync``.
         """
         if number := self._store(path, text):
             raise OSError(number, os.strerror(number), path)
@@ -186,7 +185,7 @@ class DirectKernel:
     # -- below the library -----------------------------------------------
 
     def write(self, path: str, text: str) -> int:
-        """Stand for ``privileged._write``."""
+        """Replace ``privileged._write``."""
         try:
             return self._store(os.path.relpath(path, self.root), text)
         finally:
@@ -207,7 +206,7 @@ class DirectKernel:
     def program(
         self, path: str, port: int, payload: bytes, seconds: float
     ) -> int:
-        """Stand for ``ioctls.program``."""
+        """Replace ``ioctls.program``."""
         name = os.path.basename(path)
         if name in self.hung:
             return errno.EBUSY
@@ -220,12 +219,12 @@ class DirectKernel:
         return number
 
     def set_port(self, path: str, port: int, is_released: bool) -> int:
-        """Stand for ``ioctls.set_port``."""
+        """Replace ``ioctls.set_port``."""
         request = 0x4004B681 if is_released else 0x4004B682
         return self._call(path, request, {ARGUMENT: struct.pack("=i", port)})
 
     def run(self, command: list[str], seconds: float) -> int:
-        """Stand for ``vendor_tools.run``: 0, ETIMEDOUT, or ToolError."""
+        """Replace ``vendor_tools.run``: 0, ETIMEDOUT, or ToolError."""
         tool = os.path.basename(command[0])
         words = command[1:]
         files = {
@@ -258,7 +257,7 @@ class DirectKernel:
         return 0
 
     def _changed(self, node: str, port: int, payload: bytes) -> bytes:
-        """Return a bitstream with what a flaky card makes of it."""
+        """Return a bitstream, changed by the directive for a flaky card."""
         for card, hardware in self.kernel.fpga.cards.items():
             function = self.kernel.pci.functions.get(card)
             path = f"bus/platform/devices/{node}"
@@ -285,14 +284,14 @@ class DirectKernel:
 
 @contextlib.contextmanager
 def direct(spec: fakehost.HostSpec, root: Path) -> Iterator[DirectKernel]:
-    """Yield a host that all privileged functions of this process change."""
-    found = DirectKernel(spec, root)
+    """Yield a host that this process's privileged functions write to."""
+    host = DirectKernel(spec, root)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(privileged, "_write", found.write)
-        patch.setattr(ioctls, "program", found.program)
-        patch.setattr(ioctls, "set_port", found.set_port)
-        patch.setattr(vendor_tools, "run", found.run)
-        # nothing here comes later than at once
+        patch.setattr(privileged, "_write", host.write)
+        patch.setattr(ioctls, "program", host.program)
+        patch.setattr(ioctls, "set_port", host.set_port)
+        patch.setattr(vendor_tools, "run", host.run)
+        # no change is delayed here
         patch.setattr(program_fpga, "_PAUSE_S", 0)
         patch.setattr(action_executor, "_PAUSE_S", 0)
-        yield found
+        yield host

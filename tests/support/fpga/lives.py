@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences of what may happen to a host with FPGAs, by chance.
+"""Random sequences of events on a host with FPGAs.
 
-Run some by hand to make them again::
+Run some from the command line to reproduce them::
 
     python -m tests.support.fpga.lives SEED SEQUENCES
 """
@@ -24,7 +24,7 @@ from tests.lab import fakehost
 from tests.support.fpga import cloud as simulated_fpga_cloud
 from tests.support.fpga import kernel, outside, simulated
 
-#: What a host may have; each boot is of the next one.
+#: Cards of a host; each boot uses the next entry.
 SHAPES = tuple(
     fakehost.HostSpec(cards=cards)
     for cards in (
@@ -71,7 +71,7 @@ class Lives:
             self.reboot: 14,
             self.shut_down: 6,
             self.start: 8,
-            self.look: 3,
+            self.ensure_again: 3,
             self.release_too_early: 2,
             self.restart: 5,
             self.pass_by: 8,
@@ -87,20 +87,20 @@ class Lives:
         }
 
     def go(self) -> None:
-        """Live one sequence, from no server to none."""
+        """Run one sequence, which starts and ends without servers."""
         steps, weights = list(self._steps), list(self._steps.values())
         number = self._chance.randint(*STEPS)
         for step in self._chance.choices(steps, weights, k=number):
             self._cloud.judge.counts["steps"] += 1
             step()
             self._cloud.judge.check_log()
-            self._check_books()
+            self._check_claims()
         self._finish()
 
     # -- Nova's requests -------------------------------------------------
 
     def spawn(self) -> None:
-        """Create a server where Placement says, or where it said."""
+        """Create a server on a current or on a stale candidate."""
         cloud = self._cloud
         if self._chance.random() < 0.5:
             cloud.pass_by()
@@ -128,13 +128,13 @@ class Lives:
             self._cloud.clean_up(server)
 
     def reboot(self) -> None:
-        """Reboot a server hard: its domain goes, and is made again."""
+        """Reboot a server hard: undefine its domain and create it again."""
         if server := self._any():
             self._cloud.shut_down(server)
             self._count(self._cloud.start_again(server), "rebooted")
 
     def shut_down(self) -> None:
-        """Let a server be off for a while."""
+        """Shut a server down."""
         if server := self._any():
             self._cloud.shut_down(server)
 
@@ -147,8 +147,8 @@ class Lives:
                 self._count(self._cloud.start_again(server), "started")
                 return
 
-    def look(self) -> None:
-        """Ask again for what a running guest has: nothing is touched."""
+    def ensure_again(self) -> None:
+        """Ensure a running guest's claims again: nothing is programmed."""
         if server := self._any(is_running=True):
             before = len(self._cloud.judge.log)
             image = server.image
@@ -163,84 +163,84 @@ class Lives:
                 self._cloud.judge.note(f"touched under {server}")
 
     def release_too_early(self) -> None:
-        """Clean up while the guest runs: it keeps what it has."""
+        """Release while the guest runs: the claims stay."""
         if server := self._any(is_running=True):
-            held = self._cloud.life.claims_of(server.name)
+            claims_before = self._cloud.life.claims_of(server.name)
             self._cloud.life.release(
                 server.name,
                 server.slots,
                 lambda _: True,
                 self._cloud.libvirt.use(),
             )
-            if self._cloud.life.claims_of(server.name) != held:
+            if self._cloud.life.claims_of(server.name) != claims_before:
                 self._cloud.judge.note(f"released under {server}")
 
     def restart(self) -> None:
-        """Start the service anew."""
+        """Restart the service."""
         self._cloud.restart()
 
     def pass_by(self) -> None:
-        """Let a minute pass."""
+        """Run the periodic task."""
         self._cloud.pass_by()
 
     # -- judging ---------------------------------------------------------
 
-    def _check_books(self) -> None:
-        """Compare whom Nova, the library and libvirt think has what."""
+    def _check_claims(self) -> None:
+        """Compare the claims with the servers and domains."""
         cloud = self._cloud
         claims = {claim.consumer: claim for claim in cloud.life.claims()}
         if strange := claims.keys() - cloud.servers.keys():
-            cloud.judge.note(f"claims of nobody: {sorted(strange)}")
+            cloud.judge.note(f"claims without a server: {sorted(strange)}")
         for name, server in cloud.servers.items():
             domain = cloud.libvirt.domains.get(name)
             address = names.region_address(*server.key)
             if domain is None or not domain.is_running:
                 continue
             if cloud.life.host.state.device(address) is None:
-                continue  # it has vanished, and waits for its guest
+                continue  # unplugged, its guest still runs
             if claims.get(name) is None:
                 cloud.judge.note(f"{name} runs without a claim")
             elif domain.functions != (claims[name].handle,):
                 cloud.judge.note(f"{name} has another region")
 
     def _finish(self) -> None:
-        """Delete everything; books and hardware must be as at first."""
+        """Delete everything; records and hardware must be as at first."""
         cloud = self._cloud
         if outside.STRANGER in cloud.libvirt.domains:
             self._outside.meet_stranger()
         for server in list(cloud.servers.values()):
             cloud.clean_up(server)
-        self._settle()
+        self._undo_outside_changes()
         cloud.pass_by()
         self._judge_end()
         if self._chance.random() < 0.2:
-            known = cloud.life.host.state
+            state_before = cloud.life.host.state
             cloud.restart()
-            if cloud.life.host.state != known:
+            if cloud.life.host.state != state_before:
                 cloud.judge.note("a new service sees another host")
         for key in cloud.keys:
             if key in cloud.judge.faulted and self._chance.random() < 0.7:
-                self._outside.mend(key)
+                self._outside.repair(key)
 
     def _judge_end(self) -> None:
-        """Compare what is left with what was there at first."""
+        """Compare the final state with the initial one."""
         cloud, judge = self._cloud, self._cloud.judge
         if cloud.life.claims() or cloud.libvirt.domains:
             judge.note(f"left behind: {cloud.life.claims()}")
         run = self._host.root / "run"
-        if run.exists() and (left := os.listdir(run)):
-            judge.note(f"left behind: {left}")
+        if run.exists() and (remaining := os.listdir(run)):
+            judge.note(f"left behind: {remaining}")
         noted = set(cloud.faulted.read())
         failed = {names.region_address(*key) for key in judge.faulted}
         if not failed <= noted <= judge.ever_failed:
             judge.note(f"faulted: {noted}, should be {failed}")
         offers = {names.region_address(*k) for k in cloud.offered()}
-        wanted = {names.region_address(*k) for k in cloud.keys} - noted
-        if offers != wanted:
-            judge.note(f"offered at the end: {offers}, not {wanted}")
+        expected = {names.region_address(*k) for k in cloud.keys} - noted
+        if offers != expected:
+            judge.note(f"offered at the end: {offers}, not {expected}")
 
-    def _settle(self) -> None:
-        """End what outsiders have done, but for functions loaded."""
+    def _undo_outside_changes(self) -> None:
+        """Undo outside changes, except loaded functions."""
         self._host.flaky.clear()
         self._host.plug()
         functions = self._host.kernel.pci.functions
@@ -256,7 +256,7 @@ class Lives:
         self._host.sync()
 
     def _is_sane(self, key: simulated_fpga_cloud.Key) -> bool:
-        """Return whether nothing outside stands against a loading."""
+        """Return whether no outside change prevents programming."""
         part = self._host.part(*key)
         return not (part.is_open or self._host.hung or self._host.flaky)
 
@@ -264,20 +264,20 @@ class Lives:
         self, is_running: bool = False
     ) -> simulated_fpga_cloud.Server | None:
         domains = self._cloud.libvirt.domains
-        found = [
+        servers = [
             server
             for server in self._cloud.servers.values()
             if not is_running
             or (server.name in domains and domains[server.name].is_running)
         ]
-        return self._chance.choice(found) if found else None
+        return self._chance.choice(servers) if servers else None
 
     def _count(self, is_done: bool, what: str) -> None:
         self._cloud.judge.counts[what if is_done else f"not {what}"] += 1
 
 
 def run(seed: int, sequences: int) -> list[str]:
-    """Live so many sequences; return what was wrong."""
+    """Run sequences; return the violations."""
     privileged.run_here()
     begun = time.monotonic()
     counts: collections.Counter[str] = collections.Counter()
@@ -295,19 +295,19 @@ def run(seed: int, sequences: int) -> list[str]:
             cloud = Cloud(host, Path(place), chance, boot % 3 == 2)
             lives = Lives(cloud)
             for number in range(done, min(done + PER_BOOT, sequences)):
-                told = len(cloud.judge.wrong)
+                reported = len(cloud.judge.wrong)
                 lives.go()
                 wrong += (
                     f"boot {boot}, sequence {number}: {text}"
-                    for text in cloud.judge.wrong[told:]
+                    for text in cloud.judge.wrong[reported:]
                 )
         counts += cloud.judge.counts
         done += PER_BOOT
         if done % EVERY == 0 or done >= sequences:
-            said = ", ".join(f"{n} {k}" for k, n in sorted(counts.items()))
+            summary = ", ".join(f"{n} {k}" for k, n in sorted(counts.items()))
             print(
                 f"seed {seed}: {min(done, sequences)} sequences,"
-                f" {time.monotonic() - begun:.0f} s: {said},"
+                f" {time.monotonic() - begun:.0f} s: {summary},"
                 f" {len(wrong)} wrong",
                 flush=True,
             )
@@ -315,7 +315,7 @@ def run(seed: int, sequences: int) -> list[str]:
 
 
 def main(seed: int, sequences: int) -> int:
-    """Live sequences, print what was wrong, and return how much."""
+    """Run sequences, print the violations, and return their number."""
     logging.disable(logging.CRITICAL)
     wrong = run(seed, sequences)
     for text in wrong[:SHOWN]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everybody but Nova around a host with FPGAs: operators, guests, fate."""
+"""Changes from outside Nova: operators, guests, hardware failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STRANGER = "stranger"
 
 
 class Outside:
-    """What happens to a host without Nova's word."""
+    """Changes of a host that Nova does not request."""
 
     def __init__(self, cloud: simulated_fpga_cloud.Cloud) -> None:
         self._cloud = cloud
@@ -19,17 +19,19 @@ class Outside:
         self._chance = cloud.chance
 
     def program_by_hand(self) -> None:
-        """Let an operator load something into a region nobody has."""
+        """Load a function into an unassigned region, as an operator."""
         key = self._chance.choice(self._cloud.keys)
         part = self._host.part(*key)
-        if self._cloud.judge.shown(key) is None or self.has_domain(part):
+        if self._cloud.judge.read_function(key) is None or self.has_domain(
+            part
+        ):
             return
         part.function = self._chance.choice(simulated_fpga_cloud.FUNCTIONS)
         self._changed()
         self._cloud.judge.changed_by_hand(key)
 
     def guest_programs(self) -> None:
-        """Let a guest that has a whole card do what it likes with it."""
+        """Load a function from a guest that has a whole card."""
         domains = self._cloud.libvirt.domains
         running = [
             server
@@ -43,20 +45,20 @@ class Outside:
             self._changed()
 
     def open_port(self) -> None:
-        """Let a program of the host have a port open, or let go."""
+        """Open or close a port from a program of the host."""
         part = self._host.part(*self._chance.choice(self._cloud.keys))
         part.is_open = not part.is_open
         self._cloud.is_fresh = False
 
     def make_flaky(self) -> None:
-        """Let the next loading go wrong, whatever is loaded."""
+        """Make the next programming fail."""
         key = self._chance.choice(self._cloud.keys)
         self._host.flaky[key] = self._chance.choice(
             [d for d in fpga.Directive if d.value]
         )
 
     def unplug(self) -> None:
-        """Take a card away that nobody has."""
+        """Unplug a card without domains."""
         card = self._chance.choice(list(self._host.kernel.fpga.cards))
         parts = self._host.kernel.fpga.cards[card].parts
         if not any(map(self.has_domain, parts)):
@@ -64,18 +66,18 @@ class Outside:
             self._changed()
 
     def plug(self) -> None:
-        """Put back what is missing."""
+        """Plug missing cards in again."""
         self._host.plug()
         self._changed()
 
     def heal(self) -> None:
-        """Put a card in order, and say so."""
+        """Repair a card and heal its fault."""
         key = self._chance.choice(self._cloud.keys)
         if not self.has_domain(self._host.part(*key)):
-            self.mend(key)
+            self.repair(key)
 
     def take_away(self) -> None:
-        """Give a function that nobody has to vfio-pci, or back."""
+        """Bind an unassigned function to vfio-pci, or back."""
         part = self._host.part(*self._chance.choice(self._cloud.keys))
         function = self._host.kernel.pci.functions.get(part.slot)
         if function is None or self.has_domain(part):
@@ -87,7 +89,7 @@ class Outside:
         self._changed()
 
     def meet_stranger(self) -> None:
-        """Start a domain that Nova does not know, or end it."""
+        """Start or stop a domain that Nova does not know."""
         domains = self._cloud.libvirt.domains
         if STRANGER in domains:
             self._cloud.libvirt.stop(STRANGER)
@@ -101,8 +103,8 @@ class Outside:
             self._cloud.libvirt.start(STRANGER, (slot,))
         self._changed()
 
-    def mend(self, key: simulated_fpga_cloud.Key) -> None:
-        """Switch a card off and on and tell the service."""
+    def repair(self, key: simulated_fpga_cloud.Key) -> None:
+        """Power-cycle a card and heal its fault."""
         address = names.region_address(*key)
         self._host.part(*key).is_enabled = True
         self._host.hung.clear()

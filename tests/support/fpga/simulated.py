@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A nova-compute's FPGAs on a simulated kernel.
+"""Lifecycle on a simulated kernel with FPGA cards.
 
-A PAC that goes to guests as a whole, a card whose two ports are behind
-VFs, one that is to get VFs, one under the older driver, and an Alveo.
+A PAC that is assigned as a whole, a card with two ports behind VFs, a card
+without VFs yet, a card of the older driver, and an Alveo.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.lab import fakehost
 from tests.lab.fakehost import fpga
 from tests.support.hosts.simulated import ROOT
 from virt_hooks.guest import connection
-from virt_hooks.spawn import lifecycle, region_programs
+from virt_hooks.spawn import host_access, lifecycle
 
 PAC, SPLIT, BARE = "0000:5e:00.0", "0000:6e:00.0", "0000:7e:00.0"
 LEGACY, ALVEO = "0000:8e:00.0", "0000:9e:00.0"
@@ -37,7 +37,7 @@ NLB0 = "d8424dc4a4a3c413f89e433683f9040b"
 A = "aaaaaaaa111111112222222233333333"
 B = "bbbbbbbb111111112222222233333333"
 C = "cccccccc111111112222222233333333"
-#: What Arria 10 PACs and the Alveo take, and what neither does.
+#: Interfaces of Arria 10 PACs and of the Alveo, and another one.
 INTEL = "f64e598bea11517fa28e7bc65d885104"
 XILINX = "08cd2b8e0d6c4b8f9a6a3e2e4b4d5b8d"
 OTHER = "0123456789abcdef0123456789abcdef"
@@ -52,7 +52,7 @@ SPEC = fakehost.HostSpec(
     )
 )
 DEFAULT = policy.Policy()
-#: Longer than a stand-in takes, shorter than a test should.
+#: Timeout: longer than a simulated tool takes.
 PROGRAM_S = 1.0
 
 
@@ -100,14 +100,14 @@ def bitstream(
 def executor(
     root: Path, seconds: float = PROGRAM_S
 ) -> action_executor.Executor:
-    """Return what carries out actions, with little patience."""
+    """Return an executor with a short timeout."""
     return action_executor.Executor(
         str(root), read_gpus=dict, program_s=seconds
     )
 
 
 def read(root: Path, rules: policy.Policy = DEFAULT) -> model.HostState:
-    """Return what a service that starts now would see."""
+    """Return the host state that a starting service reads."""
     return scan.read(host_reader.HostReader(root), plugin.load(), rules)
 
 
@@ -122,7 +122,7 @@ def region(host: model.HostState, card: str, number: int = 0) -> model.Region:
 def program(
     host: model.HostState,
     card: str,
-    wanted: model.Bitstream,
+    image: model.Bitstream,
     number: int = 0,
 ) -> actions.ProgramRegion:
     """Return the action that loads a bitstream into a region."""
@@ -133,7 +133,7 @@ def program(
         card=card,
         number=number,
         slot=device.slots[0],
-        bitstream=wanted,
+        bitstream=image,
         tool=device.region.tool,
     )
 
@@ -142,36 +142,46 @@ def started(
     root: Path,
     rules: policy.Policy = DEFAULT,
     state_dir: Path | None = None,
+    domains: connection.HostdevReader = connection.NO_DOMAINS,
 ) -> lifecycle.Lifecycle:
-    """Return what a nova-compute that has just started holds."""
+    """Return the Lifecycle of a nova-compute that has just started."""
     drivers = plugin.load()
     faulted = faults.FaultNotes(str(state_dir)) if state_dir else None
     drained = drains.DrainNotes(str(state_dir)) if state_dir else None
 
-    def look() -> host_reader.HostReader:
+    def read_host() -> host_reader.HostReader:
         return host_reader.HostReader(root)
 
-    found = lifecycle.Lifecycle(
+    life = lifecycle.Lifecycle(
         drivers,
         rules,
         executor(root),
         snapshot.Snapshot(
             change_detection.ChangeDetector(
-                fs.DiskSource(root), drivers, rules, dict, faulted, drained
+                fs.DiskSource(root),
+                drivers,
+                rules,
+                stores=change_detection.NoteStores(
+                    faulted=faulted, drained=drained
+                ),
             )
         ),
-        look,
-        region_programs.RegionPrograms(faulted),
+        host_access.HostAccess(
+            domains=domains,
+            read_host=read_host,
+            faulted=faulted,
+            serials=serials.SerialNumbers(str(state_dir), str(root))
+            if state_dir
+            else None,
+        ),
     )
-    if state_dir:
-        found.serials = serials.SerialNumbers(str(state_dir), str(root))
-    found.adopt(ROOT)
-    found.host.refresh()
-    return found
+    life.adopt(ROOT)
+    life.host.refresh()
+    return life
 
 
 def slot(host: model.HostState, card: str, number: int = 0) -> model.Slot:
-    """Return the slot of a region, as Nova would hand it out."""
+    """Return the slot of a region as Nova assigns it."""
     device = host.device(names.region_address(card, number))
     assert device is not None
     return model.Slot(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts of which a card falls ill."""
+"""Hosts with a card that fails."""
 
 import pathlib
 
@@ -25,7 +25,7 @@ def put(
     files: dict[str, str] | None = None,
     head: bytes | None = None,
 ) -> None:
-    """Write files of a function, as the kernel has them."""
+    """Write files of a function as the kernel does."""
     place = build.Tree.place(_tree(root), address)
     for name, text in (files or {}).items():
         (place / name).parent.mkdir(exist_ok=True)
@@ -46,5 +46,9 @@ def find(
 ) -> dict[str, str]:
     state = look.read(root)
     reader = host_reader.HostReader(root)
-    found = error_counters.find(reader, state.devices, seen_to)
-    return {address: fault.reason for address, fault in found.items()}
+    faults_by_address = error_counters.find_faults(
+        reader, state.devices, seen_to
+    )
+    return {
+        address: fault.reason for address, fault in faults_by_address.items()
+    }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated host for tests of what is carried out on it."""
+"""Simulated host for tests that execute actions."""
 
 import os
 from pathlib import Path
@@ -56,15 +56,15 @@ def executor(root: Path) -> action_executor.Executor:
     return action_executor.Executor(str(root))
 
 
-def failure(root: Path, *wanted: actions.Action) -> errors.ActionError:
-    """Return how a list of actions fails."""
+def failure(root: Path, *failing: actions.Action) -> errors.ActionError:
+    """Return the error of a list of actions that fails."""
     with pytest.raises(errors.ActionError) as caught:
-        executor(root).apply_all(wanted)
+        executor(root).apply_all(failing)
     return caught.value
 
 
 def state(kernel: fakehost.Controller) -> dict[str, Any]:
-    """Return what a host holds and shows, but for IOMMU groups' numbers."""
+    """Return the state of a host without the numbers of IOMMU groups."""
     functions = kernel.functions()
     devices = kernel.sys / "bus/pci/devices"
     for address, facts in functions.items():
@@ -90,5 +90,5 @@ def read(kernel: fakehost.Controller, function: str, name: str) -> str:
 
 
 def path_of(function: str, name: str) -> str:
-    """Return where a function's file is, below sys."""
+    """Return the path of a function's file, relative to sys."""
     return f"bus/pci/devices/{function}/{name}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service that is killed between any two steps, and the world around it.
+"""Service process that can be killed between any two steps.
 
-The service is a child of the test, and asks it by messages for whatever
-outlives a service. It tells of each step that it is about to take, and
-is told whether it is to go on or to die.
+The service is a child process of the test. It sends messages to the test
+for all state that outlives the service. It reports each step before taking
+it, and the test replies whether to continue or to die.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from collections.abc import Callable
 from typing import Any
 
 _MOST = 1 << 20
-# What a step is called, or what tells it by a call's arguments.
+# The name of a step, or a function that makes it from a call's arguments.
 Named = str | Callable[..., str]
-# Of a service that does not go on, in seconds.
+# Timeout for a service that hangs, in seconds.
 _PATIENCE_S = 120
 
 
 class Link:
-    """The service's end: a call is a message and its answer."""
+    """Connection of the service to the test: one message and one reply."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
 
     def ask(self, name: str, *arguments: Any) -> Any:
         self._end.send(pickle.dumps((name, arguments)))
-        return pickle.loads(self._end.recv(_MOST))  # noqa: S301 - our own
+        return pickle.loads(self._end.recv(_MOST))  # noqa: S301 - our pickle
 
     def step(self, name: str) -> None:
-        """Tell that this is about to be done; die here if that is wanted."""
+        """Report the next step; die here if the test says so."""
         if not self.ask("step", name):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def told(self, owner: Any, method: str, name: Named) -> None:
-        """Let a method of an object be a step each time it is called."""
+    def report_calls(self, owner: Any, method: str, name: Named) -> None:
+        """Report a step before each call of an object's method."""
         real = getattr(owner, method)
 
         def call(*arguments: Any, **words: Any) -> Any:
@@ -49,18 +49,18 @@ class Link:
 
         setattr(owner, method, call)
 
-    def tell_steps(self, life: Any) -> None:
-        """Tell of each step from now on, those inside production too."""
+    def report_steps(self, life: Any) -> None:
+        """Report each step from now on, also those inside the product."""
         self.ask("count")
         for owner, method, name in (
             (life._executor, "_write", _name),
-            (life._executor._loading, "_write", _name),
-            (life.book, "write_down", "note claims"),
-            (life.book, "forget", "forget claims"),
-            (life.book, "unmade", "note what is unmade"),
-            (life.published, "_replace", "publish the book"),
+            (life._executor._programmer, "_write", _name),
+            (life.store, "set_claims", "note claims"),
+            (life.store, "remove_claims", "forget claims"),
+            (life.store, "forget_made", "note removed partitions"),
+            (life._claims_file, "_replace", "publish claims"),
         ):
-            self.told(owner, method, name)
+            self.report_calls(owner, method, name)
 
 
 def _name(action: Any) -> str:
@@ -68,38 +68,40 @@ def _name(action: Any) -> str:
 
 
 class World:
-    """Everything but the service. Its ``do_`` methods are what it asks."""
+    """State that outlives the service; its ``do_`` methods serve messages."""
 
     def __init__(self) -> None:
-        #: What the last service told before its end.
+        #: Steps that the last service reported.
         self.steps: list[str] = []
-        #: Number of the step before which the service is to die.
+        #: Number of the step before which the service dies.
         self.kill_at: int | None = None
         self._is_counting = False
 
     def run(self, work: Callable[[Link], None]) -> int:
-        """Let a service work; return the signal it died of, 0 for none."""
+        """Run a service; return the signal that killed it, 0 for none."""
         self.steps, self._is_counting = [], False
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for end in (ours, theirs):
+        test_end, service_end = socket.socketpair(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET
+        )
+        for end in (test_end, service_end):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST)
         child = os.fork()
         if not child:
-            ours.close()
-            self._be_service(work, theirs)
-        theirs.close()
-        ours.settimeout(_PATIENCE_S)
-        with ours:
+            test_end.close()
+            self._be_service(work, service_end)
+        service_end.close()
+        test_end.settimeout(_PATIENCE_S)
+        with test_end:
             try:
-                while packet := ours.recv(_MOST):
-                    name, given = pickle.loads(packet)  # noqa: S301 - ours
-                    answer = getattr(self, f"do_{name}")(*given)
-                    ours.send(pickle.dumps(answer))
+                while packet := test_end.recv(_MOST):
+                    name, arguments = pickle.loads(packet)  # noqa: S301 - our pickle
+                    answer = getattr(self, f"do_{name}")(*arguments)
+                    test_end.send(pickle.dumps(answer))
             except BaseException:
                 os.kill(child, signal.SIGKILL)
                 raise
             finally:
-                ours.close()
+                test_end.close()
                 _, status = os.waitpid(child, 0)
         assert os.WIFSIGNALED(status) or not os.WEXITSTATUS(status), (
             f"the service failed after {self.steps[-3:]}; see above"
@@ -121,12 +123,12 @@ class World:
             os._exit(code)
 
     def leave(self) -> None:
-        """Close in the service what is not the service's."""
+        """Close the resources of the test in the service process."""
 
-    # -- what the service asks ---------------------------------------------
+    # -- messages of the service -------------------------------------------
 
     def do_step(self, name: str) -> bool:
-        """Note a step, once asked to; return whether it may be taken."""
+        """Record a step if counting; return whether to continue."""
         if not self._is_counting:
             return True
         number = sum(s.partition(" #")[0] == name for s in self.steps)

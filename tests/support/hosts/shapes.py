@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small cards of every layout, cut in every way they can be."""
+"""Small cards of every layout, with all possible partitions."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,24 +17,24 @@ PLENTY = 100
 def profile(
     name: str, available: int = PLENTY, **facts: object
 ) -> model.Profile:
-    """Return a profile that charges nothing but its slot."""
-    found = model.Profile(
+    """Return a profile that charges one slot only."""
+    plain = model.Profile(
         name=name,
-        trait=names.custom("VGPU", "TEST", name),
+        trait=names.custom_name("VGPU", "TEST", name),
         charges={names.GPU_CLASS: 1},
         available=available,
     )
-    return dataclasses.replace(found, **facts)  # type: ignore[arg-type]
+    return dataclasses.replace(plain, **facts)  # type: ignore[arg-type]
 
 
 def card(
     geometry: model.Geometry,
     *profiles: model.Profile,
-    held: tuple[model.Partition, ...] = (),
+    partitions: tuple[model.Partition, ...] = (),
     slots: int = 32,
     counters: Mapping[str, int] | None = None,
 ) -> model.Device:
-    """Return a card as a driver would describe it, before it is settled."""
+    """Return a card as described, before available is recalculated."""
     return model.Device(
         address=ADDRESS,
         plugin="test",
@@ -45,12 +45,12 @@ def card(
         counters=counters or {},
         slots=tuple(f"0000:3b:{n // 8 + 1:02x}.{n % 8}" for n in range(slots)),
         profiles=profiles,
-        partitions=held,
+        partitions=partitions,
         geometry=geometry,
     )
 
 
-def held(
+def partition(
     name: str,
     number: int,
     start: int | None = None,
@@ -73,7 +73,7 @@ def cut(device: model.Device, *parts: model.Partition) -> model.Device:
 
 
 def word(device: model.Device, **available: int) -> model.Device:
-    """Return the device with another word for some of its profiles."""
+    """Return the device with other available numbers of some profiles."""
     return dataclasses.replace(
         device,
         profiles=tuple(
@@ -91,7 +91,7 @@ limits = st.none() | st.integers(1, 4)
 
 @st.composite
 def equal_cards(draw: st.DrawFn, raw: bool = True) -> model.Device:
-    """Draw a card in equal-size mode, some of it cut."""
+    """Draw a card in equal-size mode with partitions."""
     sizes = draw(st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=3))
     profiles = tuple(
         profile(
@@ -111,13 +111,13 @@ def equal_cards(draw: st.DrawFn, raw: bool = True) -> model.Device:
     return card(
         geometry,
         *profiles,
-        held=tuple(held(chosen.name, n) for n in range(count)),
+        partitions=tuple(partition(chosen.name, n) for n in range(count)),
     )
 
 
 @st.composite
 def mixed_cards(draw: st.DrawFn, raw: bool = True) -> model.Device:
-    """Draw a card in mixed-size mode, some of it cut, gaps anywhere."""
+    """Draw a card in mixed-size mode with partitions and gaps."""
     region = draw(st.integers(4, 8))
     profiles = tuple(
         profile(
@@ -154,7 +154,7 @@ def mixed_cards(draw: st.DrawFn, raw: bool = True) -> model.Device:
         ]
         if options:
             name, start = draw(st.sampled_from(options))
-            cut = held(name, number, start=start)
+            cut = partition(name, number, start=start)
             device = dataclasses.replace(
                 device, partitions=(*device.partitions, cut)
             )
@@ -173,7 +173,7 @@ KINDS = (
 def mig_cards(
     draw: st.DrawFn, raw: bool = True, is_dynamic: bool | None = None
 ) -> model.Device:
-    """Draw a card in MIG mode, with instances, some of them filled."""
+    """Draw a card in MIG mode, with empty and used instances."""
     dynamic = draw(st.booleans()) if is_dynamic is None else is_dynamic
     kinds = tuple(
         draw(st.lists(st.sampled_from(KINDS), min_size=1, unique=True))
@@ -224,7 +224,7 @@ def _with_instance(
         partitions=(
             *device.partitions,
             *(
-                held(chosen.name, number * 8 + n, instance=made.handle)
+                partition(chosen.name, number * 8 + n, instance=made.handle)
                 for n in range(count)
             ),
         ),
@@ -232,7 +232,7 @@ def _with_instance(
 
 
 any_cards = st.one_of(equal_cards(), mixed_cards(), mig_cards())
-# Cards that nothing but their layout bounds.
+# Cards that only their layout limits.
 free_cards = st.one_of(
     equal_cards(raw=False), mixed_cards(raw=False), mig_cards(raw=False)
 )

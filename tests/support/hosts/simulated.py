@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A nova-compute's accelerators on a simulated kernel: two T4s, one mtty."""
+"""Lifecycle on a simulated kernel with two T4 GPUs and one mtty."""
 
 from nova_accel import model
 from nova_accel.config import policy
@@ -14,7 +14,7 @@ from nova_accel.vendors.nvidia import mdev_driver
 from tests.lab import fakehost
 from tests.support import strategies
 from virt_hooks.guest import connection
-from virt_hooks.spawn import lifecycle
+from virt_hooks.spawn import host_access, lifecycle
 
 ROOT = strategies.ROOT
 GPU, OTHER = "0000:3b:00.0", "0000:af:00.0"
@@ -29,14 +29,17 @@ A, B = "aaaaaaaa-0000-4000-8000-00000000000a", "bbbbbbbb-0000-4000-8000-0000b"
 FOUR_Q, EIGHT_Q = "CUSTOM_VGPU_NVIDIA_T4_4Q", "CUSTOM_VGPU_NVIDIA_T4_8Q"
 MTTY = "CUSTOM_MDEV_MTTY_1"
 IDLE = connection.HostdevUse()
+NO_ACCESS = host_access.HostAccess()
 
 
 def started(
-    kernel: fakehost.Controller, state_dir: str = ""
+    kernel: fakehost.Controller,
+    state_dir: str = "",
+    access: host_access.HostAccess = NO_ACCESS,
 ) -> lifecycle.Lifecycle:
-    """Return what a nova-compute that has just started holds.
+    """Return the Lifecycle of a nova-compute that has just started.
 
-    :param state_dir: where its notes are; without it there are none.
+    :param state_dir: directory of its notes, none if empty.
     """
     rules = policy.Policy()
     faulted = faults.FaultNotes(state_dir) if state_dir else None
@@ -46,7 +49,7 @@ def started(
         "mdev": mdev.MdevDriver(),
     }
 
-    found = lifecycle.Lifecycle(
+    life = lifecycle.Lifecycle(
         drivers,
         rules,
         action_executor.Executor(str(kernel.root)),
@@ -55,18 +58,20 @@ def started(
                 fs.DiskSource(kernel.root),
                 drivers,
                 rules,
-                faulted=faulted,
-                drained=drained,
+                stores=change_detection.NoteStores(
+                    faulted=faulted, drained=drained
+                ),
             )
         ),
+        access,
     )
-    found.adopt(ROOT)
-    found.host.refresh()
-    return found
+    life.adopt(ROOT)
+    life.host.refresh()
+    return life
 
 
 def slot(number: int = 0, address: str = GPU) -> model.Slot:
-    """Return a slot that Nova handed out."""
+    """Return a slot that Nova assigned."""
     return model.Slot(
         provider=names.provider_uuid(ROOT.uuid, address),
         resource_class="CUSTOM_MDEV" if address == "mtty" else "VGPU",
@@ -77,7 +82,7 @@ def slot(number: int = 0, address: str = GPU) -> model.Slot:
 def asks(
     trait: str, count: int = 1, suffix: str = "_G"
 ) -> flavors.RequestGroup:
-    """Return a group that asks for so many of a profile."""
+    """Return a group that requests a number of a profile."""
     name = "CUSTOM_MDEV" if trait == MTTY else "VGPU"
     return flavors.RequestGroup(
         suffix=suffix, resources={name: count}, required=frozenset({trait})
@@ -90,11 +95,11 @@ def node(
     """Return the provider of a device as it would be reported."""
     tree = life.tree(tree_builder.OWNER_TRAITS)
     assert tree is not None
-    found = tree.node(names.provider_uuid(ROOT.uuid, address))
-    assert found is not None
-    return found
+    provider = tree.node(names.provider_uuid(ROOT.uuid, address))
+    assert provider is not None
+    return provider
 
 
 def stopped(_: model.Claim) -> bool:
-    """Say that no guest runs."""
+    """Return that the guest does not run."""
     return False

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A nova-compute's whole cards and VFs on a simulated kernel.
+"""Lifecycle on a simulated kernel with whole cards and VFs.
 
-A GPU with its sound that no driver of the host has, one that nouveau has,
-and a card with VFs.
+An unbound GPU with an audio function, a GPU bound to nouveau, and a card
+with VFs.
 """
 
 from pathlib import Path
@@ -13,6 +13,7 @@ from nova_accel.model import flavors, names
 from tests.lab import fakehost
 from tests.support.fpga import simulated
 from tests.support.hosts.simulated import ROOT, A, node
+from virt_hooks.guest import connection
 from virt_hooks.spawn import lifecycle
 
 GPU, SOUND = "0000:71:00.0", "0000:71:00.1"
@@ -60,12 +61,17 @@ USES = (
 
 
 def started(
-    kernel: fakehost.Controller, state: Path, words: str = ""
+    kernel: fakehost.Controller,
+    state: Path,
+    words: str = "",
+    domains: connection.HostdevReader = connection.NO_DOMAINS,
 ) -> lifecycle.Lifecycle:
-    """Return a service whose lines end with some words."""
+    """Return a service; ``words`` are added to each device_spec line."""
     separated = (", " + words, ", " + words, words) if words else ("",) * 3
-    lines = [use % one for use, one in zip(USES, separated, strict=True)]
-    return simulated.started(kernel.root, policy.parse_policy(lines), state)
+    lines = [use % suffix for use, suffix in zip(USES, separated, strict=True)]
+    return simulated.started(
+        kernel.root, policy.parse_policy(lines), state, domains
+    )
 
 
 def slot(
@@ -81,11 +87,11 @@ def slot(
 
 
 def give(
-    life: lifecycle.Lifecycle, one: model.Slot, consumer: str = A
+    life: lifecycle.Lifecycle, assigned: model.Slot, consumer: str = A
 ) -> model.Claim:
-    """Return the claim of a server that comes."""
+    """Return the claim of a new server."""
     device = next(
-        d for d in life.host.state.devices if one.identifier in d.slots
+        d for d in life.host.state.devices if assigned.identifier in d.slots
     )
     (profile, *_) = device.profiles
     group = flavors.RequestGroup(
@@ -93,8 +99,8 @@ def give(
         resources=dict(profile.charges),
         required=frozenset({profile.trait}),
     )
-    booked = {one.provider: dict(profile.charges)}
-    (claim,) = life.ensure(consumer, (group,), (one,), booked)
+    allocations = {assigned.provider: dict(profile.charges)}
+    (claim,) = life.ensure(consumer, (group,), (assigned,), allocations)
     return claim
 
 
@@ -113,5 +119,7 @@ def fault(life: lifecycle.Lifecycle, address: str) -> str:
 
 
 def reserved(life: lifecycle.Lifecycle, address: str) -> bool:
-    found = node(life, address).inventories.values()
-    return all(one.reserved == one.total for one in found)
+    inventories = node(life, address).inventories.values()
+    return all(
+        inventory.reserved == inventory.total for inventory in inventories
+    )

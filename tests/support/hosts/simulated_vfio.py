@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A nova-compute's accelerators on a simulated kernel: three L40S, no mdev.
+"""Lifecycle on a simulated kernel with three L40S GPUs with typed VFs.
 
-The third has no VFs yet.
+The third GPU has no VFs yet.
 """
 
 from pathlib import Path
@@ -16,7 +16,8 @@ from nova_accel.model import actions, flavors, names
 from nova_accel.vendors.nvidia import vfio_driver
 from tests.lab import fakehost
 from tests.support.hosts.simulated import ROOT
-from virt_hooks.spawn import lifecycle, region_programs
+from virt_hooks.guest import connection
+from virt_hooks.spawn import host_access, lifecycle
 
 GPU, OTHER, BARE = "0000:3d:00.0", "0000:3e:00.0", "0000:3f:00.0"
 FIRST, SECOND = "0000:3d:00.4", "0000:3d:00.5"
@@ -53,32 +54,39 @@ def started(
     kernel: fakehost.Controller,
     rules: policy.Policy = DEFAULT,
     state_dir: str = "",
+    domains: connection.HostdevReader | None = None,
 ) -> lifecycle.Lifecycle:
-    """Return what a nova-compute that has just started holds.
+    """Return the Lifecycle of a nova-compute that has just started.
 
     :param state_dir: the directory of its notes; without it there are none.
     """
     faulted = faults.FaultNotes(state_dir) if state_dir else None
     drivers = {"nvidia_vfio": vfio_driver.NvidiaVfioDriver()}
 
-    def look() -> host_reader.HostReader:
+    def read_host() -> host_reader.HostReader:
         return host_reader.HostReader(kernel.root)
 
-    found = lifecycle.Lifecycle(
+    life = lifecycle.Lifecycle(
         drivers,
         rules,
         action_executor.Executor(str(kernel.root), read_gpus=dict),
         snapshot.Snapshot(
             change_detection.ChangeDetector(
-                fs.DiskSource(kernel.root), drivers, rules, faulted=faulted
+                fs.DiskSource(kernel.root),
+                drivers,
+                rules,
+                stores=change_detection.NoteStores(faulted=faulted),
             )
         ),
-        look,
-        region_programs.RegionPrograms(faulted),
+        host_access.HostAccess(
+            domains=domains or connection.NO_DOMAINS,
+            read_host=read_host,
+            faulted=faulted,
+        ),
     )
-    found.adopt(ROOT)
-    found.host.refresh()
-    return found
+    life.adopt(ROOT)
+    life.host.refresh()
+    return life
 
 
 def slot(function: str = FIRST) -> model.Slot:
@@ -99,11 +107,15 @@ def asks(trait: str = EIGHT_Q) -> flavors.RequestGroup:
 def types(kernel: fakehost.Controller) -> dict[str, str]:
     """Return the VFs that have a type."""
     bus = Path(kernel.root) / "sys/bus/pci/devices"
-    found = {
+    types_by_vf = {
         path.parent.parent.name: path.read_text().strip()
         for path in bus.glob("*/nvidia/current_vgpu_type")
     }
-    return {name: kind for name, kind in found.items() if kind != "0"}
+    return {
+        name: type_id
+        for name, type_id in types_by_vf.items()
+        if type_id != "0"
+    }
 
 
 def type_by_hand(kernel: fakehost.Controller, function: str) -> None:

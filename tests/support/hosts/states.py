@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host with a device in each state, its claims and its tree."""
+"""Host with one device in each state, its claims and its tree."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver of a card that is made up, and drivers that break one rule."""
+"""A driver of an invented card, and drivers that break one rule."""
 
 import dataclasses
 import pathlib
@@ -30,7 +30,7 @@ HOST = {
 
 
 class Sound:
-    """A driver that keeps every rule; what breaks one is made of it."""
+    """A driver that keeps every rule; broken drivers derive from it."""
 
     name = "widget"
 
@@ -91,10 +91,10 @@ class Sound:
 
 def check(driver: object, root: pathlib.Path) -> tuple[str, ...]:
     build.build(HOST, root)
-    found = conformance.check_driver(
+    findings = conformance.check_driver(
         driver, fs.DiskSource(root), name="widget"
     )
-    return tuple(map(str, found))
+    return tuple(map(str, findings))
 
 
 def broken(**methods: Any) -> object:
@@ -102,7 +102,7 @@ def broken(**methods: Any) -> object:
 
 
 def changed(**fields: Any) -> object:
-    """Return a driver whose devices differ from sound ones."""
+    """Return a driver whose devices have other fields."""
 
     def device(self: Sound, address: str) -> model.Device:
         return dataclasses.replace(Sound.device(self, address), **fields)
@@ -113,7 +113,7 @@ def changed(**fields: Any) -> object:
 def changed_profile(**fields: Any) -> object:
     def device(self: Sound, address: str) -> model.Device:
         sound = Sound.device(self, address)
-        one = dataclasses.replace(sound.profiles[0], **fields)
-        return dataclasses.replace(sound, profiles=(one,))
+        profile = dataclasses.replace(sound.profiles[0], **fields)
+        return dataclasses.replace(sound, profiles=(profile,))
 
     return broken(device=device)

@@ -51,7 +51,7 @@ def rules(count: int) -> policy.Policy:
 
 def test_ports_are_released_to_as_many_vfs(host: Controller) -> None:
     life = simulated.started(host.root, rules(2))
-    assert life.arrange()
+    assert life.set_card_modes()
     assert host.functions()[simulated.BARE]["vfs"] == 2
     for number, vf in enumerate(simulated.BARE_VFS):
         device = life.host.state.device(f"{simulated.BARE}/region-{number}")
@@ -62,14 +62,14 @@ def test_ports_are_released_to_as_many_vfs(host: Controller) -> None:
             life.host.state, simulated.BARE, number
         ).function
     written = len(host.writes())
-    assert not life.arrange()
+    assert not life.set_card_modes()
     assert len(host.writes()) == written
 
 
 def test_ports_are_taken_back(host: Controller) -> None:
-    simulated.started(host.root, rules(2)).arrange()
+    simulated.started(host.root, rules(2)).set_card_modes()
     life = simulated.started(host.root, rules(0))
-    assert life.arrange()
+    assert life.set_card_modes()
     assert host.functions()[simulated.BARE]["vfs"] == 0
     parts = host.fpgas()[simulated.BARE]["parts"]
     assert not any(part["is_free_to_vfs"] for part in parts)
@@ -77,7 +77,7 @@ def test_ports_are_taken_back(host: Controller) -> None:
 
 def test_one_of_two_ports(host: Controller) -> None:
     life = simulated.started(host.root, rules(1))
-    life.arrange()
+    life.set_card_modes()
     free = [p["is_free_to_vfs"] for p in host.fpgas()[simulated.BARE]["parts"]]
     assert free == [True, False]
     assert host.functions()[simulated.BARE]["vfs"] == 1
@@ -88,7 +88,7 @@ def test_a_port_that_is_open_stays(
 ) -> None:
     host.open_port(simulated.BARE, 1, is_open=True)
     life = simulated.started(host.root, rules(2))
-    life.arrange()
+    life.set_card_modes()
     # the first one was released, and taken back
     parts = host.fpgas()[simulated.BARE]["parts"]
     assert not any(part["is_free_to_vfs"] for part in parts)

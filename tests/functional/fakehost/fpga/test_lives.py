@@ -19,8 +19,9 @@ from nova_accel.model import names
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
 from tests.support.fpga import simulated
+from tests.support.hosts import domains
 from tests.support.hosts.simulated import ROOT
-from virt_hooks.spawn import lifecycle, region_programs
+from virt_hooks.spawn import host_access, lifecycle
 
 pytestmark = pytest.mark.fakehost
 
@@ -39,8 +40,15 @@ def kernel(tmp_path: Path) -> Iterator[fakehost.Controller]:
 
 
 @pytest.fixture
+def libvirt() -> domains.SimulatedDomains:
+    return domains.SimulatedDomains()
+
+
+@pytest.fixture
 def start(
-    kernel: fakehost.Controller, tmp_path: Path
+    kernel: fakehost.Controller,
+    tmp_path: Path,
+    libvirt: domains.SimulatedDomains,
 ) -> Callable[[], lifecycle.Lifecycle]:
     """Return what starts a service that blanks regions."""
     blank = simulated.bitstream(tmp_path, simulated.C)
@@ -49,15 +57,22 @@ def start(
         root, drivers = kernel.root, plugin.load()
         faulted = faults.FaultNotes(str(tmp_path / "state"))
         look = change_detection.ChangeDetector(
-            fs.DiskSource(root), drivers, BLANKING, dict, faulted
+            fs.DiskSource(root),
+            drivers,
+            BLANKING,
+            stores=change_detection.NoteStores(faulted=faulted),
         )
         life = lifecycle.Lifecycle(
             drivers,
             BLANKING,
             simulated.executor(root),
             snapshot.Snapshot(look),
-            lambda: host_reader.HostReader(root),
-            region_programs.RegionPrograms(faulted, lambda _: blank),
+            host_access.HostAccess(
+                domains=libvirt,
+                read_host=lambda: host_reader.HostReader(root),
+                faulted=faulted,
+                read_bitstream=lambda _: blank,
+            ),
         )
         life.adopt(ROOT)
         life.host.refresh()
@@ -107,15 +122,16 @@ def test_a_blank_that_the_daemon_never_loaded_sets_the_region_aside(
 
 
 def test_what_another_guest_has_is_not_blanked(
-    life: lifecycle.Lifecycle, kernel: fakehost.Controller, tmp_path: Path
+    life: lifecycle.Lifecycle,
+    kernel: fakehost.Controller,
+    tmp_path: Path,
+    libvirt: domains.SimulatedDomains,
 ) -> None:
     """A domain of which Nova's notes say nothing."""
     slot = ensure(
         life, ONE, simulated.SPLIT, simulated.bitstream(tmp_path, simulated.B)
     )
-    life.read_use = life.read_running = lambda: simulated.using(
-        slot.identifier
-    )
+    libvirt.set_use(simulated.using(slot.identifier))
     before = len(kernel.programmings())
     release(life, ONE, slot)
     assert len(kernel.programmings()) == before
@@ -144,12 +160,12 @@ def test_who_never_got_a_region_does_not_make_it_clean(
     )
     life = start()
     release(life, TWO, slot)
-    notes = faults.FaultNotes(str(tmp_path / "state")).unreleased()
+    notes = faults.FaultNotes(str(tmp_path / "state")).read_unreleased()
     assert [*notes] == [slot.identifier]
     before = len(kernel.programmings())
-    life.tidy(simulated.using())
+    life.remove_unused(simulated.using())
     assert len(kernel.programmings()) == before + 1
-    assert not faults.FaultNotes(str(tmp_path / "state")).unreleased()
+    assert not faults.FaultNotes(str(tmp_path / "state")).read_unreleased()
 
 
 def test_another_build_of_a_function_is_loaded(
@@ -176,13 +192,15 @@ def test_another_build_of_a_function_is_loaded(
 
 
 def test_a_stopped_guest_s_region_is_not_given_to_another(
-    start: Callable[[], lifecycle.Lifecycle], tmp_path: Path
+    start: Callable[[], lifecycle.Lifecycle],
+    tmp_path: Path,
+    libvirt: domains.SimulatedDomains,
 ) -> None:
     slot = ensure(
         start(), ONE, simulated.PAC, simulated.bitstream(tmp_path, simulated.A)
     )
     life = start()  # and its notes are lost
-    life.read_use = lambda: simulated.using(simulated.PAC)
+    libvirt.read_use = lambda: simulated.using(simulated.PAC)
     with pytest.raises(errors.ClaimError, match="a guest has it"):
         life.ensure(TWO, (simulated.asks(function=simulated.A),), (slot,))
 

@@ -20,6 +20,7 @@ from nova_accel.model import names
 from tests.functional.fakehost.support.cards import store
 from tests.lab import fakehost
 from tests.support.fpga import simulated
+from tests.support.hosts import domains
 from tests.support.hosts.simulated import ROOT
 
 pytestmark = pytest.mark.fakehost
@@ -65,12 +66,14 @@ class Lives:
     def restart(self) -> None:
         """Start the service anew."""
         self.life = simulated.started(
-            self.host.root, state_dir=self.place / "state"
+            self.host.root,
+            state_dir=self.place / "state",
+            domains=domains.SimulatedDomains(
+                lambda: simulated.using(*self.held())
+            ),
         )
-        self.life.read_use = lambda: simulated.using(*self.held())
-        self.life.read_running = self.life.read_use
         for key in self.servers:
-            self.life.recall(name(key), (self.slot(key),))
+            self.life.restore(name(key), (self.slot(key),))
 
     def held(self) -> set[str]:
         return {PLACES[key] for key in self.guests}

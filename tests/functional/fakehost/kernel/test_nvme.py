@@ -51,7 +51,7 @@ def rules(count: int, address: str = NVME) -> policy.Policy:
 
 def test_vfs_come_with_the_service(host: Controller) -> None:
     life = simulated.started(host.root, rules(5))
-    assert life.arrange()
+    assert life.set_card_modes()
     functions = host.functions()
     assert functions[NVME]["vfs"] == 5
     assert not any(
@@ -63,7 +63,7 @@ def test_vfs_come_with_the_service(host: Controller) -> None:
     assert len(device.slots) == 5
     assert device.counters[device.resource_class] == 5
     written = len(host.writes())
-    assert not life.arrange()
+    assert not life.set_card_modes()
     assert len(host.writes()) == written
 
 
@@ -72,7 +72,7 @@ def test_fewer_vfs_go_by_way_of_none(host: Controller) -> None:
     functions = host.functions()
     for vf in functions[WITH_VFS]["vf_addresses"]:
         store(host.sys / "bus/pci/drivers/nvme/unbind", vf)
-    assert life.arrange()
+    assert life.set_card_modes()
     assert host.functions()[WITH_VFS]["vfs"] == 2
     counts = [
         write["data"]
@@ -87,7 +87,7 @@ def test_a_refused_count_is_told(
 ) -> None:
     host.fail(f"/sys/bus/pci/devices/{NVME}/sriov_numvfs", "EIO")
     life = simulated.started(host.root, rules(5))
-    life.arrange()
+    life.set_card_modes()
     assert host.functions()[NVME]["vfs"] == 0
     assert NVME in caplog.text
 

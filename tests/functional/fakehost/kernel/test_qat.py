@@ -107,7 +107,7 @@ def test_a_device_in_use_stays_up(host: Controller) -> None:
 def test_vfs_come_with_the_service(host: Controller) -> None:
     life = simulated.started(host.root, rules('"num_vfs": 4'))
     assert life.host.state.device(QAT) is None
-    assert life.arrange()
+    assert life.set_card_modes()
     assert host.functions()[QAT]["vfs"] == 16
     # the host's own driver was kept from the VFs that are for guests
     assert not host.functions()[VF]["driver"]
@@ -119,14 +119,14 @@ def test_vfs_come_with_the_service(host: Controller) -> None:
     assert len(device.slots) == 16
     assert {"CUSTOM_QAT_SYM", "CUSTOM_QAT_ASYM"} <= device.traits
     written = len(host.writes())
-    assert not life.arrange()
+    assert not life.set_card_modes()
     assert len(host.writes()) == written
 
 
 def test_services_come_with_the_service(host: Controller) -> None:
     asked = rules('"num_vfs": 16, "services": "dc"')
     life = simulated.started(host.root, asked)
-    assert life.arrange()
+    assert life.set_card_modes()
     assert qat(host, "qat/cfg_services").read_text() == "dc\n"
     assert qat(host, "qat/state").read_text() == "up\n"
     device = life.host.state.device(QAT)
@@ -136,7 +136,7 @@ def test_services_come_with_the_service(host: Controller) -> None:
     other = simulated.started(
         host.root, rules('"num_vfs": 16, "services": "sym"')
     )
-    assert other.arrange()
+    assert other.set_card_modes()
     assert qat(host, "qat/cfg_services").read_text() == "sym\n"
     assert host.functions()[QAT]["vfs"] == 16
 
@@ -146,7 +146,7 @@ def test_nothing_is_changed_under_a_guest(host: Controller) -> None:
     assert privileged.bind_driver(str(host.root), VF, "vfio-pci") == 0
     asked = rules('"num_vfs": 16, "services": "dc"')
     life = simulated.started(host.root, asked)
-    assert not life.arrange()
+    assert not life.set_card_modes()
     assert qat(host, "qat/cfg_services").read_text() == "sym;asym\n"
     assert qat(host, "qat/state").read_text() == "up\n"
     action = actions.SetServices(function=QAT, services="dc")

@@ -18,7 +18,7 @@ from nova_accel.model import providers
 from tests.lab import fakehost
 from tests.lab.fakehost import nvml
 from tests.support import strategies
-from virt_hooks.spawn import lifecycle
+from virt_hooks.spawn import host_access, lifecycle
 
 pytestmark = pytest.mark.fakehost
 
@@ -73,7 +73,11 @@ def life(host: fakehost.Controller) -> lifecycle.Lifecycle:
                 fs.DiskSource(root), drivers, RULES, facts.read_gpus
             )
         ),
-        lambda: host_reader.HostReader(root, gpus=facts.read_gpus()),
+        host_access.HostAccess(
+            read_host=lambda: host_reader.HostReader(
+                root, gpus=facts.read_gpus()
+            )
+        ),
     )
     found.adopt(providers.ProviderRoot(name="host", uuid=strategies.ROOT.uuid))
     found.host.refresh()
@@ -85,7 +89,7 @@ def test_vfs_and_mixed_sizes_come_with_the_service(
 ) -> None:
     host.write_sriov_manage(host.root / "usr/lib/nvidia/sriov-manage")
     assert life.host.state.device(L40S) is None
-    assert life.arrange()
+    assert life.set_card_modes()
     vfs = {a: f["vfs"] for a, f in host.functions().items() if f["vfs"]}
     assert vfs == {L40S: 6, A100: 4, FLEX: 3}
     assert host.gpus()[L40S]["mixed"]
@@ -98,7 +102,7 @@ def test_vfs_and_mixed_sizes_come_with_the_service(
     # the host's own driver was kept from the VFs that are for guests
     assert not host.functions()["0000:51:00.1"]["driver"]
     written = len(host.writes())
-    assert not life.arrange()
+    assert not life.set_card_modes()
     assert len(host.writes()) == written
 
 
@@ -107,7 +111,7 @@ def test_without_the_tool_the_rest_goes_on(
     life: lifecycle.Lifecycle,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert life.arrange()
+    assert life.set_card_modes()
     assert host.functions()[FLEX]["vfs"] == 3
     assert host.functions()[L40S]["vfs"] == 0
     assert "sriov-manage" in caplog.text
@@ -117,9 +121,9 @@ def test_a_reboot_loses_it_and_the_next_start_brings_it_back(
     host: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
     host.write_sriov_manage(host.root / "usr/lib/nvidia/sriov-manage")
-    life.arrange()
+    life.set_card_modes()
     host.reboot()
     assert not host.gpus()[L40S]["mixed"]
-    assert life.arrange()
+    assert life.set_card_modes()
     assert host.gpus()[L40S]["mixed"]
     assert life.host.state.device(L40S) is not None

@@ -132,7 +132,7 @@ class Trial:
             service.look()
             if operation.is_there and not is_old:
                 service.spawn(SUBJECT, subject)
-            service.tell_steps()
+            service.report_steps()
             operation.work(service, (subject,))
 
         self.outside.kill_at, self.judge.found = kill_at, []

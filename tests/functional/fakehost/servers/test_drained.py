@@ -89,7 +89,9 @@ def test_a_drained_region_leaves_the_others(
 ) -> None:
     life = simulated.started(host.root, state_dir=tmp_path)
     wanted = simulated.bitstream(tmp_path, simulated.B)
-    address = conditions.address_of(life.host.state, simulated.SPLIT_VFS[1])
+    address = conditions.resolve_address(
+        life.host.state, simulated.SPLIT_VFS[1]
+    )
     assert address == names.region_address(simulated.SPLIT, 1)
     drains.DrainNotes(str(tmp_path)).put(address, "x")
     with pytest.raises(errors.ClaimError, match="takes no new server"):
@@ -103,4 +105,6 @@ def test_each_function_of_a_card_is_the_card(gpus: Controller) -> None:
     for device in state.devices:
         for name in (*device.slots, *device.members, device.address):
             if ":" in name and not device.parent:
-                assert conditions.address_of(state, name) == device.address
+                assert (
+                    conditions.resolve_address(state, name) == device.address
+                )

@@ -19,7 +19,7 @@ from nova_accel import model
 from nova_accel.config import conf
 from nova_accel.inventory import tree_builder
 from tests.functional.fakehost.support import crash_outside, crash_technologies
-from tests.support.hosts import mortal
+from tests.support.hosts import domains, mortal
 from tests.support.hosts.simulated import ROOT
 from virt_hooks.spawn import setup
 
@@ -47,26 +47,30 @@ class Service:
             ("device_spec", technology.device_spec(place)),
         ):
             options.set_override(name, value, "nova_accel")
-        self.life = setup.read_node(options, lambda: None)
-        self.tell_steps = functools.partial(link.tell_steps, self.life)
+        self.life = setup.read_node(
+            options,
+            lambda: None,
+            domains.SimulatedDomains(
+                lambda: self.ask("use", False), lambda: self.ask("use", True)
+            ),
+        )
+        self.report_steps = functools.partial(link.report_steps, self.life)
 
     def start(self) -> None:
         """Do what init_host does."""
-        self.life.read_use = lambda: self.ask("use", False)
-        self.life.read_running = lambda: self.ask("use", True)
         self.life.adopt(ROOT)
-        self.life.arrange()
+        self.life.set_card_modes()
         self.life.host.refresh()
         for server, record in self.ask("records").items():
             if record.is_here:
                 groups = (self.technology.group,)
-                self.life.recall(server, record.slots, groups)
+                self.life.restore(server, record.slots, groups)
 
     def look(self) -> None:
         """Run a periodic pass."""
         self.life.host.refresh_changed()
-        self.life.tidy_now()
-        self.life.arrange()
+        self.life.clean_up()
+        self.life.set_card_modes()
 
     # -- the steps ---------------------------------------------------------
 

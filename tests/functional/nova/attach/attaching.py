@@ -99,7 +99,11 @@ class AttachingTestBase(operations.OperationsTestBase):
                 for c in self.computes[host].driver._accel.claims()
             ),
             mdevs,
-            sorted(k for k in instance.system_metadata if attachment.KEY in k),
+            sorted(
+                k
+                for k in instance.system_metadata
+                if attachment.KEY_PREFIX in k
+            ),
             instance.task_state,
             sorted(self.mdevs_of(server, host)),
             sorted(self.functions_of(server, host)),

@@ -31,7 +31,7 @@ class Life(attaching.AttachingTestBase):
         self.attach(server, self.profile())
         self.assert_agreement("attach", is_passed=True)
         (record,) = self.attachments(server)
-        self.assertIs(attachment.AttachmentState.HERE, record.state)
+        self.assertIs(attachment.AttachmentState.ATTACHED, record.state)
         held = self.handles(server)
         self.assertEqual(2, len(held))
         self.assertEqual(

@@ -34,7 +34,7 @@ class Older:
     )
 
     def show(self, context: Any, server: str) -> dict[str, Any]:
-        return {rpc_names.TOLD: server}
+        return {rpc_names.RESULT: server}
 
 
 class Command(attaching.AttachingTestBase):
@@ -154,7 +154,7 @@ class Command(attaching.AttachingTestBase):
             ):
                 self.assertIn(reason, answer[rpc_names.REFUSED])
         chief = context.RequestContext("ann", "films", roles=["admin"])
-        self.assertIn(rpc_names.TOLD, endpoint.show(chief, server["id"]))
+        self.assertIn(rpc_names.RESULT, endpoint.show(chief, server["id"]))
         self.assert_agreement("refusals")
 
     def test_a_role_counts_in_its_own_project_only(self) -> None:
@@ -176,7 +176,7 @@ class Command(attaching.AttachingTestBase):
         ):
             self.assertIn("there is no such server", answer[rpc_names.REFUSED])
         artist = context.RequestContext("ann", own, roles=["artist"])
-        self.assertIn(rpc_names.TOLD, endpoint.show(artist, server["id"]))
+        self.assertIn(rpc_names.RESULT, endpoint.show(artist, server["id"]))
         self.assert_agreement("refusals")
 
     def test_a_rule_may_name_the_owner(self) -> None:
@@ -199,7 +199,7 @@ class Command(attaching.AttachingTestBase):
         refused = endpoint.show(other, server["id"])[rpc_names.REFUSED]
         self.assertIn("Policy doesn't allow", refused)
         user = context.RequestContext(owner, own, roles=["member"])
-        answer = endpoint.show(user, server["id"])[rpc_names.TOLD]
+        answer = endpoint.show(user, server["id"])[rpc_names.RESULT]
         (shown,) = answer["accelerators"]
         self.assertEqual("T4-16Q", shown["profile"])
         for field in (answer["host"], shown["device"], shown["handle"]):
@@ -244,9 +244,11 @@ class Command(attaching.AttachingTestBase):
             self.assertEqual(before, self.everything(server))
         later = "2999-01-31T12:00:00+01:00"
         answer = endpoint.attach(chief, server["id"], PROFILE, deadline=later)
-        self.assertIn(rpc_names.TOLD, answer)
+        self.assertIn(rpc_names.RESULT, answer)
         # As callers of version 1.0 ask.
-        self.assertIn(rpc_names.TOLD, endpoint.detach(chief, server["id"], ""))
+        self.assertIn(
+            rpc_names.RESULT, endpoint.detach(chief, server["id"], "")
+        )
 
     def test_a_nova_compute_of_before_is_asked_without_deadline(self) -> None:
         target = oslo_messaging.Target(topic=rpc_names.TOPIC, server="older")
@@ -420,7 +422,9 @@ class Moves(attaching.AttachingTestBase):
         self._evacuate_server(server, expected_host="host2")
         self.assertEqual((), self.attachments(server))
         self.assertEqual(1, len(self.mdevs_of(server, "host2")))
-        self.assertIn("leaves behind what was attached", self.told())
+        self.assertIn(
+            "was evacuated without its attached profiles", self.told()
+        )
         self.assert_agreement("evacuate", False, "host2")
         self.be_on("host1")
         self.restart("host1")

@@ -55,7 +55,7 @@ class Context(attaching.AttachingTestBase):
 
     def test_the_old_catalogue_says_the_same(self) -> None:
         old = service_catalog.ServiceCatalogV2(
-            list(compute_rpc.old_catalog(CATALOG))
+            list(compute_rpc.build_v2_catalog(CATALOG))
         )
         new = service_catalog.ServiceCatalogV3(list(CATALOG))
         for kind in ("image", "compute"):

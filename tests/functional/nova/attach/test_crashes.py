@@ -55,7 +55,7 @@ class Dying(attaching.AttachingTestBase):
     def is_attached(self) -> bool:
         """Return whether the server has it; what it has is whole."""
         states = [one.state for one in self.attachments(self.server)]
-        self.assertIn(states, ([], [attachment.AttachmentState.HERE]))
+        self.assertIn(states, ([], [attachment.AttachmentState.ATTACHED]))
         return bool(states)
 
     def interrupt(self, method: str, kill_at: int | None) -> list[str]:

@@ -112,7 +112,7 @@ class Attaching(FailingTestBase):
     @pytest.mark.long
     def test_it_is_not_there_when_read_back(self) -> None:
         self.refused_with(
-            mock.patch.object(plug, "holds", lambda *_: False),
+            mock.patch.object(plug, "is_in_domain", lambda *_: False),
             "reading back fails",
             "does not show",
         )
@@ -176,7 +176,7 @@ class Attaching(FailingTestBase):
         """Its slot is released once: the next server keeps its own."""
         server = self.start_one()
         before = self.slots(server)
-        stock = server_allocations.ServerAllocations.give_slots
+        stock = server_allocations.ServerAllocations.release_slots
         others: list[Any] = []
 
         def give(*arguments: Any) -> None:
@@ -186,7 +186,7 @@ class Attaching(FailingTestBase):
         with (
             self.losing(server),
             mock.patch.object(
-                server_allocations.ServerAllocations, "give_slots", give
+                server_allocations.ServerAllocations, "release_slots", give
             ),
         ):
             reason = self.refused(server, "attach", profile=PROFILE)

@@ -23,21 +23,21 @@ from virt_hooks.spawn import lifecycle
 PROFILE = "T4-4Q"
 # What each step is, and whether the attachment is whole once it is done.
 COMING = (
-    (hot_attach.HotAttachDriver, "_note", False),
+    (hot_attach.HotAttachDriver, "_save_state", False),
     (server_allocations.ServerAllocations, "allocate", False),
-    (server_allocations.ServerAllocations, "take_slot", False),
+    (server_allocations.ServerAllocations, "claim_slot", False),
     (lifecycle.Lifecycle, "ensure", False),
     (unplug, "plug", True),
     (plug, "add", True),
 )
 # And whether it is still there.
 GOING = (
-    (hot_attach.HotAttachDriver, "_note", True),
-    (plug, "release", False),
-    (plug, "forget", False),
+    (hot_attach.HotAttachDriver, "_save_state", True),
+    (plug, "remove_from_guest", False),
+    (plug, "remove_from_definition", False),
     (lifecycle.Lifecycle, "release", False),
     (server_allocations.ServerAllocations, "allocate", False),
-    (server_allocations.ServerAllocations, "give_slots", False),
+    (server_allocations.ServerAllocations, "release_slots", False),
 )
 
 
@@ -57,15 +57,24 @@ class Killed(attaching.AttachingTestBase):
         def nothing(*_: Any) -> Any:
             return contextlib.nullcontext()
 
-        taking_away = attach_recovery.AttachRecoveryDriver._take_away
+        taking_away = attach_recovery.AttachRecoveryDriver._remove_attachment
         with (
             mock.patch.object(owner, name, end),
-            mock.patch.object(hot_attach.HotAttachDriver, "_undoing", nothing),
-            mock.patch.object(hot_attach.HotAttachDriver, "_staying", nothing),
-            mock.patch.object(attach_recovery.AttachRecoveryDriver, "_tell"),
+            mock.patch.object(
+                hot_attach.HotAttachDriver, "_removed_on_error", nothing
+            ),
+            mock.patch.object(
+                hot_attach.HotAttachDriver, "_restored_on_error", nothing
+            ),
+            mock.patch.object(
+                attach_recovery.AttachRecoveryDriver, "_publish_host"
+            ),
         ):
             yield
-        assert attach_recovery.AttachRecoveryDriver._take_away is taking_away
+        assert (
+            attach_recovery.AttachRecoveryDriver._remove_attachment
+            is taking_away
+        )
 
     def end_in(
         self, server: Any, step: Any, method: str, **words: str
@@ -88,7 +97,7 @@ class Killed(attaching.AttachingTestBase):
         for step in COMING:
             self.end_in(server, step, "attach", profile=PROFILE)
             states = [each.state for each in self.attachments(server)]
-            whole = [attachment.AttachmentState.HERE] if step[2] else []
+            whole = [attachment.AttachmentState.ATTACHED] if step[2] else []
             self.assertEqual(whole, states, step)
             if whole:
                 self.detach(server)

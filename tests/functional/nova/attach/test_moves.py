@@ -21,7 +21,7 @@ FOUR = harness.vgpu_group("_A", "4Q")
 
 def break_record(instance: Any) -> None:
     """Let a newer release have written what is attached to a server."""
-    instance.system_metadata[f"{attachment.KEY}0"] = '{"version":99}'
+    instance.system_metadata[f"{attachment.KEY_PREFIX}0"] = '{"version":99}'
     instance.save()
 
 

@@ -110,15 +110,17 @@ class LiveMdev(moving.LiveBase):
     def forget_and_recall(self) -> None:
         """Restart host2, as far as Nova's harness can in a migration."""
         driver = self.computes["host2"].driver
-        book = driver._accel.book
+        book = driver._accel.store
         for known in (book._claims, book._made, book._known):
             known.clear()
-        driver._passage._expected.clear()
-        driver._at_start = nova_database.StartupServers(driver._accel)
+        driver._migration_checks._expected.clear()
+        driver._startup_servers = nova_database.StartupServers(driver._accel)
         self.be_on("host2")
         self.computes["host2"].manager.update_available_resource(self.context)
         self.be_on("host1")
-        self.assertEqual({self.server["id"]}, driver._passage.expected())
+        self.assertEqual(
+            {self.server["id"]}, driver._migration_checks.expected()
+        )
         (made,) = self.hosts["host2"].mdevs()
         (claim,) = driver._accel.claims()
         self.assertEqual(

@@ -177,15 +177,17 @@ class MiddleInPlace(Failing):
         """Nova frees the slots of a server whose delete fails in the end."""
         server = self.booted()
         driver = self.computes["host1"].driver
-        driver._rebuilt._booked.put(server["id"], self.allocations(server))
+        driver._rebuilt_servers._allocations.put(
+            server["id"], self.allocations(server)
+        )
         self._delete_server_allocations(server["id"])
         held = driver._accel.slots_of(server["id"])
-        driver._accel.book.hand_over(server["id"], str(uuids.other), held)
+        driver._accel.store.transfer(server["id"], str(uuids.other), held)
         self.run_periodics()
         self.run_periodics()
         self.assertEqual({}, self.allocations(server))
-        self.assertEqual({}, driver._rebuilt._booked.read())
-        self.assertIn("is not booked again", self.messages())
+        self.assertEqual({}, driver._rebuilt_servers._allocations.read())
+        self.assertIn("are not restored", self.messages())
         self.deleted(server)
 
     @pytest.mark.long

@@ -67,7 +67,7 @@ class Suspend(operations.OperationsTestBase):
             keep,
         )
         reason = self.refused(server, "suspend", "ACTIVE")
-        self.assertIn(f"its guest did not give {card} away in 1 s", reason)
+        self.assertIn(f"its guest did not release {card} in 1 s", reason)
         self.assertEqual(2, len(domain.live))
 
     def test_libvirt_fails_until_the_suspend_has_failed(self) -> None:

@@ -100,7 +100,8 @@ class Missing(harness.AccelTestBase):
         """Have each pass read the host, as passes do after some time."""
         self.useFixture(
             fixtures.MonkeyPatch(
-                "nova_accel.discovery.change_detection.WHOLE_EVERY_S", -1
+                "nova_accel.discovery.change_detection.FULL_READ_INTERVAL_S",
+                -1,
             )
         )
 

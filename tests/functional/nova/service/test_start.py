@@ -188,13 +188,13 @@ class TwoServices(harness.AccelTestBase):
         with self.other_service():
             driver = self.restart().driver
             self.assertFalse(driver._accel.is_alone)
-            bring = driver._bring
+            fetch = driver._fetch_bitstreams
 
-            def look_and_bring(*arguments: Any, **words: Any) -> Any:
-                driver._look()
-                return bring(*arguments, **words)
+            def refresh_and_fetch(*arguments: Any, **words: Any) -> Any:
+                driver._refresh()
+                return fetch(*arguments, **words)
 
-            driver._bring = look_and_bring
+            driver._fetch_bitstreams = refresh_and_fetch
             before = len(self.hosts["host1"].writes())
             second = self.boot(harness.whole_gpu_group("_A"))
         self.assertEqual(functions, set(self.functions_of(second)))

@@ -37,9 +37,9 @@ class Outside:
 
     def run(self) -> sync_pass.PassResult:
         """Run one pass, as the command does."""
-        view = self._node.view(self._root)
+        view = self._node.read_view(self._root)
         return self._sync.run(
-            view.tree, view.host, is_shared=view.is_shared, anew=self._look
+            view.tree, view.host, is_shared=view.is_shared, reread=self._look
         )
 
     def start(self, interval_s: float) -> None:
@@ -53,7 +53,7 @@ class Outside:
             assert self.loop.stop(120), "a pass does not end"
 
     def _look(self) -> tuple[providers.ProviderTree, model.HostState]:
-        view = self._node.view(self._root)
+        view = self._node.read_view(self._root)
         return view.tree, view.host
 
 

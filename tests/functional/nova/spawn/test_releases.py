@@ -84,7 +84,7 @@ class Releases(operations.OperationsTestBase):
         accel = self.computes["host1"].driver._accel
         claims = accel.claims()
         passes = threading.Thread(target=self.run_periodics, daemon=True)
-        with accel._cards.hold({claim.provider for claim in claims}):
+        with accel._locks.hold({claim.provider for claim in claims}):
             passes.start()
             passes.join(30)
             self.assertFalse(passes.is_alive())

@@ -93,7 +93,8 @@ class Vfio(harness.AccelTestBase):
         self.hosts["host1"].heal()
         self.useFixture(
             fixtures.MonkeyPatch(
-                "nova_accel.discovery.change_detection.WHOLE_EVERY_S", -1
+                "nova_accel.discovery.change_detection.FULL_READ_INTERVAL_S",
+                -1,
             )
         )
         self.run_periodics()

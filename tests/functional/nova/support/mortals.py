@@ -48,7 +48,7 @@ class World(mortal.World):
         def live(link: mortal.Link) -> None:
             driver = self.compute.driver
             _reach_out(link)
-            link.tell_steps(driver._accel)
+            link.report_steps(driver._accel)
             work(driver)
             link.step("return")
 

@@ -11,8 +11,9 @@ from nova_accel.claims import claim_plan
 from nova_accel.fpga import regions
 from nova_accel.model import flavors, names
 from tests.support.fpga import card as fpga
+from tests.support.hosts import domains
 from virt_hooks.guest import connection
-from virt_hooks.spawn import region_programs
+from virt_hooks.spawn import host_access, region_programs
 
 OLD, NEW = map(names.function_trait, (fpga.OLD, fpga.NEW))
 HELD = connection.HostdevUse(functions=frozenset({fpga.CARD}))
@@ -36,8 +37,10 @@ def served(
     holders: tuple[model.Claim, ...] = (),
 ) -> model.Claim:
     """Return the claim as it is to be made."""
-    programs = region_programs.RegionPrograms()
-    programs.uses = lambda is_running: running if is_running else defined
+    libvirt = domains.SimulatedDomains(lambda: defined, lambda: running)
+    programs = region_programs.RegionPrograms(
+        host_access.HostAccess(domains=libvirt)
+    )
     found = {fpga.IMAGE: fpga.bitstream()}
     (claim,) = programs.plan(
         planned(host, group), before, found, holders, host
@@ -188,10 +191,8 @@ def test_other_devices_are_none_of_its_business() -> None:
     assert regions.can_serve(
         fpga.asks(image=fpga.IMAGE), dataclasses.replace(fpga.card())
     )
-    assert (
-        region_programs.RegionPrograms().plan((), (), {}, (), fpga.host())
-        == ()
-    )
+    programs = region_programs.RegionPrograms(host_access.HostAccess())
+    assert programs.plan((), (), {}, (), fpga.host()) == ()
 
 
 def test_groups_find_the_regions_of_their_interfaces() -> None:

@@ -18,10 +18,21 @@ from placement_sync.cli import outside_host
 from tests.hosts import look
 from tests.lab import fakehost
 from tests.support.hosts import simulated
-from virt_hooks.spawn import lifecycle
+from virt_hooks.spawn import host_access, lifecycle
 
 ROOT = simulated.ROOT
 RULES = policy.Policy()
+
+
+@pytest.fixture
+def life(
+    kernel: fakehost.Controller, tmp_path: pathlib.Path
+) -> lifecycle.Lifecycle:
+    """Return a service that publishes its claims."""
+    access = host_access.HostAccess(
+        claims_file=claims_file.ClaimsFile(str(tmp_path))
+    )
+    return simulated.started(kernel, access=access)
 
 
 def outside(
@@ -30,14 +41,15 @@ def outside(
     state_dir: pathlib.Path,
 ) -> outside_host.OutsideHost:
     """Return what somebody else sees of a nova-compute's host."""
-    life.published = claims_file.ClaimsFile(str(state_dir))
     return outside_host.OutsideHost(
         change_detection.ChangeDetector(
             fs.DiskSource(kernel.root),
             life._drivers,
             life._rules,
-            faulted=faults.FaultNotes(str(state_dir)),
-            drained=drains.DrainNotes(str(state_dir)),
+            stores=change_detection.NoteStores(
+                faulted=faults.FaultNotes(str(state_dir)),
+                drained=drains.DrainNotes(str(state_dir)),
+            ),
         ),
         life._rules,
         claims_file.ClaimsFile(str(state_dir)),
@@ -46,7 +58,7 @@ def outside(
 
 def agree(life: lifecycle.Lifecycle, seen: outside_host.OutsideHost) -> None:
     life.host.refresh()
-    assert seen.view(ROOT).tree == life.tree(outside_host.OWNER_TRAITS)
+    assert seen.read_view(ROOT).tree == life.tree(outside_host.OWNER_TRAITS)
 
 
 def test_it_sees_the_tree_that_nova_compute_reports(
@@ -55,7 +67,7 @@ def test_it_sees_the_tree_that_nova_compute_reports(
     tmp_path: pathlib.Path,
 ) -> None:
     seen = outside(kernel, life, tmp_path)
-    life.tidy(simulated.IDLE)
+    life.remove_unused(simulated.IDLE)
     agree(life, seen)
     slots = (simulated.slot(0), simulated.slot(1))
     life.ensure(simulated.A, (simulated.asks(simulated.FOUR_Q, 2),), slots)
@@ -68,21 +80,20 @@ def test_it_sees_the_tree_that_nova_compute_reports(
     agree(life, seen)
     life.release(simulated.A, slots, simulated.stopped)
     agree(life, seen)
-    assert seen.view(ROOT).claims != ()
+    assert seen.read_view(ROOT).claims != ()
 
 
 def test_without_a_book_mdevs_of_ours_are_booked(
     kernel: fakehost.Controller,
-    life: lifecycle.Lifecycle,
     tmp_path: pathlib.Path,
 ) -> None:
+    life = simulated.started(kernel)
     seen = outside(kernel, life, tmp_path)
-    life.published = None
     life.ensure(
         simulated.A, (simulated.asks(simulated.FOUR_Q),), (simulated.slot(),)
     )
     agree(life, seen)
-    (claim,) = seen.view(ROOT).claims
+    (claim,) = seen.read_view(ROOT).claims
     assert claim.consumer == "" and claim.slot == "slot-0"
 
 
@@ -92,11 +103,11 @@ def test_a_book_of_another_node_books_nothing(
     tmp_path: pathlib.Path,
 ) -> None:
     seen = outside(kernel, life, tmp_path)
-    life.tidy(simulated.IDLE)
+    life.remove_unused(simulated.IDLE)
     root = providers.ProviderRoot(name="other", uuid=str(uuid.uuid4()))
     own = names.provider_uuid(root.uuid, simulated.GPU)
-    assert seen.view(root).tree.node(own) is not None
-    assert seen.view(root).claims == ()
+    assert seen.read_view(root).tree.node(own) is not None
+    assert seen.read_view(root).claims == ()
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 99}'])
@@ -113,7 +124,7 @@ def test_a_book_that_says_nothing_stops_the_pass(
         claims_file.ClaimsFile(str(tmp_path)),
     )
     with pytest.raises(errors.MalformedError, match=r"book\.json"):
-        seen.view(ROOT)
+        seen.read_view(ROOT)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
@@ -129,7 +140,7 @@ def test_a_book_that_is_hidden_stops_the_pass(
         book,
     )
     with pytest.raises(errors.UnreadableError, match="EACCES"):
-        seen.book()
+        seen.read_claims()
 
 
 # -- the node's name and uuid ----------------------------------------------
@@ -159,24 +170,24 @@ def test_the_name_is_the_one_that_libvirt_tells(
 
     monkeypatch.setattr(socket, "gethostname", lambda: name)
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    assert outside_host.own_name() == told
+    assert outside_host.read_host_name() == told
 
 
 def test_the_uuid_is_the_first_that_is_found(tmp_path: pathlib.Path) -> None:
     places = [str(tmp_path / name) for name in ("a", "b", "c")]
-    assert outside_host.own_uuid(places) is None
+    assert outside_host.read_node_uuid(places) is None
     for name, number in (("b", 2), ("c", 3)):
         (tmp_path / name).mkdir()
         own = uuid.UUID(int=number)
         (tmp_path / name / "compute_id").write_text(f" {own}\n")
-    assert outside_host.own_uuid(places) == str(uuid.UUID(int=2))
+    assert outside_host.read_node_uuid(places) == str(uuid.UUID(int=2))
 
 
 def test_a_file_without_a_uuid_is_told(tmp_path: pathlib.Path) -> None:
     (tmp_path / "compute_id").write_text("mine")
     with pytest.raises(errors.MalformedError, match="compute_id"):
-        outside_host.own_uuid([str(tmp_path)])
+        outside_host.read_node_uuid([str(tmp_path)])
     (tmp_path / "compute_id").unlink()
     (tmp_path / "compute_id").mkdir()
     with pytest.raises(errors.UnreadableError, match="compute_id"):
-        outside_host.own_uuid([str(tmp_path)])
+        outside_host.read_node_uuid([str(tmp_path)])

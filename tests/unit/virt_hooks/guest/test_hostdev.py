@@ -155,12 +155,12 @@ def test_the_elements_of_some_devices_are_found_whole() -> None:
 
 def test_functions_of_one_slot_are_known() -> None:
     port, *told = map(as_text, elements(CARD))
-    assert connection.are_in_one_slot(told)
-    assert not connection.are_in_one_slot(told[:1])
-    assert not connection.are_in_one_slot([port, told[0]])
+    assert connection.share_one_slot(told)
+    assert not connection.share_one_slot(told[:1])
+    assert not connection.share_one_slot([port, told[0]])
     # libvirt chose a place for neither, as far as is known
     bare = "<hostdev type='mdev'><source/></hostdev>"
-    assert not connection.are_in_one_slot([bare, bare])
+    assert not connection.share_one_slot([bare, bare])
 
 
 # -- places in the guest ---------------------------------------------------

@@ -112,13 +112,13 @@ def test_the_whole_way(
 ) -> None:
     passage, other = there
     before = kernel.mdevs()
-    offers = passage.tell_offers(SERVER, host)
+    offers = passage.describe_offers(SERVER, host)
     told = here.check_departure(SERVER, use(life), host, LIMITS, offers)
     passage.check_arrival(COMING, host, told)
     assert kernel.mdevs() == before
     assert passage.expected() == frozenset()
 
-    pairs = passage.make_room(COMING, told)
+    pairs = passage.make_partitions(COMING, told)
     (old,), (new,) = life.claims(), other.claims()
     assert pairs == live_migration_checks.HandlePairs(
         mdevs={old.handle: new.handle}, functions={}
@@ -126,8 +126,8 @@ def test_the_whole_way(
     assert kernel.mdevs()[new.handle]["type"] == "nvidia-232"
     assert passage.expected() == {A}
     # Once more: the same.
-    assert passage.make_room(COMING, told) == pairs
-    passage.end(A)
+    assert passage.make_partitions(COMING, told) == pairs
+    passage.end_arrival(A)
     assert passage.expected() == frozenset()
 
 
@@ -165,7 +165,7 @@ def test_slots_of_which_nothing_is_known(
 ) -> None:
     two = dataclasses.replace(SERVER, slots=(slot(), slot(1)))
     reason = refused(here, host, use(life), two)
-    assert "can't be told" in reason
+    assert "are unknown" in reason
 
 
 def test_a_destination_that_says_nothing(
@@ -181,7 +181,7 @@ def test_a_destination_without_the_card(
     host: migration.MigrationHost,
 ) -> None:
     wants = live_migration_checks.MigratingServer(uuid=A, groups=(asks(MTTY),))
-    offers = there[0].tell_offers(wants, host)
+    offers = there[0].describe_offers(wants, host)
     reason = refused(here, host, use(life), told=offers)
     assert "no card that makes T4-4Q" in reason
 
@@ -200,7 +200,7 @@ def test_what_nova_did_not_claim(
     host: migration.MigrationHost,
 ) -> None:
     passage, _ = there
-    offers = passage.tell_offers(SERVER, host)
+    offers = passage.describe_offers(SERVER, host)
     told = here.check_departure(SERVER, use(life), host, LIMITS, offers)
     none = dataclasses.replace(COMING, slots=())
     with pytest.raises(errors.ClaimError) as caught:

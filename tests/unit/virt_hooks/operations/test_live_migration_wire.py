@@ -44,7 +44,7 @@ def test_what_is_told_is_what_was_said(
     told: live_migration_wire.WireHost,
 ) -> None:
     assert (
-        live_migration_wire.parse_told(live_migration_wire.to_text(told))
+        live_migration_wire.parse_text(live_migration_wire.to_text(told))
         == told
     )
 
@@ -63,7 +63,7 @@ def test_what_is_told_is_what_was_said(
 )
 def test_other_words_are_refused(text: str) -> None:
     with pytest.raises(errors.MalformedError, match="one nova-accel"):
-        live_migration_wire.parse_told(text)
+        live_migration_wire.parse_text(text)
 
 
 def test_a_part_of_another_release_is_refused() -> None:
@@ -78,7 +78,7 @@ def test_a_part_of_another_release_is_refused() -> None:
     words = json.loads(live_migration_wire.to_text(told))
     words["parts"][0]["colour"] = "red"
     with pytest.raises(errors.MalformedError):
-        live_migration_wire.parse_told(json.dumps(words))
+        live_migration_wire.parse_text(json.dumps(words))
 
 
 def claim(technology: str) -> model.Claim:

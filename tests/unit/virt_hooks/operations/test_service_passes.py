@@ -11,7 +11,7 @@ from nova_accel.config import policy
 from nova_accel.host.state import faults
 from tests.lab import fakehost
 from tests.support.fpga import simulated
-from tests.support.hosts import simulated_scrub
+from tests.support.hosts import domains, simulated_scrub
 from tests.support.hosts.simulated import A, B
 from tests.support.hosts.simulated_scrub import (
     FLEX,
@@ -52,8 +52,8 @@ def test_the_other_service_spawns_while_cards_are_arranged(
     other = started(kernel, state)
     give(other, slot(other, FLEX, FLEX_VF))
     life = fewer(kernel, state)
-    life.is_alone = False
-    assert not life.arrange()
+    life.set_alone(False)
+    assert not life.set_card_modes()
     assert vfs(kernel) == 4
 
 
@@ -66,18 +66,21 @@ def test_a_successor_spawns_while_this_one_still_sweeps(
         give(dead, slot(dead, FLEX, name), f"gone-{number}")
     give(dead, slot(dead, GPU), "gone-2")
 
-    older = started(kernel, state)
+    libvirt = domains.SimulatedDomains()
+    older = started(kernel, state, domains=libvirt)
     kernel.hang(f"bus/pci/devices/{FLEX_VF}/reset")
-    sweeps = threading.Thread(target=older.tidy, args=(NOTHING,), daemon=True)
+    sweeps = threading.Thread(
+        target=older.remove_unused, args=(NOTHING,), daemon=True
+    )
     sweeps.start()
     wait_begun(state)
 
     successor = started(kernel, state)
-    successor.is_alone = False
-    older.is_alone = False  # what its next recall would find
+    successor.set_alone(False)
+    older.set_alone(False)  # what its next restore would find
     give(successor, slot(successor, GPU), B)
     runs = connection.HostdevUse(functions=frozenset({GPU}))
-    older.read_running = older.read_use = lambda: runs
+    libvirt.set_use(runs)
     kernel.heal()
     sweeps.join(20)
     assert not sweeps.is_alive()
@@ -98,7 +101,7 @@ def test_a_pass_waits_for_nobody(
     records = nova_database.ServerRecords()
     records.slots[A] = (one, slot(life, FLEX, "0000:4d:00.7"))
     monkeypatch.setattr(nova_database, "read", lambda _: records)
-    at_start.recall(lambda: [])
+    at_start.restore_claims(lambda: [])
     assert [claim.slot for claim in life.claims()] == [FLEX_VF]
     other = slot(life, FLEX, NEXT_VF)
     give(life, other, B)
@@ -109,7 +112,7 @@ def test_a_pass_waits_for_nobody(
     ends.start()
     wait_begun(state)
     passes = threading.Thread(
-        target=at_start.recall, args=(lambda: [],), daemon=True
+        target=at_start.restore_claims, args=(lambda: [],), daemon=True
     )
     passes.start()
     passes.join(3)
@@ -123,7 +126,7 @@ def test_a_pass_waits_for_nobody(
 def wait_begun(state: Path) -> None:
     kept = faults.FaultNotes(str(state))
     until = time.monotonic() + 10
-    while not kept.begun():
+    while not kept.read_scrubs():
         assert time.monotonic() < until
         time.sleep(0.05)
 
@@ -135,16 +138,16 @@ def test_what_this_service_scrubs_itself_was_not_cut_off(
     dead = started(kernel, state)
     give(dead, slot(dead, GPU), "gone")
     life = started(kernel, state)
-    life.is_alone = False
-    life.tidy(NOTHING)
+    life.set_alone(False)
+    life.remove_unused(NOTHING)
     kernel.hang(f"bus/pci/devices/{GPU}/reset")
     comes = threading.Thread(
         target=give, args=(life, slot(life, GPU), B), daemon=True
     )
     comes.start()
     wait_begun(state)
-    life.is_alone = True
-    life.tidy(NOTHING)
+    life.set_alone(True)
+    life.remove_unused(NOTHING)
     kernel.heal()
     comes.join(10)
     assert not comes.is_alive()

@@ -14,7 +14,7 @@ from nova_accel.inventory import tree_builder
 from nova_accel.model import actions
 from nova_accel.vendors.nvidia import vfio_driver
 from tests.lab import fakehost
-from tests.support.hosts import simulated_vfio
+from tests.support.hosts import domains, simulated_vfio
 from tests.support.hosts.simulated_vfio import BARE, ENABLE, started
 from virt_hooks.guest import connection
 from virt_hooks.spawn import lifecycle
@@ -43,12 +43,12 @@ def test_vfs_are_enabled_as_policy_asks(
     caplog.set_level(logging.INFO)
     life = started(kernel, ENABLE)
     assert life.host.state.device(BARE) is None
-    assert life.arrange()
+    assert life.set_card_modes()
     found = life.host.state.device(BARE)
     assert found is not None
     assert len(found.slots) == 3
     written = kernel.writes()
-    assert not life.arrange(), "it is in its mode by now"
+    assert not life.set_card_modes(), "it is in its mode by now"
     assert kernel.writes() == written
     tree = life.tree(tree_builder.OWNER_TRAITS)
     assert tree is not None
@@ -60,7 +60,7 @@ def test_what_is_asked_for_all_devices_is_arranged_too(
 ) -> None:
     """By an option of its own, without any device_spec line."""
     life = started(kernel, policy.Policy(default=policy.Rule(num_vfs=3)))
-    assert life.arrange()
+    assert life.set_card_modes()
     assert life.host.state.device(BARE) is not None
 
 
@@ -68,7 +68,7 @@ def test_without_policy_nothing_is_arranged(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
     reads, written = kernel.reads(), kernel.writes()
-    assert not life.arrange()
+    assert not life.set_card_modes()
     assert (kernel.reads(), kernel.writes()) == (reads, written)
 
 
@@ -87,12 +87,12 @@ def test_what_can_t_be_arranged_is_told_once_and_tried_again(
 
     life = started(kernel, ENABLE)
     driver = Broken()
-    life._arranger._drivers = {"nvidia_vfio": driver}  # type: ignore[union-attr]
+    life._mode_setter._drivers = {"nvidia_vfio": driver}  # type: ignore[union-attr]
     for _ in range(3):
-        assert not life.arrange()
+        assert not life.set_card_modes()
     assert caplog.text.count("RuntimeError('a bug')") == 1
     driver.is_broken = False
-    assert life.arrange()
+    assert life.set_card_modes()
     assert life.host.state.device(BARE) is not None
 
 
@@ -104,12 +104,12 @@ def test_a_tool_that_fails_does_not_stop_the_service(
     kept = tool.read_text()
     tool.write_text("#!/bin/sh\necho no such luck >&2\nexit 1\n")
     try:
-        assert not life.arrange()
-        assert not life.arrange()
+        assert not life.set_card_modes()
+        assert not life.set_card_modes()
         assert caplog.text.count("not in the mode that [nova_accel]") == 1
     finally:
         tool.write_text(kept)
-    assert life.arrange()
+    assert life.set_card_modes()
     assert life.host.state.device(BARE) is not None
 
 
@@ -123,26 +123,25 @@ def test_what_failed_is_not_tried_again_by_whoever_uevents_wake(
     tool.write_text(f"#!/bin/sh\necho >>{tried}\nexit 1\n")
     try:
         for _ in range(3):
-            assert not life.arrange(is_again=False)
+            assert not life.set_card_modes(retries_failed=False)
         assert len(tried.read_text()) == 1
-        assert not life.arrange()
+        assert not life.set_card_modes()
         assert len(tried.read_text()) == 2
     finally:
         tool.write_text(kept)
-    assert not life.arrange(is_again=False)
-    assert life.arrange()
+    assert not life.set_card_modes(retries_failed=False)
+    assert life.set_card_modes()
     assert life.host.state.device(BARE) is not None
 
 
 def test_a_card_of_which_a_guest_has_a_part_is_left_alone(
     kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    life = started(kernel, ENABLE)
-    life.read_running = lambda: connection.HostdevUse(
-        functions=frozenset({BARE})
-    )
+    libvirt = domains.SimulatedDomains()
+    libvirt.set_use(connection.HostdevUse(functions=frozenset({BARE})))
+    life = started(kernel, ENABLE, domains=libvirt)
     written = kernel.writes()
-    assert not life.arrange()
+    assert not life.set_card_modes()
     assert kernel.writes() == written
     assert "a running guest has a part of it" in caplog.text
 
@@ -171,37 +170,38 @@ def test_no_vf_is_taken_from_a_server_that_does_not_run(
     kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
     life = started(kernel, ENABLE)
-    life._arranger._drivers = {"nvidia_vfio": Fewer()}  # type: ignore[union-attr]
+    life._mode_setter._drivers = {"nvidia_vfio": Fewer()}  # type: ignore[union-attr]
     held = (simulated_vfio.slot(),)
     life.ensure("a server", (simulated_vfio.asks(),), held)
     written = kernel.writes()
-    assert not life.arrange()
+    assert not life.set_card_modes()
     assert kernel.writes() == written
     assert "a server of this host has a part of it" in caplog.text
     life.release("a server", held, lambda _: False)
     written = kernel.writes()
-    life.is_alone = False
-    assert not life.arrange()
-    life.is_alone = True
+    life.set_alone(False)
+    assert not life.set_card_modes()
+    life.set_alone(True)
     assert kernel.writes() == written
-    assert life.arrange()
+    assert life.set_card_modes()
     assert life.host.state.device(simulated_vfio.GPU) is None
 
 
 def test_a_libvirt_that_does_not_answer_is_asked_again(
     kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    life = started(kernel, ENABLE)
+    libvirt = domains.SimulatedDomains()
+    life = started(kernel, ENABLE, domains=libvirt)
 
     def fail() -> connection.HostdevUse:
         raise OSError("no answer")
 
-    life.read_running = fail
+    libvirt.read_running = fail
     written = kernel.writes()
     for _ in range(2):
-        assert not life.arrange()
+        assert not life.set_card_modes()
     assert kernel.writes() == written
     assert caplog.text.count("no answer") == 1
-    life.read_running = connection.HostdevUse
-    assert life.arrange()
+    libvirt.read_running = connection.HostdevUse
+    assert life.set_card_modes()
     assert life.host.state.device(BARE) is not None

@@ -60,7 +60,7 @@ def reopen(state_dir: str) -> Put:
     return both
 
 
-def booked(*slots: model.Slot) -> model.Booked:
+def booked(*slots: model.Slot) -> model.Allocations:
     """Return what Placement has booked for a server that comes."""
     return {one.provider: {"VGPU": 1} for one in slots}
 
@@ -120,7 +120,7 @@ def test_who_holds_it_keeps_it(
     assert accel.ensure(A, GROUPS, (slot(),)) == held
     assert come(accel, A, slot()) == held
     accel.host.refresh_changed()
-    accel.tidy(IDLE)
+    accel.remove_unused(IDLE)
     assert kernel.writes() == before
     assert not is_offered(accel)
     record = node(accel).inventories["VGPU"]
@@ -137,7 +137,7 @@ def test_so_it_does_after_a_restart_of_the_service(
     close()
     again = started(kernel, state_dir)
     assert not is_offered(again)
-    assert again.recall(A, (slot(),)) == held
+    assert again.restore(A, (slot(),)) == held
     assert again.ensure(A, GROUPS, (slot(),)) == held
     with pytest.raises(errors.ClaimError, match="takes no new server"):
         come(again, B, slot(1))
@@ -162,7 +162,7 @@ def test_and_after_a_reboot_of_the_host(
     kernel.reboot()
     again = started(kernel, state_dir)
     if is_recalled:
-        assert again.recall(A, (slot(),)) == ()
+        assert again.restore(A, (slot(),)) == ()
     allocated = booked(slot()) if is_built_anew else {}
     assert again.ensure(A, GROUPS, (slot(),), allocated) == held
     assert set(kernel.mdevs()) == {held[0].handle}
@@ -177,7 +177,7 @@ def test_who_has_left_is_new_when_it_comes_back(
     come(accel, A, slot())
     close()
     again = started(kernel, state_dir)
-    again.recall(A, (slot(),))
+    again.restore(A, (slot(),))
     again.release(A, (slot(),), stopped)
     assert kernel.mdevs() == {}
     with pytest.raises(errors.ClaimError, match="takes no new server"):
@@ -189,7 +189,7 @@ def test_whose_slot_nova_gave_away_holds_it_no_more(
     accel: lifecycle.Lifecycle,
     close: Put,
 ) -> None:
-    accel.recall(A, (slot(),))
+    accel.restore(A, (slot(),))
     come(accel, B, slot())
     close()
     with pytest.raises(errors.ClaimError, match="takes no new server"):

@@ -10,6 +10,7 @@ from nova_accel.config import policy
 from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names, providers
 from tests.lab import fakehost
+from tests.support.hosts import domains
 from tests.support.hosts.simulated import (
     EIGHT_Q,
     FOUR_Q,
@@ -38,11 +39,13 @@ def test_a_slot_given_on_belongs_to_its_new_holder_alone(
 
 
 def test_what_a_guest_still_has_is_not_taken_from_it(
-    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+    kernel: fakehost.Controller,
+    life: lifecycle.Lifecycle,
+    libvirt: domains.SimulatedDomains,
 ) -> None:
     (claim,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
     use = connection.HostdevUse(mdevs=frozenset({claim.handle}))
-    life.read_use = lambda: use
+    libvirt.set_use(use)
     before = len(kernel.writes())
     with pytest.raises(errors.ClaimError) as caught:
         life.ensure(B, (asks(FOUR_Q),), (slot(),))
@@ -53,7 +56,7 @@ def test_what_a_guest_still_has_is_not_taken_from_it(
     life.release(B, (slot(),), stopped)
     assert kernel.writes()[before:] == [], "Nova cleans up what was refused"
     assert life.claims() == (claim,), "the server whose guest runs keeps it"
-    life.release(A, (slot(),), stopped, had=use)
+    life.release(A, (slot(),), stopped, domain=use)
     assert kernel.mdevs() == {}, "it was the server's own domain that had it"
 
 

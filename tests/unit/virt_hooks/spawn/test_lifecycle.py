@@ -213,17 +213,17 @@ def test_a_driver_s_own_failure_keeps_nothing_else(
     groups = (asks(FOUR_Q, 1, "_A"), asks(MTTY, 1, "_B"))
     slots = (slot(), slot(0, "mtty"))
     kept, _ = life.ensure(A, groups, slots)
-    mended = life._unmaking._drivers
-    life._unmaking._drivers = {**mended, "nvidia_mdev": Broken()}
+    mended = life._release._drivers
+    life._release._drivers = {**mended, "nvidia_mdev": Broken()}
     life.release(A, slots, stopped)
     assert set(kernel.mdevs()) == {kept.handle}
     life.ensure(B, groups[1:], slots[1:])
-    life.book.forget(B, slots[1:])
-    life.tidy(IDLE)
+    life.store.remove_claims(B, slots[1:])
+    life.remove_unused(IDLE)
     assert set(kernel.mdevs()) == {kept.handle}
     assert "a bug" in caplog.text
-    life._unmaking._drivers = mended
-    life.tidy(IDLE)
+    life._release._drivers = mended
+    life.remove_unused(IDLE)
     assert kernel.mdevs() == {}
 
 
@@ -249,7 +249,7 @@ def test_a_partition_that_cannot_be_removed_stays_reserved(
     assert "it stays reserved and is tried again" in caplog.text
     assert life.claims() == ()
     assert node(life).inventories["VGPU"].reserved == 1
-    life.tidy(IDLE)
+    life.remove_unused(IDLE)
     life.host.refresh()
     assert kernel.mdevs() == {}
     assert node(life).inventories["VGPU"].reserved == 0
@@ -261,7 +261,7 @@ def test_a_flavor_that_names_a_profile_needs_a_slot(
     with pytest.raises(errors.ClaimError) as caught:
         life.ensure(A, (asks(FOUR_Q),), ())
     assert f"asks for {FOUR_Q}, but Nova claimed no slot" in str(caught.value)
-    assert "the next periodic update mends it" in str(caught.value)
+    assert "the next periodic update repairs it" in str(caught.value)
 
 
 def test_a_node_that_is_not_registered_claims_nothing(
@@ -272,5 +272,5 @@ def test_a_node_that_is_not_registered_claims_nothing(
     with pytest.raises(errors.ClaimError, match="not registered itself yet"):
         life.ensure(A, (asks(FOUR_Q),), (slot(),))
     assert life.tree(tree_builder.OWNER_TRAITS) is None
-    life.tidy(IDLE)
+    life.remove_unused(IDLE)
     life.release(A, (slot(),), stopped)

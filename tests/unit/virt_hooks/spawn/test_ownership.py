@@ -31,7 +31,7 @@ def handles(host: model.HostState) -> list[str]:
 
 def everything_claimed(host: model.HostState) -> tuple[model.Claim, ...]:
     slots = [s for d in host.devices for s in strategies.slots_of(d)]
-    return claim_plan.find("consumer", slots, ROOT, host)
+    return claim_plan.find_existing("consumer", slots, ROOT, host)
 
 
 @given(strategies.hosts(), st.data())
@@ -72,7 +72,7 @@ def test_another_node_s_partitions_are_not_ours(
 @given(strategies.whole_devices())
 def test_a_whole_function_is_never_an_orphan(device: model.Device) -> None:
     """Nobody made it, and so nobody takes it away."""
-    assert not ownership.our_handles(ROOT, device)
+    assert not ownership.owned_handles(ROOT, device)
 
 
 def test_a_claim_without_a_type_id_gets_the_one_known_before() -> None:
@@ -91,12 +91,12 @@ def test_a_claim_without_a_type_id_gets_the_one_known_before() -> None:
         type_id="1152",
     )
     bare = dataclasses.replace(typed, type_id="")
-    kept.write_down("a server", (typed,))
-    kept.write_down("a server", (bare,))
+    kept.set_claims("a server", (typed,))
+    kept.set_claims("a server", (bare,))
     assert kept.claims() == (typed,)
-    kept.recall("a server", (), (bare,), (bare,))
+    kept.restore("a server", (), (bare,), (bare,))
     assert kept.made() == {typed.handle: typed}
-    assert ownership.as_made(typed, {bare.handle: bare}) == typed
+    assert ownership.recorded_claim(typed, {bare.handle: bare}) == typed
     other = dataclasses.replace(bare, profile="L40S-4Q")
-    kept.write_down("a server", (other,))
+    kept.set_claims("a server", (other,))
     assert kept.claims() == (other,)

@@ -95,10 +95,10 @@ def test_a_new_card_is_locked_too(
         life._drivers,
         policy.Policy(),
         action_executor.Executor(str(kernel.root)),
-        snapshot.Snapshot(life.host._survey),
+        snapshot.Snapshot(life.host._detector),
     )
     fresh.adopt(ROOT)
-    with fresh._cards.hold([slot().provider]):
+    with fresh._locks.hold([slot().provider]):
         worker = threading.Thread(
             target=fresh.ensure, args=(A, (asks(FOUR_Q),), (slot(),))
         )
@@ -146,8 +146,8 @@ def test_a_restart_loses_nothing(
     written = kernel.writes()
 
     again = started(kernel)
-    assert sorted(again.recall(A, slots), key=str) == sorted(held, key=str)
-    again.tidy(IDLE)
+    assert sorted(again.restore(A, slots), key=str) == sorted(held, key=str)
+    again.remove_unused(IDLE)
     assert kernel.writes() == written
     assert node(again) == node(life)
     assert again.ensure(A, groups, slots) == held
@@ -162,10 +162,10 @@ def test_what_came_since_stays_when_a_server_is_recalled(
     both = (slot(0), slot(1))
     first, more = life.ensure(A, (asks(FOUR_Q, 2),), both)
     again = started(kernel)
-    again.book.write_down(A, (more,))
-    assert again.recall(A, (slot(0),)) == (first,)
+    again.store.set_claims(A, (more,))
+    assert again.restore(A, (slot(0),)) == (first,)
     assert sorted(again.claims(), key=str) == sorted((first, more), key=str)
-    again.tidy(IDLE)
+    again.remove_unused(IDLE)
     assert set(kernel.mdevs()) == {first.handle, more.handle}
     again.release(A, both, stopped)
     assert kernel.mdevs() == {}
@@ -179,11 +179,11 @@ def test_a_card_that_goes_away_takes_no_claim_that_was_recalled(
     started(kernel).ensure(A, groups, slots)
     kernel.unplug(OTHER)
     again = started(kernel)
-    again.recall(A, slots, groups)
+    again.restore(A, slots, groups)
     assert [c.device for c in again.claims_of(A)] == [GPU]
     kernel.unplug(GPU)
     again.host.refresh()
-    again.recall(A, slots, groups)
+    again.restore(A, slots, groups)
     assert [c.device for c in again.claims_of(A)] == [GPU]
 
 
@@ -196,9 +196,9 @@ def test_a_recall_that_waits_goes_by_what_holds_then(
     again = started(kernel)
     left = list(both)
     waits = threading.Thread(
-        target=again.recall, args=(A, both, groups, lambda: tuple(left))
+        target=again.restore, args=(A, both, groups, lambda: tuple(left))
     )
-    with again._cards.hold([slot().provider]):
+    with again._locks.hold([slot().provider]):
         waits.start()
         waits.join(0.3)
         assert waits.is_alive()
@@ -215,8 +215,8 @@ def test_what_was_made_meanwhile_is_not_recalled(
     (claim,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
     again = started(kernel)
     told = dataclasses.replace(claim, image="of the server")
-    again.book.write_down(A, (told,))
-    assert again.recall(A, (slot(),)) == (told,)
+    again.store.set_claims(A, (told,))
+    assert again.restore(A, (slot(),)) == (told,)
     assert again.claims() == (told,)
 
 
@@ -226,7 +226,7 @@ def test_a_reboot_of_the_host_makes_the_same_anew(
     (held,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
     kernel.reboot()
     again = started(kernel)
-    assert again.recall(A, (slot(),)) == ()
+    assert again.restore(A, (slot(),)) == ()
     assert again.ensure(A, (asks(FOUR_Q),), (slot(),)) == (held,)
     assert set(kernel.mdevs()) == {held.handle}
 
@@ -239,11 +239,11 @@ def test_after_a_reboot_the_room_of_what_is_off_stays_taken(
     before = node(life)
     kernel.reboot()
     again = started(kernel)
-    (claim,) = again.recall(A, (slot(),), (asks(FOUR_Q),))
+    (claim,) = again.restore(A, (slot(),), (asks(FOUR_Q),))
     assert claim == dataclasses.replace(held, state=model.ClaimState.PLANNED)
     assert kernel.mdevs() == {}
     assert node(again) == before
-    again.tidy(IDLE)
+    again.remove_unused(IDLE)
     assert again.claims() == (claim,)
 
     eight = asks(EIGHT_Q)
@@ -265,7 +265,7 @@ def test_a_server_that_is_off_and_deleted_leaves_its_room(
     life.ensure(A, (asks(FOUR_Q),), (slot(),))
     kernel.reboot()
     again = started(kernel)
-    again.recall(A, (slot(),), (asks(FOUR_Q),))
+    again.restore(A, (slot(),), (asks(FOUR_Q),))
     again.release(A, (slot(),), stopped)
     assert again.claims() == ()
     assert EIGHT_Q in node(again).traits
@@ -279,7 +279,7 @@ def test_room_that_is_not_there_is_not_kept(
     kernel.reboot()
     started(kernel).ensure(B, (asks(EIGHT_Q),), (slot(1),))
     again = started(kernel)
-    assert again.recall(A, (slot(),), (asks(FOUR_Q),)) == ()
+    assert again.restore(A, (slot(),), (asks(FOUR_Q),)) == ()
     with pytest.raises(errors.ClaimError):
         again.ensure(A, (asks(FOUR_Q),), (slot(),))
 
@@ -304,7 +304,7 @@ def test_only_provable_orphans_are_tidied_away(
     life.host.refresh()
     use = connection.HostdevUse(mdevs=frozenset({uuids["in a domain"]}))
     for _ in range(2):
-        life.tidy(use)
+        life.remove_unused(use)
         life.host.refresh()
     assert set(kernel.mdevs()) == {
         held.handle,

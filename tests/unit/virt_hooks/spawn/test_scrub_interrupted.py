@@ -59,7 +59,7 @@ def cut_off(kernel: fakehost.Controller, state: Path) -> Iterator[model.Slot]:
 def begun(state: Path) -> list[str]:
     """Return the functions of which a scrub has begun."""
     kept = faults.FaultNotes(str(state))
-    return [one.address for one in kept.begun()]
+    return [one.address for one in kept.read_scrubs()]
 
 
 def again(
@@ -68,8 +68,8 @@ def again(
     """Return the next service; a server still holds these."""
     life = started(kernel, state)
     if held:
-        life.recall(A, held)
-    life.tidy(NOTHING)
+        life.restore(A, held)
+    life.remove_unused(NOTHING)
     life.host.refresh()
     return life
 
@@ -112,7 +112,7 @@ def test_a_note_that_cannot_be_read_counts(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     kept = faults.FaultNotes(str(state))
-    kept.begin(FLEX_VF, FLEX)
+    kept.begin_scrub(FLEX_VF, FLEX)
     (path,) = (state / "scrubbing").iterdir()
     assert json.loads(path.read_text())["device"] == FLEX
     path.write_text("{")
@@ -123,9 +123,9 @@ def test_a_later_pass_leaves_what_is_being_scrubbed_alone(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state)
-    life.tidy(NOTHING)
-    faults.FaultNotes(str(state)).begin(GPU, GPU)
-    life.tidy(NOTHING)
+    life.remove_unused(NOTHING)
+    faults.FaultNotes(str(state)).begin_scrub(GPU, GPU)
+    life.remove_unused(NOTHING)
     assert begun(state) == [GPU]
     life.host.refresh()
     assert fault(life, GPU) == ""
@@ -138,9 +138,9 @@ def test_without_a_place_for_notes_it_is_scrubbed_all_the_same(
     life = started(kernel, state)
     one = slot(life, FLEX, FLEX_VF)
     before = node(life, FLEX)
-    faults.FaultNotes(str(state)).begin(FLEX_VF, FLEX)
-    faults.FaultNotes(str(state)).end(FLEX_VF)
-    life.tidy(NOTHING)
+    faults.FaultNotes(str(state)).begin_scrub(FLEX_VF, FLEX)
+    faults.FaultNotes(str(state)).end_scrub(FLEX_VF)
+    life.remove_unused(NOTHING)
     assert node(life, FLEX) == before
     life.release(A, (one,), stopped)
     assert resets(kernel) == [FLEX_VF]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import fakehost
-from tests.support.hosts import simulated_scrub
+from tests.support.hosts import domains, simulated_scrub
 from tests.support.hosts.simulated import A, B, stopped
 from tests.support.hosts.simulated_scrub import (
     FLEX,
@@ -41,21 +41,22 @@ def test_one_that_left_takes_nothing_from_it(
     before = started(kernel, tmp_path)
     one = slot(before, card, function)
     claim = give(before, one, B)
-    again = started(kernel, tmp_path)
+    libvirt = domains.SimulatedDomains()
+    again = started(kernel, tmp_path, domains=libvirt)
     for consumer in (A, B) if is_first else (B, A):
-        again.recall(consumer, (one,))
+        again.restore(consumer, (one,))
     used = connection.HostdevUse(functions=frozenset(functions))
-    again.read_use = again.read_running = lambda: used
+    libvirt.set_use(used)
 
     written = len(kernel.writes())
-    again.release(A, (one,), stopped, had=used)
+    again.release(A, (one,), stopped, domain=used)
     assert kernel.writes()[written:] == []
     assert again.claims() == (claim,)
     assert fault(again, card) == ""
-    again.tidy_now()
+    again.clean_up()
     assert not reserved(again, card)
 
-    again.read_use = again.read_running = connection.HostdevUse
-    again.release(B, (one,), stopped, had=used)
+    libvirt.set_use(connection.HostdevUse())
+    again.release(B, (one,), stopped, domain=used)
     assert set(resets(kernel)) == functions
     assert again.claims() == ()

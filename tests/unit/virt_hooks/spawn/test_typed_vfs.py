@@ -11,7 +11,7 @@ from nova_accel import errors, model
 from nova_accel.host.execute import privileged
 from nova_accel.host.state import faults
 from tests.lab import fakehost
-from tests.support.hosts import simulated_vfio
+from tests.support.hosts import domains, simulated_vfio
 from tests.support.hosts.simulated import IDLE, A, B, node, stopped
 from tests.support.hosts.simulated_vfio import (
     EIGHT,
@@ -47,8 +47,10 @@ def mounted(
 
 
 @pytest.fixture
-def life(kernel: fakehost.Controller) -> lifecycle.Lifecycle:
-    return started(kernel)
+def life(
+    kernel: fakehost.Controller, libvirt: domains.SimulatedDomains
+) -> lifecycle.Lifecycle:
+    return started(kernel, domains=libvirt)
 
 
 def test_a_vf_is_typed_and_cleared(
@@ -87,10 +89,10 @@ def test_what_an_operator_types_after_a_failed_release_stays(
     assert types(kernel) == {FIRST: EIGHT}
     clear_by_hand(kernel, FIRST)
     life.host.refresh()
-    life.tidy(IDLE)
+    life.remove_unused(IDLE)
     type_by_hand(kernel, FIRST)
     life.host.refresh()
-    life.tidy(IDLE)
+    life.remove_unused(IDLE)
     assert types(kernel) == {FIRST: EIGHT}
     assert node(life, GPU).inventories["VGPU"].reserved == 1
 
@@ -103,10 +105,10 @@ def test_a_server_from_before_there_were_notes_gets_one(
     before.ensure(A, (asks(),), (slot(),))
     faults.FaultNotes(str(tmp_path)).note_clean(FIRST)
     upgraded = started(kernel, state_dir=str(tmp_path))
-    upgraded.recall(A, (slot(),))
-    upgraded.tidy(IDLE)
+    upgraded.restore(A, (slot(),))
+    upgraded.remove_unused(IDLE)
     later = started(kernel, state_dir=str(tmp_path))
-    later.tidy(IDLE)
+    later.remove_unused(IDLE)
     assert types(kernel) == {}
 
 
@@ -119,10 +121,10 @@ def test_a_failed_release_is_not_forgotten_while_the_type_is_unreadable(
     life.release(A, (slot(),), stopped)
     kernel.fail(TYPE, "EIO", on="read")
     life.host.refresh()
-    life.tidy(IDLE)
+    life.remove_unused(IDLE)
     kernel.heal()
     life.host.refresh()
-    life.tidy(IDLE)
+    life.remove_unused(IDLE)
     assert types(kernel) == {}
 
 
@@ -132,10 +134,10 @@ def test_a_server_recalled_while_the_type_is_unreadable(
     held = life.ensure(A, (asks(),), (slot(),))
     kernel.fail(TYPE, "EIO", on="read")
     again = started(kernel)
-    again.recall(A, (slot(),), (asks(),))
+    again.restore(A, (slot(),), (asks(),))
     kernel.heal()
     again.host.refresh()
-    again.recall(A, (slot(),), (asks(),))
+    again.restore(A, (slot(),), (asks(),))
     assert [c.profile for c in again.claims_of(A)] == [held[0].profile]
 
 
@@ -145,12 +147,12 @@ def test_a_restart_clears_what_no_server_has_any_more(
     """Its server was deleted while there was no service."""
     started(kernel, state_dir=str(tmp_path)).ensure(A, (asks(),), (slot(),))
     later = started(kernel, state_dir=str(tmp_path))
-    later.tidy(IDLE)
+    later.remove_unused(IDLE)
     assert types(kernel) == {}
     assert node(later, GPU).inventories["VGPU"].reserved == 0
     type_by_hand(kernel, FIRST)
     later.host.refresh()
-    later.tidy(IDLE)
+    later.remove_unused(IDLE)
     assert types(kernel) == {FIRST: EIGHT}, "made by an operator"
 
 
@@ -170,8 +172,8 @@ def test_a_restart_knows_what_is_a_server_s(
     held = life.ensure(A, (asks(),), (slot(),))
     written = kernel.writes()
     again = started(kernel)
-    assert again.recall(A, (slot(),)) == held
-    again.tidy(IDLE)
+    assert again.restore(A, (slot(),)) == held
+    again.remove_unused(IDLE)
     assert again.ensure(A, (asks(),), (slot(),)) == held
     assert kernel.writes() == written
     again.release(A, (slot(),), stopped)
@@ -183,12 +185,12 @@ def test_a_recalled_server_s_failed_release_is_tried_again(
 ) -> None:
     life.ensure(A, (asks(),), (slot(),))
     again = started(kernel)
-    again.recall(A, (slot(),))
+    again.restore(A, (slot(),))
     kernel.fail("*/current_vgpu_type", "EBUSY", times=1, on="write")
     again.release(A, (slot(),), stopped)
     assert types(kernel) == {FIRST: EIGHT}
     assert node(again, GPU).inventories["VGPU"].reserved == 1
-    again.tidy(IDLE)
+    again.remove_unused(IDLE)
     assert types(kernel) == {}
     assert node(again, GPU).inventories["VGPU"].reserved == 0
 
@@ -199,12 +201,12 @@ def test_what_a_guest_holds_is_not_tidied_away(
     life.ensure(A, (asks(),), (slot(),))
     kernel.fail("*/current_vgpu_type", "EBUSY", times=1, on="write")
     life.release(A, (slot(),), stopped)
-    life.tidy(connection.HostdevUse(functions=frozenset({FIRST})))
+    life.remove_unused(connection.HostdevUse(functions=frozenset({FIRST})))
     assert types(kernel) == {FIRST: EIGHT}
 
 
 def test_what_is_given_back_while_libvirt_answers_can_be_had(
-    life: lifecycle.Lifecycle,
+    life: lifecycle.Lifecycle, libvirt: domains.SimulatedDomains
 ) -> None:
     life.ensure(A, (asks(),), (slot(),))
 
@@ -212,8 +214,8 @@ def test_what_is_given_back_while_libvirt_answers_can_be_had(
         life.release(A, (slot(),), stopped)
         return connection.HostdevUse(functions=frozenset({FIRST}))
 
-    life.read_use = answer
-    life.tidy_now()
+    libvirt.read_use = answer
+    life.clean_up()
     assert FIRST in node(life, GPU).slots["VGPU"]
 
 
@@ -224,7 +226,7 @@ def test_a_stranger_s_vf_stays_and_is_reserved(
     type_by_hand(kernel, SECOND)
     life = started(kernel)
     for _ in range(3):
-        life.tidy(IDLE)
+        life.remove_unused(IDLE)
     assert types(kernel) == {SECOND: EIGHT}
     assert node(life, GPU).inventories["VGPU"].reserved == 1
     assert SECOND not in node(life, GPU).slots["VGPU"]
@@ -238,7 +240,7 @@ def test_what_was_ours_is_a_stranger_s_if_typed_again(
     life.release(A, (slot(),), stopped)
     type_by_hand(kernel, FIRST)
     life.host.refresh()
-    life.tidy(IDLE)
+    life.remove_unused(IDLE)
     assert types(kernel) == {FIRST: EIGHT}
 
 
@@ -290,7 +292,7 @@ def test_a_spawn_that_fails_leaves_no_type(
     assert types(kernel) == {}
     type_by_hand(kernel, FIRST)
     life.host.refresh()
-    life.tidy(IDLE)
+    life.remove_unused(IDLE)
     assert types(kernel) == {FIRST: EIGHT}, "it is not taken for ours"
 
 
@@ -302,10 +304,10 @@ def test_what_the_kernel_makes_late_is_cleared_again(
     with pytest.raises(errors.ActionError):
         life.ensure(A, (asks(),), (slot(),))
     assert life.claims() == ()
-    life.tidy(IDLE)
+    life.remove_unused(IDLE)
     type_by_hand(kernel, FIRST)
     life.host.refresh()
-    life.tidy(IDLE)
+    life.remove_unused(IDLE)
     assert types(kernel) == {}
 
 
@@ -339,7 +341,7 @@ def test_a_card_that_hangs_keeps_no_other_waiting(
     def work() -> None:
         other = slot("0000:3e:00.4")
         life.ensure(B, (asks(),), (other,))
-        life.tidy(IDLE)
+        life.remove_unused(IDLE)
         life.release(B, (other,), stopped)
 
     beside = threading.Thread(target=work, daemon=True)

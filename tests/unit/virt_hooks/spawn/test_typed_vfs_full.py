@@ -67,9 +67,9 @@ def again(
         place.write_text(vgpu_config.text({NUMBER: "NVIDIA L40S-24Q"}))
     found = started(kernel)
     for server, function in HELD.items():
-        (claim,) = found.recall(server, (slot(function),))
+        (claim,) = found.restore(server, (slot(function),))
         assert (claim.handle, claim.type_id) == (function, NUMBER)
-    found.tidy(IDLE)
+    found.remove_unused(IDLE)
     yield found
     place.unlink(missing_ok=True)
 
@@ -126,7 +126,7 @@ def test_a_type_whose_number_is_known_is_not_it(
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(vgpu_config.text({"1165": "NVIDIA L40S-24A"}))
     life = started(kernel)
-    life.recall(A, (slot(FIRST),))
+    life.restore(A, (slot(FIRST),))
     with pytest.raises(errors.ActionError, match="it holds type 1155"):
         life.ensure(A, (asks(OTHER),), (slot(FIRST),))
     place.unlink()

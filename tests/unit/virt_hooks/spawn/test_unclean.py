@@ -16,7 +16,7 @@ from nova_accel.config import policy
 from nova_accel.host.state import faults
 from tests.lab import fakehost
 from tests.support.fpga import simulated
-from tests.support.hosts import simulated_scrub
+from tests.support.hosts import domains, simulated_scrub
 from tests.support.hosts.simulated import A, B, stopped
 from tests.support.hosts.simulated_scrub import (
     FLEX,
@@ -43,11 +43,11 @@ def test_after_a_restart_a_pass_scrubs_what_no_server_has(
     before = started(kernel, state)
     give(before, slot(before, GPU))
     later = started(kernel, state)
-    later.tidy(IDLE)
+    later.remove_unused(IDLE)
     assert GPU in resets(kernel)
-    assert dict(faults.FaultNotes(str(state)).unreleased()) == {}
+    assert dict(faults.FaultNotes(str(state)).read_unreleased()) == {}
     count = len(resets(kernel))
-    later.tidy(IDLE)
+    later.remove_unused(IDLE)
     give(later, slot(later, GPU), B)
     assert len(resets(kernel)) == count, "it was seen clean"
 
@@ -60,10 +60,10 @@ def test_a_pass_ends_though_much_is_to_be_cleaned(
     give(before, slot(before, FLEX, FLEX_VF), B)
     later = started(kernel, state)
     monkeypatch.setattr(orphan_cleanup, "CLEAN_S", 0.0)
-    later.tidy(IDLE)
+    later.remove_unused(IDLE)
     assert resets(kernel) == []
     monkeypatch.undo()
-    later.tidy(IDLE)
+    later.remove_unused(IDLE)
     assert {GPU, FLEX_VF} <= {*resets(kernel)}
 
 
@@ -77,7 +77,7 @@ def test_after_a_restart_the_next_server_gets_it_clean(
     later = started(kernel, state)
     give(later, slot(later, address, function), B)
     assert (function or address) in resets(kernel)
-    (note,) = faults.FaultNotes(str(state)).unreleased().values()
+    (note,) = faults.FaultNotes(str(state)).read_unreleased().values()
     assert (note.address, note.consumer) == (function or address, B)
 
 
@@ -99,15 +99,16 @@ def test_what_a_guest_has_is_not_cleaned(
 ) -> None:
     before = started(kernel, state)
     give(before, slot(before, GPU))
-    later = started(kernel, state)
+    libvirt = domains.SimulatedDomains()
+    later = started(kernel, state, domains=libvirt)
     guest = connection.HostdevUse(functions=frozenset({SOUND}))
-    later.read_use = later.read_running = lambda: guest
-    later.tidy_now()
+    libvirt.set_use(guest)
+    later.clean_up()
     with pytest.raises(errors.ClaimError, match="a guest has it"):
         give(later, slot(later, GPU), B)
     assert kernel.writes() == []
-    later.read_use = later.read_running = lambda: IDLE
-    later.tidy_now()
+    libvirt.set_use(IDLE)
+    later.clean_up()
     assert GPU in resets(kernel)
 
 
@@ -116,9 +117,9 @@ def test_a_function_seen_in_a_guest_counts_as_unclean(
 ) -> None:
     """A guest that no claim of this library explains."""
     life = started(kernel, state)
-    life.tidy(connection.HostdevUse(functions=frozenset({FLEX_VF})))
-    assert [*faults.FaultNotes(str(state)).unreleased()] == [FLEX_VF]
-    life.tidy(IDLE)
+    life.remove_unused(connection.HostdevUse(functions=frozenset({FLEX_VF})))
+    assert [*faults.FaultNotes(str(state)).read_unreleased()] == [FLEX_VF]
+    life.remove_unused(IDLE)
     assert resets(kernel) == [FLEX_VF]
 
 
@@ -138,8 +139,8 @@ def used(
     """Return a service that has arranged and tidied a card for a use."""
     rule = f'{{"address": "{FLEX}", "use": {use}}}'
     life = simulated.started(kernel.root, policy.parse_policy([rule]), state)
-    life.arrange()
-    life.tidy(IDLE)
+    life.set_card_modes()
+    life.remove_unused(IDLE)
     return life
 
 
@@ -154,7 +155,7 @@ def test_a_card_that_was_given_whole_is_not_offered_in_parts_unclean(
         assert "its use was changed" in fault(later, FLEX)
         assert simulated_scrub.reserved(later, FLEX)
         notes = faults.FaultNotes(str(state))
-        assert not notes.unreleased()
+        assert not notes.read_unreleased()
         notes.heal([FLEX])
         healed = used(kernel, state, '"vf", "num_vfs": 2')
         give(healed, slot(healed, FLEX, FLEX_VF), B)
@@ -183,7 +184,7 @@ def test_the_scrub_of_a_card_covers_its_former_vfs(
         count.write_text("0")
         later = used(kernel, state, '"passthrough", "scrub": "reset"')
         assert resets(kernel) == [FLEX]
-        assert not faults.FaultNotes(str(state)).unreleased()
+        assert not faults.FaultNotes(str(state)).read_unreleased()
         give(later, slot(later, FLEX), B)
 
 
@@ -240,8 +241,8 @@ def test_a_function_recalled_before_it_is_assigned_is_scrubbed(
     before = started(kernel, state)
     give(before, slot(before, card, function), A)
     later = started(kernel, state)
-    later.recall(B, (slot(later, card, function),))
-    later.tidy(IDLE)
+    later.restore(B, (slot(later, card, function),))
+    later.remove_unused(IDLE)
     give(later, slot(later, card, function), B)
     assert (function or card) in resets(kernel)
 
@@ -252,11 +253,12 @@ def test_of_two_servers_of_one_slot_the_last_one_assigned_keeps_it(
     """Nova's database may name the slot for a server that lost it, too."""
     before = started(kernel, state)
     give(before, slot(before, GPU), B)
-    later = started(kernel, state)
+    libvirt = domains.SimulatedDomains()
+    later = started(kernel, state, domains=libvirt)
     for server in (A, B):
-        later.recall(server, (slot(later, GPU),))
-    domains = connection.HostdevUse(functions=frozenset({GPU}))
-    later.read_use = lambda: domains
+        later.restore(server, (slot(later, GPU),))
+    use = connection.HostdevUse(functions=frozenset({GPU}))
+    libvirt.read_use = lambda: use
     with pytest.raises(errors.ClaimError, match="a guest"):
         give(later, slot(later, GPU), A)
     assert later.claims_of(B)

@@ -11,7 +11,7 @@ from nova_accel.config import policy
 from nova_accel.model import names
 from tests.lab import fakehost
 from tests.support.fpga import simulated
-from tests.support.hosts import simulated_scrub
+from tests.support.hosts import domains, simulated_scrub
 from tests.support.hosts.simulated import A, B, node, stopped
 from tests.support.hosts.simulated_scrub import (
     FLEX,
@@ -99,11 +99,12 @@ def test_what_dies_with_its_guest_is_set_aside_whatever_the_line_says(
 def test_what_a_guest_runs_with_is_not_touched(
     kernel: fakehost.Controller, state: Path
 ) -> None:
-    life = started(kernel, state)
+    libvirt = domains.SimulatedDomains()
+    life = started(kernel, state, domains=libvirt)
     one = slot(life, GPU)
     give(life, one)
     use = connection.HostdevUse(functions=frozenset({SOUND}))
-    life.read_running = lambda: use
+    libvirt.read_running = lambda: use
     life.release(A, (one,), stopped)
     assert kernel.writes() == []
     assert "a guest runs with it" in fault(life, GPU)
@@ -144,15 +145,16 @@ def test_a_release_that_libvirt_interrupts_keeps_the_claim(
     def silent() -> connection.HostdevUse:
         raise OSError("libvirt does not answer")
 
-    life = started(kernel, state)
+    libvirt = domains.SimulatedDomains()
+    life = started(kernel, state, domains=libvirt)
     one = slot(life, GPU)
     claim = give(life, one)
-    life.read_running = silent
+    libvirt.read_running = silent
     with pytest.raises(OSError, match="does not answer"):
         life.release(A, (one,), stopped)
     assert kernel.writes() == []
     assert life.claims() == (claim,)
-    life.read_running = connection.HostdevUse
+    libvirt.read_running = connection.HostdevUse
     life.release(A, (one,), stopped)
     assert GPU in resets(kernel)
     assert life.claims() == ()

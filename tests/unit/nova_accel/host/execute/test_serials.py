@@ -63,7 +63,7 @@ def booted(
 def come_back(life: lifecycle.Lifecycle, server: str, address: str) -> None:
     """Start a server anew that Nova's database knows by its slot."""
     one = slot(life, address)
-    life.recall(server, (one,))
+    life.restore(server, (one,))
     give(life, one, server)
 
 
@@ -96,7 +96,7 @@ def test_a_new_server_does_not_get_the_device_of_another_one(
         give(life, slot(life, TWO), B)
     with booted(tmp_path, 2, 3) as kernel:
         life = started(kernel, state)
-        life.recall(B, (slot(life, TWO),))
+        life.restore(B, (slot(life, TWO),))
         with pytest.raises(errors.ClaimError, match=f"that server {B} had"):
             give(life, slot(life, ONE), A)
 
@@ -124,7 +124,7 @@ def test_the_device_of_another_slot_is_set_aside_and_not_scrubbed(
         give(life, slot(life, TWO), B)
     with booted(tmp_path, 2) as kernel:
         life = started(kernel, state)
-        life.tidy(connection.HostdevUse())
+        life.remove_unused(connection.HostdevUse())
         assert resets(kernel) == []
         assert f"that server {B} had as {TWO}" in fault(life, ONE)
 
@@ -147,7 +147,7 @@ def test_another_device_is_set_aside_and_not_scrubbed(
     with booted(tmp_path, 5, 2) as kernel:
         life = started(kernel, state)
         one = slot(life, ONE)
-        life.recall(A, (one,))
+        life.restore(A, (one,))
         life.release(A, (one,), stopped)
         assert resets(kernel) == []
         assert "is another device" in fault(life, ONE)
@@ -213,7 +213,7 @@ def test_the_serial_of_an_nvme_controller(tmp_path: pathlib.Path) -> None:
         kept.check(A, NVME)
     (function / "nvme/nvme0/serial").unlink()  # a guest has it
     kept.check(A, NVME)
-    assert not kept.objection(NVME)
+    assert not kept.describe_mismatch(NVME)
 
 
 def test_vfs_of_nvme_controllers_are_known_by_their_pf(
@@ -223,7 +223,7 @@ def test_vfs_of_nvme_controllers_are_known_by_their_pf(
 
     def claim(server: str, vf: str) -> None:
         one = slot(life, f"{vf[:-1]}0", vf)
-        life.recall(server, (one,))
+        life.restore(server, (one,))
         give(life, one, server)
 
     with booted(tmp_path, 1, 2, vf_class=0x010802) as kernel:
