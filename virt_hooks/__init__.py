@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compute driver of Nova with accelerators; loaded by nova-compute.
+"""Nova's libvirt driver with accelerators; loaded by nova-compute.
 
-- ``nova_driver``: AccelLibvirtDriver, the overrides of Nova's driver
-- ``report``: the provider tree, in Nova's own report
+``nova_driver.AccelLibvirtDriver`` is the compute driver; its module says
+where a spawn begins, where an mdev is made, and how it is undone. Packages,
+from the top down:
+
+- ``shim``: module that ``compute_driver = accel.AccelLibvirtDriver`` loads
+- ``attach``: hot attach and detach of a profile
+- ``operations``: moves, rebuild and suspend; one operation, one file
+- ``report``: provider tree, in Nova's report and in the background pass
 - ``spawn``: partitions of servers: claimed, made, scrubbed, released
-- ``operations``: moves, rebuild, suspend: one operation, one file
-- ``attach``: hot attach and detach
-- ``guest``: the guest's XML, and the connection to libvirt
 - ``instance``: groups, slots and images of a ``nova.objects.Instance``
-- ``shim``: the module that ``compute_driver = accel.AccelLibvirtDriver`` names
+- ``guest``: XML of the guest, and the connection to libvirt
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run lives until enough faults struck, and report what they left."""
+"""Command: run lives until enough faults occurred, and report problems."""
 
 import argparse
 import logging

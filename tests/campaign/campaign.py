@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that run lives, and what they report."""
+"""Worker processes of the fault campaign, and their report."""
 
 import argparse
 import collections

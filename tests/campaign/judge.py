@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold once the faults are over: nothing leaked, nothing lost."""
+"""Invariants of a cloud after the faults: nothing leaked, nothing lost."""
 
 import collections
 import functools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One life: some servers, what is done to them, and the faults meanwhile."""
+"""One life of the campaign: servers, their operations, and the faults."""
 
 import dataclasses
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's messages, delivered in the sender's own thread.
+"""RPC messages of Nova, delivered in the sender's thread.
 
 A call runs its method at once. A cast is queued, and runs when the sender's
 outermost work has ended: no lock is held meanwhile, and a failure is not

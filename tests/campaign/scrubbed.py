@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of which guests have left something, until they are scrubbed."""
+"""Functions that guests have used and that are not scrubbed yet."""
 
 from collections.abc import Collection
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cloud with two hosts, in which many lives are lived."""
+"""A cloud with two hosts, shared by many lives of the campaign."""
 
 import contextlib
 import dataclasses

@@ -1,2 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guest's XML, and the connection to libvirt."""
+"""Guests: their XML, their host devices, and the connection to libvirt.
+
+- ``connection``: ``HostdevUse``, ``LibvirtDomains``, ``NodeDevices``; the
+  only import of libvirt
+- ``hostdev``: ``plan_elements``, the XML of claims
+- ``guest_pci``: ``parse_guest``, ``plan_layout``: PCI slots of a guest
+- ``nodedev``: names and XML of mdevs as node devices
+- ``libvirt_guest``: ``add_claims``, ``read_use``: Nova's guest objects
+- ``plug``: devices added to a domain, or removed, with read-back
+- ``unplug``: devices of a running guest
+"""

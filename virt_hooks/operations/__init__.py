@@ -1,2 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One operation of Nova, one file."""
+"""Operations of Nova with overrides; one operation, one file.
+
+- ``cold_migration``: ``ColdMigrationDriver``: cold migration and resize
+- ``live_migration``: ``LiveMigrationDriver``, with ``live_migration_checks``
+  (checks on both hosts), ``live_migration_facts`` (versions and drivers) and
+  ``live_migration_wire`` (format between the hosts)
+- ``suspend``: ``SuspendDriver``: suspend, resume, cold snapshots
+- ``rebuild``: ``RebuiltServers``: allocations of failed rebuilds
+- ``bypass``: ``accelerators_only``: stock behaviour for all other servers
+- ``config_checks``: ``check``: configuration at the start of the service
+- ``nova_database``: ``StartupServers``: servers of this host in Nova
+
+The drivers are bases of ``AccelLibvirtDriver``.
+"""

@@ -1,2 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The provider tree in Nova's own report, and its reconciliation."""
+"""Providers and allocations: Nova's report, and the background pass.
+
+- ``reporter``: ``Reporter``: owned providers in Nova's tree and client
+- ``nova_provider_tree``: planned calls, applied to Nova's tree
+- ``reconcile``: ``Reconciler``: background pass over Placement
+- ``consumers``: ``Consumers``: claims that Nova does not back any more
+- ``missing_allocations``: ``MissingAllocations``: claims not allocated
+- ``server_allocations``: ``ServerAllocations``: changes of one server
+"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova.virt.accel``: what ``compute_driver`` in nova.conf names."""
+"""``nova.virt.accel``: module of ``compute_driver`` in nova.conf."""
 
 from virt_hooks.nova_driver import AccelLibvirtDriver
 

@@ -1,2 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitions of servers: claimed, made, scrubbed, released."""
+"""Partitions of servers: claimed, made, scrubbed, released.
+
+- ``lifecycle``: ``Lifecycle``: ``ensure``, ``restore``, ``release``,
+  ``clean_up``; the only class that the driver calls
+- ``setup``: ``read_node``: builds it from nova.conf
+- ``host_access``: ``HostAccess``: its readers and stores
+- ``spawn_plan``, ``spawn_checks``: claims of a spawn, and preconditions
+- ``claim_store``: ``ClaimStore``: claims by consumer
+- ``device_locks``: ``DeviceLocks``: one change at a time per card
+- ``release``, ``scrubbing``: partitions removed, functions scrubbed
+- ``orphan_cleanup``, ``ownership``: partitions that no server has
+- ``region_programs``: ``RegionPrograms``: bitstreams of FPGA regions
+- ``card_modes``: ``CardModeSetter``: VF counts and modes of cards
+"""

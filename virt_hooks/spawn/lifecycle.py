@@ -115,7 +115,7 @@ class Lifecycle:
     def is_ready(self) -> bool:
         """Return whether claims and hostdevs of the node were read.
 
-        False until the first clean-up: a tree without them would offer
+        False until the first clean-up: a tree without them would reserve
         devices that servers have, so nothing is published before.
         """
         return self._has_read_use and self.root is not None

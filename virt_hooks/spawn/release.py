@@ -380,7 +380,9 @@ class PartitionRelease:
         If a function is another device now, its device is set aside
         instead: the device may have data of another server.
         """
-        if self._serials and (reason := self._serials.describe_mismatch(claim.slot)):
+        if self._serials and (
+            reason := self._serials.describe_mismatch(claim.slot)
+        ):
             self._set_aside(claim.device, reason)
             return False
         faulted, is_clean = self._programs.faulted, False

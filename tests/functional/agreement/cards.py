@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts: every technology once or twice, with few VFs each."""
+"""Hosts with every technology once or twice, with few VFs each."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the simulated kernel would make now, asked past the library.
+"""Partitions that the simulated kernel could make, without the library.
 
 Nothing here knows of the library's geometry: the kernel's own books
 answer (tests/lab/fakehost/technologies), and its lists of functions.

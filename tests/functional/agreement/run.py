@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random spawns and deletes, and the books compared after each."""
+"""Random spawns and deletes, with all inventories compared after each."""
 
 from __future__ import annotations
 

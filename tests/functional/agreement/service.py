@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Placement in this process, its WSGI application called directly."""
+"""A real Placement in this process; its WSGI application is called."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Somebody else on the host, who makes vGPUs past Nova."""
+"""Another program on the host that makes vGPUs without Nova."""
 
 from __future__ import annotations
 

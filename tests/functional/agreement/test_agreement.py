@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thousands of random spawns and deletes; nobody's books may differ.
+"""Thousands of random spawns and deletes keep Placement and kernel equal.
 
 After each request Placement, our tree and the kernel agree on the card it
 touched; no profile is offered there that the kernel would refuse, none

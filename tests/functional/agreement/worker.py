@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cloud and its random requests: a process, for NVML is one per process.
+"""Worker process with one cloud and its random requests.
 
 Run it by hand to make a run again::
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's own functional harness, with our driver and a simulated kernel.
+"""Nova's functional harness with our driver and a simulated kernel.
 
 On native threads or under eventlet as the Nova release does it;
 ``OS_NOVA_DISABLE_EVENTLET_PATCHING=false`` runs all of them under

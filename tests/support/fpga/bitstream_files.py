@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bitstream files, and the Glance metadata of their images."""
+"""Bitstream files, and the Glance properties of their images."""
 
 import dataclasses
 import hashlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images for a bitstream cache, and readers of its directory."""
+"""Content of a bitstream cache."""
 
 from collections.abc import Iterator
 from pathlib import Path

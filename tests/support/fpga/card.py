@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model of an FPGA card, its region, and bitstreams for it."""
+"""A described FPGA card, and bitstreams for it."""
 
 from nova_accel import model
 from nova_accel.model import flavors, names, providers

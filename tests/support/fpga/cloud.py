@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated cloud of one host with FPGA regions, for random sequences.
+"""Random servers with FPGA regions, and their host.
 
 Small models of Nova, Placement and libvirt around the library's Lifecycle.
 Their records are compared with the library and the simulated hardware.

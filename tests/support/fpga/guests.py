@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated libvirt and guests, on a kernel in this process.
+"""A small libvirt and its guests, on a kernel in this process.
 
 A domain exists from its start until it is undefined. While it runs, its
 functions are bound to vfio-pci and their groups are open.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of FPGA regions against the simulated hardware.
+"""Checks of FPGA regions against the simulated hardware alone.
 
 Rules: a region that a guest has, or that another server's domain names, is
 never programmed. An assigned region has the requested function. A failed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated kernel in this process, with its files in a directory.
+"""The simulated kernel in this process, mirrored in a directory.
 
 For many thousand sequences, for which a FUSE mount is too slow. It replaces
 the writes of the library's privileged functions. All readers use a plain

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes from outside Nova: operators, guests, hardware failures."""
+"""Operators, guests and hardware faults around a host with FPGAs."""
 
 from __future__ import annotations
 

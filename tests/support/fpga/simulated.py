@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lifecycle on a simulated kernel with FPGA cards.
+"""A Lifecycle with FPGAs on a simulated kernel.
 
 A PAC that is assigned as a whole, a card with two ports behind VFs, a card
 without VFs yet, a card of the older driver, and an Alveo.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts with a card that fails."""
+"""Hosts with a card that reports errors."""
 
 import pathlib
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated host for tests that execute actions."""
+"""A simulated host for tests of actions."""
 
 import os
 from pathlib import Path

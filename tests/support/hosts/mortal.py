@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Service process that can be killed between any two steps.
+"""A service that is killed between any two steps, and its environment.
 
 The service is a child process of the test. It sends messages to the test
 for all state that outlives the service. It reports each step before taking

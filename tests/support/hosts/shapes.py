@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small cards of every layout, with all possible partitions."""
+"""Small cards of every layout, in every division."""
 
 import dataclasses
 from collections.abc import Mapping

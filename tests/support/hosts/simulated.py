@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lifecycle on a simulated kernel with two T4 GPUs and one mtty."""
+"""A Lifecycle on a simulated kernel: two T4s, one mtty."""
 
 from nova_accel import model
 from nova_accel.config import policy

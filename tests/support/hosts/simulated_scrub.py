@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lifecycle on a simulated kernel with whole cards and VFs.
+"""A Lifecycle with whole cards and VFs on a simulated kernel.
 
 An unbound GPU with an audio function, a GPU bound to nouveau, and a card
 with VFs.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lifecycle on a simulated kernel with three L40S GPUs with typed VFs.
+"""A Lifecycle on a simulated kernel: three L40S without mdevs.
 
 The third GPU has no VFs yet.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated dfl drivers have the manners of the kernel's."""
+"""The simulated DFL drivers behave like the kernel's."""
 
 from __future__ import annotations
 

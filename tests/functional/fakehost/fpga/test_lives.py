@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions given and taken back when something goes otherwise than planned."""
+"""FPGA regions are assigned and released correctly after failures."""
 
 import dataclasses
 import errno

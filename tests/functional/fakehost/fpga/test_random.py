@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thousands of random sequences: no region in use is ever programmed.
+"""No region in use is programmed in thousands of random sequences.
 
 Spawns with bitstreams and for functions, deletes, hard reboots, restarts
 of the service, cards that fail in every way, operators and guests that

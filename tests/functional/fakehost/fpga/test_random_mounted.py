@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random lives of servers with regions, on a mounted simulated kernel.
+"""Random servers with regions, on a mounted simulated kernel.
 
 Fewer than in test_fpga_random.py, and of fewer kinds, but through real
 files, real calls and real programs.

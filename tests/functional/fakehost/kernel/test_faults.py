@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults on demand, as the tests of the production code use them."""
+"""Faults can be injected into the simulated kernel."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""create and remove of the mdev core, errno by errno."""
+"""The simulated mdev core returns the errno of the kernel's."""
 
 from __future__ import annotations
 

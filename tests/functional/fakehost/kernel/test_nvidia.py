@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPU books: equal sizes, per-card limits, one per VF."""
+"""The simulated NVIDIA driver counts vGPUs: sizes, limits, one per VF."""
 
 from __future__ import annotations
 

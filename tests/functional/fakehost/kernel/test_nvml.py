@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML's stand-in through NVIDIA's own Python binding."""
+"""The simulated NVML works with NVIDIA's Python binding."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QAT: the simulated driver's manners, and the library on it."""
+"""The simulated QAT driver, and the library on it."""
 
 from __future__ import annotations
 

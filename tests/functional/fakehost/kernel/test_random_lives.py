@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random creates and removes against the smallest model of the books."""
+"""Random mdev creations and removals agree with a small model."""
 
 from __future__ import annotations
 

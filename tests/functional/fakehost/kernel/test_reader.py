@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our reader of /sys on the simulated kernel: what it sees is what is."""
+"""The reader of /sys returns the state of the simulated kernel."""
 
 from __future__ import annotations
 

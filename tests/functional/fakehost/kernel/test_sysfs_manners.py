@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file system under /sys does and does not do."""
+"""Files below the simulated /sys behave like the kernel's."""
 
 from __future__ import annotations
 

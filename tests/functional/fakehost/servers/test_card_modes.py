@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library brings cards into the modes that an operator asks for."""
+"""Cards are set to the modes of device_spec."""
 
 from __future__ import annotations
 

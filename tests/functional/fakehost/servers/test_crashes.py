@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute is killed between any two steps, and started again.
+"""nova-compute is killed between any two steps, and restarted.
 
 Before each step of an operation the service gets SIGKILL; the kernel,
 libvirt's domains, the guests and Nova's database go on. The next service

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards that are drained by one of their many addresses, and regions."""
+"""Cards and regions are drained by any of their addresses."""
 
 from __future__ import annotations
 

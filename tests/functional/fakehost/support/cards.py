@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host the tests share, and the words they use of it."""
+"""Shared simulated host, and helpers to use its cards."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's, Nova's, libvirt's and the service's books compared."""
+"""Comparison of kernel, Nova, libvirt and claims after a crash."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What outlives nova-compute: its database, libvirt's domains, guests."""
+"""State that survives a crash: Nova's database, domains, guests."""
 
 from __future__ import annotations
 

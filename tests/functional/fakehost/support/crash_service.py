@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute in small: production's accelerators, Nova's order of steps.
+"""A small nova-compute with the production Lifecycle, to be killed.
 
 What is built is what the driver builds (virt_hooks.spawn.setup). Before each
 write into the kernel, each change of the book and each word to Nova or

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What servers are given while nova-compute is killed: one row for each."""
+"""Technologies of the servers while nova-compute is killed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of hot attach and detach share."""
+"""Base class of the tests of hot attach and detach."""
 
 import contextlib
 import io
@@ -44,7 +44,7 @@ class AttachingTestBase(operations.OperationsTestBase):
         """Return what nova-compute answers on the bus."""
         found = compute_rpc.ComputeRpc(())
         host = self.host_of(server)
-        return found.ask(host, method, False, server=server["id"], **words)
+        return found.call(host, method, False, server=server["id"], **words)
 
     def attach(self, server: Any, profile: str) -> Any:
         return self.ask(server, "attach", **self.attach_arguments(profile))

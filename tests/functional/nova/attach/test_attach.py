@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One more profile for a server that is there, through all it goes through."""
+"""An attached profile survives the operations on its server."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In whose name nova-compute is asked."""
+"""nova-compute checks the policy with the caller's context."""
 
 from typing import Any
 
@@ -96,14 +96,14 @@ class Context(attaching.AttachingTestBase):
         ):
             member = asker("member", project=project)
             with pytest.raises(compute_rpc.RpcRefusedError, match=reason):
-                bus.ask("host1", "show", False, member, **words)
+                bus.call("host1", "show", False, member, **words)
         self.assertEqual([], seen)
         for one in (
             asker("admin"),
             asker("service", is_administrator=True),
             None,
         ):
-            bus.ask("host1", "show", False, one, **words)
+            bus.call("host1", "show", False, one, **words)
         ann, nova, nobody = seen
         for context in (ann, nova):
             self.assertEqual("a token", context.auth_token)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attachments that fail in the middle: nothing remains of them."""
+"""Nothing remains of an attachment that fails."""
 
 import contextlib
 import errno

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute ends between two steps of an attachment, and starts again.
+"""Attachments are recovered after nova-compute ended during them.
 
 Whoever ends undoes nothing: what does is switched off here. Where Nova has
 threads it is killed in earnest, see test_attach_crashes.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves and rebuilds that fail, of servers to which something is attached."""
+"""Moves and rebuilds of servers with attached profiles fail safely."""
 
 from typing import Any
 from unittest import mock

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several at once that want what one can have."""
+"""Concurrent attachments get at most the free slots."""
 
 import functools
 import threading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FPGA regions through Nova: found, programmed, raced for, set aside."""
+"""FPGA regions through Nova: reported, programmed, assigned, set aside."""
 
 import hashlib
 import io

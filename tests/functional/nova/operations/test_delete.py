@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that are deleted in each of their states."""
+"""Servers are deleted in each of their states."""
 
 from tests.functional.nova.support import operations, technologies
 

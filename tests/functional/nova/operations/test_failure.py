@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves that fail in their middle."""
+"""Failed moves leave nothing behind."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to a server where it is, with each technology."""
+"""Operations on one host, with each technology."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live migration between two hosts: both agree, whichever way it ends."""
+"""Both hosts agree after each outcome of a live migration."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations that fail where the kernel is asked, or after that.
+"""Operations that fail in the kernel or after it are undone.
 
 Each server is then brought back by what Nova's users have, mostly a hard
 reboot. Casts are casts here: where they are calls, as in Nova's harness,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that move between hosts, or are resized, with each technology."""
+"""Moves between hosts and resizes, with each technology."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that can't be suspended, or not resumed, as they are."""
+"""Failed suspends and resumes keep the devices."""
 
 import contextlib
 from typing import Any
@@ -164,7 +164,7 @@ class Suspend(operations.OperationsTestBase):
         # In the harness of an older Nova a cast is a call.
         with contextlib.suppress(client.OpenStackApiException):
             self.snapshot(server)
-        self.assertIn("paused and can't give", self.stdlog.logger.output)
+        self.assertIn("paused and can't release", self.stdlog.logger.output)
         self._wait_for_state_change(server, "PAUSED")
         self.assert_agreement("snapshot of a paused one")
         self._delete_server(server)

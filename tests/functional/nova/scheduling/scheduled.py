@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's harness with our filter and weigher, and our commands' calls."""
+"""Nova's harness with our filter and weigher."""
 
 from collections.abc import Mapping
 from typing import Any

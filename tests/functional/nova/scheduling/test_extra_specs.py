@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova's API answers to extra specs of accelerators."""
+"""Nova's API validates extra specs of accelerators."""
 
 from nova.tests.functional.api import client
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AcceleratorFilter in a real scheduler, before real computes."""
+"""AcceleratorFilter in a real scheduler, with real computes."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AcceleratorWeigher and ``nova-accel explain`` before real computes."""
+"""AcceleratorWeigher and ``nova-accel explain`` with real computes."""
 
 import contextlib
 import io

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the pass over Placement share."""
+"""Base class of the tests of the pass over Placement."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Failures of this library, and servers without accelerators.
+"""Failures of this library do not affect servers without accelerators.
 
 Functions of the library are made to raise an error that no code expects.
 """

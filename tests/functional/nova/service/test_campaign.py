@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few lives of the fault campaign, and schedules that failed once.
+"""Some lives of the fault campaign, and schedules that failed once.
 
 ``tests/run campaign`` runs thousands; see ``tests/campaign``.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nova-compute says at its start of a configuration that is wrong."""
+"""nova-compute reports invalid configuration when it starts."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards that their operator drains, below servers that run on them."""
+"""Drained cards keep their servers and get no new ones."""
 
 import contextlib
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards that vanish, come back, or can't be read."""
+"""Cards that vanish, return, or can't be read."""
 
 from typing import Any
 

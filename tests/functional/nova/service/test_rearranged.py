@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restarts with another device_spec, of servers that are off."""
+"""Restarts with another device_spec while servers are stopped."""
 
 from nova_accel.model import names
 from tests.functional.nova.spawn.test_typed_vfs import FLEX, FLEX_CARD

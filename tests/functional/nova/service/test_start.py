@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting nova-compute: wrong settings, and being switched off."""
+"""Start of nova-compute: invalid settings, other services, disabling."""
 
 import contextlib
 import fcntl

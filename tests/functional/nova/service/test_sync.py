@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute's own pass over Placement, beside Nova's periodic task."""
+"""The background pass over Placement, beside Nova's periodic task."""
 
 import contextlib
 import io

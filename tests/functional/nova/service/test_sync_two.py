@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two writers of one host: they agree, whatever happens meanwhile."""
+"""Two writers of one host agree."""
 
 import collections
 import os

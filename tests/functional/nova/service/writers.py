@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The second writer of a host, and what both of them did."""
+"""Second writer of a host, and a record of both writers' requests."""
 
 import collections
 import logging

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can't be made: the message, the next host, nothing left."""
+"""A spawn that fails reports its reason, and leaves nothing behind."""
 
 import os
 import uuid

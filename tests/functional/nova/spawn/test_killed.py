@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute ends in the middle of a spawn, and is started again.
+"""nova-compute ends during a spawn, and is restarted.
 
 Its thread stands still for ever, which for all others is its end. Nova
 puts such a server into ERROR, and its user deletes it.

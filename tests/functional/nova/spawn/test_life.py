@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reboot, stop, start, and restarts of the service below a server."""
+"""Reboot, stop, start, and restarts of the service."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many servers at once for half as many slots, on one host.
+"""Many concurrent servers for half as many slots of one host.
 
 The scheduler has sent more than there is: as it does when Placement has
 been told too late. Each build runs in a thread of its own, from Nova's

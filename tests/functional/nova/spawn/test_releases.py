@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases that fail, or that Nova never asks for: a later pass does them."""
+"""A later pass does releases that fail, or that Nova does not call."""
 
 import contextlib
 import pkgutil

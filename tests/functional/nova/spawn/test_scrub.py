@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions scrubbed between two servers of a real Nova."""
+"""Functions are scrubbed between two servers of a real Nova."""
 
 import dataclasses
 import threading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server's devices: booted, seen everywhere, deleted."""
+"""A server's devices are made, visible everywhere, and removed."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPUs that are typed VFs, and cards that are whole, through Nova."""
+"""vGPUs on typed VFs, and whole cards, through Nova."""
 
 import dataclasses
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One law: Nova, Placement, our book, the domains and the kernel agree."""
+"""Assertion that Nova, Placement, claims, domains and kernel agree."""
 
 import collections
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers built by nova-compute itself, without API and scheduler."""
+"""Servers built by nova-compute without API and scheduler."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of this package share."""
+"""Base class of the tests in Nova's functional harness."""
 
 import contextlib
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's fake libvirt, made to depend on the (simulated) kernel.
+"""Nova's fake libvirt, connected to the simulated kernel.
 
 A domain starts only if its host devices exist and nobody holds them, and
 holds them while it runs, as QEMU holds a VFIO group: removing an mdev

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute as a child that may die, and Nova around it that does not.
+"""nova-compute in a child process that can be killed.
 
 The child is a copy of the test's own nova-compute. As a real one it asks
 a conductor for Nova's database, Placement by its API, and libvirt by its

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users and operators do to a server, each as one step."""
+"""Operations of users and operators on a server."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Nova releases that these tests run on do differently."""
+"""Differences between the Nova releases of these tests."""
 
 import importlib
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault injection: functions of this library that raise when called."""
+"""Fault injection: functions of this library raise when called."""
 
 import contextlib
 import inspect

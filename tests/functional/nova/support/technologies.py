@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be given to a server, one row for each technology."""
+"""Technologies that servers can have, one row for each."""
 
 import dataclasses
 import os

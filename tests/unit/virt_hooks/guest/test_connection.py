@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a real libvirt says of host devices."""
+"""Host devices are parsed from the XML of a real libvirt."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims as elements of a guest's XML."""
+"""Claims become hostdev elements of a guest's XML."""
 
 import dataclasses
 from xml.etree import ElementTree

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mediated devices through libvirt's node devices."""
+"""Mediated devices are created through libvirt's node devices."""
 
 import threading
 from collections.abc import Callable, Iterator

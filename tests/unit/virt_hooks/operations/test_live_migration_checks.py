@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server's accelerators on their way, on a simulated kernel.
+"""Accelerators of migrating servers are checked on both hosts.
 
 Both hosts of a move are on one kernel, each with a provider tree and a card
 of its own.

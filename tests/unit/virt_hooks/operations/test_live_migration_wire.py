@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the two hosts of a live migration tell each other."""
+"""The wire format between the two hosts of a live migration."""
 
 import dataclasses
 import json

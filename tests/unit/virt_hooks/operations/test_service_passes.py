@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes of the service, and what they may not do."""
+"""Passes of two services on one host do not harm each other."""
 
 import threading
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards brought into the mode that policy asks for."""
+"""Cards are set to the modes that policy asks for."""
 
 import logging
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers and devices that take no new ones, on a simulated kernel."""
+"""Drained devices get no new servers, on a simulated kernel."""
 
 import os
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a clean-up that failed leaves, and what is not ours to judge."""
+"""Leftovers of a failed clean-up are removed, other partitions stay."""
 
 import dataclasses
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server's accelerators on a simulated kernel, with the real driver."""
+"""Partitions are made and removed on a simulated kernel."""
 
 import errno
 

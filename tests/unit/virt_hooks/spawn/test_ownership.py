@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Ownership of partitions, and orphans."""
+
 import dataclasses
 
 from hypothesis import given

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerators of many servers, side by side and over restarts."""
+"""Claims of many servers, concurrently and after restarts."""
 
 import dataclasses
 import itertools

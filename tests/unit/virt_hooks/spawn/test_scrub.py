@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that are given as they are: scrubbed before the next server."""
+"""Functions are scrubbed before the next server."""
 
 import threading
 import time

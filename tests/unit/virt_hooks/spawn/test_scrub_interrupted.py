@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service ends while it scrubs a function, and is started again."""
+"""A scrub that the end of the service interrupts sets a device aside."""
 
 import json
 import threading

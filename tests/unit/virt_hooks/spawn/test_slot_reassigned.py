@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A slot that a server had once, and that somebody else has by now."""
+"""A late release does not harm the new consumer of a slot."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerators that are typed VFs: no id tells whose a VF's type is."""
+"""Typed VFs, whose owner no id shows, are made and removed."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A full card after a restart: no list of the host names its types."""
+"""Types of a full card are known after a restart."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that were not released cleanly: scrubbed before the next server.
+"""Functions that were not released cleanly are scrubbed before reuse.
 
 Each test lets the service forget a release in another way.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that can't be scrubbed are nobody's until somebody says so."""
+"""Functions that can't be scrubbed are set aside until healed."""
 
 from pathlib import Path
 
