@@ -1,2 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pass over a host: drivers, scan, changes, snapshot, capture."""
+"""Discovery: the accelerators of a host, read in passes.
+
+- ``plugin``: protocol of vendor drivers; ``plugin.load()`` returns the
+  installed drivers.
+- ``scan``: one pass; ``scan.read(host, drivers, rules)`` returns a
+  ``model.HostState``.
+- ``change_detection``: ``ChangeDetector`` repeats passes, reads only what
+  may have changed, and applies faults, drains and error counters.
+- ``snapshot``: ``Snapshot`` serves the last pass without reading.
+- ``capture``: a host packed into an archive (``save``) and read back
+  (``load``).
+
+Use::
+
+    from nova_accel.config import policy
+    from nova_accel.discovery import plugin, scan
+    from nova_accel.host.sysfs import host_reader
+
+    state = scan.read(
+        host_reader.HostReader(), plugin.load(), policy.Policy()
+    )
+"""

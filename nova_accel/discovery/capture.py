@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Archive of what discovery reads of a host.
 
-An archive holds the files that were read, the names that were listed and
-what NVML said, nothing else: no serial number, no udev database, and of
-configuration space only the first four bytes, the vendor and device ids,
-which tell whether a card still answers. It is a gzipped tar with the tree
-below ``sys/``, NVIDIA's table of vGPU types
-(``usr/share/nvidia/vgpu/vgpuConfig.xml``) if that was asked for, and
-``meta.json``, which also tells what could not be read and with which
-errno, and has the names that the host's pci.ids gives its functions, by
-vendor and device id (``models``). Archives are read in memory; nothing of
-them is ever unpacked on disk.
+An archive has the files that were read, the names that were listed and
+NVML's answers, nothing else: no serial number and no udev database. Of
+configuration space it has the first four bytes, the vendor and device
+ids; they show whether a card answers.
+
+It is a gzipped tar of the tree below ``sys/``, of NVIDIA's table of vGPU
+types (``usr/share/nvidia/vgpu/vgpuConfig.xml``) if that was read, and of
+``meta.json``. The latter also has the paths that could not be read, with
+their errno, and the names of the functions in the host's pci.ids, by
+vendor and device id (``models``). Archives are read in memory; they are
+never unpacked on disk.
 """
 
 import datetime
@@ -34,13 +35,13 @@ from nova_accel.model import strict_json
 
 FORMAT = 1
 _META = "meta.json"
-# A host with eight GPUs of 32 VFs and 24 types each is some 70 000 files
-# and 10 MiB; whatever is far above is no capture. The bytes are those of
-# the decompressed stream: headers count, too.
+# A host with eight GPUs of 32 VFs and 24 types each has about 70 000 files
+# and 10 MiB. The limit of bytes is that of the decompressed stream with
+# its headers.
 _MAX_FILES = 2_000_000
 _MAX_BYTES = 512 * 1024 * 1024
-# All headers of one member: a path and a link's target of PATH_MAX bytes
-# each, as pax records.
+# All headers of one member: pax records of a path and of a link's target,
+# PATH_MAX bytes each.
 _MAX_HEADERS = 32 * 1024
 # Decoded JSON takes up to 25 times as much memory as its text.
 _MAX_META = 16 * 1024 * 1024
@@ -49,18 +50,17 @@ Meta = Mapping[str, Any]
 
 
 def describe_host(root: str) -> dict[str, Any]:
-    """Return the meta data of an archive of the host below a root.
+    """Return the metadata of an archive of the host below a root.
 
-    Kernel and host name are told for this machine only, not for a tree
-    that came from elsewhere.
+    Kernel and host name are None unless the root is this machine's.
     """
-    here = os.path.realpath(root) == "/"
+    is_this_host = os.path.realpath(root) == "/"
     return {
         "format": FORMAT,
         "library": library_version(),
         "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
-        "kernel": platform.release() if here else None,
-        "hostname": platform.node() if here else None,
+        "kernel": platform.release() if is_this_host else None,
+        "hostname": platform.node() if is_this_host else None,
     }
 
 
@@ -73,20 +73,21 @@ def library_version() -> str:
 
 
 def save(host: host_reader.HostReader, path: str, meta: Meta) -> int:
-    """Write everything a reader has looked at; return how many paths.
+    """Write all that a reader has read; return the number of paths.
 
-    :param path: the archive to make; it must not exist.
+    :param path: the archive to create; it must not exist.
     :raises ArchiveError: it exists, or can't be written.
     """
     records = host.files.records()
     failed = {
-        place: errno.errorcode.get(found, "EIO")
-        for place, found in records.items()
-        if isinstance(found, int)
+        place: errno.errorcode.get(record, "EIO")
+        for place, record in records.items()
+        if isinstance(record, int)
     }
-    told = {"nvml": codec.to_plain(host.gpus)}
     text = json.dumps(
-        {**meta, **told, "errors": failed}, indent=1, sort_keys=True
+        {**meta, "nvml": codec.to_plain(host.gpus), "errors": failed},
+        indent=1,
+        sort_keys=True,
     )
     try:
         with (
@@ -94,8 +95,8 @@ def save(host: host_reader.HostReader, path: str, meta: Meta) -> int:
             tarfile.open(fileobj=out, mode="w:gz") as archive,
         ):
             _add_file(archive, _META, text.encode())
-            for place, found in sorted(_members(records).items()):
-                _add(archive, place, found)
+            for place, record in sorted(_members(records).items()):
+                _add(archive, place, record)
     except FileExistsError as error:
         raise errors.ArchiveError(
             path, "exists; choose another name with -o"
@@ -108,9 +109,9 @@ def save(host: host_reader.HostReader, path: str, meta: Meta) -> int:
 
 
 def load(path: str) -> tuple[fs.RecordedFiles, Meta]:
-    """Return the host in an archive, and the archive's meta data.
+    """Return the files of a captured host, and the archive's metadata.
 
-    :raises ArchiveError: this is no archive that ``save`` wrote.
+    :raises ArchiveError: the file was not written by ``save``.
     """
     try:
         with gzip.open(path, "rb") as file:
@@ -133,11 +134,11 @@ def load(path: str) -> tuple[fs.RecordedFiles, Meta]:
     return fs.RecordedFiles(contents), meta
 
 
-def gpus(path: str, meta: Meta) -> gpu_reader.NvmlGpus:
-    """Return what NVML said on the host in an archive.
+def load_gpus(path: str, meta: Meta) -> gpu_reader.NvmlGpus:
+    """Return NVML's answers on a captured host.
 
-    :param meta: the archive's, or that of a directory, which has none.
-    :raises ArchiveError: this is nothing that ``save`` wrote.
+    :param meta: metadata of the archive; that of a directory has none.
+    :raises ArchiveError: they were not written by ``save``.
     """
     plain = meta.get("nvml")
     if plain is None:
@@ -152,15 +153,15 @@ _NUMBERS = {name: number for number, name in errno.errorcode.items()}
 
 
 def _members(records: Mapping[str, fs.Record]) -> dict[str, fs.Record]:
-    """Return what goes into the archive, by path.
+    """Return the members of the archive by path.
 
-    Names that were listed but never opened become empty files: whoever
-    lists the directory again must see them.
+    Names that were listed but never opened become empty files, so that a
+    later listing of the directory has them.
     """
     members: dict[str, fs.Record] = {}
-    for place, found in records.items():
-        if isinstance(found, fs.RecordedDirectory):
-            for name in found:
+    for place, record in records.items():
+        if isinstance(record, fs.RecordedDirectory):
+            for name in record:
                 members.setdefault(f"{place.rstrip('/')}/{name}", "")
     members |= {p: r for p, r in records.items() if not isinstance(r, int)}
     inner = {posixpath.dirname(p) for p in members} | {
@@ -174,16 +175,16 @@ def _members(records: Mapping[str, fs.Record]) -> dict[str, fs.Record]:
     return members
 
 
-def _add(archive: tarfile.TarFile, place: str, found: fs.Record) -> None:
+def _add(archive: tarfile.TarFile, place: str, record: fs.Record) -> None:
     name = place.strip("/")
     if not name:
         return
-    if isinstance(found, fs.RecordedLink):
-        _add_link(archive, name, place, found)
-    elif isinstance(found, str):
-        _add_file(archive, name, found.encode())
-    elif isinstance(found, bytes):
-        _add_file(archive, name, found)
+    if isinstance(record, fs.RecordedLink):
+        _add_link(archive, name, place, record)
+    elif isinstance(record, str):
+        _add_file(archive, name, record.encode())
+    elif isinstance(record, bytes):
+        _add_file(archive, name, record)
     else:
         info = tarfile.TarInfo(name)
         info.type, info.mode = tarfile.DIRTYPE, 0o755
@@ -193,7 +194,7 @@ def _add(archive: tarfile.TarFile, place: str, found: fs.Record) -> None:
 def _add_link(
     archive: tarfile.TarFile, name: str, place: str, target: str
 ) -> None:
-    """Write a link as a relative one that stays below the root."""
+    """Add a link with a relative target that stays below the root."""
     here = posixpath.dirname(place)
     inside = posixpath.normpath(posixpath.join(here, target))
     info = tarfile.TarInfo(name)
@@ -211,8 +212,8 @@ def _add_file(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 class _BoundedReader:
     """Forward-only view of a decompressed stream, with limits on reads.
 
-    ``tarfile`` reads a header of any size at once, and keeps it. Here it
-    can read only what the last call of ``allow`` permits.
+    ``tarfile`` reads a header of any size at once into memory. This view
+    limits it to the number of bytes of the last call of ``allow``.
     """
 
     def __init__(self, path: str, file: gzip.GzipFile) -> None:
@@ -222,13 +223,13 @@ class _BoundedReader:
         self._allowed = 0
 
     def allow(self, size: int) -> None:
-        """Permit reads of this many bytes in all until the next call."""
+        """Permit this many bytes in total until the next call."""
         self._allowed = size
 
     def read(self, size: int) -> bytes:
         """Return the next bytes, fewer at the end of the stream.
 
-        :raises ArchiveError: they exceed a limit.
+        :raises ArchiveError: a limit is exceeded.
         """
         self._allowed -= size
         if self._allowed < 0 or self._position + size > _MAX_BYTES:
@@ -244,7 +245,7 @@ class _BoundedReader:
     def seek(self, position: int) -> None:
         """Skip the bytes before a position.
 
-        :raises ArchiveError: they exceed a limit.
+        :raises ArchiveError: a limit is exceeded.
         :raises ReadError: the position was passed already.
         """
         if position < self._position:
@@ -255,20 +256,21 @@ class _BoundedReader:
 def _read_members(path: str, stream: _BoundedReader) -> dict[str, fs.Record]:
     contents: dict[str, fs.Record] = {}
     stream.allow(_MAX_HEADERS)
-    # TarFile asks for a whole file object, and uses these three methods.
+    # TarFile's annotation is a full file object; it calls only read, tell
+    # and seek.
     with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r:") as archive:
         while (member := archive.next()) is not None:
-            # TarFile keeps them all, as typeshed does not say.
+            # TarFile retains all members; typeshed lacks the attribute.
             archive.members.clear()  # type: ignore[attr-defined]
-            # Captures have no headers for all members; many would add up.
+            # Captures have no global pax headers; TarFile would merge them.
             if len(contents) >= _MAX_FILES or archive.pax_headers:
                 raise _oversized(path)
-            place = _checked(path, member)
-            most = _MAX_META if place == f"/{_META}" else fs.limit(place)
-            if member.size > most:
+            place = _checked_path(path, member)
+            limit = _MAX_META if place == f"/{_META}" else fs.limit(place)
+            if member.size > limit:
                 raise _oversized(path)
             stream.allow(member.size)
-            contents[place] = _record(path, archive, member)
+            contents[place] = _read_record(path, archive, member)
             stream.allow(_MAX_HEADERS)
     return contents
 
@@ -277,17 +279,18 @@ def _oversized(path: str) -> errors.ArchiveError:
     return errors.ArchiveError(path, "is too large to be a capture")
 
 
-def _checked(path: str, member: tarfile.TarInfo) -> str:
+def _checked_path(path: str, member: tarfile.TarInfo) -> str:
+    """Return the path of a member, if a capture may contain it."""
     parts = frozenset(member.name.split("/"))
-    is_ours = member.name == _META or fs.is_allowed(f"/{member.name}")
-    if not is_ours or not parts.isdisjoint(("", ".", "..")):
+    is_expected = member.name == _META or fs.is_allowed(f"/{member.name}")
+    if not is_expected or not parts.isdisjoint(("", ".", "..")):
         raise errors.ArchiveError(
             path, f"holds {member.name!r}, which no capture does"
         )
     return f"/{member.name}"
 
 
-def _record(
+def _read_record(
     path: str, archive: tarfile.TarFile, member: tarfile.TarInfo
 ) -> fs.Record:
     if member.issym():
@@ -299,11 +302,11 @@ def _record(
         raise errors.ArchiveError(
             path, f"holds {member.name!r}, which is no file, link or directory"
         )
-    found = content.read()
-    if fs.is_head(f"/{member.name}"):
-        return found
+    data = content.read()
+    if fs.is_config_space(f"/{member.name}"):
+        return data
     try:
-        return found.decode()
+        return data.decode()
     except UnicodeDecodeError:
         return errno.EILSEQ
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Change detection: which devices of a host must be read again.
 
-A whole reading looks at every file once. What can have changed since is
-told by three things: the kernel counts the uevents it sends, vGPU types of
-VFs are written without one, and so are changes of MIG, which NVML tells.
-Where none of them moved, nothing is read.
+A full reading reads every file once. Later passes compare four sources
+with it: the kernel's count of uevents, attributes that change without a
+uevent (``_SILENT``), NVML's answers (MIG changes send no uevent) and the
+notes below ``state_dir``. The host is read again only if one of them
+differs, or after ``FULL_READ_INTERVAL_S``.
 """
 
 import contextlib
@@ -35,13 +36,13 @@ _SILENT = (
     "qat/cfg_services",
     "aer_dev_fatal",
 )
-# A whole reading at least so often: nothing tells of GPU instances made
-# with the vendor's tool where NVML is missing. As often as Nova's own
-# audits of a host's resources run at most (update_resources_interval).
-WHOLE_EVERY_S = 300
+# Seconds between two full readings at most: without NVML, GPU instances
+# made with the vendor's tool are not noticed otherwise. Nova audits a
+# host's resources at most this often (update_resources_interval).
+FULL_READ_INTERVAL_S = 300
 
 _NVIDIA = "10de"
-# What problems of whole drivers begin with.
+# First word of the problems of whole drivers.
 _DRIVER = "driver"
 
 ReadGpus = Callable[[], Mapping[str, gpu_reader.NvmlGpu]]
@@ -49,7 +50,7 @@ Note_co = TypeVar("Note_co", covariant=True)
 
 
 class NoteReader(Protocol[Note_co]):
-    """Notes on devices, as they are kept somewhere."""
+    """Reader of the notes on devices."""
 
     def read(self) -> Mapping[str, Note_co]:
         """Return the notes by address, or raise UnreadableError."""
@@ -57,21 +58,35 @@ class NoteReader(Protocol[Note_co]):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _NotedConditions:
-    """What is written down on a host's devices, beside what they show.
+class NoteStores:
+    """Stores of the notes that a reading applies; None for no store.
 
-    None for notes that could never be read so far. ``error`` is why notes
-    can't be read now, empty if they can.
+    ``faulted`` has the devices at fault, ``drained`` the devices that the
+    operator drains, ``baseline`` the error counts that the operator
+    acknowledged.
+    """
+
+    faulted: faults.FaultNotes | None = None
+    drained: drains.DrainNotes | None = None
+    baseline: error_baseline.ErrorBaseline | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Notes:
+    """Content of the note stores at one time.
+
+    ``faulted`` and ``drained`` are None if they were never read with
+    success. ``error`` is why they can't be read now, empty if they can.
     """
 
     faulted: conditions.Faults | None = None
     drained: conditions.Drains | None = None
-    seen_to: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    baseline: Mapping[str, int] = dataclasses.field(default_factory=dict)
     error: str = ""
 
 
 class ChangeDetector:
-    """Reads one host, again and again. Thread-safe."""
+    """Reader of one host that skips what has not changed. Thread-safe."""
 
     def __init__(
         self,
@@ -79,159 +94,179 @@ class ChangeDetector:
         drivers: Mapping[str, plugin.Driver],
         rules: policy.Policy,
         read_gpus: ReadGpus = dict,
-        faulted: faults.FaultNotes | None = None,
-        drained: drains.DrainNotes | None = None,
+        stores: NoteStores | None = None,
     ) -> None:
         """Read files from ``source``; nothing is read yet.
 
-        :param faulted: the notes on devices that failed.
-        :param drained: those on devices that their operator drains.
+        :param read_gpus: returns NVML's answers by PCI address.
+        :param stores: notes to apply to each reading; None for no notes.
         """
         self._source = source
         self._drivers = drivers
         self._rules = rules
         self._read_gpus = read_gpus
-        self._faulted = faulted
-        self._drained = drained
-        #: The kernel's errors that somebody has seen to.
-        self.seen_to: error_baseline.ErrorBaseline | None = None
-        self._noted = _NotedConditions()
-        self._guard = threading.Lock()
-        self._last: host_reader.HostReader | None = None
-        self._silent: Mapping[str, str | int] = {}
-        self._mark: str | None = None
-        self._when = 0.0
+        self._stores = stores or NoteStores()
+        self._notes = _Notes()
+        self._lock = threading.Lock()
+        self._last_reader: host_reader.HostReader | None = None
+        self._silent_values: Mapping[str, str | int] = {}
+        # Uevent count and time of the last full reading; the count is None
+        # if the next reading must be a full one.
+        self._uevent_count: str | None = None
+        self._read_at = 0.0
 
     def check_notes(self) -> None:
-        """See that the notes on devices can be read.
+        """Check that the notes on devices can be read.
 
-        Before the first reading: later ones fall back on what is known,
-        but whoever knows nothing yet would take the devices for healthy.
+        Call it before the first reading: later readings fall back on the
+        last notes, but without any notes all devices would seem healthy.
 
-        :raises UnreadableError: they can't.
+        :raises UnreadableError: a store can't be read.
         """
-        for kept in (self._faulted, self._drained):
-            if kept is not None:
-                kept.read()
+        for store in (self._stores.faulted, self._stores.drained):
+            if store is not None:
+                store.read()
 
-    def look(self) -> host_reader.HostReader:
+    def open_reader(self) -> host_reader.HostReader:
         """Return a fresh reader of the host.
 
-        NVML is asked only where there is a GPU of NVIDIA's.
+        NVML is called only if the host has an NVIDIA GPU.
         """
         reader = host_reader.HostReader(source=self._source)
-        if _has_nvidia(reader):
-            reader.gpus = self._read_gpus()
-        return reader
+        if not _has_nvidia(reader):
+            return reader
+        return host_reader.HostReader(
+            files=reader.files, gpus=self._read_gpus()
+        )
 
     def read(self) -> model.HostState:
-        """Return the whole host, everything read anew."""
-        when, mark = time.monotonic(), uevents.read_count(self._source)
-        reader = self.look()
-        noted = self._read_notes()
-        state = self._describe(reader, noted)
-        silent = {
-            path: found
+        """Return the host after a full reading."""
+        now, count = time.monotonic(), uevents.read_count(self._source)
+        reader = self.open_reader()
+        notes = self._read_notes()
+        state = self._describe(reader, notes)
+        silent_values = {
+            path: value
             for name in _SILENT
-            for path, found in reader.files.texts(name).items()
+            for path, value in reader.files.texts(name).items()
         }
-        with self._guard:
-            self._last, self._silent = reader, silent
-            self._mark, self._when = mark, when
-            self._noted = noted
+        with self._lock:
+            self._last_reader, self._silent_values = reader, silent_values
+            self._uevent_count, self._read_at = count, now
+            self._notes = notes
         return state
 
     def read_changed(self) -> model.HostState | None:
-        """Return the whole host, or None if nothing can have changed."""
-        with self._guard:
-            last, silent = self._last, self._silent
-            mark, when = self._mark, self._when
-            noted = self._noted
+        """Return the host after a full reading, None if it is unchanged."""
+        with self._lock:
+            last_reader, silent_values = self._last_reader, self._silent_values
+            count, read_at = self._uevent_count, self._read_at
+            notes = self._notes
         if (
-            last is None
-            or mark is None
-            or time.monotonic() - when > WHOLE_EVERY_S
-            or uevents.read_count(self._source) != mark
-            or self._has_silent_change(silent)
-            or error_counters.is_changed(last)
-            or (_has_nvidia(last) and self._read_gpus() != last.gpus)
-            # Behind the GPUs: who asks them notes what failed there.
-            or self._read_notes() != noted
+            last_reader is None
+            or count is None
+            or time.monotonic() - read_at > FULL_READ_INTERVAL_S
+            or uevents.read_count(self._source) != count
+            or self._has_silent_change(silent_values)
+            or error_counters.has_changed(last_reader)
+            or (
+                _has_nvidia(last_reader)
+                and self._read_gpus() != last_reader.gpus
+            )
+            # After the GPUs: reading them may write notes on Xid errors.
+            or self._read_notes() != notes
         ):
             return self.read()
         return None
 
     def read_devices(self, devices: Iterable[model.Device]) -> model.HostState:
-        """Return the host, of which only some devices were read anew.
+        """Return the host after reading only these devices again.
 
-        What the others look like is as old as the last whole reading:
-        only those asked for may be taken from the result.
+        The other devices are as old as the last full reading: take only
+        these devices from the result.
         """
-        with self._guard:
-            last = self._last
-        if last is None:
+        with self._lock:
+            last_reader = self._last_reader
+        if last_reader is None:
             return self.read()
         devices = tuple(devices)
         names = {name for device in devices for name in _names(device)}
-        is_asked = _has_nvidia(last, names)
-        reader = last.look_again(
-            names, self._read_gpus() if is_asked else last.gpus
+        gpus = last_reader.gpus
+        if _has_nvidia(last_reader, names):
+            gpus = self._read_gpus()
+        reader = last_reader.reread(names, gpus)
+        notes = self._read_notes()
+        with self._lock:
+            if notes != self._notes:
+                self._uevent_count = None
+        return self._describe(
+            reader, notes, {device.address for device in devices}
         )
-        seen = {device.address for device in devices}
-        noted = self._read_notes()
-        with self._guard:
-            if noted != self._noted:
-                self._mark = None  # the next look is at everything
-        return self._describe(reader, noted, seen)
 
     def _describe(
         self,
         reader: host_reader.HostReader,
-        noted: _NotedConditions,
-        seen: Collection[str] | None = None,
+        notes: _Notes,
+        addresses: Collection[str] | None = None,
     ) -> model.HostState:
-        state = scan.read(reader, self._drivers, self._rules)
-        ill = error_counters.find(reader, state.devices, self.seen_to)
-        marked, healed = conditions.mark(
-            conditions.ill_marks(state, ill), noted.faulted or {}, seen
-        )
-        if healed and self._faulted is not None:
-            # What can't be healed is tried the next time.
-            with contextlib.suppress(OSError, errors.UnreadableError):
-                self._faulted.heal(healed)
-                LOG.info("healed: %s", ", ".join(sorted(healed)))
-        is_first = noted.faulted is None or noted.drained is None
-        marked = conditions.drain_marks(marked, noted.drained or {})
-        if noted.error:
-            marked = conditions.unknown_marks(marked, noted.error, is_first)
-        return marked
+        """Return the host with fault and drain marks.
 
-    def _read_notes(self) -> _NotedConditions:
-        """Return the notes; the last ones known if they can't be read."""
-        with self._guard:
-            last = self._noted
-        faulted, faulted_error = _or_last(self._faulted, last.faulted)
-        drained, drained_error = _or_last(self._drained, last.drained)
-        return _NotedConditions(
+        :param addresses: devices that were just read; None for all.
+        """
+        state = scan.read(reader, self._drivers, self._rules)
+        read_faults = error_counters.find_faults(
+            reader, state.devices, self._stores.baseline
+        )
+        state, healed = conditions.mark_faults(
+            conditions.mark_unhealthy(state, read_faults),
+            notes.faulted or {},
+            addresses,
+        )
+        if healed:
+            self._remove_faults(healed)
+        is_first = notes.faulted is None or notes.drained is None
+        state = conditions.mark_drains(state, notes.drained or {})
+        if notes.error:
+            state = conditions.mark_unknown(state, notes.error, is_first)
+        return state
+
+    def _remove_faults(self, addresses: Collection[str]) -> None:
+        if self._stores.faulted is None:
+            return
+        # The next reading tries again after a failure.
+        with contextlib.suppress(OSError, errors.UnreadableError):
+            self._stores.faulted.heal(addresses)
+            LOG.info("healed: %s", ", ".join(sorted(addresses)))
+
+    def _read_notes(self) -> _Notes:
+        """Return the notes; those of the last pass if they can't be read."""
+        with self._lock:
+            last = self._notes
+        stores = self._stores
+        faulted, faulted_error = _read_store(stores.faulted, last.faulted)
+        drained, drained_error = _read_store(stores.drained, last.drained)
+        return _Notes(
             faulted=faulted,
             drained=drained,
-            seen_to=self.seen_to.read() if self.seen_to else {},
+            baseline=stores.baseline.read() if stores.baseline else {},
             error=faulted_error or drained_error,
         )
 
-    def _has_silent_change(self, seen: Mapping[str, str | int]) -> bool:
+    def _has_silent_change(self, values: Mapping[str, str | int]) -> bool:
         files = fs.Files(self._source)
-        return any(_content(files, path) != was for path, was in seen.items())
+        return any(
+            _read_value(files, path) != value for path, value in values.items()
+        )
 
 
-def _or_last(
-    kept: NoteReader[Note_co] | None, last: Mapping[str, Note_co] | None
+def _read_store(
+    store: NoteReader[Note_co] | None, last: Mapping[str, Note_co] | None
 ) -> tuple[Mapping[str, Note_co] | None, str]:
     """Return notes and no error, or the last notes and the error."""
-    if kept is None:
+    if store is None:
         return {}, ""
     try:
-        return kept.read(), ""
+        return store.read(), ""
     except errors.UnreadableError as error:
         return last, str(error)
 
@@ -239,44 +274,46 @@ def _or_last(
 def merge(
     host: model.HostState, newer: model.HostState, addresses: Iterable[str]
 ) -> model.HostState:
-    """Return a host, but some of its devices as a newer reading has them.
+    """Return a host with some of its devices replaced by a newer reading.
 
-    :param addresses: of those devices; one that the newer reading does
-        not have is gone, or unknown if that reading is not complete.
+    :param addresses: the devices to replace. A device that the newer
+        reading lacks is gone, or unknown if that reading is incomplete.
     """
-    wanted = frozenset(addresses)
-    if not wanted:
+    replaced = frozenset(addresses)
+    if not replaced:
         return host
-    kept = [d for d in host.devices if d.address not in wanted]
-    taken = [d for d in newer.devices if d.address in wanted]
-    unread = wanted - {device.address for device in taken}
+    unchanged = [d for d in host.devices if d.address not in replaced]
+    updated = [d for d in newer.devices if d.address in replaced]
+    unread = replaced - {device.address for device in updated}
     if newer.complete:
         unread = frozenset()
-    theirs = wanted | {
+    replaced_names = replaced | {
         name
-        for device in (*host.devices, *taken)
-        if device.address in wanted
+        for device in (*host.devices, *updated)
+        if device.address in replaced
         for name in _names(device)
     }
     return model.HostState(
-        devices=tuple(sorted((*kept, *taken), key=scan.place)),
+        devices=tuple(sorted((*unchanged, *updated), key=scan.sort_key)),
         problems=tuple(
             sorted(
                 {
                     p
                     for p in host.problems
-                    if host_reader.subject(p) not in theirs
+                    if host_reader.subject(p) not in replaced_names
                 }
                 | {
                     p
                     for p in newer.problems
-                    if host_reader.subject(p) in theirs
+                    if host_reader.subject(p) in replaced_names
                     or (unread and host_reader.subject(p) == _DRIVER)
                 },
                 key=lambda p: (p.where, p.reason),
             )
         ),
-        unknown=(host.unknown - theirs) | (newer.unknown & theirs) | unread,
+        unknown=(host.unknown - replaced_names)
+        | (newer.unknown & replaced_names)
+        | unread,
         complete=host.complete,
     )
 
@@ -284,22 +321,22 @@ def merge(
 def _has_nvidia(
     reader: host_reader.HostReader, names: Iterable[str] | None = None
 ) -> bool:
-    """Return whether a GPU of NVIDIA's is there, or is among some names."""
+    """Return whether the host has an NVIDIA GPU, at one of these names."""
     try:
         functions = reader.functions()
     except errors.UnreadableError:
-        return False  # nothing would be described
-    wanted = None if names is None else frozenset(names)
+        return False  # no driver can describe a device either
+    addresses = None if names is None else frozenset(names)
     return any(
         function.vendor == _NVIDIA
         and function.is_display
-        and (wanted is None or str(function.address) in wanted)
+        and (addresses is None or str(function.address) in addresses)
         for function in functions
     )
 
 
 def _names(device: model.Device) -> tuple[str, ...]:
-    """Return the names under which the kernel has parts of a device."""
+    """Return the names of a device's functions in sysfs."""
     return (
         device.parent or device.address,
         *device.members,
@@ -307,7 +344,8 @@ def _names(device: model.Device) -> tuple[str, ...]:
     )
 
 
-def _content(files: fs.Files, path: str) -> str | int:
+def _read_value(files: fs.Files, path: str) -> str | int:
+    """Return a file's text, or the errno of the failed read."""
     try:
         return files.text(path)
     except errors.UnreadableError as error:

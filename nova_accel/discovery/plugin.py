@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protocol of vendor drivers, and the loader of entry points."""
+"""Protocol of vendor drivers, and the loader of entry points.
+
+Drivers, sources of libvirt domains and further commands of ``nova-accel``
+are installed by other packages as entry points.
+"""
 
 import argparse
 import importlib.metadata
@@ -12,8 +16,8 @@ from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, domains
 
 GROUP = "nova_accel.drivers"
-# Who can tell a host's domains: functions of an address, or of None for
-# the host's own, that return ``domains.Domain`` and raise DomainsError.
+# Functions that return the ``domains.Domain`` of a hypervisor. They take
+# its URI, None for this host's, and raise DomainsError.
 DOMAINS_GROUP = "nova_accel.domains"
 
 # Further commands of ``nova-accel``, by name.
@@ -21,8 +25,8 @@ COMMANDS_GROUP = "nova_accel.commands"
 
 ReadDomains = Callable[[str | None], Iterable[domains.Domain]]
 
-# Asked in this order: the first driver that describes a function keeps it.
-# Drivers that are not named here come between, in the order of their names.
+# Order of the drivers: the first one that describes a function keeps it.
+# Drivers not named here come between the two lists, sorted by name.
 _FIRST = (
     "nvidia_mdev",
     "nvidia_vfio",
@@ -38,10 +42,10 @@ _LAST = ("pci_vf", "pci_passthrough", "noop")
 
 @runtime_checkable
 class Driver(Protocol):
-    """One technology: describes its devices and plans their changes.
+    """Driver of one technology: describes devices and plans changes.
 
-    A driver never writes: it returns actions, which the library carries
-    out with the right privileges, checks, and takes back on failure.
+    A driver never writes. It returns actions; the library applies them
+    with the required privileges, verifies them and undoes them on failure.
     """
 
     name: str
@@ -52,35 +56,35 @@ class Driver(Protocol):
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterable[model.Device | model.Problem]:
-        """Yield the devices of this technology that the host shows.
+        """Yield the devices of this technology on the host.
 
-        A device that can be read in part is yielded with what is known,
-        beside a problem for the rest.
+        Yield a partly readable device without the unreadable values, and a
+        problem for each of these.
 
-        :param host: the host's kernel files, read through a cache.
-        :param rules: what the operator allows.
+        :param host: cached reader of the host's kernel files.
+        :param rules: the operator's device_spec lines.
         :param taken: addresses that another driver has described.
         :raises UnreadableError: nothing of this technology can be read;
-            the other drivers go on.
+            the other drivers are called all the same.
         """
         ...
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return the actions that make a claim's partition."""
+        """Return the actions that create a claim's partition."""
         ...
 
     def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return the actions that unmake a claim's partition."""
+        """Return the actions that remove a claim's partition."""
         ...
 
     def plan_arrange(
         self, host: host_reader.HostReader, rules: policy.Policy
     ) -> Sequence[actions.Action]:
-        """Return what brings devices into the mode that policy asks for.
+        """Return the actions that set the modes configured by policy.
 
-        For modes that a reboot loses: VF counts, mixed sizes. Nothing is
-        planned for a device that policy does not name, that is in the
-        mode already, or that something uses.
+        These are modes that a reboot resets, such as VF counts and mixed
+        sizes. No action is planned for a device that policy does not name,
+        that is in the mode already, or that is in use.
 
         :raises UnreadableError: nothing of this technology can be read.
         """
@@ -89,44 +93,46 @@ class Driver(Protocol):
 
 @runtime_checkable
 class Command(Protocol):
-    """A command of ``nova-accel`` that another package brings."""
+    """Command of ``nova-accel`` that another package installs."""
 
     def add(self, subparsers: Any) -> None:
-        """Add the parser of the command, by its own name.
+        """Add the parser of the command under its name.
 
-        :param subparsers: of ``argparse.ArgumentParser.add_subparsers``.
+        :param subparsers: result of ``ArgumentParser.add_subparsers``.
         """
         ...
 
     def run(self, arguments: argparse.Namespace) -> str:
-        """Carry it out, and return what to print.
+        """Run the command and return its output.
 
-        :raises AcceleratorError: it can't be done as it was asked for.
+        :raises AcceleratorError: the command failed.
         """
         ...
 
 
-def installed() -> dict[str, importlib.metadata.EntryPoint]:
+def list_drivers() -> dict[str, importlib.metadata.EntryPoint]:
     """Return the entry points of all installed drivers, by name."""
     points = importlib.metadata.entry_points(group=GROUP)
     return {point.name: point for point in points}
 
 
-def load(wanted: Iterable[str] = ()) -> Mapping[str, Driver]:
-    """Return drivers by name, in the order in which they are asked.
+def load(names: Iterable[str] = ()) -> Mapping[str, Driver]:
+    """Return drivers by name, in the order in which they are called.
 
-    :param wanted: the names to load; none means every installed driver.
-    :raises ConfigurationError: a name is not installed, or its entry
+    :param names: the drivers to load; all installed drivers if empty.
+    :raises ConfigurationError: a driver is not installed, or its entry
         point can't be loaded or is no driver.
     """
-    points = installed()
-    chosen = tuple(wanted) or tuple(points)
+    points = list_drivers()
+    selected = tuple(names) or tuple(points)
     return {
-        name: _load_one(name, points) for name in sorted(chosen, key=_order)
+        name: _load_driver(name, points)
+        for name in sorted(selected, key=_rank)
     }
 
 
-def _order(name: str) -> tuple[int, str]:
+def _rank(name: str) -> tuple[int, str]:
+    """Return the sort key of a driver."""
     if name in _FIRST:
         return _FIRST.index(name), ""
     if name in _LAST:
@@ -134,23 +140,23 @@ def _order(name: str) -> tuple[int, str]:
     return len(_FIRST), name
 
 
-def _load_one(
+def _load_driver(
     name: str, points: Mapping[str, importlib.metadata.EntryPoint]
 ) -> Driver:
     option = "[nova_accel] drivers"
     if name not in points:
-        known = ", ".join(sorted(points)) or "none"
+        installed = ", ".join(sorted(points)) or "none"
         raise errors.ConfigurationError(
-            option, name, f"no such driver is installed; known are {known}"
+            option, name, f"no such driver is installed; known are {installed}"
         )
     try:
         driver = points[name].load()()
-    except Exception as error:  # a vendor's own code: it may raise anything
+    except Exception as error:  # third-party code may raise anything
         raise errors.ConfigurationError(
             option,
             name,
             f"the driver's entry point {points[name].value} fails to load"
-            f" ({error!r}); mend or remove its package",
+            f" ({error!r}); repair or remove its package",
         ) from error
     if not isinstance(driver, Driver):
         raise errors.ConfigurationError(
@@ -163,19 +169,18 @@ def _load_one(
 
 
 def read_domains(uri: str | None = None) -> tuple[domains.Domain, ...]:
-    """Return the domains of this host, as every installed source has them.
+    """Return the domains of all installed sources.
 
-    :param uri: the hypervisor's address, as libvirt spells it; None for
-        the usual one of this host.
-    :raises DomainsError: no source is installed, or one of them can't
-        tell: then nothing is known, for what is missing looks unused.
+    :param uri: libvirt connection URI; None for this host's default.
+    :raises DomainsError: no source is installed, or one of them fails. An
+        incomplete result would let used devices seem unused.
     """
     points = importlib.metadata.entry_points(group=DOMAINS_GROUP)
     if not points:
         raise errors.DomainsError(
             "this host", f"nothing is installed in {DOMAINS_GROUP}"
         )
-    found: list[domains.Domain] = []
+    all_domains: list[domains.Domain] = []
     for point in sorted(points, key=lambda point: point.name):
         try:
             read: ReadDomains = point.load()
@@ -185,15 +190,15 @@ def read_domains(uri: str | None = None) -> tuple[domains.Domain, ...]:
                 f"{point.value} can't be loaded ({error}); install what it"
                 " needs on this host",
             ) from error
-        found += read(uri)
-    return tuple(found)
+        all_domains += read(uri)
+    return tuple(all_domains)
 
 
 class CommandError(errors.AcceleratorError):
-    """A command that another package brings can't be used.
+    """A command of another package can't be loaded.
 
-    :param name: of the command.
-    :param reason: why, and what to do.
+    :param name: the command.
+    :param reason: the cause, and what to do.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -202,14 +207,12 @@ class CommandError(errors.AcceleratorError):
         self.reason = reason
 
 
-def commands() -> dict[str, importlib.metadata.EntryPoint]:
+def list_commands() -> dict[str, importlib.metadata.EntryPoint]:
     """Return the entry points of all installed commands, by name."""
     points = importlib.metadata.entry_points(group=COMMANDS_GROUP)
-    return {point.name: point for point in sorted(points, key=_by_name)}
-
-
-def _by_name(point: importlib.metadata.EntryPoint) -> str:
-    return point.name
+    return {
+        point.name: point for point in sorted(points, key=lambda p: p.name)
+    }
 
 
 def load_command(name: str) -> Command:
@@ -218,19 +221,19 @@ def load_command(name: str) -> Command:
     :raises CommandError: its entry point can't be loaded, or is no
         command.
     """
-    point = commands()[name]
+    point = list_commands()[name]
     try:
-        found = point.load()
-    except Exception as error:  # another package's own code
+        command = point.load()
+    except Exception as error:  # third-party code may raise anything
         raise CommandError(
             name,
             f"its entry point {point.value} fails to load ({error!r});"
             " install what it needs",
         ) from error
-    if not isinstance(found, Command):
+    if not isinstance(command, Command):
         raise CommandError(
             name,
             f"{point.value} is no command: it must have the functions of"
             " nova_accel.discovery.plugin.Command",
         )
-    return found
+    return command

@@ -23,44 +23,28 @@ def read(
 ) -> model.HostState:
     """Return the devices of a host, sorted by address.
 
-    Drivers are asked in their order; what one has described the next ones
-    leave alone. A driver that fails costs its own devices only: it becomes
-    a problem, and what it had described before stays. Devices that the
-    operator switched off are left out.
+    Drivers are called in order; a device belongs to the first driver that
+    describes it. The failure of a driver becomes a problem: devices that
+    it described before are retained, and other drivers are not affected.
+    Devices that the operator switched off are left out.
 
-    :param host: a fresh reader; it looks at each file once.
-    :param drivers: by name, as ``plugin.load`` returns them.
+    :param host: a fresh reader; it reads each file once.
+    :param drivers: drivers by name, as ``plugin.load`` returns them.
     """
-    devices: dict[str, model.Device] = {}
-    problems: list[model.Problem] = []
-    taken: set[str] = set()
-    complete = True
-    for name, driver in drivers.items():
-        described, failure = _ask(name, driver, host, rules, frozenset(taken))
-        if failure is not None:
-            complete = False
-            problems.append(failure)
-        for found in described:
-            if isinstance(found, model.Problem):
-                problems.append(found)
-                continue
-            if found.address in taken:
-                problems.append(_twice(name, found))
-                continue
-            taken |= _parts(found)
-            devices[found.address] = found
+    devices, problems, complete = _describe_all(host, drivers, rules)
     problems += _unreadable(host, rules, devices.values())
     problems += gpu_reader.problems(host.gpus)
     if complete:
-        problems += _adrift(host, devices.values())
+        problems += _orphan_mdevs(host, devices.values())
     if rules.rules and complete:
-        problems += _idle_lines(host, rules, devices.values(), problems)
-    places = links.read(host, devices.values())
+        problems += _unused_lines(host, rules, devices.values(), problems)
+    host_topology = links.read(host, devices.values())
     return model.HostState(
         devices=tuple(
             device
             for device in sorted(
-                topology.place(devices.values(), places), key=place
+                topology.add_topology_traits(devices.values(), host_topology),
+                key=sort_key,
             )
             if not _is_off(device, rules)
         ),
@@ -72,17 +56,46 @@ def read(
     )
 
 
+def _describe_all(
+    host: host_reader.HostReader,
+    drivers: Mapping[str, plugin.Driver],
+    rules: policy.Policy,
+) -> tuple[dict[str, model.Device], list[model.Problem], bool]:
+    """Return devices by address, problems, and whether no driver failed."""
+    devices: dict[str, model.Device] = {}
+    problems: list[model.Problem] = []
+    taken: set[str] = set()
+    complete = True
+    for name, driver in drivers.items():
+        results, failure = _describe(
+            name, driver, host, rules, frozenset(taken)
+        )
+        if failure is not None:
+            complete = False
+            problems.append(failure)
+        for result in results:
+            if isinstance(result, model.Problem):
+                problems.append(result)
+            elif result.address in taken:
+                problems.append(_described_twice(name, result))
+            else:
+                taken |= _addresses(result)
+                devices[result.address] = result
+    return devices, problems, complete
+
+
 def _unreadable(
     host: host_reader.HostReader,
     rules: policy.Policy,
     devices: Iterable[model.Device],
 ) -> Iterator[model.Problem]:
-    """Yield what can't be read, except of functions of no interest.
+    """Yield the reader's problems, except those of irrelevant functions.
 
-    Those are neither accelerators, nor a part of one, nor does policy name
-    them. A function whose class or ids can't be read may be anything.
+    A function is irrelevant if it is no accelerator, no part of one, and
+    not named by policy. A function whose class or ids can't be read may be
+    an accelerator.
     """
-    parts = {part for device in devices for part in _parts(device)}
+    parts = {part for device in devices for part in _addresses(device)}
     for problem in host.problems():
         where = host_reader.subject(problem)
         function = _function(host, where)
@@ -99,25 +112,25 @@ def _unreadable(
 def _function(
     host: host_reader.HostReader, name: str
 ) -> pci.PciFunction | None:
-    """Return the legible PCI function of that name that makes no mdevs."""
+    """Return the PCI function of that name, None for mdev parents."""
     try:
         parents = {parent.name for parent in host.mdev_parents()}
         return None if name in parents else host.function(name)
     except errors.UnreadableError:
-        return None  # each driver that needs them has listed the problem
+        return None  # the drivers report the error
 
 
-def _idle_lines(
+def _unused_lines(
     host: host_reader.HostReader,
     rules: policy.Policy,
     devices: Iterable[model.Device],
     problems: Iterable[model.Problem],
 ) -> tuple[model.Problem, ...]:
-    """Return which lines of policy fit nothing, as far as can be told."""
+    """Return a problem for each device_spec line that matches no device."""
     try:
         functions, parents = host.functions(), host.mdev_parents()
     except errors.UnreadableError:
-        return ()  # each driver that needs them has said so
+        return ()  # the drivers report the error
     present = [
         (str(function.address), function.vendor, function.product)
         for function in functions
@@ -125,22 +138,22 @@ def _idle_lines(
     names = {parent.name for parent in parents} | host.unknown()
     names -= {address for address, _, _ in present}
     present += [(name, "", "") for name in sorted(names)]
-    told = {host_reader.subject(problem) for problem in problems}
-    return policy.check_lines(rules, present, tuple(devices), told)
+    reported = {host_reader.subject(problem) for problem in problems}
+    return policy.check_lines(rules, present, tuple(devices), reported)
 
 
-def _adrift(
+def _orphan_mdevs(
     host: host_reader.HostReader, devices: Iterable[model.Device]
 ) -> Iterator[model.Problem]:
-    """Yield the mdevs that stand on nothing that makes mdevs."""
+    """Yield a problem for each mdev whose parent makes no mdevs."""
     try:
         mdevs, parents = host.mdevs(), host.mdev_parents()
     except errors.UnreadableError:
-        return  # each driver that needs them has said so
-    known = {parent.name for parent in parents} | host.unknown()
-    known |= {p.handle for device in devices for p in device.partitions}
+        return  # the drivers report the error
+    names = {parent.name for parent in parents} | host.unknown()
+    names |= {p.handle for device in devices for p in device.partitions}
     for mdev in mdevs:
-        if mdev.parent not in known and mdev.uuid not in known:
+        if mdev.parent not in names and mdev.uuid not in names:
             yield model.Problem(
                 where=mdev.uuid,
                 reason=f"is an mdev on {mdev.parent}, which is no mdev parent"
@@ -149,28 +162,28 @@ def _adrift(
             )
 
 
-def _ask(
+def _describe(
     name: str,
     driver: plugin.Driver,
     host: host_reader.HostReader,
     rules: policy.Policy,
     taken: frozenset[str],
 ) -> tuple[list[model.Device | model.Problem], model.Problem | None]:
-    """Return what a driver yields, and its failure or None."""
-    found: list[model.Device | model.Problem] = []
+    """Return the results of a driver, and its failure or None."""
+    results: list[model.Device | model.Problem] = []
     try:
-        for one in driver.describe(host, rules, taken):
-            if not isinstance(one, model.Device | model.Problem):
-                raise TypeError(f"described {one!r}, which is no device")
-            found.append(one)
+        for result in driver.describe(host, rules, taken):
+            if not isinstance(result, model.Device | model.Problem):
+                raise TypeError(f"described {result!r}, which is no device")
+            results.append(result)
     except errors.AcceleratorError as error:
-        return found, _failed(name, str(error))
-    except Exception as error:  # a vendor's own code: it may raise anything
+        return results, _failed(name, str(error))
+    except Exception as error:  # third-party code may raise anything
         LOG.debug("driver %s failed", name, exc_info=True)
-        return found, _failed(
-            name, f"{error!r}; report it to whoever wrote the driver"
+        return results, _failed(
+            name, f"{error!r}; report it to the author of the driver"
         )
-    return found, None
+    return results, None
 
 
 def _failed(name: str, reason: str) -> model.Problem:
@@ -180,31 +193,32 @@ def _failed(name: str, reason: str) -> model.Problem:
     )
 
 
-def _twice(name: str, device: model.Device) -> model.Problem:
+def _described_twice(name: str, device: model.Device) -> model.Problem:
     return model.Problem(
         where=device.address,
         reason=f"driver {name} describes it again; the first one keeps it",
     )
 
 
-def _parts(device: model.Device) -> set[str]:
-    """Return every address that a device speaks for."""
+def _addresses(device: model.Device) -> set[str]:
+    """Return the addresses of a device, its members and its slots."""
     slots = (slot for slot in device.slots if pci.is_address(slot))
     return {device.address, *device.members, *slots}
 
 
-def place(
+def sort_key(
     device: model.Device,
 ) -> tuple[bool, pci.PciAddress | str, int, str]:
-    """Return a key that sorts PCI addresses by number, names behind.
+    """Return the sort key of devices in a HostState.
 
-    A part comes behind its whole.
+    PCI addresses come first, by number, then other names. A region follows
+    its card.
     """
-    whole = device.parent or device.address
+    card = device.parent or device.address
     number = device.region.number + 1 if device.region else 0
-    if pci.is_address(whole):
-        return False, pci.parse_address(whole), number, device.address
-    return True, whole, number, device.address
+    if pci.is_address(card):
+        return False, pci.parse_address(card), number, device.address
+    return True, card, number, device.address
 
 
 def _is_off(device: model.Device, rules: policy.Policy) -> bool:

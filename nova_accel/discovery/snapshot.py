@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Last reading of the host, for callers that must not wait."""
+"""Last reading of the host, for callers that must not wait.
+
+Readings are numbered in the order in which they begin. A device keeps the
+state of the highest-numbered reading, whichever ends last.
+"""
 
 import logging
 import threading
@@ -12,28 +16,29 @@ LOG = logging.getLogger(__name__)
 
 
 class Snapshot:
-    """Keeps the last reading of the host. Thread-safe.
+    """Last reading of the host. Thread-safe.
 
-    Nova asks for the provider tree under the lock of all its claims: what
-    it gets comes from here, and no kernel file is read then. Cards are
-    read side by side; a whole reading that began before a card was read
-    does not take back what that showed.
+    Nova calls ``update_provider_tree`` under the lock of all its claims;
+    the snapshot serves it without reading kernel files. Cards are read
+    concurrently; a full reading does not overwrite the state of a card
+    that was read after it began.
     """
 
-    def __init__(self, source: change_detection.ChangeDetector) -> None:
-        """Keep what ``source`` reads; nothing is read yet."""
-        self._survey = source
-        self._whole = threading.Lock()
-        self._guard = threading.Lock()
-        # Before the first reading nothing may be taken for absent.
+    def __init__(self, detector: change_detection.ChangeDetector) -> None:
+        """Store the readings of a detector; nothing is read yet."""
+        self._detector = detector
+        self._full_read_lock = threading.Lock()
+        self._state_lock = threading.Lock()
+        # Incomplete: no device may be taken for absent before the first
+        # reading.
         self._state = model.HostState(complete=False)
-        self._begun = 0
-        self._whole_at = 0
-        self._read_at: dict[str, int] = {}
+        self._last_number = 0
+        self._full_number = 0
+        self._card_numbers: dict[str, int] = {}
 
     @property
     def state(self) -> model.HostState:
-        """Return the last reading; of nothing, before the first."""
+        """Return the last reading; without devices before the first."""
         return self._state
 
     def refresh(self) -> model.HostState:
@@ -41,64 +46,69 @@ class Snapshot:
 
         Problems are logged once, when they appear and when they change.
         """
-        with self._whole:
-            began = self._begin()
-            return self._replace(self._survey.read(), began)
+        with self._full_read_lock:
+            number = self._next_number()
+            return self._replace(self._detector.read(), number)
 
     def refresh_changed(self) -> model.HostState:
-        """Return the host, read anew if anything can have changed.
+        """Return the host, read again if it may have changed.
 
-        What could not be read is tried again each time.
+        An incomplete reading, or one with unknown devices, is repeated.
         """
         if self._state.unknown or not self._state.complete:
             return self.refresh()
-        with self._whole:
-            began = self._begin()
-            found = self._survey.read_changed()
-            return self.state if found is None else self._replace(found, began)
+        with self._full_read_lock:
+            number = self._next_number()
+            host = self._detector.read_changed()
+            return self.state if host is None else self._replace(host, number)
 
     def refresh_cards(self, addresses: Iterable[str]) -> model.HostState:
         """Read some cards now and return the host.
 
-        The whole host is read if one of them is not known.
+        The whole host is read if a card is not in the last reading.
         """
-        wanted = frozenset(addresses)
-        devices = [d for d in self._state.devices if d.address in wanted]
-        if len(devices) < len(wanted):
+        cards = frozenset(addresses)
+        devices = [d for d in self._state.devices if d.address in cards]
+        if len(devices) < len(cards):
             return self.refresh()
-        began = self._begin()
-        found = self._survey.read_devices(devices)
-        with self._guard:
+        number = self._next_number()
+        host = self._detector.read_devices(devices)
+        with self._state_lock:
             before = self._state
-            newest = {
-                address
-                for address in wanted
-                if began > max(self._whole_at, self._read_at.get(address, 0))
+            updated = {
+                card
+                for card in cards
+                if number
+                > max(self._full_number, self._card_numbers.get(card, 0))
             }
-            self._state = change_detection.merge(before, found, newest)
-            self._read_at |= dict.fromkeys(newest, began)
+            self._state = change_detection.merge(before, host, updated)
+            self._card_numbers |= dict.fromkeys(updated, number)
             after = self._state
-        _tell(after, before)
+        _log_new_problems(after, before)
         return after
 
-    def _begin(self) -> int:
-        """Return the number of a reading that begins now."""
-        with self._guard:
-            self._begun += 1
-            return self._begun
+    def _next_number(self) -> int:
+        with self._state_lock:
+            self._last_number += 1
+            return self._last_number
 
-    def _replace(self, found: model.HostState, began: int) -> model.HostState:
-        with self._guard:
+    def _replace(self, host: model.HostState, number: int) -> model.HostState:
+        """Store a full reading, but not over cards that were read later."""
+        with self._state_lock:
             before = self._state
-            newer = {a for a, when in self._read_at.items() if when > began}
-            self._state = change_detection.merge(found, before, newer)
-            self._whole_at = began
+            newer = {
+                card
+                for card, card_number in self._card_numbers.items()
+                if card_number > number
+            }
+            self._state = change_detection.merge(host, before, newer)
+            self._full_number = number
             after = self._state
-        _tell(after, before)
+        _log_new_problems(after, before)
         return after
 
 
-def _tell(after: model.HostState, before: model.HostState) -> None:
+def _log_new_problems(after: model.HostState, before: model.HostState) -> None:
     for problem in after.problems:
         if problem not in before.problems:
             LOG.warning("%s: %s", problem.where, problem.reason)

@@ -100,7 +100,7 @@ def test_what_nvml_said_is_replayed(tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "host.tar.gz")
     capture.save(host, path, {"format": capture.FORMAT})
     image, meta = capture.load(path)
-    gpus = capture.gpus(path, meta)
+    gpus = capture.load_gpus(path, meta)
     assert gpus == GPUS
     again = host_reader.HostReader(source=image, gpus=gpus)
     assert scan.read(again, look.DRIVERS, NO_RULES) == first
@@ -109,11 +109,11 @@ def test_what_nvml_said_is_replayed(tmp_path: pathlib.Path) -> None:
 
 
 def test_an_archive_without_nvml_says_nothing_of_it() -> None:
-    gpus = capture.gpus("old.tar.gz", {"format": capture.FORMAT})
+    gpus = capture.load_gpus("old.tar.gz", {"format": capture.FORMAT})
     assert gpus == {}
     assert gpus.problems == ()
     with pytest.raises(errors.ArchiveError, match="record of NVML"):
-        capture.gpus("odd.tar.gz", {"nvml": {"gpus": [7]}})
+        capture.load_gpus("odd.tar.gz", {"nvml": {"gpus": [7]}})
 
 
 def test_a_failed_read_is_replayed_with_its_errno(

@@ -132,7 +132,7 @@ def test_it_is_read_whole_after_a_while(
     one, _ = survey_of(root)
     one.read()
     assert one.read_changed() is None
-    monkeypatch.setattr(change_detection, "WHOLE_EVERY_S", -1)
+    monkeypatch.setattr(change_detection, "FULL_READ_INTERVAL_S", -1)
     assert one.read_changed() is not None
 
 
@@ -199,7 +199,7 @@ def test_nvml_is_asked_only_where_its_cards_are(
     )
     state = one.read()
     assert len(times) == asked
-    one.look()
+    one.open_reader()
     assert one.read_changed() is None
     one.read_devices(state.devices)
     assert len(times) == 4 * asked
@@ -262,8 +262,13 @@ def test_an_error_that_the_kernel_counts_is_noticed_without_a_uevent(
 ) -> None:
     root = look.make("t4-mdev", tmp_path / "host")
     send_uevent(root)
-    one, _ = survey_of(root)
-    one.seen_to = error_baseline.ErrorBaseline(str(tmp_path / "state"), "boot")
+    baseline = error_baseline.ErrorBaseline(str(tmp_path / "state"), "boot")
+    one = change_detection.ChangeDetector(
+        fs.DiskSource(root),
+        look.DRIVERS,
+        policy.Policy(),
+        stores=change_detection.NoteStores(baseline=baseline),
+    )
     before = one.read()
     address = before.devices[0].address
     written = root / f"sys/bus/pci/devices/{address}/aer_dev_fatal"
@@ -275,5 +280,5 @@ def test_an_error_that_the_kernel_counts_is_noticed_without_a_uevent(
     assert [bool(d.fault) for d in after.devices] == [True, False]
     assert [p.where for p in after.problems] == [address]
     assert one.read_changed() is None
-    one.seen_to.put({address: 1})
+    baseline.put({address: 1})
     assert one.read_changed() == before
