@@ -1,2 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and changes of the host: the only code that opens sysfs."""
+"""Access to the host: the only code that opens kernel files.
+
+- ``sysfs``: reads PCI functions, mdevs, health and topology.
+- ``nvml``: reads and changes GPUs through NVIDIA's library.
+- ``fpga``: reads and programs FPGA cards.
+- ``execute``: applies, verifies and undoes actions.
+- ``state``: files below ``[nova_accel] state_dir``.
+- ``bitstreams``: cache of Glance's bitstream images.
+"""

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BitstreamCache of bitstream images, with their metadata.
+"""Cache of bitstream images, with their metadata.
 
 Use::
 
     from nova_accel.host.bitstreams import bitstream_cache
 
     cache = bitstream_cache.BitstreamCache(directory, limit)
-    one = cache.put(facts, wanted, chunks)
-    same = cache.get(facts.id)
+    bitstream = cache.put(facts, requirement, chunks)
+    assert cache.get(facts.id) == bitstream
 
-Beside the contents lies a note for each image, with what Glance said of it.
+The directory has the contents and a JSON note for each image, with its
+metadata in Glance.
 """
 
 import contextlib
@@ -27,11 +28,11 @@ from nova_accel.host.bitstreams import blob_store, partial_file
 from nova_accel.model import strict_json
 
 _NOTE = ".json"
-_MOST_NOTE = 64 * 1024
+_MAX_NOTE_BYTES = 64 * 1024
 _NOTE_TYPES: Mapping[str, type] = {"size": int, "properties": dict}
 _IMAGE = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
-# What of an image's properties is remembered.
-_REMEMBERED = (
+# Properties of an image that its note stores.
+_NOTED_PROPERTIES = (
     bitstreams.FUNCTION,
     bitstreams.INTERFACE,
     bitstreams.VENDOR,
@@ -39,18 +40,18 @@ _REMEMBERED = (
     *bitstreams.SIGNATURE,
 )
 
-# What has changed where a file was written to (stat(2)).
+# Fields of stat(2) that differ after a write.
 _Version = tuple[int, int, int, int, int]
 
 
 class BitstreamCache:
-    """Bitstreams by their image; safe between threads and processes.
+    """Bitstreams by image; safe between threads and processes.
 
-    A file that was returned may go for a later one, unless it is kept:
-    who loads it checks its digest, and finds then that it isn't there.
+    A later image may evict a returned file, unless the file is kept. The
+    loader verifies the digest and finds the file missing then.
 
-    :param directory: made if it is missing, for its owner only.
-    :param limit: the most bytes of bitstreams in it.
+    :param directory: created if missing, accessible to its owner only.
+    :param limit: maximum size of all bitstreams, in bytes.
     """
 
     def __init__(self, directory: str, limit: int) -> None:
@@ -59,120 +60,124 @@ class BitstreamCache:
         self._files: dict[str, tuple[_Version, model.Bitstream]] = {}
 
     def get(self, image: str) -> model.Bitstream | None:
-        """Return an image's bitstream if all of it is here, whole.
+        """Return an image's bitstream if its content is cached.
 
-        It becomes the one used last.
+        Its time of last use is updated.
         """
         if (facts := self.facts(image)) is None:
             return None
-        wanted = self._wanted(facts)
-        if wanted is None:
+        requirement = self._requirement(facts)
+        if requirement is None:
             return None
         with contextlib.suppress(OSError):
-            path = self._store.find(wanted.sha512, wanted.size)
-            return _bitstream(image, wanted, path) if path else None
+            path = self._store.find(requirement.sha512, requirement.size)
+            return _bitstream(image, requirement, path) if path else None
         return None
 
     def facts(self, image: str) -> bitstreams.ImageFacts | None:
-        """Return what Glance said of an image when it was put here."""
+        """Return an image's metadata at the time when it was cached."""
         if not _IMAGE.fullmatch(image):
             return None
         try:
             with open(self._note(image), "rb") as file:
-                found = _parse_note(file.read(_MOST_NOTE))
+                facts = _parse_note(file.read(_MAX_NOTE_BYTES))
         except (OSError, ValueError, TypeError):
             return None
-        return found if found.id == image else None
+        return facts if facts.id == image else None
 
     def digests(self, images: Iterable[str]) -> frozenset[str]:
-        """Return the digests of what these images have here."""
-        wanted = [
-            self._wanted(facts)
+        """Return the digests of these images' contents."""
+        requirements = [
+            self._requirement(facts)
             for image in images
             if (facts := self.facts(image)) is not None
         ]
-        return frozenset(one.sha512 for one in wanted if one is not None)
+        return frozenset(
+            requirement.sha512
+            for requirement in requirements
+            if requirement is not None
+        )
 
     def put(
         self,
         facts: bitstreams.ImageFacts,
-        wanted: bitstreams.ImageRequirement,
+        requirement: bitstreams.ImageRequirement,
         chunks: Iterable[bytes],
         keep: Collection[str] = (),
     ) -> model.Bitstream:
-        """Return an image's bitstream, made of these bytes if need be.
+        """Return an image's bitstream; store these bytes if it is missing.
 
-        As ``fetch`` does.
+        See ``fetch``.
         """
 
-        def fill(half: partial_file.PartialFile) -> None:
+        def fill(partial: partial_file.PartialFile) -> None:
             for chunk in chunks:
-                half.write(chunk)
+                partial.write(chunk)
 
-        return self.fetch(facts, wanted, fill, keep)
+        return self.fetch(facts, requirement, fill, keep)
 
     def fetch(
         self,
         facts: bitstreams.ImageFacts,
-        wanted: bitstreams.ImageRequirement,
+        requirement: bitstreams.ImageRequirement,
         fill: Callable[[partial_file.PartialFile], object],
         keep: Collection[str] = (),
     ) -> model.Bitstream:
-        """Return an image's bitstream; what is here is not asked for.
+        """Return an image's bitstream; fetch it if it is not cached.
 
-        One comes at a time for each image: who asks meanwhile waits, and
-        has it then.
+        Concurrent calls for an image wait for the first one.
 
-        :param facts: what Glance says of the image, allowed and checked.
-        :param wanted: what it has to be, as ``bitstreams.parse_image``.
-        :param fill: writes its content, or raises what it likes.
-        :param keep: digests of contents that must not go for it.
-        :raises BitstreamError: what came is not what it has to be, or
-            there is no room for it.
+        :param facts: the image's metadata in Glance, allowed and checked.
+        :param requirement: result of ``bitstreams.parse_image``.
+        :param fill: writes the content; may raise any exception.
+        :param keep: digests of contents that must not be evicted.
+        :raises BitstreamError: the content does not meet the requirement,
+            or there is no room for it.
         """
         if not _IMAGE.fullmatch(facts.id):
             raise errors.BitstreamError(facts.id, "this is no image's id")
-        if wanted.size > self._limit:
+        if requirement.size > self._limit:
             raise errors.BitstreamError(
                 facts.id,
-                f"it has {wanted.size} bytes, and at most {self._limit} are"
-                " kept; raise nova.conf [nova_accel] bitstream_cache_mb",
+                f"it has {requirement.size} bytes, and at most {self._limit}"
+                " are kept; raise nova.conf [nova_accel] bitstream_cache_mb",
             )
-        with self._store.held(facts.id):
-            path = self._find(facts, wanted)
+        with self._store.lock_image(facts.id):
+            path = self._find(facts, requirement)
             if path is None:
-                path = self._add(facts.id, wanted, fill, keep)
-            self._remember(facts)
-            return _bitstream(facts.id, wanted, path)
+                path = self._add(facts.id, requirement, fill, keep)
+            self._write_note(facts)
+            return _bitstream(facts.id, requirement, path)
 
     def read_file(self, path: str) -> model.Bitstream:
-        """Return the operator's own file, which has to say what it is.
+        """Return the bitstream in a file of the operator's.
 
-        It is read anew only if it changed since.
+        The file must have a header with its function and interface. It is
+        read again only after a change.
 
         :raises BitstreamError: it can't be read or used.
         """
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            # Who loads it follows no link.
-            place = os.path.realpath(path)
-            with open(os.open(place, flags), "rb") as file:
+            # The loader refuses links, so resolve them here.
+            target = os.path.realpath(path)
+            with open(os.open(target, flags), "rb") as file:
                 return dataclasses.replace(
-                    self._describe(path, file), path=place
+                    self._describe(path, file), path=target
                 )
         except OSError as error:
             raise errors.BitstreamError(
                 path,
-                f"it can't be read: {partial_file.words(error)}; put the"
-                " file there, or correct the key blank in nova.conf"
+                f"it can't be read: {partial_file.describe_error(error)}; put"
+                " the file there, or correct the key blank in nova.conf"
                 " [nova_accel] device_spec",
             ) from error
 
     def _describe(self, path: str, file: Any) -> model.Bitstream:
         version = _version(file.fileno())
-        known = self._files.get(path)
-        if known is not None and known[0] == version:
-            return known[1]
+        cached = self._files.get(path)
+        if cached is not None and cached[0] == version:
+            return cached[1]
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_size > self._limit:
             raise errors.BitstreamError(
@@ -181,76 +186,78 @@ class BitstreamCache:
                 " key blank in nova.conf [nova_accel] device_spec, or raise"
                 " bitstream_cache_mb",
             )
-        # read() allocates what it is asked for before it reads.
-        found = bitstreams.describe_file(path, file.read(status.st_size))
+        # read() allocates a buffer of the requested size first.
+        bitstream = bitstreams.describe_file(path, file.read(status.st_size))
         if _version(file.fileno()) == version:
-            self._files[path] = (version, found)
-        return found
+            self._files[path] = (version, bitstream)
+        return bitstream
 
     def _find(
-        self, facts: bitstreams.ImageFacts, wanted: bitstreams.ImageRequirement
+        self,
+        facts: bitstreams.ImageFacts,
+        requirement: bitstreams.ImageRequirement,
     ) -> str | None:
-        """Return the path of what is here and needs no verifying anew."""
+        """Return the path of the cached content with a verified signature."""
         if facts.signature:
-            known = self.facts(facts.id)
-            if known is None or known.signature != facts.signature:
+            cached = self.facts(facts.id)
+            if cached is None or cached.signature != facts.signature:
                 return None
-        with partial_file.disk(facts.id, self._store.directory):
-            path = self._store.find(wanted.sha512, wanted.size)
+        with partial_file.wrap_errors(facts.id, self._store.directory):
+            path = self._store.find(requirement.sha512, requirement.size)
         if path is None:
             return None
         try:
-            _check_content(facts.id, wanted, path)
+            _check_content(facts.id, requirement, path)
         except errors.BitstreamError as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                return None  # another one needed the room just now
+                return None  # evicted meanwhile
             raise
         return path
 
     def _add(
         self,
         image: str,
-        wanted: bitstreams.ImageRequirement,
+        requirement: bitstreams.ImageRequirement,
         fill: Callable[[partial_file.PartialFile], object],
         keep: Collection[str],
     ) -> str:
-        with self._store.adding(
-            image, wanted.sha512, wanted.size, keep
-        ) as half:
-            fill(half)
-            half.check()
-            _check_content(image, wanted, half.path)
-        return os.path.join(self._store.directory, wanted.sha512)
+        with self._store.add_file(
+            image, requirement.sha512, requirement.size, keep
+        ) as partial:
+            fill(partial)
+            partial.check()
+            _check_content(image, requirement, partial.path)
+        return os.path.join(self._store.directory, requirement.sha512)
 
-    def _remember(self, facts: bitstreams.ImageFacts) -> None:
-        """Write an image's note; those without content go."""
-        kept = {
+    def _write_note(self, facts: bitstreams.ImageFacts) -> None:
+        """Write an image's note; remove notes without content."""
+        properties = {
             name: facts.properties[name]
-            for name in _REMEMBERED
+            for name in _NOTED_PROPERTIES
             if name in facts.properties
         }
-        short = dataclasses.replace(facts, properties=kept)
-        if self.facts(facts.id) == short:
+        note = dataclasses.replace(facts, properties=properties)
+        if self.facts(facts.id) == note:
             return
-        text = json.dumps(dataclasses.asdict(short))
+        text = json.dumps(dataclasses.asdict(note))
         self._store.write_note(facts.id, facts.id + _NOTE, text)
         with contextlib.suppress(OSError):
-            self._forget_others(facts.id)
+            self._remove_stale_notes(facts.id)
 
-    def _forget_others(self, image: str) -> None:
-        # The notes first: what another image brings just now is there
-        # before its note.
+    def _remove_stale_notes(self, image: str) -> None:
+        # List the notes before the contents: a concurrent fetch adds the
+        # content before its note.
         names = os.listdir(self._store.directory)
-        here = self._store.digests()
+        stored = self._store.digests()
         for name in names:
             other = name.removesuffix(_NOTE)
             if other not in (name, image) and not (
-                self.digests([other]) & here
+                self.digests([other]) & stored
             ):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self._note(other))
 
-    def _wanted(
+    def _requirement(
         self, facts: bitstreams.ImageFacts
     ) -> bitstreams.ImageRequirement | None:
         try:
@@ -263,42 +270,46 @@ class BitstreamCache:
 
 
 def _bitstream(
-    image: str, wanted: bitstreams.ImageRequirement, path: str
+    image: str, requirement: bitstreams.ImageRequirement, path: str
 ) -> model.Bitstream:
     return model.Bitstream(
         name=image,
-        vendor=wanted.vendor,
+        vendor=requirement.vendor,
         path=path,
-        function=wanted.function,
-        interface=wanted.interface,
-        sha512=wanted.sha512,
-        size=wanted.size,
+        function=requirement.function,
+        interface=requirement.interface,
+        sha512=requirement.sha512,
+        size=requirement.size,
     )
 
 
 def _check_content(
-    image: str, wanted: bitstreams.ImageRequirement, path: str
+    image: str, requirement: bitstreams.ImageRequirement, path: str
 ) -> None:
-    """Check what a file says of itself, if it says anything."""
-    # A buffer would make one more copy of the content.
-    with partial_file.disk(image, path), open(path, "rb", buffering=0) as file:
-        head = file.read(bitstreams.HEAD)
-        if bitstreams.describes_itself(head):
+    """Check the header of a file, if it has one."""
+    # A buffered file would copy the content once more.
+    with (
+        partial_file.wrap_errors(image, path),
+        open(path, "rb", buffering=0) as file,
+    ):
+        head = file.read(bitstreams.HEAD_SIZE)
+        if bitstreams.has_header(head):
             file.seek(0)
-            bitstreams.check_content(image, wanted, file.read())
+            bitstreams.check_content(image, requirement, file.read())
 
 
 def _parse_note(text: bytes) -> bitstreams.ImageFacts:
-    """Return what a note says.
+    """Return the metadata in a note.
 
-    :raises ValueError: it is damaged; or TypeError.
+    :raises ValueError: the note is damaged.
+    :raises TypeError: it has other fields.
     """
     facts = bitstreams.ImageFacts(**strict_json.loads(text))
     for field in dataclasses.fields(facts):
         value = getattr(facts, field.name)
         if not isinstance(value, _NOTE_TYPES.get(field.name, str)):
             raise ValueError(field.name)
-    if not all(isinstance(one, str) for one in facts.properties.values()):
+    if not all(isinstance(text, str) for text in facts.properties.values()):
         raise ValueError("properties")
     return facts
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounded directory of files that are named by their SHA-512.
 
-Nothing is ever seen under such a name but a whole file of that content:
-what is not yet whole has another name and all its room from the start.
+A file has such a name only when it is complete. A partial file has another
+name, and its disk space is allocated in advance.
 """
 
 import contextlib
@@ -25,19 +25,20 @@ from nova_accel.host.bitstreams import partial_file
 LOG = logging.getLogger(__name__)
 
 _DIGEST = re.compile(r"[0-9a-f]{128}")
+# Prefix of partial files.
 _HALF = "half-"
 _LOCK = "lock-"
 _ALL = "all"
-# How often a lock is asked for that another process holds.
+# Seconds between two attempts to take a lock of another process.
 _POLL_S = 0.02
-# How long a look at a content counts. A spawn asks some times within
-# seconds; what a failing disk changed without a write is found after it.
-_LOOK_S = 60.0
+# Seconds for which a verified digest is valid. A spawn needs a file several
+# times within seconds; later a failing disk may have changed the content.
+_VERIFIED_S = 60.0
 _MIB = 1 << 20
 
 
 class _Blob(NamedTuple):
-    """One whole file, the one used longest ago first."""
+    """A complete file; blobs sort by their last use."""
 
     used_ns: int
     name: str
@@ -45,7 +46,7 @@ class _Blob(NamedTuple):
 
 
 class _FileVersion(NamedTuple):
-    """What differs once something wrote to a file."""
+    """Status of a file; it differs after a write."""
 
     inode: int
     size: int
@@ -53,52 +54,50 @@ class _FileVersion(NamedTuple):
 
 
 class _VerifiedFile(NamedTuple):
-    """A file whose content was right, and until when that counts."""
+    """A file with a verified digest, valid until a monotonic time."""
 
     version: _FileVersion
     until: float
 
-    def is_old(self) -> bool:
-        """Return whether the content has to be looked at again."""
+    def is_expired(self) -> bool:
+        """Return whether the content must be verified again."""
         return time.monotonic() > self.until
 
 
 class BlobStore:
-    """A directory of such files; safe between threads and processes.
+    """Directory of such files; safe between threads and processes.
 
-    Methods that take an image's id raise BitstreamError for whatever the
-    file system refuses, the others OSError.
+    Methods with an image's id raise BitstreamError for an error of the
+    file system, the others OSError.
 
-    :param directory: made if it is missing, for its owner only.
-    :param limit: the most bytes of files in it, those not whole included.
+    :param directory: created if missing, accessible to its owner only.
+    :param limit: maximum size of all files, partial ones included, in
+        bytes.
     """
 
     def __init__(self, directory: str, limit: int) -> None:
         self.directory = directory
         self.limit = limit
-        self._guard = threading.Lock()
+        self._locks_lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
-        self._looks: dict[str, _VerifiedFile] = {}
+        self._verified: dict[str, _VerifiedFile] = {}
 
     @contextlib.contextmanager
-    def held(self, image: str) -> Iterator[None]:
-        """Let one at a time work on an image's content, on this host.
-
-        Not to be asked for by who has it already.
-        """
-        # At most 256 lock files, whatever the images.
+    def lock_image(self, image: str) -> Iterator[None]:
+        """Lock an image's content on this host. Not reentrant."""
+        # At most 256 lock files for any number of images.
         bucket = hashlib.sha256(image.encode()).hexdigest()[:2]
         with contextlib.ExitStack() as stack:
-            with partial_file.disk(image, self.directory):
+            with partial_file.wrap_errors(image, self.directory):
                 self._ensure_directory()
                 stack.enter_context(self._locked(bucket))
             yield
 
     def find(self, sha512: str, size: int) -> str | None:
-        """Return the path of a whole file, None where there is none.
+        """Return the path of a complete file, None if there is none.
 
-        Its content is looked at, unless that was a moment ago and nothing
-        wrote to the file since: a damaged one is removed.
+        Its digest is verified, unless that was done in the last minute and
+        the file was not written since. A damaged file is removed.
         """
         path = self._path(sha512)
         try:
@@ -109,59 +108,68 @@ class BlobStore:
             return None
         with open(descriptor, "rb") as file:
             version = _version(descriptor)
-            look = self._looks.get(sha512)
-            if look is None or look.version != version or look.is_old():
+            verified = self._verified.get(sha512)
+            if (
+                verified is None
+                or verified.version != version
+                or verified.is_expired()
+            ):
                 if hashlib.file_digest(file, "sha512").hexdigest() != sha512:
                     self._remove_damaged(path, version.inode)
                     return None
-                look = _VerifiedFile(version, time.monotonic() + _LOOK_S)
+                verified = _VerifiedFile(
+                    version, time.monotonic() + _VERIFIED_S
+                )
             _touch(descriptor)
-            self._looks[sha512] = look._replace(version=_version(descriptor))
+            self._verified[sha512] = verified._replace(
+                version=_version(descriptor)
+            )
         return path if version.size == size else None
 
     @contextlib.contextmanager
-    def adding(
+    def add_file(
         self, image: str, sha512: str, size: int, keep: Collection[str] = ()
     ) -> Iterator[partial_file.PartialFile]:
-        """Give a file to write to; at the end it gets its name.
+        """Yield a partial file; rename it at the end of the with block.
 
-        At the end means: where no error was raised. The caller has called
-        its ``check``.
+        An exception removes it. The caller calls its ``check``.
 
-        :param image: whose content it is, for errors.
-        :param keep: digests of files that stay; others go for it, those
-            used longest ago first.
-        :raises BitstreamError: there is no room for it, or what came is
-            not what was announced.
+        :param image: id of the image, for errors.
+        :param keep: digests of files that stay. Others are evicted if
+            needed, least recently used first.
+        :raises BitstreamError: there is no room for it.
         """
-        with partial_file.disk(image, self.directory):
+        with partial_file.wrap_errors(image, self.directory):
             self._ensure_directory()
-            half = self._reserve(image, sha512, size, keep)
+            partial = self._reserve(image, sha512, size, keep)
         try:
-            yield half
-            with partial_file.disk(image, self.directory), self._locked(_ALL):
-                os.replace(half.path, self._path(sha512))
+            yield partial
+            with (
+                partial_file.wrap_errors(image, self.directory),
+                self._locked(_ALL),
+            ):
+                os.replace(partial.path, self._path(sha512))
         finally:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(half.path)
-            half.close()
+                os.unlink(partial.path)
+            partial.close()
 
     def write_note(self, image: str, name: str, text: str) -> None:
-        """Write a small file of another name, at once or not at all."""
+        """Write a small file with another name, atomically."""
         path = os.path.join(self.directory, name)
-        with partial_file.disk(image, path), self._locked(_ALL):
-            descriptor, half = tempfile.mkstemp(
+        with partial_file.wrap_errors(image, path), self._locked(_ALL):
+            descriptor, temporary = tempfile.mkstemp(
                 prefix=_HALF, dir=self.directory
             )
             with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(descriptor)
-            os.replace(half, path)
+            os.replace(temporary, path)
 
     def digests(self) -> frozenset[str]:
-        """Return the digests of the files that are there."""
-        return frozenset(one.name for one in self._kept())
+        """Return the digests of the complete files."""
+        return frozenset(blob.name for blob in self._blobs())
 
     def _path(self, sha512: str) -> str:
         return os.path.join(self.directory, sha512)
@@ -177,10 +185,10 @@ class BlobStore:
     def _locked(self, name: str) -> Iterator[None]:
         """Lock between threads, then between processes.
 
-        In this order, and never waiting inside the kernel: under eventlet
-        the threads are green, and one that waits there stops them all.
+        The file lock is polled: under eventlet the threads are green, and
+        a wait in the kernel would stop all of them.
         """
-        with self._guard:
+        with self._locks_lock:
             lock = self._locks.setdefault(name, threading.Lock())
         path = os.path.join(self.directory, _LOCK + name)
         with lock:
@@ -195,15 +203,15 @@ class BlobStore:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
                 os.close(descriptor)
 
-    def _kept(self) -> list[_Blob]:
-        found = []
+    def _blobs(self) -> list[_Blob]:
+        blobs = []
         for name in os.listdir(self.directory):
             if not _DIGEST.fullmatch(name):
                 continue
             with contextlib.suppress(FileNotFoundError):
                 status = os.lstat(self._path(name))
-                found.append(_Blob(status.st_mtime_ns, name, status.st_size))
-        return sorted(found)
+                blobs.append(_Blob(status.st_mtime_ns, name, status.st_size))
+        return sorted(blobs)
 
     def _reserve(
         self, image: str, sha512: str, size: int, keep: Collection[str]
@@ -225,11 +233,12 @@ class BlobStore:
     def _make_room(
         self, image: str, sha512: str, size: int, keep: Collection[str]
     ) -> None:
-        others = [one for one in self._kept() if one.name != sha512]
-        free = self.limit - size - self._halves()
-        free -= sum(one.size for one in others)
-        can_go = [one for one in others if one.name not in keep]
-        if free + sum(one.size for one in can_go) < 0:
+        """Evict files until there is room, least recently used first."""
+        others = [blob for blob in self._blobs() if blob.name != sha512]
+        free = self.limit - size - self._partial_bytes()
+        free -= sum(blob.size for blob in others)
+        evictable = [blob for blob in others if blob.name not in keep]
+        if free + sum(blob.size for blob in evictable) < 0:
             raise errors.BitstreamError(
                 image,
                 f"its {size} bytes have no room in {self.directory} beside"
@@ -238,16 +247,16 @@ class BlobStore:
                 f" {self.limit // _MIB})",
                 is_local=True,
             )
-        for one in can_go:
+        for blob in evictable:
             if free >= 0:
                 return
-            os.unlink(self._path(one.name))
-            free += one.size
+            os.unlink(self._path(blob.name))
+            free += blob.size
 
-    def _halves(self) -> int:
-        """Return the bytes of files not yet whole; abandoned ones go.
+    def _partial_bytes(self) -> int:
+        """Return the size of all partial files; remove abandoned ones.
 
-        Who writes such a file holds it: a process that ended does not.
+        A writer has its file locked until its process ends.
         """
         total = 0
         for name in os.listdir(self.directory):
@@ -266,7 +275,7 @@ class BlobStore:
         return total
 
     def _remove_damaged(self, path: str, inode: int) -> None:
-        """Remove a file, unless a good one took its place just now."""
+        """Remove a file, unless it was replaced meanwhile."""
         LOG.warning("%s is damaged: it is fetched again", path)
         with (
             self._locked(_ALL),
@@ -282,14 +291,14 @@ def _version(descriptor: int) -> _FileVersion:
 
 
 def _touch(descriptor: int) -> None:
-    """Note that a file was used now; without that it goes sooner."""
+    """Set a file's time of last use; a failure only affects eviction."""
     now = time.time_ns()
     with contextlib.suppress(OSError):
         os.utime(descriptor, ns=(now, now))
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Return whether nobody else held a file; now the caller does."""
+    """Return whether the lock of a file could be taken."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -298,7 +307,7 @@ def _is_locked(descriptor: int) -> bool:
 
 
 def _allocate(descriptor: int, size: int) -> None:
-    """Give a file all its room: a full disk is found out now."""
+    """Allocate the disk space of a file; fails early on a full disk."""
     try:
         os.posix_fallocate(descriptor, 0, size)
     except OSError as error:

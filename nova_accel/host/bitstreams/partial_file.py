@@ -15,16 +15,16 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager
-def disk(image: str, place: str) -> Iterator[None]:
-    """Give what a file system refuses the words of this library.
+def wrap_errors(image: str, place: str) -> Iterator[None]:
+    """Turn errors of the file system into BitstreamError.
 
-    :param place: the path, where the error names none.
+    :param place: the path, for errors without one.
     :raises BitstreamError: instead of OSError.
     """
     try:
         yield
     except OSError as error:
-        mend = (
+        hint = (
             "make room on that file system, or lower nova.conf [nova_accel]"
             " bitstream_cache_mb"
             if error.errno in _NO_ROOM
@@ -33,38 +33,43 @@ def disk(image: str, place: str) -> Iterator[None]:
         )
         raise errors.BitstreamError(
             image,
-            f"it can't be kept in {error.filename or place}: {words(error)};"
-            f" {mend}",
+            f"it can't be kept in {error.filename or place}:"
+            f" {describe_error(error)}; {hint}",
             is_local=True,
         ) from error
 
 
-def words(error: OSError) -> str:
-    """Return an error of the file system: ``ENOSPC (No space left ...)``."""
+def describe_error(error: OSError) -> str:
+    """Return a text of an OSError: ``ENOSPC (No space left ...)``."""
     number = error.errno or 0
     return f"{errno.errorcode.get(number, number)} ({error.strerror or error})"
 
 
 class PartialFile:
-    """A file that is not yet whole; Nova's image API writes into it."""
+    """A file during its download; Nova's image API writes to it."""
 
     def __init__(self, image: str, path: str, sha512: str, size: int) -> None:
-        """Take a file that has all its room, and hold it."""
+        """Open and lock an allocated file.
+
+        :param image: id of the image, for errors.
+        :param sha512: expected digest.
+        :param size: expected size in bytes.
+        """
         self.path = path
         self._image = image
         self._sha512 = sha512
         self._size = size
-        self._came = 0
+        self._received = 0
         self._digest = hashlib.sha512()
         self._file = open(path, "r+b", buffering=0)
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def write(self, data: bytes) -> int:
-        """Add the next bytes, and return how many.
+        """Append bytes; return their number.
 
         :raises BitstreamError: there are more than the image has.
         """
-        if self._came + len(data) > self._size:
+        if self._received + len(data) > self._size:
             raise errors.BitstreamError(
                 self._image,
                 f"more than the {self._size} bytes came that Glance says it"
@@ -72,27 +77,29 @@ class PartialFile:
             )
         self._digest.update(data)
         rest = memoryview(data)
-        with disk(self._image, self.path):
+        with wrap_errors(self._image, self.path):
             while rest:
                 rest = rest[self._file.write(rest) :]
-        self._came += len(data)
+        self._received += len(data)
         return len(data)
 
     def truncate(self, size: int = 0) -> int:
-        """Drop what came: Nova does so where a signature is wrong."""
+        """Discard the content; Nova does so after an invalid signature."""
         self._file.seek(size)
         self._digest = hashlib.sha512()
-        self._came = 0
+        self._received = 0
         return size
 
     def check(self) -> None:
-        """Check that all of it came, and put it on the disk.
+        """Verify size and digest, and sync the file to the disk.
 
-        :raises BitstreamError: it is cut off, or something else.
+        :raises BitstreamError: the content is truncated or has another
+            digest.
         """
-        if self._came != self._size:
+        if self._received != self._size:
             raise errors.BitstreamError(
-                self._image, bitstreams.cut_off(self._came, self._size)
+                self._image,
+                bitstreams.describe_truncation(self._received, self._size),
             )
         if self._digest.hexdigest() != self._sha512:
             raise errors.BitstreamError(
@@ -101,11 +108,11 @@ class PartialFile:
                 " correct its property accelerator_sha512, or upload the"
                 " right content as a new image",
             )
-        with disk(self._image, self.path):
+        with wrap_errors(self._image, self.path):
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Let go of the file."""
-        # A child of this process that was forked meanwhile has it, too.
+        """Unlock and close the file."""
+        # A forked child may have the descriptor, and with it the lock.
         fcntl.flock(self._file, fcntl.LOCK_UN)
         self._file.close()

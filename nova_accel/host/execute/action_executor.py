@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Executor of actions: apply, read back, undo on failure.
 
-Nothing is locked while something is written: a card whose kernel files
-hang keeps nobody else waiting.
+No lock is held during a write: a card whose kernel files hang does not
+block the others.
 """
 
 import contextlib
@@ -24,23 +24,22 @@ from nova_accel.model import actions
 
 LOG = logging.getLogger(__name__)
 
-# An mdev's directory stands before its mdev_type link does: libvirt waits
-# up to 10 x 100 ms for it (node_device_udev.c,
-# udevProcessMediatedDevice), and so does this. VFs are made one by one,
-# and a card may have 256 of them.
+# The kernel creates an mdev's directory before its mdev_type link: libvirt
+# waits up to 10 x 100 ms for it (node_device_udev.c,
+# udevProcessMediatedDevice). VFs appear one by one, up to 256 per card.
 _ATTEMPTS = 10
 _VF_ATTEMPTS = 100
 _PAUSE_S = 0.1
-# sriov-manage fails with this while another program looks at the card;
-# seconds later it works.
+# Output of sriov-manage while another program has the card open; it
+# succeeds seconds later.
 _TRANSIENT = "unbindLock"
 _TOOL_ATTEMPTS = 5
 _TOOL_PAUSE_S = 2.0
 
-# These write more than one file: a refusal may come halfway.
+# Actions of several writes: they may fail halfway.
 _LONG = (actions.SetVfCount, actions.BindDriver, actions.SetServices)
 
-# These may fail, and what they are about answers all the same.
+# Actions whose failure can't be read back: the function answers anyway.
 _SCRUBS = (actions.ResetFunction, actions.RunScrub)
 
 _Written = (
@@ -55,24 +54,24 @@ _Written = (
 
 
 class NodeDevices(Protocol):
-    """Makes mdevs through libvirt, where that can be done.
+    """Creation and removal of mdevs through libvirt.
 
-    Each method tells whether it was done; False leaves it to the kernel's
-    own files, whose refusals have a number. An exception is taken for
-    False.
+    Each method returns whether libvirt did it. After False, or an
+    exception, the executor writes the kernel's files, whose errors have an
+    errno.
     """
 
     def create(self, parent: str, type_id: str, uuid: str) -> bool:
-        """Make an mdev and start it."""
+        """Create an mdev and start it."""
         ...
 
     def remove(self, uuid: str) -> bool:
-        """Stop an mdev, which ends it."""
+        """Stop an mdev, which removes it."""
         ...
 
 
 class Executor:
-    """Carries out actions below one root directory. Thread-safe."""
+    """Executor of actions below one root directory. Thread-safe."""
 
     def __init__(
         self,
@@ -81,71 +80,69 @@ class Executor:
         read_gpus: readback.ReadGpus = privileged.read_gpus,
         program_s: float = 300,
     ) -> None:
-        """Serve the host whose files are below ``root``.
+        """Use the host whose files are below ``root``.
 
-        :param nodedev: the way to make mdevs that is tried first.
-        :param read_gpus: asks NVML what became of GPU instances.
-        :param program_s: how many seconds loading a bitstream may take.
+        :param nodedev: libvirt's interface, tried first for mdevs.
+        :param read_gpus: returns NVML's answers, to read back changes.
+        :param program_s: seconds that loading a bitstream may take.
         """
         self.root = root
         self._nodedev = nodedev
         self._host = readback.Readback(root, read_gpus)
-        self._loading = program_fpga.FpgaProgrammer(
+        self._programmer = program_fpga.FpgaProgrammer(
             root, self._host, program_s
         )
 
-    def apply_all(self, wanted: Iterable[actions.Action]) -> None:
-        """Carry out actions in order; undo the done ones on a failure.
+    def apply_all(self, planned: Iterable[actions.Action]) -> None:
+        """Apply actions in order; undo all of them on a failure.
 
-        Whatever the failure is: it may also be that of whoever yields the
-        actions, or of the privileged daemon.
+        Any exception is a failure, also one of the iterator or of the
+        privileged daemon.
 
-        :raises ActionError: an action failed; everything done before it
-            has been taken back, or its undo's failure is in the log.
+        :raises ActionError: an action failed. The actions before it are
+            undone; a failure of an undo is logged.
         """
-        with contextlib.ExitStack() as undo:
-            for action in wanted:
-                back = undo_actions.inverse(self._host, action)
-                if self._carry_out(action, back):
-                    undo.callback(self._take_back, back)
-            undo.pop_all()
+        with contextlib.ExitStack() as stack:
+            for action in planned:
+                undo = undo_actions.plan_undo(self._host, action)
+                if self._apply(action, undo):
+                    stack.callback(self._undo, undo)
+            stack.pop_all()
 
     def apply(self, action: actions.Action) -> bool:
-        """Carry out one action and read it back.
+        """Apply one action and read it back.
 
-        :returns: whether anything changed; what is done already is not
-            done again.
-        :raises ActionError: refused by the kernel, or without effect;
-            what was done of it has been taken back.
+        :returns: whether the host changed; an action whose effect exists
+            already does nothing.
+        :raises ActionError: the kernel refused it, or it had no effect; a
+            partial change is undone.
         """
-        return self._carry_out(
-            action, undo_actions.inverse(self._host, action)
-        )
+        return self._apply(action, undo_actions.plan_undo(self._host, action))
 
-    def _carry_out(
-        self, action: actions.Action, back: Iterable[actions.Action]
+    def _apply(
+        self, action: actions.Action, undo: Iterable[actions.Action]
     ) -> bool:
         if self._host.is_done(action):
             return False
         self._check(action)
-        if _is_sweep(action):
-            return self._sweep(action)
+        if _is_for_all_instances(action):
+            return self._destroy_free_instances(action)
         try:
             is_changed = self._change(action)
         except errors.ActionError as error:
-            # The kernel is still at what has timed out.
             is_begun = not error.number or isinstance(action, _LONG)
+            # After a timeout the kernel still works on the change.
             if is_begun and error.number != errno.ETIMEDOUT:
-                self._take_back(back)
+                self._undo(undo)
             raise
-        # Of a bitstream tells what loads it: also how long that took.
+        # The programmer logs its own line, with the duration.
         if is_changed and not isinstance(action, actions.ProgramRegion):
             LOG.info("%s: done", action)
         return is_changed
 
     def _change(self, action: actions.Action) -> bool:
         if isinstance(action, actions.ProgramRegion):
-            self._loading.load(action)
+            self._programmer.load(action)
             return True
         number = self._write(action)
         if not number:
@@ -155,7 +152,7 @@ class Executor:
             action, is_new=True
         ):
             raise _failure(action, number)
-        # The kernel was late, or somebody else was first.
+        # The kernel was late, or another program made the change.
         return number == errno.ETIMEDOUT or isinstance(action, _LONG)
 
     def _wait(self, action: actions.Action) -> None:
@@ -164,23 +161,23 @@ class Executor:
             if self._host.is_done(action, is_new=True):
                 return
             if isinstance(action, actions.SetVfCount):
-                found = self._host.vf_count(action.function) or 0
-                if action.count > found and not action.tool:
-                    break  # the driver has made its VFs by now
+                enabled = self._host.vf_count(action.function) or 0
+                if action.count > enabled and not action.tool:
+                    break  # the driver made fewer VFs and has finished
             time.sleep(_PAUSE_S)
-        # What a function is like that has gone, the kernel says itself.
+        # A function that does not answer after a scrub is ENODEV.
         number = errno.ENODEV if isinstance(action, _SCRUBS) else 0
-        raise _failure(action, number, self._sight(action))
+        raise _failure(action, number, self._describe_state(action))
 
-    def _sight(self, action: actions.Action) -> str:
-        """Return what reading back shows, where that tells more."""
+    def _describe_state(self, action: actions.Action) -> str:
+        """Return the state that was read back, empty if it adds nothing."""
         match action:
             case actions.SetVfCount(function=function, count=count):
-                found = self._host.vf_count(function)
-                return f"{found} of {count} virtual functions"
+                enabled = self._host.vf_count(function)
+                return f"{enabled} of {count} virtual functions"
             case actions.BindDriver(function=function):
-                found_driver = self._host.driver(function)
-                return f"bound to {found_driver or 'no driver'}"
+                driver = self._host.driver(function)
+                return f"bound to {driver or 'no driver'}"
             case actions.SetVgpuType(function=function):
                 return f"its type reads {self._host.vgpu_type(function)!r}"
             case actions.SetServices(function=function):
@@ -191,27 +188,27 @@ class Executor:
         return ""
 
     def _check(self, action: actions.Action) -> None:
-        """Raise for what the kernel might do, but nobody can want."""
+        """Refuse harmful changes that the kernel would accept."""
         match action:
             case actions.SetVgpuType(function=function):
-                found = self._host.vgpu_type(function)
-                if found not in ("", readback.FREE):
+                present = self._host.vgpu_type(function)
+                if present not in ("", readback.FREE):
                     raise _failure(
-                        action, errno.EBUSY, f"it holds type {found}"
+                        action, errno.EBUSY, f"it holds type {present}"
                     )
             case actions.ClearVgpuType(function=function, type_id=type_id):
-                found = self._host.vgpu_type(function)
-                if found != type_id:
+                present = self._host.vgpu_type(function)
+                if present != type_id:
                     raise errors.ActionError(
-                        str(action), errno.EBUSY, hints.NOT_OURS,
-                        f"it holds type {found or '(unreadable)'}",
+                        str(action), errno.EBUSY, hints.OTHER_VGPU,
+                        f"it holds type {present or '(unreadable)'}",
                     )  # fmt: skip
             case actions.SetVfCount(function=function):
-                now = self._host.vf_count(function)
-                if now and now < action.count and not action.before:
+                enabled = self._host.vf_count(function)
+                if enabled and enabled < action.count and not action.before:
                     raise errors.ActionError(
                         str(action), errno.EBUSY, hints.STALE,
-                        f"{now} are enabled since",
+                        f"{enabled} are enabled since",
                     )  # fmt: skip
                 self._check_unused(action, function)
             case actions.BindDriver(function=function):
@@ -222,38 +219,39 @@ class Executor:
                 | actions.ResetFunction(function=function)
             ):
                 self._check_unused(action, function)
-                self._check_whole(action, function)
+                self._check_no_vfs(action, function)
             case actions.ProgramRegion():
-                self._loading.check(action)
+                self._programmer.check(action)
 
     def _check_unused(self, action: actions.Action, function: str) -> None:
-        """Raise when a guest may hold something of a function."""
-        held = sorted(self._host.held(function))
-        if held:
-            raise _failure(action, errno.EBUSY, ", ".join(held))
+        """Raise if a guest may use a function or one of its VFs."""
+        uses = sorted(self._host.guest_uses(function))
+        if uses:
+            raise _failure(action, errno.EBUSY, ", ".join(uses))
 
-    def _check_whole(self, action: actions.Action, function: str) -> None:
-        """Raise while a function has VFs, which its mode is the mode of."""
-        if now := self._host.vf_count(function):
-            detail = f"{now} virtual functions are enabled"
+    def _check_no_vfs(self, action: actions.Action, function: str) -> None:
+        """Raise if a function has VFs: the change would affect them."""
+        if enabled := self._host.vf_count(function):
+            detail = f"{enabled} virtual functions are enabled"
             raise _failure(action, errno.EBUSY, detail)
 
-    def _take_back(self, back: Iterable[actions.Action]) -> None:
-        for action in back:
+    def _undo(self, undo: Iterable[actions.Action]) -> None:
+        for action in undo:
             try:
-                # What fails here is not taken back in its turn.
-                self._carry_out(action, ())
+                # A failed undo is not undone itself.
+                self._apply(action, ())
             except errors.ActionError as error:
-                LOG.error("can't take back: %s", error)
+                LOG.error("Undo failed: %s", error)
 
-    def _sweep(self, action: actions.DestroyInstance) -> bool:
-        """Destroy the GPU instances of a kind that are empty.
+    def _destroy_free_instances(self, action: actions.DestroyInstance) -> bool:
+        """Destroy the GPU instances of a kind that no vGPU uses.
 
-        One that stays is filled by the next vGPU: that brings none back.
+        A failure is only logged: the next vGPU of the kind uses the
+        remaining instance.
         """
-        before = self._host.starts(action.gpu, action.kind)
+        before = self._host.instance_starts(action.gpu, action.kind)
         number = self._write(action)
-        after = self._host.starts(action.gpu, action.kind)
+        after = self._host.instance_starts(action.gpu, action.kind)
         if number and number != errno.EBUSY:
             LOG.warning("%s", _failure(action, number))
         if before != after:
@@ -293,7 +291,7 @@ class Executor:
             number = privileged.create_mdev(
                 self.root, action.parent, action.type_id, uuid
             )
-        # libvirt may have been at it still when it was given up.
+        # libvirt may have completed its attempt after its timeout.
         is_late = self._nodedev is not None and self._host.is_done(action)
         return 0 if is_late else number
 
@@ -328,11 +326,11 @@ class Executor:
             return privileged.set_vf_count(
                 self.root, function, count, action.is_probed
             )
-        for left in reversed(range(_TOOL_ATTEMPTS)):
+        for remaining in reversed(range(_TOOL_ATTEMPTS)):
             try:
                 return privileged.manage_vfs(self.root, function, count > 0)
             except errors.ToolError as error:
-                if _TRANSIENT not in error.output or not left:
+                if _TRANSIENT not in error.output or not remaining:
                     raise _failure(action, errno.EIO, str(error)) from error
             time.sleep(_TOOL_PAUSE_S)
         return errno.EAGAIN
@@ -367,13 +365,13 @@ def _write_gpu(action: readback.GpuAction) -> int:
     match action:
         case actions.CreateInstance(gpu=gpu, kind=kind, start=start):
             return privileged.create_instance(gpu, kind, start)
-        case actions.DestroyInstance(gpu=gpu, kind=kind, start=at):
-            return privileged.destroy_instance(gpu, kind, at)
+        case actions.DestroyInstance(gpu=gpu, kind=kind, start=first_slice):
+            return privileged.destroy_instance(gpu, kind, first_slice)
         case actions.SetMixedSizes(gpu=gpu, is_mixed=is_mixed):
             return privileged.set_mixed(gpu, is_mixed)
 
 
-def _is_sweep(
+def _is_for_all_instances(
     action: actions.Action,
 ) -> TypeGuard[actions.DestroyInstance]:
     return isinstance(action, actions.DestroyInstance) and (
@@ -385,5 +383,5 @@ def _failure(
     action: actions.Action, number: int, detail: str = ""
 ) -> errors.ActionError:
     return errors.ActionError(
-        str(action), number, hints.mend(action, number), detail
+        str(action), number, hints.get_hint(action, number), detail
     )

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Validators of the arguments of privileged functions.
 
-Each function returns what it was given, as what it was checked to be, and
-raises MalformedError for anything else: it comes from a process with
-fewer rights.
+The arguments come from an unprivileged process. Each function returns the
+valid argument with its type, and raises MalformedError for any other.
 """
 
 import os
@@ -12,14 +11,14 @@ import re
 from nova_accel import errors
 from nova_accel.model import actions, names, pci
 
-# Directory names in sysfs: a PCI address, "mtty", "0.0.0052", a type id,
-# a driver; and NVIDIA's names of GPU instances ("1g.5gb+me").
+# Directory names in sysfs (a PCI address, "mtty", "0.0.0052", a type id, a
+# driver) and NVIDIA's names of GPU instances ("1g.5gb+me").
 _PART = re.compile(r"[0-9A-Za-z][0-9A-Za-z:._+-]*")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _SETTING = re.compile("vgpu_params|placement_id")
-# "key=value,key=value" in printable ASCII, or nothing; NVIDIA's driver
-# keeps at most 1024 bytes of it.
+# "key=value,key=value" in printable ASCII, or empty; NVIDIA's driver stores
+# at most 1024 bytes.
 _PARAMS = re.compile(r"[!-~ ]{0,1023}")
 # The character device of an FPGA's management engine, as Linux names it
 # (drivers/fpga/dfl.c, DFL_FPGA_FEATURE_DEV_FME) and as Intel's older
@@ -28,12 +27,12 @@ _NODE = re.compile(r"(dfl|intel-fpga)-fme\.[0-9]{1,9}")
 _SHA512 = re.compile(r"[0-9a-f]{128}")
 # Words of qat/cfg_services (ABI/testing/sysfs-driver-qat): "sym;asym".
 _SERVICES = re.compile(r"[a-z]{1,16}(;[a-z]{1,16}){0,7}")
-# The largest count sriov_numvfs takes (drivers/pci/iov.c: a u16).
-_MOST = 0xFFFF
+# Maximum of sriov_numvfs (drivers/pci/iov.c: a u16).
+_MAX_COUNT = 0xFFFF
 
 
 def root(text: object, own: str) -> None:
-    """Check that the caller means the root that this process works below."""
+    """Check that the caller's root is the privileged process's own."""
     if text != own:
         raise errors.MalformedError(
             "root of Nova's privileged daemon",
@@ -44,7 +43,7 @@ def root(text: object, own: str) -> None:
 
 
 def part(text: object, what: str) -> str:
-    """Check one name of a path; ``what`` is the kind of it, for people."""
+    """Check one component of a path; ``what`` is its name in errors."""
     if ".." in str(text):
         raise errors.MalformedError(
             what, str(text), "one name without slashes"
@@ -72,15 +71,15 @@ def is_uuid(text: object) -> bool:
 
 
 def count(number: object, what: str) -> int:
-    """Check a number that is small and not negative."""
-    if not isinstance(number, int) or not 0 <= number <= _MOST:
-        raise errors.MalformedError(what, str(number), f"0 to {_MOST}")
+    """Check a number from 0 to 65535; ``what`` is its name in errors."""
+    if not isinstance(number, int) or not 0 <= number <= _MAX_COUNT:
+        raise errors.MalformedError(what, str(number), f"0 to {_MAX_COUNT}")
     return number
 
 
 def seconds(number: object) -> float:
-    """Check how long something may take."""
-    most = actions.MOST_PROGRAM_S
+    """Check a timeout in seconds."""
+    most = actions.MAX_PROGRAM_S
     if not isinstance(number, int | float) or not 0 < number <= most:
         raise errors.MalformedError(
             "time limit", str(number), f"seconds, up to {most}"
@@ -94,7 +93,7 @@ def vgpu_type(text: object) -> str:
 
 
 def setting(text: object) -> str:
-    """Check the name of a vGPU's file that only root may read."""
+    """Check the name of a vGPU's setting that only root may read."""
     return _matched(
         _SETTING, text, "vGPU setting", "vgpu_params or placement_id"
     )
@@ -127,7 +126,7 @@ def sha512(text: object) -> str:
 
 
 def path(text: object) -> str:
-    """Check that this is an absolute path."""
+    """Check an absolute path."""
     if not isinstance(text, str) or "\0" in text or not os.path.isabs(text):
         raise errors.MalformedError("path", str(text), "an absolute path")
     return text
@@ -135,7 +134,7 @@ def path(text: object) -> str:
 
 def command(text: object) -> str:
     """Check the path of an operator's command."""
-    if not isinstance(text, str) or not names.is_command(text):
+    if not isinstance(text, str) or not names.is_command_path(text):
         raise errors.MalformedError(
             "command", str(text), "an absolute path of plain characters"
         )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hints for the operator, by action and errno.
 
-One errno means different things to different files: EPERM is a missing
-right for an mdev and a vGPU that stands already for a typed VF.
+The meaning of an errno depends on the file: EPERM is a missing right for an
+mdev, and an existing vGPU for a typed VF.
 """
 
 import errno
@@ -17,8 +17,8 @@ _RIGHTS = (
     " capabilities"
 )
 _TAKEN = (
-    "the function holds a vGPU already: another spawn was first, or one was"
-    " left behind (`nova-accel inspect`)"
+    "the function holds a vGPU already: of a concurrent spawn, or an orphan"
+    " (`nova-accel inspect`)"
 )
 _FULL = (
     "the device is full: another guest took the room; free a partition or"
@@ -26,32 +26,31 @@ _FULL = (
 )
 _OPEN = "something holds the device; stop it first"
 _NO_NVML = (
-    "NVML can't be asked: install nvidia-ml-py and NVIDIA's host driver, or"
-    " make GPU instances by hand"
+    "NVML can't be called: install nvidia-ml-py and NVIDIA's host driver, or"
+    " create GPU instances by hand"
 )
 
-_SWITCH = "switch the card, or the host, off and on"
+_SWITCH = "power-cycle the card, or the host"
 _NO_MIG = "the GPU is not in MIG mode: nvidia-smi -i GPU -mig 1"
-# Refused by us, not by the kernel.
-NOT_OURS = (
-    "another vGPU stands there than the one to be cleared, so it stays;"
-    " `nova-accel inspect` tells whose it is"
+# Hints for refusals of this library, not of the kernel.
+OTHER_VGPU = (
+    "the function has another vGPU than the one to clear, so it stays;"
+    " see `nova-accel inspect`"
 )
 STALE = (
-    "somebody has enabled virtual functions since the host was read:"
-    " disable them if nobody needs them, or take num_vfs out of device_spec"
+    "virtual functions were enabled since the host was read: disable them if"
+    " they are not needed, or remove num_vfs from device_spec"
 )
 WITH_GUEST = (
-    "a guest may have it, so nothing was touched: stop the guest, and give"
-    " the function back to the host's driver"
+    "a guest may have it, so nothing was touched: stop the guest, and bind"
+    " the function to the host's driver"
 )
-
 WITH_HOST = (
-    "the host works with what the card does now, so nothing was touched:"
+    "the host uses the card's present function, so nothing was touched:"
     " unbind that function from its driver, or leave the card as it is"
 )
 
-_ALL: Mapping[int, str] = {
+_COMMON: Mapping[int, str] = {
     errno.ENOSPC: _FULL,
     errno.EUSERS: "the parent has no instance left; free one first",
     errno.EIO: "the device's driver failed or the device is full: see the"
@@ -66,7 +65,7 @@ _ALL: Mapping[int, str] = {
     errno.ETIMEDOUT: f"the kernel did not answer in {privileged.TIMEOUT_S} s:"
     " something may hold the device open",
 }
-_KINDS: Mapping[type[actions.Action], Mapping[int, str]] = {
+_BY_ACTION: Mapping[type[actions.Action], Mapping[int, str]] = {
     actions.SetVgpuType: {
         errno.EPERM: _TAKEN,
         errno.EBUSY: _TAKEN,
@@ -76,7 +75,7 @@ _KINDS: Mapping[type[actions.Action], Mapping[int, str]] = {
         errno.EINVAL: "the type does not fit beside the vGPUs of this GPU,"
         " or its driver has no such type",
         errno.ENODEV: "the driver of this GPU has no such type: ids change"
-        " with the driver's release; restart nova-compute to read them anew",
+        " with the driver's release; restart nova-compute to read them again",
         errno.ENOENT: "the function is no VF of NVIDIA's vendor-specific"
         " VFIO any more: enable the VFs again (sriov-manage -e)",
     },
@@ -87,23 +86,22 @@ _KINDS: Mapping[type[actions.Action], Mapping[int, str]] = {
     actions.SetVgpuParams: {
         errno.ENOENT: "this host's driver takes no vgpu_params, or the vGPU"
         " is gone; remove vgpu_params from device_spec",
-        errno.EINVAL: "the driver knows no such parameter or value: mend"
+        errno.EINVAL: "the driver knows no such parameter or value: correct"
         " vgpu_params in device_spec",
-        errno.EBUSY: "a guest has the vGPU open; it takes parameters before"
-        " that only",
+        errno.EBUSY: "a guest has the vGPU open; stop the guest first",
         errno.EPERM: "the function has no vGPU yet, or it is open; " + _RIGHTS,
     },
     actions.SetPlacement: {
         errno.ENXIO: "the function has no vGPU, or its GPU is not in"
         " mixed-size mode",
         errno.EBUSY: "the place is taken or a guest has the vGPU open",
-        errno.EINVAL: "a vGPU of this type can't begin there",
+        errno.EINVAL: "a vGPU of this type can't start there",
         errno.ENOENT: "the driver places vGPUs itself: placement_id came"
         " with release 580",
     },
     actions.CreateInstance: {
-        errno.ENOSPC: "no room for the GPU instance: another one stands"
-        " there; destroy it when it is empty",
+        errno.ENOSPC: "no room for the GPU instance: another one is in its"
+        " place; destroy it when it is empty",
         errno.EBUSY: "the GPU is in use by another program; stop it first",
         errno.EINVAL: "the GPU has no such kind of instance at that place",
         errno.ENODEV: "NVML does not know the GPU, or no such kind of"
@@ -130,7 +128,7 @@ _KINDS: Mapping[type[actions.Action], Mapping[int, str]] = {
         errno.EACCES: f"/{privileged.SRIOV_MANAGE} and its directories must"
         " be root's and writable by no other user, and no links; " + _RIGHTS,
         errno.EINVAL: "the function's driver refuses that number of VFs:"
-        " mend num_vfs in device_spec",
+        " correct num_vfs in device_spec",
         errno.ENOSPC: "the bus has no numbers or memory left for VFs: see"
         " SR-IOV in the firmware's setup",
         errno.ENOMEM: "the bus has no numbers or memory left for VFs: see"
@@ -163,8 +161,8 @@ _KINDS: Mapping[type[actions.Action], Mapping[int, str]] = {
         errno.EINVAL: "it is no bitstream for this card, or a damaged one:"
         " compare its interface id with the region's (`nova-accel inspect`)",
         errno.EBADMSG: "the bitstream's file has changed since it was"
-        " checked: remove it from state_dir, and it is fetched again; a blank"
-        " of your own, put back",
+        " checked: remove it from state_dir, and it is fetched again; restore"
+        " the file if it is a blank of device_spec",
         errno.EFBIG: "the bitstream is larger than any FPGA's",
         errno.ELOOP: "the bitstream's path is a link: name the file itself",
         errno.EISDIR: "the bitstream's path is a directory",
@@ -173,19 +171,19 @@ _KINDS: Mapping[type[actions.Action], Mapping[int, str]] = {
         errno.ENOENT: "the bitstream's file, the card's device in /dev or"
         " the vendor's tool (/usr/bin/fpgaconf, /opt/xilinx/xrt/bin/xrt-smi)"
         " is missing",
-        errno.ENODEV: "the card has no device to load it by: is the driver"
-        " dfl-pci with dfl-fme bound to it, and no guest's? See"
+        errno.ENODEV: "the card has no device to load it by: is it bound to"
+        " dfl-pci with dfl-fme, and not to a guest's driver? See"
         " `nova-accel inspect`",
         errno.ENXIO: "the card is gone: see the kernel's log (dmesg)",
         errno.ENOTTY: "that device loads no bitstreams: update the kernel",
-        errno.ENOEXEC: "the vendor's tool can't be started: install it anew",
+        errno.ENOEXEC: "the vendor's tool can't be started: reinstall it",
         errno.EEXIST: "/run is no directory on this host",
         errno.ENOSPC: "no room for a copy of the bitstream in /run",
         errno.EIO: "the vendor's tool or the card's driver failed: see the"
         " kernel's log (dmesg) on this host",
-        errno.ETIMEDOUT: "the card gave no answer, or loading was not over in"
-        " the time that nova.conf [nova_accel] program_timeout gives: see the"
-        " kernel's log (dmesg) on this host",
+        errno.ETIMEDOUT: "the card did not answer, or the load took longer"
+        " than nova.conf [nova_accel] program_timeout: see the kernel's log"
+        " (dmesg) on this host",
     },
     actions.SetPort: {
         errno.EBUSY: "the port is in use, or VFs are enabled: stop what has"
@@ -198,40 +196,40 @@ _KINDS: Mapping[type[actions.Action], Mapping[int, str]] = {
     actions.SetServices: {
         errno.EBUSY: "the device is in use or being reset: stop the guests"
         " and programs that have its functions, and disable its VFs",
-        errno.EINVAL: "the device knows no such services: mend services in"
-        " device_spec",
+        errno.EINVAL: "the device knows no such services: correct services"
+        " in device_spec",
         errno.ENOENT: "this device's driver has no choice of services:"
         " remove services from device_spec, or update the kernel",
     },
     actions.ResetFunction: {
-        errno.ENOENT: "the function can't be reset by itself: write scrub"
-        " none in its device_spec, or let a scrub_command see to it",
+        errno.ENOENT: "the function can't be reset by itself: set scrub none"
+        " or a scrub_command in its device_spec",
         errno.ENOTTY: "none of its reset methods (reset_method) works: see"
         f" the kernel's log (dmesg) on this host; {_SWITCH}",
         errno.ENODEV: "the function does not answer after its reset: see"
         f" the kernel's log (dmesg) on this host; {_SWITCH}",
-        errno.EBUSY: "a guest or the host has something of it: stop that",
-        errno.ETIMEDOUT: "the kernel is at it still after"
+        errno.EBUSY: "a guest or the host uses the function: stop that",
+        errno.ETIMEDOUT: "the kernel has not finished after"
         f" {privileged.RESET_S} s: see its log (dmesg); {_SWITCH}",
     },
     actions.RunScrub: {
-        errno.EACCES: "the command must be a file of root's that nobody"
-        " else may write, in directories that nobody else may, and no link",
+        errno.EACCES: "the command and its directories must be root's and"
+        " writable by no other user, and no links",
         errno.ENOENT: "there is no such command on this host",
         errno.ENODEV: "the function does not answer after the command: see"
         f" the kernel's log (dmesg) on this host; {_SWITCH}",
         errno.ENOEXEC: "it is no program, or a script without #!",
-        errno.EIO: "the command failed, see what it said",
+        errno.EIO: "the command failed, see its output",
         errno.ETIMEDOUT: "the command did not end in"
         f" {privileged.SCRUB_S} s, and was killed",
     },
 }
-# Accepted, and reading back shows no change.
+# The kernel accepted the change, but reading back shows no effect.
 _WITHOUT_EFFECT: Mapping[type[actions.Action], str] = {
     actions.ProgramRegion: "the bitstream is not what its function id says,"
     " or the card did not take it: see the kernel's log (dmesg)",
-    actions.SetVgpuParams: "the driver keeps other parameters than it was"
-    " given: mend vgpu_params in device_spec",
+    actions.SetVgpuParams: "the driver has other parameters than requested:"
+    " correct vgpu_params in device_spec",
     actions.SetVfCount: "the driver made fewer VFs than asked: lower"
     " num_vfs in device_spec, or see the kernel's log (dmesg)",
     actions.BindDriver: "no driver took the function: is the IOMMU on, and"
@@ -239,9 +237,12 @@ _WITHOUT_EFFECT: Mapping[type[actions.Action], str] = {
 }
 
 
-def mend(action: actions.Action, number: int) -> str:
-    """Return what the operator can do; ``number`` 0 is "no effect"."""
+def get_hint(action: actions.Action, number: int) -> str:
+    """Return what the operator can do.
+
+    :param number: errno of the refusal; 0 for a change without effect.
+    """
     if not number:
         return _WITHOUT_EFFECT.get(type(action), _LOG)
-    own = _KINDS.get(type(action), {})
-    return own.get(number) or _ALL.get(number, _LOG)
+    by_errno = _BY_ACTION.get(type(action), {})
+    return by_errno.get(number) or _COMMON.get(number, _LOG)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Single reads and writes of kernel files; errors as errno values.
 
-Only ``privileged`` calls what is here: it has built the paths.
+Only ``privileged`` calls these functions; it builds the paths.
 """
 
 import errno
 import os
 
-# How much of a kernel file is read, in bytes.
+# Bytes to read of a kernel file.
 _PAGE = 4096
 
 
@@ -24,7 +24,7 @@ def read(path: str) -> tuple[int, str]:
 def write(path: str, text: str) -> int:
     """Write to a kernel file; return 0, or the errno of the refusal."""
     try:
-        # The files written are no links: one that is leads elsewhere.
+        # O_NOFOLLOW: no kernel file that is written here is a link.
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
         return error.errno or errno.EIO

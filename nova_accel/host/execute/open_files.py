@@ -10,21 +10,21 @@ from nova_accel.host.execute import argument_checks
 
 _OWN = "/"
 _MDEVS = "sys/bus/mdev/devices"
-# VFIO's devices: one for each IOMMU group, and since Linux 6.6 also one for
-# each device (Documentation/driver-api/vfio.rst).
+# VFIO's devices: one per IOMMU group, and since Linux 6.6 also one per
+# device (Documentation/driver-api/vfio.rst).
 _GROUPS, _DEVICES = "dev/vfio", "dev/vfio/devices"
 
 
-def find(root: str, uuid: str) -> frozenset[int]:
+def find_processes(root: str, uuid: str) -> frozenset[int]:
     """Return the ids of the processes that have an mdev open.
 
-    To remove an mdev waits for them (drivers/vfio/vfio_main.c,
-    vfio_unregister_group_dev).
+    The removal of an mdev waits for these processes
+    (drivers/vfio/vfio_main.c, vfio_unregister_group_dev).
 
-    :param root: below which the kernel's files are.
-    :raises UnreadableError: what a process has open can't be seen; that is
-        for root only.
-    :raises MalformedError: that is no uuid.
+    :param root: directory that holds ``sys``, ``dev`` and ``proc``.
+    :raises UnreadableError: the open files of a process can't be listed;
+        this needs root.
+    :raises MalformedError: the text is no uuid.
     """
     place = os.path.join(root, _MDEVS, argument_checks.uuid(uuid))
     files = frozenset(_files(root, place))
@@ -41,12 +41,12 @@ def _processes(root: str) -> list[str]:
         return os.listdir(place)
     except FileNotFoundError as error:
         if root != _OWN:
-            return []  # nobody runs in a tree
+            return []  # a captured or simulated host has no processes
         raise errors.UnreadableError(place, error.errno or 0) from error
 
 
 def _files(root: str, place: str) -> Iterator[str]:
-    """Yield the files by which a device is opened."""
+    """Yield the paths of a device's VFIO files."""
     with contextlib.suppress(OSError):
         group = os.path.basename(os.readlink(f"{place}/iommu_group"))
         yield os.path.join(root, _GROUPS, group)
@@ -60,7 +60,7 @@ def _has_open(root: str, process: str, files: frozenset[str]) -> bool:
     try:
         numbers = os.listdir(place)
     except (FileNotFoundError, ProcessLookupError):
-        return False  # it has ended
+        return False  # the process has ended
     except OSError as error:
         raise errors.UnreadableError(place, error.errno or 0) from error
     for number in numbers:

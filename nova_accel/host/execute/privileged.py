@@ -2,18 +2,17 @@
 """Privileged functions: the only code that changes kernel state.
 
 Inside nova-compute they run in Nova's privileged daemon. Its context
-serves functions of modules whose name begins with "nova"
-(oslo.privsep, PrivContext's prefix check), hence this file's place. Each
-builds its path from parts that it checks itself: what arrives here comes
-from a process with fewer rights. Each returns 0 or the errno of the
-refusal, ETIMEDOUT when there was no answer in time, and raises
-MalformedError for an argument of the wrong form. What came of a change,
-the caller reads for itself.
+accepts functions of modules whose name begins with "nova" (oslo.privsep,
+prefix check of PrivContext), hence this module's name.
 
-``root`` is the caller's, and must be the daemon's own, which the daemon
-reads from its configuration files: a caller can't lead it to a tree of the
-caller's making. Only a process that has the rights itself (``run_here``)
-works below any root.
+The caller is an unprivileged process. So each function validates its
+arguments and builds its paths from them. It returns 0 or the errno of the
+refusal, ETIMEDOUT without an answer in time, and raises MalformedError for
+an invalid argument. The caller reads back the effect itself.
+
+``root`` must be the daemon's own root, which the daemon reads from its
+configuration files: a caller can't direct it to another tree. Only a
+process with its own rights (``run_here``) accepts any root.
 """
 
 import errno
@@ -37,28 +36,27 @@ from nova_accel.model import actions, pci
 try:
     from nova import privsep
     from oslo_privsep import comm
-except ImportError:  # a host without Nova: the caller has the rights itself
+except ImportError:  # a host without Nova: the process needs the rights
     privsep = comm = None
 
-# A sysfs write that has not come back by then is stuck in the kernel: the
-# removal of an mdev waits for whoever holds it open, and creating one took
-# vendors' drivers at most a few seconds.
+# Timeout of a sysfs write. The removal of an mdev waits for processes that
+# have it open; vendors' drivers create one in a few seconds at most.
 TIMEOUT_S = 60
-# NVIDIA's tool unbinds and binds the card's driver, which takes it half a
-# minute on a large card.
+# NVIDIA's tool rebinds the card's driver, which takes half a minute on a
+# large card.
 TOOL_S = 120
-# Beside the time for a bitstream itself: to read and check 2 GiB from a
-# slow disk, and for the end of a tool that was killed.
-_PROGRAM_S = actions.MOST_PROGRAM_S + 180
+# The extra time is for reading and checking 2 GiB from a slow disk, and for
+# killing a tool.
+_PROGRAM_S = actions.MAX_PROGRAM_S + 180
 # Where NVIDIA's host driver installs it, below the root.
 SRIOV_MANAGE = "usr/lib/nvidia/sriov-manage"
 # The kernel waits up to 60 s for a function to answer after a reset, and
 # may then try its next method (drivers/pci/pci.c,
 # PCIE_RESET_READY_POLL_MS, __pci_reset_function_locked()).
 RESET_S = 150
-# An operator's command may empty a disk.
+# A scrub_command may erase a disk.
 SCRUB_S = 300
-#: Set in a process that changes the host with its own rights.
+# Set in a process that changes the host with its own rights.
 _own_rights = threading.Event()
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
@@ -72,9 +70,10 @@ _SILENT = {
 def _entrypoint(
     seconds: float = TIMEOUT_S, late: Any = errno.ETIMEDOUT
 ) -> Callable[[Callable[_Arguments, _Answer]], Callable[_Arguments, _Answer]]:
-    """Let Nova's daemon carry out a function, below its own root only.
+    """Return a decorator that runs a function in Nova's daemon.
 
-    :param seconds: how long at most; ``late`` is the answer afterwards.
+    :param seconds: timeout of a call.
+    :param late: result after the timeout.
     """
 
     def wrap(
@@ -87,7 +86,7 @@ def _entrypoint(
             function
         )
 
-        # The daemon knows an entrypoint by an attribute, which comes along.
+        # wraps() also copies the attribute that marks an entrypoint.
         @functools.wraps(entry)
         def in_time(
             *arguments: _Arguments.args, **named: _Arguments.kwargs
@@ -106,7 +105,7 @@ def _entrypoint(
 def _confined(
     function: Callable[_Arguments, _Answer],
 ) -> Callable[_Arguments, _Answer]:
-    """Refuse any root but this process's own, if a function takes one."""
+    """Make a function refuse any ``root`` but this process's own."""
     signature = inspect.signature(function)
     if "root" not in signature.parameters:
         return function
@@ -116,8 +115,8 @@ def _confined(
         *arguments: _Arguments.args, **named: _Arguments.kwargs
     ) -> _Answer:
         if not _own_rights.is_set():
-            given = signature.bind(*arguments, **named).arguments["root"]
-            argument_checks.root(given, _read_own_root())
+            root = signature.bind(*arguments, **named).arguments["root"]
+            argument_checks.root(root, _read_own_root())
         return function(*arguments, **named)
 
     return call
@@ -129,7 +128,7 @@ def _read_own_root() -> str:
 
 
 def run_here() -> None:
-    """Make every change in this process from now on, without a daemon.
+    """Run all functions in this process from now on, without the daemon.
 
     For commands and tests that have the rights themselves.
     """
@@ -140,9 +139,9 @@ def run_here() -> None:
 
 @_entrypoint()
 def create_mdev(root: str, parent: str, type_id: str, uuid: str) -> int:
-    """Ask a parent to create an mdev.
+    """Create an mdev on a parent.
 
-    Written is ``mdev_supported_types/<type>/create``
+    Writes ``mdev_supported_types/<type>/create``
     (Documentation/ABI/testing/sysfs-bus-vfio-mdev).
     """
     path = os.path.join(
@@ -160,15 +159,15 @@ def create_mdev(root: str, parent: str, type_id: str, uuid: str) -> int:
 def remove_mdev(root: str, uuid: str) -> int:
     """Remove an mdev.
 
-    The write blocks while the device is open
-    (drivers/vfio/mdev/mdev_core.c): callers check first.
+    The write blocks while a process has the device open
+    (drivers/vfio/mdev/mdev_core.c): callers check that first.
     """
     return _write(os.path.join(_mdev(root, uuid), "remove"), "1")
 
 
 @_entrypoint()
 def set_vgpu_type(root: str, function: str, type_id: str) -> int:
-    """Type a VF of NVIDIA's vendor-specific VFIO; ``0`` frees it."""
+    """Set the vGPU type of a vendor-specific VFIO VF; ``0`` frees it."""
     path = os.path.join(_function(root, function), "nvidia/current_vgpu_type")
     return _write(path, argument_checks.vgpu_type(type_id))
 
@@ -184,7 +183,7 @@ def read_vgpu(root: str, target: str, name: str) -> tuple[int, str]:
 def read_serial(root: str, function: str) -> tuple[int, str]:
     """Return errno and the serial number of a function, empty for none.
 
-    Users may read the first 64 bytes of configuration space only
+    Without root only the first 64 bytes of configuration space are readable
     (drivers/pci/pci-sysfs.c, pci_read_config).
     """
     number, config = _read_bytes(
@@ -195,32 +194,33 @@ def read_serial(root: str, function: str) -> tuple[int, str]:
 
 @_entrypoint()
 def set_vgpu_params(root: str, target: str, params: str) -> int:
-    """Set a vGPU's parameters: of an mdev's uuid or a VF's address.
+    """Set the parameters of a vGPU; an empty text clears them.
 
-    A single space clears them.
+    :param target: uuid of an mdev, or address of a VF.
     """
+    # The driver clears the parameters on a single space.
     text = argument_checks.params(params) or " "
     return _write(os.path.join(_vgpu(root, target), "vgpu_params"), text)
 
 
 @_entrypoint()
 def set_placement(root: str, function: str, start: int) -> int:
-    """Move a vGPU that nobody has opened to a place on its GPU."""
+    """Set the start of a vGPU that no process has open."""
     path = os.path.join(_function(root, function), "nvidia/placement_id")
     return _write(path, str(argument_checks.count(start, "placement")))
 
 
 def read_gpus() -> gpu_reader.NvmlGpus:
-    """Return what NVML says to root, by PCI address; nothing is raised.
+    """Return NVML's state of all GPUs, as root reads it; never raises.
 
-    Others are not told of memory slices. The daemon is not asked for what
-    is not installed here; one that can't be is a problem in the result.
+    Only root can read memory slices. Without nvidia-ml-py the daemon is not
+    called; a failure of the daemon is a problem in the result.
     """
     if not gpu_reader.is_installed():
         return gpu_reader.read_gpus()
     try:
         return codec.from_plain(read_plain_gpus())
-    except Exception as error:  # whatever keeps the daemon from starting
+    except Exception as error:  # the daemon may fail to start for any reason
         reason = f"nova-compute's privileged daemon can't ask it: {error!r}"
         return gpu_reader.NvmlGpus(
             {}, (model.Problem(where="NVML", reason=reason),)
@@ -229,13 +229,13 @@ def read_gpus() -> gpu_reader.NvmlGpus:
 
 @_entrypoint(late=_SILENT)
 def read_plain_gpus() -> dict[str, Any]:
-    """Return what NVML says to root, as it goes between processes."""
+    """Return NVML's state of all GPUs as plain values."""
     return codec.to_plain(gpu_reader.read_gpus())
 
 
 @_entrypoint()
 def create_instance(gpu: str, kind: str, start: int) -> int:
-    """Make a GPU instance and the compute instance that fills it."""
+    """Create a GPU instance and the compute instance that fills it."""
     return gpu_reader.create_instance(
         argument_checks.address(gpu),
         argument_checks.part(kind, "kind of GPU instance"),
@@ -245,7 +245,7 @@ def create_instance(gpu: str, kind: str, start: int) -> int:
 
 @_entrypoint()
 def destroy_instance(gpu: str, kind: str, start: int | None) -> int:
-    """Unmake the GPU instance at a start, None for every empty one."""
+    """Destroy the GPU instance at a start, None for all unused ones."""
     return gpu_reader.destroy_instance(
         argument_checks.address(gpu),
         argument_checks.part(kind, "kind of GPU instance"),
@@ -263,24 +263,26 @@ def set_mixed(gpu: str, is_mixed: bool) -> int:
 
 @_entrypoint()
 def set_vf_count(root: str, function: str, count: int, is_probed: bool) -> int:
-    """Enable so many VFs, probed by the host's drivers or not.
+    """Set the number of VFs of a PF.
 
-    The kernel takes a count other than 0 only where none is enabled
-    (EBUSY, sriov_numvfs_store() in drivers/pci/iov.c). Whether they are
-    probed stays so: the host's driver would take each VF that a guest
-    gives back. Where nothing comes of it, all is as before.
+    The kernel accepts a count other than 0 only while no VF is enabled
+    (EBUSY, sriov_numvfs_store() in drivers/pci/iov.c), so VFs are disabled
+    first. The autoprobe setting stays: the host's driver would otherwise
+    probe each VF that a guest releases. It is restored on failure.
+
+    :param is_probed: whether the host's drivers probe the VFs.
     """
     place = _function(root, function)
     numvfs = os.path.join(place, "sriov_numvfs")
     autoprobe = os.path.join(place, "sriov_drivers_autoprobe")
-    wanted = str(int(is_probed))
+    probed = str(int(is_probed))
     text = str(argument_checks.count(count, "number of virtual functions"))
-    _, before = _read(autoprobe)  # kernels before 4.13 have none
-    is_switched = before in ("0", "1") and before != wanted
+    _, before = _read(autoprobe)  # missing in kernels before 4.13
+    is_switched = before in ("0", "1") and before != probed
     _, present = _read(numvfs)
     if present == text:
-        return 0  # as the kernel answers, without going by 0
-    if is_switched and (number := _write(autoprobe, wanted)):
+        return 0  # the kernel accepts it, too; don't disable the VFs
+    if is_switched and (number := _write(autoprobe, probed)):
         return number
     number = _write(numvfs, "0") if count and present != "0" else 0
     number = number or _write(numvfs, text)
@@ -289,18 +291,18 @@ def set_vf_count(root: str, function: str, count: int, is_probed: bool) -> int:
     return number
 
 
-@_entrypoint(TOOL_S + 2 * vendor_tools.BURIAL_S)
+@_entrypoint(TOOL_S + 2 * vendor_tools.KILL_WAIT_S)
 def manage_vfs(root: str, function: str, is_enabled: bool) -> int:
-    """Enable all of a PF's VFs, or none, with NVIDIA's sriov-manage.
+    """Enable or disable all VFs of a PF with NVIDIA's sriov-manage.
 
-    :returns: also EACCES for a tool that others than root may write, or
-        whose directories they may.
-    :raises ToolError: the tool failed; its output is in it.
+    :returns: 0 or an errno; EACCES if the tool or its directories are
+        writable by other users than root.
+    :raises ToolError: the tool failed; the error has its output.
     """
     program = os.path.join(root, SRIOV_MANAGE)
     switch = "-e" if is_enabled else "-d"
     command = [program, switch, argument_checks.address(function)]
-    return vendor_tools.refusal(root, program) or vendor_tools.run(
+    return vendor_tools.check_program(root, program) or vendor_tools.run(
         command, TOOL_S
     )
 
@@ -309,13 +311,14 @@ def manage_vfs(root: str, function: str, is_enabled: bool) -> int:
 def program_port(
     root: str, node: str, port: int, path: str, sha512: str, seconds: float
 ) -> int:
-    """Load a bitstream into an FPGA region by DFL_FPGA_FME_PORT_PR.
+    """Load a bitstream into an FPGA region with DFL_FPGA_FME_PORT_PR.
 
-    :param node: the character device of the card's management engine.
-    :param path: the bitstream's file, which no link leads to.
-    :param sha512: the digest that the file must have.
-    :returns: also EBADMSG for another file, EFBIG over 2 GiB, and EBUSY
-        while an earlier call hangs. Nothing was touched then.
+    :param node: character device of the card's FME.
+    :param path: path of the bitstream's file, not a link.
+    :param sha512: expected digest of the file.
+    :returns: 0 or an errno; EBADMSG for another digest, EFBIG over 2 GiB,
+        EBUSY while an earlier call hangs. After these the region is
+        unchanged.
     """
     device = os.path.join(root, "dev", argument_checks.node(node))
     number, limit = (
@@ -336,23 +339,23 @@ def run_fpga_tool(
 ) -> int:
     """Load a bitstream with a vendor's tool: fpgaconf or xrt-smi.
 
-    The tool gets a copy that nobody can change after it was checked.
+    The tool gets a copy that only root can change after the check.
 
-    :param address: of the function that the tool wants to be told.
-    :returns: as program_port; also EACCES for a tool that others than
-        root may write, or whose directories they may, and the errno with
-        which it can't be started.
-    :raises ToolError: the tool failed; its output is in it.
+    :param address: the function that the tool has as its argument.
+    :returns: see ``program_port``; also EACCES if the tool or its
+        directories are writable by other users than root, and the errno
+        with which it can't be started.
+    :raises ToolError: the tool failed; the error has its output.
     """
-    command = vendor_tools.command(
+    command = vendor_tools.build_command(
         root, tool, argument_checks.address(address)
     )
     file, digest = argument_checks.path(path), argument_checks.sha512(sha512)
     limit = argument_checks.seconds(seconds)
     try:
         content = bitstream_payload.read(file, digest)
-        # To read it takes seconds: the tool is checked when it is run.
-        if number := vendor_tools.refusal(root, command[0]):
+        # Reading takes seconds, so the tool is checked just before it runs.
+        if number := vendor_tools.check_program(root, command[0]):
             return number
         with bitstream_payload.private_copy(root, content) as copy:
             return vendor_tools.run([*command, copy], limit)
@@ -362,10 +365,10 @@ def run_fpga_tool(
 
 @_entrypoint()
 def set_port(root: str, node: str, port: int, is_released: bool) -> int:
-    """Release an FPGA port of a PF to its VFs, or take it back.
+    """Release an FPGA port of a PF to its VFs, or assign it to the PF.
 
-    EBUSY is for one that is open, or released already
-    (drivers/fpga/dfl.c, dfl_fpga_cdev_release_port()).
+    EBUSY: the port is open, or released already (drivers/fpga/dfl.c,
+    dfl_fpga_cdev_release_port()).
     """
     device = os.path.join(root, "dev", argument_checks.node(node))
     number = argument_checks.count(port, "FPGA port")
@@ -374,34 +377,34 @@ def set_port(root: str, node: str, port: int, is_released: bool) -> int:
 
 @_entrypoint()
 def set_services(root: str, function: str, services: str) -> int:
-    """Choose a QAT device's services, for which it goes down.
+    """Set a QAT device's services; the device is down meanwhile.
 
-    It comes up again whatever became of that
+    It is brought up again also after a failure
     (Documentation/ABI/testing/sysfs-driver-qat).
     """
     place = os.path.join(_function(root, function), "qat")
-    words = argument_checks.services(services)
+    text = argument_checks.services(services)
     state = os.path.join(place, "state")
-    number, now = _read(state)
-    # The kernel may refuse to take down what is down (EINVAL).
-    if not number and now != "down":
+    number, present = _read(state)
+    # The kernel may refuse "down" for a device that is down (EINVAL).
+    if not number and present != "down":
         number = _write(state, "down")
     if number:
         return number
-    number = _write(os.path.join(place, "cfg_services"), words)
+    number = _write(os.path.join(place, "cfg_services"), text)
     return _write(state, "up") or number
 
 
 @_entrypoint()
 def bind_driver(root: str, function: str, driver: str) -> int:
-    """Take a function from its driver and give it to another, or none.
+    """Unbind a function from its driver and bind it to another, or none.
 
-    ENOPKG stands for a driver that is not loaded.
+    ENOPKG: the driver is not loaded.
 
-    ``driver_override`` makes the kernel choose. It stays where the driver
-    is one for guests: such a driver knows no ids, and the next scan of
-    the bus would give the function to another. Elsewhere it is cleared,
-    as libvirt does when a function comes back to the host.
+    ``driver_override`` selects the driver. It stays set for a driver for
+    guests: such a driver has no ids, and the next scan of the bus would
+    bind the function to another driver. Otherwise it is cleared, as libvirt
+    does when it returns a function to the host.
     """
     place = _function(root, function)
     bus = os.path.join(root, "sys/bus/pci")
@@ -414,7 +417,7 @@ def bind_driver(root: str, function: str, driver: str) -> int:
     if not number and os.path.islink(os.path.join(place, "driver")):
         number = _write(os.path.join(place, "driver/unbind"), function)
     if not number and driver:
-        # Success where no driver took it: the caller reads back.
+        # Also succeeds if no driver binds: the caller reads back.
         number = _write(os.path.join(bus, "drivers_probe"), function)
     if number or not driver or is_for_guests(driver):
         return number
@@ -425,29 +428,29 @@ def bind_driver(root: str, function: str, driver: str) -> int:
 def reset_function(root: str, function: str) -> int:
     """Reset a function by the first of its methods that works.
 
-    ENOENT is for one that can't be reset by itself, ENOTTY for one of
-    which no method works (Documentation/ABI/testing/sysfs-bus-pci).
+    ENOENT: the function can't be reset by itself. ENOTTY: none of its
+    methods works (Documentation/ABI/testing/sysfs-bus-pci).
     """
     return _write(os.path.join(_function(root, function), "reset"), "1")
 
 
-@_entrypoint(SCRUB_S + 2 * vendor_tools.BURIAL_S)
+@_entrypoint(SCRUB_S + 2 * vendor_tools.KILL_WAIT_S)
 def run_scrub(root: str, command: str, address: str) -> int:
-    """Run an operator's command for a function.
+    """Run the operator's scrub_command for a function.
 
-    :returns: also EACCES for one that others than root may write, or
-        whose directories they may.
-    :raises ToolError: it failed; its output is in it.
+    :returns: 0 or an errno; EACCES if the command or its directories are
+        writable by other users than root.
+    :raises ToolError: it failed; the error has its output.
     """
     program = os.path.join(root, argument_checks.command(command).lstrip("/"))
-    words = [program, argument_checks.address(address)]
-    return vendor_tools.refusal(root, program) or vendor_tools.run(
-        words, SCRUB_S
+    arguments = [program, argument_checks.address(address)]
+    return vendor_tools.check_program(root, program) or vendor_tools.run(
+        arguments, SCRUB_S
     )
 
 
 def is_for_guests(driver: str) -> bool:
-    """Return whether a driver holds functions for guests."""
+    """Return whether functions of a driver are for guests (VFIO, stub)."""
     return "vfio" in driver or driver == "pci-stub"
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load of a bitstream into an FPGA region, with read-back.
 
-An attempt that was refused before it began raises ActionError: the region
-holds what it held. After that, whatever is not a function read back is a
-ProgrammingError: the region may hold anything.
+A refusal before the load begins raises ActionError: the region is
+unchanged. Any later failure, including a read-back of another function,
+raises ProgrammingError: the content of the region is undefined.
 """
 
 import errno
@@ -17,16 +17,16 @@ from nova_accel.model import actions, names
 
 LOG = logging.getLogger(__name__)
 
-# A region that can't be read may be on its way: the kernel enables its port
-# again, or the card comes back from a reset that the tool has made, which
-# takes a PCI device some seconds. One that shows another function stays so.
+# Readings of another function, and unreadable ones, before a load failed.
+# A region can't be read while the kernel enables its port, or while the
+# card recovers from a reset by the tool, which takes some seconds.
 _PAUSE_S = 0.1
 _OTHERS, _UNREAD, _UNREAD_BY_TOOL = 10, 10, 300
 
-# Refusals of files (bitstream, device node, tool) that come before anything
-# is touched, and those of the kernel's that do (drivers/fpga/dfl-fme-pr.c,
-# fme_pr(): EINVAL for the card, EBUSY from fpga_region_get()). What else
-# there is may come from halfway, as EIO and ETIMEDOUT do.
+# Errors of files (bitstream, device node, tool), and those of the kernel
+# before it changes the region (drivers/fpga/dfl-fme-pr.c, fme_pr(): EINVAL
+# for the card, EBUSY from fpga_region_get()). Others, such as EIO and
+# ETIMEDOUT, may come halfway.
 _UNTOUCHED = frozenset(
     (
         errno.EACCES,
@@ -50,26 +50,26 @@ _UNTOUCHED = frozenset(
 
 
 class FpgaProgrammer:
-    """Loads bitstreams on one host. Thread-safe."""
+    """Loader of bitstreams on one host. Thread-safe."""
 
     def __init__(
         self, root: str, host: readback.Readback, seconds: float
     ) -> None:
-        """Serve the host below ``root``.
+        """Use the host below ``root``.
 
-        :param seconds: how long loading one may take.
+        :param seconds: timeout of a load.
         """
         self._root = root
         self._host = host
         self._seconds = seconds
 
     def check(self, action: actions.ProgramRegion) -> None:
-        """Raise for a region that must not be touched, or can't be.
+        """Check that a region may be programmed.
 
-        :raises ActionError: nothing was touched. EBUSY: a guest may have
-            the region, as its function or its card's is with a driver for
-            guests, or the host uses what depends on it. ENODEV: the card
-            has no device to load it by.
+        :raises ActionError: EBUSY if a guest may use the region (its
+            function or its card is bound to a driver for guests), or the
+            host uses a dependent function. ENODEV if the card has no FME
+            device to load a bitstream.
         """
         for function in dict.fromkeys((action.slot, action.card)):
             driver = self._host.driver(function)
@@ -97,8 +97,8 @@ class FpgaProgrammer:
         except errors.ToolError as error:
             raise _failure(action, errno.EIO, str(error)) from error
         except OSError as error:
-            # Only an end in the middle of an answer has no errno (privsep's
-            # "Premature eof"): otherwise the daemon was not even asked.
+            # Without errno (privsep's "Premature eof") the daemon ended
+            # during the call; with an errno it was never called.
             if error.errno is not None:
                 raise
             detail = f"nova-compute's privileged daemon ended: {error}"
@@ -111,67 +111,69 @@ class FpgaProgrammer:
 
     def _write(self, action: actions.ProgramRegion) -> int:
         bitstream = action.bitstream
-        checked = (bitstream.path, bitstream.sha512, self._seconds)
+        arguments = (bitstream.path, bitstream.sha512, self._seconds)
         if not action.tool:
             node = self._host.fme(action.card)
             if node is None:
                 return errno.ENOENT
             return privileged.program_port(
-                self._root, node, action.number, *checked
+                self._root, node, action.number, *arguments
             )
         is_by_slot = action.tool == xrt.TOOL
         address = action.slot if is_by_slot else action.card
         return privileged.run_fpga_tool(
-            self._root, action.tool, address, *checked
+            self._root, action.tool, address, *arguments
         )
 
     def _wait(self, action: actions.ProgramRegion) -> None:
-        others, unread = _OTHERS, _UNREAD
-        if action.tool:
-            unread = _UNREAD_BY_TOOL
-        wanted = names.fpga_id(action.bitstream.function)
+        others = _OTHERS
+        unread = _UNREAD_BY_TOOL if action.tool else _UNREAD
+        expected = names.normalize_fpga_id(action.bitstream.function)
         while True:
-            found = self._host.function(action)
-            if found == wanted:
+            function = self._host.region_function(action)
+            if function == expected:
                 return
-            if found is None:
+            if function is None:
                 unread -= 1
             else:
                 others -= 1
             if not others or not unread:
-                raise _failure(action, 0, _sight(found))
+                raise _failure(action, 0, _describe_region(function))
             time.sleep(_PAUSE_S)
 
 
 def _busy(
-    action: actions.ProgramRegion, function: str, driver: str, mend: str
+    action: actions.ProgramRegion, function: str, driver: str, hint: str
 ) -> errors.ActionError:
     return errors.ActionError(
-        str(action), errno.EBUSY, mend, f"{function} is bound to {driver}"
+        str(action), errno.EBUSY, hint, f"{function} is bound to {driver}"
     )
 
 
-def _sight(found: str | None) -> str:
-    if found is None:
+def _describe_region(function: str | None) -> str:
+    if function is None:
         return "the region can't be read, or is gone"
-    return f"the region shows function {found or '(none)'}"
+    return f"the region shows function {function or '(none)'}"
 
 
 def _refusal(action: actions.ProgramRegion, number: int) -> errors.ActionError:
     return errors.ActionError(
-        str(action), number, hints.mend(action, number), "nothing was touched"
+        str(action),
+        number,
+        hints.get_hint(action, number),
+        "nothing was touched",
     )
 
 
 def _failure(
     action: actions.ProgramRegion, number: int, detail: str = ""
 ) -> errors.ProgrammingError:
-    mend = (
-        f"the region may hold anything: {hints.mend(action, number)}; bind"
-        f" {action.card} to its driver anew (what failed halfway keeps the"
-        " port closed until then), or switch the card off and on, then"
-        f" `nova-accel heal {action.region}`"
+    hint = (
+        "the content of the region is undefined:"
+        f" {hints.get_hint(action, number)}; rebind {action.card} to its"
+        " driver (its port stays disabled until then), or power-cycle the"
+        f" card, then `nova-accel heal {action.region}`"
     )
     return errors.ProgrammingError(
-        str(action), number, mend, detail, action.region
+        str(action), number, hint, detail, action.region
     )

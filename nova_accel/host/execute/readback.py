@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-back of actions: is the state that was asked for there?"""
+"""Read-back of actions: the state of the host that an action changes."""
 
 import errno
 import os
@@ -17,11 +17,11 @@ _FUNCTIONS = "/sys/bus/pci/devices"
 _MDEVS = "/sys/bus/mdev/devices"
 # A PF's links to its VFs (drivers/pci/iov.c, VIRTFN_ID_LEN).
 _VIRTFN = re.compile(r"virtfn[0-9]+")
-# What driver_override reads while nothing is set (pci-sysfs.c).
+# Content of driver_override without an override (pci-sysfs.c).
 _NO_OVERRIDE = ("", "(null)")
-# What current_vgpu_type reads while the VF is free.
+# Content of current_vgpu_type of a VF without a vGPU.
 FREE = "0"
-# Files of a vGPU that have a name in two places.
+# Names of files of a vGPU.
 PARAMS, PLACEMENT = "vgpu_params", "placement_id"
 
 MdevAction = actions.CreateMdev | actions.RemoveMdev
@@ -40,19 +40,20 @@ ReadGpus = Callable[[], Mapping[str, gpu_reader.NvmlGpu]]
 
 
 class Readback:
-    """Looks at the host below a root, and at what NVML says."""
+    """Reader of the state that actions change; it caches nothing."""
 
     def __init__(self, root: str, read_gpus: ReadGpus) -> None:
-        """Look below ``root``; ``read_gpus`` asks NVML."""
+        """Read files below ``root``; ``read_gpus`` calls NVML."""
         self._root = root
         self._read_gpus = read_gpus
 
     def is_done(self, action: actions.Action, is_new: bool = False) -> bool:
-        """Return whether what an action wants is so.
+        """Return whether the effect of an action exists.
 
-        :param is_new: whether it was carried out just now: a driver may
-            make more VFs than it was asked for, and a region that shows
-            the function may not be trusted.
+        :param is_new: whether the action was just applied. Then more VFs
+            than requested are accepted, a forced bitstream counts as
+            loaded if the region shows its function, and a scrub is done if
+            the function answers.
         """
         match action:
             case actions.CreateMdev() | actions.RemoveMdev():
@@ -83,19 +84,19 @@ class Readback:
     def _is_function_done(self, action: FunctionAction, is_new: bool) -> bool:
         """Return whether a function has its driver, or answers.
 
-        What scrubs one is never done before it was done.
+        A scrub is never done before it was applied.
         """
         function = action.function
         if not isinstance(action, actions.BindDriver):
-            return is_new and reset_checks.answers(self._root, function)
-        override = self._function(function, "driver_override")
+            return is_new and reset_checks.is_answering(self._root, function)
+        override = self._attribute(function, "driver_override")
         return self.driver(function) == action.driver and (
             bool(action.driver) or override in _NO_OVERRIDE
         )
 
     def vgpu_type(self, function: str) -> str:
-        """Return a VF's vGPU type, empty where it can't be read."""
-        return self.vgpu(function, "current_vgpu_type") or ""
+        """Return a VF's vGPU type, empty if it can't be read."""
+        return self.vgpu_file(function, "current_vgpu_type") or ""
 
     def driver(self, function: str) -> str:
         """Return the driver bound to a function, empty for none."""
@@ -105,63 +106,64 @@ class Readback:
             return ""
 
     def vf_count(self, function: str) -> int | None:
-        """Return how many VFs a PF has enabled, None if it doesn't say."""
-        text = self._function(function, "sriov_numvfs")
+        """Return how many VFs a PF has enabled, None if unknown."""
+        text = self._attribute(function, "sriov_numvfs")
         return int(text) if text.isdecimal() else None
 
     def is_probing(self, function: str) -> bool:
-        """Return whether the host's drivers are offered a PF's new VFs."""
-        return self._function(function, "sriov_drivers_autoprobe") != "0"
+        """Return whether the host's drivers probe new VFs of a PF."""
+        return self._attribute(function, "sriov_drivers_autoprobe") != "0"
 
-    def held(self, function: str) -> Iterator[str]:
-        """Yield what a guest may hold of a function, in words.
+    def guest_uses(self, function: str) -> Iterator[str]:
+        """Yield descriptions of possible uses of a function by guests.
 
-        Who has a VF open on a VFIO driver, sysfs does not tell.
+        sysfs does not show whether a process has a VF open, so a VF bound
+        to a VFIO driver counts as used.
         """
         parents = self._mdev_parents()
-        virtual = self.virtual_functions(function)
-        for one in (function, *virtual):
-            if one in parents or self.vgpu_type(one) not in ("", FREE):
-                yield f"{one} holds a vGPU"
-        for one in virtual:
-            driver = self.driver(one)
+        vfs = self.virtual_functions(function)
+        for address in (function, *vfs):
+            if address in parents or self.vgpu_type(address) not in ("", FREE):
+                yield f"{address} holds a vGPU"
+        for vf in vfs:
+            driver = self.driver(vf)
             if privileged.is_for_guests(driver):
-                yield f"{one} is bound to {driver}"
+                yield f"{vf} is bound to {driver}"
 
-    def function(self, action: actions.ProgramRegion) -> str | None:
-        """Return what a region holds, as ``model.Region.function`` says."""
-        read = xrt.loaded if action.tool == xrt.TOOL else dfl.loaded
+    def region_function(self, action: actions.ProgramRegion) -> str | None:
+        """Return the function of a region; see ``model.Region.function``."""
+        is_xrt = action.tool == xrt.TOOL
+        read = xrt.read_loaded if is_xrt else dfl.read_loaded
         return read(self._files(), action.card, action.number, action.slot)
 
     def fme(self, card: str) -> str | None:
-        """Return the name of a card's character device, None without."""
-        return dfl.node(self._files(), card)
+        """Return the name of a card's FME device, None without one."""
+        return dfl.fme_node(self._files(), card)
 
     def services(self, function: str) -> str:
-        """Return a QAT device's services, empty if it doesn't say."""
-        return self._function(function, "qat/cfg_services")
+        """Return a QAT device's services, empty if unknown."""
+        return self._attribute(function, "qat/cfg_services")
 
     def is_up(self, function: str) -> bool:
         """Return whether a QAT device is up."""
-        return self._function(function, "qat/state") == "up"
+        return self._attribute(function, "qat/state") == "up"
 
     def gpu(self, address: str) -> gpu_reader.NvmlGpu | None:
-        """Return what NVML says of a GPU, None for nothing."""
+        """Return NVML's state of a GPU, None if unknown."""
         return self._read_gpus().get(address)
 
-    def starts(self, gpu: str, kind: str) -> set[int | None] | None:
-        """Return where GPU instances of a kind begin.
+    def instance_starts(self, gpu: str, kind: str) -> set[int | None] | None:
+        """Return the starts of GPU instances of a kind, None if unknown.
 
-        None for one of them is an unknown place, and for the whole that
-        NVML does not tell.
+        An instance whose start is unknown gives None.
         """
-        facts = self.gpu(gpu)
-        if facts is None or "instances" in facts.unread:
+        state = self.gpu(gpu)
+        if state is None or "instances" in state.unread:
             return None
         return {
-            one.span.start if one.span else None
-            for one in facts.instances
-            if one.kind == kind
+            instance.span.start if instance.span else None
+            for instance in state.instances
+            if instance.kind == kind
         }
 
     def _files(self) -> fs.Files:
@@ -171,15 +173,15 @@ class Readback:
         uuid, parent = action.uuid, action.parent
         if isinstance(action, actions.CreateMdev):
             return self.mdev_place(uuid) == (parent, action.type_id)
-        # The bus forgets an mdev before the removal waits for whoever
-        # holds it; its directory goes last.
+        # The kernel removes an mdev from the bus, waits for processes that
+        # have it open, and removes its directory last.
         places = (_MDEVS, f"/sys/class/mdev_bus/{parent}")
         return not any(
             os.path.lexists(f"{self._below(place)}/{uuid}") for place in places
         )
 
     def mdev_place(self, uuid: str) -> tuple[str, str] | None:
-        """Return an mdev's parent and type, None while it has none."""
+        """Return an mdev's parent and type, None if it does not exist."""
         path = f"{self._below(_MDEVS)}/{uuid}"
         try:
             device = os.readlink(path)
@@ -204,27 +206,29 @@ class Readback:
 
     def _is_vgpu_done(self, action: VgpuAction) -> bool:
         match action:
-            case actions.SetVgpuType(function=function, type_id=wanted):
-                return self.vgpu_type(function) == wanted
+            case actions.SetVgpuType(function=function, type_id=type_id):
+                return self.vgpu_type(function) == type_id
             case actions.ClearVgpuType(function=function):
                 return self._is_free(function)
             case actions.SetVgpuParams(target=target, params=params):
-                found = self.vgpu(target, PARAMS)
-                return _parameters(found or "") == _parameters(params) and (
-                    found is not None or not params
-                )
+                present = self.vgpu_file(target, PARAMS)
+                is_equal = _parameters(present or "") == _parameters(params)
+                return is_equal and (present is not None or not params)
             case actions.SetPlacement(function=function, start=start):
-                return self.vgpu(function, PLACEMENT) == str(start)
+                return self.vgpu_file(function, PLACEMENT) == str(start)
 
     def _is_free(self, function: str) -> bool:
-        found = self.vgpu_type(function)
-        # A VF that is gone holds nothing; one that can't be read may.
-        return found == FREE or (
-            not found and self._files().is_gone(f"{_FUNCTIONS}/{function}")
+        type_id = self.vgpu_type(function)
+        # An unreadable VF may have a vGPU; a removed VF has none.
+        return type_id == FREE or (
+            not type_id and self._files().is_gone(f"{_FUNCTIONS}/{function}")
         )
 
-    def vgpu(self, target: str, name: str) -> str | None:
-        """Return a file of a VF's or an mdev's vGPU, None without one."""
+    def vgpu_file(self, target: str, name: str) -> str | None:
+        """Return a file of a VF's or an mdev's vGPU, None if unreadable.
+
+        A file that only root may read is read by the privileged daemon.
+        """
         place = (
             f"{_FUNCTIONS}/{target}"
             if ":" in target
@@ -239,35 +243,37 @@ class Readback:
         return None if number else text.strip()
 
     def _is_count_done(self, action: actions.SetVfCount, is_new: bool) -> bool:
-        found = self.vf_count(action.function)
-        if found is None:
+        enabled = self.vf_count(action.function)
+        if enabled is None:
             return False
-        is_all = bool(action.tool) and bool(found) == bool(action.count)
-        # Intel QAT makes all of its VFs, whatever the number.
-        is_enough = 0 < action.count <= found and (is_new or not action.before)
-        if not (found == action.count or is_all or is_enough):
+        is_all = bool(action.tool) and bool(enabled) == bool(action.count)
+        # Intel QAT enables all of its VFs, whatever the number.
+        is_enough = 0 < action.count <= enabled and (
+            is_new or not action.before
+        )
+        if not (enabled == action.count or is_all or is_enough):
             return False
-        return len(self.virtual_functions(action.function)) == found
+        return len(self.virtual_functions(action.function)) == enabled
 
     def virtual_functions(self, function: str) -> tuple[str, ...]:
-        """Return a PF's VFs, as soon as each leads back to it."""
+        """Return the VFs of a PF whose physfn link exists."""
         files = self._files()
         place = f"{_FUNCTIONS}/{function}"
         try:
             links = [n for n in files.names(place) if _VIRTFN.fullmatch(n)]
         except errors.UnreadableError:
             return ()
-        found = []
+        vfs = []
         for name in links:
             try:
                 if files.link(f"{place}/{name}/physfn") == function:
-                    found.append(files.link(f"{place}/{name}"))
+                    vfs.append(files.link(f"{place}/{name}"))
             except errors.UnreadableError:
-                continue  # its link comes after its directory
-        return tuple(found)
+                continue  # the kernel creates the link after the directory
+        return tuple(vfs)
 
-    def _function(self, function: str, name: str) -> str:
-        """Return a file of a function, empty where it can't be read."""
+    def _attribute(self, function: str, name: str) -> str:
+        """Return an attribute of a function, empty if unreadable."""
         try:
             path = f"{_FUNCTIONS}/{function}/{name}"
             return self._files().text(path).strip()
@@ -277,47 +283,46 @@ class Readback:
     def _is_card_done(self, action: CardAction, is_new: bool) -> bool:
         match action:
             case actions.ProgramRegion():
-                wanted = names.fpga_id(action.bitstream.function)
+                loaded = names.normalize_fpga_id(action.bitstream.function)
                 is_trusted = is_new or not action.is_forced
-                return is_trusted and self.function(action) == wanted
+                return is_trusted and self.region_function(action) == loaded
             case actions.SetPort():
                 return self._is_port_done(action)
             case actions.SetServices(function=function):
-                found = _words(self.services(function))
-                return found == _words(action.services) and self.is_up(
-                    function
-                )
+                present = _split_services(self.services(function))
+                is_equal = present == _split_services(action.services)
+                return is_equal and self.is_up(function)
 
     def _is_port_done(self, action: actions.SetPort) -> bool:
-        """Return whether a port is behind its PF, or surely not."""
-        shown = dfl.read(self._files(), action.card)
+        """Return whether a port is assigned to its PF, or is released."""
+        layout = dfl.read(self._files(), action.card)
         if not action.is_released:
-            return shown.port(action.number) is not None
-        # One that can't tell its number may be this one.
-        ports = {port.number for port in shown.ports}
-        return shown.node is not None and not ports & {action.number, None}
+            return layout.port(action.number) is not None
+        # A port whose number is unknown (None) may be this port.
+        numbers = {port.number for port in layout.ports}
+        return layout.node is not None and not numbers & {action.number, None}
 
     def _is_gpu_done(self, action: GpuAction) -> bool:
         match action:
             case actions.SetMixedSizes(gpu=gpu, is_mixed=is_mixed):
-                facts = self.gpu(gpu)
-                return facts is not None and facts.is_mixed is is_mixed
+                state = self.gpu(gpu)
+                return state is not None and state.is_mixed is is_mixed
             case actions.CreateInstance(gpu=gpu, kind=kind, start=start):
-                return start in (self.starts(gpu, kind) or ())
-            case actions.DestroyInstance(gpu=gpu, kind=kind, start=at):
-                found = self.starts(gpu, kind)
-                if found is None or at is None:
-                    return found == set()
-                # One whose place isn't known may be this one.
-                return not found & {at, None}
+                return start in (self.instance_starts(gpu, kind) or ())
+            case actions.DestroyInstance(gpu=gpu, kind=kind, start=slice_):
+                starts = self.instance_starts(gpu, kind)
+                if starts is None or slice_ is None:
+                    return starts == set()
+                # An instance whose start is unknown may be this instance.
+                return not starts & {slice_, None}
 
 
-def _words(services: str) -> frozenset[str]:
-    """Return the services of a QAT device, whose order says nothing."""
+def _split_services(services: str) -> frozenset[str]:
+    """Return the services of a QAT device; their order has no meaning."""
     return frozenset(services.split(";"))
 
 
 def _parameters(text: str) -> frozenset[tuple[str, str]]:
-    """Return parameters without their order and spaces."""
+    """Return key and value of each parameter, without spaces."""
     pairs = (part.partition("=") for part in text.split(",") if part.strip())
     return frozenset((key.strip(), value.strip()) for key, _, value in pairs)

@@ -15,10 +15,9 @@ _FUNCTIONS = "/sys/bus/pci/devices"
 
 
 def read(root: str, address: str) -> scrub.ReleasedFunction | None:
-    """Return a function, None for one that is not there.
+    """Return a function's state, None if it does not exist.
 
-    :raises UnreadableError: whether it is there, or who has it, can't be
-        told.
+    :raises UnreadableError: its existence or its driver can't be read.
     """
     files = fs.Files(fs.DiskSource(root))
     place = f"{_FUNCTIONS}/{address}"
@@ -30,7 +29,7 @@ def read(root: str, address: str) -> scrub.ReleasedFunction | None:
         try:
             driver = files.link(f"{place}/driver")
         except errors.UnreadableError as error:
-            if error.number != errno.ENOENT:  # it has let go just now
+            if error.number != errno.ENOENT:  # unbound meanwhile
                 raise
     return scrub.ReleasedFunction(
         address=address,
@@ -40,11 +39,11 @@ def read(root: str, address: str) -> scrub.ReleasedFunction | None:
 
 
 def _has_method(files: fs.Files, place: str) -> bool:
-    """Return whether a function has a method left to be reset by.
+    """Return whether a function has an enabled reset method.
 
-    ``reset`` stays when somebody empties ``reset_method``, which switches
-    every method off (Documentation/ABI/testing/sysfs-bus-pci); kernels
-    before 5.15 have no such file.
+    An empty ``reset_method`` disables all of them, although ``reset``
+    exists (Documentation/ABI/testing/sysfs-bus-pci). Kernels before 5.15
+    lack the file.
     """
     try:
         return bool(files.text(f"{place}/reset_method").strip())
@@ -52,7 +51,7 @@ def _has_method(files: fs.Files, place: str) -> bool:
         return True
 
 
-def ids(root: str, address: str) -> tuple[str, str]:
+def read_ids(root: str, address: str) -> tuple[str, str]:
     """Return vendor and product id as four hex digits, empty if unknown."""
     try:
         vendor, product = _ids(fs.Files(fs.DiskSource(root)), address)
@@ -61,11 +60,11 @@ def ids(root: str, address: str) -> tuple[str, str]:
     return f"{vendor:04x}", f"{product:04x}"
 
 
-def answers(root: str, address: str) -> bool:
-    """Return whether a function answers; False where it can't be read.
+def is_answering(root: str, address: str) -> bool:
+    """Return whether a function answers; False if it can't be read.
 
-    Its configuration space is read from the device, as ``vendor`` and
-    ``device`` in sysfs are not: the kernel remembers those.
+    Configuration space is read from the device, unlike ``vendor`` and
+    ``device``, which the kernel caches.
     """
     if not pci.is_address(address):
         return False

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serial numbers of the functions that servers have, by slot.
 
-A slot of a whole function, or of a VF, is its PCI address. After PCI buses
-were renumbered, or disks were swapped, another device has the address, and
-with it the data of another server. One note for each slot says which server
-has it, and which serial numbers its device had: that of an NVMe controller
-(drivers/nvme/host/sysfs.c, ``serial``), and the PCI Device Serial
-Number. A VF of an NVMe controller is known by the numbers of its PF and its
-own number there; other VFs have no data that outlasts their reset, and no
-numbers. A number that can't be read, as that of an NVMe controller that a
-guest has, is unknown, and never a reason to refuse.
+The slot of a function is its PCI address. After renumbered PCI buses or
+swapped disks, another device may have the address, with the data of another
+server. A note per slot has the server and the serial numbers of its device:
+that of an NVMe controller (drivers/nvme/host/sysfs.c, ``serial``) and the
+PCI Device Serial Number.
+
+A VF of an NVMe controller is identified by the numbers of its PF and its
+VF index. Other VFs have no data that survives a reset, and no numbers. A
+number that can't be read, such as that of an NVMe controller in a guest, is
+unknown and never causes a refusal.
 """
 
 import dataclasses
@@ -43,57 +44,57 @@ class Assignment:
     @property
     def numbers(self) -> Numbers:
         """Return the known serial numbers by kind."""
-        found = {"nvme": self.nvme or "", "dsn": self.dsn or ""}
-        return {kind: number for kind, number in found.items() if number}
+        numbers = {"nvme": self.nvme or "", "dsn": self.dsn or ""}
+        return {kind: number for kind, number in numbers.items() if number}
 
 
 class SerialNumbers:
-    """Serial numbers by slot; for the holder of the card's lock."""
+    """Serial numbers by slot; call it with the card's lock held."""
 
     def __init__(self, state_dir: str, root: str = "/") -> None:
-        """Keep notes in ``serials`` below a directory.
+        """Use ``serials`` below a directory.
 
         :param root: the directory that holds ``sys``.
         """
-        self.place = os.path.join(state_dir, "serials")
-        self._notes = notes.NoteDirectory(self.place, Assignment)
+        self.path = os.path.join(state_dir, "serials")
+        self._notes = notes.NoteDirectory(self.path, Assignment)
         self._root = root
 
     def check(self, server: str, address: str) -> None:
-        """Note the device of a server's slot, or refuse another device.
+        """Store the device of a server's slot, or refuse another device.
 
-        :raises ClaimError: the slot has another device than when the server
-            was given it, or the device of a slot of another server.
+        :raises ClaimError: the slot has another device than when it was
+            assigned to the server, or the device of another server's slot.
         """
-        known = self._read()
-        found = read_numbers(self._root, address)
-        noted = known.get(address)
+        assignments = self._read()
+        present = read_numbers(self._root, address)
+        assignment = assignments.get(address)
         before: Numbers = {}
-        if noted is not None and noted.server == server:
-            before = noted.numbers
-            if reason := self._mismatch(address, before, found):
+        if assignment is not None and assignment.server == server:
+            before = assignment.numbers
+            if reason := self._mismatch(address, before, present):
                 raise errors.ClaimError(server, reason)
-        if reason := self._moved(address, known, found):
+        if reason := self._moved(address, assignments, present):
             raise errors.ClaimError(server, reason)
-        if found and found != before:
-            self._write(server, address, {**before, **found})
-        elif noted is not None and noted.server != server:
+        if present and present != before:
+            self._write(server, address, {**before, **present})
+        elif assignment is not None and assignment.server != server:
             self.forget(address)
 
-    def objection(self, address: str) -> str:
-        """Return why a slot's device is not its last server's, or nothing."""
-        known = self._read()
-        if not known:
+    def describe_mismatch(self, address: str) -> str:
+        """Return why a slot has another device than its note, or empty."""
+        assignments = self._read()
+        if not assignments:
             return ""
-        found = read_numbers(self._root, address)
-        noted = known.get(address)
-        before: Numbers = noted.numbers if noted else {}
-        return self._mismatch(address, before, found) or self._moved(
-            address, known, found
+        present = read_numbers(self._root, address)
+        assignment = assignments.get(address)
+        before: Numbers = assignment.numbers if assignment else {}
+        return self._mismatch(address, before, present) or self._moved(
+            address, assignments, present
         )
 
     def forget(self, address: str) -> None:
-        """Remove the note on a slot that no server has any more."""
+        """Remove the note on a slot that no server has."""
         try:
             self._notes.remove(address)
         except (OSError, errors.UnreadableError) as error:
@@ -101,49 +102,54 @@ class SerialNumbers:
                 "Can't remove the serial number of %s: %s", address, error
             )
 
-    def _is_there(self, assignment: Assignment) -> bool:
+    def _is_in_place(self, assignment: Assignment) -> bool:
         """Return whether a slot still has its device.
 
         Functions of one card, or all cards of a model, may share a number.
         """
-        found = read_numbers(self._root, assignment.address)
-        return _is_same(assignment.numbers, found)
+        present = read_numbers(self._root, assignment.address)
+        return _is_same(assignment.numbers, present)
 
     def _moved(
-        self, address: str, known: Mapping[str, Assignment], found: Numbers
+        self,
+        address: str,
+        assignments: Mapping[str, Assignment],
+        present: Numbers,
     ) -> str:
         """Return why the device at an address belongs to another slot.
 
-        A note lasts until the device was scrubbed, so it counts whether or
-        not a server has the slot now: a server whose slot is not on the
-        host has no claim.
+        A note stays until the device is scrubbed, so it counts also if no
+        server has the slot now: a server whose slot is not on the host has
+        no claim.
         """
-        for other in known.values():
+        for other in assignments.values():
             if (
                 other.address != address
-                and _is_same(other.numbers, found)
-                and not self._is_there(other)
+                and _is_same(other.numbers, present)
+                and not self._is_in_place(other)
             ):
                 return (
-                    f"{address} is now the device ({_describe(found)}) that"
+                    f"{address} is now the device ({_describe(present)}) that"
                     f" server {other.server} had as {other.address}, and may"
                     f" hold its data; {self._hint(other.address)}"
                 )
         return ""
 
-    def _mismatch(self, address: str, before: Numbers, found: Numbers) -> str:
+    def _mismatch(
+        self, address: str, before: Numbers, present: Numbers
+    ) -> str:
         if not any(
-            before[kind] != found[kind] for kind in before.keys() & found
+            before[kind] != present[kind] for kind in before.keys() & present
         ):
             return ""
         return (
             f"{address} is another device than the server was given: it has"
-            f" {_describe(found)}, the server's has {_describe(before)}; it"
+            f" {_describe(present)}, the server's has {_describe(before)}; it"
             f" may hold data of another server; {self._hint(address)}"
         )
 
     def _hint(self, address: str) -> str:
-        path = os.path.join(self.place, notes.name_of(address))
+        path = os.path.join(self.path, notes.file_name(address))
         return (
             "put the devices back, or give the host the PCI addresses that it"
             f" had; only if the device was replaced on purpose, remove {path}"
@@ -178,10 +184,10 @@ class SerialNumbers:
 
 
 def read_numbers(root: str, address: str) -> Numbers:
-    """Return the serial numbers of a function by kind; those unknown not.
+    """Return the known serial numbers of a function by kind.
 
-    The PCI serial number is beyond what users may read of configuration
-    space, so Nova's privileged daemon reads it.
+    Only root can read the PCI serial number in configuration space, so
+    Nova's privileged daemon reads it.
     """
     host = host_reader.HostReader(source=fs.DiskSource(root))
     try:
@@ -198,7 +204,7 @@ def read_numbers(root: str, address: str) -> Numbers:
 
 
 def _vf_index(host: host_reader.HostReader, pf: str, address: str) -> str:
-    """Return a VF's number on its NVMe controller, empty for other VFs."""
+    """Return the index of an NVMe controller's VF, empty for other VFs."""
     try:
         if not host.attribute(address, "class").startswith(_NVME_CLASS):
             return ""
@@ -217,8 +223,8 @@ def _read_own(
     number, dsn = privileged.read_serial(root, address)
     if number:
         LOG.debug("No PCI serial number of %s: errno %s", address, number)
-    found = {"nvme": _read_nvme(host, address), "dsn": dsn}
-    return {kind: text for kind, text in found.items() if text}
+    numbers = {"nvme": _read_nvme(host, address), "dsn": dsn}
+    return {kind: text for kind, text in numbers.items() if text}
 
 
 def _read_nvme(host: host_reader.HostReader, address: str) -> str:
@@ -230,8 +236,8 @@ def _read_nvme(host: host_reader.HostReader, address: str) -> str:
     return ""
 
 
-def _is_same(one: Numbers, other: Numbers) -> bool:
-    return any(one[kind] == other[kind] for kind in one.keys() & other)
+def _is_same(first: Numbers, second: Numbers) -> bool:
+    return any(first[kind] == second[kind] for kind in first.keys() & second)
 
 
 def _describe(numbers: Numbers) -> str:

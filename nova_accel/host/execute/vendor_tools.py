@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Vendors' command-line tools, run without a shell, with a timeout.
 
-Only ``privileged`` calls what is here: it has checked the arguments.
+Only ``privileged`` calls these functions; it validates the arguments.
 """
 
 import contextlib
@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 
 from nova_accel import errors
 
-# How long to wait for what has been killed; it may hang in the kernel.
-BURIAL_S = 5
-# What a tool may say before the rest is cut off, in bytes.
-_OUTPUT = 4096
+# Seconds to wait for a killed tool; it may hang in the kernel.
+KILL_WAIT_S = 5
+# Bytes of a tool's output that are kept.
+_MAX_OUTPUT = 4096
 
 
 def _fpgaconf(card: str) -> list[str]:
@@ -35,9 +35,9 @@ def _xrt_smi(user: str) -> list[str]:
     return ["program", "--device", user, "--user"]
 
 
-# Of each tool: where it is installed, below the root, the first one that
-# exists; and what its arguments are for an address, but for the file that
-# comes behind them. XRT's has another name since 2025.1.
+# By tool: possible paths below the root, of which the first that exists is
+# used, and its arguments for an address, without the trailing file. XRT
+# renamed its tool in 2025.1.
 PROGRAMMERS: dict[str, tuple[tuple[str, ...], Callable[[str], list[str]]]] = {
     "fpgaconf": (("usr/bin/fpgaconf",), _fpgaconf),
     "xrt-smi": (
@@ -52,37 +52,38 @@ PROGRAMMERS: dict[str, tuple[tuple[str, ...], Callable[[str], list[str]]]] = {
 }
 
 
-def command(root: str, tool: str, address: str) -> list[str]:
-    """Return a tool's command for a card, without the file at its end.
+def build_command(root: str, tool: str, address: str) -> list[str]:
+    """Return a tool's command for a card, without the trailing file.
 
-    :raises MalformedError: this is none of the tools.
+    :raises MalformedError: the tool is unknown.
     """
     if tool not in PROGRAMMERS:
-        known = " or ".join(sorted(PROGRAMMERS))
-        raise errors.MalformedError("FPGA tool", str(tool), known)
-    places, arguments = PROGRAMMERS[tool]
+        tools = " or ".join(sorted(PROGRAMMERS))
+        raise errors.MalformedError("FPGA tool", str(tool), tools)
+    places, build_arguments = PROGRAMMERS[tool]
     paths = [os.path.join(root, place) for place in places]
-    found = next((p for p in paths if os.path.lexists(p)), paths[0])
-    return [found, *arguments(address)]
+    program = next((p for p in paths if os.path.lexists(p)), paths[0])
+    return [program, *build_arguments(address)]
 
 
-def refusal(root: str, program: str) -> int:
-    """Return 0 for a program that may be run as root, or an errno.
+def check_program(root: str, program: str) -> int:
+    """Return 0 if a program may run as root, else an errno.
 
-    EACCES is for a program, or one of its directories up to ``root``, that
-    is not root's, that others may write, or that is a link. With none of
-    these only root can exchange the program before it is run. It is
-    run by its path: vendors' tools are scripts that look for their parts
-    beside themselves.
+    EACCES: the program, or one of its directories up to ``root``, has
+    another owner than root, is writable by others, or is a link.
+    Otherwise only root can replace the program before it runs. It is run by
+    its path, not by descriptor: vendors' tools are scripts that need the
+    files beside them.
     """
     try:
-        if not _is_root_s(status := os.lstat(program)):
+        if not _is_owned_by_root(status := os.lstat(program)):
             return errno.EACCES
         if not stat.S_ISREG(status.st_mode):
             return errno.EACCES
         for place in _directories(root, program):
             status = os.lstat(place)
-            if not (_is_root_s(status) and stat.S_ISDIR(status.st_mode)):
+            is_directory = stat.S_ISDIR(status.st_mode)
+            if not (is_directory and _is_owned_by_root(status)):
                 return errno.EACCES
     except OSError as error:
         return error.errno or errno.EIO
@@ -90,7 +91,7 @@ def refusal(root: str, program: str) -> int:
 
 
 def _directories(root: str, program: str) -> Iterator[str]:
-    """Yield the directories of a program, up to and with the root."""
+    """Yield the directories of a program, up to and including the root."""
     top = root.rstrip("/") or "/"
     place = os.path.dirname(program)
     while place not in (top, "/"):
@@ -99,16 +100,16 @@ def _directories(root: str, program: str) -> Iterator[str]:
     yield top
 
 
-def _is_root_s(found: os.stat_result) -> bool:
-    return found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
+def _is_owned_by_root(status: os.stat_result) -> bool:
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022
 
 
 def run(command: list[str], seconds: float) -> int:
-    """Run a program that ``refusal`` has no objection to.
+    """Run a program that ``check_program`` accepts.
 
-    :returns: 0, ETIMEDOUT when it was killed with all it had started, or
-        the errno with which it can't be started.
-    :raises ToolError: it failed; what it said is in it.
+    :returns: 0, ETIMEDOUT if it was killed with its process group, or the
+        errno with which it can't be started.
+    :raises ToolError: it failed; the error has its output.
     """
     try:
         tool = subprocess.Popen(  # noqa: S603 - no shell, checked parts
@@ -124,13 +125,13 @@ def run(command: list[str], seconds: float) -> int:
     except OSError as error:
         return error.errno or errno.EIO
     try:
-        said, _ = tool.communicate(timeout=seconds)
+        output, _ = tool.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(tool.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            tool.communicate(timeout=BURIAL_S)
+            tool.communicate(timeout=KILL_WAIT_S)
         return errno.ETIMEDOUT
     if not tool.returncode:
         return 0
-    text = said[:_OUTPUT].decode(errors="replace").strip()
+    text = output[:_MAX_OUTPUT].decode(errors="replace").strip()
     raise errors.ToolError(" ".join(command), tool.returncode, text)

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Intel's FPGA cards in sysfs: static part and ports.
 
-Two drivers have shown them, each in directories of its own below the PCI
-function::
+Two drivers show them, in different directories below the PCI function::
 
     fpga_region/region0/dfl-fme.0/dfl-fme-region.1/fpga_region/region1
     fpga_region/region0/dfl-port.0              (dfl-pci, in the kernel)
     fpga/intel-fpga-dev.0/intel-fpga-fme.0/pr
     fpga/intel-fpga-dev.0/intel-fpga-port.0     (intel-fpga-pci, older)
 
-The FME is the static part's management, on the PF; behind a port is a
-region's function, on the PF or, once released to it, on a VF. The numbers
-in these names are the host's own and change with each boot; a port's
-``id`` does not (Documentation/fpga/dfl.rst,
-ABI/testing/sysfs-platform-dfl-fme and sysfs-platform-dfl-port).
+The FME manages the static part, on the PF. A port leads to a region's
+function, on the PF or, after its release, on a VF. The numbers in these
+names change with each boot; a port's ``id`` does not
+(Documentation/fpga/dfl.rst, ABI/testing/sysfs-platform-dfl-fme and
+sysfs-platform-dfl-port).
 """
 
 import dataclasses
@@ -29,15 +28,16 @@ _FUNCTIONS = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
 _UUID = re.compile(r"[0-9a-f]{32}")
 _NUMBER = re.compile(r"[0-9]{1,4}")
-# What hardware that answers nothing reads as, and what nobody has set.
+# Ids read from hardware that does not answer, and ids that are not set.
 _DEAD, _BLANK = "f" * 32, "0" * 32
-# The same of a port's number (PORT_CAP_PORT_NUM, drivers/fpga/dfl.h).
+# Port number read from hardware that does not answer (PORT_CAP_PORT_NUM,
+# drivers/fpga/dfl.h).
 _DEAD_PORT = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _DriverNames:
-    """What one driver calls things; numbers stand in the first group."""
+    """Names of a driver's directories; group 1 is the number."""
 
     top: str
     container: re.Pattern[str]
@@ -67,12 +67,12 @@ _INNER = re.compile(r"region(\d+)")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DflPort:
-    """A port, and what is behind it.
+    """A port and the function behind it.
 
-    ``number`` is its id on the card, None where that can't be told.
-    ``function`` is as in ``model.Region``, ``reason`` why it is None.
-    ``is_shown`` is False where the kernel has no ``afu_id`` for it: then
-    the function is not behind this port, but behind VFs, or nowhere.
+    ``number`` is its id on the card, None if unknown. ``function`` is as
+    in ``model.Region``, ``reason`` why it is None. ``is_shown`` is False
+    if the kernel has no ``afu_id`` for the port: the function is then on a
+    VF, or there is none.
     """
 
     number: int | None
@@ -83,14 +83,14 @@ class DflPort:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DflLayout:
-    """What a PCI function shows of a card.
+    """FME and ports of a card, as a PCI function shows them.
 
-    ``driver`` is the one whose directories these are, empty without any.
-    ``node`` is the name of the FME, None on a function without one.
-    ``interfaces`` has for each part that can be reconfigured, in the order
-    of ports, what it takes: empty where that is not told; None stands for
-    an FME whose parts can't be listed. ``static`` is the static part's
-    own id. ``reasons`` tell what can't be read.
+    ``driver`` is the driver with these directories, empty without one.
+    ``node`` is the name of the FME's device, None without FME.
+    ``interfaces`` are the interface ids of the reconfigurable regions, in
+    the order of ports, empty where unknown; None if the regions can't be
+    listed. ``static`` is the id of the static part. ``reasons`` are the
+    read errors.
     """
 
     driver: str = ""
@@ -101,30 +101,33 @@ class DflLayout:
     reasons: tuple[str, ...] = ()
 
     def port(self, number: int) -> DflPort | None:
-        """Return the port of that number, if it is behind this function.
+        """Return the port with a number, None if it is not here.
 
-        The older driver may give no number to the only port there is.
+        With the older driver the only port of a card may lack a number.
         """
-        found = next((p for p in self.ports if p.number == number), None)
+        port = next((p for p in self.ports if p.number == number), None)
         is_only = self.interfaces is not None and len(self.interfaces) <= 1
-        if found is None and len(self.ports) == 1 and is_only:
+        if port is None and len(self.ports) == 1 and is_only:
             return self.ports[0] if self.ports[0].number is None else None
-        return found
+        return port
 
 
 def read(files: fs.Files, function: str) -> DflLayout:
-    """Return what a PCI function shows; what can't be read is told."""
+    """Return the layout of a PCI function; read errors are in it."""
     return _DflReader(files, f"{_FUNCTIONS}/{function}").layout()
 
 
-def loaded(files: fs.Files, card: str, number: int, slot: str) -> str | None:
-    """Return the id of the function that a region holds now.
+def read_loaded(
+    files: fs.Files, card: str, number: int, slot: str
+) -> str | None:
+    """Return the id of a region's present function.
 
-    It is read where the port is: on the PF, or behind the VF that goes to
-    guests.
+    The port is on the PF, or on the VF that is assigned to guests.
 
-    :param card: address of the PF, ``slot`` that of the guest's function.
-    :returns: empty for nothing, None where it can't be told.
+    :param card: address of the PF.
+    :param number: the port's id.
+    :param slot: address of the function that is assigned to guests.
+    :returns: empty for no function, None if unknown.
     """
     port = read(files, card).port(number)
     if (port is None or not port.is_shown) and slot != card:
@@ -132,15 +135,15 @@ def loaded(files: fs.Files, card: str, number: int, slot: str) -> str | None:
     return port.function if port else None
 
 
-def node(files: fs.Files, card: str) -> str | None:
+def fme_node(files: fs.Files, card: str) -> str | None:
     """Return the name of the FME's character device, None without FME."""
     return read(files, card).node
 
 
-def usual_driver(files: fs.Files) -> str:
-    """Return the driver that this host has for such cards.
+def default_driver(files: fs.Files) -> str:
+    """Return the driver of this host for such cards.
 
-    The kernel's own, unless only the older one is loaded.
+    It is the kernel's own, unless only the older one is loaded.
     """
     try:
         drivers = files.names(_DRIVERS)
@@ -151,7 +154,7 @@ def usual_driver(files: fs.Files) -> str:
 
 
 class _DflReader:
-    """Reads one function's directories."""
+    """Reader of one function's directories."""
 
     def __init__(self, files: fs.Files, place: str) -> None:
         self._files = files
@@ -159,19 +162,19 @@ class _DflReader:
         self._reasons: list[str] = []
 
     def layout(self) -> DflLayout:
-        """Return what is there."""
-        shown = self._names(self._place)
-        driver = next((d for d, n in _NAMES.items() if n.top in shown), "")
+        """Return the function's layout."""
+        entries = self._names(self._place)
+        driver = next((d for d, n in _NAMES.items() if n.top in entries), "")
         if not driver:
             return DflLayout(reasons=tuple(self._reasons))
-        words = _NAMES[driver]
-        top = f"{self._place}/{words.top}"
-        inside = [
+        forms = _NAMES[driver]
+        top = f"{self._place}/{forms.top}"
+        containers = [
             f"{top}/{name}"
-            for name in _numbered(words.container, self._names(top))
+            for name in _numbered(forms.container, self._names(top))
         ]
-        fmes = [p for c in inside for p in self._below(c, words.fme)]
-        ports = [p for c in inside for p in self._below(c, words.port)]
+        fmes = [p for c in containers for p in self._below(c, forms.fme)]
+        ports = [p for c in containers for p in self._below(c, forms.port)]
         fme = fmes[0] if fmes else None
         return DflLayout(
             driver=driver,
@@ -193,12 +196,12 @@ class _DflReader:
             self._reasons.append(f"can't be listed: {error}")
             return ()
 
-    def _word(self, path: str) -> str | None:
-        """Return what a file says, None where there is no such file.
+    def _text(self, path: str) -> str | None:
+        """Return a file's text, None if it does not exist.
 
-        Recorded files may go on with zeros behind the end of the line.
+        Recorded files may have zero bytes after the end of the line.
 
-        :raises UnreadableError: it is there, and can't be read.
+        :raises UnreadableError: it exists and can't be read.
         """
         try:
             text = self._files.text(path)
@@ -208,70 +211,70 @@ class _DflReader:
             raise
         return text.partition("\0")[0].strip()
 
-    def _told(self, path: str) -> str | None:
-        """Return what a file says; if it can't be read, that is told."""
+    def _optional_text(self, path: str) -> str | None:
+        """Return a file's text, None if missing; note a read error."""
         try:
-            return self._word(path)
+            return self._text(path)
         except errors.UnreadableError as error:
             self._reasons.append(f"can't be read: {error}")
             return None
 
     def _static(self, fme: str) -> str:
         """Return the static part's id, a number in hexadecimal."""
-        word = (self._told(f"{fme}/bitstream_id") or "").lower()
-        found = re.fullmatch(r"0x([0-9a-f]{1,16})", word)
-        return found[1] if found and found[1].strip("f") else ""
+        text = (self._optional_text(f"{fme}/bitstream_id") or "").lower()
+        match = re.fullmatch(r"0x([0-9a-f]{1,16})", text)
+        return match[1] if match and match[1].strip("f") else ""
 
     def _interfaces(self, fme: str, driver: str) -> tuple[str, ...] | None:
         before = len(self._reasons)
-        shown = self._names(fme)
+        entries = self._names(fme)
         if len(self._reasons) > before:
             return None
         if driver == OLDER:
-            if "pr" not in shown:
+            if "pr" not in entries:
                 return ()
             interface = self._interface(f"{fme}/pr/interface_id")
-            return (interface,) * self._count(fme)
+            return (interface,) * self._port_count(fme)
         return tuple(
-            self._of_part(f"{fme}/{name}/fpga_region")
-            for name in _numbered(_PART, shown)
+            self._region_interface(f"{fme}/{name}/fpga_region")
+            for name in _numbered(_PART, entries)
         )
 
-    def _count(self, fme: str) -> int:
-        """Return how many ports a card has, or one where it can't tell."""
-        word = self._told(f"{fme}/ports_num") or ""
-        return max(int(word), 1) if re.fullmatch(r"[0-9]", word) else 1
+    def _port_count(self, fme: str) -> int:
+        """Return the number of ports of a card, 1 if unknown."""
+        text = self._optional_text(f"{fme}/ports_num") or ""
+        return max(int(text), 1) if re.fullmatch(r"[0-9]", text) else 1
 
-    def _of_part(self, place: str) -> str:
-        found = (
+    def _region_interface(self, place: str) -> str:
+        interfaces = (
             self._interface(f"{inner}/compat_id")
             for inner in self._below(place, _INNER)
         )
-        return next((one for one in found if one), "")
+        return next(filter(None, interfaces), "")
 
     def _interface(self, path: str) -> str:
-        word = self._told(path)
-        if not word:
+        text = self._optional_text(path)
+        if not text:
             return ""
-        interface = names.fpga_id(word)
+        interface = names.normalize_fpga_id(text)
         if _UUID.fullmatch(interface) and interface not in (_DEAD, _BLANK):
             return interface
-        self._reasons.append(f"{path} is no interface id: {word[:40]!r}")
+        self._reasons.append(f"{path} is no interface id: {text[:40]!r}")
         return ""
 
     def _port(self, place: str) -> DflPort:
-        word = self._told(f"{place}/id") or ""
-        number = int(word) if _NUMBER.fullmatch(word) else None
+        port_id = self._optional_text(f"{place}/id") or ""
+        number = int(port_id) if _NUMBER.fullmatch(port_id) else None
         path = f"{place}/afu_id"
         try:
-            word_or_none = self._word(path)
+            afu_id = self._text(path)
         except errors.UnreadableError as error:
             return DflPort(number=number, reason=f"can't be read: {error}")
-        if word_or_none is None:
+        if afu_id is None:
             return DflPort(
                 number=number, reason="is not shown", is_shown=False
             )
-        function = names.fpga_id(word_or_none)
+        function = names.normalize_fpga_id(afu_id)
         if function in ("", _BLANK):
             return DflPort(number=number, function="")
         if _UUID.fullmatch(function) and function != _DEAD:
@@ -279,12 +282,14 @@ class _DflReader:
         is_dead = function == _DEAD and number == _DEAD_PORT
         return DflPort(
             number=None if is_dead else number,
-            reason=f"is no id: {path}: {word_or_none[:40]!r}",
+            reason=f"is no id: {path}: {afu_id[:40]!r}",
         )
 
 
-def _numbered(form: re.Pattern[str], found: tuple[str, ...]) -> Iterator[str]:
+def _numbered(
+    form: re.Pattern[str], entries: tuple[str, ...]
+) -> Iterator[str]:
     """Yield the names of a form in the order of their numbers."""
-    matches = [m for m in map(form.fullmatch, found) if m]
+    matches = [m for m in map(form.fullmatch, entries) if m]
     for match in sorted(matches, key=lambda m: int(m[1])):
         yield match[0]

@@ -2,7 +2,7 @@
 """ioctls of FPGAs with a Device Feature List.
 
 Numbers and structures are those of include/uapi/linux/fpga-dfl.h. Only
-``privileged`` calls what is here: it has checked the arguments.
+``privileged`` calls these functions; it validates the arguments.
 """
 
 import ctypes
@@ -12,9 +12,9 @@ import os
 import struct
 import threading
 
-# 'type' and 'nr' of <asm-generic/ioctl.h>: DFL_FPGA_MAGIC, and
-# DFL_FME_BASE with what is added to it. The two that carry an int are
-# _IOW('type', nr, int); PORT_PR is _IO, whatever it points to.
+# 'type' and 'nr' of <asm-generic/ioctl.h> are DFL_FPGA_MAGIC and an offset
+# from DFL_FME_BASE. PORT_PR is defined as _IO although it has an argument;
+# the other two are _IOW('type', nr, int).
 _MAGIC = 0xB6
 _FME_BASE = 0x80
 _WRITE_INT = 1 << 30 | struct.calcsize("i") << 16
@@ -25,9 +25,8 @@ PORT_ASSIGN = _WRITE_INT | _MAGIC << 8 | _FME_BASE + 2
 # address of the bitstream in this process.
 _PORT_PR = struct.Struct("=IIIIQ")
 
-# The devices that are being programmed by this process. A call that the
-# kernel never comes back from keeps its device here, and its bitstream in
-# memory, for good.
+# Devices that this process is programming. A call that never returns keeps
+# its device here, and its bitstream in memory.
 _BUSY: set[str] = set()
 _BUSY_LOCK = threading.Lock()
 
@@ -35,36 +34,36 @@ _BUSY_LOCK = threading.Lock()
 def program(path: str, port: int, payload: bytes, seconds: float) -> int:
     """Load a bitstream into the region behind a port.
 
-    The kernel can't be interrupted in it: when it takes too long, it is
-    left alone with it.
+    The ioctl can't be interrupted: after a timeout its thread continues.
 
-    :param path: the character device of the management engine.
-    :param payload: what the FPGA itself takes.
-    :returns: 0, the errno of the refusal, EBUSY also while an earlier
-        call is not over, or ETIMEDOUT.
+    :param path: character device of the FME.
+    :param payload: bitstream without its header.
+    :param seconds: timeout.
+    :returns: 0, the errno of the refusal (EBUSY also while an earlier call
+        runs), or ETIMEDOUT.
     """
     with _BUSY_LOCK:
         if path in _BUSY:
             return errno.EBUSY
         _BUSY.add(path)
-    answer: list[int] = []
+    results: list[int] = []
 
     def call() -> None:
         try:
-            answer.append(_program(path, port, payload))
+            results.append(_program(path, port, payload))
         finally:
             with _BUSY_LOCK:
                 _BUSY.discard(path)
 
-    # A daemon of its own, so that the process can end all the same.
-    caller = threading.Thread(target=call, name=f"program {path}", daemon=True)
-    caller.start()
-    caller.join(seconds)
-    return answer[0] if answer else errno.ETIMEDOUT
+    # A daemon thread does not keep the process from ending.
+    thread = threading.Thread(target=call, name=f"program {path}", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return results[0] if results else errno.ETIMEDOUT
 
 
 def set_port(path: str, port: int, is_released: bool) -> int:
-    """Release a port of a PF to its VFs, or take it back.
+    """Release a port of a PF to its VFs, or assign it to the PF.
 
     :returns: 0 or the errno of the refusal.
     """
@@ -73,17 +72,20 @@ def set_port(path: str, port: int, is_released: bool) -> int:
 
 
 def _program(path: str, port: int, payload: bytes) -> int:
-    # The kernel reads the bytes where they are; ``place`` keeps them there.
-    place = ctypes.c_char_p(payload)
-    start = ctypes.cast(place, ctypes.c_void_p).value or 0
+    # The kernel reads the payload in place; ``buffer`` keeps it alive.
+    buffer = ctypes.c_char_p(payload)
+    start = ctypes.cast(buffer, ctypes.c_void_p).value or 0
     argument = _PORT_PR.pack(_PORT_PR.size, 0, port, len(payload), start)
     number = _ioctl(path, PORT_PR, bytearray(argument))
-    del place
+    del buffer
     return number
 
 
 def _ioctl(path: str, request: int, argument: bytearray) -> int:
-    """Make one call; others go on meanwhile, as the buffer is mutable."""
+    """Call an ioctl; return 0 or the errno.
+
+    With a mutable buffer, Python releases the GIL during the call.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:

@@ -13,7 +13,7 @@ _FORM = "what NVML said, as nova-accel capture writes it"
 
 
 def to_plain(gpus: Mapping[str, gpu_reader.NvmlGpu]) -> dict[str, Any]:
-    """Return the facts as dicts, lists, texts and numbers."""
+    """Return GPUs as dicts, lists, texts and numbers."""
     return {
         "gpus": [_gpu(gpus[address]) for address in sorted(gpus)],
         "problems": [[p.where, p.reason] for p in gpu_reader.problems(gpus)],
@@ -25,20 +25,20 @@ def to_plain(gpus: Mapping[str, gpu_reader.NvmlGpu]) -> dict[str, Any]:
 
 
 def from_plain(plain: Any) -> gpu_reader.NvmlGpus:
-    """Return the facts that ``to_plain`` was given.
+    """Return the GPUs in a result of ``to_plain``.
 
-    :raises MalformedError: these are no such values.
+    :raises MalformedError: the values have another form.
     """
     try:
-        facts = [_parse_gpu(row) for row in plain["gpus"]]
+        gpus = [_parse_gpu(row) for row in plain["gpus"]]
         return gpu_reader.NvmlGpus(
-            {one.address: one for one in facts},
+            {gpu.address: gpu for gpu in gpus},
             tuple(
                 model.Problem(where=str(where), reason=str(reason))
                 for where, reason in plain["problems"]
             ),
             str(plain["reason"]),
-            tuple(str(one) for one in plain.get("lost", ())),
+            tuple(str(error) for error in plain.get("lost", ())),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise errors.MalformedError(
@@ -46,13 +46,13 @@ def from_plain(plain: Any) -> gpu_reader.NvmlGpus:
         ) from error
 
 
-def _gpu(one: gpu_reader.NvmlGpu) -> dict[str, Any]:
+def _gpu(gpu: gpu_reader.NvmlGpu) -> dict[str, Any]:
     return {
-        "address": one.address,
-        "driver_version": one.driver_version,
-        "memory_mb": one.memory_mb,
-        "is_mig": one.is_mig,
-        "is_mixed": one.is_mixed,
+        "address": gpu.address,
+        "driver_version": gpu.driver_version,
+        "memory_mb": gpu.memory_mb,
+        "is_mig": gpu.is_mig,
+        "is_mixed": gpu.is_mixed,
         "types": [
             [
                 t.name,
@@ -62,24 +62,24 @@ def _gpu(one: gpu_reader.NvmlGpu) -> dict[str, Any]:
                 t.instance,
                 t.per_instance,
             ]
-            for t in one.types
+            for t in gpu.types
         ],
-        "placements": [[t.span, list(t.starts)] for t in one.types],
+        "placements": [[t.span, list(t.starts)] for t in gpu.types],
         "kinds": [
             [k.name, k.size, k.slices, list(k.starts), k.limit]
-            for k in one.kinds
+            for k in gpu.kinds
         ],
         "instances": [
             [i.kind, i.handle, i.span and [i.span.start, i.span.size]]
-            for i in one.instances
+            for i in gpu.instances
         ],
-        "unread": sorted(one.unread),
-        "fault": one.fault,
-        "recovery": one.recovery,
-        "links": one.links
+        "unread": sorted(gpu.unread),
+        "fault": gpu.fault,
+        "recovery": gpu.recovery,
+        "links": gpu.links
         and {
-            "peers": sorted(one.links.peers),
-            "is_switched": one.links.is_switched,
+            "peers": sorted(gpu.links.peers),
+            "is_switched": gpu.links.is_switched,
         },
     }
 
@@ -107,7 +107,7 @@ def _parse_gpu(row: Mapping[str, Any]) -> gpu_reader.NvmlGpu:
             for kind, handle, at in row["instances"]
         ),
         unread=frozenset(str(name) for name in row["unread"]),
-        # Archives of older releases have none of these.
+        # Archives of older releases lack these.
         fault=str(row.get("fault", "")),
         recovery=_number(row.get("recovery")),
         links=_links(row.get("links")),
@@ -116,9 +116,9 @@ def _parse_gpu(row: Mapping[str, Any]) -> gpu_reader.NvmlGpu:
 
 def _parse_types(row: Mapping[str, Any]) -> Iterator[gpu_reader.NvmlVgpuType]:
     rows = row["types"]
-    # Archives of older releases have no placements.
-    places = row.get("placements", [(0, ())] * len(rows))
-    for fields, (span, starts) in zip(rows, places, strict=True):
+    # Archives of older releases lack placements.
+    placements = row.get("placements", [(0, ())] * len(rows))
+    for fields, (span, starts) in zip(rows, placements, strict=True):
         name, type_id, framebuffer_mb, most, instance, shared = fields
         yield gpu_reader.NvmlVgpuType(
             name=str(name),
@@ -136,7 +136,7 @@ def _links(row: Mapping[str, Any] | None) -> topology.GpuLinks | None:
     if row is None:
         return None
     return topology.GpuLinks(
-        peers=frozenset(str(pci.parse_address(one)) for one in row["peers"]),
+        peers=frozenset(str(pci.parse_address(peer)) for peer in row["peers"]),
         is_switched=bool(row["is_switched"]),
     )
 

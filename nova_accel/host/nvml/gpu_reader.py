@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reader of GPUs through NVML, one thread per GPU.
 
-NVML is optional. Where it is missing, or its driver is, nothing is known
-of a card but what sysfs and the catalogue say.
+NVML is optional. Without the library or the driver, a card is described
+from sysfs and the catalog only.
 
-The library is opened for each look and closed after it, so that nothing
-of it is held when this process forks, and a driver can be unloaded. Each
-GPU is asked in a thread of its own: one that is lost may not answer at
-all, and the others shall.
+The library is initialized for each reading and shut down after it: the
+process may fork, and the driver can be unloaded between readings. Each GPU
+has its own thread: a lost GPU may never answer, and must not block the
+others.
 
-What asks for memory slices needs root (nvmlDeviceGetGpuInstances and
+Memory slices need root (nvmlDeviceGetGpuInstances and
 nvmlDeviceGetGpuInstancePossiblePlacements: "Requires privileged user",
-NVML API reference). Without it ``kinds`` and ``instances`` are empty,
-``unread`` names them and a problem tells the reason.
+NVML API reference). Without root ``kinds`` and ``instances`` are empty,
+``unread`` names them and a problem has the reason.
 """
 
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -51,14 +52,14 @@ __all__ = [
     "set_mixed",
 ]
 
-# A GPU that has not said everything by then is not waited for: drivers
-# without persistence mode take seconds to wake each GPU.
+# Seconds to wait for all GPUs: drivers without persistence mode take
+# seconds to wake each GPU.
 TIMEOUT_S = 30.0
 _MEBIBYTE = 1024 * 1024
-# nvml.h: INVALID_GPU_INSTANCE_PROFILE_ID, of a type that is time-sliced.
+# nvml.h: INVALID_GPU_INSTANCE_PROFILE_ID, the profile of time-sliced types.
 _NO_PROFILE = 0xFFFFFFFF
-_UNTOLD = (None, None)
-# What an nvidia-ml-py whose names or values have another form ends in.
+_UNKNOWN_MODES = (None, None)
+# Exceptions caused by an nvidia-ml-py with other names or values.
 _OTHER_FORM = (AttributeError, TypeError, ValueError)
 _PENDING = (
     "its MIG mode changes when it is reset: take its vGPUs off it and run"
@@ -72,52 +73,58 @@ _SILENT = (
 
 # -- reading --------------------------------------------------------------
 
-# One look at a time: whoever is in the driver still when its look was
-# given up is stuck there, and is not joined by another.
-_looking = threading.Lock()
+# One reading at a time. A thread that is still in the driver after the
+# timeout is stuck; no second thread is started for its query.
+_reading_lock = threading.Lock()
 _stuck: dict[int, threading.Thread] = {}
-_EVERYTHING = -1
+# Key of the query for the number of GPUs; other keys are GPU indexes.
+_COUNT_KEY = -1
 
 
 def read_gpus(timeout_s: float = TIMEOUT_S) -> NvmlGpus:
-    """Return what NVML says of every GPU, by PCI address.
+    """Return the state of every GPU by PCI address; never raises.
 
-    Nothing is raised: what can't be learnt is missing, and told among the
-    result's ``problems`` or as its ``reason``.
+    Values that can't be read are among the result's ``problems``; the
+    ``reason`` is set if NVML can't be called.
 
-    :param timeout_s: seconds after which a silent GPU is given up.
+    :param timeout_s: seconds to wait for all GPUs.
     """
     if not is_installed():
         return NvmlGpus({}, reason="nvidia-ml-py is not installed")
-    with _looking:
+    with _reading_lock:
         deadline = time.monotonic() + timeout_s
-        counted = _NvmlQuery(_EVERYTHING, lambda: call("nvmlDeviceGetCount"))
-        counted.wait(deadline)
-        refusal = counted.refusal
-        if isinstance(refusal, NvmlError) and refusal.is_nobody:
-            return NvmlGpus({}, reason=str(refusal))
-        if counted.result is None:
-            return NvmlGpus({}, (_problem("NVML", counted.failure()),))
-        return _read_all(counted.result, deadline)
+        query = _NvmlQuery(_COUNT_KEY, lambda: call("nvmlDeviceGetCount"))
+        query.wait(deadline)
+        error = query.error
+        if isinstance(error, NvmlError) and error.is_not_installed:
+            return NvmlGpus({}, reason=str(error))
+        if query.result is None:
+            return NvmlGpus({}, (_problem("NVML", query.failure()),))
+        return _read_all(query.result, deadline)
 
 
 def _read_all(count: int, deadline: float) -> NvmlGpus:
-    looks = [_NvmlQuery(index, _reading(index)) for index in range(count)]
-    found: dict[str, NvmlGpu] = {}
-    told: list[model.Problem] = []
+    queries = [
+        _NvmlQuery(index, functools.partial(_read_gpu, index))
+        for index in range(count)
+    ]
+    gpus: dict[str, NvmlGpu] = {}
+    unread: list[model.Problem] = []
     lost: list[str] = []
-    for look in looks:
-        look.wait(deadline)
-        if look.result is None:
-            refusal = look.refusal
-            if isinstance(refusal, NvmlError) and refusal.is_ill:
-                lost.append(f"NVML: {refusal}")
-            told.append(_problem(f"NVML GPU {look.key}", look.failure()))
+    for query in queries:
+        query.wait(deadline)
+        if query.result is None:
+            error = query.error
+            if isinstance(error, NvmlError) and error.is_faulty:
+                lost.append(f"NVML: {error}")
+            unread.append(_problem(f"NVML GPU {query.key}", query.failure()))
             continue
-        facts, missing = look.result
-        found[facts.address] = facts
-        told += [_problem(facts.address, text) for text in missing]
-    return NvmlGpus(dict(sorted(found.items())), tuple(told), lost=tuple(lost))
+        gpu, reasons = query.result
+        gpus[gpu.address] = gpu
+        unread += [_problem(gpu.address, reason) for reason in reasons]
+    return NvmlGpus(
+        dict(sorted(gpus.items())), tuple(unread), lost=tuple(lost)
+    )
 
 
 def _problem(where: str, reason: str) -> model.Problem:
@@ -125,13 +132,16 @@ def _problem(where: str, reason: str) -> model.Problem:
 
 
 class _NvmlQuery:
-    """One question to NVML, asked in a thread of its own."""
+    """A query of NVML in its own thread.
 
-    def __init__(self, key: int, ask: Callable[[], Any]) -> None:
+    It starts no thread while an earlier query with its key is stuck.
+    """
+
+    def __init__(self, key: int, query: Callable[[], Any]) -> None:
         self.key = key
         self.result: Any = None
-        self.refusal: Exception | None = None
-        self._ask = ask
+        self.error: Exception | None = None
+        self._query = query
         self._thread = _stuck.get(key)
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(
@@ -140,7 +150,7 @@ class _NvmlQuery:
             self._thread.start()
 
     def wait(self, deadline: float) -> None:
-        """Return when the answer is there, or at the deadline."""
+        """Wait for the end of the query, until the deadline."""
         thread = self._thread
         if thread is None or _stuck.get(self.key) is thread:
             return
@@ -151,74 +161,85 @@ class _NvmlQuery:
 
     def failure(self) -> str:
         """Return why there is no result."""
-        if isinstance(self.refusal, NvmlError | errors.MalformedError):
-            return str(self.refusal)
-        return _SILENT if self.refusal is None else repr(self.refusal)
+        if isinstance(self.error, NvmlError | errors.MalformedError):
+            return str(self.error)
+        return _SILENT if self.error is None else repr(self.error)
 
     def _run(self) -> None:
         try:
             with nvml_library.session():
-                self.result = self._ask()
-        except (NvmlError, errors.MalformedError, *_OTHER_FORM) as refusal:
-            self.refusal = refusal
+                self.result = self._query()
+        except (NvmlError, errors.MalformedError, *_OTHER_FORM) as error:
+            self.error = error
 
 
-def _reading(index: int) -> Callable[[], tuple[NvmlGpu, list[str]]]:
-    return lambda: _read_gpu(index)
+class _ValueReader:
+    """Reader of a GPU's optional values; collects the errors.
+
+    ``errors`` has a message by the name of the value, ``faults`` the
+    errors of a faulty GPU.
+    """
+
+    def __init__(self) -> None:
+        self.errors: dict[str, str] = {}
+        self.faults: list[str] = []
+
+    def read(self, name: str, query: Callable[[], Any], default: Any) -> Any:
+        """Return a value, the default if NVML does not have it."""
+        try:
+            return query()
+        except NvmlError as error:
+            if error.is_faulty:
+                self.faults.append(f"NVML: {error}")
+            if not error.is_unsupported:
+                hint = "; run as root" if error.is_forbidden else ""
+                self.errors[name] = (
+                    f"NVML can't read its {name}: {error}{hint}"
+                )
+            return default
 
 
 def _read_gpu(index: int) -> tuple[NvmlGpu, list[str]]:
-    """Return a GPU's facts, and why it did not tell the rest."""
+    """Return a GPU's state, and the errors of values that are missing."""
     handle = call("nvmlDeviceGetHandleByIndex", index)
     address = parse_bus_id(
         nvml_library.text(call("nvmlDeviceGetPciInfo", handle).busId)
     )
-    missing: dict[str, str] = {}
-    ill: list[str] = []
-
-    def ask(name: str, question: Callable[[], Any], default: Any) -> Any:
-        try:
-            return question()
-        except NvmlError as refusal:
-            if refusal.is_ill:
-                ill.append(f"NVML: {refusal}")
-            if not refusal.is_absence:
-                missing[name] = f"NVML does not tell its {name}: {refusal}"
-                if refusal.is_forbidden:
-                    missing[name] += "; run as root"
-            return default
-
-    is_mig, is_next = ask("MIG mode", lambda: _mig_modes(handle), _UNTOLD)
-    if is_mig != is_next:
-        missing["change"] = _PENDING
-    infos = ask("profiles", lambda: nvml_library.profiles(handle), {})
-    is_mixed = ask("size mode", lambda: _is_mixed(handle), None)
+    reader = _ValueReader()
+    read = reader.read
+    is_mig, is_mig_pending = read(
+        "MIG mode", lambda: _mig_modes(handle), _UNKNOWN_MODES
+    )
+    if is_mig != is_mig_pending:
+        reader.errors["change"] = _PENDING
+    infos = read("profiles", lambda: nvml_library.profiles(handle), {})
+    is_mixed = read("size mode", lambda: _is_mixed(handle), None)
     version = nvml_library.text(call("nvmlSystemGetDriverVersion"))
     state = (address, version, is_mig, is_mixed, frozenset(infos))
     kinds: tuple[model.InstanceKind, ...] = ()
     instances: tuple[model.Instance, ...] = ()
     if is_mig:
-        kinds = ask("kinds", lambda: _kinds(handle, infos), ())
-        instances = ask("instances", lambda: _instances(handle, infos), ())
-    facts = NvmlGpu(
+        kinds = read("kinds", lambda: _kinds(handle, infos), ())
+        instances = read("instances", lambda: _instances(handle, infos), ())
+    gpu = NvmlGpu(
         address=address,
         driver_version=version,
-        memory_mb=ask("memory", lambda: _memory_mb(handle), None),
+        memory_mb=read("memory", lambda: _memory_mb(handle), None),
         is_mig=is_mig,
         is_mixed=is_mixed,
-        types=ask(
+        types=read(
             "types",
             lambda: _types(handle, infos, *state, is_mixed=bool(is_mixed)),
             (),
         ),
         kinds=kinds,
         instances=instances,
-        unread=frozenset(missing) & {"types", "kinds", "instances"},
-        recovery=ask("health", lambda: nvml_library.recovery(handle), None),
-        links=ask("NVLinks", lambda: nvlinks.read(handle), None),
-        fault="; ".join(ill[:1]),
+        unread=frozenset(reader.errors) & {"types", "kinds", "instances"},
+        recovery=read("health", lambda: nvml_library.recovery(handle), None),
+        links=read("NVLinks", lambda: nvlinks.read(handle), None),
+        fault="; ".join(reader.faults[:1]),
     )
-    return facts, list(missing.values())
+    return gpu, list(reader.errors.values())
 
 
 def _memory_mb(gpu: Any) -> int:
@@ -235,27 +256,28 @@ def _is_mixed(gpu: Any) -> bool:
     return bool(call("nvmlDeviceGetVgpuHeterogeneousMode", gpu))
 
 
-# The types of each GPU, by its address and all that they can depend on:
-# hundreds of calls, whose answers change with the driver or a mode only.
-_types_seen: dict[tuple[object, ...], tuple[NvmlVgpuType, ...]] = {}
+# Cache of the types by address, driver, modes and type numbers: reading
+# them takes hundreds of calls, and they change only with these.
+_types_cache: dict[tuple[object, ...], tuple[NvmlVgpuType, ...]] = {}
 
 
 def _types(
     gpu: Any, infos: Mapping[str, Any], *state: object, is_mixed: bool
 ) -> tuple[NvmlVgpuType, ...]:
-    """Return the types of a GPU, asked once for each state of it.
+    """Return the types of a GPU, read once for each state.
 
-    :param is_mixed: whether to ask for places, too; a part of the state.
+    :param state: key of the cache, besides the numbers of the types.
+    :param is_mixed: whether to read placements; part of the state.
     """
     numbers = tuple(map(int, call("nvmlDeviceGetSupportedVgpus", gpu)))
-    found = _types_seen.get((*state, numbers))
-    if found is None:
+    types = _types_cache.get((*state, numbers))
+    if types is None:
         kinds = {int(info.id): (name, info) for name, info in infos.items()}
-        found = tuple(_type(gpu, number, kinds) for number in numbers)
+        types = tuple(_type(gpu, number, kinds) for number in numbers)
         if is_mixed:
-            found = tuple(_placed(gpu, one) for one in found)
-        _types_seen[(*state, numbers)] = found
-    return found
+            types = tuple(_add_placements(gpu, each) for each in types)
+        _types_cache[(*state, numbers)] = types
+    return types
 
 
 def _type(
@@ -276,36 +298,37 @@ def _type(
     )
 
 
-def _placed(gpu: Any, one: NvmlVgpuType) -> NvmlVgpuType:
-    """Return a type with its places, as it is where NVML has none."""
+def _add_placements(gpu: Any, vgpu_type: NvmlVgpuType) -> NvmlVgpuType:
+    """Return a type with its placements, unchanged if NVML has none."""
+    number = int(vgpu_type.type_id)
     try:
-        span, starts = nvml_library.vgpu_placements(gpu, int(one.type_id))
+        span, starts = nvml_library.vgpu_placements(gpu, number)
     except NvmlError:
-        return one
-    if one.instance or not span:
-        return one
-    return dataclasses.replace(one, span=span, starts=starts)
+        return vgpu_type
+    if vgpu_type.instance or not span:
+        return vgpu_type
+    return dataclasses.replace(vgpu_type, span=span, starts=starts)
 
 
 def _profile_of(number: int) -> int:
     """Return the GPU instance profile of a vGPU type."""
     try:
         return int(call("nvmlVgpuTypeGetGpuInstanceProfileId", number))
-    except NvmlError as refusal:
-        if refusal.is_absence:
+    except NvmlError as error:
+        if error.is_unsupported:
             return _NO_PROFILE
         raise
 
 
 def _per_instance(number: int, limit: int, info: Any) -> int:
-    """Return how many of a type share a GPU instance.
+    """Return how many vGPUs of a type share a GPU instance.
 
-    Drivers before R570 can't be asked; there the limits tell it.
+    Drivers before R570 lack the call; the limits give the quotient.
     """
     try:
         return int(call("nvmlVgpuTypeGetMaxInstancesPerGpuInstance", number))
-    except NvmlError as refusal:
-        if refusal.is_absence:
+    except NvmlError as error:
+        if error.is_unsupported:
             return max(1, limit // max(1, int(info.instanceCount)))
         raise
 
@@ -315,14 +338,14 @@ def _kinds(
 ) -> tuple[model.InstanceKind, ...]:
     kinds = []
     for name, info in infos.items():
-        places = nvml_library.placements(gpu, info)
-        if places:
+        placements = nvml_library.placements(gpu, info)
+        if placements:
             kinds.append(
                 model.InstanceKind(
                     name=name,
-                    size=int(places[0].size),
+                    size=int(placements[0].size),
                     slices=int(info.sliceCount),
-                    starts=tuple(sorted(int(p.start) for p in places)),
+                    starts=tuple(sorted(int(p.start) for p in placements)),
                     limit=int(info.instanceCount),
                 )
             )
@@ -332,15 +355,16 @@ def _kinds(
 def _instances(
     gpu: Any, infos: Mapping[str, Any]
 ) -> tuple[model.Instance, ...]:
-    found = [
+    instances = [
         model.Instance(
             kind=name,
-            handle=str(seen.id),
+            handle=str(state.id),
             span=model.Span(
-                start=int(seen.placement.start), size=int(seen.placement.size)
+                start=int(state.placement.start),
+                size=int(state.placement.size),
             ),
         )
         for name, info in infos.items()
-        for _, seen in nvml_library.instances(gpu, info)
+        for _, state in nvml_library.instances(gpu, info)
     ]
-    return tuple(sorted(found, key=lambda one: int(one.handle)))
+    return tuple(sorted(instances, key=lambda i: int(i.handle)))

@@ -16,9 +16,9 @@ class NvmlVgpuType:
 
     ``type_id`` is the decimal number, ``framebuffer_mb`` in MiB,
     ``max_instances`` for the whole GPU. ``instance`` names the kind of GPU
-    instance it stands in, empty for time-sliced types. ``span`` is its
-    length in the GPU's region and ``starts`` are its places there, read in
-    mixed-size mode only.
+    instance that it needs, empty for time-sliced types; ``per_instance`` is
+    how many fit into one. ``span`` is its length in the GPU's region and
+    ``starts`` are its possible starts there, read in mixed-size mode only.
     """
 
     name: str
@@ -33,14 +33,14 @@ class NvmlVgpuType:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlGpu:
-    """What NVML says of one GPU; None where it does not say.
+    """State of one GPU; None for values that NVML does not have.
 
     ``memory_mb`` is in MiB. ``kinds`` and ``instances`` are those of MIG,
-    empty where MIG is off or the GPU has none. ``unread`` names the fields
-    that could not be read: empty is no answer there. ``fault`` is why NVML
-    gives no answer of an ill GPU, ``recovery`` what it recommends, as
-    ``nvml_library.recovery`` tells. ``links`` are its active NVLinks: none
-    of a GPU that has no NVLink.
+    empty if MIG is off or not supported. ``unread`` names the fields that
+    could not be read: these are unknown, not empty. ``fault`` is NVML's
+    error for a faulty GPU, ``recovery`` the recommended action (see
+    ``nvml_library.recovery``). ``links`` are the active NVLinks, without
+    peers if the GPU has no NVLink.
     """
 
     address: str
@@ -58,33 +58,33 @@ class NvmlGpu:
 
 
 class NvmlGpus(dict[str, NvmlGpu]):
-    """The facts by PCI address, and what could not be learnt.
+    """GPUs by PCI address, with the errors of the reading.
 
-    ``reason`` says why nobody could be asked: no library, no driver. That
-    is no problem in itself. ``lost`` tells of each GPU that is so ill that
-    not even its address can be learnt.
+    ``problems`` are values that could not be read. ``reason`` is why NVML
+    could not be called at all: no library or no driver, which is no
+    problem. ``lost`` has the error of each GPU whose address can't be read.
     """
 
     def __init__(
         self,
-        facts: Mapping[str, NvmlGpu],
+        gpus: Mapping[str, NvmlGpu],
         problems: tuple[model.Problem, ...] = (),
         reason: str = "",
         lost: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(facts)
+        super().__init__(gpus)
         self.problems = problems
         self.reason = reason
         self.lost = lost
 
 
 def problems(gpus: Mapping[str, NvmlGpu]) -> tuple[model.Problem, ...]:
-    """Return what could not be learnt when these facts were read."""
+    """Return the values of these GPUs that could not be read."""
     return gpus.problems if isinstance(gpus, NvmlGpus) else ()
 
 
 def parse_bus_id(text: str) -> str:
-    """Return the kernel's spelling of NVML's ``00000000:41:00.0``.
+    """Return the PCI address of NVML's bus id ``00000000:41:00.0``.
 
     :raises MalformedError: the text is no bus id.
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes through NVML: GPU instances and size mode.
+"""Changes through NVML: GPU instances and mixed-size mode.
 
-All of them need root. Each returns 0 or the errno of the refusal; what is
-there already is done. They check their arguments, for they are called in
-a privileged process with what an unprivileged one sends.
+All functions need root and are idempotent. Each returns 0 or the errno of
+the refusal. They validate their arguments: a privileged process calls them
+with arguments from an unprivileged one.
 """
 
 import errno
@@ -15,47 +15,48 @@ from nova_accel.host.nvml import nvml_library
 from nova_accel.host.nvml.nvml_library import NvmlError, call
 from nova_accel.model import pci
 
-# Places on GPUs end at 8 (A100, H100) or 12 (RTX PRO 6000): far above
-# these no instance can start.
+# GPUs have 8 (A100, H100) or 12 (RTX PRO 6000) memory slices; the limit
+# leaves room for larger ones.
 _MAX_START = 63
 
 
 def create_instance(address: str, kind: str, start: int) -> int:
-    """Make a GPU instance and the compute instance that fills it.
+    """Create a GPU instance and the compute instance that fills it.
 
-    EEXIST: an instance of another place or kind is in the way (ENOSPC
-    where the driver says it so). ENODEV: no such GPU, or it can't hold
-    that kind. EINVAL: this kind never begins there.
+    EEXIST: another instance is in the way (some drivers return ENOSPC).
+    ENODEV: the GPU does not exist or does not support the kind. EINVAL:
+    the kind can't start there.
 
     :param address: the GPU's PCI address.
     :param kind: NVIDIA's name, such as ``1g.5gb``.
-    :param start: the memory slice at which it begins.
-    :raises MalformedError: an argument can't be such.
+    :param start: the first memory slice.
+    :raises MalformedError: an argument has another form.
     """
     _check(address, kind, start)
     return _in_session(lambda: _create(address, kind, start))
 
 
 def destroy_instance(address: str, kind: str, start: int | None) -> int:
-    """Unmake a GPU instance with its compute instances.
+    """Destroy a GPU instance with its compute instances.
 
-    :param start: where it begins; EBUSY if a vGPU stands in it. None for
-        every instance of the kind: those in use stay, and 0 is returned.
-    :raises MalformedError: an argument can't be such.
+    :param start: the first memory slice; EBUSY if a vGPU uses the
+        instance. None for every instance of the kind: those in use stay,
+        and 0 is returned.
+    :raises MalformedError: an argument has another form.
     """
     _check(address, kind, start)
     return _in_session(lambda: _destroy(address, kind, start))
 
 
 def set_mixed(address: str, is_mixed: bool) -> int:
-    """Let a GPU hold vGPUs of different sizes, or of one size only.
+    """Switch a GPU between mixed-size and equal-size mode.
 
-    EBUSY: it holds vGPUs. EOPNOTSUPP: it can't mix sizes.
+    EBUSY: the GPU has vGPUs. EOPNOTSUPP: it has no mixed-size mode.
 
-    :raises MalformedError: the address can't be such.
+    :raises MalformedError: the address has another form.
     """
     _check(address, None, None)
-    return _in_session(lambda: _switch(address, is_mixed))
+    return _in_session(lambda: _set_mixed(address, is_mixed))
 
 
 def _check(address: str, kind: str | None, start: int | None) -> None:
@@ -76,8 +77,8 @@ def _in_session(change: Callable[[], int]) -> int:
     try:
         with nvml_library.session():
             return change()
-    except NvmlError as refusal:
-        return refusal.number
+    except NvmlError as error:
+        return error.number
 
 
 def _create(address: str, kind: str, start: int) -> int:
@@ -85,8 +86,8 @@ def _create(address: str, kind: str, start: int) -> int:
     info = nvml_library.profiles(gpu).get(kind)
     if info is None:
         return errno.ENODEV
-    for instance, seen in nvml_library.instances(gpu, info):
-        if seen.placement.start == start:
+    for instance, state in nvml_library.instances(gpu, info):
+        if state.placement.start == start:
             return _fill(instance, info)
     size = next(
         (
@@ -112,19 +113,19 @@ def _create(address: str, kind: str, start: int) -> int:
 
 
 def _fill(instance: Any, info: Any) -> int:
-    """Make the compute instance of all slices, unless there is one."""
-    whole = None
+    """Create the compute instance of all slices, unless one exists."""
+    full = None
     for profile in nvml_library.compute_profiles(instance):
         if nvml_library.compute_instances(instance, profile):
             return 0
-        if whole is None and profile.sliceCount == info.sliceCount:
-            whole = profile
-    if whole is None:
+        if full is None and profile.sliceCount == info.sliceCount:
+            full = profile
+    if full is None:
         return errno.EOPNOTSUPP
     try:
-        call("nvmlGpuInstanceCreateComputeInstance", instance, whole.id)
-    except NvmlError as refusal:
-        return refusal.number
+        call("nvmlGpuInstanceCreateComputeInstance", instance, full.id)
+    except NvmlError as error:
+        return error.number
     return 0
 
 
@@ -132,53 +133,54 @@ def _destroy(address: str, kind: str, start: int | None) -> int:
     gpu = nvml_library.gpu(address)
     info = nvml_library.profiles(gpu).get(kind)
     if info is None:
-        return 0  # no instance of a kind that the GPU doesn't know
-    busy = _held(gpu)
-    for instance, seen in nvml_library.instances(gpu, info):
-        if start is not None and seen.placement.start != start:
+        return 0  # the GPU does not support the kind
+    busy = _used_instance_ids(gpu)
+    for instance, state in nvml_library.instances(gpu, info):
+        if start is not None and state.placement.start != start:
             continue
         number = errno.EBUSY
-        if int(seen.id) not in busy:
+        if int(state.id) not in busy:
             number = _remove(instance, info)
         if number and (start is not None or number != errno.EBUSY):
             return number
     return 0
 
 
-def _held(gpu: Any) -> set[int]:
+def _used_instance_ids(gpu: Any) -> set[int]:
     """Return the ids of the GPU instances in which a vGPU runs.
 
-    Drivers that can't tell it refuse to take those away.
+    Empty for drivers without this call: they refuse to destroy an instance
+    in use.
     """
     try:
         return {
             int(call("nvmlVgpuInstanceGetGpuInstanceId", vgpu))
             for vgpu in call("nvmlDeviceGetActiveVgpus", gpu)
         }
-    except NvmlError as refusal:
-        if refusal.is_absence:
+    except NvmlError as error:
+        if error.is_unsupported:
             return set()
         raise
 
 
 def _remove(instance: Any, info: Any) -> int:
-    """Unmake an instance, or leave it as it was."""
+    """Destroy an instance; restore it if that fails."""
     try:
         _empty(instance)
         call("nvmlGpuInstanceDestroy", instance)
-    except NvmlError as refusal:
-        _fill(instance, info)  # a vGPU that has been made needs it still
-        return refusal.number
+    except NvmlError as error:
+        _fill(instance, info)  # a new vGPU may use the instance
+        return error.number
     return 0
 
 
 def _empty(instance: Any) -> None:
     for profile in nvml_library.compute_profiles(instance):
-        for one in nvml_library.compute_instances(instance, profile):
-            call("nvmlComputeInstanceDestroy", one)
+        for compute in nvml_library.compute_instances(instance, profile):
+            call("nvmlComputeInstanceDestroy", compute)
 
 
-def _switch(address: str, is_mixed: bool) -> int:
+def _set_mixed(address: str, is_mixed: bool) -> int:
     gpu = nvml_library.gpu(address)
     if bool(call("nvmlDeviceGetVgpuHeterogeneousMode", gpu)) != is_mixed:
         call("nvmlDeviceSetVgpuHeterogeneousMode", gpu, int(is_mixed))

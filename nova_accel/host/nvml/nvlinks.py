@@ -8,8 +8,8 @@ from nova_accel.geometry import topology
 from nova_accel.host.nvml import gpu_state, nvml_library
 from nova_accel.host.nvml.nvml_library import NvmlError, call
 
-# nvml.h: NVML_NVLINK_MAX_LINKS, 18 until 2025 and 36 since; a number that
-# a GPU does not have is NVML_ERROR_INVALID_ARGUMENT.
+# nvml.h: NVML_NVLINK_MAX_LINKS, 18 until 2025 and 36 since. NVML refuses a
+# number that the GPU lacks with NVML_ERROR_INVALID_ARGUMENT.
 _NUMBERS = range(36)
 _INVALID_ARGUMENT = 2
 _NOT_SUPPORTED = 3
@@ -20,13 +20,10 @@ _UNKNOWN = 0xFF
 
 
 def read(gpu: Any) -> topology.GpuLinks:
-    """Return what the active NVLinks of a GPU lead to.
+    """Return the peers of a GPU's active NVLinks; none without NVLink.
 
-    Nothing of a GPU that has none.
-
-    :param gpu: NVML's handle of it.
-    :raises Refusal: this can't be told: the GPU is lost, or the driver is
-        too old to know.
+    :param gpu: NVML's handle of the GPU.
+    :raises NvmlError: the GPU is lost, or the driver is too old.
     """
     ends = [_end(gpu, number) for number in _NUMBERS if _is_up(gpu, number)]
     return topology.GpuLinks(
@@ -38,36 +35,36 @@ def read(gpu: Any) -> topology.GpuLinks:
 def _is_up(gpu: Any, number: int) -> bool:
     try:
         return bool(call("nvmlDeviceGetNvLinkState", gpu, number))
-    except NvmlError as refusal:
-        if refusal.code in (_INVALID_ARGUMENT, _NOT_SUPPORTED):
+    except NvmlError as error:
+        if error.code in (_INVALID_ARGUMENT, _NOT_SUPPORTED):
             return False
         raise
 
 
 def _end(gpu: Any, number: int) -> tuple[int, str]:
-    """Return the type of what is there, and the address if it is a GPU.
+    """Return the type of a link's remote device, and its address if a GPU.
 
-    Drivers before R470 don't tell the type: then whoever knows the host
-    must see whether it is a GPU's address.
+    Drivers before R470 have no type: then the caller must check whether the
+    address is a GPU's.
     """
-    kind = _asked("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, number)
+    kind = _query_link("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, number)
     kind = _UNKNOWN if kind is None else int(kind)
     if kind not in (_GPU, _UNKNOWN):
         return kind, ""
-    found = _asked("nvmlDeviceGetNvLinkRemotePciInfo", gpu, number)
-    if found is None:
+    pci_info = _query_link("nvmlDeviceGetNvLinkRemotePciInfo", gpu, number)
+    if pci_info is None:
         return kind, ""
     try:
-        return kind, gpu_state.parse_bus_id(nvml_library.text(found.busId))
+        return kind, gpu_state.parse_bus_id(nvml_library.text(pci_info.busId))
     except errors.MalformedError:
-        return kind, ""  # of a virtual machine the other end is hidden
+        return kind, ""  # in a virtual machine the remote end is hidden
 
 
-def _asked(name: str, gpu: Any, number: int) -> Any:
-    """Return what a call says of a link, None where there is no such."""
+def _query_link(name: str, gpu: Any, number: int) -> Any:
+    """Return the result of a call for a link, None if not supported."""
     try:
         return call(name, gpu, number)
-    except NvmlError as refusal:
-        if refusal.is_absence:
+    except NvmlError as error:
+        if error.is_unsupported:
             return None
         raise

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of NVML and its errors; the only import of pynvml.
+"""Calls of NVML and their errors; the only import of pynvml.
 
-``pynvml`` (of nvidia-ml-py) is optional, and so is each of its functions:
-an older one, or an older driver's library, lacks some.
+``pynvml`` (package nvidia-ml-py) is optional, and so is each of its
+functions: older releases, and libraries of older drivers, lack some.
+Functions and return codes are those of nvml.h.
 """
 
 import contextlib
@@ -20,14 +21,14 @@ except ImportError:  # the extra "nvml" is not installed
     pynvml = None
 
 # nvml.h: profile numbers are dense from 0 (NVML_GPU_INSTANCE_PROFILE_*, 18
-# of them in 2025), and so are those of compute instances (9 of them);
-# numbers beyond are NVML_ERROR_INVALID_ARGUMENT.
+# of them in 2025), and so are those of compute instances (9 of them).
+# NVML refuses others with NVML_ERROR_INVALID_ARGUMENT.
 _PROFILE_NUMBERS = range(32)
 _COMPUTE_NUMBERS = range(16)
 # "1g.5gb", "1g.10gb+me", "2g.48gb+gfx", "1g.24gb-me", "1g.24gb+me.all"
 KIND = re.compile(r"[1-9]g\.[1-9][0-9]{0,3}gb(?:[+-][a-z]+(?:\.[a-z]+)*)?")
 
-# NVML's refusals (nvml.h, nvmlReturn_t) in the kernel's words.
+# errno values of NVML's return codes (nvml.h, nvmlReturn_t).
 _ERRNO = {
     2: errno.EINVAL,  # INVALID_ARGUMENT
     3: errno.EOPNOTSUPP,  # NOT_SUPPORTED
@@ -47,44 +48,44 @@ _NO_PERMISSION = 4
 _TIMEOUT = 10
 _FUNCTION_NOT_FOUND = 13
 _VERSION_MISMATCH = 25
-# Not errors but answers: this GPU, or this driver, has no such thing.
-_NO_SUCH_THING = frozenset({2, _NOT_SUPPORTED, 6, _FUNCTION_NOT_FOUND})
-# What is wrong is the GPU itself: GPU_IS_LOST, RESET_REQUIRED.
-_ILL = frozenset({15, 16})
-# No library or no driver: there is nobody who could be asked.
-_NOBODY = frozenset({9, 12})
+# The GPU or the driver does not support the call: no error.
+_UNSUPPORTED = frozenset({2, _NOT_SUPPORTED, 6, _FUNCTION_NOT_FOUND})
+# The GPU is faulty: GPU_IS_LOST, RESET_REQUIRED.
+_FAULTY = frozenset({15, 16})
+# No driver or no library: DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND.
+_NOT_INSTALLED = frozenset({9, 12})
 
 
 class NvmlError(Exception):
-    """NVML did not do what it was asked; ``code`` is its nvmlReturn_t."""
+    """A call failed; ``code`` is NVML's nvmlReturn_t."""
 
-    def __init__(self, name: str, code: int, words: str) -> None:
-        super().__init__(f"{name}: {words}")
+    def __init__(self, name: str, code: int, message: str) -> None:
+        super().__init__(f"{name}: {message}")
         self.code = code
 
     @property
     def number(self) -> int:
-        """Return the errno that comes nearest."""
+        """Return the corresponding errno, EIO for other codes."""
         return _ERRNO.get(self.code, errno.EIO)
 
     @property
-    def is_absence(self) -> bool:
-        """Return whether this GPU or driver simply has no such thing."""
-        return self.code in _NO_SUCH_THING
+    def is_unsupported(self) -> bool:
+        """Return whether the GPU or the driver does not support the call."""
+        return self.code in _UNSUPPORTED
 
     @property
-    def is_nobody(self) -> bool:
-        """Return whether there is no library, or no driver below it."""
-        return self.code in _NOBODY
+    def is_not_installed(self) -> bool:
+        """Return whether the library or the driver is missing."""
+        return self.code in _NOT_INSTALLED
 
     @property
-    def is_ill(self) -> bool:
-        """Return whether the GPU is lost, or does nothing until reset."""
-        return self.code in _ILL
+    def is_faulty(self) -> bool:
+        """Return whether the GPU is lost or needs a reset."""
+        return self.code in _FAULTY
 
     @property
     def is_forbidden(self) -> bool:
-        """Return whether root would get an answer."""
+        """Return whether the call needs root."""
         return self.code == _NO_PERMISSION
 
 
@@ -95,9 +96,9 @@ def is_installed() -> bool:
 
 @contextlib.contextmanager
 def session() -> Iterator[None]:
-    """Hold NVML open; it counts how often it was opened.
+    """Initialize NVML for a with block; sessions may be nested.
 
-    :raises Refusal: no library, no driver, or another driver's library.
+    :raises NvmlError: no library, no driver, or another driver's library.
     """
     call("nvmlInit")
     try:
@@ -108,9 +109,9 @@ def session() -> Iterator[None]:
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """Return what a function of NVML returns.
+    """Call a function of NVML and return its result.
 
-    :raises Refusal: it is refused, or a library this old has no such.
+    :raises NvmlError: it failed, or the library is too old to have it.
     """
     function = getattr(pynvml, name, None)
     if function is None:
@@ -122,7 +123,7 @@ def call(name: str, *arguments: Any) -> Any:
 
 
 def text(value: str | bytes) -> str:
-    """Return a text of NVML; nvidia-ml-py gives either type."""
+    """Return a text of NVML; nvidia-ml-py returns either type."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return value
@@ -131,37 +132,38 @@ def text(value: str | bytes) -> str:
 def gpu(address: str) -> Any:
     """Return the handle of the GPU at a PCI address.
 
-    :raises Refusal: there is no such GPU, or it is lost.
+    :raises NvmlError: there is no such GPU, or it is lost.
     :raises MalformedError: the text is no PCI address.
     """
-    found = pci.parse_address(address)
-    bus_id = f"{found.domain:08X}:{found.bus:02X}:{found.slot:02X}.0"
+    parsed = pci.parse_address(address)
+    bus_id = f"{parsed.domain:08X}:{parsed.bus:02X}:{parsed.slot:02X}.0"
     return call("nvmlDeviceGetHandleByPciBusId", bus_id)
 
 
 def recovery(handle: Any) -> int:
-    """Return what NVML recommends so that a GPU recovers.
+    """Return the action that NVML recommends to recover a GPU.
 
-    It is an nvmlDeviceGpuRecoveryAction_t of nvml.h, 0 for nothing.
+    It is an nvmlDeviceGpuRecoveryAction_t of nvml.h, 0 for none.
 
-    :raises Refusal: drivers before R565 do not tell, for one.
+    :raises NvmlError: not supported, as by drivers before R565.
     """
     name = "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"
     number = getattr(pynvml, name, None)
     if number is None:
         raise NvmlError(name, _FUNCTION_NOT_FOUND, "nvidia-ml-py has no such")
-    (found,) = call("nvmlDeviceGetFieldValues", handle, [number])
-    if found.nvmlReturn:
-        raise NvmlError(name, int(found.nvmlReturn), "this GPU has no such")
-    return int(found.value.uiVal)
+    (field,) = call("nvmlDeviceGetFieldValues", handle, [number])
+    if field.nvmlReturn:
+        raise NvmlError(name, int(field.nvmlReturn), "this GPU has no such")
+    return int(field.value.uiVal)
 
 
 def listen(handle: Any) -> Any:
-    """Return a new set of events: the Xid errors of a GPU from now on.
+    """Return a new event set for the Xid errors of a GPU from now on.
 
     Root is not needed (nvmlDeviceRegisterEvents, NVML API reference).
 
-    :raises Refusal: NOT_SUPPORTED: the GPU or driver tells of none.
+    :raises NvmlError: NOT_SUPPORTED if the GPU or driver has no such
+        events.
     """
     kind = int(getattr(pynvml, "nvmlEventTypeXidCriticalError", 0))
     if not call("nvmlDeviceGetSupportedEventTypes", handle) & kind:
@@ -172,43 +174,43 @@ def listen(handle: Any) -> Any:
 
 
 def wait(events: Any, timeout_ms: int) -> int | None:
-    """Return the number of the next Xid error; None if none comes.
+    """Return the number of the next Xid error, None after the timeout.
 
-    :param timeout_ms: how long to wait for it, in milliseconds.
-    :raises Refusal: nothing can come any more: the GPU is lost, for one.
+    :param timeout_ms: milliseconds to wait.
+    :raises NvmlError: no further event can arrive, as for a lost GPU.
     """
     try:
-        found = call("nvmlEventSetWait_v2", events, timeout_ms)
-    except NvmlError as refusal:
-        if refusal.code == _TIMEOUT:
+        event = call("nvmlEventSetWait_v2", events, timeout_ms)
+    except NvmlError as error:
+        if error.code == _TIMEOUT:
             return None
         raise
-    return int(found.eventData)
+    return int(event.eventData)
 
 
 def profiles(handle: Any) -> dict[str, Any]:
-    """Return a GPU's instance profiles, by the name of their kind.
+    """Return a GPU's instance profiles by the name of their kind.
 
-    :raises Refusal: this can't be told, of a GPU that knows MIG.
+    :raises NvmlError: a GPU that supports MIG refuses the call.
     """
-    found: dict[str, Any] = {}
+    by_kind: dict[str, Any] = {}
     for number in _PROFILE_NUMBERS:
         try:
             info = call("nvmlDeviceGetGpuInstanceProfileInfo", handle, number)
-        except NvmlError as refusal:
-            if refusal.is_absence:
+        except NvmlError as error:
+            if error.is_unsupported:
                 continue
             raise
         name = text(info.name).removeprefix("MIG ").strip()
         if KIND.fullmatch(name):
-            found.setdefault(name, info)
-    return found
+            by_kind.setdefault(name, info)
+    return by_kind
 
 
 def placements(handle: Any, info: Any) -> list[Any]:
-    """Return where instances of a profile may stand, taken or not.
+    """Return the possible placements of a profile, free or in use.
 
-    :raises Refusal: asking needs root, for one.
+    :raises NvmlError: the call failed; it needs root.
     """
     name = "nvmlDeviceGetGpuInstancePossiblePlacements"
     count = ctypes.c_uint(0)
@@ -221,25 +223,25 @@ def placements(handle: Any, info: Any) -> list[Any]:
 def vgpu_placements(handle: Any, number: int) -> tuple[int, tuple[int, ...]]:
     """Return a time-sliced vGPU type's length and starts in mixed-size mode.
 
-    Drivers that do not know the second version of the call answer the
-    first one for the mode they are in.
+    Drivers without version 2 of the call answer version 1 for the current
+    mode.
 
-    :param number: of the type.
-    :raises Refusal: the GPU or the driver has no placements.
+    :param number: the type's number.
+    :raises NvmlError: the GPU or the driver has no placements.
     """
     name = "nvmlDeviceGetVgpuTypeSupportedPlacements"
     try:
-        found = call(name, handle, number, 0, 2)
-    except NvmlError as refusal:
-        if refusal.code != _VERSION_MISMATCH:
+        supported = call(name, handle, number, 0, 2)
+    except NvmlError as error:
+        if error.code != _VERSION_MISMATCH:
             raise
-        found = call(name, handle, number, 0, 1)
-    starts = found.placementIds[: found.count]
-    return int(found.placementSize), tuple(sorted(map(int, starts)))
+        supported = call(name, handle, number, 0, 1)
+    starts = supported.placementIds[: supported.count]
+    return int(supported.placementSize), tuple(sorted(map(int, starts)))
 
 
 def placement(start: int, size: int) -> Any:
-    """Return a place in the form that NVML takes."""
+    """Return a placement as an argument of NVML."""
     return ctypes.byref(
         pynvml.c_nvmlGpuInstancePlacement_t(start=start, size=size)
     )
@@ -248,35 +250,35 @@ def placement(start: int, size: int) -> Any:
 def instances(handle: Any, info: Any) -> list[tuple[Any, Any]]:
     """Return a profile's instances: the handle and the info of each.
 
-    There can't be more of them than places: so much room is given, as the
-    call can't be asked for the count.
+    The buffer has one entry per placement: the call does not return the
+    count in advance, and there are no more instances than placements.
 
-    :raises Refusal: asking needs root, for one.
+    :raises NvmlError: the call failed; it needs root.
     """
     count = ctypes.c_uint(len(placements(handle, info)))
-    found = (pynvml.c_nvmlGpuInstance_t * count.value)()
+    buffer = (pynvml.c_nvmlGpuInstance_t * count.value)()
     call(
         "nvmlDeviceGetGpuInstances",
         handle,
         info.id,
-        found,
+        buffer,
         ctypes.byref(count),
     )
     return [
-        (one, call("nvmlGpuInstanceGetInfo", one))
-        for one in list(found)[: count.value]
+        (instance, call("nvmlGpuInstanceGetInfo", instance))
+        for instance in list(buffer)[: count.value]
     ]
 
 
 def compute_profiles(instance: Any) -> list[Any]:
-    """Return the compute instance profiles that a GPU instance offers.
+    """Return the compute instance profiles of a GPU instance.
 
-    :raises Refusal: this can't be told.
+    :raises NvmlError: the call failed.
     """
-    found = []
+    supported = []
     for number in _COMPUTE_NUMBERS:
         try:
-            found.append(
+            supported.append(
                 call(
                     "nvmlGpuInstanceGetComputeInstanceProfileInfo",
                     instance,
@@ -284,24 +286,24 @@ def compute_profiles(instance: Any) -> list[Any]:
                     pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
                 )
             )
-        except NvmlError as refusal:
-            if not refusal.is_absence:
+        except NvmlError as error:
+            if not error.is_unsupported:
                 raise
-    return found
+    return supported
 
 
 def compute_instances(instance: Any, info: Any) -> list[Any]:
     """Return the compute instances of a profile in a GPU instance.
 
-    :raises Refusal: asking needs root, for one.
+    :raises NvmlError: the call failed; it needs root.
     """
     count = ctypes.c_uint(max(1, int(info.instanceCount)))
-    found = (pynvml.c_nvmlComputeInstance_t * count.value)()
+    buffer = (pynvml.c_nvmlComputeInstance_t * count.value)()
     call(
         "nvmlGpuInstanceGetComputeInstances",
         instance,
         info.id,
-        found,
+        buffer,
         ctypes.byref(count),
     )
-    return list(found)[: count.value]
+    return list(buffer)[: count.value]

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Xid errors of GPUs, received by one listener process per GPU.
 
-Listening holds a GPU: it can't be reset then, and its driver can't let it
-go. So only GPUs are listened to that servers hold anyway, and each has a
-process of its own that ends with that (see ``xid_listener``).
+A listener has its GPU open: the GPU can't be reset or unbound from its
+driver meanwhile. So only GPUs in use by servers have a listener, and it
+ends with that use (see ``xid_listener``).
 
-What the listeners write lies in files without a name. A pipe would do,
-were it not that the service may run under a library that turns a read
-from a pipe into one that waits.
+Listeners write to unnamed files instead of pipes: eventlet, under which
+the service may run, makes a read from a pipe block.
 """
 
 import contextlib
@@ -29,30 +28,30 @@ from nova_accel.inventory import health
 
 LOG = logging.getLogger(__name__)
 
-# When a GPU is listened to anew that did not allow it, in seconds.
+# Seconds after which a listener that has ended is started again.
 RETRY_S = 600
 _PROGRAM = "nova_accel.host.nvml.xid_listener"
-# How much of what a listener wrote is taken at once, in bytes.
-_PIECE = 64 * 1024
+# Bytes to read of a listener's output at once.
+_READ_BYTES = 64 * 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Xid:
-    """An error that NVIDIA's driver told of a GPU, by PCI address."""
+    """An error that NVIDIA's driver reported for a GPU."""
 
     address: str
     number: int
 
 
 class _Listener:
-    """A process that listens to one GPU, and what it has written."""
+    """A listener process of one GPU, and its output."""
 
     def __init__(self, address: str) -> None:
-        self.began = time.monotonic()
+        self.started_at = time.monotonic()
         self._file: IO[bytes] = tempfile.TemporaryFile()
-        self._taken = 0
-        # -P: nothing of the directory in which the service happens to be.
-        self._child = subprocess.Popen(  # noqa: S603 - our own words
+        self._offset = 0
+        # -P: import no module from the service's working directory.
+        self._child = subprocess.Popen(  # noqa: S603 - constant arguments
             [sys.executable, "-P", "-m", _PROGRAM, address, str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=self._file,
@@ -61,75 +60,78 @@ class _Listener:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether it listens still."""
+        """Return whether the process runs."""
         return self._child.poll() is None
 
-    def take(self) -> list[int]:
-        """Return the numbers written since the last time."""
-        text = os.pread(self._file.fileno(), _PIECE, self._taken)
-        whole = text[: text.rfind(b"\n") + 1]
-        self._taken += len(whole)
-        return [int(line) for line in whole.split() if line.isdigit()]
+    def read(self) -> list[int]:
+        """Return the Xid numbers written since the last call."""
+        text = os.pread(self._file.fileno(), _READ_BYTES, self._offset)
+        lines = text[: text.rfind(b"\n") + 1]
+        self._offset += len(lines)
+        return [int(line) for line in lines.split() if line.isdigit()]
 
     def end(self) -> None:
-        """End it; it is not waited for, as it may hang in the driver."""
+        """Kill the process without waiting: it may hang in the driver."""
         with contextlib.suppress(OSError):
             self._child.kill()
         self._file.close()
 
 
 class XidWatcher:
-    """Listens to some GPUs. Thread-safe.
+    """Receiver of Xid errors of some GPUs. Thread-safe.
 
-    Nothing of it fails: where NVML is missing, or too old, it hears
-    nothing.
+    It never raises: without NVML, or with an old one, it receives nothing.
     """
 
     def __init__(self) -> None:
-        """Listen to none; ``watch`` says to whom."""
-        self._guard = threading.Lock()
+        """Watch no GPU; see ``watch``."""
+        self._lock = threading.Lock()
         self._listeners: dict[str, _Listener] = {}
+        # Killed processes, until polling has reaped them.
         self._ended: list[_Listener] = []
 
     def watch(self, addresses: Iterable[str]) -> None:
-        """Listen to these GPUs from now on, and to no others.
+        """Watch these GPUs from now on, and no others.
 
-        One to whom nobody can listen is tried again after RETRY_S.
+        A listener that ends by itself is started again after RETRY_S.
 
         :param addresses: PCI addresses of GPUs that are in use.
         """
-        wanted = set(addresses) if nvml_library.is_installed() else set()
-        with self._guard:
-            for address in self._listeners.keys() - wanted:
+        gpus = set(addresses) if nvml_library.is_installed() else set()
+        with self._lock:
+            for address in self._listeners.keys() - gpus:
                 self._end(address)
-            for address in sorted(wanted):
+            for address in sorted(gpus):
                 self._begin(address)
-            self._ended = [one for one in self._ended if one.is_alive]
+            self._ended = [
+                listener for listener in self._ended if listener.is_alive
+            ]
 
     def drain(self) -> tuple[Xid, ...]:
-        """Return the errors that were told since the last time."""
-        with self._guard:
+        """Return the errors reported since the last call."""
+        with self._lock:
             return tuple(
                 Xid(address=address, number=number)
                 for address, listener in sorted(self._listeners.items())
-                for number in listener.take()
+                for number in listener.read()
             )
 
     def _begin(self, address: str) -> None:
-        known = self._listeners.get(address)
-        if known is not None:
-            if known.is_alive or time.monotonic() - known.began < RETRY_S:
+        listener = self._listeners.get(address)
+        if listener is not None:
+            age_s = time.monotonic() - listener.started_at
+            if listener.is_alive or age_s < RETRY_S:
                 return
             self._end(address)
         try:
             self._listeners[address] = _Listener(address)
         except OSError as error:
-            LOG.warning("Xid errors of %s can't be told: %s", address, error)
+            LOG.warning("Xid errors of %s can't be read: %s", address, error)
 
     def _end(self, address: str) -> None:
         listener = self._listeners.pop(address)
         listener.end()
-        self._ended.append(listener)  # until it is buried, by polling it
+        self._ended.append(listener)
 
 
 def listening(
@@ -137,9 +139,9 @@ def listening(
     in_use: Callable[[], Iterable[str]],
     faulted: faults.FaultNotes,
 ) -> Callable[[], gpu_reader.NvmlGpus]:
-    """Return what reads GPUs, and sets those aside that told of an error.
+    """Return a GPU reader that sets aside GPUs with a fatal Xid error.
 
-    :param in_use: returns the addresses of the GPUs to listen to.
+    :param in_use: returns the addresses of the GPUs to watch.
     """
     watcher = XidWatcher()
 
@@ -152,18 +154,18 @@ def listening(
 
 
 def set_aside(xids: Iterable[Xid], faulted: faults.FaultNotes) -> None:
-    """Write down which GPUs failed; what applications cause is left out."""
+    """Store faults of the GPUs; Xids caused by applications are ignored."""
     for xid in xids:
         reason = health.judge_xid(xid.number)
-        LOG.debug("%s told of Xid %d", xid.address, xid.number)
-        known = _known(faulted, xid.address)
-        if reason and reason not in known:
+        LOG.debug("Xid %d of GPU %s", xid.number, xid.address)
+        stored = _stored_reason(faulted, xid.address)
+        if reason and reason not in stored:
             faulted.put(
-                xid.address, "; ".join(filter(None, (known, reason))), None
+                xid.address, "; ".join(filter(None, (stored, reason))), None
             )
 
 
-def _known(faulted: faults.FaultNotes, address: str) -> str:
+def _stored_reason(faulted: faults.FaultNotes, address: str) -> str:
     with contextlib.suppress(errors.UnreadableError, LookupError):
         return faulted.read()[address].reason
     return ""

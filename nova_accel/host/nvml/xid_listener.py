@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Program that listens for the Xid errors of one GPU.
 
-It is run with the GPU's address and the id of the process that starts it,
-and writes the number of each error on a line of its own to its standard
-output, until that process is gone, or ends it.
+Its arguments are the GPU's address and the id of the parent process. It
+writes the number of each error on a line of standard output, until the
+parent ends or kills it.
 
-It is a process of its own because NVML holds a GPU open as long as it
-listens: when this process has ended, nothing holds the GPU any more. And
-a GPU that is lost can make a call hang for ever: it hangs here only.
+It is a separate process because NVML has the GPU open while it listens:
+the end of the process releases the GPU. And a call for a lost GPU may hang
+forever; it must not hang in the service.
 """
 
 import os
@@ -17,17 +17,17 @@ from collections.abc import Sequence
 from nova_accel import errors
 from nova_accel.host.nvml import nvml_library
 
-# How often to see whether anybody wants to know still, in milliseconds.
-_LOOK_MS = 5000
-# Exit statuses: there was nobody to listen to, or nothing more can come.
+# Milliseconds between two checks of the parent process.
+_PARENT_CHECK_MS = 5000
+# Exit statuses: the GPU can't be listened to; no further event can arrive.
 DEAF = 3
 LOST = 4
 
 
 def main(argv: Sequence[str]) -> int:
-    """Listen; return an exit status.
+    """Write Xid errors until the end; return an exit status.
 
-    :param argv: the GPU's PCI address, and the id of the process.
+    :param argv: the GPU's PCI address and the id of the parent process.
     """
     if not nvml_library.is_installed():
         return DEAF
@@ -35,16 +35,16 @@ def main(argv: Sequence[str]) -> int:
     try:
         with nvml_library.session():
             events = nvml_library.listen(nvml_library.gpu(address))
-            return _tell(events, int(parent))
+            return _write_xids(events, int(parent))
     except (nvml_library.NvmlError, errors.MalformedError) as error:
         print(error, file=sys.stderr)
         return DEAF
 
 
-def _tell(events: object, parent: int) -> int:
+def _write_xids(events: object, parent: int) -> int:
     while os.getppid() == parent:
         try:
-            xid = nvml_library.wait(events, _LOOK_MS)
+            xid = nvml_library.wait(events, _PARENT_CHECK_MS)
         except nvml_library.NvmlError as error:
             print(error, file=sys.stderr)
             return LOST

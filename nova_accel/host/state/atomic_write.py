@@ -12,40 +12,42 @@ def replace(
     path: str,
     content: bytes,
     mode: int,
-    is_lasting: bool = False,
-    is_made: bool = False,
+    is_durable: bool = False,
+    make_parents: bool = False,
 ) -> None:
-    """Replace a file at once, whatever this process's umask is.
+    """Replace a file atomically.
 
-    :param is_lasting: force it to the disk; what is written again soon
-        need not be.
-    :param is_made: make the missing directories of its path.
-    :raises OSError: it can't be written; what was there stays.
+    :param mode: permissions of the file, independent of the umask.
+    :param is_durable: sync the file and its directory to the disk.
+    :param make_parents: create the missing directories of the path.
+    :raises OSError: it can't be written; the old file stays.
     """
-    place, name = os.path.split(os.path.abspath(path))
+    directory, name = os.path.split(os.path.abspath(path))
     with (
-        directories.opened(place, is_made=is_made) as parent,
+        directories.open_directory(
+            directory, make_parents=make_parents
+        ) as parent,
         contextlib.ExitStack() as undo,
     ):
-        # Hidden, for those who look for names that end in a certain way.
-        half = f".{secrets.token_hex(8)}"
+        # The name has no suffix, so readers of a directory skip it.
+        temporary = f".{secrets.token_hex(8)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        descriptor = os.open(half, flags, 0o600, dir_fd=parent)
-        undo.callback(_remove, half, parent)
+        descriptor = os.open(temporary, flags, 0o600, dir_fd=parent)
+        undo.callback(_remove, temporary, parent)
         with open(descriptor, "wb") as new:
             os.fchmod(descriptor, mode)
             new.write(content)
-            if is_lasting:
+            if is_durable:
                 new.flush()
                 os.fsync(descriptor)
-        os.replace(half, name, src_dir_fd=parent, dst_dir_fd=parent)
+        os.replace(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
         undo.pop_all()
-        if is_lasting:
-            sync(parent)
+        if is_durable:
+            sync_directory(parent)
 
 
-def sync(directory: int) -> None:
-    """Put the names in a directory on the disk, where that can be done."""
+def sync_directory(directory: int) -> None:
+    """Sync a directory's entries to the disk, if its filesystem can."""
     with contextlib.suppress(OSError):
         os.fsync(directory)
 

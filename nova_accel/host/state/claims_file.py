@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims file of nova-compute, book.json, for other processes.
 
-What a partition is for can't be told from the kernel's files: a claim
-books it, or it has to be reserved. Nova-compute publishes its claims, so
-that whoever else reports this host reports the same. It never reads them
-itself.
+The kernel's files don't show the consumer of a partition: a partition
+without a claim must be reserved. Nova-compute publishes its claims so that
+``placement-sync`` and the audit report the same inventories. It never
+reads the file itself.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ _NAME = "book.json"
 _MODE = 0o644
 # Half a kilobyte for each claim.
 _MAX_BYTES = 64 << 20
-#: What of a claim a provider tree and an audit need; all of it is text.
+# Fields of a claim that a provider tree or an audit needs: texts.
 _TEXTS = (
     "consumer",
     "provider",
@@ -37,19 +37,18 @@ _TEXTS = (
     "handle",
     "technology",
 )
-#: Where what is not made yet is to stand: a number, or null.
-_PLACES = ("start", "instance_start")
+# Starts of a planned partition and GPU instance: a number, or null.
+_STARTS = ("start", "instance_start")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedClaims:
-    """What nova-compute has published of one compute node.
+    """Claims of one compute node, as nova-compute published them.
 
-    ``root`` is the node, ``claims`` what its servers hold, ``occupied``
-    the addresses of functions that its guests have. Where ``is_known`` is
-    False nothing of that can be told; ``reason`` says why. Of a claim
-    there is only what the file has: its servers, device, profile, place,
-    handle, state, and what of it is not allocated.
+    ``root`` is the node's provider, ``claims`` those of its servers,
+    ``occupied`` the addresses of functions assigned to its guests. If
+    ``is_known`` is False the file could not be used; ``reason`` is why. A
+    claim has only the fields in the file; the others are defaults.
     """
 
     root: providers.ProviderRoot | None = None
@@ -60,14 +59,14 @@ class RecordedClaims:
 
 
 class ClaimsFile:
-    """The book as a file below a state directory. Thread-safe."""
+    """Published claims, in ``book.json`` below ``state_dir``. Thread-safe."""
 
     def __init__(self, state_dir: str) -> None:
-        """Publish in this directory; it is made when it is needed."""
+        """Use this directory; the first write creates it."""
         self.path = os.path.join(state_dir, _NAME)
-        self._guard = threading.Lock()
-        self._last: object = None
-        self._is_told = False
+        self._lock = threading.Lock()
+        self._last_content: object = None
+        self._is_failure_logged = False
 
     def write(
         self,
@@ -75,24 +74,25 @@ class ClaimsFile:
         claims: Iterable[model.Claim],
         occupied: Iterable[str],
     ) -> None:
-        """Replace the file at once, for any user to read.
+        """Replace the file atomically; any user may read it.
 
-        Nothing is written if it says so already. A file that can't be
-        written is told of once, and stops nobody.
+        An unchanged file is not written again. A failure is logged once
+        and not raised.
         """
         content = _content(root, claims, occupied)
-        with self._guard:
-            if content == self._last and os.path.exists(self.path):
+        with self._lock:
+            if content == self._last_content and os.path.exists(self.path):
                 return
             try:
                 self._replace(content)
             except OSError as error:
-                self._tell(error)
+                self._log_failure(error)
             else:
-                self._last, self._is_told = content, False
+                self._last_content = content
+                self._is_failure_logged = False
 
     def read(self) -> RecordedClaims:
-        """Return what the file says; one that is not there is unknown."""
+        """Return the published claims; ``is_known`` is False without."""
         try:
             text = directories.read_path(self.path, _MAX_BYTES).decode()
             return _parse(strict_json.loads(text))
@@ -103,18 +103,20 @@ class ClaimsFile:
 
     def _replace(self, content: Mapping[str, object]) -> None:
         text = json.dumps(content, indent=1)
-        atomic_write.replace(self.path, text.encode(), _MODE, is_made=True)
+        atomic_write.replace(
+            self.path, text.encode(), _MODE, make_parents=True
+        )
 
-    def _tell(self, error: OSError) -> None:
-        if not self._is_told:
+    def _log_failure(self, error: OSError) -> None:
+        if not self._is_failure_logged:
             LOG.warning(
-                "%s can't be written (%s): a pass from outside takes this"
-                " host's partitions for unbooked; mend [nova_accel]"
-                " state_dir",
+                "%s can't be written (%s): placement-sync takes this host's"
+                " partitions for unclaimed; make [nova_accel] state_dir"
+                " writable",
                 self.path,
                 error,
             )
-        self._is_told = True
+        self._is_failure_logged = True
 
 
 def _content(
@@ -126,7 +128,7 @@ def _content(
         "format": FORMAT,
         "root": {"name": root.name, "uuid": root.uuid},
         "claims": [
-            {name: getattr(claim, name) for name in (*_TEXTS, *_PLACES)}
+            {name: getattr(claim, name) for name in (*_TEXTS, *_STARTS)}
             | {
                 "state": claim.state.value,
                 "is_allocated": claim.is_allocated,
@@ -138,51 +140,51 @@ def _content(
     }
 
 
-def _parse(found: Mapping[str, Any]) -> RecordedClaims:
-    """Return what a file says.
+def _parse(content: Mapping[str, Any]) -> RecordedClaims:
+    """Return the claims in the content of a file.
 
-    :raises ValueError: it is of another format.
-    :raises LookupError: something is missing.
-    :raises TypeError: something is not what it should be.
+    :raises ValueError: the format is another one.
+    :raises LookupError: a field is missing.
+    :raises TypeError: a field has another type.
     """
-    if found["format"] != FORMAT:
-        raise ValueError(f"its format {found['format']!r} is not {FORMAT}")
+    if content["format"] != FORMAT:
+        raise ValueError(f"its format {content['format']!r} is not {FORMAT}")
     return RecordedClaims(
         root=providers.ProviderRoot(
-            name=_text(found["root"], "name"),
-            uuid=_text(found["root"], "uuid"),
+            name=_text(content["root"], "name"),
+            uuid=_text(content["root"], "uuid"),
         ),
-        claims=tuple(_claim(record) for record in found["claims"]),
-        occupied=frozenset(map(str, found["occupied"])),
+        claims=tuple(_claim(record) for record in content["claims"]),
+        occupied=frozenset(map(str, content["occupied"])),
         is_known=True,
     )
 
 
 def _claim(record: Mapping[str, Any]) -> model.Claim:
     texts: dict[str, Any] = {name: _text(record, name) for name in _TEXTS}
-    places: dict[str, Any] = {name: _place(record, name) for name in _PLACES}
+    starts: dict[str, Any] = {name: _start(record, name) for name in _STARTS}
     return model.Claim(
         state=model.ClaimState(record["state"]),
-        # Files of older versions do not have these.
+        # Files of older versions lack these two.
         is_allocated=record.get("is_allocated") is not False,
         unallocated=tuple(
             (str(name), int(amount))
             for name, amount in record.get("unallocated", {}).items()
         ),
         **texts,
-        **places,
+        **starts,
     )
 
 
-def _place(record: Mapping[str, Any], name: str) -> int | None:
-    found = record.get(name)  # a file of before has none
-    if found is not None and not isinstance(found, int):
-        raise TypeError(f"{name} is not a number: {found!r}")
-    return found
+def _start(record: Mapping[str, Any], name: str) -> int | None:
+    start = record.get(name)  # files of older versions lack it
+    if start is not None and not isinstance(start, int):
+        raise TypeError(f"{name} is not a number: {start!r}")
+    return start
 
 
 def _text(record: Mapping[str, Any], name: str) -> str:
-    found = record[name]
-    if not isinstance(found, str):
-        raise TypeError(f"{name} is not a text: {found!r}")
-    return found
+    text = record[name]
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is not a text: {text!r}")
+    return text

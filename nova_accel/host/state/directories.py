@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Directories opened by descriptor, one component of the path at a time.
 
-Commands that root runs write below directories of nova-compute's user, who
-can replace any part of such a path by a link while root is at work. So
-nothing is done by path here: each component is opened relative to the
-descriptor of its parent and never through a link, and callers work
-relative to the last descriptor. Root follows a link only in a directory
-that no other user can change.
+Root's commands write below directories that nova-compute's user owns. That
+user can replace a component of such a path by a link at any time. So each
+component is opened relative to the descriptor of its parent, and never
+through a link; callers use names relative to the last descriptor. Root
+follows a link only in a directory that no other user can change.
 """
 
 import contextlib
@@ -16,31 +15,31 @@ import stat
 from collections.abc import Iterator
 
 _MODE = 0o755
-# The mode of a directory that still has to be given its owner and its mode.
-# Root has no other directories with the sticky bit and this mode: whoever
-# else owns the parent can't pass one of root's own off as a new one.
+# Mode of a new directory before its owner and mode are set. No other
+# directory of root's has this mode with the sticky bit, so the owner of the
+# parent can't pass one of them off as new.
 _NEW = 0o1700
 _ROOT = 0
 # As many links as the kernel follows in one path (MAXSYMLINKS, namei.h).
 _MAX_LINKS = 40
 _FLAGS = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# To pass through a directory needs no permission to list it.
+# Opens a directory on the path without permission to list it.
 _PASS = _FLAGS | os.O_PATH
 _READ = _FLAGS | os.O_RDONLY
 
 
 @contextlib.contextmanager
-def opened(path: str, *, is_made: bool = False) -> Iterator[int]:
+def open_directory(path: str, *, make_parents: bool = False) -> Iterator[int]:
     """Yield the descriptor of a directory.
 
-    :param is_made: make the missing directories of the path. They belong
-        to the owner of the directory in which they are made.
-    :raises OSError: it can't be opened or made; ELOOP is also for a link
+    :param make_parents: create the missing directories of the path, each with
+        the owner of its parent.
+    :raises OSError: it can't be opened or created; ELOOP also for a link
         that root must not follow.
     """
     with contextlib.ExitStack() as stack:
         try:
-            descriptor = _walk(stack, path, is_made=is_made)
+            descriptor = _walk(stack, path, make_parents=make_parents)
         except OSError as error:
             error.filename = path
             raise
@@ -50,11 +49,11 @@ def opened(path: str, *, is_made: bool = False) -> Iterator[int]:
 def read_file(name: str, parent: int, limit: int) -> bytes:
     """Return the content of a regular file of an open directory.
 
-    :param limit: of its length, in bytes.
-    :raises OSError: it can't be read; ELOOP is for a link.
+    :param limit: maximum length in bytes.
+    :raises OSError: it can't be read; ELOOP for a link.
     :raises ValueError: it is no regular file, or too long.
     """
-    # A FIFO is opened without a writer, and refused.
+    # O_NONBLOCK: a FIFO without a writer must not block the open.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(name, flags, dir_fd=parent)
     try:
@@ -71,13 +70,15 @@ def read_file(name: str, parent: int, limit: int) -> bytes:
 
 
 def read_path(path: str, limit: int) -> bytes:
-    """Return the content of a regular file, with ``read_file()``'s errors."""
-    place, name = os.path.split(os.path.abspath(path))
-    with opened(place) as parent:
+    """Return the content of a regular file; raises as ``read_file``."""
+    directory, name = os.path.split(os.path.abspath(path))
+    with open_directory(directory) as parent:
         return read_file(name, parent, limit)
 
 
-def _walk(stack: contextlib.ExitStack, path: str, *, is_made: bool) -> int:
+def _walk(
+    stack: contextlib.ExitStack, path: str, *, make_parents: bool
+) -> int:
     current = _open(stack, "/", _PASS)
     pending = _components(os.path.abspath(path))
     links = 0
@@ -87,7 +88,7 @@ def _walk(stack: contextlib.ExitStack, path: str, *, is_made: bool) -> int:
         try:
             current = _open(stack, name, _PASS, parent)
         except FileNotFoundError:
-            if not is_made:
+            if not make_parents:
                 raise
             current = _make(stack, name, parent)
         except NotADirectoryError:
@@ -99,8 +100,8 @@ def _walk(stack: contextlib.ExitStack, path: str, *, is_made: bool) -> int:
             if target.startswith("/"):
                 current = _open(stack, "/", _PASS)
             continue
-        if is_made:
-            _finish(current, parent)
+        if make_parents:
+            _set_owner_and_mode(current, parent)
     return _open(stack, ".", _READ, current)
 
 
@@ -116,22 +117,21 @@ def _open(
 
 
 def _components(path: str) -> list[str]:
-    """Return the components of a path, the first one last."""
+    """Return the components of a path in reverse order."""
     return [name for name in path.split("/")[::-1] if name not in ("", ".")]
 
 
 def _make(stack: contextlib.ExitStack, name: str, parent: int) -> int:
-    # Another process may have made it since.
+    # Another process may have created it meanwhile.
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, _NEW, dir_fd=parent)
     return _open(stack, name, _PASS, parent)
 
 
-def _finish(descriptor: int, parent: int) -> None:
-    """Give a new directory the owner of its parent, and the usual mode.
+def _set_owner_and_mode(descriptor: int, parent: int) -> None:
+    """Set the owner of a new directory to its parent's, and its mode.
 
-    Any process that makes directories does so with a new one that it
-    passes, whose maker may be slower, or may have been killed.
+    This also completes a directory whose creator is slower or was killed.
     """
     status = os.fstat(descriptor)
     is_new = stat.S_IMODE(status.st_mode) & 0o1777 == _NEW
@@ -142,14 +142,14 @@ def _finish(descriptor: int, parent: int) -> None:
         if os.geteuid() == _ROOT:
             owner = os.fstat(parent)
             os.fchown(writable, owner.st_uid, owner.st_gid)
-        os.fchmod(writable, _MODE)  # whatever the umask is
+        os.fchmod(writable, _MODE)  # independent of the umask
 
 
 def _read_link(name: str, parent: int) -> str:
     """Return the target of a link.
 
-    :raises OSError: ENOTDIR for what is no link, ELOOP for a link that
-        root must not follow.
+    :raises OSError: ENOTDIR if it is no link, ELOOP for a link that root
+        must not follow.
     """
     try:
         target = os.readlink(name, dir_fd=parent)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices that their operator drains."""
+"""Devices that the operator drains: they take no new server."""
 
 import logging
 import os
@@ -12,19 +12,19 @@ LOG = logging.getLogger(__name__)
 
 
 class DrainNotes:
-    """What the operator has said of one host's devices. Thread-safe.
+    """Drain marks of one host's devices. Thread-safe.
 
-    Root says it on the command line, and nova-compute, which is not root,
-    reads it.
+    Root writes them (``placement-sync drain``), nova-compute's user reads
+    them.
     """
 
     def __init__(self, state_dir: str) -> None:
-        """Keep notes in ``drained`` below a directory; none is made yet."""
-        self.place = os.path.join(state_dir, "drained")
-        self._notes = notes.NoteDirectory(self.place, model.Drain)
+        """Use ``drained`` below a directory; the first write creates it."""
+        self.path = os.path.join(state_dir, "drained")
+        self._notes = notes.NoteDirectory(self.path, model.Drain)
 
     def read(self) -> Mapping[str, model.Drain]:
-        """Return the drains by address; one that can't be read counts too.
+        """Return the drains by address, unreadable notes included.
 
         :raises UnreadableError: the directory can't be listed.
         """
@@ -33,24 +33,24 @@ class DrainNotes:
     def put(self, address: str, reason: str) -> None:
         """Drain a device: it takes no new server from now on.
 
-        :param address: as ``faults.address_of`` tells it; of a card it
-            counts for its parts too.
-        :param reason: for people, of one line.
-        :raises OSError: it can't be written down.
+        :param address: see ``conditions.address_of``; a card's also
+            drains its regions.
+        :param reason: text for the operator; stored as one line.
+        :raises OSError: the note can't be written.
         """
-        line = notes.line_of(reason)
+        line = notes.single_line(reason)
         self._notes.write(
             model.Drain(address=address, reason=line, when=notes.now())
         )
         LOG.info("%s is drained: %s", address, line)
 
     def remove(self, addresses: Iterable[str]) -> frozenset[str]:
-        """Offer some devices again; return which were drained.
+        """End the drain of some devices; return those that were drained.
 
         :raises OSError: a note can't be removed.
         :raises UnreadableError: the directory can't be listed.
         """
-        found = frozenset(a for a in addresses if self._notes.remove(a))
-        for address in sorted(found):
-            LOG.info("%s is drained no more", address)
-        return found
+        removed = frozenset(a for a in addresses if self._notes.remove(a))
+        for address in sorted(removed):
+            LOG.info("%s is no longer drained", address)
+        return removed

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Error counts of devices that an operator acknowledged.
 
-The kernel never takes its counters back. What `nova-accel heal` was told
-of is written down here, and only what comes on top of it counts.
+The kernel never resets its counters. `nova-accel heal` stores the count of
+a device here; only errors above this baseline are a fault.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from nova_accel.inventory import health
 
 LOG = logging.getLogger(__name__)
 
-# An id that is new with each boot: Documentation/admin-guide/sysctl/
-# kernel.rst. Counters begin at nothing then.
+# An id that each boot changes (Documentation/admin-guide/sysctl/
+# kernel.rst). Counters start at 0 with a boot.
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -32,60 +32,60 @@ def read_boot_id(path: str = _BOOT_ID) -> str:
 
 
 class ErrorBaseline:
-    """How many fatal errors of each function are seen to. Thread-safe."""
+    """Acknowledged fatal errors of each function. Thread-safe."""
 
     def __init__(self, state_dir: str, boot: str | None = None) -> None:
-        """Keep notes in ``acknowledged`` below a directory.
+        """Use ``acknowledged`` below a directory.
 
-        :param boot: the id of this boot; that of this machine if None.
+        :param boot: the boot's id; None for this machine's.
         """
-        self.place = os.path.join(state_dir, "acknowledged")
+        self.path = os.path.join(state_dir, "acknowledged")
         self._boot = read_boot_id() if boot is None else boot
-        self._notes = notes.NoteDirectory(self.place, health.Acknowledgment)
-        self._guard = threading.Lock()
-        self._last: Mapping[str, int] = {}
-        self._error = ""  # that of the last read
-        # Outdated ones that could not be removed.
+        self._notes = notes.NoteDirectory(self.path, health.Acknowledgment)
+        self._lock = threading.Lock()
+        self._last_counts: Mapping[str, int] = {}
+        self._last_error = ""
+        # Outdated notes that could not be removed.
         self._void: dict[str, health.Acknowledgment] = {}
 
     def read(self) -> Mapping[str, int]:
-        """Return the numbers by the function's address.
+        """Return the acknowledged counts by the function's address.
 
-        What was written in another boot does not count. Where nothing can
-        be read, the last ones known are returned.
+        Notes of another boot are ignored. If the directory can't be read,
+        the counts of the last reading are returned.
         """
         try:
-            found = self._notes.read()
+            by_address = self._notes.read()
         except errors.UnreadableError as error:
-            with self._guard:
-                if str(error) != self._error:
+            with self._lock:
+                if str(error) != self._last_error:
                     LOG.warning(
-                        "%s; what is acknowledged stays as it was", error
+                        "%s; acknowledged error counts are not updated", error
                     )
-                self._error = str(error)
-                return self._last
-        with self._guard:
-            self._error = ""
-            self._last = {
+                self._last_error = str(error)
+                return self._last_counts
+        with self._lock:
+            self._last_error = ""
+            self._last_counts = {
                 address: note.count
-                for address, note in found.items()
+                for address, note in by_address.items()
                 if note.boot == self._boot and self._void.get(address) != note
             }
-            return self._last
+            return self._last_counts
 
     def put(self, counts: Mapping[str, int]) -> None:
-        """Write down that so many errors of some functions are seen to.
+        """Acknowledge the present errors of some functions.
 
-        :param counts: by the function's address.
-        :raises OSError: it can't be written down.
+        :param counts: numbers of fatal errors by the function's address.
+        :raises OSError: a note can't be written.
         """
         for address, count in counts.items():
-            with self._guard:
+            with self._lock:
                 self._void.pop(address, None)
             self._notes.write(
                 health.Acknowledgment(
                     address=address,
-                    reason="its operator has seen to these errors",
+                    reason="the operator has acknowledged these errors",
                     when=notes.now(),
                     fatal=str(count),
                     boot=self._boot,
@@ -93,15 +93,15 @@ class ErrorBaseline:
             )
 
     def forget(self, addresses: Iterable[str]) -> None:
-        """Forget what was acknowledged of some functions.
+        """Remove the acknowledgments of some functions.
 
-        A note that can't be removed is left aside from now on.
+        A note that can't be removed is ignored from now on.
         """
         for address in addresses:
             with contextlib.suppress(OSError, errors.UnreadableError):
                 note = self._notes.read().get(address)
                 if note is None:
                     continue
-                with self._guard:
+                with self._lock:
                     self._void[address] = note
                 self._notes.remove(address)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices at fault, and scrubs under way.
+"""Devices at fault, scrubs in progress, functions not yet released.
 
-What a server holds, Nova remembers. That a region must not be given to
-the next server, nobody else does.
+Nova stores which server has a device. Only these notes store that a device
+must not be assigned to another server.
 """
 
 import dataclasses
@@ -22,8 +22,8 @@ LOG = logging.getLogger(__name__)
 class ScrubInProgress:
     """A function that is being scrubbed, since ``when``.
 
-    ``device`` is the address of what is set aside should that be cut off,
-    None if unknown.
+    ``device`` is the address of the device to set aside if the scrub is
+    interrupted, None if unknown.
     """
 
     address: str
@@ -34,11 +34,11 @@ class ScrubInProgress:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Unreleased:
-    """A function that a server got, and that was not seen clean since.
+    """A function that was assigned to a server and not verified clean since.
 
     ``address`` is the function's, ``device`` that of its device,
-    ``profile`` what was made of it and ``consumer`` the uuid of its
-    server; None where unknown.
+    ``profile`` the profile it had and ``consumer`` the uuid of the server;
+    None if unknown.
     """
 
     address: str
@@ -50,36 +50,36 @@ class Unreleased:
 
 
 class FaultNotes:
-    """The faults of one host's devices. Thread-safe.
+    """Faults of one host's devices. Thread-safe.
 
-    A fault that can't be written down counts all the same, until the
-    service ends.
+    A fault whose note can't be written is kept in memory until the service
+    ends.
     """
 
     def __init__(self, state_dir: str) -> None:
-        """Keep notes in directories below this one; none is made yet."""
-        self.place = os.path.join(state_dir, "faulted")
-        self._notes = notes.NoteDirectory(self.place, model.Fault)
-        begun = os.path.join(state_dir, "scrubbing")
-        self._begun = notes.NoteDirectory(begun, ScrubInProgress)
+        """Use directories below this one; the first write creates them."""
+        self.path = os.path.join(state_dir, "faulted")
+        self._notes = notes.NoteDirectory(self.path, model.Fault)
+        scrubbing = os.path.join(state_dir, "scrubbing")
+        self._scrubs = notes.NoteDirectory(scrubbing, ScrubInProgress)
         unreleased = os.path.join(state_dir, "unreleased")
         self._unreleased = notes.NoteDirectory(unreleased, Unreleased)
         self._unwritten: dict[str, model.Fault] = {}
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
 
     def read(self) -> conditions.Faults:
-        """Return the faults by address; one that can't be read counts too.
+        """Return the faults by address, unreadable notes included.
 
         :raises UnreadableError: the directory can't be listed.
         """
-        with self._guard:
-            found = dict(self._unwritten)
-        return found | self._notes.read()
+        with self._lock:
+            unwritten = dict(self._unwritten)
+        return unwritten | self._notes.read()
 
     def put(self, address: str, reason: str, function: str | None) -> None:
-        """Set a device aside.
+        """Set a device aside: it takes no new server until it is healed.
 
-        :param function: what its region holds now, None if unknown.
+        :param function: function id in its region, None if unknown.
         """
         fault = model.Fault(
             address=address,
@@ -88,84 +88,83 @@ class FaultNotes:
             when=notes.now(),
         )
         LOG.error("%s is set aside: %s", address, reason)
-        with self._guard:
+        with self._lock:
             try:
                 self._notes.write(fault)
                 self._unwritten.pop(address, None)
             except OSError as error:
                 self._unwritten[address] = fault
                 LOG.error(
-                    "that %s failed can't be written down (%s): it is"
-                    " forgotten when this service ends; mend [nova_accel]"
-                    " state_dir",
+                    "The fault of %s can't be stored (%s): it is lost when"
+                    " this service ends; make [nova_accel] state_dir writable",
                     address,
                     error,
                 )
 
     def heal(self, addresses: Iterable[str]) -> frozenset[str]:
-        """Forget the faults of some devices; return which there were.
+        """Remove the faults of some devices; return those that had one.
 
         :raises OSError: a note can't be removed.
         :raises UnreadableError: the directory can't be listed.
         """
         healed = set()
         for address in addresses:
-            with self._guard:
+            with self._lock:
                 if self._unwritten.pop(address, None) is not None:
                     healed.add(address)
                 if self._notes.remove(address):
                     healed.add(address)
         return frozenset(healed)
 
-    def begin(self, address: str, device: str) -> None:
-        """Note that a function of a device is being scrubbed.
+    def begin_scrub(self, address: str, device: str) -> None:
+        """Store that a function of a device is being scrubbed.
 
-        The note outlives a service that ends meanwhile; ``end`` removes it.
+        The note survives the end of the service; ``end_scrub`` removes it.
         """
-        begun = ScrubInProgress(
+        scrub = ScrubInProgress(
             address=address,
             reason="it is being scrubbed",
             when=notes.now(),
             device=device,
         )
-        with self._guard:
+        with self._lock:
             try:
-                self._begun.write(begun)
+                self._scrubs.write(scrub)
             except OSError as error:
                 LOG.warning(
-                    "that %s is being scrubbed can't be written down (%s);"
-                    " mend [nova_accel] state_dir",
+                    "The scrub of %s can't be noted (%s); make [nova_accel]"
+                    " state_dir writable",
                     address,
                     error,
                 )
 
-    def end(self, address: str) -> None:
-        """Note that a function is being scrubbed no more."""
-        with self._guard:
+    def end_scrub(self, address: str) -> None:
+        """Remove the note that a function is being scrubbed."""
+        with self._lock:
             try:
-                self._begun.remove(address)
+                self._scrubs.remove(address)
             except (OSError, errors.UnreadableError) as error:
                 LOG.error(
-                    "the note that %s is being scrubbed stays: %s",
+                    "The note on the scrub of %s can't be removed: %s",
                     address,
                     error,
                 )
 
-    def begun(self) -> tuple[ScrubInProgress, ...]:
-        """Return what is being scrubbed, or was when a service ended.
+    def read_scrubs(self) -> tuple[ScrubInProgress, ...]:
+        """Return the scrubs in progress, or interrupted by a service's end.
 
         :raises UnreadableError: the directory can't be listed.
         """
-        return tuple(self._begun.read().values())
+        return tuple(self._scrubs.read().values())
 
     def note_assigned(self, claim: model.Claim) -> None:
-        """Note that a function is a server's, until it was seen clean.
+        """Store that a function is assigned to a server.
 
-        The note outlives the service and a reboot of the host.
+        The note stays until ``note_clean``, also across a reboot.
 
         :raises OSError: the note can't be written.
         """
-        with self._guard:
+        with self._lock:
             self._unreleased.write(
                 Unreleased(
                     address=claim.slot,
@@ -178,37 +177,36 @@ class FaultNotes:
             )
 
     def move_note(self, note: Unreleased, address: str) -> Unreleased:
-        """Replace a note by the same one on another function; return that.
+        """Move a note to another function; return the new note.
 
         :raises OSError: the note can't be written.
         """
         moved = dataclasses.replace(note, address=address)
-        with self._guard:
+        with self._lock:
             self._unreleased.write(moved)
         self.note_clean(note.address)
         return moved
 
     def note_clean(self, address: str) -> None:
-        """Remove the note on a function that was seen clean.
+        """Remove the note on a function that was verified clean.
 
-        A note that can't be removed has the function scrubbed once more.
+        If the note can't be removed, the function is scrubbed again.
         """
-        with self._guard:
+        with self._lock:
             try:
                 self._unreleased.remove(address)
             except (OSError, errors.UnreadableError) as error:
                 LOG.error(
-                    "the note that %s must be scrubbed stays: %s",
+                    "The note that %s must be scrubbed can't be removed: %s",
                     address,
                     error,
                 )
 
-    def unreleased(self) -> Mapping[str, Unreleased]:
-        """Return the functions not seen clean since a server got them.
+    def read_unreleased(self) -> Mapping[str, Unreleased]:
+        """Return the notes on functions not verified clean, by address.
 
-        A note that can't be read counts too.
+        Unreadable notes are included.
 
-        :returns: notes by the function's address.
         :raises UnreadableError: the directory can't be listed.
         """
         return self._unreleased.read()

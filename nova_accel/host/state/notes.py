@@ -16,14 +16,14 @@ from nova_accel.model import strict_json
 
 _SUFFIX = ".json"
 _TEXTS = ("address", "reason", "when")
-# Whoever writes a note, as root or not: the service reads it.
+# Nova-compute's user reads the notes that root writes.
 _FILE_MODE = 0o644
-# Far more than anybody writes as a reason.
-_MOST = 64 * 1024
+# Bytes of a note at most, far above any reason.
+_MAX_BYTES = 64 * 1024
 
 
 class Note(Protocol):
-    """A dataclass that says something of a device, and since when."""
+    """Dataclass with the state of one device."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -37,19 +37,19 @@ N = TypeVar("N", bound=Note)
 
 
 class NoteDirectory(Generic[N]):
-    """The notes of one directory. Writes are atomic, and on the disk.
+    """Notes of one directory. Writes are atomic and synced to the disk.
 
-    A note that can't be read any more still counts: its file's name tells
-    which device it is on.
+    An unreadable note still counts: the name of its file has the device's
+    address.
     """
 
     def __init__(self, place: str, kind: type[N]) -> None:
-        """Keep notes of a kind in a directory; it is not made yet.
+        """Use a directory; the first write creates it.
 
-        :param kind: a dataclass of texts with address, reason and when;
-            others may be None.
+        :param kind: dataclass of the notes. Its fields are texts: address,
+            reason, when, and others that may be None.
         """
-        self.place = place
+        self.path = place
         self._make: Callable[..., N] = kind
         self._fields = tuple(field.name for field in dataclasses.fields(kind))
 
@@ -58,120 +58,124 @@ class NoteDirectory(Generic[N]):
 
         :raises UnreadableError: the directory can't be listed.
         """
-        found = {}
-        with self._listed() as (place, names):
+        by_address = {}
+        with self._listed() as (directory, names):
             for name in names:
-                note = self._read(place, name)
+                note = self._read(directory, name)
                 if note is not None:
-                    found[note.address] = note
-        return found
+                    by_address[note.address] = note
+        return by_address
 
     def write(self, note: N) -> None:
-        """Write a note; it replaces an older one on its device.
+        """Write a note; it replaces the device's older one.
 
         :raises OSError: it can't be written.
         """
         atomic_write.replace(
-            os.path.join(self.place, name_of(note.address)),
+            os.path.join(self.path, file_name(note.address)),
             json.dumps(dataclasses.asdict(note), indent=2).encode(),
             _FILE_MODE,
-            is_lasting=True,
-            is_made=True,
+            is_durable=True,
+            make_parents=True,
         )
 
     def remove(self, address: str) -> bool:
         """Remove the notes on a device; return whether there was one.
 
-        However a person spelled the name of the file.
+        The device may have several files: an operator may have created one
+        with another spelling of the address.
 
         :raises OSError: a note can't be removed.
         :raises UnreadableError: the directory can't be listed.
         """
-        is_found = False
-        with self._listed() as (place, names):
+        is_removed = False
+        with self._listed() as (directory, names):
             for name in names:
-                if address_of(name) == address:
+                if parse_file_name(name) == address:
                     with contextlib.suppress(FileNotFoundError):
-                        os.unlink(name, dir_fd=place)
-                        is_found = True
-            if is_found:
-                atomic_write.sync(place)
-        return is_found
+                        os.unlink(name, dir_fd=directory)
+                        is_removed = True
+            if is_removed:
+                atomic_write.sync_directory(directory)
+        return is_removed
 
     @contextlib.contextmanager
     def _listed(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the descriptor of the directory, and the notes' files.
 
-        There are none in a directory that does not exist.
+        A directory that does not exist has none; its descriptor is -1.
 
         :raises UnreadableError: the directory can't be listed.
         """
         with contextlib.ExitStack() as stack:
-            place, names = -1, []
+            directory, names = -1, []
             try:
-                place = stack.enter_context(directories.opened(self.place))
-                names = sorted(os.listdir(place))
+                directory = stack.enter_context(
+                    directories.open_directory(self.path)
+                )
+                names = sorted(os.listdir(directory))
             except FileNotFoundError:
                 pass
             except OSError as error:
                 raise errors.UnreadableError(
-                    self.place, error.errno or 0
+                    self.path, error.errno or 0
                 ) from error
-            yield place, [name for name in names if name.endswith(_SUFFIX)]
+            yield directory, [n for n in names if n.endswith(_SUFFIX)]
 
-    def _read(self, place: int, name: str) -> N | None:
-        path, address = os.path.join(self.place, name), address_of(name)
+    def _read(self, directory: int, name: str) -> N | None:
+        path, address = os.path.join(self.path, name), parse_file_name(name)
         try:
-            text = directories.read_file(name, place, _MOST).decode()
+            text = directories.read_file(name, directory, _MAX_BYTES).decode()
             return self._parse(address, strict_json.loads(text))
         except FileNotFoundError:
             return None  # removed since it was listed
         except (OSError, ValueError, LookupError, TypeError) as error:
             return self._make(
                 address=address,
-                reason=f"why, {path} does not tell any more ({error})",
+                reason=f"the reason in {path} can't be read ({error})",
             )
 
-    def _parse(self, address: str, fields: dict[str, Any]) -> N:
-        found = {key: fields[key] for key in self._fields}
-        if not all(isinstance(found[key], str) for key in _TEXTS):
+    def _parse(self, address: str, content: dict[str, Any]) -> N:
+        fields = {key: content[key] for key in self._fields}
+        if not all(isinstance(fields[key], str) for key in _TEXTS):
             raise ValueError("a text is missing")
-        if not all(isinstance(one, str | None) for one in found.values()):
-            raise ValueError("what should be a text is none")
-        if found["address"] != address:
-            raise ValueError(f"it is on {found['address']}")
-        return self._make(**found | {"reason": line_of(found["reason"])})
+        if not all(isinstance(text, str | None) for text in fields.values()):
+            raise ValueError("a field is not a text")
+        if fields["address"] != address:
+            raise ValueError(f"it is on {fields['address']}")
+        return self._make(**fields | {"reason": single_line(fields["reason"])})
 
 
 class NoteWatch:
-    """Tells when notes were written or removed.
+    """Detector of changes in a directory of notes.
 
-    A directory's own time of change is enough: each note is replaced by a
-    rename. A note that a person edits in place is not noticed.
+    It compares the directory's modification time: each write is a rename.
+    A note that an operator edits in place is not detected.
     """
 
-    def __init__(self, place: str) -> None:
-        """Compare a directory, which may not exist yet, from now on."""
-        self._place = place
-        self._seen = self._read()
+    def __init__(self, path: str) -> None:
+        """Watch a directory, which need not exist, from now on."""
+        self._path = path
+        self._stamp = self._read()
 
     def has_changed(self) -> bool:
         """Return whether a note was written or removed since the last call."""
-        seen, self._seen = self._seen, self._read()
-        return seen != self._seen
+        before, self._stamp = self._stamp, self._read()
+        return before != self._stamp
 
     def _read(self) -> tuple[int, int] | None:
+        """Return inode and modification time, None without directory."""
         try:
-            found = os.stat(self._place)
+            status = os.stat(self._path)
         except OSError:
             return None
-        return found.st_ino, found.st_mtime_ns
+        return status.st_ino, status.st_mtime_ns
 
 
-def line_of(text: str) -> str:
-    """Return a text as one line that can be printed anywhere.
+def single_line(text: str) -> str:
+    """Return a text as one printable line.
 
-    What a terminal sent may be no text at all.
+    Arguments of a command may contain undecodable bytes.
     """
     line = " ".join(text.split()).encode(errors="replace").decode()
     return "".join(c if c.isprintable() else "?" for c in line)
@@ -182,11 +186,11 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def name_of(address: str) -> str:
-    """Return the name of the file of the note on a device."""
+def file_name(address: str) -> str:
+    """Return the file name of the note on a device."""
     return f"{urllib.parse.quote(address, safe='')}{_SUFFIX}"
 
 
-def address_of(name: str) -> str:
-    """Return the address of the device that a file's note is on."""
+def parse_file_name(name: str) -> str:
+    """Return the device's address in the file name of a note."""
     return urllib.parse.unquote(name.removesuffix(_SUFFIX))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Allocations of servers that are being rebuilt.
 
-Where Nova gives up what it should keep, nobody else remembers it.
+A failed rebuild may remove a server's allocations from Placement. These
+notes are the only copy to restore them from.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ Amounts = Mapping[str, Mapping[str, int]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _ServerAllocations:
-    """A server, by its uuid, and JSON of what is booked for it."""
+    """Allocations of a server, whose uuid is ``address``, as JSON."""
 
     address: str
     reason: str = ""
@@ -31,67 +32,71 @@ class _ServerAllocations:
 
 
 class RebuildAllocations:
-    """What is booked for some servers of a host. Thread-safe.
+    """Allocations of servers under rebuild on a host. Thread-safe.
 
-    What can't be written down counts all the same, until the service ends.
+    A note that can't be written is kept in memory until the service ends.
     """
 
     def __init__(self, state_dir: str) -> None:
-        """Keep notes in ``booked`` below a directory; it is not made yet."""
-        self.place = os.path.join(state_dir, "booked")
-        self._notes = notes.NoteDirectory(self.place, _ServerAllocations)
+        """Use a directory below ``state_dir``; the first write creates it."""
+        self.path = os.path.join(state_dir, "booked")
+        self._notes = notes.NoteDirectory(self.path, _ServerAllocations)
         self._unwritten: dict[str, Amounts] = {}
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
 
     def read(self) -> dict[str, Amounts]:
         """Return amounts by server, provider's uuid and resource class.
 
-        Notes that can't be read are told in the log, and stay.
+        Unreadable notes are logged; they stay on disk.
         """
-        with self._guard:
-            found = dict(self._unwritten)
+        with self._lock:
+            by_server = dict(self._unwritten)
         try:
             for note in self._notes.read().values():
                 amounts = self._parse(note)
                 if amounts is not None:
-                    found.setdefault(note.address, amounts)
+                    by_server.setdefault(note.address, amounts)
         except errors.UnreadableError as error:
-            LOG.warning("what is booked for servers is not known: %s", error)
-        return found
+            LOG.warning(
+                "Allocations of servers under rebuild can't be read: %s", error
+            )
+        return by_server
 
     def put(self, server: str, amounts: Amounts) -> None:
-        """Note what is booked for a server."""
+        """Store the allocations of a server."""
         note = _ServerAllocations(
             address=server,
-            reason="it is booked again once Nova has given it up",
+            reason="these allocations are restored if Nova removes them",
             when=notes.now(),
             amounts=json.dumps({p: dict(a) for p, a in amounts.items()}),
         )
-        with self._guard:
+        with self._lock:
             self._unwritten.pop(server, None)
             try:
                 self._notes.write(note)
             except OSError as error:
                 self._unwritten[server] = amounts
                 LOG.error(
-                    "what is booked for server %s can't be written down (%s):"
-                    " it is forgotten when this service ends; mend"
-                    " [nova_accel] state_dir",
+                    "The allocations of server %s can't be stored (%s): they"
+                    " are lost when this service ends; make [nova_accel]"
+                    " state_dir writable",
                     server,
                     error,
                 )
 
     def remove(self, server: str) -> None:
-        """Forget what was booked for a server."""
-        with self._guard:
+        """Remove the stored allocations of a server."""
+        with self._lock:
             self._unwritten.pop(server, None)
             try:
                 self._notes.remove(server)
             except (OSError, errors.UnreadableError) as error:
-                LOG.error("the note on server %s stays: %s", server, error)
+                LOG.error(
+                    "The note on server %s can't be removed: %s", server, error
+                )
 
     def _parse(self, note: _ServerAllocations) -> Amounts | None:
-        """Return the amounts of a note, None if it does not tell them."""
+        """Return the amounts of a note, None if they can't be parsed."""
         try:
             return {
                 str(provider): {str(n): int(a) for n, a in amounts.items()}
@@ -101,13 +106,13 @@ class RebuildAllocations:
             }
         except (AttributeError, TypeError, ValueError) as error:
             LOG.error(
-                "what was booked for server %s is not known any more: %s"
+                "The stored allocations of server %s can't be read: %s"
                 " (%s); compare `openstack resource provider allocation show"
                 " %s` with its flavor, then remove its note from %s",
                 note.address,
                 note.reason,
                 error,
                 note.address,
-                self.place,
+                self.path,
             )
             return None

@@ -2,11 +2,11 @@
 """Lock file of the nova-compute of a host.
 
 An old nova-compute in graceful shutdown may still spawn servers while its
-successor runs. Neither knows the servers of the other, and would remove
-their partitions as orphans. The older one has the lock; each successor
-holds a shared lock on a second file, by which the older one sees it. The
-locks are never released: the kernel does that when the process has ended,
-however it ends.
+successor runs. Neither knows the servers of the other and would remove
+their partitions as orphans. The older process has the lock; each successor
+has a shared lock on a second file, which shows it to the older process.
+The locks are never released explicitly: the kernel releases them when the
+process ends.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ _NAME = "nova-compute.lock"
 _SUCCESSORS = "nova-compute.next"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _MODE = 0o644
-# What a process id and a token take at most.
-_MOST = 64
+# Maximum size of a process id and a token, in bytes.
+_MAX_BYTES = 64
 # Process ids are not unique across containers.
 _TOKEN = uuid.uuid4().hex
 
@@ -39,14 +39,15 @@ class ServiceLock:
         self._descriptor: int | None = None
         self._successor: int | None = None
         self._is_logged = False
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
 
     def acquire(self) -> bool:
-        """Return whether no other nova-compute runs; never wait for one.
+        """Return whether no other nova-compute runs; does not wait.
 
-        Where the file can't be locked at all, no other one is known: True.
+        If the file can't be locked at all, a warning is logged, and the
+        result is True.
         """
-        with self._guard:
+        with self._lock:
             try:
                 if self._descriptor is not None:
                     return self._is_last()
@@ -63,17 +64,19 @@ class ServiceLock:
 
     def _acquire(self) -> bool:
         place = os.path.dirname(os.path.abspath(self.path))
-        with directories.opened(place, is_made=True) as parent:
+        with directories.open_directory(place, make_parents=True) as parent:
             descriptor = os.open(_NAME, _FLAGS, _MODE, dir_fd=parent)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()} {_TOKEN}".encode(), 0)
         except BlockingIOError:
-            text = os.pread(descriptor, _MOST, 0).decode("ascii", "replace")
+            text = os.pread(descriptor, _MAX_BYTES, 0).decode(
+                "ascii", "replace"
+            )
             os.close(descriptor)
             holder, _, token = text.partition(" ")
-            if token == _TOKEN:  # an earlier service in this process
+            if token == _TOKEN:  # another service object of this process
                 return self._is_last()
             self._announce()
             self._log(
@@ -96,12 +99,12 @@ class ServiceLock:
         return self._is_last()
 
     def _announce(self) -> None:
-        """Let the older nova-compute know of this one."""
+        """Take the shared lock that shows this process to the older one."""
         if self._successor is not None:
             return
         with contextlib.suppress(OSError):
             descriptor = self._open_successors()
-            # Blocked by _is_last of the older one only, for an instant.
+            # Blocks only while the older process is in _is_last.
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             self._successor = descriptor
 
@@ -125,11 +128,11 @@ class ServiceLock:
 
     def _open_successors(self) -> int:
         place = os.path.dirname(os.path.abspath(self.path))
-        with directories.opened(place, is_made=True) as parent:
+        with directories.open_directory(place, make_parents=True) as parent:
             return os.open(_SUCCESSORS, _FLAGS, _MODE, dir_fd=parent)
 
-    def _log(self, words: str, *arguments: object) -> None:
+    def _log(self, message: str, *arguments: object) -> None:
         """Log a warning once."""
         if not self._is_logged:
-            LOG.warning(words, *arguments)
+            LOG.warning(message, *arguments)
         self._is_logged = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of [nova_accel] state_dir, where marks and claims are stored."""
+"""Checks of [nova_accel] state_dir, the directory of notes and claims."""
 
 import contextlib
 import os
@@ -23,17 +23,17 @@ _NOTES = (
 
 
 def check(settings: conf.Settings) -> None:
-    """Check that the directory can be written, and its notes be read.
+    """Check that the directory is writable and its notes are readable.
 
     It is created if it is missing.
 
     :raises ConfigurationError: it can't be used; the error has the path
-        that failed, and the file that names the directory.
+        that failed and the configuration file of the option.
     """
     path = settings.bitstreams.state_dir
     try:
         with (
-            directories.opened(path, is_made=True),
+            directories.open_directory(path, make_parents=True),
             tempfile.TemporaryFile(dir=path),
         ):
             pass
@@ -51,9 +51,9 @@ def check(settings: conf.Settings) -> None:
 
 
 def check_named(flag: str, path: str) -> None:
-    """Check a state directory that an option of a command names.
+    """Check a state directory given as an option of a command.
 
-    :param flag: the option, as ``--state-dir``.
+    :param flag: the option, such as ``--state-dir``.
     :raises MalformedError: the path is relative, or no directory.
     """
     if not os.path.isabs(path):
@@ -70,10 +70,10 @@ def check_named(flag: str, path: str) -> None:
 
 
 def describe_missing(path: str) -> str:
-    """Return what to do about a directory that is missing, empty if not.
+    """Return the hint for a missing directory, empty if it exists.
 
-    One that this user can't reach is not missing: reading its files fails
-    with the cause.
+    A directory without permission counts as existing: reading its files
+    fails with the cause.
     """
     try:
         if stat.S_ISDIR(os.stat(path).st_mode):
@@ -90,7 +90,7 @@ def describe_missing(path: str) -> str:
 
 def _describe(path: str, error: OSError) -> str:
     reason = os.strerror(error.errno or 0)
-    # The file that was tried for the check has no meaning for an operator.
+    # Don't show the name of the temporary file to the operator.
     if os.path.dirname(str(error.filename)) == path:
         name = os.path.basename(str(error.filename))
         return f"{name}: {reason}" if name in _NOTES else reason

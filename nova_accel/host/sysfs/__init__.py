@@ -1,2 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading sysfs, procfs and configuration space, and listening to udev."""
+"""Reads of sysfs, procfs and configuration space, and the udev monitor.
+
+- ``host_reader``: ``HostReader`` reads PCI functions, mdev parents and
+  mdevs, each file once (``attributes``, ``mdev_types``).
+- ``fs``: ``Files`` and its sources: ``DiskSource``, and ``RecordedFiles``
+  (``recorded_files``) for a captured host.
+- ``error_counters``: health of devices; ``find_faults()``.
+- ``links``: root ports and NVLinks.
+- ``modules``, ``nvme``, ``hwdata``, ``vgpu_config``: kernel modules, disks
+  in use, names in pci.ids, NVIDIA's vgpuConfig.xml.
+- ``udev``: ``UdevMonitor``; ``uevents``: the kernel's count of uevents.
+"""

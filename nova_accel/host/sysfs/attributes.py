@@ -14,10 +14,10 @@ from nova_accel.model import pci
 _VIRTFN = re.compile(r"virtfn(\d+)")
 # The largest numbers the kernel prints there: a u16 in each SR-IOV count
 # (drivers/pci/iov.c), and a class of 24 bits.
-_MOST = 0xFFFF
-_MOST_OF = {"class": 0xFFFFFF}
-# What an attribute is taken for that is there and can't be read.
-_THEN = {
+_MAX_NUMBER = 0xFFFF
+_MAXIMA = {"class": 0xFFFFFF}
+# Consequence of an attribute that exists and can't be read.
+_CONSEQUENCES = {
     "available_instances": "taken for 0",
     "boot_vga": "taken for the host's boot display",
     "class": "treated as of no class",
@@ -29,7 +29,7 @@ _THEN = {
 
 @dataclasses.dataclass(slots=True)
 class DeviceAttributes:
-    """Optional attributes of one device; what can't be read is noted."""
+    """Optional attributes of one device; read errors go to ``noter``."""
 
     files: fs.Files
     directory: str
@@ -37,11 +37,11 @@ class DeviceAttributes:
     noter: Callable[[str, str], None]
 
     def note(self, reason: str) -> None:
-        """Note what can't be read of this device."""
+        """Report that an attribute of this device can't be read."""
         self.noter(self.directory.rpartition("/")[2], reason)
 
     def text(self, name: str) -> str | None:
-        """Return an attribute's text, None if there is none to be had."""
+        """Return an attribute's text, None if it is missing or unreadable."""
         if name not in self.entries:
             return None
         try:
@@ -51,34 +51,31 @@ class DeviceAttributes:
             return None
 
     def number(self, name: str, base: int = 10) -> int:
-        """Return a number from 0; 0 if there is none to be had."""
+        """Return a number from 0; 0 if it is missing or unreadable."""
         text = self.text(name)
         if text is None:
             if name == "class" and name not in self.entries:
                 self.note("class is missing; treated as of no class")
             return 0
         try:
-            found = int(text, base)
+            number = int(text, base)
         except ValueError:
-            found = -1
-        most = _MOST_OF.get(name, _MOST)
-        if not 0 <= found <= most:
+            number = -1
+        most = _MAXIMA.get(name, _MAX_NUMBER)
+        if not 0 <= number <= most:
             self.note(f"{name} is no number from 0 to {most}: {text[:40]!r}")
             return 0
-        return found
+        return number
 
     def identity(self, name: str) -> str:
-        """Return four hex digits, empty if there are none to be had."""
+        """Return four hex digits, empty if missing or unreadable."""
         text = self.text(name)
         return f"{self.number(name, 16):04x}" if text else ""
 
     def numa_node(self) -> int | None:
-        """Return the NUMA node; None for -1, "no node is known"."""
-        return None if self.text("numa_node") == "-1" else self._node()
-
-    def _node(self) -> int | None:
+        """Return the NUMA node; None for -1, the kernel's "unknown"."""
         text = self.text("numa_node")
-        if text is None:
+        if text is None or text == "-1":
             return None
         if not text.isdecimal():
             self.note(f"numa_node is no number: {text[:40]!r}")
@@ -86,22 +83,23 @@ class DeviceAttributes:
         return int(text)
 
     def driver(self) -> str | None:
-        """Return the bound driver: None for none, ``unknown`` for any.
+        """Return the bound driver, None for none.
 
-        What may be bound must not be taken for free.
+        A link that can't be read gives ``unknown``: the device may be in
+        use.
         """
         return self.link("driver") or (
             "unknown" if "driver" in self.entries else None
         )
 
     def is_boot_vga(self) -> bool:
-        """Return whether the host boots on this display, or may do so."""
+        """Return whether this is, or may be, the host's boot display."""
         if "boot_vga" not in self.entries:
             return False
         return self.text("boot_vga") != "0"
 
     def link(self, name: str) -> str | None:
-        """Return the last part of a link, None if there is none."""
+        """Return the last part of a link's target, None without a link."""
         if name not in self.entries:
             return None
         try:
@@ -111,7 +109,7 @@ class DeviceAttributes:
             return None
 
     def address(self, name: str) -> pci.PciAddress | None:
-        """Return the PCI address a link leads to, None without one."""
+        """Return the PCI address that a link points to, None without one."""
         target = self.link(name)
         if target is None:
             return None
@@ -123,9 +121,9 @@ class DeviceAttributes:
     def virtual_functions(
         self, present: frozenset[str]
     ) -> Iterator[pci.PciAddress]:
-        """Yield the VFs of a PF, in their own order."""
-        found = [m for m in map(_VIRTFN.fullmatch, self.entries) if m]
-        for match in sorted(found, key=lambda m: int(m[1])):
+        """Yield the VFs of a PF in the order of their numbers."""
+        matches = [m for m in map(_VIRTFN.fullmatch, self.entries) if m]
+        for match in sorted(matches, key=lambda m: int(m[1])):
             address = self.address(match[0])
             if address is None:
                 continue
@@ -137,7 +135,11 @@ class DeviceAttributes:
 
 @dataclasses.dataclass(slots=True)
 class MdevTypeAttributes:
-    """The files of one type directory; none of them is sure to be there."""
+    """Files of one type directory; each of them is optional.
+
+    ``missing`` is True once a file did not exist; ``reasons`` are the
+    read errors.
+    """
 
     files: fs.Files
     place: str
@@ -145,7 +147,7 @@ class MdevTypeAttributes:
     reasons: list[str] = dataclasses.field(default_factory=list)
 
     def text(self, name: str) -> str | None:
-        """Return a file's text, None if there is none to be had."""
+        """Return a file's text, None if it is missing or unreadable."""
         try:
             return self.files.text(f"{self.place}/{name}").strip()
         except errors.UnreadableError as error:
@@ -156,7 +158,7 @@ class MdevTypeAttributes:
             return None
 
     def available(self) -> int | None:
-        """Return how many can be made now, None if it does not say."""
+        """Return how many mdevs can be made now, None if unknown."""
         text = self.text("available_instances")
         if text is not None and text.isdecimal():
             return int(text)
@@ -170,6 +172,6 @@ class MdevTypeAttributes:
 
 
 def _unreadable(name: str, error: errors.UnreadableError) -> str:
-    """Return that an attribute can't be read, and what follows."""
-    then = f", {_THEN[name]}" if name in _THEN else ""
-    return f"{name} can't be read{then}: {error}"
+    consequence = _CONSEQUENCES.get(name)
+    suffix = f", {consequence}" if consequence else ""
+    return f"{name} can't be read{suffix}: {error}"

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Health of devices in sysfs: AER counters, configuration space.
 
-At most five small files are read of each card, however many VFs it has: a
-VF has no errors of its own that its PF would not show, and its own ids
-read as ones where it is well.
+At most five small files are read per card, however many VFs it has: the
+PF counts the errors of its VFs, and the ids of a healthy VF read as ones.
 
-Reading the configuration space of a function that is asleep would wake
-it, or the port above it (pci_config_pm_runtime_get(),
-drivers/pci/pci-sysfs.c). So it is not read while ``power/runtime_status``
-says that it sleeps (Documentation/ABI/testing/sysfs-devices-power).
+Reading the configuration space of a suspended function would resume it,
+or the port above it (pci_config_pm_runtime_get(),
+drivers/pci/pci-sysfs.c). So it is not read while
+``power/runtime_status`` is ``suspended`` or ``suspending``
+(Documentation/ABI/testing/sysfs-devices-power).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,90 +27,97 @@ _ERRORS = "aer_dev_fatal"
 _HEAD = "config"
 _POWER = "power_state"
 _RUNTIME = "power/runtime_status"
-_ASLEEP = frozenset({"suspended", "suspending"})
+_SUSPENDED = frozenset({"suspended", "suspending"})
 _PHYSFN = "physfn"
 _NVIDIA, _NVIDIA_DRIVER = "10de", "nvidia"
 
 
-def find(
+def find_faults(
     reader: host_reader.HostReader,
     devices: tuple[model.Device, ...],
-    seen_to: error_baseline.ErrorBaseline | None = None,
+    baseline: error_baseline.ErrorBaseline | None = None,
 ) -> Mapping[str, model.Fault]:
-    """Return what is wrong with devices, by address; healthy ones not.
+    """Return the faults of devices by address; healthy devices have none.
 
-    What can't be read is unknown, and makes nobody ill. Whoever is ill for
-    what is found here heals by itself, when it is found no more.
+    A value that can't be read is no fault. A fault disappears as soon as
+    its cause does.
 
-    :param reader: it has looked at the devices just now.
-    :param seen_to: the errors that somebody has seen to; None for none.
+    :param reader: the reader that has just described the devices.
+    :param baseline: error counts that the operator acknowledged.
     """
-    signs = {d.address: read_signs(reader, d) for d in devices}
-    done = _still_valid(seen_to, signs.values()) if seen_to else {}
+    readings = {d.address: read_health(reader, d) for d in devices}
+    acknowledged = _prune(baseline, readings.values()) if baseline else {}
     gpus = _judge_gpus(reader)
     reasons = {}
     for device in devices:
         card = device.parent or device.address
-        kernel = health.judge(card, signs[device.address], done)
-        told = filter(None, (kernel, gpus.get(card)))
-        reasons[device.address] = "; ".join(told)
-    return health.ill(reasons)
+        kernel = health.judge(card, readings[device.address], acknowledged)
+        causes = filter(None, (kernel, gpus.get(card)))
+        reasons[device.address] = "; ".join(causes)
+    return health.to_faults(reasons)
 
 
-def _still_valid(
-    seen_to: error_baseline.ErrorBaseline,
-    signs: Iterable[tuple[health.HealthReading, ...]],
+def _prune(
+    baseline: error_baseline.ErrorBaseline,
+    readings: Iterable[tuple[health.HealthReading, ...]],
 ) -> Mapping[str, int]:
-    """Return what is acknowledged, but for what is outdated.
+    """Remove outdated counts from the baseline; return the others.
 
-    A function that counts less than that was enumerated again since.
+    A function with a lower count was enumerated again since.
     """
-    done = seen_to.read()
-    counts = _counts(one for them in signs for one in them)
-    again = {a for a, count in counts.items() if count < done.get(a, 0)}
-    seen_to.forget(again)
-    return {a: count for a, count in done.items() if a not in again}
+    acknowledged = baseline.read()
+    counts = _counts(
+        reading for of_device in readings for reading in of_device
+    )
+    outdated = {
+        address
+        for address, count in counts.items()
+        if count < acknowledged.get(address, 0)
+    }
+    baseline.forget(outdated)
+    return {
+        address: count
+        for address, count in acknowledged.items()
+        if address not in outdated
+    }
 
 
-def is_changed(last: host_reader.HostReader) -> bool:
-    """Return whether a card went, or came back, since it was looked at.
+def has_changed(last: host_reader.HostReader) -> bool:
+    """Return whether a card has left or rejoined its bus since a reading.
 
-    The kernel sends no uevent for that. Fatal errors are left out here.
+    The kernel sends no uevent for that. Error counters are not compared.
 
-    :param last: what has looked at the cards.
+    :param last: the reader of that reading.
     """
     fresh = host_reader.HostReader(source=last.files.source)
     places = (*last.files.heads(), *last.files.texts(_RUNTIME))
     names = {place.removesuffix(f"/{_RUNTIME}") for place in places}
     names = {name.removesuffix(f"/{_HEAD}") for name in names}
     return any(
-        _mood(_read(last, name)) != _mood(_read(fresh, name))
+        _presence(_read(last, name)) != _presence(_read(fresh, name))
         for name in (place.rpartition("/")[2] for place in names)
         if pci.is_address(name)
     )
 
 
-def _mood(signs: health.HealthReading) -> tuple[bool, bool]:
-    return signs.is_gone, signs.is_powerless
+def _presence(reading: health.HealthReading) -> tuple[bool, bool]:
+    return reading.is_gone, reading.is_powerless
 
 
 def read_counts(
     reader: host_reader.HostReader, device: model.Device
 ) -> Mapping[str, int]:
-    """Return how many fatal errors each function of a device had.
+    """Return the fatal errors of a device's functions by address.
 
-    By the function's address; one that tells none is left out.
+    A function without a counter is left out.
     """
-    return _counts(read_signs(reader, device))
+    return _counts(read_health(reader, device))
 
 
-def read_signs(
+def read_health(
     reader: host_reader.HostReader, device: model.Device
 ) -> tuple[health.HealthReading, ...]:
-    """Return what the kernel shows of a device's functions.
-
-    Of a VF it is what its PF shows.
-    """
+    """Return the readings of a device's functions; for a VF, its PF's."""
     places: dict[str, None] = {}
     for name in _names(device):
         places[_physical(reader, name)] = None
@@ -123,17 +130,21 @@ def _names(device: model.Device) -> Iterator[str]:
     return filter(pci.is_address, names)
 
 
-def _counts(signs: Iterable[health.HealthReading]) -> dict[str, int]:
-    return {one.address: one.fatal for one in signs if one.fatal is not None}
+def _counts(readings: Iterable[health.HealthReading]) -> dict[str, int]:
+    return {
+        reading.address: reading.fatal
+        for reading in readings
+        if reading.fatal is not None
+    }
 
 
 def _physical(reader: host_reader.HostReader, name: str) -> str:
     """Return a function's PF, or itself."""
     try:
-        found = reader.files.link(f"{_FUNCTIONS}/{name}/{_PHYSFN}")
+        physfn = reader.files.link(f"{_FUNCTIONS}/{name}/{_PHYSFN}")
     except errors.UnreadableError:
         return name
-    return found if pci.is_address(found) else name
+    return physfn if pci.is_address(physfn) else name
 
 
 def _read(reader: host_reader.HostReader, name: str) -> health.HealthReading:
@@ -155,7 +166,7 @@ def _head(
 ) -> bytes:
     if _HEAD not in present:
         return b""
-    if _text(reader, name, _RUNTIME, present) in _ASLEEP:
+    if _text(reader, name, _RUNTIME, present) in _SUSPENDED:
         return b""
     try:
         return reader.files.head(f"{_FUNCTIONS}/{name}/{_HEAD}")
@@ -181,28 +192,28 @@ def _text(
 
 
 def _judge_gpus(reader: host_reader.HostReader) -> dict[str, str]:
-    """Return what NVML says against GPUs, by address.
+    """Return the reasons of GPUs that NVML reports as faulty, by address.
 
-    Of a GPU that is lost NVML does not tell the address. Where as many are
-    lost as are missing of those that the driver holds, it is those.
+    NVML has no address for a lost GPU. If as many GPUs are lost as GPUs
+    bound to the driver are missing from NVML's list, they are the same.
     """
-    found = {
-        address: one.fault or health.judge_recovery(one.recovery)
-        for address, one in reader.gpus.items()
+    reasons = {
+        address: gpu.fault or health.judge_recovery(gpu.recovery)
+        for address, gpu in reader.gpus.items()
     }
     lost = (
         reader.gpus.lost
         if isinstance(reader.gpus, gpu_reader.NvmlGpus)
         else ()
     )
-    missing = _held(reader) - found.keys() if lost else frozenset()
+    missing = _bound_gpus(reader) - reasons.keys() if lost else frozenset()
     if len(missing) == len(lost):
-        found |= dict.fromkeys(missing, "; ".join(dict.fromkeys(lost)))
-    return found
+        reasons |= dict.fromkeys(missing, "; ".join(dict.fromkeys(lost)))
+    return reasons
 
 
-def _held(reader: host_reader.HostReader) -> frozenset[str]:
-    """Return the GPUs that NVIDIA's driver holds, and so NVML counts."""
+def _bound_gpus(reader: host_reader.HostReader) -> frozenset[str]:
+    """Return the GPUs bound to NVIDIA's driver: NVML counts these."""
     try:
         functions = reader.functions()
     except errors.UnreadableError:

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounded file access below a root directory; each file is read once."""
+"""Bounded file access below a root directory; each file is read once.
+
+Only ``TOP`` and a few named files (``_LIMITS``) can be read.
+"""
 
 import errno
 import os
 import re
 import stat
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from nova_accel import errors
 from nova_accel.host.sysfs.recorded_files import (
@@ -29,15 +32,14 @@ __all__ = [
     "RecordedFiles",
     "RecordedLink",
     "is_allowed",
-    "is_head",
+    "is_config_space",
     "limit",
 ]
 
-# Kernel attributes are at most one page (4 KiB; PAGE_SIZE in
-# fs/sysfs/file.c, 64 KiB on some architectures). Whatever is larger is no
-# attribute.
+# Kernel attributes have at most one page (4 KiB; PAGE_SIZE in
+# fs/sysfs/file.c, 64 KiB on some architectures).
 LIMIT = 64 * 1024
-# Nothing outside this directory is read, except for the files below.
+# The only directory that is read, besides the files of _LIMITS.
 TOP = "/sys"
 # NVIDIA's table of vGPU types, where its host driver installs it: 700 kB
 # in release 535, and it grows with each.
@@ -50,7 +52,8 @@ _LIMITS = {
     **dict.fromkeys((VGPU_CONFIG, *PCI_IDS), 4 * 1024 * 1024),
     KERNEL_RELEASE: 64,
 }
-_ON_THE_WAY = frozenset(
+# Directories above these files; they are followed, and not listed.
+_PARENTS = frozenset(
     path[:end]
     for path in _LIMITS
     for end in range(1, len(path))
@@ -63,45 +66,50 @@ _HEAD_SIZE = 4
 # As many links as the kernel follows in one path (MAXSYMLINKS, namei.h).
 _MAX_LINKS = 40
 # A process's own memory: its first page is never mapped, so reading it
-# fails with EIO. Trees made by hand stand a link to it for an attribute
-# that the kernel refuses to give.
+# fails with EIO. Trees made by hand have a link to it in place of an
+# attribute that the kernel refuses to give.
 _UNREADABLE = "/proc/self/mem"
+
+T = TypeVar("T")
 
 
 def limit(path: str) -> int:
-    """Return how many bytes the file at a path may have."""
+    """Return the maximum size of the file at a path, in bytes."""
     return _LIMITS.get(path, LIMIT)
 
 
-def is_head(path: str) -> bool:
-    """Return whether a path is of a file whose first bytes suffice."""
+def is_config_space(path: str) -> bool:
+    """Return whether a path is a function's configuration space.
+
+    Only its first bytes are read.
+    """
     return _HEAD.fullmatch(path) is not None
 
 
 def is_allowed(path: str) -> bool:
-    """Return whether a path, free of links, may be looked at."""
+    """Return whether a path without links may be read."""
     return (
         path.startswith(f"{TOP}/")
         or path == TOP
         or path in _LIMITS
-        or path in _ON_THE_WAY
+        or path in _PARENTS
     )
 
 
 class FileSource(Protocol):
-    """Where files come from. Paths start with ``/``, below the root.
+    """Files of a host. Paths are absolute, relative to the host's root.
 
     Each method raises OSError as the kernel does.
     """
 
     def link(self, path: str) -> str | None:
-        """Return where a link points, None for what is no link."""
+        """Return a link's target, None if the path is no link."""
         ...
 
     def content(self, path: str) -> bytes:
         """Return a regular file's bytes, at most one over the limit.
 
-        Of configuration space only the first bytes are returned.
+        Of configuration space only the first four bytes are returned.
         """
         ...
 
@@ -120,7 +128,7 @@ class DiskSource:
         self._root = os.path.realpath(root).rstrip("/")
 
     def link(self, path: str) -> str | None:
-        """Return where a link points, None for what is no link."""
+        """Return a link's target, None if the path is no link."""
         try:
             return os.readlink(self._root + path)
         except OSError as error:
@@ -133,8 +141,8 @@ class DiskSource:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(self._root + path, flags)
         try:
-            # A regular file gives all it has in one read (read(2)).
-            most = _HEAD_SIZE if is_head(path) else limit(path) + 1
+            # One read returns all of a regular file (read(2)).
+            most = _HEAD_SIZE if is_config_space(path) else limit(path) + 1
             content = os.read(descriptor, most)
             if not content:
                 _check_regular(descriptor)
@@ -148,17 +156,17 @@ class DiskSource:
 
 
 def _check_regular(descriptor: int) -> None:
-    """Check that what gave nothing is a file: a FIFO would, too."""
+    """Check that an empty file is regular: a FIFO reads empty, too."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
 class Files:
-    """A source's files, each read at most once: one look at a host.
+    """Files of a source, each read at most once.
 
-    Links are followed as chroot would: neither an absolute target nor any
-    number of ``..`` leads out of the root; and what leads out of ``/sys``
-    does not exist (ENOENT), except for VGPU_CONFIG and PCI_IDS.
+    Links are resolved as in a chroot: neither an absolute target nor any
+    number of ``..`` leaves the root. A path outside ``/sys`` does not
+    exist (ENOENT), except for the files of ``_LIMITS``.
     """
 
     def __init__(self, source: FileSource) -> None:
@@ -178,34 +186,34 @@ class Files:
         place = self._place(path)
         if place not in self._texts:
             self._texts[place] = self._read_text(place)
-        found = self._texts[place]
-        if isinstance(found, int):
-            raise errors.UnreadableError(place, found)
-        return found
+        text = self._texts[place]
+        if isinstance(text, int):
+            raise errors.UnreadableError(place, text)
+        return text
 
     def head(self, path: str) -> bytes:
-        """Return the first bytes of configuration space: both ids.
+        """Return the first four bytes of configuration space: both ids.
 
         :raises UnreadableError: with the errno of the failed read; EINVAL
-            for a path that is of no such file.
+            if the path is not configuration space.
         """
         place = self._place(path)
         if place not in self._heads:
             self._heads[place] = self._read_head(place)
-        found = self._heads[place]
-        if isinstance(found, int):
-            raise errors.UnreadableError(place, found)
-        return found
+        head = self._heads[place]
+        if isinstance(head, int):
+            raise errors.UnreadableError(place, head)
+        return head
 
     def is_mounted(self) -> bool:
-        """Return whether what is missing below /sys says anything.
+        """Return whether sysfs is mounted; some containers have none.
 
-        It does not where no sysfs is mounted, as in some containers.
+        Without it, a missing file does not prove that a device is absent.
         """
         try:
             return bool(self.names(TOP))
         except errors.UnreadableError as error:
-            return error.number == errno.ENOENT  # a host made by hand
+            return error.number == errno.ENOENT  # a tree made by hand
 
     def names(self, path: str) -> tuple[str, ...]:
         """Return the names in a directory, sorted.
@@ -213,17 +221,17 @@ class Files:
         :raises UnreadableError: with the errno of the failed read.
         """
         place = self.resolve(path)
-        if place in _ON_THE_WAY:  # not for the neighbours of a file
+        if place in _PARENTS:
             raise errors.UnreadableError(path, errno.ENOENT)
         if place not in self._names:
             try:
                 self._names[place] = tuple(sorted(self.source.names(place)))
             except OSError as error:
                 self._names[place] = error.errno or errno.EIO
-        found = self._names[place]
-        if isinstance(found, int):
-            raise errors.UnreadableError(place, found)
-        return found
+        names = self._names[place]
+        if isinstance(names, int):
+            raise errors.UnreadableError(place, names)
+        return names
 
     def link(self, path: str) -> str:
         """Return the last part of a link's target.
@@ -231,7 +239,7 @@ class Files:
         The target itself need not exist.
 
         :raises UnreadableError: with the errno of the failed read; EINVAL
-            for what is no link.
+            if the path is no link.
         """
         place = self._place(path)
         target = self._target(place)
@@ -240,23 +248,26 @@ class Files:
         return target.rstrip("/").rpartition("/")[2]
 
     def resolve(self, path: str) -> str:
-        """Return the path with every link in it followed.
+        """Return the path with every link in it resolved.
 
-        :raises UnreadableError: a part of it does not exist (ENOENT) or
-            can't be looked at, or links go in a circle (ELOOP).
+        :raises UnreadableError: a component does not exist (ENOENT) or
+            can't be read, or there are too many links (ELOOP).
         """
         if path not in self._resolved:
             try:
                 self._resolved[path] = self._follow(path)
             except errors.UnreadableError as error:
                 self._resolved[path] = error.number
-        found = self._resolved[path]
-        if isinstance(found, int):
-            raise errors.UnreadableError(path, found)
-        return found
+        resolved = self._resolved[path]
+        if isinstance(resolved, int):
+            raise errors.UnreadableError(path, resolved)
+        return resolved
 
     def is_gone(self, path: str) -> bool:
-        """Return whether a directory, looked at only now, isn't there."""
+        """Return whether a directory does not exist.
+
+        A directory that was listed before is not listed again.
+        """
         try:
             self.names(path)
         except errors.UnreadableError as error:
@@ -264,68 +275,64 @@ class Files:
         return False
 
     def without(self, places: tuple[str, ...]) -> "Files":
-        """Return the same look, but for what is below some directories.
+        """Return these files without the cache below some directories.
 
-        That is looked at anew when it is asked for.
-
-        :param places: paths free of links, as ``resolve`` returns them,
-            each without a slash behind.
+        :param places: resolved paths, as ``resolve`` returns them, without
+            a trailing slash.
         """
         prefixes = tuple(f"{place}/" for place in places)
 
-        def is_kept(path: str) -> bool:
+        def is_retained(path: str) -> bool:
             return not path.startswith(prefixes) and path not in places
 
-        kept = Files(self.source)
-        kept._links = {p: v for p, v in self._links.items() if is_kept(p)}
-        kept._texts = {p: v for p, v in self._texts.items() if is_kept(p)}
-        kept._heads = {p: v for p, v in self._heads.items() if is_kept(p)}
-        kept._names = {p: v for p, v in self._names.items() if is_kept(p)}
-        kept._resolved = {
-            p: v for p, v in self._resolved.items() if is_kept(p)
-        }
-        return kept
+        def retain(cache: Mapping[str, T]) -> dict[str, T]:
+            return {p: value for p, value in cache.items() if is_retained(p)}
+
+        copy = Files(self.source)
+        copy._links = retain(self._links)
+        copy._texts = retain(self._texts)
+        copy._heads = retain(self._heads)
+        copy._names = retain(self._names)
+        copy._resolved = retain(self._resolved)
+        return copy
 
     def texts(self, name: str) -> Mapping[str, str | int]:
-        """Return what was read of all files of one name, by path.
-
-        A text, or the errno of the failed read.
-        """
+        """Return the cached files of one name: path to text or errno."""
         return {
-            path: found
-            for path, found in self._texts.items()
+            path: text
+            for path, text in self._texts.items()
             if path.endswith(f"/{name}")
         }
 
     def heads(self) -> Mapping[str, bytes | int]:
-        """Return the first bytes read so far, by path, or the errno."""
+        """Return the cached configuration space: path to bytes or errno."""
         return dict(self._heads)
 
     def records(self) -> Mapping[str, Record]:
-        """Return everything looked at so far, by path.
+        """Return all cached results by path, for ``RecordedFiles``.
 
-        A text, an errno for what could not be read, a link, a directory
-        or first bytes: enough to make each of these looks again elsewhere.
+        A result is a text, a link, a directory, the first bytes of
+        configuration space, or the errno of the failure.
         """
-        seen: dict[str, Record] = {}
+        records: dict[str, Record] = {}
         for path, target in self._links.items():
             if target is None:
-                seen[path] = RecordedDirectory()
+                records[path] = RecordedDirectory()
             elif isinstance(target, str):
-                seen[path] = RecordedLink(target)
+                records[path] = RecordedLink(target)
             elif target != errno.ENOENT:
-                seen[path] = target
-        for path, listed in self._names.items():
-            if listed == errno.ENOTDIR:
-                seen[path] = ""  # a file where a directory was expected
-            elif isinstance(listed, int):
-                seen[path] = listed
+                records[path] = target
+        for path, names in self._names.items():
+            if names == errno.ENOTDIR:
+                records[path] = ""  # a file where a directory was expected
+            elif isinstance(names, int):
+                records[path] = names
             else:
-                seen[path] = RecordedDirectory(listed)
-        return seen | self._texts | self._heads
+                records[path] = RecordedDirectory(names)
+        return records | self._texts | self._heads
 
     def _place(self, path: str) -> str:
-        """Return a path whose directories are free of links."""
+        """Return the path with the links of its directories resolved."""
         parent, _, name = path.rpartition("/")
         place = f"{self.resolve(parent or '/')}/{name}".replace("//", "/")
         if not is_allowed(place):
@@ -349,11 +356,11 @@ class Files:
             place = f"{self.resolve(parent)}/{name}"
             if self._target(place) is None:
                 return place
-        waiting = path.split("/")[::-1]
+        pending = path.split("/")[::-1]
         done: list[str] = []
         hops = 0
-        while waiting:
-            part = waiting.pop()
+        while pending:
+            part = pending.pop()
             if part in ("", "."):
                 continue
             if part == "..":
@@ -371,16 +378,16 @@ class Files:
                 raise errors.UnreadableError(path, errno.ELOOP)
             if target.startswith("/"):
                 done = []
-            waiting += target.split("/")[::-1]
+            pending += target.split("/")[::-1]
         return "/" + "/".join(done)
 
     def _read_head(self, place: str) -> bytes | int:
-        if not is_head(place):
+        if not is_config_space(place):
             return errno.EINVAL
         try:
             return self.source.content(place)[:_HEAD_SIZE]
         except OSError as error:
-            # A link stands for what the kernel refuses (see _UNREADABLE).
+            # A link is an attribute that can't be read (see _UNREADABLE).
             is_link = error.errno == errno.ELOOP
             return errno.EIO if is_link else error.errno or errno.EIO
 
@@ -393,8 +400,8 @@ class Files:
         try:
             if self._target(place) == _UNREADABLE:
                 return errno.EIO
-            behind = self.resolve(place)
-            return _decode(self.source.content(behind), limit(behind))
+            target = self.resolve(place)
+            return _decode(self.source.content(target), limit(target))
         except errors.UnreadableError as error:
             return error.number
         except OSError as error:

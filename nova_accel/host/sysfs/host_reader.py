@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader of PCI functions and mediated devices."""
+"""Reader of PCI functions and mediated devices.
+
+Attributes are those of Documentation/ABI/testing: sysfs-bus-pci and
+sysfs-bus-vfio-mdev. A reader is used by one thread.
+"""
 
 import contextlib
 import dataclasses
@@ -19,36 +23,43 @@ from nova_accel.model import pci
 
 __all__ = ["HostReader", "Mdev", "MdevParent", "MdevType", "subject"]
 
-# Documentation/ABI/testing: sysfs-bus-pci, sysfs-bus-vfio-mdev.
 _FUNCTIONS = "/sys/bus/pci/devices"
 _PARENTS = "/sys/class/mdev_bus"
 _MDEVS = "/sys/bus/mdev/devices"
 _MODULES = "/sys/module"
-# What every 16-bit read gives once a function is gone from its bus.
+# Value of every 16-bit read of a function that is gone from its bus.
 _GONE = 0xFFFF
 _RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})\b")
 _ATTRIBUTE = re.compile(r"[A-Za-z0-9_][\w.\-]*(?:/[A-Za-z0-9_][\w.\-]*)*")
 
 
-class _TypeText(TypedDict):
-    """What describes a type, as MdevType has it."""
+class _TypeTexts(TypedDict):
+    """Fields of an MdevType that are equal for all VFs of a card."""
 
     label: str | None
     description: str
     device_api: str
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Retained:
+    """Results of an earlier reader: mdev parents and their problems."""
+
+    parents: Mapping[str, MdevParent] = dataclasses.field(default_factory=dict)
+    problems: tuple[model.Problem, ...] = ()
+
+
 class HostReader:
-    """One look at a host: each file is read at most once.
+    """Reader of one host; each file is read at most once.
 
-    What can't be read is kept in ``problems()`` while the rest goes on.
-    Make a new reader for the next look.
+    A value that can't be read is listed in ``problems()``, and the reader
+    continues. Use a new reader for each pass.
 
-    :param root: the directory that holds ``sys``: ``/``, or a captured or
-        simulated host's.
-    :param source: where to read instead, for a host in an archive.
-    :param gpus: what NVML says, by PCI address; nothing where it is not
-        asked.
+    :param root: the directory that holds ``sys``: ``/``, or that of a
+        captured or simulated host.
+    :param source: files to read instead, such as those of an archive.
+    :param files: files of an earlier reader, with what it has read.
+    :param gpus: NVML's answers by PCI address; empty if it was not called.
     """
 
     def __init__(
@@ -56,13 +67,16 @@ class HostReader:
         root: str | os.PathLike[str] = "/",
         *,
         source: fs.FileSource | None = None,
+        files: fs.Files | None = None,
         gpus: Mapping[str, gpu_reader.NvmlGpu] = types.MappingProxyType({}),
+        retained: _Retained | None = None,
     ) -> None:
-        self.files = fs.Files(source or fs.DiskSource(root))
+        self.files = files or fs.Files(source or fs.DiskSource(root))
         self.gpus = gpus
-        self._kept: Mapping[str, MdevParent] = types.MappingProxyType({})
-        self._problems: dict[model.Problem, None] = {}
-        self._words: dict[tuple[str, str], _TypeText] = {}
+        retained = retained or _Retained()
+        self._retained_parents = retained.parents
+        self._problems = dict.fromkeys(retained.problems)
+        self._type_texts: dict[tuple[str, str], _TypeTexts] = {}
         self._unknown: set[str] = set()
         self._functions: dict[str, pci.PciFunction] | None = None
         self._parents: tuple[MdevParent, ...] | None = None
@@ -83,7 +97,7 @@ class HostReader:
         return self._by_address().get(address)
 
     def mdev_parents(self) -> tuple[MdevParent, ...]:
-        """Return what can make mediated devices, in the order of names.
+        """Return the devices that can make mdevs, sorted by name.
 
         :raises UnreadableError: the class of parents can't be listed.
         """
@@ -93,7 +107,7 @@ class HostReader:
         return self._parents
 
     def mdevs(self) -> tuple[Mdev, ...]:
-        """Return the mediated devices that exist, in the order of uuids.
+        """Return the mediated devices that exist, sorted by uuid.
 
         :raises UnreadableError: the bus of mdevs can't be listed.
         """
@@ -104,16 +118,16 @@ class HostReader:
     def attribute(self, address: str, name: str) -> str:
         """Return a function's attribute, without the final newline.
 
-        :param name: as ``revision``, or ``nvidia/current_vgpu_type``.
+        :param name: ``revision`` or ``nvidia/current_vgpu_type``.
         :raises UnreadableError: with the errno of the failed read.
-        :raises MalformedError: address or name can't be such.
+        :raises MalformedError: address or name have another form.
         """
         return self.files.text(self._below(address, name)).rstrip("\n")
 
     def module_version(self, name: str) -> str:
         """Return a loaded kernel module's version, empty if unknown.
 
-        :param name: as ``nvidia``; a plain name.
+        :param name: a plain name such as ``nvidia``.
         """
         try:
             return self.files.text(f"{_MODULES}/{name}/version").strip()
@@ -126,25 +140,25 @@ class HostReader:
             release = self.files.text(fs.KERNEL_RELEASE)
         except errors.UnreadableError:
             return (0, 0)
-        found = _RELEASE.match(release)
-        return (int(found[1]), int(found[2])) if found else (0, 0)
+        match = _RELEASE.match(release)
+        return (int(match[1]), int(match[2])) if match else (0, 0)
 
     def names(self, address: str, place: str = "") -> tuple[str, ...]:
-        """Return what is in a function's directory, sorted.
+        """Return the names in a function's directory, sorted.
 
-        :param place: a directory below it, as ``drm/card1``.
+        :param place: a directory below it, such as ``drm/card1``.
         :raises UnreadableError: with the errno of the failed read.
-        :raises MalformedError: address or place can't be such.
+        :raises MalformedError: address or place have another form.
         """
         if place:
             return self.files.names(self._below(address, place))
         return self.files.names(f"{_FUNCTIONS}/{pci.parse_address(address)}")
 
     def target(self, address: str, name: str) -> str:
-        """Return the last part of where a function's link points.
+        """Return the last part of the target of a function's link.
 
         :raises UnreadableError: with the errno of the failed read.
-        :raises MalformedError: address or name can't be such.
+        :raises MalformedError: address or name have another form.
         """
         return self.files.link(self._below(address, name))
 
@@ -155,18 +169,17 @@ class HostReader:
             )
         return f"{_FUNCTIONS}/{pci.parse_address(address)}/{place}"
 
-    def look_again(
+    def reread(
         self,
         names: Iterable[str],
         gpus: Mapping[str, gpu_reader.NvmlGpu] = types.MappingProxyType({}),
     ) -> "HostReader":
-        """Return a reader that remembers all but some devices.
+        """Return a reader that reads these devices and all mdevs again.
 
-        Those, and which mdevs there are, are read anew; of the others
-        nothing is. This reader stays as it is.
+        It retains all other values. This reader does not change.
 
-        :param names: PCI addresses or mdev parents' names.
-        :param gpus: what NVML says now.
+        :param names: PCI addresses or names of mdev parents.
+        :param gpus: NVML's present answers.
         """
         stale = frozenset(names)
         places = [_MDEVS]
@@ -174,36 +187,38 @@ class HostReader:
             for name in stale:
                 with contextlib.suppress(errors.UnreadableError):
                     places.append(self.files.resolve(f"{top}/{name}"))
-        again = HostReader(source=self.files.source, gpus=gpus)
-        again.files = self.files.without(tuple(places))
-        again._kept = {
+        parents = {
             parent.name: parent
             for parent in self._parents or ()
             if parent.name not in stale
         }
-        again._problems = {
-            problem: None
+        problems = tuple(
+            problem
             for problem in self._problems
-            if subject(problem) in again._kept
-        }
-        return again
+            if subject(problem) in parents
+        )
+        return HostReader(
+            files=self.files.without(tuple(places)),
+            gpus=gpus,
+            retained=_Retained(parents=parents, problems=problems),
+        )
 
     def problems(self) -> tuple[model.Problem, ...]:
-        """Return what could not be read so far, and why."""
+        """Return the values that could not be read so far, with causes."""
         return tuple(self._problems)
 
     def unknown(self) -> frozenset[str]:
-        """Return what exists but can't be told: addresses without ids."""
+        """Return the addresses of functions whose ids can't be read."""
         return frozenset(self._unknown)
 
     def _note(self, where: str, reason: str) -> None:
         self._problems[model.Problem(where=where, reason=reason)] = None
 
     def _listed(self, path: str) -> tuple[str, ...]:
-        """Return a directory's names; nothing if there is none.
+        """Return a directory's names; none if it does not exist.
 
-        :raises UnreadableError: it can't be listed; also where no sysfs is
-            mounted, as in some containers.
+        :raises UnreadableError: it can't be listed, or no sysfs is mounted
+            (as in some containers).
         """
         try:
             return self.files.names(path)
@@ -216,7 +231,7 @@ class HostReader:
 
     def _by_address(self) -> dict[str, pci.PciFunction]:
         if self._functions is None:
-            found: dict[str, pci.PciFunction] = {}
+            functions: dict[str, pci.PciFunction] = {}
             present = frozenset(self._listed(_FUNCTIONS))
             for name in sorted(present):
                 if not pci.is_address(name):
@@ -226,10 +241,10 @@ class HostReader:
                 if function is None:
                     self._unknown.add(name)
                 else:
-                    found[name] = function
-            _adopt(found)
+                    functions[name] = function
+            _complete_physfns(functions)
             self._functions = dict(
-                sorted(found.items(), key=lambda item: item[1].address)
+                sorted(functions.items(), key=lambda item: item[1].address)
             )
         return self._functions
 
@@ -254,7 +269,7 @@ class HostReader:
         facts = attributes.DeviceAttributes(
             self.files, directory, entries, self._note
         )
-        group, members = self._read_group(facts)
+        group, members = self._read_iommu_group(facts)
         children = tuple(facts.virtual_functions(present))
         return pci.PciFunction(
             address=pci.parse_address(name),
@@ -280,17 +295,17 @@ class HostReader:
             raise errors.MalformedError(name, text[:40], "0x and four digits")
         return int(text, 16)
 
-    def _read_group(
+    def _read_iommu_group(
         self, facts: attributes.DeviceAttributes
     ) -> tuple[int | None, tuple[pci.PciAddress, ...]]:
         """Return an IOMMU group's number and members.
 
-        No member at all stands for a group whose members can't be read.
+        The members are empty if they can't be read.
         """
         number = facts.link("iommu_group")
         if number is None or not number.isdecimal():
             return None, ()
-        if self._is_made_up(facts.directory):
+        if self._is_noiommu_group(facts.directory):
             return None, ()
         try:
             names = self.files.names(f"{facts.directory}/iommu_group/devices")
@@ -300,11 +315,11 @@ class HostReader:
         members = (n for n in names if pci.is_address(n))
         return int(number), tuple(map(pci.parse_address, members))
 
-    def _is_made_up(self, directory: str) -> bool:
-        """Return whether VFIO made a group where there is no IOMMU.
+    def _is_noiommu_group(self, directory: str) -> bool:
+        """Return whether VFIO made the group on a host without IOMMU.
 
-        With enable_unsafe_noiommu_mode (drivers/vfio/group.c,
-        vfio_noiommu_group_alloc): no guest can have that.
+        enable_unsafe_noiommu_mode does so (drivers/vfio/group.c,
+        vfio_noiommu_group_alloc). A guest can't use such a group.
         """
         try:
             name = self.files.text(f"{directory}/iommu_group/name")
@@ -316,8 +331,8 @@ class HostReader:
 
     def _read_parents(self) -> Iterator[MdevParent]:
         for name in self._listed(_PARENTS):
-            if name in self._kept:
-                yield self._kept[name]
+            if name in self._retained_parents:
+                yield self._retained_parents[name]
                 continue
             directory = f"{_PARENTS}/{name}"
             try:
@@ -356,8 +371,8 @@ class HostReader:
         for type_id in type_ids:
             place = f"{directory}/mdev_supported_types/{type_id}"
             facts = attributes.MdevTypeAttributes(self.files, place)
-            found = MdevType(
-                **self._read_words(facts, (card, type_id)),
+            mdev_type = MdevType(
+                **self._read_texts(facts, (card, type_id)),
                 type_id=type_id,
                 available=facts.available(),
             )
@@ -369,26 +384,27 @@ class HostReader:
                 continue
             for reason in facts.reasons:
                 self._note(f"{parent} {type_id}", reason)
-            yield found
+            yield mdev_type
 
-    def _read_words(
+    def _read_texts(
         self, facts: attributes.MdevTypeAttributes, key: tuple[str, str]
-    ) -> _TypeText:
-        """Return what describes a type; the VFs of a card say the same.
+    ) -> _TypeTexts:
+        """Return the texts of a type, read once for all VFs of a card.
 
-        It is read once a card: for 32 VFs of 24 types that is 72 files
-        instead of 2304.
+        For 32 VFs of 24 types that is 72 files instead of 2304.
+
+        :param key: address of the card, and id of the type.
         """
-        if key in self._words:
-            return self._words[key]
-        words = _TypeText(
+        if key in self._type_texts:
+            return self._type_texts[key]
+        texts = _TypeTexts(
             label=facts.text("name"),
             description=facts.text("description") or "",
             device_api=facts.text("device_api") or "",
         )
-        if words["label"] and words["device_api"] and not facts.reasons:
-            self._words[key] = words
-        return words
+        if texts["label"] and texts["device_api"] and not facts.reasons:
+            self._type_texts[key] = texts
+        return texts
 
     def _read_mdevs(self) -> Iterator[Mdev]:
         for name in self._listed(_MDEVS):
@@ -412,11 +428,12 @@ def subject(problem: model.Problem) -> str:
     return problem.where.partition(" ")[0]
 
 
-def _adopt(functions: dict[str, pci.PciFunction]) -> None:
-    """Give each VF the PF that has a link to it, if its own leads nowhere.
+def _complete_physfns(functions: dict[str, pci.PciFunction]) -> None:
+    """Set the PF of each VF whose physfn link is missing or dangling.
 
-    While VFs are enabled, a VF stands on the bus before its physfn link
-    does (drivers/pci/iov.c, pci_iov_add_virtfn).
+    While VFs are enabled, a VF is on the bus before its physfn link is
+    made (drivers/pci/iov.c, pci_iov_add_virtfn); the PF's virtfn link
+    exists already.
     """
     for parent in list(functions.values()):
         for address in parent.virtual_functions:

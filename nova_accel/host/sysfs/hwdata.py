@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of PCI devices from the host's pci.ids (package hwdata or pci.ids).
 
-The names are for people. No trait is made of them: they change with each
-update of the package, and flavors require traits.
+The names are for display. They are not used in traits: an update of the
+package may change them, and flavors require traits.
 """
 
 import re
@@ -11,8 +11,8 @@ from collections.abc import Collection
 from nova_accel import errors
 from nova_accel.host.sysfs import fs
 
-# "1002  Advanced Micro Devices, Inc. [AMD/ATI]" begins a vendor, and
-# "<tab>74a1  Aqua Vanjaram [Instinct MI300X]" is one of its devices.
+# "1002  Advanced Micro Devices, Inc. [AMD/ATI]" is a vendor, and
+# "<tab>74a1  Aqua Vanjaram [Instinct MI300X]" a device of that vendor.
 # Comments, subsystems and classes have other forms.
 _LINE = re.compile(r"(\t?)([0-9a-f]{4})  (\S.*)")
 _IN_BRACKETS = re.compile(r".*\[([^][]+)\]")
@@ -23,9 +23,9 @@ def read(files: fs.Files, ids: Collection[str]) -> dict[str, str]:
     """Return the names of devices by ``vendor:device``.
 
     Devices without a printable name of at most 100 characters are left
-    out; all of them where the host has no readable pci.ids.
+    out. The result is empty if the host has no readable pci.ids.
 
-    :param ids: pairs of four hex digits in lower case, as ``1002:74a1``.
+    :param ids: pairs of four hex digits in lower case: ``1002:74a1``.
     """
     if not ids:
         return {}
@@ -49,23 +49,23 @@ def is_name(value: object) -> bool:
 def parse(text: str, ids: Collection[str]) -> dict[str, str]:
     """Return the names in the text of a pci.ids, as ``read`` does.
 
-    A name in brackets is the one that is sold: ``Instinct MI300X`` of
+    The product name is in brackets: ``Instinct MI300X`` of
     ``Aqua Vanjaram [Instinct MI300X]``.
     """
-    wanted = frozenset(ids)
-    found: dict[str, str] = {}
+    keys = frozenset(ids)
+    names: dict[str, str] = {}
     vendor = ""
     for line in text.splitlines():
         match = _LINE.fullmatch(line)
         if match is None:
             if line and line[0] not in "\t#":
-                vendor = ""  # classes, below all vendors
+                vendor = ""  # device classes follow the vendors
             continue
         if not match[1]:
             vendor = match[2]
-        elif (key := f"{vendor}:{match[2]}") in wanted:
-            sold = _IN_BRACKETS.fullmatch(match[3])
-            name = sold[1] if sold else match[3]
+        elif (key := f"{vendor}:{match[2]}") in keys:
+            product = _IN_BRACKETS.fullmatch(match[3])
+            name = product[1] if product else match[3]
             if is_name(name):
-                found.setdefault(key, name)
-    return found
+                names.setdefault(key, name)
+    return names

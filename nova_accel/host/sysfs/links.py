@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reader of root ports and NVLinks.
 
-Nothing is read that describing the devices has not read already: the port
-is told by where a function's directory really is, the links by what NVML
-said when it was asked for the rest.
+No further file is read: the root port is a component of the resolved path
+of a function's directory, and NVLinks are among NVML's answers of the
+same pass.
 """
 
 import dataclasses
@@ -22,12 +22,16 @@ _NVIDIA = "10de"
 def read(
     reader: host_reader.HostReader, devices: Collection[model.Device]
 ) -> topology.HostTopology:
-    """Return where devices stand; what can't be read is unknown there.
+    """Return the root ports and NVLinks of devices.
 
-    :param reader: what has read the host.
-    :param devices: all that were described of it.
+    A port that can't be read is left out.
+
+    :param reader: the reader that has described the devices.
+    :param devices: all devices of the host.
     """
-    cards = sorted(filter(pci.is_address, {_card(one) for one in devices}))
+    cards = sorted(
+        filter(pci.is_address, {_card(device) for device in devices})
+    )
     ports = {card: _port(reader, card) for card in cards}
     return topology.HostTopology(
         ports={card: port for card, port in ports.items() if port},
@@ -40,10 +44,10 @@ def _card(device: model.Device) -> str:
 
 
 def _port(reader: host_reader.HostReader, card: str) -> str:
-    """Return a card's root port, of a VF that of its PF; empty if unknown.
+    """Return a card's root port, empty if unknown; for a VF, its PF's.
 
-    A VF may have another device number than its PF, so that on the root
-    bus only that tells the slot.
+    A VF may have another device number than its PF; on the root bus the
+    PF's number identifies the slot.
     """
     try:
         function = reader.function(card)
@@ -58,38 +62,38 @@ def _port(reader: host_reader.HostReader, card: str) -> str:
 def _links(
     reader: host_reader.HostReader, devices: Collection[model.Device]
 ) -> dict[str, topology.GpuLinks | None]:
-    """Return the NVLinks of NVIDIA's cards; None where nobody tells them.
+    """Return the NVLinks of NVIDIA's cards, None where they are unknown.
 
-    Nobody does of a card that a guest has whole.
+    NVML does not see a card that is passed through to a guest.
     """
-    found: dict[str, topology.GpuLinks | None] = {
+    links: dict[str, topology.GpuLinks | None] = {
         device.address: None
         for device in devices
         if device.vendor_id == _NVIDIA and pci.is_address(device.address)
     }
     gpus = _gpus(reader) if reader.gpus else frozenset()
-    for address, facts in reader.gpus.items():
-        known = topology.GpuLinks() if facts.is_mig else facts.links
-        found[address] = known and dataclasses.replace(
-            known, peers=known.peers & gpus
+    for address, gpu in reader.gpus.items():
+        active = topology.GpuLinks() if gpu.is_mig else gpu.links
+        links[address] = active and dataclasses.replace(
+            active, peers=active.peers & gpus
         )
-    return found
+    return links
 
 
 def _gpus(reader: host_reader.HostReader) -> frozenset[str]:
-    """Return the addresses of the GPUs that can have a peer.
+    """Return the addresses of the host's GPUs that can have a peer.
 
-    They are this host's: in a virtual machine NVML tells addresses of the
-    machine below it. Those in MIG mode reach no other GPU (NVIDIA
-    Multi-Instance GPU User Guide, "No GPU to GPU P2P").
+    In a virtual machine NVML returns addresses of the machine below it.
+    GPUs in MIG mode have no peers (NVIDIA Multi-Instance GPU User Guide,
+    "No GPU to GPU P2P").
     """
-    alone = {a for a, facts in reader.gpus.items() if facts.is_mig}
+    mig_gpus = {address for address, gpu in reader.gpus.items() if gpu.is_mig}
     try:
         functions = reader.functions()
     except errors.UnreadableError:
-        return frozenset(reader.gpus.keys() - alone)
+        return frozenset(reader.gpus.keys() - mig_gpus)
     return frozenset(
         str(function.address)
         for function in functions
         if function.vendor == _NVIDIA and function.is_display
-    ).difference(alone)
+    ).difference(mig_gpus)

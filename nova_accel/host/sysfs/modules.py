@@ -9,11 +9,10 @@ from nova_accel.host.sysfs import fs
 _MODULES = "/sys/module"
 
 
-def parameter(files: fs.Files, module: str, name: str) -> str:
-    """Return a parameter of a loaded module, empty if it can't be told.
+def read_parameter(files: fs.Files, module: str, name: str) -> str:
+    """Return a parameter of a loaded module, empty if it can't be read.
 
-    A module that is not loaded yet has none, though its configuration may
-    set one.
+    A module that is not loaded has none, whatever modprobe.d sets.
     """
     try:
         return files.text(f"{_MODULES}/{module}/parameters/{name}").strip()
@@ -21,22 +20,22 @@ def parameter(files: fs.Files, module: str, name: str) -> str:
         return ""
 
 
-def read_versions(files: fs.Files, wanted: Iterable[str]) -> dict[str, str]:
-    """Return the versions of those modules that are loaded, by name.
+def read_versions(files: fs.Files, modules: Iterable[str]) -> dict[str, str]:
+    """Return the versions of the loaded modules among these, by name.
 
-    Empty for one that tells none, as the kernel's own don't. One that is
-    built in and takes no parameters looks as if it were not there.
+    A module without a version, such as the kernel's own, has an empty
+    one. Built-in modules without parameters seem not loaded.
     """
-    found = {}
-    for module in wanted:
+    versions = {}
+    for module in modules:
         try:
             names = files.names(f"{_MODULES}/{module}")
         except errors.UnreadableError:
             continue
-        found[module] = ""
+        versions[module] = ""
         if "version" in names:
-            found[module] = _text(files, f"{_MODULES}/{module}/version")
-    return found
+            versions[module] = _text(files, f"{_MODULES}/{module}/version")
+    return versions
 
 
 def _text(files: fs.Files, path: str) -> str:

@@ -7,27 +7,27 @@ from collections.abc import Mapping
 
 
 class RecordedLink(str):
-    """Where a recorded link points."""
+    """Target of a recorded link."""
 
     __slots__ = ()
 
 
 class RecordedDirectory(tuple[str, ...]):
-    """The names in a recorded directory."""
+    """Names in a recorded directory."""
 
     __slots__ = ()
 
 
-# What was found at a path: a file's text, the errno of a failed read, a
-# link, a directory, or the first bytes of a file that holds no text.
+# Result of reading a path: a file's text, the errno of the failure, a
+# link, a directory, or the first bytes of a binary file.
 Record = str | int | RecordedLink | RecordedDirectory | bytes
 
 
 class RecordedFiles:
-    """A host's files as ``fs.Files.records`` remembered them, in memory.
+    """Files that ``fs.Files.records`` returned on another host.
 
-    :param records: by path, as ``fs.Files.records`` gives them. Directories
-        on the way to a path need no record of their own.
+    :param records: results by path. Directories above a path need no
+        record.
     """
 
     def __init__(self, records: Mapping[str, Record]) -> None:
@@ -37,33 +37,33 @@ class RecordedFiles:
             self._add(path)
 
     def link(self, path: str) -> str | None:
-        """Return where a link points, None for what is no link."""
-        found = self._find(path)
-        if found == errno.ENOTDIR:
+        """Return a link's target, None if the path is no link."""
+        record = self._find(path)
+        if record == errno.ENOTDIR:
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        return str(found) if isinstance(found, RecordedLink) else None
+        return str(record) if isinstance(record, RecordedLink) else None
 
     def content(self, path: str) -> bytes:
         """Return a file's bytes; a link is not followed (ELOOP)."""
-        found = self._find(path)
-        if isinstance(found, RecordedLink):
+        record = self._find(path)
+        if isinstance(record, RecordedLink):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        if isinstance(found, int):
-            raise OSError(found, os.strerror(found))
-        if isinstance(found, str):
-            return found.encode()
-        if isinstance(found, bytes):
-            return found
+        if isinstance(record, int):
+            raise OSError(record, os.strerror(record))
+        if isinstance(record, str):
+            return record.encode()
+        if isinstance(record, bytes):
+            return record
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
 
     def names(self, path: str) -> list[str]:
         """Return the names in a directory, those not recorded left out."""
-        found = self._find(path)
-        if isinstance(found, int):
-            raise OSError(found, os.strerror(found))
-        if isinstance(found, str | bytes):
+        record = self._find(path)
+        if isinstance(record, int):
+            raise OSError(record, os.strerror(record))
+        if isinstance(record, str | bytes):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        return sorted(self._children.get(path, set()) | set(found or ()))
+        return sorted(self._children.get(path, set()) | set(record or ()))
 
     def _add(self, path: str) -> None:
         while path != "/":

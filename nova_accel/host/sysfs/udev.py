@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Monitor of kernel uevents; the only import of pyudev.
 
-Nothing is taken from an event but that it came: what has changed is read
-from the kernel's files, as in any other pass.
+An event only starts a pass. Its content is not used: a pass reads the
+changes from the kernel's files.
 """
 
 import errno
@@ -15,53 +15,52 @@ from typing import Any, BinaryIO
 
 try:
     import pyudev
-except ImportError:  # no pyudev: the interval remains
+except ImportError:  # without pyudev only the interval starts passes
     pyudev = None
 
 LOG = logging.getLogger(__name__)
 
-#: Whose events tell that discovery would read something else now. pci:
-#: cards and VFs come and go, drivers bind, errors are reported by AER.
-#: mdev: partitions. dfl, fpga_region: parts of Intel's FPGA cards. drm: a
-#: GPU that hangs says so (Documentation/gpu/drm-uapi.rst, WEDGED). Where
-#: vfio-dev has events, pci or mdev has them as well.
+#: Subsystems whose events may change a reading. pci: cards, VFs, driver
+#: bindings, AER errors. mdev: partitions. dfl, fpga_region: parts of
+#: Intel's FPGA cards. drm: hung GPUs (Documentation/gpu/drm-uapi.rst,
+#: WEDGED). Events of vfio-dev always come with one of pci or mdev.
 SUBSYSTEMS = ("pci", "mdev", "dfl", "fpga_region", "drm")
 
-# There while udevd runs (systemd, src/libsystemd/sd-device/
-# device-monitor.c looks for the same file).
+# Exists while udevd runs (systemd checks the same file in
+# src/libsystemd/sd-device/device-monitor.c).
 _UDEVD = "/run/udev/control"
-# After so many events in a row the bell is rung once more: events that
-# never end must not silence it.
+# Events in a row after which the callback is called, so that an endless
+# burst does not suppress it.
 _BURST = 1000
 
 
 class UdevMonitor:
-    """A thread that rings when the kernel tells of a change.
+    """Thread that calls back after uevents.
 
-    Where that can't be heard (no pyudev, no netlink in a container), one
-    line in the log says so, and nothing else happens.
+    If uevents can't be received (no pyudev, no netlink in a container), a
+    warning is logged once, and no thread runs.
     """
 
     def __init__(
         self,
-        ring: Callable[[], None],
+        notify: Callable[[], None],
         subsystems: Iterable[str] = SUBSYSTEMS,
     ) -> None:
-        """Listen to nothing yet.
+        """Prepare a monitor; ``start`` opens the socket.
 
-        :param ring: called in the doorbell's own thread, at least once
-            after each burst of events; it must return soon.
-        :param subsystems: the kernel's names of those to listen to.
+        :param notify: called in the monitor's thread, at least once after
+            each burst of events; it must return soon.
+        :param subsystems: the kernel's names of the subsystems.
         """
-        self._ring = ring
+        self._notify = notify
         self._subsystems = tuple(subsystems)
         self._thread: threading.Thread | None = None
-        self._hang_up: BinaryIO | None = None
-        self._guard = threading.Lock()
+        self._stop_pipe: BinaryIO | None = None
+        self._lock = threading.Lock()
 
     def start(self) -> bool:
-        """Start to listen; return whether there is something to hear."""
-        with self._guard:
+        """Start the thread; return whether uevents can be received."""
+        with self._lock:
             if self._thread is not None:
                 return True
             try:
@@ -73,39 +72,39 @@ class UdevMonitor:
                     error,
                 )
                 return False
-            ear, mouth = os.pipe()
-            self._hang_up = open(mouth, "wb", buffering=0)
+            read_end, write_end = os.pipe()
+            self._stop_pipe = open(write_end, "wb", buffering=0)
             self._thread = threading.Thread(
                 target=self._listen,
-                args=(monitor, open(ear, "rb", buffering=0)),
-                name="accel-doorbell",
+                args=(monitor, open(read_end, "rb", buffering=0)),
+                name="accel-uevents",
                 daemon=True,
             )
             self._thread.start()
             return True
 
     def stop(self, timeout: float = 0.0) -> None:
-        """Stop to listen.
+        """Stop the thread.
 
-        :param timeout: seconds to wait for the end of the thread.
+        :param timeout: seconds to wait for its end.
         """
-        with self._guard:
-            thread, hang_up = self._thread, self._hang_up
-            self._thread = self._hang_up = None
-            if hang_up is not None:
-                with hang_up:
-                    hang_up.write(b".")
+        with self._lock:
+            thread, stop_pipe = self._thread, self._stop_pipe
+            self._thread = self._stop_pipe = None
+            if stop_pipe is not None:
+                with stop_pipe:
+                    stop_pipe.write(b".")
         if thread is not None and timeout > 0:
             thread.join(timeout)
 
     def _open(self) -> Any:
         """Return a monitor that receives.
 
-        Udevd's events come when its rules are done; the kernel's own are
-        there always.
+        Udevd's events are preferred: they follow the execution of its
+        rules. Without udevd, the kernel's events are received.
 
-        :raises ImportError: no pyudev, or no libudev.
-        :raises OSError: the kernel gives no such socket.
+        :raises ImportError: pyudev or libudev is missing.
+        :raises OSError: the kernel refuses the socket.
         """
         if pyudev is None:
             raise ImportError("pyudev is not installed")
@@ -116,16 +115,16 @@ class UdevMonitor:
         monitor.start()
         return monitor
 
-    def _listen(self, monitor: Any, ear: BinaryIO) -> None:
-        # The default selector is looked up now: eventlet leaves select
-        # only, and native threads may have more files than that can watch.
-        with ear, selectors.DefaultSelector() as selector:
-            selector.register(ear, selectors.EVENT_READ)
+    def _listen(self, monitor: Any, stop_pipe: BinaryIO) -> None:
+        # Choose the selector at run time: under eventlet only select
+        # exists, and native threads may need more files than it allows.
+        with stop_pipe, selectors.DefaultSelector() as selector:
+            selector.register(stop_pipe, selectors.EVENT_READ)
             selector.register(monitor.fileno(), selectors.EVENT_READ)
             try:
-                while ear not in _readable(selector):
+                while stop_pipe not in _readable(selector):
                     if _drain(monitor):
-                        self._ring()
+                        self._notify()
             except OSError as error:
                 LOG.warning(
                     "uevents are received no more (%s): changes of devices"
@@ -139,13 +138,12 @@ def _readable(selector: selectors.BaseSelector) -> list[Any]:
 
 
 def _drain(monitor: Any) -> bool:
-    """Take what has come; return whether the bell is to be rung.
+    """Discard pending events; return whether there were any.
 
-    Monitor.poll() is no way: it asks select.poll, which eventlet takes
-    away, and which makes a plain error of a buffer that ran over, without
-    clearing it.
+    Monitor.poll() can't be used: it needs select.poll, which eventlet
+    removes, and fails on an overrun buffer without clearing it.
 
-    :raises OSError: the socket is gone.
+    :raises OSError: the socket is closed.
     """
     for count in range(_BURST):
         try:
@@ -154,5 +152,5 @@ def _drain(monitor: Any) -> bool:
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 raise
-            # Events were lost: whose, nobody knows, so it counts.
+            # The buffer overran: events were lost, so there were some.
     return True

@@ -10,7 +10,7 @@ _COUNT = "/sys/kernel/uevent_seqnum"
 
 
 def read_count(source: fs.FileSource) -> str | None:
-    """Return the kernel's count of uevents, None where it has none."""
+    """Return the kernel's count of uevents, None if it can't be read."""
     try:
         return fs.Files(source).text(_COUNT)
     except errors.UnreadableError:

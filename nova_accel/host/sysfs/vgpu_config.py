@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vgpuConfig.xml of this host, where NVIDIA's driver has left one.
+"""vgpuConfig.xml of this host, installed by NVIDIA's host driver.
 
 Use::
 
@@ -8,8 +8,8 @@ Use::
     table, problems = vgpu_config.read(host.files, {"1155": "L40S-24Q"})
     table.names["1156"]
 
-A table that contradicts what the loaded driver says is of another release
-(its package was changed, the module not loaded anew): it is left aside.
+A table that contradicts the loaded driver belongs to another release (the
+package was updated, the module not reloaded). It is not used.
 """
 
 import errno
@@ -22,18 +22,18 @@ from nova_accel.host.sysfs import fs
 
 _NOTHING = vgpu_xml.VgpuConfig()
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
-_MEND = "install the host driver anew"
+_HINT = "install the host driver anew"
 
 
 def read(
-    files: fs.Files, told: Mapping[str, str]
+    files: fs.Files, driver_names: Mapping[str, str]
 ) -> tuple[vgpu_xml.VgpuConfig, tuple[model.Problem, ...]]:
-    """Return the host's table, and why it is not used if it can't be.
+    """Return the host's table, and the problems that keep it from use.
 
-    An empty one where there is none, which is no problem.
+    The table is empty if the host has none (no problem) or it is not used.
 
-    :param told: what the loaded driver itself calls types: names without
-        brand, by number.
+    :param driver_names: names of types in the loaded driver, without
+        brand, by type number.
     """
     try:
         table = _parsed(files.text(fs.VGPU_CONFIG))
@@ -42,19 +42,19 @@ def read(
             return _NOTHING, ()
         return _NOTHING, (_problem(f"can't be read: {error}"),)
     except errors.MalformedError as error:
-        return _NOTHING, (_problem(f"is not used: {error}; {_MEND}"),)
-    if objection := table.objection(told):
+        return _NOTHING, (_problem(f"is not used: {error}; {_HINT}"),)
+    if objection := table.find_mismatch(driver_names):
         return _NOTHING, (
             _problem(
                 f"is not used: it {objection}, so it is of another release;"
                 " load that release's modules (reboot), or"
-                f" {_MEND}"
+                f" {_HINT}"
             ),
         )
     return table, ()
 
 
-# A look at a host reads the file, only other words are parsed.
+# Each pass reads the file; it is parsed only when its text has changed.
 @functools.lru_cache(maxsize=2)
 def _parsed(text: str) -> vgpu_xml.VgpuConfig:
     return vgpu_xml.parse(text)

@@ -29,7 +29,7 @@ from tests.support.fpga.cached_images import (
     halves,
     never,
     put,
-    wanted,
+    requirement,
 )
 
 
@@ -78,9 +78,9 @@ class TestPut:
         content = bits("a")
         first = put(cache, A, content)
         one = facts(A, content)
-        assert cache.put(one, wanted(one), never()) == first
+        assert cache.put(one, requirement(one), never()) == first
         other = facts(B, content)
-        second = cache.put(other, wanted(other), never())
+        second = cache.put(other, requirement(other), never())
         assert second == dataclasses.replace(first, name=B)
 
     def test_a_later_start_has_it_without_glance(
@@ -112,7 +112,7 @@ class TestPut:
     ) -> None:
         one = facts(A, bits("a"))
         with pytest.raises(errors.BitstreamError, match=word) as caught:
-            cache.put(one, wanted(one), [came])
+            cache.put(one, requirement(one), [came])
         assert caught.value.image == A
         assert cache.get(A) is None
         assert not bitstream_files(place)
@@ -137,7 +137,7 @@ class TestPut:
             files.properties(accelerator_function_id=files.OTHER),
         )
         with pytest.raises(errors.BitstreamError, match="the file itself"):
-            cache.put(one, wanted(one), never())
+            cache.put(one, requirement(one), never())
 
     def test_an_error_on_the_way_leaves_nothing(
         self, cache: bitstream_cache.BitstreamCache, place: Path
@@ -148,7 +148,7 @@ class TestPut:
 
         one = facts(A, bits("a"))
         with pytest.raises(ConnectionError):
-            cache.put(one, wanted(one), broken())
+            cache.put(one, requirement(one), broken())
         assert not halves(place)
         put(cache, A, bits("a"))
 
@@ -163,7 +163,7 @@ class TestPut:
             half.write(content)
 
         one = facts(A, content)
-        found = cache.fetch(one, wanted(one), fill)
+        found = cache.fetch(one, requirement(one), fill)
         assert Path(found.path).read_bytes() == content
 
     @pytest.mark.parametrize("image", ["", "../x", "a/b", ".", "x" * 101])
@@ -186,7 +186,7 @@ class TestPut:
             yield content[-1:]
 
         one = facts(A, content)
-        cache.put(one, wanted(one), chunks())
+        cache.put(one, requirement(one), chunks())
         assert seen == [(None, set())]
 
 
@@ -207,7 +207,7 @@ class TestSignature:
 
         for text in ("", "one", "one", "two", "", "two"):
             one = self.signed(text)
-            cache.fetch(one, wanted(one), fill)
+            cache.fetch(one, requirement(one), fill)
         assert len(asked) == 4  # not for the second "one", nor for ""
 
     def test_what_is_not_verified_serves_no_other_image(
@@ -220,7 +220,7 @@ class TestSignature:
             raise ConnectionError("refused")
 
         with pytest.raises(ConnectionError):
-            cache.fetch(one, wanted(one), fill)
+            cache.fetch(one, requirement(one), fill)
 
 
 class TestDamage:
@@ -312,7 +312,7 @@ def test_a_content_is_in_memory_once_while_it_is_checked(
     chunks = (content[n : n + KIB] for n in range(0, len(content), KIB))
     tracemalloc.start()
     try:
-        cache.put(one, wanted(one), chunks)
+        cache.put(one, requirement(one), chunks)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -31,8 +31,8 @@ from tests.support.fpga.cached_images import (
     facts,
     halves,
     put,
+    requirement,
     size_of,
-    wanted,
 )
 
 
@@ -103,7 +103,7 @@ class TestRoom:
         store = blob_store.BlobStore(str(place), LIMIT)
         content = bits("a", 50 * KIB)
         with (
-            store.adding(A, files.digest(content), len(content)),
+            store.add_file(A, files.digest(content), len(content)),
             pytest.raises(errors.BitstreamError, match="no room"),
         ):
             put(cache, B, bits("b"))
@@ -188,7 +188,7 @@ class TestTogether:
 
         def ask(_: int) -> model.Bitstream:
             start.wait()
-            return cache.put(one, wanted(one), chunks())
+            return cache.put(one, requirement(one), chunks())
 
         with futures.ThreadPoolExecutor(8) as pool:
             found = set(pool.map(ask, range(8)))
@@ -207,7 +207,7 @@ class TestTogether:
                 both.wait(timeout=30)
                 yield bits(letter)
 
-            return cache.put(one, wanted(one), chunks())
+            return cache.put(one, requirement(one), chunks())
 
         with futures.ThreadPoolExecutor(2) as pool:
             found = list(pool.map(ask, (A, B), "ab"))
@@ -231,7 +231,7 @@ def chunks():
     print("comes", flush=True)
     time.sleep(0.5)
     yield keeping.bits("a")
-print(cache.put(one, keeping.wanted(one), chunks()).sha512)
+print(cache.put(one, keeping.requirement(one), chunks()).sha512)
 """
         running = [
             subprocess.Popen(  # noqa: S603
@@ -326,7 +326,7 @@ class Life(stateful.RuleBasedStateMachine):
             return
         one = facts(image, content)
         with pytest.raises(errors.BitstreamError):
-            self.cache.put(one, wanted(one), [content[:size]])
+            self.cache.put(one, requirement(one), [content[:size]])
 
     @stateful.rule(image=images)
     def get(self, image: str) -> None:

@@ -166,7 +166,7 @@ def test_a_uuid_in_use_is_eexist(kernel: fakehost.Controller) -> None:
     executor(kernel.root).apply(create(UUIDS[0]))
     error = failure(kernel.root, create(UUIDS[0], "nvidia-230", GPU))
     assert error.number == errno.EEXIST
-    assert "in use by another mdev" in error.mend
+    assert "in use by another mdev" in error.hint
     assert kernel.mdevs()[UUIDS[0]]["type"] == "mtty-1"
 
 
@@ -192,7 +192,7 @@ def test_the_same_uuid_and_type_on_another_parent_is_not_ours(
 def test_a_type_that_is_gone_is_enoent(kernel: fakehost.Controller) -> None:
     error = failure(kernel.root, create(type_id="mtty-3"))
     assert error.number == errno.ENOENT
-    assert "nova-accel inspect" in error.mend
+    assert "nova-accel inspect" in error.hint
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_every_refusal_says_what_to_do(
     error = failure(kernel.root, create())
     assert errno.errorcode[error.number] == code
     assert code in str(error)
-    assert mend in error.mend
+    assert mend in error.hint
 
 
 def test_a_failure_to_take_back_is_in_the_log(
@@ -221,7 +221,7 @@ def test_a_failure_to_take_back_is_in_the_log(
     kernel.fail("*/remove", "EBUSY")
     error = failure(kernel.root, create(), create(UUIDS[1], "mtty-3"))
     assert error.number == errno.ENOENT
-    assert f"can't take back: remove mdev {UUIDS[0]}" in caplog.text
+    assert f"Undo failed: remove mdev {UUIDS[0]}" in caplog.text
     assert set(kernel.mdevs()) == {UUIDS[0]}
 
 

@@ -80,7 +80,7 @@ def test_a_driver_that_is_not_loaded_disturbs_nothing(
 ) -> None:
     error = failure(kernel.root, bind("no-such-driver"))
     assert error.number == errno.ENOPKG
-    assert "modprobe" in error.mend
+    assert "modprobe" in error.hint
     assert kernel.writes() == []
 
 
@@ -95,7 +95,7 @@ def test_what_no_driver_takes_comes_back(tmp_path: Path) -> None:
         error = failure(kernel.root, bind("vfio-pci"))
         assert error.number == 0
         assert "bound to no driver" in str(error)
-        assert "is the IOMMU on" in error.mend
+        assert "is the IOMMU on" in error.hint
         assert executing.state(kernel) == before
 
 
@@ -106,7 +106,7 @@ def test_a_refused_probe_brings_the_driver_back(
     kernel.fail("bus/pci/drivers_probe", "EINVAL", times=1)
     error = failure(kernel.root, bind("vfio-pci"))
     assert error.number == errno.EINVAL
-    assert "IOMMU" in error.mend
+    assert "IOMMU" in error.hint
     assert executing.state(kernel) == before
 
 
@@ -126,4 +126,4 @@ def test_a_function_that_is_gone(kernel: fakehost.Controller) -> None:
     kernel.unplug(CARD)
     error = failure(kernel.root, bind("vfio-pci"))
     assert error.number == errno.ENOENT
-    assert "is gone" in error.mend
+    assert "is gone" in error.hint

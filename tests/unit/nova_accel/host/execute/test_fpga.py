@@ -127,7 +127,7 @@ def test_what_goes_wrong_halfway_is_told_of_the_region(
     assert isinstance(error, errors.ProgrammingError)
     assert error.number == number
     assert error.region == "0000:3b:00.0/region-1"
-    assert "nova-accel heal 0000:3b:00.0/region-1" in error.mend
+    assert "nova-accel heal 0000:3b:00.0/region-1" in error.hint
 
 
 def test_what_hangs_is_left_alone(
@@ -149,12 +149,12 @@ def test_what_is_refused_changes_nothing(
     error = failure(kernel.root, load(tmp_path, "REFUSE"))
     assert type(error) is errors.ActionError
     assert error.number == errno.EINVAL
-    assert "compare its interface id" in error.mend
+    assert "compare its interface id" in error.hint
     kernel.open_port(CARD, 1, is_open=True)
     error = failure(kernel.root, load(tmp_path))
     assert type(error) is errors.ActionError
     assert error.number == errno.EBUSY
-    assert "/dev/dfl-port" in error.mend
+    assert "/dev/dfl-port" in error.hint
     assert held(kernel) == [OLD, OLD]
     assert kernel.programmings() == []
 
@@ -196,7 +196,7 @@ def test_ports_are_taken_back_when_a_later_action_fails(
     kernel.open_port(CARD, 1, is_open=True)
     error = failure(kernel.root, release(0), release(1))
     assert error.number == errno.EBUSY
-    assert "/dev/dfl-port" in error.mend
+    assert "/dev/dfl-port" in error.hint
     parts = kernel.fpgas()[CARD]["parts"]
     assert not any(part["is_free_to_vfs"] for part in parts)
 
@@ -238,7 +238,7 @@ def test_services_that_are_refused(
     kernel.fail(f"bus/pci/devices/{QAT}/qat/{name}", "EINVAL", times=1)
     error = failure(kernel.root, services("dc"))
     assert error.number == errno.EINVAL
-    assert "mend services in device_spec" in error.mend
+    assert "correct services in device_spec" in error.hint
     assert read(kernel, QAT, "qat/cfg_services") == "sym;asym"
     assert read(kernel, QAT, "qat/state") == "up"
 
@@ -258,5 +258,5 @@ def test_services_stay_while_there_are_vfs(
 ) -> None:
     error = failure(kernel.root, services("dc", QAT_USED))
     assert error.number == errno.EBUSY
-    assert "disable its VFs" in error.mend
+    assert "disable its VFs" in error.hint
     assert read(kernel, QAT_USED, "qat/cfg_services") == "sym;asym"

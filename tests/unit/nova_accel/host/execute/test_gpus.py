@@ -70,14 +70,14 @@ def test_a_failure_unmakes_the_instance(kernel: fakehost.Controller) -> None:
     executor(kernel.root).apply(make(HALF, 4))
     error = failure(kernel.root, make(SMALL, 0), make(SMALL, 5))
     assert error.number in (errno.ENOSPC, errno.EEXIST)
-    assert "stands there" in error.mend
+    assert "in its place" in error.hint
     assert instances(kernel) == [[HALF, 4]]
 
 
 def test_a_place_where_none_can_begin(kernel: fakehost.Controller) -> None:
     error = failure(kernel.root, make(HALF, 1))
     assert error.number == errno.EINVAL
-    assert "no such kind of instance at that place" in error.mend
+    assert "no such kind of instance at that place" in error.hint
 
 
 def test_the_empty_ones_go_and_the_others_stay(
@@ -132,7 +132,7 @@ def test_an_instance_in_use_is_not_unmade(kernel: fakehost.Controller) -> None:
     )
     error = failure(kernel.root, make().undo())
     assert error.number == errno.EBUSY
-    assert "in the GPU instance" in error.mend
+    assert "in the GPU instance" in error.hint
     assert instances(kernel) == [[SMALL, 0]]
 
 
@@ -154,7 +154,7 @@ def test_no_other_mode_while_a_vgpu_stands(
     action = actions.SetMixedSizes(gpu=OTHER, is_mixed=True)
     error = failure(kernel.root, action)
     assert error.number == errno.EBUSY
-    assert "holds no vGPU" in error.mend
+    assert "holds no vGPU" in error.hint
 
 
 def test_a_gpu_that_nvml_does_not_know(kernel: fakehost.Controller) -> None:

@@ -32,22 +32,22 @@ def run(root: Path, pid: int, *opened: str) -> None:
 
 
 def test_nobody_has_it_open(root: Path) -> None:
-    assert open_files.find(str(root), UUID) == frozenset()
+    assert open_files.find_processes(str(root), UUID) == frozenset()
 
 
 def test_by_its_group_and_by_itself(root: Path) -> None:
     run(root, 30, "dev/null", "dev/vfio/7")
     run(root, 31, "dev/vfio/devices/vfio2")
-    assert open_files.find(str(root), UUID) == {30, 31}
+    assert open_files.find_processes(str(root), UUID) == {30, 31}
 
 
 def test_who_ends_meanwhile_has_nothing_open(root: Path) -> None:
     (root / "proc/40").mkdir()
-    assert open_files.find(str(root), UUID) == frozenset()
+    assert open_files.find_processes(str(root), UUID) == frozenset()
 
 
 def test_in_a_tree_nobody_runs(tmp_path: Path) -> None:
-    assert open_files.find(str(tmp_path), UUID) == frozenset()
+    assert open_files.find_processes(str(tmp_path), UUID) == frozenset()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may see everything")
@@ -56,9 +56,9 @@ def test_what_may_not_be_seen_is_not_taken_for_closed(root: Path) -> None:
     place.mkdir(parents=True)
     place.chmod(0)
     with pytest.raises(errors.UnreadableError):
-        open_files.find(str(root), UUID)
+        open_files.find_processes(str(root), UUID)
 
 
 def test_what_is_no_uuid(root: Path) -> None:
     with pytest.raises(errors.MalformedError):
-        open_files.find(str(root), "../" + UUID)
+        open_files.find_processes(str(root), "../" + UUID)

@@ -102,7 +102,7 @@ def fault(root: Path, action: actions.ProgramRegion) -> str:
     error = failure(root, action)
     assert type(error) is errors.ProgrammingError
     assert error.region == REGION
-    assert f"nova-accel heal {REGION}" in error.mend
+    assert f"nova-accel heal {REGION}" in error.hint
     return str(error)
 
 
@@ -208,7 +208,7 @@ def test_a_tool_that_hangs(tmp_path: Path) -> None:
     with pytest.raises(errors.ProgrammingError) as caught:
         on_host.apply(load(tmp_path))
     assert caught.value.number == errno.ETIMEDOUT
-    assert "program_timeout" in caught.value.mend
+    assert "program_timeout" in caught.value.hint
 
 
 def test_a_card_that_vanishes(
@@ -238,7 +238,7 @@ def test_a_region_that_a_guest_may_have_is_not_touched(
         error = refusal(tmp_path, load(tmp_path, tool, VF))
         assert error.number == errno.EBUSY
         assert f"{function} is bound to vfio-pci" in str(error)
-        assert "nothing was touched" in error.mend
+        assert "nothing was touched" in error.hint
     assert runs(tmp_path) == 0
 
 
@@ -251,7 +251,7 @@ def test_a_function_that_the_host_works_with_keeps_the_card_as_it_is(
     action = dataclasses.replace(load(tmp_path), dependents=(VF,))
     bind(tmp_path, VF, "virtio-pci")
     error = refusal(tmp_path, action)
-    assert (error.number, error.mend) == (errno.EBUSY, hints.WITH_HOST)
+    assert (error.number, error.hint) == (errno.EBUSY, hints.WITH_HOST)
     assert VF in error.detail
     assert runs(tmp_path) == 0
     bind(tmp_path, VF, "dfl-pci")
@@ -284,7 +284,7 @@ def test_another_file_is_not_loaded(tmp_path: Path, tool: str) -> None:
     Path(action.bitstream.path).write_bytes(CONTENT + b"!")
     error = refusal(tmp_path, action)
     assert error.number == errno.EBADMSG
-    assert "fetched again" in error.mend
+    assert "fetched again" in error.hint
     assert runs(tmp_path) == 0
 
 
@@ -298,14 +298,14 @@ def test_a_tool_that_is_missing(tmp_path: Path) -> None:
     intel(tmp_path)
     error = refusal(tmp_path, load(tmp_path))
     assert error.number == errno.ENOENT
-    assert "/usr/bin/fpgaconf" in error.mend
+    assert "/usr/bin/fpgaconf" in error.hint
 
 
 def test_there_is_something_to_do_about_each_refusal() -> None:
     bitstream = load_nothing()
     for number in (0, *errno.errorcode):
-        assert hints.mend(bitstream, number)
-    assert "vGPU" not in hints.mend(bitstream, errno.EBUSY)
+        assert hints.get_hint(bitstream, number)
+    assert "vGPU" not in hints.get_hint(bitstream, errno.EBUSY)
 
 
 def load_nothing() -> actions.ProgramRegion:

@@ -82,7 +82,7 @@ def test_a_refused_reset_is_a_failure_though_it_answers(
     kernel.fail(path_of(CARD, "reset"), name)
     error = failure(kernel.root, reset())
     assert error.number == getattr(errno, name)
-    assert reset_checks.answers(str(kernel.root), CARD)
+    assert reset_checks.is_answering(str(kernel.root), CARD)
 
 
 def test_a_function_that_does_not_come_back(
@@ -94,7 +94,7 @@ def test_a_function_that_does_not_come_back(
         error = failure(kernel.root, reset(function))
         assert error.number == errno.ENODEV
         assert "reads as ones" in str(error)
-        assert "does not answer" in error.mend
+        assert "does not answer" in error.hint
         # sysfs itself goes on as if nothing were
         assert executing.read(kernel, function, "vendor") != "0xffff"
 
@@ -116,11 +116,11 @@ def test_what_is_gone_or_cannot_be_read_does_not_answer(
     kernel.fail(path_of(FLEX, "config"), "EIO", on="read")
     kernel.unplug(CARD)
     for address in (FLEX, CARD, "../x"):
-        assert not reset_checks.answers(root, address)
+        assert not reset_checks.is_answering(root, address)
     error = failure(kernel.root, reset())
     assert error.number == errno.ENOENT
     assert reset_checks.read(root, CARD) is None
-    assert reset_checks.ids(root, CARD) == ("", "")
+    assert reset_checks.read_ids(root, CARD) == ("", "")
     kernel.fail(f"bus/pci/devices/{FLEX}", "EIO", on="list")
     with pytest.raises(errors.UnreadableError):
         reset_checks.read(root, FLEX)
@@ -233,7 +233,7 @@ def test_a_command_after_which_nothing_answers(
     write(place, f"echo 1 > {kernel.sys / path_of(CARD, 'reset')}")
     error = failure(kernel.root, run())
     assert error.number == errno.ENODEV
-    assert "after the command" in error.mend
+    assert "after the command" in error.hint
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757])
@@ -246,7 +246,7 @@ def test_a_command_that_others_may_change_is_not_run(
     (place.parent if is_directory else place).chmod(mode)
     error = failure(kernel.root, run())
     assert error.number == errno.EACCES
-    assert "root" in error.mend
+    assert "root" in error.hint
     assert not mark.exists()
 
 
@@ -268,7 +268,7 @@ def test_no_command_by_way_of_a_link(
 def test_a_command_that_is_not_there(kernel: fakehost.Controller) -> None:
     error = failure(kernel.root, run("/nonexistent/wipe"))
     assert error.number == errno.ENOENT
-    assert "no such command" in error.mend
+    assert "no such command" in error.hint
 
 
 @pytest.mark.parametrize("command", ["wipe", "/opt/../wipe", "/opt/wipe -a"])

@@ -120,7 +120,7 @@ def test_a_refused_count_brings_the_old_one_back(
     executor(kernel.root).apply(vfs(5))
     error = failure(kernel.root, vfs(40, before=5))
     assert error.number == errno.ERANGE
-    assert "sriov_totalvfs" in error.mend
+    assert "sriov_totalvfs" in error.hint
     assert kernel.functions()[FLEX]["vfs"] == 5
     assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "1"
 
@@ -131,7 +131,7 @@ def test_a_driver_that_makes_no_vfs_is_enoent(
     kernel.set_vfs(GPU, 0)
     error = failure(kernel.root, vfs(4, function=GPU))
     assert error.number == errno.ENOENT
-    assert privileged.SRIOV_MANAGE in error.mend
+    assert privileged.SRIOV_MANAGE in error.hint
 
 
 def test_what_somebody_else_enabled_is_not_disabled(
@@ -196,7 +196,7 @@ def test_what_can_not_be_taken_back_is_tried_once(
     script(tmp_path, f"echo 2 > {place}/sriov_numvfs; echo $1; exit 1")
     error = failure(tmp_path, tool(32))
     assert error.detail.endswith("ended with 1: -e")
-    assert caplog.text.count("can't take back: set 0 virtual functions") == 1
+    assert caplog.text.count("Undo failed: set 0 virtual functions") == 1
 
 
 def test_nothing_is_done_on_a_card_that_is_gone(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_without_the_tool_the_error_names_it(tmp_path: Path) -> None:
     physical(tmp_path, GPU)
     error = failure(tmp_path, tool(32))
     assert error.number == errno.ENOENT
-    assert privileged.SRIOV_MANAGE in error.mend
+    assert privileged.SRIOV_MANAGE in error.hint
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757])
@@ -250,7 +250,7 @@ def test_a_tool_that_others_may_write_is_not_run(
     script(tmp_path, f"touch {tmp_path}/ran").chmod(mode)
     error = failure(tmp_path, tool(32))
     assert error.number == errno.EACCES
-    assert "writable by no other user" in error.mend
+    assert "writable by no other user" in error.hint
     assert not (tmp_path / "ran").exists()
 
 
@@ -263,7 +263,7 @@ def test_a_tool_that_hangs_is_ended_with_its_children(
     script(tmp_path, f"sleep {word} & sleep {word}")
     error = failure(tmp_path, tool(32))
     assert error.number == errno.ETIMEDOUT
-    assert "not made in time" in error.mend
+    assert "not made in time" in error.hint
     for _ in range(6000):
         if not any(word in line for line in command_lines()):
             return
@@ -351,7 +351,7 @@ def test_fewer_vfs_than_asked_are_taken_back(tmp_path: Path) -> None:
     player.join()
     assert error.number == 0
     assert "4 of 8 virtual functions" in str(error)
-    assert "made fewer" in error.mend
+    assert "made fewer" in error.hint
     assert driver.asked == ["8", "0"]
     assert list(place.glob("virtfn*")) == []
 

@@ -76,7 +76,7 @@ def test_another_s_type_is_never_overwritten(
     error = failure(kernel.root, typed(TWO_Q))
     assert error.number == errno.EBUSY
     assert f"it holds type {ONE_Q}" in str(error)
-    assert "another spawn was first" in error.mend
+    assert "concurrent spawn" in error.hint
     assert data(kernel) == [ONE_Q]
 
 
@@ -85,7 +85,7 @@ def test_another_s_type_is_never_cleared(kernel: fakehost.Controller) -> None:
     error = failure(kernel.root, typed(TWO_Q).undo())
     assert error.number == errno.EBUSY
     assert f"it holds type {ONE_Q}" in str(error)
-    assert "so it stays" in error.mend
+    assert "so it stays" in error.hint
     assert read(kernel, VF, "nvidia/current_vgpu_type") == ONE_Q
 
 
@@ -106,7 +106,7 @@ def test_a_vf_that_is_gone_holds_no_type(kernel: fakehost.Controller) -> None:
     assert not executor(kernel.root).apply(typed().undo())
     error = failure(kernel.root, typed())
     assert error.number == errno.ENOENT
-    assert "sriov-manage" in error.mend
+    assert "sriov-manage" in error.hint
 
 
 def test_a_size_that_does_not_fit_is_eio_and_says_where_to_look(
@@ -114,7 +114,7 @@ def test_a_size_that_does_not_fit_is_eio_and_says_where_to_look(
 ) -> None:
     error = failure(kernel.root, typed(ONE_Q), typed(TWO_Q, VF_2))
     assert error.number == errno.EIO
-    assert "creatable_vgpu_types" in error.mend
+    assert "creatable_vgpu_types" in error.hint
     assert read(kernel, VF, "nvidia/current_vgpu_type") == "0"
 
 
@@ -134,14 +134,14 @@ def test_a_refused_type_says_what_to_do(
     kernel.fail(path_of(VF, "nvidia/current_vgpu_type"), code)
     error = failure(kernel.root, typed())
     assert errno.errorcode[error.number] == code
-    assert mend in error.mend
+    assert mend in error.hint
 
 
 def test_eperm_of_an_mdev_is_about_rights_of_a_vf_about_its_vgpu() -> None:
     """The same number means two things."""
     mdev = actions.CreateMdev(parent="mtty", type_id="mtty-1", uuid=UUID)
-    assert "capabilities" in hints.mend(mdev, errno.EPERM)
-    assert "capabilities" not in hints.mend(typed(), errno.EPERM)
+    assert "capabilities" in hints.get_hint(mdev, errno.EPERM)
+    assert "capabilities" not in hints.get_hint(typed(), errno.EPERM)
 
 
 def test_who_loses_a_race_for_the_same_type_changes_nothing(
@@ -237,7 +237,7 @@ def test_parameters_of_what_is_gone_are_clear(
     assert not executor(kernel.root).apply(params("", UUID))
     error = failure(kernel.root, params("a=1", UUID))
     assert error.number == errno.ENOENT
-    assert "takes no vgpu_params" in error.mend
+    assert "takes no vgpu_params" in error.hint
 
 
 def test_what_only_root_may_read_is_read_by_the_privileged_half(
@@ -253,7 +253,7 @@ def test_what_only_root_may_read_is_read_by_the_privileged_half(
     kernel.fail(path_of(VF, "nvidia/vgpu_params"), "EACCES", on="open")
     error = failure(kernel.root, params("a=2"))
     assert error.number == errno.EACCES
-    assert "capabilities" in error.mend
+    assert "capabilities" in error.hint
 
 
 def mdev_params(root: Path) -> Path:
@@ -276,7 +276,7 @@ def test_parameters_that_the_driver_changes_are_an_error(
     path.write_text("a=1,c=3,d=4")  # what is written lands on its start
     error = failure(tmp_path, params("b=2", UUID))
     assert error.number == 0
-    assert "keeps other parameters" in error.mend
+    assert "other parameters than requested" in error.hint
 
 
 @pytest.mark.parametrize("text", ["a=1\nb=2", "a=\0", "ä=1", "a" * 1024])
@@ -308,10 +308,10 @@ def test_a_vgpu_is_moved_to_a_place(kernel: fakehost.Controller) -> None:
 def test_no_place_without_a_vgpu(kernel: fakehost.Controller) -> None:
     error = failure(kernel.root, place(0))
     assert error.number == errno.ENXIO
-    assert "has no vGPU" in error.mend
+    assert "has no vGPU" in error.hint
 
 
 def test_no_place_where_none_can_begin(kernel: fakehost.Controller) -> None:
     error = failure(kernel.root, typed(HALF, OTHER_VF), place(7))
-    assert error.mend
+    assert error.hint
     assert kernel.gpus()[executing.OTHER]["vgpus"] == {}

@@ -39,7 +39,7 @@ def test_the_kernels_own_layout(pac: pathlib.Path) -> None:
         interfaces=("f64e598bea11517fa28e7bc65d885104",),
         ports=(dfl.DflPort(number=0, function=FUNCTION),),
     )
-    assert dfl.node(files(pac), PF) == "dfl-fme.0"
+    assert dfl.fme_node(files(pac), PF) == "dfl-fme.0"
 
 
 def test_registers_that_answer_nothing_tell_no_number(
@@ -60,7 +60,7 @@ def test_the_older_layout(tmp_path: pathlib.Path) -> None:
     root = look.make("dfl-older", tmp_path)
     found = dfl.read(files(root), PF)
     assert found.driver == "intel-fpga-pci"
-    assert found.node == dfl.node(files(root), PF) == "intel-fpga-fme.0"
+    assert found.node == dfl.fme_node(files(root), PF) == "intel-fpga-fme.0"
     assert found.interfaces == ("f64e598bea11517fa28e7bc65d885104",)
     # The only port of a card needs no number.
     without = dfl.read(files(root), BEHIND)
@@ -84,7 +84,7 @@ def test_parts_are_in_the_order_of_ports(pac: pathlib.Path) -> None:
 
 def test_a_port_is_read_where_it_is(pac: pathlib.Path) -> None:
     def loaded(card: str, number: int, slot: str) -> str | None:
-        return dfl.loaded(files(pac), card, number, slot)
+        return dfl.read_loaded(files(pac), card, number, slot)
 
     assert loaded(PF, 0, PF) == FUNCTION
     assert loaded(PF, 1, PF) is None
@@ -99,7 +99,7 @@ def test_a_port_is_read_where_it_is(pac: pathlib.Path) -> None:
     # What a guest has shows nothing to the host.
     assert loaded(HELD, 0, HELD_VF) is None
     assert loaded("0000:55:00.0", 0, "0000:55:00.0") is None
-    assert dfl.node(files(pac), "0000:55:00.0") is None
+    assert dfl.fme_node(files(pac), "0000:55:00.0") is None
     # Nothing is in the region, which is known.
     assert loaded("0001:a5:00.0", 0, "0001:a5:00.0") == ""
 
@@ -124,7 +124,7 @@ def test_what_a_port_says_of_its_function(
     (port,) = dfl.read(files(pac), PF).ports
     assert (port.function, port.is_shown) == (function, True)
     assert bool(port.reason) is (function is None)
-    assert dfl.loaded(files(pac), PF, 0, PF) == function
+    assert dfl.read_loaded(files(pac), PF, 0, PF) == function
 
 
 def test_what_is_not_there_and_what_cant_be_read(pac: pathlib.Path) -> None:
@@ -150,9 +150,9 @@ def test_several_ports_without_numbers_are_nobodys(
 
 
 def test_the_driver_that_a_host_has(tmp_path: pathlib.Path) -> None:
-    assert dfl.usual_driver(files(tmp_path)) == "dfl-pci"
+    assert dfl.default_driver(files(tmp_path)) == "dfl-pci"
     drivers = tmp_path / "sys/bus/pci/drivers"
     (drivers / "intel-fpga-pci").mkdir(parents=True)
-    assert dfl.usual_driver(files(tmp_path)) == "intel-fpga-pci"
+    assert dfl.default_driver(files(tmp_path)) == "intel-fpga-pci"
     (drivers / "dfl-pci").mkdir()
-    assert dfl.usual_driver(files(tmp_path)) == "dfl-pci"
+    assert dfl.default_driver(files(tmp_path)) == "dfl-pci"

@@ -45,11 +45,11 @@ def shown(text: fs.Record) -> fs.Files:
 def test_the_loaded_function_is_the_user_functions_word(
     text: fs.Record, function: str | None
 ) -> None:
-    assert xrt.loaded(shown(text), CARD, 0, SLOT) == function
+    assert xrt.read_loaded(shown(text), CARD, 0, SLOT) == function
 
 
 def test_without_the_driver_nothing_tells() -> None:
-    assert xrt.loaded(files({}), CARD, 0, SLOT) is None
+    assert xrt.read_loaded(files({}), CARD, 0, SLOT) is None
     with pytest.raises(errors.UnreadableError):
         xrt.read_function(files({}), SLOT)
 

@@ -106,10 +106,10 @@ def test_a_device_that_is_a_vf_is_as_well_as_its_card(
         slots=(CARD_VF,),
     )
     reader = host_reader.HostReader(root)
-    assert error_counters.find(reader, (single,)) == {}
+    assert error_counters.find_faults(reader, (single,)) == {}
     put(root, CARD, {"aer_dev_fatal": errors_of(1)})
     reader = host_reader.HostReader(root)
-    assert error_counters.find(reader, (single,)).keys() == {CARD_VF}
+    assert error_counters.find_faults(reader, (single,)).keys() == {CARD_VF}
 
 
 class Counted(fs.DiskSource):
@@ -128,7 +128,7 @@ def test_who_sleeps_is_not_woken(root: pathlib.Path) -> None:
     put(root, CARD, ASLEEP, GONE)
     state, source = look.read(root), Counted(root)
     reader = host_reader.HostReader(source=source)
-    assert error_counters.find(reader, state.devices) == {}
+    assert error_counters.find_faults(reader, state.devices) == {}
     assert not [path for path in source.opened if path.endswith("/config")]
     # The kernel believes it to be awake, and can't reach it.
     put(root, CARD, {"power/runtime_status": "active\n"})
@@ -142,7 +142,9 @@ def test_a_card_costs_few_reads_however_many_vfs_it_has(
     for address in (CARD, CARD_VF):
         put(root, address, {**awake, "aer_dev_fatal": errors_of(0)}, WELL)
     state, source = look.read(root), Counted(root)
-    error_counters.find(host_reader.HostReader(source=source), state.devices)
+    error_counters.find_faults(
+        host_reader.HostReader(source=source), state.devices
+    )
     assert len(source.opened) == 4
     assert not [path for path in source.opened if CARD_VF in path]
 

@@ -124,7 +124,7 @@ def test_archives_of_older_releases_tell_of_well_gpus() -> None:
 
 def judge(root: pathlib.Path, gpus: gpu_reader.NvmlGpus) -> dict[str, str]:
     reader = host_reader.HostReader(root, gpus=gpus)
-    found = error_counters.find(reader, look.read(root).devices)
+    found = error_counters.find_faults(reader, look.read(root).devices)
     return {address: fault.reason for address, fault in found.items()}
 
 
@@ -358,7 +358,11 @@ def test_a_pass_notices_an_error_at_once(
         return gpu_reader.NvmlGpus(facts(*CARDS))
 
     one = change_detection.ChangeDetector(
-        fs.DiskSource(root), look.DRIVERS, Policy(), read_gpus, faulted
+        fs.DiskSource(root),
+        look.DRIVERS,
+        Policy(),
+        read_gpus,
+        change_detection.NoteStores(faulted=faulted),
     )
     assert not look.device(one.read(), card).fault
     assert one.read_changed() is None

@@ -85,7 +85,7 @@ def test_what_cannot_be_read_stays_as_it_was(
 ) -> None:
     seen_to.put({CARD: 2})
     assert seen_to.read() == {CARD: 2}
-    place = pathlib.Path(seen_to.place)
+    place = pathlib.Path(seen_to.path)
     (place / "0000%3A3d%3A00.0.json").write_text("{")
     assert seen_to.read() == {}
     for note in place.iterdir():
@@ -171,10 +171,12 @@ def survey_of(
         fs.DiskSource(root),
         look.DRIVERS,
         policy.Policy(),
-        faulted=faults.FaultNotes(str(state_dir)),
-        drained=drains.DrainNotes(str(state_dir)),
+        stores=change_detection.NoteStores(
+            faulted=faults.FaultNotes(str(state_dir)),
+            drained=drains.DrainNotes(str(state_dir)),
+            baseline=error_baseline.ErrorBaseline(str(state_dir)),
+        ),
     )
-    found.seen_to = error_baseline.ErrorBaseline(str(state_dir))
     (root / "sys/kernel").mkdir(exist_ok=True)
     (root / "sys/kernel/uevent_seqnum").write_text("1\n")
     return found
@@ -233,7 +235,7 @@ def test_a_captured_host_is_as_ill(
     archive = str(tmp_path / "host.tar.gz")
     assert commands.main(["capture", "--root", str(root), "-o", archive]) == 0
     image, _ = capture.load(archive)
-    told = error_counters.find(
+    told = error_counters.find_faults(
         host_reader.HostReader(source=image), look.read(root).devices
     )
     assert {a: f.reason for a, f in told.items()} == find(root)

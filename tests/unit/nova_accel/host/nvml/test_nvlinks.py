@@ -16,6 +16,7 @@ from nova_accel.config import policy
 from nova_accel.discovery import capture, plugin, scan
 from nova_accel.geometry.topology import GpuLinks
 from nova_accel.host.nvml import codec, gpu_reader
+from nova_accel.host.sysfs import host_reader
 from tests.lab import fakehost
 from tests.lab.fakehost import nvml
 
@@ -101,8 +102,9 @@ def test_the_command_shows_what_is_linked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """As it would on that host itself, by way of an archive of it."""
-    reader, _ = commands.open_host(str(host.sys.parent))
-    reader.gpus = gpu_reader.read_gpus()
+    reader = host_reader.HostReader(
+        host.sys.parent, gpus=gpu_reader.read_gpus()
+    )
     archive = str(tmp_path / "host.tar.gz")
     state = scan.read(reader, plugin.load(), policy.Policy())
     capture.save(reader, archive, {"format": capture.FORMAT})
@@ -119,6 +121,7 @@ def test_the_command_shows_what_is_linked(
 SAY = """
 import json
 from nova_accel.host.nvml import codec, gpu_reader
+from nova_accel.host.sysfs import host_reader
 print(json.dumps(codec.to_plain(gpu_reader.read_gpus(2))))
 """
 
@@ -187,7 +190,7 @@ def test_a_lost_gpu_has_unknown_links(tmp_path: pathlib.Path) -> None:
     gpus, told = say(tmp_path, f"links=0 {PEER}", "unlinked")
     assert gpus[ILL].links is None
     assert gpus[PEER].links == GpuLinks()
-    assert "NVML does not tell its NVLinks" in told
+    assert "NVML can't read its NVLinks" in told
     assert "GPU is lost" in gpus[ILL].fault
 
 

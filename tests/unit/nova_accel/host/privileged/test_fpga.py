@@ -124,7 +124,7 @@ def test_intel_s_header_is_not_for_the_kernel(file: Path) -> None:
     for content in (CONTENT, gbs.MAGIC + b"\x02\x00\x00\x00{}" + CONTENT):
         file.write_bytes(content)
         found = bitstream_payload.read_payload(str(file), digest(content))
-        assert found == bytes(bitstreams.payload(content)) == CONTENT
+        assert found == bytes(bitstreams.extract_payload(content)) == CONTENT
 
 
 def test_a_header_that_is_cut_off_is_einval(
@@ -189,7 +189,7 @@ GOOD = (NODE, 0, "/images/one", "0" * 128, 5)
         (4, -1),
         (4, "5"),
         (4, float("nan")),
-        (4, actions.MOST_PROGRAM_S + 1),
+        (4, actions.MAX_PROGRAM_S + 1),
     ],
 )
 def test_arguments_are_checked_before_anything(

@@ -84,7 +84,7 @@ def test_a_link_to_another_file_is_not_read(tmp_path: pathlib.Path) -> None:
     secret.write_text(json.dumps(fields))
     drained = drains.DrainNotes(str(tmp_path))
     drained.put(GPU, "x")
-    (note,) = pathlib.Path(drained.place).iterdir()
+    (note,) = pathlib.Path(drained.path).iterdir()
     note.unlink()
     note.symlink_to(secret)
     assert "symbolic links" in drained.read()[GPU].reason
@@ -112,7 +112,7 @@ def test_root_follows_links_in_its_own_directories_only(
             (OSError, errors.UnreadableError), match="symbolic links"
         ) as caught:
             change()
-        assert other.place in str(caught.value)
+        assert other.path in str(caught.value)
     assert drains.DrainNotes(str(target)).read().keys() == {GPU}
 
 
@@ -161,7 +161,7 @@ def test_a_directory_whose_maker_was_killed_gets_its_owner(
             drained.put(GPU, "x")
         assert (tmp_path / "state").stat().st_uid == 0
         drained.put(GPU, "x")
-    for place in (tmp_path / "state", pathlib.Path(drained.place)):
+    for place in (tmp_path / "state", pathlib.Path(drained.path)):
         status = place.stat()
         assert status.st_uid == status.st_gid == SOMEBODY
         assert stat.S_IMODE(status.st_mode) == 0o755
@@ -169,7 +169,7 @@ def test_a_directory_whose_maker_was_killed_gets_its_owner(
 
 def test_a_drain_outlives_the_service(drained: drains.DrainNotes) -> None:
     drained.put(GPU, "a fan is loud")
-    found = drains.DrainNotes(os.path.dirname(drained.place)).read()
+    found = drains.DrainNotes(os.path.dirname(drained.path)).read()
     assert found.keys() == {GPU}
     assert (found[GPU].address, found[GPU].reason) == (GPU, "a fan is loud")
     assert found[GPU].when.endswith("+00:00")
@@ -178,14 +178,14 @@ def test_a_drain_outlives_the_service(drained: drains.DrainNotes) -> None:
 def test_nothing_is_drained_at_first(drained: drains.DrainNotes) -> None:
     assert drained.read() == {}
     assert drained.remove([GPU]) == frozenset()
-    assert not os.path.exists(drained.place)
+    assert not os.path.exists(drained.path)
 
 
 def test_the_last_word_counts(drained: drains.DrainNotes) -> None:
     drained.put(GPU, "a fan is loud")
     drained.put(GPU, "it is sold")
     assert drained.read()[GPU].reason == "it is sold"
-    assert len(os.listdir(drained.place)) == 1
+    assert len(os.listdir(drained.path)) == 1
 
 
 def test_who_is_offered_again_is_told(drained: drains.DrainNotes) -> None:
@@ -206,9 +206,9 @@ def test_root_s_note_is_for_the_service_to_read(
     found.put(GPU, "x")
     for path in (tmp_path / "accel", tmp_path / "accel/state"):
         assert path.stat().st_uid == path.stat().st_gid == SOMEBODY
-    assert pathlib.Path(found.place).stat().st_uid == SOMEBODY
-    assert pathlib.Path(found.place).stat().st_mode & 0o777 == 0o755
-    (note,) = pathlib.Path(found.place).iterdir()
+    assert pathlib.Path(found.path).stat().st_uid == SOMEBODY
+    assert pathlib.Path(found.path).stat().st_mode & 0o777 == 0o755
+    (note,) = pathlib.Path(found.path).iterdir()
     assert note.stat().st_mode & 0o777 == 0o644
 
 
@@ -230,16 +230,16 @@ def test_what_a_note_no_longer_tells_still_counts(
     drained: drains.DrainNotes, text: str
 ) -> None:
     drained.put(GPU, "x")
-    (path,) = pathlib.Path(drained.place).iterdir()
+    (path,) = pathlib.Path(drained.path).iterdir()
     path.write_text(text)
     found = drained.read()
     assert found.keys() == {GPU}
-    assert f"{path} does not tell any more" in found[GPU].reason
+    assert f"the reason in {path} can't be read" in found[GPU].reason
     assert drained.remove([GPU]) == {GPU}
 
 
 def test_a_note_that_is_no_file_counts_too(drained: drains.DrainNotes) -> None:
-    place = pathlib.Path(drained.place)
+    place = pathlib.Path(drained.path)
     (place / f"{GPU}.json").mkdir(parents=True)
     assert drained.read().keys() == {GPU}
     with pytest.raises(OSError, match="directory"):
@@ -247,7 +247,7 @@ def test_a_note_that_is_no_file_counts_too(drained: drains.DrainNotes) -> None:
 
 
 def test_a_note_by_hand_counts_and_goes(drained: drains.DrainNotes) -> None:
-    place = pathlib.Path(drained.place)
+    place = pathlib.Path(drained.path)
     place.mkdir(parents=True)
     (place / f"{GPU}.json").write_text("")
     assert drained.read().keys() == {GPU}
@@ -259,7 +259,7 @@ def test_a_note_by_hand_counts_and_goes(drained: drains.DrainNotes) -> None:
 def test_half_a_note_is_none(drained: drains.DrainNotes) -> None:
     """Whoever wrote it was killed before it had its name."""
     drained.put(GPU, "x")
-    pathlib.Path(drained.place, ".tmp123").write_text("{")
+    pathlib.Path(drained.path, ".tmp123").write_text("{")
     assert drained.read().keys() == {GPU}
 
 
@@ -279,7 +279,7 @@ def test_where_nothing_can_be_written_it_is_said(
 def test_a_reason_is_one_line_of_text(drained: drains.DrainNotes) -> None:
     drained.put(GPU, "  a fan\n\tis loud \udcff")
     assert drained.read()[GPU].reason == "a fan is loud ?"
-    (path,) = pathlib.Path(drained.place).iterdir()
+    (path,) = pathlib.Path(drained.path).iterdir()
     assert json.loads(path.read_text())["address"] == GPU
 
 
@@ -297,9 +297,9 @@ def test_a_note_that_says_nothing_counts(
     drained: drains.DrainNotes, content: bytes
 ) -> None:
     drained.put(GPU, "x")
-    (path,) = pathlib.Path(drained.place).iterdir()
+    (path,) = pathlib.Path(drained.path).iterdir()
     path.write_bytes(content)
-    assert "does not tell any more" in drained.read()[GPU].reason
+    assert "can't be read" in drained.read()[GPU].reason
     assert drained.remove([GPU]) == {GPU}
 
 
@@ -307,7 +307,7 @@ def test_what_is_no_file_keeps_nobody_waiting(
     drained: drains.DrainNotes,
 ) -> None:
     drained.put(GPU, "x")
-    (path,) = pathlib.Path(drained.place).iterdir()
+    (path,) = pathlib.Path(drained.path).iterdir()
     path.unlink()
     os.mkfifo(path)
     assert drained.read().keys() == {GPU}
@@ -317,7 +317,7 @@ def test_a_note_can_be_printed_whatever_it_holds(
     drained: drains.DrainNotes,
 ) -> None:
     drained.put(GPU, "x")
-    (path,) = pathlib.Path(drained.place).iterdir()
+    (path,) = pathlib.Path(drained.path).iterdir()
     said = '"a\\nfan\\u001b[2J\\ud800"'
     path.write_text(path.read_text().replace('"x"', said))
     assert drained.read()[GPU].reason == "a fan?[2J?"
@@ -327,7 +327,7 @@ def test_nothing_half_is_left_behind(drained: drains.DrainNotes) -> None:
     drained.put("mtty", "x")
     with pytest.raises(UnicodeEncodeError):
         drained.put("\udcff", "x")
-    assert os.listdir(drained.place) == ["mtty.json"]
+    assert os.listdir(drained.path) == ["mtty.json"]
 
 
 def test_writers_side_by_side_lose_nothing(drained: drains.DrainNotes) -> None:
@@ -353,9 +353,9 @@ def test_writers_side_by_side_lose_nothing(drained: drains.DrainNotes) -> None:
 
 @given(st.text(min_size=1, max_size=40))
 def test_any_address_is_found_again(address: str) -> None:
-    name = notes.name_of(address)
+    name = notes.file_name(address)
     assert "/" not in name
-    assert notes.address_of(name) == address
+    assert notes.parse_file_name(name) == address
 
 
 # -- read with the host -----------------------------------------------------
@@ -372,7 +372,10 @@ def surveyed(
     (root / "sys/kernel").mkdir(exist_ok=True)
     (root / "sys/kernel/uevent_seqnum").write_text("4711\n")
     return change_detection.ChangeDetector(
-        fs.DiskSource(root), look.DRIVERS, policy.Policy(), drained=drained
+        fs.DiskSource(root),
+        look.DRIVERS,
+        policy.Policy(),
+        stores=change_detection.NoteStores(drained=drained),
     )
 
 
@@ -413,13 +416,13 @@ def test_where_drains_cannot_be_read_they_stay(
     one = surveyed(look.make("t4-mdev", tmp_path / "host"), drained)
     drained.put(GPU, "x")
     before = one.read()
-    os.rename(drained.place, tmp_path / "kept")
-    pathlib.Path(drained.place).write_text("no directory")
+    os.rename(drained.path, tmp_path / "kept")
+    pathlib.Path(drained.path).write_text("no directory")
     after = one.read_changed()
     assert after is not None
     assert after.devices == before.devices
     reason = look.reasons(after, "[nova_accel] state_dir")
-    assert f"{drained.place}: ENOTDIR" in reason
+    assert f"{drained.path}: ENOTDIR" in reason
     assert "last marks" in reason
     assert one.read_changed() is None
     assert caplog.text == ""
@@ -433,15 +436,17 @@ def test_unreadable_marks_are_unknown_and_not_drained(
     """Unknown is not absent, whoever could read them before."""
     root = look.make("t4-mdev", tmp_path / "host")
     notes_on = {kind: kind(str(tmp_path / "state"))}
-    place = pathlib.Path(notes_on[kind].place)
+    place = pathlib.Path(notes_on[kind].path)
     place.parent.mkdir()
     place.write_text("no directory")
     one = change_detection.ChangeDetector(
         fs.DiskSource(root),
         look.DRIVERS,
         policy.Policy(),
-        faulted=notes_on.get(faults.FaultNotes),  # type: ignore[arg-type]
-        drained=notes_on.get(drains.DrainNotes),  # type: ignore[arg-type]
+        stores=change_detection.NoteStores(
+            faulted=notes_on.get(faults.FaultNotes),  # type: ignore[arg-type]
+            drained=notes_on.get(drains.DrainNotes),  # type: ignore[arg-type]
+        ),
     )
     before = one.read()
     assert before.devices
@@ -467,7 +472,7 @@ def test_the_report_tells_who_is_drained(
 ) -> None:
     conf = tmp_path / "nova.conf"
     root = look.make("t4-mdev", tmp_path / "host")
-    state_dir = os.path.dirname(drained.place)
+    state_dir = os.path.dirname(drained.path)
     conf.write_text(f"[nova_accel]\nroot = {root}\nstate_dir = {state_dir}\n")
     drained.put(GPU, "a fan is loud")
     arguments = ["inspect", "--config-file", str(conf)]

@@ -31,7 +31,7 @@ def node(host: model.HostState) -> providers.ProviderNode:
 
 def test_a_fault_outlives_the_service(notes: faults.FaultNotes) -> None:
     notes.put(fpga.REGION, "it failed", fpga.OLD)
-    again = faults.FaultNotes(os.path.dirname(notes.place)).read()
+    again = faults.FaultNotes(os.path.dirname(notes.path)).read()
     assert again.keys() == {fpga.REGION}
     fault = again[fpga.REGION]
     assert (fault.reason, fault.function) == ("it failed", fpga.OLD)
@@ -40,16 +40,16 @@ def test_a_fault_outlives_the_service(notes: faults.FaultNotes) -> None:
 
 def test_nothing_is_set_aside_at_first(notes: faults.FaultNotes) -> None:
     assert notes.read() == {}
-    assert not os.path.exists(notes.place)
+    assert not os.path.exists(notes.path)
 
 
 def test_what_a_note_no_longer_tells_still_counts(
     notes: faults.FaultNotes,
 ) -> None:
     notes.put(fpga.REGION, "it failed", None)
-    (name,) = os.listdir(notes.place)
-    pathlib.Path(notes.place, name).write_text("{", encoding="utf-8")
-    assert "does not tell" in notes.read()[fpga.REGION].reason
+    (name,) = os.listdir(notes.path)
+    pathlib.Path(notes.path, name).write_text("{", encoding="utf-8")
+    assert "can't be read" in notes.read()[fpga.REGION].reason
 
 
 def test_a_note_that_cannot_be_written_counts_until_the_end(
@@ -70,7 +70,7 @@ def test_a_faulted_region_is_reserved_and_marked(
     notes: faults.FaultNotes,
 ) -> None:
     notes.put(fpga.REGION, "it failed", fpga.OLD)
-    marked, healed = conditions.mark(fpga.host(), notes.read())
+    marked, healed = conditions.mark_faults(fpga.host(), notes.read())
     assert not healed
     found = node(marked)
     assert found.inventories[names.FPGA_CLASS].reserved == 1
@@ -82,7 +82,9 @@ def test_a_faulted_region_is_reserved_and_marked(
 
 def test_other_devices_are_not_marked() -> None:
     fault = model.Fault(address="0000:99:00.0", reason="gone")
-    marked, healed = conditions.mark(fpga.host(), {fault.address: fault})
+    marked, healed = conditions.mark_faults(
+        fpga.host(), {fault.address: fault}
+    )
     assert marked == fpga.host()
     assert not healed
 
@@ -101,7 +103,7 @@ def test_who_shows_another_function_has_healed(
     then: str | None, now: str | None, is_healed: bool
 ) -> None:
     fault = model.Fault(address=fpga.REGION, reason="x", function=then)
-    marked, healed = conditions.mark(
+    marked, healed = conditions.mark_faults(
         fpga.host(fpga.region(now)), {fault.address: fault}
     )
     assert healed == ({fpga.REGION} if is_healed else set())
@@ -154,14 +156,14 @@ def test_what_a_guest_hides_stays_as_it_was_known() -> None:
 
 
 def heal(notes: faults.FaultNotes, *arguments: str) -> int:
-    place = os.path.dirname(notes.place)
+    place = os.path.dirname(notes.path)
     return commands.main(["heal", *arguments, "--state-dir", place])
 
 
 def test_the_operator_heals_what_is_in_order_again(
     notes: faults.FaultNotes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    os.mkdir(os.path.dirname(notes.place))
+    os.mkdir(os.path.dirname(notes.path))
     assert heal(notes) == 0
     assert "Nothing is set aside" in capsys.readouterr().out
     notes.put(fpga.REGION, "it failed", None)
@@ -187,7 +189,7 @@ def test_heal_refuses_a_state_dir_that_is_missing(
     assert heal(notes) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    missing = os.path.dirname(notes.place)
+    missing = os.path.dirname(notes.path)
     assert f"'{missing}' is not a --state-dir" in said.err
     assert commands.main(["heal", "--state-dir", "accel"]) == 2
     said = capsys.readouterr()
@@ -212,7 +214,7 @@ def test_heal_reads_the_nova_conf_of_this_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / "nova.conf"
-    state_dir = os.path.dirname(notes.place)
+    state_dir = os.path.dirname(notes.path)
     path.write_text(f"[nova_accel]\nstate_dir = {state_dir}\n")
     monkeypatch.setattr(conf, "CONFIG_FILES", (str(path), "/none"))
     notes.put(fpga.REGION, "it failed", None)
@@ -222,7 +224,7 @@ def test_heal_reads_the_nova_conf_of_this_machine(
 
 def test_a_note_is_json_for_people(notes: faults.FaultNotes) -> None:
     notes.put(fpga.REGION, "it failed", fpga.OLD)
-    (path,) = pathlib.Path(notes.place).iterdir()
+    (path,) = pathlib.Path(notes.path).iterdir()
     note = json.loads(path.read_text(encoding="utf-8"))
     assert note["address"] == fpga.REGION
 

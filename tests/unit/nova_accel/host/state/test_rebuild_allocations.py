@@ -25,7 +25,7 @@ def again(
     kept: rebuild_allocations.RebuildAllocations,
 ) -> rebuild_allocations.RebuildAllocations:
     """Return what the next service has."""
-    return rebuild_allocations.RebuildAllocations(os.path.dirname(kept.place))
+    return rebuild_allocations.RebuildAllocations(os.path.dirname(kept.path))
 
 
 def test_it_outlives_the_service(
@@ -41,7 +41,7 @@ def test_nothing_is_booked_at_first(
 ) -> None:
     assert kept.read() == {}
     kept.remove(SERVER)
-    assert not os.path.exists(kept.place)
+    assert not os.path.exists(kept.path)
 
 
 def test_what_is_booked_again_is_forgotten(
@@ -102,7 +102,7 @@ def test_a_note_that_is_broken_is_told_and_left(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kept.put(SERVER, BOOKED)
-    (path,) = pathlib.Path(kept.place).iterdir()
+    (path,) = pathlib.Path(kept.path).iterdir()
     kept.put(OTHER, BOOKED)
     path.write_text(text)
     assert again(kept).read() == {OTHER: BOOKED}
@@ -119,7 +119,7 @@ def test_amounts_that_are_broken(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kept.put(SERVER, BOOKED)
-    (path,) = pathlib.Path(kept.place).iterdir()
+    (path,) = pathlib.Path(kept.path).iterdir()
     written = path.read_text()
     found = written.index('"amounts": ') + len('"amounts": ')
     quoted = amounts.replace('"', '\\"')
@@ -132,9 +132,9 @@ def test_what_can_not_be_written_counts_until_the_end(
     kept: rebuild_allocations.RebuildAllocations,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    pathlib.Path(kept.place).parent.write_text("a file")
+    pathlib.Path(kept.path).parent.write_text("a file")
     kept.put(SERVER, BOOKED)
-    assert "forgotten when this service ends" in caplog.text
+    assert "lost when this service ends" in caplog.text
     assert kept.read() == {SERVER: BOOKED}
     kept.remove(SERVER)
     assert kept.read() == {}
@@ -145,4 +145,4 @@ def test_a_place_that_can_not_be_listed(
 ) -> None:
     (tmp_path / "booked").write_text("a file")
     assert rebuild_allocations.RebuildAllocations(str(tmp_path)).read() == {}
-    assert "is not known" in caplog.text
+    assert "can't be read" in caplog.text

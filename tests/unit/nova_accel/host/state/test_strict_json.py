@@ -47,11 +47,11 @@ def read_attached(number: str) -> None:
         '"required":[],"provider":"","slot":"","state":"here","besides":{}}'
         '],"version":1}'
     )
-    attachment.parse({f"{attachment.KEY}0": text})
+    attachment.parse_metadata({f"{attachment.KEY_PREFIX}0": text})
 
 
 def read_told(number: str) -> None:
-    live_migration_wire.parse_told(
+    live_migration_wire.parse_text(
         f'{{"form": 1, "host": {{"libvirt": [{number}], "qemu": [1],'
         ' "kernel": "", "drivers": {}, "has_post_copy": false}, "parts": []}'
     )

@@ -31,18 +31,18 @@ class Counting:
 
     def __init__(self, root: pathlib.Path) -> None:
         self._disk = fs.DiskSource(root)
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
 
     def link(self, path: str) -> str | None:
-        self.asked.append(("link", path))
+        self.requests.append(("link", path))
         return self._disk.link(path)
 
     def content(self, path: str) -> bytes:
-        self.asked.append(("content", path))
+        self.requests.append(("content", path))
         return self._disk.content(path)
 
     def names(self, path: str) -> list[str]:
-        self.asked.append(("names", path))
+        self.requests.append(("names", path))
         return self._disk.names(path)
 
 
@@ -116,8 +116,11 @@ def test_each_file_is_read_once_in_a_pass(root: pathlib.Path) -> None:
         host.mdev_parents()
         host.mdevs()
         host.attribute(T4, "vendor")
-    assert ("content", f"/sys/devices/pci0000:3b/{T4}/vendor") in source.asked
-    assert len(source.asked) == len(set(source.asked))
+    assert (
+        "content",
+        f"/sys/devices/pci0000:3b/{T4}/vendor",
+    ) in source.requests
+    assert len(source.requests) == len(set(source.requests))
 
 
 def test_a_new_pass_sees_what_has_changed(root: pathlib.Path) -> None:

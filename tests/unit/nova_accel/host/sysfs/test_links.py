@@ -136,7 +136,7 @@ def test_where_devices_are_no_links_nothing_is_told(
         host_reader.HostReader(root), {"test": told}, policy.Policy()
     )
     assert port(state, FIRST) == set()
-    assert look.device(state, FIRST).unread == (names.PCIE_PREFIX,)
+    assert look.device(state, FIRST).unread_traits == (names.PCIE_PREFIX,)
     assert port(state, SECOND) == {"0000_40_01_1"}
 
 
@@ -151,7 +151,7 @@ def test_an_unreadable_bus_costs_no_reading(tmp_path: pathlib.Path) -> None:
     reader = host_reader.HostReader(root, gpus=gpus)
     state = scan.read(reader, {"test": Told(one)}, policy.Policy())
     found = look.device(state, FIRST)
-    assert names.PCIE_PREFIX in found.unread
+    assert names.PCIE_PREFIX in found.unread_traits
 
 
 # -- NVLinks --------------------------------------------------------------
@@ -167,7 +167,7 @@ def test_both_ends_of_a_link_have_the_other(root: pathlib.Path) -> None:
     assert peers(state, FIRST) == {"0000_44_00_0"}
     assert peers(state, SECOND) == {"0000_43_00_0"}
     assert peers(state, ELSEWHERE) == set()
-    assert look.device(state, ELSEWHERE).unread == ()
+    assert look.device(state, ELSEWHERE).unread_traits == ()
 
 
 def test_through_switches_all_are_peers(root: pathlib.Path) -> None:
@@ -175,7 +175,7 @@ def test_through_switches_all_are_peers(root: pathlib.Path) -> None:
     state = look.read(root, gpus=facts(a=switched, b=switched, c=switched))
     assert peers(state, FIRST) == {"0000_44_00_0", "0000_61_00_0"}
     # Of those that NVML does not see nobody knows whether they are.
-    assert look.device(state, FIRST).unread == (
+    assert look.device(state, FIRST).unread_traits == (
         names.nvlink_trait(ON_ROOT),
         names.nvlink_trait(BEHIND_VMD),
     )
@@ -196,16 +196,18 @@ def test_a_card_in_mig_mode_has_no_peer(root: pathlib.Path) -> None:
     first = dataclasses.replace(first, is_mig=True)
     state = look.read(root, gpus=[first, second, third])
     assert peers(state, FIRST) == set()
-    assert look.device(state, FIRST).unread == ()
+    assert look.device(state, FIRST).unread_traits == ()
     assert peers(state, SECOND) == {"0000_61_00_0"}
 
 
 def test_a_card_that_nvml_does_not_see_is_unknown(root: pathlib.Path) -> None:
     state = look.read(root, gpus=facts(a=GpuLinks(), b=None))
-    assert look.device(state, FIRST).unread == ()
-    assert look.device(state, SECOND).unread == (names.NVLINK_PREFIX,)
-    assert look.device(state, ELSEWHERE).unread == (names.NVLINK_PREFIX,)
-    assert look.device(state, WITH_VFS).unread == ()
+    assert look.device(state, FIRST).unread_traits == ()
+    assert look.device(state, SECOND).unread_traits == (names.NVLINK_PREFIX,)
+    assert look.device(state, ELSEWHERE).unread_traits == (
+        names.NVLINK_PREFIX,
+    )
+    assert look.device(state, WITH_VFS).unread_traits == ()
 
 
 def tree(state: model.HostState) -> providers.ProviderTree:
@@ -236,7 +238,9 @@ def test_an_archive_holds_where_cards_stand(
     path = str(tmp_path / "host.tar.gz")
     capture.save(host, path, {"format": capture.FORMAT})
     image, meta = capture.load(path)
-    again = host_reader.HostReader(source=image, gpus=capture.gpus(path, meta))
+    again = host_reader.HostReader(
+        source=image, gpus=capture.load_gpus(path, meta)
+    )
     state = scan.read(again, look.DRIVERS, policy.Policy())
     assert state == first
     assert peers(state, FIRST) == {"0000_44_00_0"}

@@ -101,7 +101,7 @@ def listening() -> Iterator[Listening]:
     yield listen
     for bell in bells:
         bell.stop(PATIENCE_S)
-    assert "accel-doorbell" not in {t.name for t in threading.enumerate()}
+    assert "accel-uevents" not in {t.name for t in threading.enumerate()}
 
 
 def test_an_event_rings(listening: Listening) -> None:
@@ -206,7 +206,7 @@ if deaf:
     wait(count + 1)
 bell.stop(5.0)
 names = [thread.name for thread in threading.enumerate()]
-print("stopped", "accel-doorbell" not in names, len(rung), flush=True)
+print("stopped", "accel-uevents" not in names, len(rung), flush=True)
 """
 
 
