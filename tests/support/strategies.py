@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hypothesis strategies for the words of the house.
+"""Hypothesis strategies for the library's model classes.
 
-Everything drawn is well formed, and small enough that neighbours collide:
-few addresses, few profiles, few slots.
+Drawn values are well formed, with few addresses, profiles and slots, so
+that conflicts are frequent.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ ROOT_UUID = "1f2e3d4c-0000-4000-8000-000000000001"
 ROOT = providers.ProviderRoot(name="compute-1", uuid=ROOT_UUID)
 OWNED = frozenset({names.OWNER_TRAIT, names.NOVA_OWNER_TRAIT})
 
-# On a whole function there is one thing to cut: the function.
+# The only profile of a whole function.
 WHOLE = "whole"
 
 pci_addresses = st.builds(
@@ -36,15 +36,15 @@ operator_traits = st.frozensets(
 
 def profile_trait(name: str) -> str:
     """Return the trait that the profiles drawn here have."""
-    return names.custom("VGPU", "TEST", name)
+    return names.custom_name("VGPU", "TEST", name)
 
 
 @st.composite
 def mdev_profiles(
     draw: st.DrawFn, parents: tuple[str, ...], memory: int
 ) -> tuple[model.Profile, ...]:
-    """Draw profiles that charge a slot, and memory where there is some."""
-    found = draw(st.lists(profile_names, min_size=1, max_size=3, unique=True))
+    """Draw profiles that charge a slot, and memory if the card has some."""
+    drawn = draw(st.lists(profile_names, min_size=1, max_size=3, unique=True))
     return tuple(
         model.Profile(
             name=name,
@@ -55,13 +55,13 @@ def mdev_profiles(
             handles={parent: f"test-{name[2:]}" for parent in parents},
             device_api="vfio-pci",
         )
-        for name in found
+        for name in drawn
     )
 
 
 @st.composite
 def mdev_devices(draw: st.DrawFn, address: str | None = None) -> model.Device:
-    """Draw a card whose mdevs hang off itself or off its VFs."""
+    """Draw a card that is an mdev parent, or whose VFs are."""
     where = address or draw(pci_addresses)
     count = draw(st.integers(1, 4))
     on_vfs = draw(st.booleans())
@@ -103,7 +103,7 @@ def mdev_devices(draw: st.DrawFn, address: str | None = None) -> model.Device:
 
 @st.composite
 def whole_devices(draw: st.DrawFn, address: str | None = None) -> model.Device:
-    """Draw a function that is given away as it is."""
+    """Draw a function that is passed through."""
     where = address or draw(pci_addresses)
     return model.Device(
         address=where,
@@ -131,7 +131,7 @@ def hosts(draw: st.DrawFn, max_devices: int = 3) -> model.HostState:
     addresses = draw(
         st.lists(pci_addresses, max_size=max_devices, unique=True)
     )
-    # Bus and slot apart: VFs share them with their PF, and with no other.
+    # Each bus and slot once: only the VFs of a PF share them.
     apart = {address[:-1]: address for address in addresses}.values()
     return model.HostState(
         devices=tuple(
@@ -142,7 +142,7 @@ def hosts(draw: st.DrawFn, max_devices: int = 3) -> model.HostState:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Booking:
-    """A host, what a flavor asks of it, and what Nova handed out."""
+    """A host, the groups of a flavor, and the slots that Nova assigned."""
 
     host: model.HostState
     groups: tuple[flavors.RequestGroup, ...]
@@ -150,7 +150,7 @@ class Booking:
 
 
 def slots_of(device: model.Device) -> tuple[model.Slot, ...]:
-    """Return all slots of a device, as Nova would hand them out."""
+    """Return all slots of a device, as Nova would assign them."""
     provider = names.provider_uuid(ROOT_UUID, device.address)
     return tuple(
         model.Slot(
@@ -179,7 +179,7 @@ def group(
 def bookings(draw: st.DrawFn) -> Booking:
     """Draw groups and exactly the slots that serve them.
 
-    Whether there is room left on the devices is another matter.
+    The devices may lack capacity for them.
     """
     host = draw(hosts())
     groups: list[flavors.RequestGroup] = []
@@ -201,7 +201,7 @@ def bookings(draw: st.DrawFn) -> Booking:
 
 
 def roomy(host: model.HostState) -> model.HostState:
-    """Return the host empty, with room for whatever its slots can hold."""
+    """Return the host without partitions, with capacity for all slots."""
     return dataclasses.replace(
         host,
         devices=tuple(_empty(device) for device in host.devices),
@@ -270,7 +270,7 @@ _OUR_TRAITS = [
 def inventories(draw: st.DrawFn) -> providers.Inventory:
     """Draw an inventory record as this library writes it."""
     total = draw(st.integers(1, 8))
-    return providers.Inventory(total=total, max_unit=total).reserving(
+    return providers.Inventory(total=total, max_unit=total).with_own_reserved(
         draw(st.integers(0, total))
     )
 
@@ -299,7 +299,7 @@ def nodes(
 
 
 ADDRESSES = tuple(f"0000:{bus:02x}:00.0" for bus in (0x3B, 0x41, 0x5E, 0xAF))
-# A region of an FPGA card, say: it nests in its card's provider, always.
+# Like the region of an FPGA card: always below its card's provider.
 NESTED = {ADDRESSES[2]: ADDRESSES[0]}
 
 
@@ -310,14 +310,14 @@ def trees(
 ) -> providers.ProviderTree:
     """Draw a tree over few addresses, of which one nests in another."""
     drawn = draw(st.sets(st.sampled_from(ADDRESSES)))
-    found = []
+    drawn_nodes = []
     for address in sorted(drawn):
         above = NESTED.get(address)
         if above is None:
-            found.append(draw(nodes(address, ROOT_UUID, extra)))
+            drawn_nodes.append(draw(nodes(address, ROOT_UUID, extra)))
         elif above in drawn:
             parent = names.provider_uuid(ROOT_UUID, above)
-            found.append(draw(nodes(address, parent, extra)))
+            drawn_nodes.append(draw(nodes(address, parent, extra)))
     return providers.ProviderTree(
-        root=ROOT, nodes=tuple(sorted(found, key=lambda n: n.name))
+        root=ROOT, nodes=tuple(sorted(drawn_nodes, key=lambda n: n.name))
     )

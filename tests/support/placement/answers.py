@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Providers in a dictionary that answers as Placement's API does.
+"""Stub of Placement's API with providers in a dictionary.
 
-For tests of what is read, and how often; the real Placement is in
-tests/functional.
+For unit tests that count reads; tests/functional use the real Placement.
 """
 
 import re
@@ -24,21 +23,21 @@ CARD = [
     f"/resource_providers//{what}"
     for what in ("inventories", "traits", "allocations")
 ]
-HELD = CARD[2]
+ALLOCATIONS = CARD[2]
 
 
-class Book:
-    """Providers as Placement has them; ``asked`` is what was read.
+class PlacementStub:
+    """Providers as Placement has them; ``requests`` are the paths read.
 
-    Paths that contain ``broken`` get no answer. All are of one tree, and
-    have room for anything.
+    Reads of paths that contain ``broken`` fail. Each provider is a tree of
+    its own, with room for any request.
     """
 
     def __init__(self, count: int = 0, *traits: str) -> None:
         self.providers: dict[str, dict[str, Any]] = {}
         self.names: dict[str, str] = {}
         self.servers: dict[str, dict[str, dict[str, int]]] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.broken = "nothing"
         for number in range(count):
             self.add(f"card{number:02d}", *traits)
@@ -60,16 +59,18 @@ class Book:
         self.providers[uuid]["generation"] += 1
 
     def get(self, path: str) -> Any:
-        self.asked.append(path)
-        place = parse.urlsplit(path)
+        self.requests.append(path)
+        url = parse.urlsplit(path)
         if self.broken in path:
             raise fact_reader.QueryError(path, "ConnectFailure")
-        query = dict(parse.parse_qsl(place.query))
-        kind, *rest = place.path.strip("/").split("/")
+        query = dict(parse.parse_qsl(url.query))
+        kind, *rest = url.path.strip("/").split("/")
         if kind == "allocations":
-            held = self.servers.get(rest[0], {})
+            allocations = self.servers.get(rest[0], {})
             return {
-                "allocations": {u: {"resources": x} for u, x in held.items()}
+                "allocations": {
+                    u: {"resources": x} for u, x in allocations.items()
+                }
             }
         if kind == "allocation_candidates":
             return {"provider_summaries": self._summaries(query)}
@@ -83,15 +84,17 @@ class Book:
 
     def _used(self, uuid: str) -> dict[str, dict[str, int]]:
         return {
-            s: held[uuid] for s, held in self.servers.items() if uuid in held
+            s: allocations[uuid]
+            for s, allocations in self.servers.items()
+            if uuid in allocations
         }
 
     def _fit(self, query: dict[str, str]) -> list[str]:
         required = set(query["required"].split(","))
         return [
             uuid
-            for uuid, one in self.providers.items()
-            if required <= one["traits"]
+            for uuid, provider in self.providers.items()
+            if required <= provider["traits"]
         ]
 
     def _who(self, uuid: str) -> dict[str, Any]:
@@ -104,22 +107,23 @@ class Book:
         }
 
     def _detail(self, uuid: str, what: str = "") -> dict[str, Any]:
-        one = self.providers[uuid]
+        provider = self.providers[uuid]
         if not what:
             return self._who(uuid)
-        found: Any = {
+        content: Any = {
             "inventories": {
                 name: {"total": n, "reserved": 0, "allocation_ratio": 1.0}
-                for name, n in one["total"].items()
+                for name, n in provider["total"].items()
             },
-            "traits": sorted(one["traits"]),
+            "traits": sorted(provider["traits"]),
             "allocations": {
-                s: {"resources": held} for s, held in self._used(uuid).items()
+                s: {"resources": resources}
+                for s, resources in self._used(uuid).items()
             },
         }[what]
         return {
-            what: found,
-            "resource_provider_generation": one["generation"],
+            what: content,
+            "resource_provider_generation": provider["generation"],
         }
 
     def _summaries(self, query: dict[str, str]) -> dict[str, Any]:
@@ -142,16 +146,16 @@ class Book:
         }
 
     def calls(self) -> list[str]:
-        """Return what was read since the last time, without names."""
-        found = [re.sub(r"card\d+|\?.*", "", path) for path in self.asked]
-        self.asked.clear()
-        return found
+        """Return the paths read since the last call, without names."""
+        paths = [re.sub(r"card\d+|\?.*", "", path) for path in self.requests]
+        self.requests.clear()
+        return paths
 
 
 def hosts(
     uuids: Iterable[str], each: int = 2, **units: int
 ) -> list[list[provider_facts.Candidate]]:
-    """Return hosts' candidates, so many on each."""
+    """Return lists of candidates, one for each host."""
     candidates: list[provider_facts.Candidate] = [
         {"allocations": {uuid: {"resources": units or {"CUSTOM_MDEV": 1}}}}
         for uuid in uuids
@@ -162,17 +166,17 @@ def hosts(
     ]
 
 
-def ask(
+def read_facts(
     reader: fact_reader.FactReader,
     uuids: Iterable[str],
     specs: dict[str, str] = MDEV,
     each: int = 2,
 ) -> fact_reader.FactSnapshot:
-    """Return what a new request comes to know."""
-    wanted = request.parse_request(specs)
-    units = dict(wanted.groups[0].resources)
+    """Return the facts that a new request reads."""
+    parsed = request.parse_request(specs)
+    units = dict(parsed.groups[0].resources)
     return reader.read(
-        fact_reader.RequestMemory(request=wanted),
+        fact_reader.RequestMemory(request=parsed),
         "server",
         hosts(uuids, each, **units),
     )

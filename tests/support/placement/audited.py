@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worlds for audits: a host, its servers in every stage of life."""
+"""Collected states for audits: a host with servers in each state."""
 
 import dataclasses
 import uuid
@@ -23,7 +23,7 @@ CARDS = ("0000:3b:00.0", "0000:af:00.0")
 NVIDIA, WHOLE = "0000:41:00.0", "0000:5e:00.0"
 FUNCTIONS = tuple(f"0000:41:00.{n}" for n in range(1, 7))
 PROFILE = "P-1"
-# How far a server has come, or where it goes.
+# States of a server between its creation and its removal.
 LIVES = (
     "running",
     "stopped",
@@ -38,7 +38,7 @@ LIVES = (
 
 
 def card(address: str) -> model.Device:
-    """Return a card whose mdevs are made on itself; it has none."""
+    """Return a card that is an mdev parent itself, without mdevs."""
     return _device(address, "mdev", names.slot_names(SLOTS))
 
 
@@ -83,7 +83,7 @@ def provider(address: str) -> str:
 
 
 def handle(address: str, slot: str) -> str:
-    """Return the handle of what stands in a slot of a device."""
+    """Return the handle of the partition in a slot of a device."""
     if address in CARDS:
         return names.mdev_uuid(provider(address), slot)
     return slot
@@ -112,7 +112,7 @@ def claim(
 
 
 def allocation(consumer: str, address: str) -> collected_state.Allocation:
-    """Return what a consumer has of a device."""
+    """Return the allocation of one slot of a device."""
     return collected_state.Allocation(
         provider=provider(address),
         consumer=consumer,
@@ -124,18 +124,18 @@ def domain(
     consumer: str, handles: Iterable[str], is_running: bool = True
 ) -> Domain:
     """Return a guest."""
-    held = frozenset(handles)
+    device_handles = frozenset(handles)
     return Domain(
         uuid=consumer,
         name=f"instance-{consumer[:8]}",
         is_running=is_running,
-        mdevs=frozenset(h for h in held if ":" not in h),
-        functions=frozenset(h for h in held if ":" in h),
+        mdevs=frozenset(h for h in device_handles if ":" not in h),
+        functions=frozenset(h for h in device_handles if ":" in h),
     )
 
 
 def grown(
-    known: collected_state.CollectedState,
+    state: collected_state.CollectedState,
     *,
     allocations: Iterable[collected_state.Allocation] = (),
     claims: Iterable[model.Claim] = (),
@@ -143,28 +143,28 @@ def grown(
     migrations: Iterable[nova_types.Migration] = (),
     domains: Iterable[Domain] = (),
 ) -> collected_state.CollectedState:
-    """Return evidence with more of some things."""
+    """Return a collected state with more records."""
     return dataclasses.replace(
-        known,
-        allocations=(*(known.allocations or ()), *allocations),
-        claims=(*(known.claims or ()), *claims),
-        servers={**(known.servers or {}), **dict(servers)},
-        migrations=(*(known.migrations or ()), *migrations),
-        domains=(*(known.domains or ()), *domains),
+        state,
+        allocations=(*(state.allocations or ()), *allocations),
+        claims=(*(state.claims or ()), *claims),
+        servers={**(state.servers or {}), **dict(servers)},
+        migrations=(*(state.migrations or ()), *migrations),
+        domains=(*(state.domains or ()), *domains),
     )
 
 
 def made(
-    known: collected_state.CollectedState, address: str, slot: str
+    state: collected_state.CollectedState, address: str, slot: str
 ) -> collected_state.CollectedState:
-    """Return evidence with one more partition in the kernel."""
+    """Return a collected state with one more partition in the kernel."""
     if address == WHOLE:
-        return known
+        return state
     return with_partitions(
-        known,
+        state,
         address,
-        lambda found: (
-            *found,
+        lambda partitions: (
+            *partitions,
             model.Partition(
                 profile=PROFILE, parent=address, handle=handle(address, slot)
             ),
@@ -172,57 +172,63 @@ def made(
     )
 
 
-def unmade(
-    known: collected_state.CollectedState, gone: str
+def without_partition(
+    state: collected_state.CollectedState, gone: str
 ) -> collected_state.CollectedState:
-    """Return evidence without a partition."""
-    assert known.host is not None
-    for device in known.host.devices:
-        known = with_partitions(
-            known,
+    """Return a collected state without a partition."""
+    assert state.host is not None
+    for device in state.host.devices:
+        state = with_partitions(
+            state,
             device.address,
-            lambda found: tuple(p for p in found if p.handle != gone),
+            lambda partitions: tuple(
+                p for p in partitions if p.handle != gone
+            ),
         )
-    return known
+    return state
 
 
 def with_partitions(
-    known: collected_state.CollectedState,
+    state: collected_state.CollectedState,
     address: str,
     change: Callable[
         [tuple[model.Partition, ...]], tuple[model.Partition, ...]
     ],
 ) -> collected_state.CollectedState:
-    """Return evidence, the partitions of a device changed."""
-    assert known.host is not None
+    """Return a collected state with changed partitions of a device."""
+    assert state.host is not None
     devices = tuple(
         dataclasses.replace(d, partitions=change(d.partitions))
         if d.address == address
         else d
-        for d in known.host.devices
+        for d in state.host.devices
     )
     return dataclasses.replace(
-        known, host=dataclasses.replace(known.host, devices=devices)
+        state, host=dataclasses.replace(state.host, devices=devices)
     )
 
 
 def lived(
-    known: collected_state.CollectedState,
+    state: collected_state.CollectedState,
     life: str,
     server: str,
     address: str,
     slot: str,
 ) -> collected_state.CollectedState:
-    """Return evidence with one more server, somewhere in its life."""
+    """Return a collected state with one more server in some state."""
     here = nova_types.Server(uuid=server, node=ROOT.name)
     there = nova_types.Server(uuid=server, node=ELSEWHERE)
-    holder, state, stages = server, model.ClaimState.MADE, "claim make define"
+    holder, claim_state, stages = (
+        server,
+        model.ClaimState.MADE,
+        "claim make define",
+    )
     moves: tuple[nova_types.Migration, ...] = ()
     match life:
         case "scheduled":
             here, stages = nova_types.Server(uuid=server), ""
         case "claimed":
-            state, stages = model.ClaimState.PLANNED, "claim"
+            claim_state, stages = model.ClaimState.PLANNED, "claim"
         case "made":
             stages = "claim make"
         case "leaving":
@@ -236,21 +242,23 @@ def lived(
             here, stages = there, ""
             move = str(uuid.uuid5(uuid.UUID(server), "move"))
             moves = (_move(move, server, "done"),)
-    known = grown(
-        known,
+    state = grown(
+        state,
         allocations=[allocation(holder, address)],
         servers=[(server, here)],
         migrations=moves,
     )
     if "claim" in stages:
-        known = grown(known, claims=[claim(server, address, slot, state)])
+        state = grown(
+            state, claims=[claim(server, address, slot, claim_state)]
+        )
     if "make" in stages:
-        known = made(known, address, slot)
+        state = made(state, address, slot)
     if "define" in stages:
-        held = {handle(address, slot)}
+        handles = {handle(address, slot)}
         is_running = life in ("running", "leaving")
-        known = grown(known, domains=[domain(server, held, is_running)])
-    return known
+        state = grown(state, domains=[domain(server, handles, is_running)])
+    return state
 
 
 def _move(move: str, server: str, status: str) -> nova_types.Migration:
@@ -272,11 +280,11 @@ PLACES = tuple(
 def worlds(
     draw: st.DrawFn, lives: tuple[str, ...] = LIVES
 ) -> collected_state.CollectedState:
-    """Draw a consistent world; the last slot of each card is free."""
+    """Draw a consistent state; the last slot of each card is free."""
     places = draw(st.lists(st.sampled_from(PLACES), unique=True, max_size=6))
-    known = EMPTY
+    state = EMPTY
     for number, (address, slot) in enumerate(places):
         life = draw(st.sampled_from(lives))
         server = str(uuid.UUID(int=(number + 1) << 64))
-        known = lived(known, life, server, address, slot)
-    return known
+        state = lived(state, life, server, address, slot)
+    return state

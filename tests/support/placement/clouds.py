@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small clouds as Placement would have them, for what only reckons.
+"""Small clouds as Placement has them, for calculations without an API.
 
-A place is ``host/address@node``, the NUMA node may be left away.
+A place is ``host/address@node``; the NUMA node is optional.
 """
 
 import uuid
@@ -21,7 +21,7 @@ def root(host: str = "node1") -> str:
 
 
 def device(
-    stock: Mapping[str, int],
+    capacities: Mapping[str, int],
     model: str = "",
     traits: Iterable[str] = (),
     used: Mapping[str, int] = _NONE,
@@ -32,7 +32,7 @@ def device(
     host, _, address = place.partition("/")
     own = {f"{names.MODEL_PREFIX}{model}"} if model else set()
     where = {f"{names.NUMA_PREFIX}{node}"} if node else set()
-    is_out = offered_devices.OUT & set(traits)
+    is_out = offered_devices.UNAVAILABLE_TRAITS & set(traits)
     return offered_devices.OfferedDevice(
         uuid=names.provider_uuid(root(host), address),
         name=names.provider_name(host, address),
@@ -41,11 +41,11 @@ def device(
         card=names.provider_uuid(root(host), address.partition("/")[0]),
         model=min(own, default=""),
         traits=frozenset({*traits, names.OWNER_TRAIT}) | own | where,
-        stock={
+        capacities={
             name: offered_devices.ListedCapacity(
                 total=n, capacity=0 if is_out else n, used=used.get(name, 0)
             )
-            for name, n in stock.items()
+            for name, n in capacities.items()
         },
     )
 
@@ -58,26 +58,26 @@ def gpu(
     used: Mapping[str, int] = _NONE,
     at: str = HERE,
 ) -> offered_devices.OfferedDevice:
-    """Return an NVIDIA card that makes these sizes now, as ``8Q``."""
+    """Return an NVIDIA card that can create these sizes, such as ``8Q``."""
     facts = loader.load().gpu(model)
     assert facts is not None
     is_mig = layout == "mig"
     mode = [
-        one
-        for one in loader.load().profiles_of(model)
-        if bool(one.instance) == is_mig
+        vgpu_type
+        for vgpu_type in loader.load().profiles_of(model)
+        if bool(vgpu_type.instance) == is_mig
     ]
-    stock = {
-        "VGPU": max(one.limit for one in mode),
+    capacities = {
+        "VGPU": max(vgpu_type.limit for vgpu_type in mode),
         names.GPU_MEMORY_CLASS: facts.memory_mb,
     }
     if is_mig:
-        stock[names.MIG_SLICE_CLASS] = facts.mig_slices
+        capacities[names.MIG_SLICE_CLASS] = facts.mig_slices
     return device(
-        stock,
+        capacities,
         f"NVIDIA_{model}",
         (
-            *(names.custom("VGPU_NVIDIA", model, size) for size in sizes),
+            *(names.custom_name("VGPU_NVIDIA", model, size) for size in sizes),
             names.layout_trait(layout),
             *traits,
         ),

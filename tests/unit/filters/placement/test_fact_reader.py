@@ -59,27 +59,27 @@ def test_another_failure_stays_unknown(
 
 
 def test_a_few_cards_are_read_one_by_one_and_then_remembered() -> None:
-    placement = answers.Book(2)
+    placement = answers.PlacementStub(2)
     reader = fact_reader.FactReader(placement.get)
 
-    first = answers.ask(reader, placement.providers).facts
+    first = answers.read_facts(reader, placement.providers).facts
     assert placement.calls() == [
         answers.LISTING,
         *answers.CARD * 2,
     ]
-    assert answers.ask(reader, placement.providers).facts == first
+    assert answers.read_facts(reader, placement.providers).facts == first
     assert placement.calls() == [answers.LISTING]
 
 
 def test_many_cards_are_read_in_one_call() -> None:
-    placement = answers.Book(40)
+    placement = answers.PlacementStub(40)
     reader = fact_reader.FactReader(placement.get)
 
-    first = answers.ask(reader, placement.providers).facts
+    first = answers.read_facts(reader, placement.providers).facts
     assert placement.calls() == [answers.LISTING, answers.BULK]
-    assert answers.ask(reader, placement.providers).facts == first
+    assert answers.read_facts(reader, placement.providers).facts == first
     placement.change("card07", names.DRAINED_TRAIT)
-    second = answers.ask(reader, placement.providers).facts
+    second = answers.read_facts(reader, placement.providers).facts
     assert placement.calls() == [
         answers.LISTING,
         answers.LISTING,
@@ -90,11 +90,11 @@ def test_many_cards_are_read_in_one_call() -> None:
 
 
 def test_of_one_host_only_its_tree_is_listed() -> None:
-    placement = answers.Book(40)
+    placement = answers.PlacementStub(40)
 
-    answers.ask(fact_reader.FactReader(placement.get), ["card03"] * 2)
+    answers.read_facts(fact_reader.FactReader(placement.get), ["card03"] * 2)
 
-    assert "in_tree=card03" in placement.asked[0]
+    assert "in_tree=card03" in placement.requests[0]
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def test_of_one_host_only_its_tree_is_listed() -> None:
 def test_without_a_choice_only_a_policy_or_a_vgpu_needs_facts(
     specs: dict[str, str], calls: list[str]
 ) -> None:
-    placement = answers.Book(3)
+    placement = answers.PlacementStub(3)
 
-    answers.ask(
+    answers.read_facts(
         fact_reader.FactReader(placement.get),
         placement.providers,
         specs,
@@ -129,7 +129,7 @@ def test_without_a_choice_only_a_policy_or_a_vgpu_needs_facts(
 
 
 def test_what_different_groups_have_in_common_is_listed() -> None:
-    placement = answers.Book(4)
+    placement = answers.PlacementStub(4)
     specs = {
         "resources_A:VGPU": "2",
         "resources_A:CUSTOM_GPU_MEMORY_MB": "8",
@@ -139,89 +139,89 @@ def test_what_different_groups_have_in_common_is_listed() -> None:
         "trait_B:CUSTOM_OLD": "forbidden",
     }
 
-    answers.ask(
+    answers.read_facts(
         fact_reader.FactReader(placement.get), placement.providers, specs
     )
 
-    assert placement.asked[0] == (
+    assert placement.requests[0] == (
         "/resource_providers?resources=VGPU:1"
         "&required=CUSTOM_OWNER_NOVA_ACCEL,CUSTOM_VGPU_X"
     )
 
 
 def test_the_classes_of_a_group_without_suffix_may_be_two_cards() -> None:
-    placement = answers.Book(4)
+    placement = answers.PlacementStub(4)
     specs = {"resources:VGPU": "2", "resources:CUSTOM_GPU_MEMORY_MB": "8"}
 
-    answers.ask(
+    answers.read_facts(
         fact_reader.FactReader(placement.get), placement.providers, specs
     )
 
-    assert placement.asked[0] == (
+    assert placement.requests[0] == (
         "/resource_providers?required=CUSTOM_OWNER_NOVA_ACCEL"
     )
 
 
 @pytest.mark.parametrize("count", [2, 20])
 def test_cards_of_others_are_looked_at_once(count: int) -> None:
-    placement = answers.Book(2)
+    placement = answers.PlacementStub(2)
     others = [f"card{number}" for number in range(50, 50 + count)]
     for uuid in others:
         placement.add(uuid, owned=False)
     reader = fact_reader.FactReader(placement.get)
 
-    answers.ask(reader, others)
+    answers.read_facts(reader, others)
     placement.calls()
-    assert answers.ask(reader, others).facts == {}
+    assert answers.read_facts(reader, others).facts == {}
     assert placement.calls() == [answers.LISTING]
 
     placement.change("card50", names.OWNER_TRAIT)
-    assert answers.ask(reader, others).facts.keys() == {"card50"}
+    assert answers.read_facts(reader, others).facts.keys() == {"card50"}
 
 
 def test_the_cache_forgets_who_was_not_asked_for_longest() -> None:
-    placement = answers.Book(4)
+    placement = answers.PlacementStub(4)
     reader = fact_reader.FactReader(
         placement.get, generation_cache.GenerationCache(3)
     )
 
-    answers.ask(reader, ["card00", "card01"])
-    answers.ask(reader, ["card02", "card00"])
-    answers.ask(reader, ["card03", "card02"])
+    answers.read_facts(reader, ["card00", "card01"])
+    answers.read_facts(reader, ["card02", "card00"])
+    answers.read_facts(reader, ["card03", "card02"])
     placement.calls()
 
-    answers.ask(reader, ["card00", "card02", "card03"])
+    answers.read_facts(reader, ["card00", "card02", "card03"])
     assert placement.calls() == [answers.LISTING]
-    answers.ask(reader, ["card01", "card03"])
+    answers.read_facts(reader, ["card01", "card03"])
     assert placement.calls() == [answers.LISTING, *answers.CARD]
 
 
 def test_a_provider_made_again_is_read_again_after_a_while() -> None:
-    placement, now = answers.Book(2), [0.0]
+    placement, now = answers.PlacementStub(2), [0.0]
     reader = fact_reader.FactReader(
         placement.get, generation_cache.GenerationCache(clock=lambda: now[0])
     )
-    answers.ask(reader, placement.providers)
+    answers.read_facts(reader, placement.providers)
     # Deleted and created again, up to the same generation.
     placement.providers["card00"]["total"][names.MDEV_CLASS] = 3
 
     now[0] = generation_cache.FRESH_SECONDS
-    facts = answers.ask(reader, placement.providers).facts
+    facts = answers.read_facts(reader, placement.providers).facts
 
     assert facts["card00"].capacities[names.MDEV_CLASS].capacity == 3
     placement.calls()
-    answers.ask(reader, placement.providers)
+    answers.read_facts(reader, placement.providers)
     assert placement.calls() == [answers.LISTING]
 
 
 def test_a_provider_under_another_name_is_another_one() -> None:
-    placement = answers.Book(2)
+    placement = answers.PlacementStub(2)
     reader = fact_reader.FactReader(placement.get)
-    answers.ask(reader, placement.providers)
+    answers.read_facts(reader, placement.providers)
     placement.providers["card00"]["total"][names.MDEV_CLASS] = 3
     placement.names["card00"] = "another_node_card00"
 
-    facts = answers.ask(reader, placement.providers).facts
+    facts = answers.read_facts(reader, placement.providers).facts
 
     assert facts["card00"].capacities[names.MDEV_CLASS].capacity == 3
 
@@ -230,19 +230,19 @@ def test_a_provider_under_another_name_is_another_one() -> None:
 
 
 def test_allocations_are_read_where_used_units_are_ambiguous() -> None:
-    placement = answers.Book(10, answers.MIXED)
+    placement = answers.PlacementStub(10, answers.MIXED)
     placement.add("card20", names.layout_trait("equal"))
     for card in ("card01", "card20"):
         placement.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
         placement.take(f"also {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     reader = fact_reader.FactReader(placement.get)
 
-    facts = answers.ask(reader, placement.providers, answers.VGPU).facts
+    facts = answers.read_facts(reader, placement.providers, answers.VGPU).facts
 
     assert placement.calls() == [
         answers.LISTING,
         answers.BULK,
-        answers.HELD,
+        answers.ALLOCATIONS,
     ]
     assert facts["card00"].allocations == ()
     assert facts["card20"].allocations is None
@@ -251,27 +251,32 @@ def test_allocations_are_read_where_used_units_are_ambiguous() -> None:
         {"VGPU": 1, answers.MEMORY: 16},
     )
     assert (
-        answers.ask(reader, placement.providers, answers.VGPU).facts == facts
+        answers.read_facts(reader, placement.providers, answers.VGPU).facts
+        == facts
     )
     assert placement.calls() == [answers.LISTING]
 
 
 def test_of_many_used_cards_each_request_reads_some() -> None:
-    placement = answers.Book(50, answers.MIXED)
+    placement = answers.PlacementStub(50, answers.MIXED)
     for card in placement.providers:
         placement.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
     reader = fact_reader.FactReader(placement.get)
 
     reads = []
     for _ in range(3):
-        facts = answers.ask(reader, placement.providers, answers.VGPU).facts
-        reads.append(placement.calls().count(answers.HELD))
+        facts = answers.read_facts(
+            reader, placement.providers, answers.VGPU
+        ).facts
+        reads.append(placement.calls().count(answers.ALLOCATIONS))
 
     assert reads == [32, 18, 0]
     assert all(provider.allocations is not None for provider in facts.values())
 
 
-def make_again(placement: answers.Book, card: str, *sizes: int) -> None:
+def make_again(
+    placement: answers.PlacementStub, card: str, *sizes: int
+) -> None:
     """Delete and create a card, up to the same generation."""
     before = placement.providers[card]
     placement.servers = {
@@ -285,24 +290,24 @@ def make_again(placement: answers.Book, card: str, *sizes: int) -> None:
 
 
 def test_holdings_of_a_card_made_again_expire() -> None:
-    placement, now = answers.Book(8, answers.MIXED), [0.0]
+    placement, now = answers.PlacementStub(8, answers.MIXED), [0.0]
     placement.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     placement.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     reader = fact_reader.FactReader(
         placement.get, generation_cache.GenerationCache(clock=lambda: now[0])
     )
-    answers.ask(reader, placement.providers, answers.VGPU)
+    answers.read_facts(reader, placement.providers, answers.VGPU)
     make_again(placement, "card00", 24, 8)
     # A bulk read for the sake of other cards has the same sums.
     now[0] = generation_cache.FRESH_SECONDS - 1
     for number in range(1, 8):
         placement.change(f"card{number:02d}", names.DRAINED_TRAIT)
-    answers.ask(reader, placement.providers, answers.VGPU)
+    answers.read_facts(reader, placement.providers, answers.VGPU)
 
     now[0] = generation_cache.FRESH_SECONDS
-    facts = answers.ask(reader, placement.providers, answers.VGPU).facts[
-        "card00"
-    ]
+    facts = answers.read_facts(
+        reader, placement.providers, answers.VGPU
+    ).facts["card00"]
 
     assert [each[answers.MEMORY] for each in facts.allocations or ()] == [
         24,
@@ -311,19 +316,19 @@ def test_holdings_of_a_card_made_again_expire() -> None:
 
 
 def test_expired_holdings_are_not_taken_over_by_a_bulk_read() -> None:
-    placement, now = answers.Book(8, answers.MIXED), [0.0]
+    placement, now = answers.PlacementStub(8, answers.MIXED), [0.0]
     placement.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     placement.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     reader = fact_reader.FactReader(
         placement.get, generation_cache.GenerationCache(clock=lambda: now[0])
     )
-    answers.ask(reader, placement.providers, answers.VGPU)
+    answers.read_facts(reader, placement.providers, answers.VGPU)
     make_again(placement, "card00", 24, 8)
 
     now[0] = generation_cache.FRESH_SECONDS
-    facts = answers.ask(reader, placement.providers, answers.VGPU).facts[
-        "card00"
-    ]
+    facts = answers.read_facts(
+        reader, placement.providers, answers.VGPU
+    ).facts["card00"]
 
     assert [each[answers.MEMORY] for each in facts.allocations or ()] == [
         24,
@@ -332,11 +337,11 @@ def test_expired_holdings_are_not_taken_over_by_a_bulk_read() -> None:
 
 
 def test_a_confirmation_reads_what_consumers_hold() -> None:
-    placement = answers.Book(8, answers.MIXED)
+    placement = answers.PlacementStub(8, answers.MIXED)
     placement.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     placement.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     reader = fact_reader.FactReader(placement.get)
-    answers.ask(reader, placement.providers, answers.VGPU)
+    answers.read_facts(reader, placement.providers, answers.VGPU)
     make_again(placement, "card00", 24, 8)
     memory = fact_reader.RequestMemory(
         request=request.parse_request(answers.VGPU)
@@ -368,7 +373,7 @@ def test_a_confirmation_reads_what_consumers_hold() -> None:
 def test_a_failed_read_is_a_problem_and_no_more(
     broken: str, count: int
 ) -> None:
-    placement = answers.Book(count, answers.MIXED)
+    placement = answers.PlacementStub(count, answers.MIXED)
     placement.take("server1", "card00", VGPU=8, CUSTOM_GPU_MEMORY_MB=64)
     reader = fact_reader.FactReader(placement.get)
     accelerators = request.parse_request(answers.VGPU)
@@ -380,7 +385,7 @@ def test_a_failed_read_is_a_problem_and_no_more(
         memory, "server2", answers.hosts(placement.providers, VGPU=1)
     )
 
-    assert snapshot.problems or broken not in str(placement.asked)
+    assert snapshot.problems or broken not in str(placement.requests)
     # The number of failed queries does not depend on the number of hosts.
     assert len(snapshot.problems) <= 4
     assert not [
@@ -390,29 +395,31 @@ def test_a_failed_read_is_a_problem_and_no_more(
     ]
     placement.broken = "nothing"
     assert (
-        len(answers.ask(reader, placement.providers, answers.VGPU).facts)
+        len(
+            answers.read_facts(reader, placement.providers, answers.VGPU).facts
+        )
         == count
     )
 
 
 def test_without_a_listing_what_is_remembered_serves() -> None:
-    placement = answers.Book(3)
+    placement = answers.PlacementStub(3)
     reader = fact_reader.FactReader(placement.get)
-    before = answers.ask(reader, placement.providers).facts
+    before = answers.read_facts(reader, placement.providers).facts
 
     placement.broken = answers.LISTING
-    snapshot = answers.ask(reader, placement.providers)
+    snapshot = answers.read_facts(reader, placement.providers)
 
     assert snapshot.facts == before
     assert len(snapshot.problems) == 1
 
 
 def test_a_provider_that_is_gone_does_not_hide_the_others() -> None:
-    placement = answers.Book(3)
+    placement = answers.PlacementStub(3)
     reader = fact_reader.FactReader(placement.get)
 
-    answers.ask(reader, ["card00", "card02"])
-    snapshot = answers.ask(reader, ["card00", "gone", "card02"])
+    answers.read_facts(reader, ["card00", "card02"])
+    snapshot = answers.read_facts(reader, ["card00", "gone", "card02"])
 
     assert snapshot.facts.keys() == {"card00", "card02"}
     (problem,) = snapshot.problems
@@ -423,7 +430,7 @@ def test_a_provider_that_is_gone_does_not_hide_the_others() -> None:
 
 
 def test_a_confirmation_is_exact_and_remembered() -> None:
-    placement = answers.Book(2, answers.MIXED)
+    placement = answers.PlacementStub(2, answers.MIXED)
     placement.take("server1", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
     reader = fact_reader.FactReader(placement.get)
     memory = fact_reader.RequestMemory(
@@ -453,9 +460,9 @@ def test_a_confirmation_is_exact_and_remembered() -> None:
     same = reader.read(memory, "server2", candidates).facts["card00"]
     assert placement.calls() == ["/allocations/server"]
     assert same == provider
-    other = answers.ask(reader, placement.providers, answers.VGPU).facts[
-        "card00"
-    ]
+    other = answers.read_facts(
+        reader, placement.providers, answers.VGPU
+    ).facts["card00"]
     assert not other.is_exact
     assert (other.allocations, other.capacities) == (
         provider.allocations,
@@ -464,7 +471,7 @@ def test_a_confirmation_is_exact_and_remembered() -> None:
 
 
 def test_a_change_while_it_is_read_is_not_exact() -> None:
-    placement = answers.Book(1)
+    placement = answers.PlacementStub(1)
 
     def get(path: str) -> Any:
         if path.endswith("/allocations"):
@@ -482,7 +489,7 @@ def test_a_change_while_it_is_read_is_not_exact() -> None:
 
 @pytest.mark.parametrize("path", [answers.BULK, "/card00/allocations"])
 def test_a_change_while_many_are_read_is_not_exact(path: str) -> None:
-    placement = answers.Book(3, answers.MIXED)
+    placement = answers.PlacementStub(3, answers.MIXED)
     placement.take("server1", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
 
     def get(url: str) -> Any:
@@ -504,7 +511,7 @@ def test_a_change_while_many_are_read_is_not_exact(path: str) -> None:
 
 def test_a_card_that_placement_lists_no_more_is_exact() -> None:
     """It refuses what Placement refuses too."""
-    placement = answers.Book(3)
+    placement = answers.PlacementStub(3)
     placement.take("server1", "card00", CUSTOM_MDEV=8)
 
     def get(path: str) -> Any:
@@ -529,7 +536,7 @@ def test_a_card_that_placement_lists_no_more_is_exact() -> None:
 def test_all_doubtful_providers_are_confirmed_in_three_calls(
     count: int,
 ) -> None:
-    placement = answers.Book(count, answers.MIXED)
+    placement = answers.PlacementStub(count, answers.MIXED)
     reader = fact_reader.FactReader(placement.get)
     memory = fact_reader.RequestMemory(
         request=request.parse_request(answers.VGPU)
@@ -553,14 +560,14 @@ def test_all_doubtful_providers_are_confirmed_in_three_calls(
 
 
 def test_allocations_are_confirmed_for_some_dozens_of_cards() -> None:
-    placement = answers.Book(50, answers.MIXED)
+    placement = answers.PlacementStub(50, answers.MIXED)
     for card in placement.providers:
         placement.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
     reader = fact_reader.FactReader(placement.get)
     reads = [
         answers.LISTING,
         answers.BULK,
-        *[answers.HELD] * 32,
+        *[answers.ALLOCATIONS] * 32,
         answers.LISTING,
     ]
 
@@ -580,7 +587,7 @@ def test_allocations_are_confirmed_for_some_dozens_of_cards() -> None:
 
 
 def test_a_card_is_read_again_only_after_another_server_took_from_it() -> None:
-    placement = answers.Book(2)
+    placement = answers.PlacementStub(2)
     reader = fact_reader.FactReader(placement.get)
     memory = fact_reader.RequestMemory(
         request=request.parse_request(answers.MDEV)

@@ -78,11 +78,11 @@ def made(device: model.Device, found: tuple[model.Claim, ...]) -> model.Device:
     for claim in found:
         if claim.state is model.ClaimState.MADE:
             continue
-        device = device_capacity.without(device, {claim.handle})
+        device = device_capacity.remove_partitions(device, {claim.handle})
         choice = device_capacity.PartitionPlace(
             start=claim.start, instance_start=claim.instance_start
         )
-        device = device_capacity.assume(device, claim.profile, choice)
+        device = device_capacity.add_partition(device, claim.profile, choice)
         device = dataclasses.replace(
             device,
             partitions=(
@@ -94,7 +94,7 @@ def made(device: model.Device, found: tuple[model.Claim, ...]) -> model.Device:
                 ),
             ),
         )
-    return device_capacity.settle(device)
+    return device_capacity.recalculate(device)
 
 
 def test_a_claim_carries_what_its_driver_needs() -> None:
@@ -157,12 +157,14 @@ def test_an_instance_that_the_operator_made_is_not_owned() -> None:
 def holding(device: model.Device, *parts: model.Partition) -> model.Device:
     """Return the device, settled, with some of its VFs typed."""
     return handled(
-        device_capacity.settle(dataclasses.replace(device, partitions=parts))
+        device_capacity.recalculate(
+            dataclasses.replace(device, partitions=parts)
+        )
     )
 
 
 def test_a_typed_vf_in_the_slot_is_made_and_takes_nothing_new() -> None:
-    device = holding(MIXED, shapes.held("P-4", 0, start=4))
+    device = holding(MIXED, shapes.partition("P-4", 0, start=4))
     (claim,) = plan(device, "P-4")
     assert claim.state is model.ClaimState.MADE
     assert claim.start == 4
@@ -175,8 +177,8 @@ def test_what_was_left_in_the_slot_takes_no_place() -> None:
     """Two of P-4 fill the card; one of them goes before ours is made."""
     device = holding(
         MIXED,
-        shapes.held("P-4", 0, start=0),
-        shapes.held("P-4", 1, start=4),
+        shapes.partition("P-4", 0, start=0),
+        shapes.partition("P-4", 1, start=4),
     )
     assert device_capacity.remaining(device)["P-1"] == 0
     (claim,) = plan(device, "P-1", first=1)
@@ -194,7 +196,7 @@ def test_the_size_of_what_was_left_decides_nothing() -> None:
         shapes.profile("P-8", size=8, limit=1),
         slots=8,
     )
-    device = holding(equal, shapes.held("P-8", 0))
+    device = holding(equal, shapes.partition("P-8", 0))
     assert device_capacity.remaining(device)["P-1"] == 0
     found = plan(device, "P-1", "P-1", "P-1")
     assert {c.state for c in found} == {model.ClaimState.PLANNED}
@@ -206,7 +208,9 @@ def test_of_a_partition_that_owns_its_instance() -> None:
     (again,) = plan(after, "M-2g")
     assert again.state is model.ClaimState.MADE
     assert again.instance_start == 0
-    assert claim_plan.of_partition(after, after.partitions[0]).owns_instance
+    assert claim_plan.claim_from_partition(
+        after, after.partitions[0]
+    ).owns_instance
 
 
 def test_a_function_given_away_as_it_is_stands_in_its_own_slot() -> None:
@@ -218,10 +222,10 @@ def test_a_function_given_away_as_it_is_stands_in_its_own_slot() -> None:
     assert claim.parent == claim.handle == claim.slot == device.slots[2]
     host = model.HostState(devices=(device,))
     slots = strategies.slots_of(device)[2:3]
-    (found,) = claim_plan.find(CONSUMER, slots, ROOT, host)
+    (found,) = claim_plan.find_existing(CONSUMER, slots, ROOT, host)
     assert found == dataclasses.replace(claim, state=model.ClaimState.MADE)
     gone = dataclasses.replace(slots[0], identifier="0000:3b:1f.7")
-    assert claim_plan.find(CONSUMER, [gone], ROOT, host) == ()
+    assert claim_plan.find_existing(CONSUMER, [gone], ROOT, host) == ()
 
 
 # -- laws ------------------------------------------------------------------
@@ -231,7 +235,7 @@ def test_a_function_given_away_as_it_is_stands_in_its_own_slot() -> None:
 def test_claims_of_one_server_fit_beside_each_other(
     device: model.Device, data: st.DataObject
 ) -> None:
-    device = handled(device_capacity.settle(apart(device)))
+    device = handled(device_capacity.recalculate(apart(device)))
     wanted = data.draw(
         st.lists(
             st.sampled_from([p.name for p in device.profiles]),

@@ -27,12 +27,13 @@ T4 = shapes.card(
 
 def test_the_first_decides_the_size_and_the_size_the_number() -> None:
     assert device_capacity.capacity(T4) == 16
-    begun = shapes.cut(T4, shapes.held("T4-1B", 0))
+    begun = shapes.cut(T4, shapes.partition("T4-1B", 0))
     left = dict(device_capacity.remaining(begun))
     assert left.pop("T4-1Q") == left.pop("T4-1B") == 15
     assert set(left.values()) == {0}
     assert (
-        device_capacity.capacity(shapes.cut(T4, shapes.held("T4-8Q", 0))) == 2
+        device_capacity.capacity(shapes.cut(T4, shapes.partition("T4-8Q", 0)))
+        == 2
     )
 
 
@@ -43,7 +44,7 @@ def test_planning_decides_the_size_as_well() -> None:
 
 def test_of_an_unknown_partition_the_device_knows_best() -> None:
     strange = shapes.word(
-        shapes.cut(T4, shapes.held("gone", 0)),
+        shapes.cut(T4, shapes.partition("gone", 0)),
         **dict.fromkeys((p.name for p in T4.profiles), 0) | {"T4-4Q": 3},
     )
     left = device_capacity.remaining(strange)
@@ -56,7 +57,7 @@ def test_a_profile_of_unknown_size_is_offered_as_the_device_says() -> None:
         T4, profiles=(*T4.profiles, shapes.profile("new", 2))
     )
     assert device_capacity.remaining(device)["new"] == 2
-    begun = shapes.cut(device, shapes.held("T4-1B", 0))
+    begun = shapes.cut(device, shapes.partition("T4-1B", 0))
     assert device_capacity.remaining(begun)["new"] == 2
     # What is planned the device doesn't know of: nothing goes beside it.
     assert device_capacity.remaining(device, ["T4-1B"])["new"] == 0
@@ -87,10 +88,10 @@ def test_small_ones_keep_together_so_that_large_ones_fit() -> None:
     device = A100
     starts = []
     for _ in range(4):
-        choice = device_capacity.choose(device, "A100-4C")
+        choice = device_capacity.choose_place(device, "A100-4C")
         assert choice is not None
         starts.append(choice.start)
-        device = device_capacity.assume(device, "A100-4C", choice)
+        device = device_capacity.add_partition(device, "A100-4C", choice)
         assert device_capacity.remaining(device)["A100-20C"] == 1
     assert starts == [0, 6, 10, 16]
 
@@ -101,8 +102,8 @@ def test_a_gap_is_filled_before_a_large_place_is_broken() -> None:
         shapes.profile("P-1", span=1, starts=(0, 2, 4, 5, 6)),
         shapes.profile("P-4", span=4, starts=(0, 4)),
     )
-    device = shapes.cut(device, shapes.held("P-1", 0, start=5))
-    assert device_capacity.choose(
+    device = shapes.cut(device, shapes.partition("P-1", 0, start=5))
+    assert device_capacity.choose_place(
         device, "P-1"
     ) == device_capacity.PartitionPlace(start=4)
 
@@ -114,7 +115,7 @@ def test_a_place_never_costs_its_own_kind_two() -> None:
         shapes.profile("P-2", span=2, starts=(2, 3, 4)),
         shapes.profile("P-3", span=3, starts=(0, 5)),
     )
-    assert device_capacity.choose(
+    assert device_capacity.choose_place(
         device, "P-2"
     ) == device_capacity.PartitionPlace(start=2)
 
@@ -122,8 +123,8 @@ def test_a_place_never_costs_its_own_kind_two() -> None:
 def test_places_taken_and_places_that_stay() -> None:
     device = shapes.cut(
         A100,
-        shapes.held("A100-20C", 0, start=20),
-        shapes.held("A100-4C", 1, start=6),
+        shapes.partition("A100-20C", 0, start=20),
+        shapes.partition("A100-4C", 1, start=6),
     )
     assert device_capacity.remaining(device) == {
         "A100-4C": 3, "A100-8C": 1, "A100-10C": 1, "A100-20C": 0,
@@ -135,9 +136,9 @@ def test_places_taken_and_places_that_stay() -> None:
 @pytest.mark.parametrize(
     "part",
     [
-        shapes.held("A100-4C", 0),
-        shapes.held("gone", 0),
-        shapes.held("gone", 0, start=4),
+        shapes.partition("A100-4C", 0),
+        shapes.partition("gone", 0),
+        shapes.partition("gone", 0, start=4),
     ],
 )
 def test_beside_an_unknown_place_the_device_is_right_about_one(
@@ -147,10 +148,10 @@ def test_beside_an_unknown_place_the_device_is_right_about_one(
     left = device_capacity.remaining(device)
     assert left == {n: int(n != "A100-40C") for n in left}
     assert (
-        device_capacity.choose(device, "A100-20C")
+        device_capacity.choose_place(device, "A100-20C")
         == device_capacity.PartitionPlace()
     )
-    assert device_capacity.choose(device, "A100-40C") is None
+    assert device_capacity.choose_place(device, "A100-40C") is None
     assert set(device_capacity.remaining(device, ["A100-4C"]).values()) == {0}
     assert device_capacity.capacity(device) == 2
 
@@ -161,7 +162,7 @@ def test_a_profile_without_known_places_is_offered_one_by_one() -> None:
     )
     assert device_capacity.remaining(device)["new"] == 1
     assert (
-        device_capacity.choose(device, "new")
+        device_capacity.choose_place(device, "new")
         == device_capacity.PartitionPlace()
     )
     assert set(device_capacity.remaining(device, ["new"]).values()) == {0}

@@ -94,13 +94,13 @@ def test_a_card_makes_one_instance_with_media_engines() -> None:
 
 
 def test_a_small_instance_goes_where_the_large_one_stays_possible() -> None:
-    choice = device_capacity.choose(DYNAMIC, "A100-3-20C")
+    choice = device_capacity.choose_place(DYNAMIC, "A100-3-20C")
     assert choice == device_capacity.PartitionPlace(instance_start=4)
-    after = device_capacity.assume(DYNAMIC, "A100-3-20C", choice)
+    after = device_capacity.add_partition(DYNAMIC, "A100-3-20C", choice)
     assert device_capacity.remaining(after)["A100-4-20C"] == 1
-    choice = device_capacity.choose(after, "A100-4-20C")
+    choice = device_capacity.choose_place(after, "A100-4-20C")
     assert choice == device_capacity.PartitionPlace(instance_start=0)
-    full = device_capacity.assume(after, "A100-4-20C", choice)
+    full = device_capacity.add_partition(after, "A100-4-20C", choice)
     assert set(device_capacity.remaining(full).values()) == {0}
 
 
@@ -120,7 +120,7 @@ def test_compute_slices_run_out_before_memory_does() -> None:
         with_instances(
             DYNAMIC, model.Instance(kind="new", handle="1", span=None)
         ),
-        shapes.cut(DYNAMIC, shapes.held("A100-1-5C", 0)),
+        shapes.cut(DYNAMIC, shapes.partition("A100-1-5C", 0)),
     ],
 )
 def test_nothing_new_beside_what_is_not_known(device: model.Device) -> None:
@@ -136,14 +136,14 @@ def test_instances_as_they_are() -> None:
         instance("3g.20gb", "1", 4),
         *(instance("2g.10gb", str(n), n) for n in (0, 2)),
     )
-    device = shapes.cut(device, shapes.held("A100-2-10C", 0))
+    device = shapes.cut(device, shapes.partition("A100-2-10C", 0))
     left = device_capacity.remaining(device)
     assert {n: c for n, c in left.items() if c} == {
         "A100-3-20C": 1,
         "A100-2-10C": 1,
     }
     assert (
-        device_capacity.choose(device, "A100-2-10C")
+        device_capacity.choose_place(device, "A100-2-10C")
         == device_capacity.PartitionPlace()
     )
     assert device_capacity.capacity(device) == 3
@@ -190,7 +190,7 @@ SHARED = shapes.card(
 
 def test_an_instance_holds_several_of_one_size() -> None:
     assert device_capacity.remaining(SHARED) == {"DC-1-8Q": 6, "DC-1-12Q": 4}
-    begun = shapes.cut(SHARED, shapes.held("DC-1-12Q", 0, instance="1"))
+    begun = shapes.cut(SHARED, shapes.partition("DC-1-12Q", 0, instance="1"))
     assert device_capacity.remaining(begun) == {"DC-1-8Q": 3, "DC-1-12Q": 3}
     planned = device_capacity.remaining(begun, ["DC-1-12Q", "DC-1-8Q"])
     assert planned == {"DC-1-8Q": 2, "DC-1-12Q": 0}
@@ -198,7 +198,9 @@ def test_an_instance_holds_several_of_one_size() -> None:
 
 def test_partitions_adrift_fill_instances_of_their_kind() -> None:
     """Four of one size take two instances, wherever they stand."""
-    adrift = shapes.cut(SHARED, *(shapes.held("DC-1-8Q", n) for n in range(4)))
+    adrift = shapes.cut(
+        SHARED, *(shapes.partition("DC-1-8Q", n) for n in range(4))
+    )
     assert device_capacity.remaining(
         shapes.word(adrift, **{"DC-1-12Q": 0})
     ) == {
@@ -244,7 +246,7 @@ def test_an_instance_never_costs_its_own_kind_two() -> None:
         shapes.profile("M-3", instance="3g"),
     )
     choice = device_capacity.PartitionPlace(instance_start=2)
-    assert device_capacity.choose(device, "M-2") == choice
+    assert device_capacity.choose_place(device, "M-2") == choice
 
 
 def test_slots_bound_what_geometry_allows() -> None:
@@ -255,11 +257,11 @@ def test_slots_bound_what_geometry_allows() -> None:
 
 def test_a_large_card_is_settled_in_no_time() -> None:
     started = time.monotonic()
-    settled = device_capacity.settle(DYNAMIC)
+    settled = device_capacity.recalculate(DYNAMIC)
     for _ in range(7):
-        choice = device_capacity.choose(settled, "A100-1-5C")
+        choice = device_capacity.choose_place(settled, "A100-1-5C")
         assert choice is not None
-        settled = device_capacity.assume(settled, "A100-1-5C", choice)
+        settled = device_capacity.add_partition(settled, "A100-1-5C", choice)
     assert time.monotonic() - started < 2
 
 
@@ -298,27 +300,27 @@ def claimed(handle: str, instance_start: int | None) -> model.Claim:
 
 def test_an_instance_that_is_held_is_made_by_who_comes_first() -> None:
     """Two servers that are off share one; either may be started first."""
-    device = device_capacity.hold(HALVES, [claimed("one", 0)])
+    device = device_capacity.reserve_claims(HALVES, [claimed("one", 0)])
     assert (
-        device_capacity.choose(device, "A100-3-10C")
+        device_capacity.choose_place(device, "A100-3-10C")
         == device_capacity.PartitionPlace()
     )
-    assert device_capacity.held_start(device, "A100-3-10C") == 0
+    assert device_capacity.find_reserved_start(device, "A100-3-10C") == 0
     there = with_instances(HALVES, instance("3g.20gb", "gi-1", 0))
-    assert device_capacity.held_start(there, "A100-3-10C") is None
-    assert device_capacity.held_start(HALVES, "A100-3-10C") is None
+    assert device_capacity.find_reserved_start(there, "A100-3-10C") is None
+    assert device_capacity.find_reserved_start(HALVES, "A100-3-10C") is None
 
 
 def test_held_in_any_order_is_the_same() -> None:
     brings, shares = claimed("one", 0), claimed("two", None)
     found = [
-        device_capacity.hold(HALVES, claims)
+        device_capacity.reserve_claims(HALVES, claims)
         for claims in ((brings, shares), (shares, brings))
     ]
     for device in found:
         assert [p.instance for p in device.partitions] == ["planned-0"] * 2
         assert device_capacity.remaining(device) == {"A100-3-10C": 2}
-        assert device_capacity.choose(
+        assert device_capacity.choose_place(
             device, "A100-3-10C"
         ) == device_capacity.PartitionPlace(instance_start=4)
     assert found[0].geometry == found[1].geometry
@@ -351,7 +353,7 @@ def test_claims_that_share_an_instance_hold_one() -> None:
         for number, slot in enumerate(card.slots[:2])
     ]
 
-    held = device_capacity.hold(card, claims)
+    held = device_capacity.reserve_claims(card, claims)
 
     assert [i.span.start for i in held.geometry.instances if i.span] == [0]
     assert device_capacity.remaining(held) == {"P": 4}

@@ -45,7 +45,7 @@ def test_a_card_read_from_its_traits_has_the_same_room(
         device, {p.handle for p in device.partitions}
     )
 
-    found = occupancy.restore(
+    found = occupancy.restore_partitions(
         without_partitions(device),
         occupancy.parse_traits(traits),
         {p.trait: p for p in device.profiles},
@@ -87,7 +87,10 @@ def test_nothing_is_reported_beside_what_is_not_known(
     device = shapes.card(
         model.Geometry(layout=model.Layout.MIXED, region=8),
         profile,
-        held=(shapes.held("P", 0, start=0), shapes.held("P", 1, start=start)),
+        partitions=(
+            shapes.partition("P", 0, start=0),
+            shapes.partition("P", 1, start=start),
+        ),
     )
     claimed = [p.handle for p in device.partitions]
 
@@ -100,7 +103,10 @@ def test_a_partition_without_an_allocation_is_reported_as_reserved() -> None:
     device = shapes.card(
         model.Geometry(layout=model.Layout.MIXED, region=8),
         shapes.profile("P", span=4, starts=(0, 4)),
-        held=(shapes.held("P", 0, start=0), shapes.held("P", 1, start=4)),
+        partitions=(
+            shapes.partition("P", 0, start=0),
+            shapes.partition("P", 1, start=4),
+        ),
     )
     (profile,) = device.profiles
 

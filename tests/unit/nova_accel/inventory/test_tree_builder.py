@@ -124,7 +124,7 @@ def vfs(technology: str, count: int = 4) -> model.Device:
     device = shapes.card(
         model.Geometry(), shapes.profile("vf", count), slots=count
     )
-    return device_capacity.settle(
+    return device_capacity.recalculate(
         dataclasses.replace(device, technology=technology)
     )
 
@@ -188,7 +188,7 @@ def test_of_a_claim_only_what_is_not_allocated_is_reserved() -> None:
         ),
         slots=4,
     )
-    device = device_capacity.settle(
+    device = device_capacity.recalculate(
         dataclasses.replace(device, counters={"VGPU": 4, memory: 2048})
     )
     lost = dataclasses.replace(
@@ -241,7 +241,7 @@ def test_a_typed_vf_without_a_claim_is_reserved_once(
 ) -> None:
     """Its guest runs: it is somebody's partition and occupied as well."""
     device = dataclasses.replace(
-        vfs(technology), partitions=(shapes.held("vf", 1),)
+        vfs(technology), partitions=(shapes.partition("vf", 1),)
     )
     used = frozenset({device.slots[1]})
     found = node(device, occupied=used)
@@ -297,21 +297,26 @@ def test_a_layout_that_changed_is_another_trait_in_placement() -> None:
 
 
 def test_what_is_unread_of_a_device_is_unread_of_its_provider() -> None:
-    device = dataclasses.replace(EQUAL, unread=("CUSTOM_ACCELERATOR_A",))
-    assert node(device).unread == ("CUSTOM_ACCELERATOR_A",)
+    device = dataclasses.replace(
+        EQUAL, unread_traits=("CUSTOM_ACCELERATOR_A",)
+    )
+    assert node(device).unread_traits == ("CUSTOM_ACCELERATOR_A",)
     region = dataclasses.replace(
         vfs("fpga"),
         region=model.Region(card=shapes.ADDRESS, number=0, function=None),
-        unread=("CUSTOM_ACCELERATOR_A",),
+        unread_traits=("CUSTOM_ACCELERATOR_A",),
     )
-    assert node(region).unread == ("CUSTOM_ACCELERATOR_A",)
+    assert node(region).unread_traits == ("CUSTOM_ACCELERATOR_A",)
     found = node(region, occupied=frozenset(region.slots))
-    assert found.unread == ("CUSTOM_ACCELERATOR_A", *tree_builder.FPGA_TRAITS)
+    assert found.unread_traits == (
+        "CUSTOM_ACCELERATOR_A",
+        *tree_builder.FPGA_TRAITS,
+    )
 
 
 # -- what policy offers ----------------------------------------------------
 
-EQUAL = device_capacity.settle(
+EQUAL = device_capacity.recalculate(
     shapes.card(
         model.Geometry(layout=model.Layout.EQUAL),
         shapes.profile("T4-1Q", size=1, limit=16),
@@ -328,9 +333,11 @@ def offered(
 ) -> set[str]:
     device = dataclasses.replace(
         EQUAL,
-        partitions=tuple(shapes.held(name, n) for n, name in enumerate(parts)),
+        partitions=tuple(
+            shapes.partition(name, n) for n, name in enumerate(parts)
+        ),
     )
-    traits = node(device_capacity.settle(device), rule, claims).traits
+    traits = node(device_capacity.recalculate(device), rule, claims).traits
     return {p.name for p in device.profiles if p.trait in traits}
 
 

@@ -137,7 +137,7 @@ def test_a_partition_that_the_kernel_has_lost(
 ) -> None:
     slot = FREE if address in CARDS else FUNCTIONS[-1]
     known, handle = with_server(known, address, slot)
-    lost = audited.unmade(known, handle)
+    lost = audited.without_partition(known, handle)
     assert found(known) == set()
     assert found(lost) == one(FindingKind.MISSING, address, OTHER, handle)
 
@@ -430,7 +430,7 @@ def test_each_class_that_a_claim_takes_has_to_be_allocated(name: str) -> None:
     assert (finding.kind, finding.is_safe) == (FindingKind.UNALLOCATED, True)
     assert (
         f" --allocation rp={uuid},{names.GPU_MEMORY_CLASS}=512,VGPU=1 "
-    ) in finding.mend
+    ) in finding.remedy
 
 
 def test_one_command_sets_the_allocations_of_all_devices() -> None:
@@ -472,7 +472,7 @@ def test_one_command_sets_the_allocations_of_all_devices() -> None:
         if f.kind is FindingKind.UNALLOCATED
     ]
     assert [f.is_safe for f in both] == [True, True]
-    (command,) = {f.mend for f in both}
+    (command,) = {f.remedy for f in both}
     room, _, allocation = command.partition(" && ")
     assert room.endswith(
         f" --resource VGPU:reserved=5 {audited.provider(CARDS[1])}"
@@ -489,7 +489,7 @@ def test_one_command_sets_the_allocations_of_all_devices() -> None:
 def test_a_source_that_said_not_all_is_told_of() -> None:
     known = dataclasses.replace(
         audited.EMPTY,
-        unasked={StateSource.KERNEL: "0000:3b:00.0 can't be read"},
+        unread={StateSource.KERNEL: "0000:3b:00.0 can't be read"},
     )
     gaps = checks.compare(known).gaps
     assert {g.source for g in gaps} == {StateSource.KERNEL.value}
@@ -505,9 +505,9 @@ def test_words_for_programs_are_of_one_form(kind: FindingKind) -> None:
 def test_of_two_looks_only_what_both_have_is_told() -> None:
     def finding(where: str) -> findings.AuditFinding:
         return findings.AuditFinding(
-            kind=FindingKind.TYPED, where=where, reason="r", mend="m"
+            kind=FindingKind.TYPED, where=where, reason="r", remedy="m"
         )
 
     first = findings.AuditReport(findings=(finding("a"), finding("b")))
     second = findings.AuditReport(findings=(finding("b"), finding("c")))
-    assert second.both(first).findings == (finding("b"),)
+    assert second.intersect(first).findings == (finding("b"),)

@@ -65,10 +65,10 @@ def faulty(draw: st.DrawFn) -> collected_state.CollectedState:
                     known, claims=[audited.claim(who, address, slot)]
                 )
             case 4:
-                known = audited.unmade(known, handle)
+                known = audited.without_partition(known, handle)
             case 5:
                 known = audited.made(
-                    audited.unmade(known, handle), address, slot
+                    audited.without_partition(known, handle), address, slot
                 )
     return known
 
@@ -118,7 +118,7 @@ def test_mended_is_mended(known: collected_state.CollectedState) -> None:
     mended = [f for f in report.findings if f.is_safe]
     for finding in mended:
         if finding.kind is FindingKind.ORPHAN:
-            known = audited.unmade(known, finding.handle)
+            known = audited.without_partition(known, finding.handle)
         else:
             known = dataclasses.replace(
                 known,
