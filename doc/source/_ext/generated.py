@@ -201,7 +201,11 @@ def _fields(values: dict[str, Any], indent: int) -> str:
     for number, (name, value) in enumerate(values.items()):
         field = outline(value, name, indent)
         if number:
-            is_long = "\n" in field or column + len(field) + 3 > _WIDTH
+            is_long = (
+                indent == 1
+                or "\n" in field
+                or column + len(field) + 3 > _WIDTH
+            )
             text += ",\n" + " " * indent if is_long else ", "
             column = indent if is_long else column + 2
         text += field
@@ -215,6 +219,8 @@ _LOG_METHODS = {"error", "exception", "warning"}
 _PROBLEMS = {"Problem", "_problem"}
 # A log format or a placeholder of an f-string.
 _PLACEHOLDER = "..."
+# The last argument of a MalformedError: the form that was expected.
+_EXPECTED = 2
 #: Shorter texts are values, not messages.
 _MIN_LETTERS = 16
 
@@ -253,9 +259,19 @@ def messages_of(path: Path) -> Iterator[tuple[str, str]]:
             kind = name
         else:
             continue
-        for value in [*node.args, *(word.value for word in node.keywords)]:
-            text = texts_of(value).strip()
-            yield kind, text
+        yield kind, call_text(name, node)
+
+
+def call_text(name: str, call: ast.Call) -> str:
+    """Return the text that a call of a log or an error prints."""
+    values = [*call.args, *(word.value for word in call.keywords)]
+    texts = [texts_of(value).strip() for value in values]
+    if name == "MalformedError" and len(texts) > _EXPECTED:
+        kind, expected = texts[0] or "...", texts[_EXPECTED] or "..."
+        return f"... is not a {kind}; expected {expected}"
+    if name in _LOG_METHODS:
+        return texts[0]
+    return ": ".join(filter(None, texts))
 
 
 def string_texts(path: Path) -> str:
@@ -295,10 +311,14 @@ class _Generated(rst.Directive):
 
 
 class _CommandHelp(_Generated):
-    """``.. command-help:: COMMAND``"""
+    """``.. command-help:: COMMAND``, below the command's name."""
 
     def text(self) -> str:
         return help_of(self.arguments[0])
+
+    def run(self) -> list[nodes.Node]:
+        name = self.arguments[0]
+        return [nodes.rubric("", name), *super().run()]
 
 
 class _JsonKeys(_Generated):
