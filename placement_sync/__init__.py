@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provider trees in Placement, and the commands that work with them.
+"""Synchronization of a host's provider tree with Placement, and commands.
 
-- ``sync``: one pass: difference to Placement, calls, refusals
-- ``daemon``: passes at an interval, with status file and metrics
-- ``audit``: claims, allocations, domains and partitions compared
-- ``flavors``: profiles of a cloud, extra specs of flavors
-- ``cli``: the ``placement-sync`` command, subcommands of ``nova-accel``
-- ``client``: REST and RPC clients of Placement and Nova
+Packages, from the bottom up; a package imports only those before it:
+
+- ``client``: REST and RPC clients of Placement and Nova;
+  ``resource_providers.PlacementClient``, ``rest.RestClient``
+- ``sync``: one pass from a desired tree to calls;
+  ``sync_pass.Synchronizer``, ``diff.plan``
+- ``daemon``: passes at an interval, status file, metrics, systemd;
+  ``loop.Loop``, ``heartbeat.Heartbeat``, ``metrics.Metrics``
+- ``audit``: comparison of claims, allocations, domains and partitions;
+  ``checks.compare``, ``heal.Healer``
+- ``flavors``: profiles of a cloud, extra specs and feasibility of flavors
+- ``cli``: the ``placement-sync`` command, and ``flavor``, ``profile`` and
+  ``server`` of ``nova-accel``
 """

@@ -1,2 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims, allocations, domains and partitions compared with each other."""
+"""Audit: compare claims, allocations, domains, partitions and providers.
+
+- ``collector``: ``StateCollector`` reads all sources
+- ``collected_state``: ``CollectedState``, the values; ``StateIndex``
+- ``checks``: ``compare`` runs all checks; pure, as are ``device_checks``
+  and ``placement_checks``
+- ``findings``: ``AuditReport`` of ``AuditFinding`` and ``Gap``
+- ``heal``: ``Healer`` repairs findings that are proved to be safe
+- ``node_amounts``: amounts of a server on its compute node
+"""

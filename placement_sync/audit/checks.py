@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List of the audit's checks, run on collected evidence.
+"""Checks of the audit, each with the sources that it needs.
 
-Unknown is not absent: a comparison of which one side is not known is not
-made, and the report says so.
+Unknown is not absent: a check with an unread source is skipped, and the
+report has a gap for it.
 """
 
 import dataclasses
@@ -22,23 +22,23 @@ from placement_sync.audit.findings import (
 )
 
 
-def compare(known: collected_state.CollectedState) -> AuditReport:
-    """Return everything that is wrong, as far as it can be told."""
-    world = collected_state.StateIndex(known)
+def compare(state: collected_state.CollectedState) -> AuditReport:
+    """Return the findings of all checks that can be made, and the gaps."""
+    index = collected_state.StateIndex(state)
     findings: set[AuditFinding] = set()
     gaps = []
     for check in _CHECKS:
         gaps += [
             Gap(
-                check=check.what,
+                check=check.title,
                 source=source.value,
-                reason=known.unasked.get(source, "nobody was asked"),
+                reason=state.unread.get(source, "it was not read"),
             )
-            for source in check.needs
-            if not known.has(source) or source in known.unasked
+            for source in check.sources
+            if not state.has(source) or source in state.unread
         ]
-        if all(known.has(source) for source in check.needs):
-            findings |= set(check.find(world))
+        if all(state.has(source) for source in check.sources):
+            findings |= set(check.find(index))
     return AuditReport(
         findings=tuple(sorted(findings, key=_rank)), gaps=tuple(gaps)
     )
@@ -53,16 +53,16 @@ def _rank(finding: AuditFinding) -> tuple[object, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Check:
-    """One comparison: in words, whom it needs, and what makes it."""
+    """Title, required sources and function of a check."""
 
-    what: str
-    needs: tuple[StateSource, ...]
+    title: str
+    sources: tuple[StateSource, ...]
     find: Callable[[collected_state.StateIndex], Iterable[AuditFinding]]
 
 
 _CHECKS = (
     _Check(
-        "allocations that nobody has",
+        "allocations without a consumer",
         (
             StateSource.ALLOCATIONS,
             StateSource.SERVERS,
@@ -70,7 +70,7 @@ _CHECKS = (
             StateSource.CLAIMS,
             StateSource.DOMAINS,
         ),
-        placement_checks.leaked,
+        placement_checks.find_leaked,
     ),
     _Check(
         "claims without allocations",
@@ -82,10 +82,10 @@ _CHECKS = (
             StateSource.SERVERS,
             StateSource.MIGRATIONS,
         ),
-        placement_checks.unallocated,
+        placement_checks.find_unallocated,
     ),
     _Check(
-        "allocations of moves that ended",
+        "allocations of migrations that ended",
         (
             StateSource.ALLOCATIONS,
             StateSource.MIGRATIONS,
@@ -93,25 +93,25 @@ _CHECKS = (
             StateSource.DOMAINS,
             StateSource.KERNEL,
         ),
-        placement_checks.ended,
+        placement_checks.find_ended_moves,
     ),
     _Check(
-        "claims that the kernel has nothing of",
+        "claims without a partition in the kernel",
         (StateSource.CLAIMS, StateSource.KERNEL),
-        device_checks.unmade,
+        device_checks.find_missing_partitions,
     ),
     _Check(
         "allocations of devices that are gone",
         (StateSource.ALLOCATIONS, StateSource.PROVIDERS, StateSource.KERNEL),
-        placement_checks.unbacked,
+        placement_checks.find_absent_devices,
     ),
     _Check(
-        "claims that a running guest does not have",
+        "claims without a device in the running guest",
         (StateSource.CLAIMS, StateSource.DOMAINS, StateSource.MIGRATIONS),
-        device_checks.ungiven,
+        device_checks.find_claims_without_hostdev,
     ),
     _Check(
-        "allocations that a running guest has nothing for",
+        "allocations without a device in the running guest",
         (
             StateSource.ALLOCATIONS,
             StateSource.CLAIMS,
@@ -119,10 +119,10 @@ _CHECKS = (
             StateSource.KERNEL,
             StateSource.MIGRATIONS,
         ),
-        device_checks.unclaimed,
+        device_checks.find_guests_without_device,
     ),
     _Check(
-        "devices in guests that nobody gave them to",
+        "devices in guests without a claim or an allocation",
         (
             StateSource.DOMAINS,
             StateSource.KERNEL,
@@ -130,41 +130,41 @@ _CHECKS = (
             StateSource.ALLOCATIONS,
             StateSource.MIGRATIONS,
         ),
-        device_checks.foreign,
+        device_checks.find_foreign_devices,
     ),
     _Check(
-        "partitions that nobody has",
+        "partitions without a claim, a guest or an allocation",
         (
             StateSource.KERNEL,
             StateSource.DOMAINS,
             StateSource.CLAIMS,
             StateSource.ALLOCATIONS,
         ),
-        device_checks.orphans,
+        device_checks.find_orphans,
     ),
     _Check(
         "providers of hosts that are gone",
         (StateSource.EVERYWHERE, StateSource.HYPERVISORS),
-        placement_checks.gone,
+        placement_checks.find_removed_hosts,
     ),
     _Check(
-        "providers that stand for one device",
+        "several providers of one device",
         (StateSource.PROVIDERS, StateSource.KERNEL),
-        placement_checks.twice_provided,
+        placement_checks.find_duplicate_providers,
     ),
     _Check(
         "partitions that two servers have claims on",
         (StateSource.CLAIMS,),
-        device_checks.twice_claimed,
+        device_checks.find_duplicate_claims,
     ),
     _Check(
         "devices that are in two domains",
         (StateSource.DOMAINS, StateSource.KERNEL),
-        device_checks.twice_given,
+        device_checks.find_shared_devices,
     ),
     _Check(
-        "allocations of servers that are elsewhere",
+        "allocations of servers on another host",
         (StateSource.ALLOCATIONS, StateSource.SERVERS, StateSource.MIGRATIONS),
-        placement_checks.elsewhere,
+        placement_checks.find_moved_servers,
     ),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CollectedState of an audit: value types, by source."""
+"""Collected state of an audit: values by source, and an index of them."""
 
 import collections
 import dataclasses
@@ -7,20 +7,19 @@ import enum
 from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import model
-from nova_accel.claims.claim_plan import charges
+from nova_accel.claims.claim_plan import claim_charges
 from nova_accel.model import names
 from nova_accel.model.domains import Domain
 from nova_accel.model.providers import Inventory, ProviderRoot
 from placement_sync.client import nova_types
 
-# What Nova puts on the provider of each compute node
-# (nova/compute/resource_tracker.py, _sync_compute_service_disabled_trait
-# and the traits beside it).
+# Trait that Nova sets on the provider of each compute node
+# (nova/compute/resource_tracker.py, _sync_compute_service_disabled_trait).
 COMPUTE_TRAIT = "COMPUTE_NODE"
 
 
 class StateSource(enum.Enum):
-    """Who is asked, in the words of the report."""
+    """A source of the audit; the value is its name in the report."""
 
     ALLOCATIONS = "allocations of Placement"
     PROVIDERS = "resource providers of this host"
@@ -35,9 +34,9 @@ class StateSource(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedProvider:
-    """A resource provider of ours, wherever it is.
+    """Resource provider of this library, on any host.
 
-    ``root`` is the uuid of the provider at the top of its tree.
+    ``root`` is the uuid of the root provider of its tree.
     """
 
     uuid: str
@@ -48,7 +47,7 @@ class AuditedProvider:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What a consumer has of a provider: amounts by resource class."""
+    """Allocation of a consumer from a provider: amounts by resource class."""
 
     provider: str
     consumer: str
@@ -66,16 +65,16 @@ class ConsumerAllocations:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedState:
-    """What every source said at about one time; None: nothing is known.
+    """Data of all sources at about one time; None for an unread source.
 
-    ``servers`` has None for one that Nova surely does not have; of one
-    that is missing nobody asked, or no answer came. ``gone`` are the roots
-    of ``everywhere`` that Nova had a compute node for and surely has none
-    now. ``used`` are those providers of ``everywhere`` on gone roots that
-    have allocations. ``unasked`` tells why what is None is not known.
-    ``consumers`` are those that have claims and lack allocations, and
-    ``inventories`` those of the providers where they lack them, the
-    compute node's among them.
+    ``servers`` maps a uuid to None if Nova is proved not to have it; a
+    uuid that is missing was not read. ``gone`` are the roots of
+    ``everywhere`` whose compute node Nova has removed. ``used`` are the
+    providers of ``everywhere`` on gone roots that have allocations.
+    ``unread`` has the reason for each source that was not read, or not
+    completely. ``consumers`` are those with claims that exceed their
+    allocations, and ``inventories`` those of the providers concerned, the
+    compute node's included.
     """
 
     root: ProviderRoot
@@ -95,25 +94,21 @@ class CollectedState:
     everywhere: tuple[AuditedProvider, ...] | None = None
     gone: frozenset[str] | None = None
     used: frozenset[str] = frozenset()
-    unasked: Mapping[StateSource, str] = dataclasses.field(
-        default_factory=dict
-    )
+    unread: Mapping[StateSource, str] = dataclasses.field(default_factory=dict)
 
     def has(self, source: StateSource) -> bool:
-        """Return whether a source has spoken."""
+        """Return whether a source was read."""
         return getattr(self, _FIELDS[source]) is not None
 
 
-def together(
-    here: CollectedState, everywhere: CollectedState
-) -> CollectedState:
-    """Return evidence of one host with that of all hosts' providers."""
+def merge(here: CollectedState, everywhere: CollectedState) -> CollectedState:
+    """Return the state of one host, with the providers of all hosts."""
     return dataclasses.replace(
         here,
         everywhere=everywhere.everywhere,
         gone=everywhere.gone,
         used=everywhere.used,
-        unasked={**here.unasked, **everywhere.unasked},
+        unread={**here.unread, **everywhere.unread},
     )
 
 
@@ -131,8 +126,8 @@ _FIELDS = {
 
 Inventories = Mapping[str, Inventory]
 
-# Who must have spoken before anybody is said not to be.
-_OF_CONSUMERS = (
+# Sources that must be read before a consumer is called nonexistent.
+_CONSUMER_SOURCES = (
     StateSource.SERVERS,
     StateSource.MIGRATIONS,
     StateSource.CLAIMS,
@@ -141,27 +136,27 @@ _OF_CONSUMERS = (
 
 
 class StateIndex:
-    """CollectedState, arranged for questions; what is unknown reads as empty.
+    """Queries on a CollectedState; an unread source reads as empty.
 
-    Whoever asks sees to it that what the answer needs is known.
+    The caller makes sure that the sources of a query were read.
     """
 
-    def __init__(self, known: CollectedState) -> None:
-        """Arrange it."""
-        self.root = known.root
-        self.providers = known.providers or ()
-        self.allocations = known.allocations or ()
-        self.consumers = known.consumers
-        self.inventories = known.inventories
-        self.claims = known.claims or ()
-        self.servers = known.servers or {}
-        self.migrations = {m.uuid: m for m in known.migrations or ()}
-        self.domains = known.domains or ()
-        self.host = known.host or model.HostState(complete=False)
-        self.everywhere = known.everywhere or ()
-        self.gone = known.gone or frozenset()
-        self.used = known.used
-        self._can_tell = all(map(known.has, _OF_CONSUMERS))
+    def __init__(self, state: CollectedState) -> None:
+        """Build the index of a state."""
+        self.root = state.root
+        self.providers = state.providers or ()
+        self.allocations = state.allocations or ()
+        self.consumers = state.consumers
+        self.inventories = state.inventories
+        self.claims = state.claims or ()
+        self.servers = state.servers or {}
+        self.migrations = {m.uuid: m for m in state.migrations or ()}
+        self.domains = state.domains or ()
+        self.host = state.host or model.HostState(complete=False)
+        self.everywhere = state.everywhere or ()
+        self.gone = state.gone or frozenset()
+        self.used = state.used
+        self._has_consumer_sources = all(map(state.has, _CONSUMER_SOURCES))
         self._names = {p.uuid: p.name for p in self.providers}
         self._devices = {
             names.provider_uuid(self.root.uuid, device.address): device
@@ -169,23 +164,48 @@ class StateIndex:
         }
 
     def device(self, provider: str) -> model.Device | None:
-        """Return the device that a provider stands for, or None."""
+        """Return the device of a provider, or None."""
         return self._devices.get(provider)
 
+    def address(self, provider: AuditedProvider) -> str:
+        """Return the address of a provider's device; empty if unknown.
+
+        The uuid of a provider is the uuid5 of its device's address. A
+        second provider of the device has another uuid: its name is
+        compared with the name for each address that the host, or a claim
+        on it, has.
+        """
+        addresses = {
+            *(device.address for device in self.host.devices),
+            *self.host.unknown,
+            *(claim.device for claim in self.claims),
+        }
+        for address in addresses:
+            if provider.uuid == names.provider_uuid(self.root.uuid, address):
+                return address
+        return next(
+            (
+                address
+                for address in sorted(addresses)
+                if provider.name.endswith(names.provider_name("", address))
+            ),
+            "",
+        )
+
     def is_absent(self, provider: str) -> bool:
-        """Return whether a provider's device surely is not on the host."""
+        """Return whether a provider's device is proved to be absent."""
         unread = {
             names.provider_uuid(self.root.uuid, address)
             for address in self.host.unknown
         }
-        above = next(
+        parent = next(
             (p.parent for p in self.providers if p.uuid == provider), None
         )
         return (
             self.host.complete
-            and above is not None
+            and parent is not None
             and provider not in self._devices
-            and not unread & {provider, above}
+            and not unread & {provider, parent}
         )
 
     def devices(self) -> Mapping[str, model.Device]:
@@ -197,7 +217,7 @@ class StateIndex:
         return self._names.get(provider, provider)
 
     def where(self, provider: str) -> str:
-        """Return what people call a provider: its device, or its name."""
+        """Return the address of a provider's device, or else its name."""
         device = self.device(provider)
         return device.address if device else self.name(provider)
 
@@ -206,7 +226,7 @@ class StateIndex:
         return next((d for d in self.domains if d.uuid == server), None)
 
     def is_moving(self, server: str) -> bool:
-        """Return whether a move of a server is not over."""
+        """Return whether a server has a migration that is not over."""
         return any(
             m.server == server and not m.is_over
             for m in self.migrations.values()
@@ -222,11 +242,11 @@ class StateIndex:
     def unallocated(
         self,
     ) -> Mapping[tuple[str, str], tuple[model.Claim, ...]]:
-        """Return a consumer's claims on a provider where it lacks some.
+        """Return claims that exceed allocations, by consumer and provider.
 
-        Those of consumers whose claims take more of a resource class than
-        is allocated, by consumer and provider. Allocations of its moves
-        count as the server's.
+        The value is all claims of the consumer on the provider, if they
+        charge more of a resource class than is allocated. Allocations of a
+        server's migrations count as the server's.
         """
         groups: dict[tuple[str, str], list[model.Claim]] = {}
         for claim in self.claims:
@@ -236,17 +256,18 @@ class StateIndex:
             (consumer, provider): tuple(claims)
             for (consumer, provider), claims in groups.items()
             if provider in self._names
-            and self._lacks(consumer, provider, claims)
+            and self._exceeds_allocation(consumer, provider, claims)
         }
 
-    def _lacks(
+    def _exceeds_allocation(
         self, consumer: str, provider: str, claims: Iterable[model.Claim]
     ) -> bool:
-        """Return whether claims take more than a consumer has allocated."""
         allocated: collections.Counter[str] = collections.Counter()
-        for each in self.allocations:
-            if each.provider == provider and self.holds(each, consumer):
-                allocated.update(each.amounts)
+        for allocation in self.allocations:
+            if allocation.provider == provider and self.is_allocation_of(
+                allocation, consumer
+            ):
+                allocated.update(allocation.amounts)
         return any(
             amount > allocated[name]
             for name, amount in self.charged(provider, claims).items()
@@ -255,30 +276,30 @@ class StateIndex:
     def charged(
         self, provider: str, claims: Iterable[model.Claim]
     ) -> dict[str, int]:
-        """Return what claims on a device take of it, by resource class."""
+        """Return the amounts that claims on a device charge, by class."""
         device = self.device(provider)
-        found: collections.Counter[str] = collections.Counter()
+        amounts: collections.Counter[str] = collections.Counter()
         if device is not None:
             for claim in claims:
-                found.update(charges(device, claim))
-        return dict(found)
+                amounts.update(claim_charges(device, claim))
+        return dict(amounts)
 
-    def holds(self, allocation: Allocation, server: str) -> bool:
-        """Return whether an allocation is a server's, or its move's."""
-        move = self.migrations.get(allocation.consumer)
+    def is_allocation_of(self, allocation: Allocation, server: str) -> bool:
+        """Return whether an allocation is a server's or its migration's."""
+        migration = self.migrations.get(allocation.consumer)
         return allocation.consumer == server or (
-            move is not None and move.server == server
+            migration is not None and migration.server == server
         )
 
     def is_leaked(self, allocation: Allocation) -> bool:
-        """Return whether nobody can have an allocation any more.
+        """Return whether the consumer of an allocation does not exist.
 
-        Nova has neither a server nor a move of that uuid, no claim is its,
-        and no domain either. Unless all of them have spoken, somebody can.
+        Nova has neither a server nor a migration of that uuid, nova-compute
+        no claim, and libvirt no domain. False unless all of them were read.
         """
         consumer = allocation.consumer
         return (
-            self._can_tell
+            self._has_consumer_sources
             and consumer in self.servers
             and self.servers[consumer] is None
             and consumer not in self.migrations
@@ -287,37 +308,41 @@ class StateIndex:
         )
 
     def is_pending(self, provider: str) -> bool:
-        """Return whether somebody may be about to use a provider.
+        """Return whether a server may be about to use a provider.
 
-        An allocation is there before the claim, the claim before the
-        partition, and that before the domain: a server is pending that has
-        more allocated than it has claims, or devices in its domain.
+        The allocation exists before the claim, the claim before the
+        partition, and the partition before the domain. So a server is
+        pending if it has more allocated than claims and hostdevs together.
         """
         device = self.device(provider)
         name = device.resource_class if device else ""
-        needed: collections.Counter[str] = collections.Counter()
-        for found in self.allocations:
-            if found.provider == provider and not self.is_leaked(found):
-                move = self.migrations.get(found.consumer)
-                server = move.server if move else found.consumer
-                needed[server] += found.amounts.get(name, 1)
+        allocated: collections.Counter[str] = collections.Counter()
+        for allocation in self.allocations:
+            if allocation.provider == provider and not self.is_leaked(
+                allocation
+            ):
+                migration = self.migrations.get(allocation.consumer)
+                server = migration.server if migration else allocation.consumer
+                allocated[server] += allocation.amounts.get(name, 1)
         return any(
-            count > len(self._held(server, provider))
-            for server, count in needed.items()
+            count > len(self._list_server_handles(server, provider))
+            for server, count in allocated.items()
         )
 
-    def _held(self, server: str, provider: str) -> frozenset[str]:
-        """Return what a server has of a provider, by claim or in fact."""
+    def _list_server_handles(
+        self, server: str, provider: str
+    ) -> frozenset[str]:
+        """Return the handles of a server on a provider, by claim or domain."""
         domain = self.domain(server)
-        given = domain.handles if domain else frozenset()
-        return (given & self.handles(provider)) | {
+        hostdevs = domain.handles if domain else frozenset()
+        return (hostdevs & self.handles(provider)) | {
             claim.handle
             for claim in self.claims
             if claim.consumer == server and claim.provider == provider
         }
 
     def handles(self, provider: str) -> frozenset[str]:
-        """Return every handle under which a guest may have of a device."""
+        """Return all handles that a guest can have of a device."""
         device = self.device(provider)
         if device is None:
             return frozenset()
@@ -333,7 +358,7 @@ class StateIndex:
 
 
 def slot_mdevs(device: model.Device, provider: str) -> Mapping[str, str]:
-    """Return a device's slots by the uuids of the mdevs we make in them."""
+    """Return a device's slots by the uuid of the mdev that fills each."""
     if device.technology != "mdev":
         return {}
     return {names.mdev_uuid(provider, slot): slot for slot in device.slots}

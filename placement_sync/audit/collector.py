@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collection of evidence from all sources of an audit.
+"""Collection of state from all sources of an audit.
 
-The order is part of the proof. Who comes after whom in a server's life
-(allocation, claim, partition, domain) is asked before: the kernel first,
-then libvirt, nova-compute's claims, Placement, and Nova last. What is made
-meanwhile is then known to whoever is asked later.
+The order of the reads is part of the proof: it reverses the order of a
+server's life (allocation, claim, partition, domain). The kernel is read
+first, then libvirt, nova-compute's claims, Placement, and Nova last. An
+object that is created meanwhile is then visible in the sources read later.
 """
 
 import dataclasses
@@ -30,19 +30,20 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSources:
-    """How the host itself is asked; each raises AcceleratorError.
+    """Readers of the host itself; each raises AcceleratorError.
 
-    None for who can't be asked of this host at all; ``why`` says why.
+    ``read_domains`` is None if libvirt of the host can't be reached;
+    ``no_domains_reason`` says why.
     """
 
     read_host: Callable[[], model.HostState]
-    read_book: Callable[[], claims_file.RecordedClaims]
+    read_claims: Callable[[], claims_file.RecordedClaims]
     read_domains: Callable[[], Iterable[domains.Domain]] | None
-    why: str = ""
+    no_domains_reason: str = ""
 
 
 class StateCollector:
-    """Reads evidence of one compute node."""
+    """Reads the state of one compute node from all sources."""
 
     def __init__(
         self,
@@ -50,84 +51,107 @@ class StateCollector:
         placement: rest.RestClient,
         compute: rest.RestClient | None,
         local: LocalSources,
-        why: str = "",
+        no_compute_reason: str = "",
     ) -> None:
-        """Ask these; nothing is read yet.
+        """Read nothing yet.
 
-        :param compute: Nova's API; None if there is none to ask, and then
-            ``why`` says why.
+        :param compute: client of Nova's API; None without credentials, for
+            ``no_compute_reason``.
         """
         self.root = root
         self._placement = placement
         self._compute = compute
         self._local = local
-        self._why = why
+        self._no_compute_reason = no_compute_reason
 
-    def look(
+    def collect(
         self, only: frozenset[str] | None = None
     ) -> collected_state.CollectedState:
-        """Return what is known of this host.
+        """Return the state of this host.
 
-        :param only: the consumers that Nova is asked about by their uuid;
-            None for all that it does not have on this host. Of the others
-            it stays unknown whether they are.
+        :param only: the consumers to read from Nova one by one; None for
+            all that Nova does not list on this host. Other consumers stay
+            unread.
         """
-        notes = _Gaps()
-        host = notes.ask(StateSource.KERNEL, self._local.read_host)
+        gaps = _Gaps()
+        host = gaps.read(StateSource.KERNEL, self._local.read_host)
         if host is not None:
-            _note_unread(notes, host)
-        found = notes.ask(StateSource.DOMAINS, self._read_domains)
-        claims = notes.ask(StateSource.CLAIMS, self._read_claims)
-        ours = notes.ask(StateSource.PROVIDERS, self._read_providers)
+            _add_kernel_gaps(gaps, host)
+        guests = gaps.read(StateSource.DOMAINS, self._read_domains)
+        claims = gaps.read(StateSource.CLAIMS, self._read_claims)
+        own = gaps.read(StateSource.PROVIDERS, self._read_providers)
         allocations = None
-        if ours is None:
-            notes.note(
-                StateSource.ALLOCATIONS, notes.why[StateSource.PROVIDERS]
+        if own is None:
+            gaps.add(
+                StateSource.ALLOCATIONS, gaps.reasons[StateSource.PROVIDERS]
             )
         else:
-            allocations = notes.ask(
+            allocations = gaps.read(
                 StateSource.ALLOCATIONS,
-                lambda: tuple(each for p in ours for each in self._of(p.uuid)),
+                lambda: tuple(
+                    allocation
+                    for provider in own
+                    for allocation in self._read_allocations(provider.uuid)
+                ),
             )
-        known = collected_state.CollectedState(
+        state = collected_state.CollectedState(
             root=self.root,
-            providers=ours,
+            providers=own,
             allocations=allocations,
             claims=claims,
-            domains=found,
+            domains=guests,
             host=host,
         )
-        suspects = collected_state.StateIndex(known).unallocated()
-        consumers = notes.ask(
+        return self._add_nova(self._add_unallocated(state, gaps), gaps, only)
+
+    def _add_unallocated(
+        self, state: collected_state.CollectedState, gaps: "_Gaps"
+    ) -> collected_state.CollectedState:
+        """Add consumers whose claims exceed allocations, and inventories."""
+        unallocated = collected_state.StateIndex(state).unallocated()
+        consumers = gaps.read(
             StateSource.ALLOCATIONS,
-            lambda: {uuid: self._consumer(uuid) for uuid, _ in suspects},
+            lambda: {
+                uuid: self._read_consumer(uuid) for uuid, _ in unallocated
+            },
         )
-        bare = frozenset(
-            uuid
-            for uuid, each in (consumers or {}).items()
-            if self.root.uuid not in each.allocations
-        )
-        lacking = {uuid for _, uuid in suspects}
-        if bare:
-            lacking.add(self.root.uuid)
-        inventories = notes.ask(
+        state = dataclasses.replace(state, consumers=consumers or {})
+        uuids = {uuid for _, uuid in unallocated}
+        if self._list_without_node(state):
+            uuids.add(self.root.uuid)
+        inventories = gaps.read(
             StateSource.PROVIDERS,
-            lambda: {uuid: self._inventories(uuid) for uuid in lacking},
+            lambda: {uuid: self._read_inventories(uuid) for uuid in uuids},
         )
-        holders = {each.consumer for each in allocations or ()}
-        moves, servers = self._read_nova(notes, holders, only, bare)
-        return dataclasses.replace(
-            known,
-            consumers=consumers or {},
-            inventories=inventories or {},
-            servers=servers,
-            migrations=moves,
-            unasked=notes.why,
+        return dataclasses.replace(state, inventories=inventories or {})
+
+    def _list_without_node(
+        self, state: collected_state.CollectedState
+    ) -> frozenset[str]:
+        """Return consumers without an allocation of the compute node."""
+        return frozenset(
+            uuid
+            for uuid, consumer in state.consumers.items()
+            if self.root.uuid not in consumer.allocations
         )
 
-    def _consumer(self, uuid: str) -> collected_state.ConsumerAllocations:
+    def _add_nova(
+        self,
+        state: collected_state.CollectedState,
+        gaps: "_Gaps",
+        only: frozenset[str] | None,
+    ) -> collected_state.CollectedState:
+        consumers = {a.consumer for a in state.allocations or ()}
+        migrations, servers = self._read_nova(
+            gaps, consumers, only, self._list_without_node(state)
+        )
+        return dataclasses.replace(
+            state, servers=servers, migrations=migrations, unread=gaps.reasons
+        )
+
+    def _read_consumer(self, uuid: str) -> collected_state.ConsumerAllocations:
         allocations, fields, _ = self._placement.read(
-            f"/allocations/{provider_records.checked(uuid)}",
+            f"/allocations/{provider_records.check_uuid(uuid)}",
             provider_records.parse_consumer,
         )
         return collected_state.ConsumerAllocations(
@@ -136,146 +160,156 @@ class StateCollector:
             user=str(fields.get("user_id") or ""),
         )
 
-    def _inventories(self, provider: str) -> collected_state.Inventories:
-        found = self._placement.read(
+    def _read_inventories(self, provider: str) -> collected_state.Inventories:
+        stored = self._placement.read(
             provider_records.provider_path(provider, "inventories"),
             provider_records.parse_inventories,
         )
-        return found[1] if found else {}
+        return stored[1] if stored else {}
 
     def _read_nova(
         self,
-        notes: "_Gaps",
-        holders: set[str],
+        gaps: "_Gaps",
+        consumers: set[str],
         only: frozenset[str] | None,
         unallocated: frozenset[str],
     ) -> tuple[
         tuple[nova_types.Migration, ...] | None,
         dict[str, nova_types.Server | None] | None,
     ]:
-        """Return the moves and the servers that Nova has."""
-        host = notes.ask(
+        """Return Nova's migrations and servers."""
+        host = gaps.read(
             StateSource.SERVERS,
-            lambda: nova_api.read_host(self._door, self.root.uuid),
+            lambda: nova_api.read_service_host(self._nova, self.root.uuid),
         )
         if host is None:
-            notes.note(StateSource.MIGRATIONS, notes.why[StateSource.SERVERS])
+            gaps.add(StateSource.MIGRATIONS, gaps.reasons[StateSource.SERVERS])
             return None, None
-        moves = notes.ask(
+        migrations = gaps.read(
             StateSource.MIGRATIONS,
-            lambda: nova_api.read_moves(self._door, host),
+            lambda: nova_api.read_migrations(self._nova, host),
         )
-        found = notes.ask(
+        answer = gaps.read(
             StateSource.SERVERS,
             lambda: nova_api.read_servers(
-                self._door, host, holders, moves, only, unallocated
+                self._nova, host, consumers, migrations, only, unallocated
             ),
         )
-        servers, reason = found or (None, "")
+        servers, reason = answer or (None, "")
         if reason:
-            notes.note(StateSource.SERVERS, reason)
-        return moves, servers
+            gaps.add(StateSource.SERVERS, reason)
+        return migrations, servers
 
-    def look_everywhere(
+    def collect_all_hosts(
         self, only: str = ""
     ) -> collected_state.CollectedState:
-        """Return what is known of the providers of all hosts.
+        """Return the providers of all hosts.
 
-        :param only: a provider, of whose host alone is told.
+        :param only: uuid of a provider; only those of its host are read.
         """
-        notes = _Gaps()
-        found = notes.ask(StateSource.EVERYWHERE, lambda: self._list(""))
-        if only and found is not None:
-            roots = {p.root for p in found if p.uuid == only}
-            found = tuple(p for p in found if p.root in roots)
+        gaps = _Gaps()
+        marked = gaps.read(
+            StateSource.EVERYWHERE, lambda: self._list_marked("")
+        )
+        if only and marked is not None:
+            roots = {p.root for p in marked if p.uuid == only}
+            marked = tuple(p for p in marked if p.root in roots)
         gone: frozenset[str] | None = None
         used: frozenset[str] | None = None
-        if found is not None:
-            listed = found
-            gone = notes.ask(
+        if marked is not None:
+            listed = marked
+            gone = gaps.read(
                 StateSource.HYPERVISORS, lambda: self._read_gone(listed)
             )
-            used = notes.ask(
+            used = gaps.read(
                 StateSource.EVERYWHERE,
                 lambda: self._read_used(listed, gone or frozenset()),
             )
         return collected_state.CollectedState(
             root=self.root,
-            everywhere=None if used is None else found,
+            everywhere=None if used is None else marked,
             gone=gone,
             used=used or frozenset(),
-            unasked=notes.why,
+            unread=gaps.reasons,
         )
 
     def _read_used(
         self,
-        found: Iterable[collected_state.AuditedProvider],
+        listed: Iterable[collected_state.AuditedProvider],
         gone: frozenset[str],
     ) -> frozenset[str]:
-        """Return the providers of gone hosts that have allocations."""
+        """Return the providers of removed hosts that have allocations."""
         return frozenset(
-            p.uuid for p in found if p.root in gone and any(self._of(p.uuid))
+            provider.uuid
+            for provider in listed
+            if provider.root in gone and self._read_allocations(provider.uuid)
         )
 
     def is_claimed(self, handle: str) -> bool:
-        """Return whether a server has a claim on a partition by now.
+        """Return whether a server has a claim on a partition now.
 
-        :raises AcceleratorError: that can't be told.
+        :raises AcceleratorError: the claims can't be read.
         """
-        return any(c.handle == handle for c in self._read_claims())
+        return any(claim.handle == handle for claim in self._read_claims())
 
     @property
-    def _door(self) -> rest.RestClient:
+    def _nova(self) -> rest.RestClient:
         if self._compute is None:
-            raise nova_api.NoAnswerError(self._why)
+            raise nova_api.NoAnswerError(self._no_compute_reason)
         return self._compute
 
     def _read_domains(self) -> tuple[domains.Domain, ...]:
         if self._local.read_domains is None:
-            raise nova_api.NoAnswerError(self._local.why)
+            raise nova_api.NoAnswerError(self._local.no_domains_reason)
         return tuple(self._local.read_domains())
 
     def _read_claims(self) -> tuple[model.Claim, ...]:
-        book = self._local.read_book()
-        if not book.is_known:
-            raise nova_api.NoAnswerError(book.reason)
-        if book.root != self.root:
-            node = book.root.name if book.root else "nobody"
+        recorded = self._local.read_claims()
+        if not recorded.is_known:
+            raise nova_api.NoAnswerError(recorded.reason)
+        if recorded.root != self.root:
+            node = recorded.root.name if recorded.root else "no compute node"
             raise nova_api.NoAnswerError(
-                f"what nova-compute has published is of {node}"
+                f"the published claims are those of {node}"
             )
-        return book.claims
+        return recorded.claims
 
     def _read_providers(self) -> tuple[collected_state.AuditedProvider, ...]:
-        """Return our providers below the root, marked or provable."""
+        """Return our providers below the root, by trait or by uuid."""
         query = f"in_tree={self.root.uuid}"
-        marked = {p.uuid for p in self._list(query)}
-        found = self._placement.read(
+        marked = {p.uuid for p in self._list_marked(query)}
+        tree = self._placement.read(
             f"/resource_providers?{query}", _parse_providers
         )
-        listed = {p.uuid: p for p in found if p.uuid != self.root.uuid}
+        listed = {p.uuid: p for p in tree if p.uuid != self.root.uuid}
         return tuple(
             provider
             for uuid, provider in listed.items()
-            if names.is_our_provider(
+            if names.is_own_provider(
                 self.root.uuid, self.root.name, provider.name, uuid
             )
             or (
                 uuid in marked
-                and not provider_cache.is_of_another(uuid, listed)
+                and not provider_cache.is_of_other_host(uuid, listed)
             )
         )
 
-    def _list(self, query: str) -> tuple[collected_state.AuditedProvider, ...]:
-        """Return the providers that are marked as ours."""
-        wanted = "&".join(filter(None, (query, f"required={_OWNER}")))
-        path = f"/resource_providers?{wanted}"
-        found = self._placement.read_with_trait(path, _OWNER, _parse_providers)
-        return found or ()
+    def _list_marked(
+        self, query: str
+    ) -> tuple[collected_state.AuditedProvider, ...]:
+        """Return the providers with our owner trait."""
+        query = "&".join(filter(None, (query, f"required={_OWNER}")))
+        path = f"/resource_providers?{query}"
+        marked = self._placement.read_with_trait(
+            path, _OWNER, _parse_providers
+        )
+        return marked or ()
 
-    def _of(self, provider: str) -> tuple[collected_state.Allocation, ...]:
+    def _read_allocations(
+        self, provider: str
+    ) -> tuple[collected_state.Allocation, ...]:
         """Return the allocations of a provider; none if it is gone."""
-        found = self._placement.read(
+        stored = self._placement.read(
             f"/resource_providers/{provider}/allocations",
             provider_records.parse_allocations,
         )
@@ -283,57 +317,59 @@ class StateCollector:
             collected_state.Allocation(
                 provider=provider, consumer=consumer, amounts=amounts
             )
-            for consumer, amounts in (found[1] if found else {}).items()
+            for consumer, amounts in (stored[1] if stored else {}).items()
         )
 
     def _read_gone(
         self, everywhere: Iterable[collected_state.AuditedProvider]
     ) -> frozenset[str]:
-        """Return the roots of providers that Nova surely has no more.
+        """Return the roots of providers whose compute node Nova removed.
 
-        Not those that Nova never had: a pass from outside keeps them.
+        Without roots that Nova never had: placement-sync maintains those.
         """
         roots = {p.root for p in everywhere} - {self.root.uuid}
         return frozenset(
             root
-            for root in nova_api.find_lost(self._door, roots)
-            if self._was_novas(root)
+            for root in nova_api.find_removed_nodes(self._nova, roots)
+            if self._has_compute_trait(root)
         )
 
-    def _was_novas(self, root: str) -> bool:
+    def _has_compute_trait(self, root: str) -> bool:
         path = f"/resource_providers/{root}/traits"
-        found = self._placement.read(
+        stored = self._placement.read(
             path, provider_records.parse_provider_traits
         )
-        return found is not None and collected_state.COMPUTE_TRAIT in found[1]
+        return stored is not None and (
+            collected_state.COMPUTE_TRAIT in stored[1]
+        )
 
 
 class _Gaps:
-    """What was not asked, and why."""
+    """Reasons of sources that were not read, or not completely."""
 
     def __init__(self) -> None:
-        self.why: dict[StateSource, str] = {}
+        self.reasons: dict[StateSource, str] = {}
 
-    def note(self, source: StateSource, reason: str) -> None:
-        self.why[source] = reason
+    def add(self, source: StateSource, reason: str) -> None:
+        self.reasons[source] = reason
 
-    def ask(self, source: StateSource, read: Callable[[], _T]) -> _T | None:
+    def read(self, source: StateSource, read: Callable[[], _T]) -> _T | None:
+        """Return the data of a source, or add a gap and return None."""
         try:
             return read()
         except errors.AcceleratorError as error:
-            self.note(source, str(error))
+            self.add(source, str(error))
         return None
 
 
-def _note_unread(notes: _Gaps, host: model.HostState) -> None:
-    """Say what of the kernel is not known, if anything is."""
+def _add_kernel_gaps(gaps: _Gaps, host: model.HostState) -> None:
     if host.unknown:
         unread = ", ".join(sorted(host.unknown))
-        notes.note(StateSource.KERNEL, f"{unread} can't be read")
+        gaps.add(StateSource.KERNEL, f"{unread} can't be read")
     elif not host.complete:
-        notes.note(
+        gaps.add(
             StateSource.KERNEL,
-            "not all can be read: "
+            "some devices can't be read: "
             + "; ".join(f"{p.where}: {p.reason}" for p in host.problems),
         )
 
@@ -341,10 +377,10 @@ def _note_unread(notes: _Gaps, host: model.HostState) -> None:
 def _parse_providers(body: Any) -> tuple[collected_state.AuditedProvider, ...]:
     return tuple(
         collected_state.AuditedProvider(
-            uuid=str(each["uuid"]),
-            name=str(each["name"]),
-            parent=str(each["parent_provider_uuid"] or ""),
-            root=str(each["root_provider_uuid"]),
+            uuid=str(row["uuid"]),
+            name=str(row["name"]),
+            parent=str(row["parent_provider_uuid"] or ""),
+            root=str(row["root_provider_uuid"]),
         )
-        for each in body["resource_providers"]
+        for row in body["resource_providers"]
     )

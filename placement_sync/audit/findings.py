@@ -7,11 +7,11 @@ import enum
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-_One = TypeVar("_One")
+_T = TypeVar("_T")
 
 
 class FindingKind(enum.Enum):
-    """What can be wrong; the values are those of the JSON report."""
+    """Kind of a finding; the values are those of the JSON report."""
 
     LEAKED = "leaked-allocation"
     UNALLOCATED = "missing-allocation"
@@ -25,19 +25,20 @@ class FindingKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFinding:
-    """Something that two sources contradict each other about.
+    """A contradiction between two sources.
 
-    ``where`` is the device or the provider for people, ``provider`` the
-    uuid for programs; ``consumer`` the uuid of whoever it is about, and
-    ``handle`` the mdev or function, each empty where there is none.
-    ``mend`` is what to do by hand. ``is_safe`` tells that it is proved
-    that nobody uses it, so that it can be mended without asking.
+    ``where`` names the device or the provider for people, ``provider`` is
+    the provider's uuid. ``consumer`` is the uuid of the server or consumer,
+    ``handle`` the mdev or function; each is empty if there is none.
+    ``remedy`` is the repair by hand.
+    ``is_safe`` is true if it is proved that the object is unused, so that
+    ``--heal`` may repair it.
     """
 
     kind: FindingKind
     where: str
     reason: str
-    mend: str
+    remedy: str
     provider: str = ""
     consumer: str = ""
     handle: str = ""
@@ -45,7 +46,7 @@ class AuditFinding:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return what tells it from others, whatever the words are."""
+        """Return the identity of the finding, without its texts."""
         return (
             self.kind.value,
             self.where,
@@ -57,7 +58,7 @@ class AuditFinding:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A comparison that could not be made, or not of everything."""
+    """A check that was skipped or incomplete, and the unread source."""
 
     check: str
     source: str
@@ -66,7 +67,7 @@ class Gap:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """The findings of one look, and what it could not look at."""
+    """Findings and gaps of one comparison."""
 
     findings: tuple[AuditFinding, ...] = ()
     gaps: tuple[Gap, ...] = ()
@@ -75,23 +76,25 @@ class AuditReport:
         """Return the finding of that key, or None."""
         return next((f for f in self.findings if f.key == key), None)
 
-    def both(self, earlier: "AuditReport") -> "AuditReport":
-        """Return this report without what an earlier one did not have.
+    def intersect(self, earlier: "AuditReport") -> "AuditReport":
+        """Return this report with only the findings of an earlier one, too.
 
-        What is told by one look only was on its way.
+        A finding of one report only was a change in progress.
         """
-        known = {finding.key for finding in earlier.findings}
+        keys = {finding.key for finding in earlier.findings}
         return dataclasses.replace(
             self,
-            findings=tuple(f for f in self.findings if f.key in known),
+            findings=tuple(f for f in self.findings if f.key in keys),
         )
 
 
-def grouped(
-    ones: Iterable[_One], key: Callable[[_One], str]
-) -> list[tuple[str, list[_One]]]:
-    """Return those that share a key with others, by it."""
-    found: dict[str, list[_One]] = collections.defaultdict(list)
-    for one in ones:
-        found[key(one)].append(one)
-    return [(k, group) for k, group in sorted(found.items()) if len(group) > 1]
+def group_duplicates(
+    values: Iterable[_T], key: Callable[[_T], str]
+) -> list[tuple[str, list[_T]]]:
+    """Return groups of two or more values with the same key, by key."""
+    groups: dict[str, list[_T]] = collections.defaultdict(list)
+    for value in values:
+        groups[key(value)].append(value)
+    return [
+        (k, group) for k, group in sorted(groups.items()) if len(group) > 1
+    ]

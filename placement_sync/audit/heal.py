@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Repairs of findings (``--heal``), after a second proof.
 
-Before each change the same comparison is made again, on evidence read
-anew: what is not found then is left. What could come in between is refused
-by Placement (the generation of the consumer, the allocations of a
-provider) or by the kernel (the mdev that a guest has open).
+Before each change all sources are read and compared again; a finding that
+is not confirmed is skipped. Placement refuses a change after a concurrent
+one (generation of the consumer, allocations of a provider), and so does
+the kernel (an mdev that a guest has open).
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ from nova_accel import errors
 from nova_accel.claims import claim_plan
 from nova_accel.discovery import plugin
 from nova_accel.host.execute import action_executor, open_files
+from nova_accel.model import providers
 from placement_sync.audit import (
     checks,
     collected_state,
@@ -27,16 +28,16 @@ from placement_sync.client import nova_types, provider_records, rest
 
 LOG = logging.getLogger(__name__)
 
-# The newest version in which a consumer's type is left as it is: from 1.38
-# it must be given, and one that has none can't be given back.
+# The newest microversion that leaves a consumer's type unchanged: from 1.38
+# on a type is required, and "no type" can't be written.
 _UNTYPED = "1.36"
-# Nova gives its consumers no type; these two are those that Placement's
-# API reference has for servers and their moves.
-_NOVAS = frozenset({None, "unknown", "INSTANCE", "MIGRATION"})
+# Nova sets no consumer type; INSTANCE and MIGRATION are those of
+# Placement's API reference for servers and migrations.
+_NOVA_TYPES = frozenset({None, "unknown", "INSTANCE", "MIGRATION"})
 
 
 class NotHealedError(errors.AcceleratorError):
-    """A finding is left as it is.
+    """A finding is not healed.
 
     :param reason: why.
     """
@@ -44,19 +45,19 @@ class NotHealedError(errors.AcceleratorError):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HealResult:
-    """What became of a finding; ``left`` says why it was not mended."""
+    """Result for a finding; ``reason`` is why it was not healed."""
 
     finding: findings.AuditFinding
-    left: str = ""
+    reason: str = ""
 
     @property
-    def is_mended(self) -> bool:
-        """Return whether it is mended."""
-        return not self.left
+    def is_healed(self) -> bool:
+        """Return whether the finding was healed."""
+        return not self.reason
 
 
 class Healer:
-    """Mends findings one by one."""
+    """Repairs findings one by one."""
 
     def __init__(
         self,
@@ -65,46 +66,45 @@ class Healer:
         drivers: Mapping[str, plugin.Driver],
         executor: action_executor.Executor | None,
     ) -> None:
-        """Use these.
+        """Change nothing yet.
 
-        :param executor: carries out changes of the host; None where this
-            is another machine's.
+        :param executor: executes changes of the host; None if the findings
+            are of another machine.
         """
         self._reader = reader
         self._placement = placement
         self._drivers = drivers
         self._executor = executor
-        self._mend: Mapping[
+        self._repairs: Mapping[
             FindingKind, Callable[[findings.AuditFinding], None]
         ] = {
-            FindingKind.LEAKED: self._unset,
+            FindingKind.LEAKED: self._delete_allocation,
             FindingKind.UNALLOCATED: self._allocate,
-            FindingKind.ORPHAN: self._unmake,
-            FindingKind.GONE: self._delete,
+            FindingKind.ORPHAN: self._remove_mdev,
+            FindingKind.GONE: self._delete_provider,
         }
 
-    def mend(
-        self, found: Iterable[findings.AuditFinding]
+    def heal(
+        self, reported: Iterable[findings.AuditFinding]
     ) -> tuple[HealResult, ...]:
-        """Mend what can be; return what became of each finding.
+        """Heal the safe findings; return the result of each finding.
 
-        Allocations go first: a partition that somebody may be about to
-        use is left. Providers go before what they nest in.
+        Leaked allocations go first, because a partition with a pending
+        allocation is not removed. Children go before their parents.
         """
-        wanted = sorted(found, key=lambda f: _ORDER.index(f.kind))
-        outcomes = [self._mend_one(one) for one in self._bottom_up(wanted)]
-        return tuple(outcomes)
+        ordered = sorted(reported, key=lambda f: _ORDER.index(f.kind))
+        return tuple(map(self._heal, self._sort_bottom_up(ordered)))
 
-    def _bottom_up(
-        self, wanted: list[findings.AuditFinding]
+    def _sort_bottom_up(
+        self, ordered: list[findings.AuditFinding]
     ) -> list[findings.AuditFinding]:
-        """Return findings, providers of gone hosts behind their parts."""
-        lost = [f for f in wanted if f.kind is FindingKind.GONE and f.is_safe]
-        if len(lost) < 2:  # noqa: PLR2004
-            return wanted
+        """Return findings with providers of gone hosts, children first."""
+        gone = [f for f in ordered if f.kind is FindingKind.GONE and f.is_safe]
+        if len(gone) < 2:  # noqa: PLR2004
+            return ordered
         parents = {
             p.uuid: p.parent
-            for p in self._reader.look_everywhere().everywhere or ()
+            for p in self._reader.collect_all_hosts().everywhere or ()
         }
 
         def depth(finding: findings.AuditFinding) -> int:
@@ -113,97 +113,113 @@ class Healer:
                 count, uuid = count + 1, parents[uuid]
             return count
 
-        others = [f for f in wanted if f not in lost]
-        return others + sorted(lost, key=depth, reverse=True)
+        others = [f for f in ordered if f not in gone]
+        return others + sorted(gone, key=depth, reverse=True)
 
-    def _mend_one(self, finding: findings.AuditFinding) -> HealResult:
+    def _heal(self, finding: findings.AuditFinding) -> HealResult:
         if not finding.is_safe:
             return HealResult(
-                finding=finding, left="it can't be proved that it is safe"
+                finding=finding, reason="it can't be proved that it is safe"
             )
         try:
-            self._mend[finding.kind](finding)
+            self._repairs[finding.kind](finding)
         except errors.AcceleratorError as error:
-            return HealResult(finding=finding, left=str(error))
+            return HealResult(finding=finding, reason=str(error))
         return HealResult(finding=finding)
 
     def _prove(
         self,
         finding: findings.AuditFinding,
-        known: collected_state.CollectedState,
+        state: collected_state.CollectedState,
     ) -> None:
-        """Raise LeftError unless new evidence says the same again."""
-        again = checks.compare(known).finding(finding.key)
-        if again is not None and again.is_safe:
+        """Raise NotHealedError unless a new state confirms the finding."""
+        confirmed = checks.compare(state).finding(finding.key)
+        if confirmed is not None and confirmed.is_safe:
             return
-        unasked = [f"{s.value}: {why}" for s, why in known.unasked.items()]
+        gaps = [f"{source.value}: {r}" for source, r in state.unread.items()]
         raise NotHealedError(
-            "; ".join(["a second look does not say so any more", *unasked])
+            "; ".join(["a second comparison does not confirm it", *gaps])
         )
 
-    def _unset(self, finding: findings.AuditFinding) -> None:
-        """Take a consumer's part of one of our providers."""
+    def _delete_allocation(self, finding: findings.AuditFinding) -> None:
+        """Delete a consumer's allocation from one of our providers."""
         path = f"/allocations/{finding.consumer}"
-        # Of before the proof: whoever changes it meanwhile is noticed.
-        held, fields, kind = self._read_consumer(finding.consumer)
-        self._prove(finding, self._reader.look(frozenset({finding.consumer})))
-        if finding.provider not in held:
+        # Read before the proof: its generation makes a later change of
+        # another client a conflict.
+        before, fields, consumer_type = self._read_consumer(finding.consumer)
+        self._prove(
+            finding, self._reader.collect(frozenset({finding.consumer}))
+        )
+        if finding.provider not in before:
             raise NotHealedError(
-                "its allocation has just been made; look again"
+                "its allocation has just been made; audit again"
             )
-        _check_type(kind)
-        left = {u: held[u] for u in held if u != finding.provider}
-        self._placement.put(path, _allocations(left) | fields, _UNTYPED)
+        _check_type(consumer_type)
+        after = {u: before[u] for u in before if u != finding.provider}
+        self._placement.put(path, _build_body(after) | fields, _UNTYPED)
         LOG.info(
-            "allocations of %s for %s, which is nobody, are taken away; left"
-            " are those of %d other providers",
-            finding.where,
+            "Deleted leaked allocation of consumer %s on %s; %d other"
+            " providers unchanged",
             finding.consumer,
-            len(left),
+            finding.where,
+            len(after),
         )
 
     def _allocate(self, finding: findings.AuditFinding) -> None:
-        """Allocate what a server has claimed of one of our providers."""
+        """Allocate the amounts of a server's claims on one provider."""
         uuid, provider = finding.consumer, finding.provider
-        path = f"/allocations/{uuid}"
-        # Before the proof: its generation makes a later change a conflict.
-        allocations, fields, kind = self._read_consumer(uuid)
-        known = self._reader.look(frozenset({uuid}))
-        self._prove(finding, known)
-        _check_type(kind)
-        world = collected_state.StateIndex(known)
-        server = world.servers[uuid]
+        # Read before the proof: its generation makes a later change of
+        # another client a conflict.
+        before, fields, consumer_type = self._read_consumer(uuid)
+        state = self._reader.collect(frozenset({uuid}))
+        self._prove(finding, state)
+        _check_type(consumer_type)
+        index = collected_state.StateIndex(state)
+        server = index.servers[uuid]
         if server is None:
             raise NotHealedError("Nova has just deleted the server")
-        after = placement_checks.allocations_after(
-            placement_checks.with_node(allocations, world, server),
-            world,
+        after = placement_checks.add_claimed_amounts(
+            placement_checks.add_node_allocation(before, index, server),
+            index,
             provider,
-            world.unallocated()[uuid, provider],
+            index.unallocated()[uuid, provider],
         )
-        change = _allocations(after) | (fields or _new_consumer(server))
+        body = _build_body(after) | (fields or _build_consumer(server))
+        allocated = before.get(provider, {})
+        added = {
+            name: amount - allocated.get(name, 0)
+            for name, amount in after[provider].items()
+        }
+        self._put_allocations(f"/allocations/{uuid}", body, provider, added)
+        LOG.info(
+            "Allocated %s of %s to server %s, which had claimed it",
+            *(_format_amounts(after[provider]), finding.where, uuid),
+        )
+        root = self._reader.root
+        if root.uuid not in before:
+            LOG.info(
+                "Allocated %s of compute node %s to server %s, by its flavor",
+                *(_format_amounts(after[root.uuid]), root.name, uuid),
+            )
+
+    def _put_allocations(
+        self,
+        path: str,
+        body: Mapping[str, object],
+        provider: str,
+        added: Mapping[str, int],
+    ) -> None:
+        """Write allocations; after a conflict once more, with room made.
+
+        :param added: additional amounts on the provider, by class.
+        """
         try:
-            self._placement.put(path, change, _UNTYPED)
+            self._placement.put(path, body, _UNTYPED)
         except errors.ServiceError as error:
             if not error.is_conflict:
                 raise
-            before = allocations.get(provider, {})
-            more = {
-                name: amount - before.get(name, 0)
-                for name, amount in after[provider].items()
-            }
-            self._lower_reserved(provider, more)
-            self._placement.put(path, change, _UNTYPED)
-        LOG.info(
-            "Allocated %s of %s to server %s, which had claimed it",
-            *(_in_words(after[provider]), finding.where, uuid),
-        )
-        root = self._reader.root
-        if root.uuid not in allocations:
-            LOG.info(
-                "Allocated %s of compute node %s to server %s, by its flavor",
-                *(_in_words(after[root.uuid]), root.name, uuid),
-            )
+            self._lower_reserved(provider, added)
+            self._placement.put(path, body, _UNTYPED)
 
     def _read_consumer(
         self, uuid: str
@@ -213,87 +229,100 @@ class Healer:
             f"/allocations/{uuid}", provider_records.parse_consumer
         )
 
-    def _lower_reserved(self, provider: str, more: Mapping[str, int]) -> None:
-        """Make room for an allocation of what we have reserved for it.
+    def _lower_reserved(self, provider: str, added: Mapping[str, int]) -> None:
+        """Release units that this library has reserved for an allocation.
 
-        Placement's reshaper would change both at once, but its policy
-        admits services only. If another client is faster, the allocation is
-        refused, and the next pass reserves what it should.
+        Placement's reshaper would change both in one request, but its
+        policy admits services only. If another client allocates first, the
+        allocation is refused, and the next pass reserves the units again.
 
-        :param more: what is to be allocated, by resource class.
+        :param added: units to be allocated, by resource class.
         """
         path = provider_records.provider_path(provider, "inventories")
-        found = self._placement.read(path, provider_records.parse_inventories)
-        if found is None:
+        stored = self._placement.read(path, provider_records.parse_inventories)
+        if stored is None:
             raise NotHealedError(
-                "its provider has just been deleted; look again"
+                "its provider has just been deleted; audit again"
             )
-        generation, inventories = found
+        generation, inventories = stored
         lowered = {
-            name: record.reserving(record.own - more.get(name, 0))
-            if record.reserved == record.own >= more.get(name, 0) > 0
-            else record
-            for name, record in inventories.items()
+            name: _lower(inventory, added.get(name, 0))
+            for name, inventory in inventories.items()
         }
         self._placement.put(
             path,
             {
                 "resource_provider_generation": generation,
                 "inventories": {
-                    name: record.as_dict() for name, record in lowered.items()
+                    name: inventory.as_dict()
+                    for name, inventory in lowered.items()
                 },
             },
         )
 
-    def _unmake(self, finding: findings.AuditFinding) -> None:
-        """Remove an mdev that nobody has."""
-        known = self._reader.look(frozenset())
-        self._prove(finding, known)
-        device = known.host.device(finding.where) if known.host else None
+    def _remove_mdev(self, finding: findings.AuditFinding) -> None:
+        """Remove an orphaned mdev."""
+        state = self._reader.collect(frozenset())
+        self._prove(finding, state)
+        device = collected_state.StateIndex(state).device(finding.provider)
         if self._executor is None or device is None:
             raise NotHealedError("the device is not one of this machine")
-        if pids := open_files.find(self._executor.root, finding.handle):
-            who = ", ".join(map(str, sorted(pids)))
-            raise NotHealedError(f"it is open in the processes {who}")
-        claim = claim_plan.of_partition(
+        if pids := open_files.find_processes(
+            self._executor.root, finding.handle
+        ):
+            numbers = ", ".join(map(str, sorted(pids)))
+            raise NotHealedError(f"it is open in the processes {numbers}")
+        claim = claim_plan.claim_from_partition(
             device,
             next(p for p in device.partitions if p.handle == finding.handle),
         )
-        wanted = self._drivers[device.plugin].plan_release(claim)
-        # A claim is published before its partition is made, and an mdev in
-        # a slot has the same uuid whoever the slot is for.
+        actions = self._drivers[device.plugin].plan_release(claim)
+        # A claim is published before its partition is created, and the uuid
+        # of a slot's mdev does not depend on the server.
         if self._reader.is_claimed(finding.handle):
             raise NotHealedError("a server has claimed it just now")
-        self._executor.apply_all(wanted)
+        self._executor.apply_all(actions)
         LOG.info(
-            "mdev %s (%s) on %s, which nobody has, is removed",
+            "Removed orphaned mdev %s (%s) on %s",
             claim.handle,
             claim.profile,
             device.address,
         )
 
-    def _delete(self, finding: findings.AuditFinding) -> None:
-        """Delete a provider of a host that is gone."""
-        known = self._reader.look_everywhere(finding.provider)
-        self._prove(finding, known)
+    def _delete_provider(self, finding: findings.AuditFinding) -> None:
+        """Delete a provider of a removed host."""
+        state = self._reader.collect_all_hosts(finding.provider)
+        self._prove(finding, state)
         self._placement.delete(f"/resource_providers/{finding.provider}")
         LOG.info(
-            "provider %s (%s), whose host is gone, is deleted",
+            "Deleted provider %s (%s) of a removed compute node",
             finding.where,
             finding.provider,
         )
 
 
-def _allocations(amounts: provider_records.Amounts) -> dict[str, object]:
-    """Return amounts by provider as Placement's API spells them."""
+def _lower(inventory: providers.Inventory, amount: int) -> providers.Inventory:
+    """Return an inventory with fewer units reserved by this library.
+
+    Unchanged if an operator has reserved units, too.
+    """
+    own = inventory.own_reserved
+    if inventory.reserved == own >= amount > 0:
+        return inventory.with_own_reserved(own - amount)
+    return inventory
+
+
+def _build_body(amounts: provider_records.Amounts) -> dict[str, object]:
+    """Return amounts by provider in the format of Placement's API."""
     return {
         "allocations": {
-            uuid: {"resources": dict(each)} for uuid, each in amounts.items()
+            uuid: {"resources": dict(by_class)}
+            for uuid, by_class in amounts.items()
         }
     }
 
 
-def _new_consumer(server: nova_types.Server) -> dict[str, object]:
+def _build_consumer(server: nova_types.Server) -> dict[str, object]:
     """Return the fields of a consumer that has no allocation yet."""
     return {
         "project_id": server.project,
@@ -302,15 +331,15 @@ def _new_consumer(server: nova_types.Server) -> dict[str, object]:
     }
 
 
-def _in_words(amounts: Mapping[str, int]) -> str:
+def _format_amounts(amounts: Mapping[str, int]) -> str:
     return ", ".join(f"{n} {name}" for name, n in sorted(amounts.items()))
 
 
-def _check_type(found: str | None) -> None:
-    """Raise LeftError for a consumer that is another service's."""
-    if found not in _NOVAS:
+def _check_type(consumer_type: str | None) -> None:
+    """Raise NotHealedError for a consumer of another service."""
+    if consumer_type not in _NOVA_TYPES:
         raise NotHealedError(
-            f"its consumer is a {found}, which is not of Nova"
+            f"its consumer has the type {consumer_type}, which is not Nova's"
         )
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Amounts that Nova allocates on the compute node for a server.
 
-As ``ResourceRequest.from_request_spec`` of nova/scheduler/utils.py computes
-it, from what Nova's API shows of a server. What the API does not show for
-certain is an error, never a guess.
+Computed as in ``ResourceRequest.from_request_spec`` of
+nova/scheduler/utils.py, from the server in Nova's API. Values that the API
+does not show are an error, never a guess.
 """
 
 import collections
@@ -15,7 +15,7 @@ from placement_sync.client import nova_types
 
 _POLICY, _SHARED = "hw:cpu_policy", "shared"
 # Extra specs for which Nova allocates more than what is computed here.
-_OTHERS = (
+_UNSUPPORTED = (
     "accel:device_profile",
     "hw:mem_encryption",
     "hw:pmem",
@@ -24,7 +24,7 @@ _OTHERS = (
 
 
 class UnknownAmountsError(errors.AcceleratorError):
-    """The amounts of a server can't be told for certain.
+    """The amounts of a server are not certain.
 
     :param reason: why.
     """
@@ -35,11 +35,11 @@ def compute(
     inventories: Mapping[str, providers.Inventory],
     charged: Mapping[str, int],
 ) -> dict[str, int]:
-    """Return what a server takes of its compute node, by resource class.
+    """Return a server's amounts on its compute node, by resource class.
 
     :param inventories: those of the compute node's provider.
-    :param charged: what the server's claims take of devices, by class.
-    :raises UnknownAmountsError: that can't be told for certain.
+    :param charged: amounts that the server's claims charge, by class.
+    :raises UnknownAmountsError: the amounts are not certain.
     """
     flavor = server.flavor
     if flavor is None:
@@ -59,7 +59,7 @@ def compute(
 def _check_extra_specs(
     extra_specs: Mapping[str, str], inventories: Mapping[str, object]
 ) -> None:
-    """Raise UnknownAmountsError for what only Nova can compute."""
+    """Raise UnknownAmountsError for amounts that only Nova can compute."""
     policy = extra_specs.get(_POLICY)
     if policy not in (None, _SHARED):
         raise UnknownAmountsError(f"its flavor has {_POLICY}={policy}")
@@ -68,14 +68,14 @@ def _check_extra_specs(
             "the compute node has PCPU, and the image of a server may ask"
             f" for it (hw_cpu_policy) where the flavor has no {_POLICY}"
         )
-    if others := [key for key in _OTHERS if key in extra_specs]:
-        raise UnknownAmountsError(f"its flavor has {', '.join(others)}")
+    if unsupported := [key for key in _UNSUPPORTED if key in extra_specs]:
+        raise UnknownAmountsError(f"its flavor has {', '.join(unsupported)}")
 
 
 def _explicit_amounts(
     extra_specs: Mapping[str, str], charged: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the amounts that ``resources:CLASS`` asks of the node."""
+    """Return the amounts that ``resources:CLASS`` requests of the node."""
     amounts: dict[str, int] = {}
     requested: collections.Counter[str] = collections.Counter()
     for group in flavors.parse_groups(extra_specs):
@@ -89,17 +89,17 @@ def _explicit_amounts(
     for name, amount in requested.items():
         if amount > amounts.get(name, 0) + charged.get(name, 0):
             raise UnknownAmountsError(
-                f"its flavor asks for {amount} {name}, and its claims are"
-                f" of {charged.get(name, 0)}"
+                f"its flavor requests {amount} {name}, and its claims charge"
+                f" {charged.get(name, 0)}"
             )
-    # What a device gives is not added from the flavor's own fields.
+    # A class that a device provides is not taken from the flavor's fields.
     return {name: amounts.get(name, 0) for name in requested}
 
 
 def _usual_amounts(
     server: nova_types.Server, flavor: nova_types.ServerFlavor
 ) -> Iterator[tuple[str, int]]:
-    """Yield what Nova allocates for a flavor without ``resources``."""
+    """Yield the amounts that Nova allocates by the flavor's fields."""
     yield "VCPU", flavor.vcpus
     yield "MEMORY_MB", flavor.memory_mb
     if server.is_volume_backed is None and flavor.root_gb:

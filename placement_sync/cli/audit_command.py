@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``placement-sync audit`` and ``--heal``."""
+"""Command ``placement-sync audit``, with ``--heal``."""
 
 import argparse
 import contextlib
@@ -26,13 +26,13 @@ from placement_sync.audit import (
 from placement_sync.cli import common_options, outside_host, progress
 from placement_sync.client import resource_providers, rest
 
-_CLEAN, _LEFT = 0, 1
-# Between two looks, in seconds: a finding that only one of them has was on
-# its way. Nova deletes a server's allocations within a second or so of the
-# server, and libvirt defines a guest as fast.
-PAUSE = 3.0
-_OWN = "/"
-_WAITS = "answers of Placement, Nova's API, libvirt and the kernel"
+_CLEAN, _UNHEALED = 0, 1
+# Seconds between two comparisons: a finding of only one of them was a
+# change in progress. Nova deletes a server's allocations within about a
+# second of the server, and libvirt defines a guest as fast.
+PAUSE_S = 3.0
+_LOCAL_ROOT = "/"
+_SOURCES = "data of Placement, Nova's API, libvirt and the kernel"
 _HEAD = ("FINDING", "WHERE", "CONSUMER", "HEALS")
 
 
@@ -41,73 +41,80 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "audit",
         help="compare allocations, claims, guests and devices",
-        description="Compares what Placement, Nova's API, nova-compute,"
-        " libvirt and the kernel say of this host's accelerators. Who can't"
-        " be asked is named, with what could not be compared therefore.",
-        epilog="exit status: 0 nothing was found, or all is mended; 1"
-        " something is left; 2 the input can't be used",
+        description="Compare the data of Placement, Nova's API,"
+        " nova-compute, libvirt and the kernel about the accelerators of"
+        " this host, and print the contradictions. A source that can't be"
+        " read is printed with the comparisons that were skipped. Run it as"
+        " root on the host. Example: placement-sync audit --heal",
+        epilog="exit status: 0 no findings, or all were healed; 1 findings"
+        " remain, or Placement can't be read; 2 the input can't be used",
         allow_abbrev=False,
     )
     common_options.add_arguments(parser, is_command=True)
     parser.add_argument(
         "--heal",
         action="store_true",
-        help="mend what is proved to be used by nobody, and tell the rest",
+        help="repair findings that are proved to be safe, and print the"
+        " others with a command for a repair by hand",
     )
     parser.add_argument(
         "--pause",
         type=common_options.parse_seconds,
-        default=PAUSE,
+        default=PAUSE_S,
         metavar="SECONDS",
-        help="between two looks; told is what both have, so that nothing is"
-        f" that was only on its way (default {PAUSE:g}); 0: one look",
+        help="set the seconds between two comparisons; only findings of both"
+        " are reported, because others were changes in progress (default"
+        f" {PAUSE_S:g}). 0: compare once",
     )
     parser.add_argument(
         "--connect",
         metavar="URI",
-        help="the libvirt to ask ([libvirt] connection_uri, or"
-        f" {conf.LIBVIRT_URI})",
+        help="read domains from this libvirt, for example qemu:///system"
+        f" (default [libvirt] connection_uri, or {conf.LIBVIRT_URI})",
     )
     common_options.add_compute_endpoint(parser)
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, int]:
-    """Audit this host; return what to print, and the exit status.
+    """Audit this host; return the output and the exit status.
 
-    :raises AcceleratorError: it can't be done as it was asked for.
+    :raises AcceleratorError: an argument can't be used, or Placement fails.
     """
-    chosen = common_options.choose(arguments)
+    options = common_options.resolve_options(arguments)
     host = outside_host.open_node(
-        chosen.settings,
-        chosen.root,
-        chosen.state_dir,
-        drains_dir=chosen.drains_dir,
+        options.settings,
+        options.root,
+        options.state_dir,
+        drains_dir=options.drains_dir,
     )
-    placement = common_options.open_door(arguments, chosen)
+    placement = common_options.open_placement(arguments, options)
     with progress.waiting_for("placement-sync", "an answer of Placement"):
         root = common_options.find_root(
             arguments,
-            chosen,
+            options,
             host,
             resource_providers.PlacementClient(placement),
         )
-    reader = _reader(arguments, chosen, host, placement, root)
-    report = look_twice(reader, arguments.pause)
-    outcomes: tuple[heal.HealResult, ...] = ()
+    reader = _build_collector(arguments, options, host, placement, root)
+    report = compare_twice(reader, arguments.pause)
+    results: tuple[heal.HealResult, ...] = ()
     if arguments.heal and report.findings:
-        outcomes = _heal(chosen, reader, placement, report)
-        report = look_twice(reader, arguments.pause)
+        results = _heal(options, reader, placement, report)
+        report = compare_twice(reader, arguments.pause)
     text = as_json if arguments.json else as_text
-    status = _LEFT if report.findings else _CLEAN
-    return text(root, report, outcomes), status
+    status = _UNHEALED if report.findings else _CLEAN
+    return text(root, report, results), status
 
 
-def look_twice(
+def compare_twice(
     reader: collector.StateCollector, pause_s: float
 ) -> findings.AuditReport:
-    """Return what two looks have both found, so many seconds apart."""
-    with progress.waiting_for("placement-sync", _WAITS):
-        first = _look(reader)
+    """Return the findings that two comparisons have in common.
+
+    :param pause_s: seconds between them; 0 for a single comparison.
+    """
+    with progress.waiting_for("placement-sync", _SOURCES):
+        first = _compare_once(reader)
     if not first.findings or not pause_s:
         return first
     with progress.waiting_for(
@@ -116,95 +123,96 @@ def look_twice(
         " be in both",
     ):
         time.sleep(pause_s)
-    with progress.waiting_for("placement-sync", _WAITS):
-        return _look(reader).both(first)
+    with progress.waiting_for("placement-sync", _SOURCES):
+        return _compare_once(reader).intersect(first)
 
 
-def _look(reader: collector.StateCollector) -> findings.AuditReport:
+def _compare_once(reader: collector.StateCollector) -> findings.AuditReport:
     return checks.compare(
-        collected_state.together(reader.look(), reader.look_everywhere())
+        collected_state.merge(reader.collect(), reader.collect_all_hosts())
     )
 
 
-def _reader(
+def _build_collector(
     arguments: argparse.Namespace,
-    chosen: common_options.CommandOptions,
+    options: common_options.CommandOptions,
     host: outside_host.OutsideHost,
     placement: rest.RestClient,
     root: providers.ProviderRoot,
 ) -> collector.StateCollector:
-    compute, why = common_options.open_compute(arguments, chosen)
-    uri = arguments.connect or conf.libvirt_uri(chosen.parsed)
-    is_asked = not chosen.is_foreign or arguments.connect
+    compute, reason = common_options.open_compute(arguments, options)
+    uri = arguments.connect or conf.read_libvirt_uri(options.parsed)
+    has_libvirt = not options.is_foreign or arguments.connect
     local = collector.LocalSources(
         read_host=host.read,
-        read_book=host.book,
+        read_claims=host.read_claims,
         read_domains=functools.partial(plugin.read_domains, uri)
-        if is_asked
+        if has_libvirt
         else None,
-        why="--root is another machine; --connect names its libvirt",
+        no_domains_reason="--root is another machine; name its libvirt with"
+        " --connect",
     )
-    return collector.StateCollector(root, placement, compute, local, why)
+    return collector.StateCollector(root, placement, compute, local, reason)
 
 
 def _heal(
-    chosen: common_options.CommandOptions,
+    options: common_options.CommandOptions,
     reader: collector.StateCollector,
     placement: rest.RestClient,
     report: findings.AuditReport,
 ) -> tuple[heal.HealResult, ...]:
     privileged.run_here()
     executor = None
-    if not chosen.is_foreign:
+    if not options.is_foreign:
         executor = action_executor.Executor(
-            chosen.root,
+            options.root,
             read_gpus=privileged.read_gpus
-            if chosen.root == _OWN
+            if options.root == _LOCAL_ROOT
             else lambda: gpu_reader.NvmlGpus({}),
         )
-    mend = heal.Healer(
-        reader, placement, plugin.load(chosen.settings.drivers), executor
+    healer = heal.Healer(
+        reader, placement, plugin.load(options.settings.drivers), executor
     )
     with _changes_on_stderr():
-        return mend.mend(report.findings)
+        return healer.heal(report.findings)
 
 
 @contextlib.contextmanager
 def _changes_on_stderr() -> Iterator[None]:
-    """Print each change in a line, as the service logs it."""
-    log, changes = logging.getLogger(heal.__name__), logging.StreamHandler()
-    log.setLevel(logging.INFO)
-    log.addHandler(changes)
+    """Print the log line of each change on standard error."""
+    logger, handler = logging.getLogger(heal.__name__), logging.StreamHandler()
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
     try:
         yield
     finally:
-        log.removeHandler(changes)
+        logger.removeHandler(handler)
 
 
 def as_json(
     root: providers.ProviderRoot,
     report: findings.AuditReport,
-    outcomes: Iterable[heal.HealResult],
+    results: Iterable[heal.HealResult],
 ) -> str:
-    """Return the report for programs; its keys are a stable interface."""
-    found = {
+    """Return the report as JSON; its keys are a stable interface."""
+    content = {
         "host": {"name": root.name, "uuid": root.uuid},
-        "findings": [_plain(finding) for finding in report.findings],
-        "mended": [_plain(o.finding) for o in outcomes if o.is_mended],
+        "findings": [_format_finding(finding) for finding in report.findings],
+        "mended": [_format_finding(o.finding) for o in results if o.is_healed],
         "left": [
-            {**_plain(o.finding), "left": o.left}
-            for o in outcomes
-            if not o.is_mended
+            {**_format_finding(o.finding), "left": o.reason}
+            for o in results
+            if not o.is_healed
         ],
         "unchecked": [
             {"check": g.check, "source": g.source, "reason": g.reason}
             for g in report.gaps
         ],
     }
-    return json.dumps(found, indent=2) + "\n"
+    return json.dumps(content, indent=2) + "\n"
 
 
-def _plain(finding: findings.AuditFinding) -> dict[str, object]:
+def _format_finding(finding: findings.AuditFinding) -> dict[str, object]:
     return {
         "kind": finding.kind.value,
         "where": finding.where,
@@ -212,7 +220,7 @@ def _plain(finding: findings.AuditFinding) -> dict[str, object]:
         "consumer": finding.consumer,
         "handle": finding.handle,
         "reason": finding.reason,
-        "mend": finding.mend,
+        "mend": finding.remedy,
         "heals": finding.is_safe,
     }
 
@@ -220,49 +228,57 @@ def _plain(finding: findings.AuditFinding) -> dict[str, object]:
 def as_text(
     root: providers.ProviderRoot,
     report: findings.AuditReport,
-    outcomes: Iterable[heal.HealResult],
+    results: Iterable[heal.HealResult],
 ) -> str:
-    """Return the report for people."""
-    lines = list(_told(outcomes))
+    """Return the report as text."""
+    lines = list(_format_results(results))
     count = len(report.findings)
     plural = "" if count == 1 else "s"
     lines.append(f"{root.name}: {count or 'no'} finding{plural}")
-    lines += _table(report.findings)
-    lines += _unchecked(report.gaps)
+    lines += _format_findings(report.findings)
+    lines += _format_gaps(report.gaps)
     return "\n".join(lines) + "\n"
 
 
-def _told(outcomes: Iterable[heal.HealResult]) -> Iterator[str]:
-    for outcome in outcomes:
-        finding = outcome.finding
-        who = " ".join(
+def _format_results(results: Iterable[heal.HealResult]) -> Iterator[str]:
+    for result in results:
+        finding = result.finding
+        subject = " ".join(
             filter(None, (finding.where, finding.consumer, finding.handle))
         )
-        what = f"left: {outcome.left}" if outcome.left else "mended"
-        yield f"{finding.kind.value} {who}: {what}"
+        outcome = f"not healed: {result.reason}" if result.reason else "healed"
+        yield f"{finding.kind.value} {subject}: {outcome}"
 
 
-def _table(found: Sequence[findings.AuditFinding]) -> Iterator[str]:
-    """Yield a line for each finding, its reason and mend below it."""
-    if not found:
+def _format_findings(
+    reported: Sequence[findings.AuditFinding],
+) -> Iterator[str]:
+    """Yield a row for each finding, with reason and remedy below it."""
+    if not reported:
         return
     rows = [_HEAD]
-    for each in found:
-        heals = "yes" if each.is_safe else "no"
-        rows.append((each.kind.value, each.where, each.consumer or "-", heals))
-    for line, finding in zip(columns(rows), (None, *found), strict=True):
+    rows += [
+        (
+            f.kind.value,
+            f.where,
+            f.consumer or "-",
+            "yes" if f.is_safe else "no",
+        )
+        for f in reported
+    ]
+    for line, finding in zip(columns(rows), (None, *reported), strict=True):
         yield line
         if finding is not None:
             yield f"    {finding.reason}"
-            yield f"    by hand: {finding.mend}"
+            yield f"    by hand: {finding.remedy}"
 
 
-def _unchecked(gaps: Sequence[findings.Gap]) -> Iterator[str]:
-    """Yield what could not be compared, by whom was not asked."""
+def _format_gaps(gaps: Sequence[findings.Gap]) -> Iterator[str]:
+    """Yield the skipped checks below the source that could not be read."""
     if gaps:
-        yield "Not known, so that this was not compared, or in part only:"
-    known = dict.fromkeys((gap.source, gap.reason) for gap in gaps)
-    for source, reason in known:
+        yield "Unread sources, with checks that were skipped or incomplete:"
+    sources = dict.fromkeys((gap.source, gap.reason) for gap in gaps)
+    for source, reason in sources:
         yield f"  {source}: {' '.join(reason.split())}"
         for gap in gaps:
             if (gap.source, gap.reason) == (source, reason):

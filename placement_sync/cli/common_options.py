@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that all commands share."""
+"""Options that all commands share, and clients and hosts by them."""
 
 import argparse
 import dataclasses
@@ -20,17 +20,17 @@ def add_arguments(
 ) -> None:
     """Add the shared options to the command, or to a subcommand.
 
-    :param is_command: of a subcommand: what is not given there is left as
-        it was given before the subcommand's name.
+    :param is_command: whether this is a subcommand, which inherits options
+        given before its name.
     """
-    missing: Any = argparse.SUPPRESS if is_command else None
+    default: Any = argparse.SUPPRESS if is_command else None
     for flag, name, text in _OPTIONS:
-        parser.add_argument(flag, metavar=name, help=text, default=missing)
-    _add_common(parser, missing, argparse.SUPPRESS if is_command else False)
+        parser.add_argument(flag, metavar=name, help=text, default=default)
+    _add_common(parser, default, argparse.SUPPRESS if is_command else False)
 
 
 def add_credentials(parser: argparse.ArgumentParser) -> None:
-    """Add what a command on the whole cloud needs: it is of no host."""
+    """Add the options of a command that is not about one host."""
     parser.set_defaults(
         **{flag[2:].replace("-", "_"): None for flag, _, _ in _OPTIONS}
     )
@@ -41,18 +41,19 @@ def add_credentials(parser: argparse.ArgumentParser) -> None:
 
 
 def add_compute_endpoint(parser: argparse.ArgumentParser) -> None:
-    """Add where Nova's API is, if that asks for no credentials."""
+    """Add the option for a Nova without Keystone."""
     parser.add_argument(
         "--compute-endpoint",
         metavar="URL",
-        help="address of a Nova that asks for no credentials",
+        help="use Nova's API at this address without credentials, for"
+        " example http://127.0.0.1:8774/v2.1",
     )
 
 
 def parse_seconds(text: str) -> float:
     """Return a number of seconds, 0 or more, for argparse.
 
-    :raises ArgumentTypeError: it is none.
+    :raises ArgumentTypeError: the text is not such a number.
     """
     try:
         number = float(text)
@@ -64,22 +65,22 @@ def parse_seconds(text: str) -> float:
 
 
 def _add_common(
-    parser: argparse.ArgumentParser, missing: Any, no_json: Any
+    parser: argparse.ArgumentParser, default: Any, json_default: Any
 ) -> None:
     parser.add_argument(
         "--config-file",
         action="append",
         metavar="FILE",
-        default=missing,
-        help="nova.conf with [nova_accel] and [placement]; may be repeated."
-        f" Without it: those of {' and '.join(conf.CONFIG_FILES)} that exist;"
-        " none with --root",
+        default=default,
+        help="read [nova_accel] and [placement] from this nova.conf; may be"
+        f" repeated (default: {' and '.join(conf.CONFIG_FILES)} if they"
+        " exist; none with --root)",
     )
     parser.add_argument(
         "--json",
         action="store_true",
-        default=no_json,
-        help="print JSON for programs",
+        default=json_default,
+        help="print JSON instead of text",
     )
 
 
@@ -88,61 +89,62 @@ _OPTIONS = (
     (
         "--root",
         "DIR|ARCHIVE",
-        "directory that holds sys/, or an archive of `nova-accel capture`,"
-        " to read instead of this machine. Then nothing of this machine is"
-        " used that is not named, no nova.conf and no name; of the state"
-        " directory only what is drained, unless --state-dir names it",
+        "read another machine from this directory, which has sys/, or from"
+        " this archive of `nova-accel capture`. Nova.conf and the name of"
+        " this machine are not used unless options name them; of the state"
+        " directory only the drained devices are, unless --state-dir names"
+        " it",
     ),
     (
         "--host",
         "NAME",
-        "name of the compute node's resource provider. Without it and"
-        " --host-uuid: the node that nova-compute has published in the state"
-        f" directory; else the one whose uuid is in"
-        f" {conf.STATE_PATH}/compute_id"
-        " or beside the configuration file; else the one of this machine's"
-        " host name, as libvirt tells it",
+        "set the name of the compute node's resource provider (default: the"
+        " node that nova-compute has published in the state directory; else"
+        f" the node with the uuid in {conf.STATE_PATH}/compute_id or beside"
+        " the configuration file; else the node of this machine's host name,"
+        " as libvirt reports it)",
     ),
     (
         "--host-uuid",
         "UUID",
-        "uuid of the compute node's resource provider",
+        "set the uuid of the compute node's resource provider",
     ),
     (
         "--os-cloud",
         "NAME",
-        "entry of clouds.yaml whose credentials to use, instead of"
-        " [placement] of nova.conf; without either, OS_CLOUD counts",
+        "use the credentials of this entry of clouds.yaml instead of"
+        " [placement] of nova.conf (default without a nova.conf: OS_CLOUD)",
     ),
     (
         "--os-region-name",
         "NAME",
-        "region of the cloud of --os-cloud",
+        "set the region of --os-cloud",
     ),
     (
         "--endpoint",
         "URL",
-        "address of a Placement that asks for no credentials, as an embedded"
-        " one, instead of [placement] of nova.conf",
+        "use Placement at this address without credentials, instead of"
+        " [placement] of nova.conf, for example http://127.0.0.1:8778",
     ),
     (
         "--state-dir",
         "DIR",
-        "directory of notes, of nova-compute's published claims and of the"
-        " status of passes ([nova_accel] state_dir)",
+        "set the directory of notes, published claims and the status of"
+        " passes (default: [nova_accel] state_dir)",
     ),
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CommandOptions:
-    """What the options and the configuration files say together.
+    """Settings from the arguments and the configuration files.
 
-    ``root`` is the directory or archive to read. ``state_dir`` is None
-    for a host from elsewhere: what this machine's says tells nothing of
-    it, and nothing may be kept there; ``drains_dir`` is where the operator
-    drains devices, also those of such a host. ``files`` are the
-    configuration files read, ``parsed`` is their oslo.config object.
+    ``root`` is the directory or archive to read; ``is_foreign`` is true if
+    it is another machine's. Then ``state_dir`` is None, unless an option
+    names it: this machine's state directory does not describe that host.
+    ``drains_dir`` has the drain notes, of another machine's devices, too.
+    ``files`` are the configuration files read, ``parsed`` is their
+    oslo.config object.
     """
 
     settings: conf.Settings
@@ -154,37 +156,37 @@ class CommandOptions:
     is_foreign: bool = False
 
 
-def choose(arguments: argparse.Namespace) -> CommandOptions:
-    """Return what the arguments ask for; nothing of the host is read.
+def resolve_options(arguments: argparse.Namespace) -> CommandOptions:
+    """Return the options of the arguments; the host is not read.
 
     :raises ConfigurationError: a file can't be read, or a value in it
         can't be used.
     :raises MalformedError: an argument can't be used.
     """
-    _check(arguments)
+    _check_arguments(arguments)
     is_foreign = arguments.root is not None
     files = tuple(arguments.config_file or ())
     if not files and not is_foreign:
-        files = conf.default_files()
+        files = conf.find_default_files()
     parsed, settings = conf.parse_files(files)
-    kept = settings.bitstreams.state_dir
+    state_dir = settings.bitstreams.state_dir
     return CommandOptions(
         settings=settings,
         root=arguments.root or settings.root,
-        state_dir=arguments.state_dir or (None if is_foreign else kept),
-        drains_dir=arguments.state_dir or kept,
+        state_dir=arguments.state_dir or (None if is_foreign else state_dir),
+        drains_dir=arguments.state_dir or state_dir,
         files=files,
         parsed=parsed,
         is_foreign=is_foreign,
     )
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    """Refuse what is given and says nothing: it is a mistake, no default."""
+def _check_arguments(arguments: argparse.Namespace) -> None:
+    """Check the arguments; an empty value is an error, not a default."""
     for flag, _, _ in _OPTIONS:
-        given = getattr(arguments, flag[2:].replace("-", "_"))
-        if given is not None and not (given and given.isprintable()):
-            raise errors.MalformedError(flag, given, "printable text")
+        value = getattr(arguments, flag[2:].replace("-", "_"))
+        if value is not None and not (value and value.isprintable()):
+            raise errors.MalformedError(flag, value, "printable text")
     if arguments.state_dir is not None:
         state_dirs.check_named("--state-dir", arguments.state_dir)
     if arguments.host_uuid is not None:
@@ -202,10 +204,10 @@ def _check(arguments: argparse.Namespace) -> None:
         )
 
 
-def open_door(
-    arguments: argparse.Namespace, chosen: CommandOptions
+def open_placement(
+    arguments: argparse.Namespace, options: CommandOptions
 ) -> rest.RestClient:
-    """Return the way to Placement; nothing is asked yet.
+    """Return a client of Placement; it sends no request yet.
 
     :raises ConfigurationError: there are no credentials, or they can't be
         used.
@@ -213,122 +215,127 @@ def open_door(
     if arguments.endpoint is not None:
         return rest.from_endpoint(arguments.endpoint)
     if arguments.os_cloud is not None or (
-        os.environ.get("OS_CLOUD") and not chosen.files
+        os.environ.get("OS_CLOUD") and not options.files
     ):
         return rest.from_cloud(
             arguments.os_cloud or "", arguments.os_region_name or ""
         )
-    if not chosen.files:
+    if not options.files:
         raise errors.ConfigurationError(
             "[placement]",
             "(no file)",
-            "name the file with --config-file, or an entry of clouds.yaml"
-            " with --os-cloud, or with --endpoint a Placement that asks for"
-            " no credentials",
+            "name the file with --config-file, an entry of clouds.yaml with"
+            " --os-cloud, or a Placement without credentials with --endpoint",
         )
-    return rest.from_conf(chosen.parsed)
+    return rest.from_conf(options.parsed)
 
 
 def open_compute(
-    arguments: argparse.Namespace, chosen: CommandOptions
+    arguments: argparse.Namespace, options: CommandOptions
 ) -> tuple[rest.RestClient | None, str]:
-    """Return the way to Nova's API, or why there is none."""
+    """Return a client of Nova's API, or None and the reason."""
     if arguments.compute_endpoint:
         url = arguments.compute_endpoint
         return rest.from_endpoint(url, service=rest.COMPUTE), ""
-    is_alone = arguments.endpoint is not None
-    is_named = os.environ.get("OS_CLOUD") and not chosen.files
-    if arguments.os_cloud is not None or (is_named and not is_alone):
-        return rest.compute_door(
+    has_endpoint = arguments.endpoint is not None
+    is_in_environment = os.environ.get("OS_CLOUD") and not options.files
+    if arguments.os_cloud is not None or (
+        is_in_environment and not has_endpoint
+    ):
+        return rest.compute_client(
             cloud=arguments.os_cloud or "",
             region=arguments.os_region_name or "",
         ), ""
-    if is_alone or not chosen.files:
+    if has_endpoint or not options.files:
         return None, (
             "there are no credentials for it; name an entry of clouds.yaml"
             " with --os-cloud, or nova.conf with --config-file"
         )
     try:
-        return rest.compute_door(chosen.parsed), ""
+        return rest.compute_client(options.parsed), ""
     except errors.ConfigurationError as error:
         return None, str(error)
 
 
 def find_root(
     arguments: argparse.Namespace,
-    chosen: CommandOptions,
+    options: CommandOptions,
     host: outside_host.OutsideHost,
     placement: resource_providers.PlacementClient,
     create: bool = False,
 ) -> providers.ProviderRoot:
-    """Return the compute node that the arguments mean.
+    """Return the compute node of the arguments.
 
-    Placement is asked only for what is not known here.
+    Placement is read only if the name or the uuid is not known here.
 
-    :param create: whether a node that Placement does not have may be told.
-    :raises MalformedError: Placement has no such node, or none is named.
-    :raises ServiceError: Placement can't be asked.
+    :param create: whether the node may be missing in Placement.
+    :raises MalformedError: Placement has no such node, or nothing names it.
+    :raises ServiceError: Placement can't be read.
     """
-    name, own = name_root(arguments, chosen, host)
-    if name and own:
-        return providers.ProviderRoot(name=name, uuid=own)
-    found = placement.fetch(own).root if own else placement.find_root(name)
-    if found is not None:
-        return found
-    if create and not name and not chosen.is_foreign:
-        name = outside_host.own_name()
+    name, node_uuid = resolve_root_name(arguments, options, host)
+    if name and node_uuid:
+        return providers.ProviderRoot(name=name, uuid=node_uuid)
+    if node_uuid:
+        root = placement.fetch(node_uuid).root
+    else:
+        root = placement.find_root(name)
+    if root is not None:
+        return root
+    if create and not name and not options.is_foreign:
+        name = outside_host.read_host_name()
     if not create or not name:
         raise errors.MalformedError(
             "compute node in Placement",
-            name or own,
+            name or node_uuid,
             "one that nova-compute has registered; name it with --host or"
-            " --host-uuid, or, where no nova-compute will ever register it,"
-            " give --create-root with --host",
+            " --host-uuid, or register a host without nova-compute by"
+            " --create-root and --host",
         )
     return providers.ProviderRoot(
-        name=name, uuid=own or str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
+        name=name, uuid=node_uuid or str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
     )
 
 
-def name_root(
+def resolve_root_name(
     arguments: argparse.Namespace,
-    chosen: CommandOptions,
+    options: CommandOptions,
     host: outside_host.OutsideHost,
 ) -> tuple[str, str]:
-    """Return the compute node's name and uuid, of which one may be empty.
+    """Return the compute node's name and uuid; one of them may be empty.
 
     :raises MalformedError: nothing names it.
-    :raises UnreadableError: what nova-compute left can't be read.
+    :raises UnreadableError: a file of nova-compute can't be read.
     """
-    name, own = arguments.host or "", arguments.host_uuid or ""
-    book = host.book()
-    known = book.root if book.is_known else None
-    if known and name in ("", known.name) and own in ("", known.uuid):
-        return known.name, known.uuid
-    if name or own:
-        return name, own
-    if chosen.is_foreign:
+    name, node_uuid = arguments.host or "", arguments.host_uuid or ""
+    recorded = host.read_claims()
+    root = recorded.root if recorded.is_known else None
+    if root and name in ("", root.name) and node_uuid in ("", root.uuid):
+        return root.name, root.uuid
+    if name or node_uuid:
+        return name, node_uuid
+    if options.is_foreign:
         if host.name:
             return host.name, ""
         raise errors.MalformedError(
-            "name of the host in --root", "", "one: name it with --host"
+            "name of the host in --root", "", "a name, by --host"
         )
-    # Nova-compute keeps the uuid of its node in its state_path or beside a
+    # nova-compute stores the uuid of its node in its state_path or beside a
     # configuration file (nova/virt/node.py, COMPUTE_ID_FILE).
-    places = [os.path.dirname(path) for path in chosen.files]
-    own = outside_host.own_uuid([*places, conf.STATE_PATH]) or ""
-    return "" if own else outside_host.own_name(), own
+    directories = [os.path.dirname(path) for path in options.files]
+    directories.append(conf.STATE_PATH)
+    node_uuid = outside_host.read_node_uuid(directories) or ""
+    return "" if node_uuid else outside_host.read_host_name(), node_uuid
 
 
-def unwritable(
-    chosen: CommandOptions, error: OSError
+def build_unwritable_error(
+    options: CommandOptions, error: OSError
 ) -> errors.AcceleratorError:
     """Return the error of a state directory that can't be written."""
-    path, settings = chosen.drains_dir, chosen.settings
-    mend = (
+    path, settings = options.drains_dir, options.settings
+    hint = (
         f"can't be written ({error.strerror}); run this as root or as the"
         " user of nova-compute, or name another one with --state-dir"
     )
     if path == settings.bitstreams.state_dir:
-        return settings.refusal("state_dir", path, mend)
-    return errors.ConfigurationError("--state-dir", path, mend, "command line")
+        return settings.refusal("state_dir", path, hint)
+    return errors.ConfigurationError("--state-dir", path, hint, "command line")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``placement-sync drain`` and ``undrain``."""
+"""Commands ``placement-sync drain`` and ``undrain``."""
 
 import argparse
 import contextlib
@@ -18,14 +18,15 @@ from placement_sync.cli import common_options, outside_host, progress
 from placement_sync.client import provider_records, resource_providers, rest
 from placement_sync.flavors import offered_devices
 
-_DONE, _UNDONE = 0, 1
-# A pass begins within seconds of a drain, unless Placement is slow; a server
-# may have to be moved off by people.
-_MARK_S, _EMPTY_S = 120.0, 3600.0
+_OK, _UNDONE = 0, 1
+# Seconds. A pass starts within seconds of a drain, unless Placement is slow;
+# an operator may have to migrate servers.
+_MARK_TIMEOUT_S, _EMPTY_TIMEOUT_S = 120.0, 3600.0
 _POLL_S = 1.0
 _ADDRESS = (
-    "the device, as 0000:5e:00.0 or 0000:5e:00.0/region-0; any of its"
-    " functions stands for it, and a card for its regions"
+    "address of the device or of one of its functions, for example"
+    " 0000:5e:00.0, or of an FPGA region, for example 0000:5e:00.0/region-0;"
+    " the address of a card includes its regions"
 )
 
 
@@ -33,43 +34,51 @@ def add_parsers(commands: Any) -> None:
     """Add the two commands to argparse's subparsers."""
     drain = commands.add_parser(
         "drain",
-        help="give devices to no new server; without one list those drained",
-        description="What runs on a drained device keeps running; no new"
-        " server gets any of it. It outlives restarts, until undrain.",
+        help="offer devices to no new server; without an address, list the"
+        " drained devices",
+        description="Drain devices: no new server gets a part of them, and"
+        " servers that use them keep running. Drained devices stay drained"
+        " over restarts, until undrain. Example: placement-sync drain"
+        " 0000:5e:00.0 --reason 'ECC errors' --wait-empty",
         allow_abbrev=False,
     )
     drain.add_argument("address", nargs="*", metavar="ADDRESS", help=_ADDRESS)
     drain.add_argument(
-        "--reason", metavar="TEXT", help="why, for people; needed"
+        "--reason",
+        metavar="TEXT",
+        help="set the reason, which listings show; required",
     )
     drain.add_argument(
         "--force",
         action="store_true",
-        help="also a device that is not there at the moment",
+        help="drain also a device that this host does not have now",
     )
     drain.add_argument(
         "--wait",
         nargs="?",
-        const=_MARK_S,
-        type=_seconds,
+        const=_MARK_TIMEOUT_S,
+        type=_parse_seconds,
         metavar="SECONDS",
-        help="wait until Placement has the mark of the devices, so long at"
-        f" most ({_MARK_S:g})",
+        help="wait until Placement has the trait of drained devices, for at"
+        f" most this time (default {_MARK_TIMEOUT_S:g})",
     )
     drain.add_argument(
         "--wait-empty",
         nargs="?",
-        const=_EMPTY_S,
-        type=_seconds,
+        const=_EMPTY_TIMEOUT_S,
+        type=_parse_seconds,
         metavar="SECONDS",
-        help="wait until Placement offers none of the devices and no server"
-        f" has any of them, so long at most ({_EMPTY_S:g})",
+        help="wait until Placement does not offer the devices and no server"
+        " uses them, for at most this time (default"
+        f" {_EMPTY_TIMEOUT_S:g})",
     )
     common_options.add_compute_endpoint(drain)
     common_options.add_arguments(drain, is_command=True)
     undrain = commands.add_parser(
         "undrain",
         help="offer drained devices again",
+        description="Offer drained devices to new servers again. Example:"
+        " placement-sync undrain 0000:5e:00.0",
         allow_abbrev=False,
     )
     undrain.add_argument(
@@ -78,222 +87,231 @@ def add_parsers(commands: Any) -> None:
     common_options.add_arguments(undrain, is_command=True)
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     try:
         return common_options.parse_seconds(text)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(
-            f"{error}; addresses go before it"
+            f"{error}; write addresses before this option"
         ) from error
 
 
 def run_drain(arguments: argparse.Namespace) -> tuple[str, int]:
-    """Drain devices, or list those drained; return the text and status.
+    """Drain devices, or list drained ones; return output and exit status.
 
-    :raises MalformedError: an address is no device, or no reason is given.
-    :raises ConfigurationError: it can't be written down, or there are no
-        credentials to wait with.
-    :raises ServiceError: Placement can't be asked for the compute node.
+    :raises MalformedError: an address is no device, or the reason is missing.
+    :raises ConfigurationError: the notes can't be written, or there are no
+        credentials for a wait.
+    :raises ServiceError: Placement can't be read for the compute node.
     """
-    chosen = common_options.choose(arguments)
-    notes = drains.DrainNotes(chosen.drains_dir)
+    options = common_options.resolve_options(arguments)
+    notes = drains.DrainNotes(options.drains_dir)
     is_waiting = not (arguments.wait is None and arguments.wait_empty is None)
     if not arguments.address:
         if is_waiting:
             raise errors.MalformedError("device's address", "", "one or more")
-        _check_state_dir(chosen)
-        return _listed(notes, arguments.json), _DONE
-    host = _read(chosen)
-    found = [
-        _address(host, given, arguments.force) for given in arguments.address
+        _check_state_dir(options)
+        return _format_drains(notes, arguments.json), _OK
+    host = _read_host(options)
+    addresses = [
+        _resolve_address(host, argument, arguments.force)
+        for argument in arguments.address
     ]
     reason = " ".join((arguments.reason or "").split())
-    if not reason and not (is_waiting and notes.read().keys() >= {*found}):
+    if not reason and not (is_waiting and notes.read().keys() >= {*addresses}):
         raise errors.MalformedError("reason", reason, "--reason TEXT")
-    door = _open_door(arguments, chosen) if is_waiting else None
+    client = _open_placement(arguments, options) if is_waiting else None
     if reason:
-        with _written(chosen):
-            for address in found:
+        with _translate_write_errors(options):
+            for address in addresses:
                 notes.put(address, reason)
-    servers = _DrainedServers(chosen, found)
+    servers = _DrainedServers(options, addresses)
     text = (
-        _listed(notes, is_json=True)
+        _format_drains(notes, is_json=True)
         if arguments.json
-        else f"{', '.join(found)}: no new server gets any of it once"
-        " nova-compute or placement-sync has passed, in a few seconds; what"
-        f" runs there keeps running\n{servers.describe(arguments)}"
+        else f"{', '.join(addresses)}: drained; no new server gets a part of"
+        " it after the next pass of nova-compute or placement-sync, in a few"
+        f" seconds\n{servers.describe(arguments)}"
     )
-    if door is None:
-        return text, _DONE
+    if client is None:
+        return text, _OK
     print(text, end="", flush=True)
-    return "", _wait(arguments, chosen, host, found, door)
+    return "", _wait_for_drain(arguments, options, host, addresses, client)
 
 
-def _open_door(
-    arguments: argparse.Namespace, chosen: common_options.CommandOptions
+def _open_placement(
+    arguments: argparse.Namespace, options: common_options.CommandOptions
 ) -> rest.RestClient:
-    """Return the connection to Placement that a drain waits with.
+    """Return the client for a wait; it sends no request yet.
 
-    What it needs is checked before devices are drained; nothing is asked.
+    The arguments of a wait are checked before devices are drained.
 
     :raises ConfigurationError: there are no credentials.
     :raises MalformedError: nothing names the compute node.
     """
     host = outside_host.open_node(
-        chosen.settings, chosen.root, chosen.state_dir
+        options.settings, options.root, options.state_dir
     )
-    common_options.name_root(arguments, chosen, host)
-    return common_options.open_door(arguments, chosen)
+    common_options.resolve_root_name(arguments, options, host)
+    return common_options.open_placement(arguments, options)
 
 
 def run_undrain(arguments: argparse.Namespace) -> tuple[str, int]:
-    """Offer drained devices again; return the text and the status.
+    """Offer drained devices again; return the output and the exit status.
 
-    :raises MalformedError: an address is of no drained device.
+    :raises MalformedError: an address is not that of a drained device.
     :raises ConfigurationError: the state directory is missing, or a note
         can't be removed.
     """
-    chosen = common_options.choose(arguments)
-    _check_state_dir(chosen)
-    notes = drains.DrainNotes(chosen.drains_dir)
-    known = notes.read()
-    host = _read(chosen)
-    found = []
-    for given in arguments.address:
-        address = conditions.address_of(host, given)
-        if address not in known and given not in known:
+    options = common_options.resolve_options(arguments)
+    _check_state_dir(options)
+    notes = drains.DrainNotes(options.drains_dir)
+    drained = notes.read()
+    host = _read_host(options)
+    addresses = []
+    for argument in arguments.address:
+        address = conditions.resolve_address(host, argument)
+        if address not in drained and argument not in drained:
             raise errors.MalformedError(
-                "device that is drained", given, _one_of(known)
+                "device that is drained", argument, _format_choice(drained)
             )
-        found.append(address if address in known else given)
-    with _written(chosen):
-        notes.remove(found)
+        addresses.append(address if address in drained else argument)
+    with _translate_write_errors(options):
+        notes.remove(addresses)
     return (
-        _listed(notes, is_json=True)
+        _format_drains(notes, is_json=True)
         if arguments.json
-        else f"{', '.join(found)}: offered again once nova-compute or"
-        " placement-sync has passed, in a few seconds\n"
-    ), _DONE
+        else f"{', '.join(addresses)}: undrained; it is offered again after"
+        " the next pass of nova-compute or placement-sync, in a few seconds\n"
+    ), _OK
 
 
 @contextlib.contextmanager
-def _written(chosen: common_options.CommandOptions) -> Iterator[None]:
-    """Tell what to do where notes can't be written."""
+def _translate_write_errors(
+    options: common_options.CommandOptions,
+) -> Iterator[None]:
+    """Raise ConfigurationError for a failed write of notes."""
     try:
         yield
     except OSError as error:
-        raise common_options.unwritable(chosen, error) from error
+        raise common_options.build_unwritable_error(options, error) from error
 
 
-def _check_state_dir(chosen: common_options.CommandOptions) -> None:
+def _check_state_dir(options: common_options.CommandOptions) -> None:
     """Check that the state directory exists.
 
-    That of another host may be missing here, unless a nova.conf names it.
+    For another machine it may be missing here, unless a nova.conf names it.
 
-    :raises ConfigurationError: it does not: what is drained is not known.
+    :raises ConfigurationError: it does not exist, so the drained devices
+        are unknown.
     """
-    if chosen.is_foreign and not chosen.files:
+    if options.is_foreign and not options.files:
         return
-    if mend := state_dirs.describe_missing(chosen.drains_dir):
-        raise chosen.settings.refusal("state_dir", chosen.drains_dir, mend)
+    if hint := state_dirs.describe_missing(options.drains_dir):
+        raise options.settings.refusal("state_dir", options.drains_dir, hint)
 
 
-def _read(chosen: common_options.CommandOptions) -> model.HostState:
-    return outside_host.open_node(chosen.settings, chosen.root, None).read()
+def _read_host(options: common_options.CommandOptions) -> model.HostState:
+    return outside_host.open_node(options.settings, options.root, None).read()
 
 
-def _address(host: model.HostState, given: str, is_forced: bool) -> str:
-    """Return the address of the device that was meant.
+def _resolve_address(
+    host: model.HostState, argument: str, is_forced: bool
+) -> str:
+    """Return the address of the device that an argument names.
 
-    :raises MalformedError: it is none of this host, and it is not forced;
-        or it is no text at all.
+    :raises MalformedError: the argument is not printable, or this host has
+        no such device and ``--force`` is not given.
     """
-    if not given.strip() or not given.isprintable():
+    if not argument.strip() or not argument.isprintable():
         raise errors.MalformedError(
-            "device's address", given, "printable text"
+            "device's address", argument, "printable text"
         )
-    device = conditions.device_of(host, given)
-    known = {d.address for d in host.devices} | host.unknown
-    address = conditions.address_of(host, given)
-    if device is None and address not in known and not is_forced:
+    device = conditions.find_device(host, argument)
+    addresses = {d.address for d in host.devices} | host.unknown
+    address = conditions.resolve_address(host, argument)
+    if device is None and address not in addresses and not is_forced:
         raise errors.MalformedError(
             "device of this host",
-            given,
-            f"{_one_of(known)}; --force drains one that is not there now",
+            argument,
+            f"{_format_choice(addresses)}; --force drains a device that the"
+            " host does not have now",
         )
     return address
 
 
 class _DrainedServers:
-    """The servers that have some of the drained devices.
-
-    They are read from the claims that nova-compute publishes.
-    """
+    """Servers with claims on drained devices, as nova-compute publishes."""
 
     def __init__(
-        self, chosen: common_options.CommandOptions, addresses: Iterable[str]
+        self, options: common_options.CommandOptions, addresses: Iterable[str]
     ) -> None:
-        self._chosen = chosen
+        self._options = options
         self._addresses = tuple(addresses)
-        place = chosen.state_dir
+        place = options.state_dir
         self._claims = claims_file.ClaimsFile(place) if place else None
 
     @property
     def has_claims(self) -> bool:
-        """Return whether a state directory is named that can have claims."""
+        """Return whether a state directory can have claims."""
         return self._claims is not None
 
     def read(self) -> tuple[frozenset[str], str]:
-        """Return their uuids, and why they are not known."""
+        """Return the servers' uuids, and a reason if they are unknown."""
         if self._claims is None:
-            return frozenset(), "--state-dir does not name where they are"
-        book = self._claims.read()
+            return frozenset(), "--state-dir does not name their directory"
+        recorded = self._claims.read()
         return frozenset(
             claim.consumer
-            for claim in book.claims
-            if any(_is_part(claim.device, a) for a in self._addresses)
-        ), book.reason
+            for claim in recorded.claims
+            if any(
+                _is_device_or_region(claim.device, address)
+                for address in self._addresses
+            )
+        ), recorded.reason
 
     def describe(self, arguments: argparse.Namespace) -> str:
-        """Return lines with uuids, and names where Nova's API tells them."""
+        """Return lines with uuids, and names if Nova's API shows them."""
         uuids, reason = self.read()
         if reason:
             return (
-                "Which servers have some of it is not known, nova-compute"
-                f" has published no claims: {reason}\n"
+                "The servers that use it are unknown: nova-compute has"
+                f" published no claims: {reason}\n"
             )
         if not uuids:
-            return "No server has any of it.\n"
+            return "No server uses it.\n"
         with progress.waiting_for("placement-sync", "names of Nova's API"):
-            names_by_uuid = _read_names(arguments, self._chosen, uuids)
+            server_names = _read_server_names(arguments, self._options, uuids)
         return "".join(
-            f"Server {uuid} has some of it{names_by_uuid.get(uuid, '')}\n"
+            f"Server {uuid} uses it{server_names.get(uuid, '')}\n"
             for uuid in sorted(uuids)
         )
 
 
-def _is_part(device: str, address: str) -> bool:
+def _is_device_or_region(device: str, address: str) -> bool:
     """Return whether a device is the drained one, or a region of it."""
     return device == address or device.startswith(f"{address}/")
 
 
-def _read_names(
+def _read_server_names(
     arguments: argparse.Namespace,
-    chosen: common_options.CommandOptions,
+    options: common_options.CommandOptions,
     uuids: Iterable[str],
 ) -> dict[str, str]:
-    """Return servers' names in parentheses; none where Nova doesn't tell."""
-    found = {}
+    """Return servers' names in parentheses, those that Nova shows."""
+    server_names: dict[str, str] = {}
     try:
-        door, _ = common_options.open_compute(arguments, chosen)
-        for uuid in uuids if door is not None else ():
-            path = f"/servers/{provider_records.quoted(uuid)}"
-            body = door.get(path).body if door is not None else None
+        client, _ = common_options.open_compute(arguments, options)
+        if client is None:
+            return server_names
+        for uuid in uuids:
+            path = f"/servers/{provider_records.quote_name(uuid)}"
+            body = client.get(path).body
             if body is not None:
-                found[uuid] = f" ({body['server']['name']})"
+                server_names[uuid] = f" ({body['server']['name']})"
     except errors.AcceleratorError:
-        return found
-    return found
+        return server_names
+    return server_names
 
 
 # -- waiting ----------------------------------------------------------------
@@ -305,29 +323,29 @@ class _DrainedProviders:
     def __init__(
         self,
         arguments: argparse.Namespace,
-        chosen: common_options.CommandOptions,
+        options: common_options.CommandOptions,
         host: model.HostState,
         addresses: Iterable[str],
-        door: rest.RestClient,
+        client: rest.RestClient,
     ) -> None:
-        self._placement = resource_providers.PlacementClient(door)
+        self._placement = resource_providers.PlacementClient(client)
         self._root = common_options.find_root(
             arguments,
-            chosen,
+            options,
             outside_host.open_node(
-                chosen.settings, chosen.root, chosen.state_dir
+                options.settings, options.root, options.state_dir
             ),
             self._placement,
         ).uuid
-        every = {*addresses} | {
+        devices = {*addresses} | {
             device.address
             for device in host.devices
-            if any(_is_part(device.address, a) for a in addresses)
+            if any(_is_device_or_region(device.address, a) for a in addresses)
         }
-        self._uuids = {names.provider_uuid(self._root, a) for a in every}
+        self._uuids = {names.provider_uuid(self._root, a) for a in devices}
 
     def are_marked(self, marks: frozenset[str]) -> bool:
-        """Return whether all that Placement has have one of some traits."""
+        """Return whether each existing provider has one of some traits."""
         tree = self._placement.fetch(self._root).tree
         return all(
             marks & provider.traits
@@ -336,75 +354,79 @@ class _DrainedProviders:
         )
 
     def consumers(self) -> frozenset[str]:
-        """Return all that Placement has allocated some of them to."""
+        """Return the consumers with allocations of the providers."""
         return frozenset(
             consumer
             for uuid in self._uuids
-            for consumer in self._placement.allocations(uuid)
+            for consumer in self._placement.fetch_allocations(uuid)
         )
 
 
-def _wait(
+def _wait_for_drain(
     arguments: argparse.Namespace,
-    chosen: common_options.CommandOptions,
+    options: common_options.CommandOptions,
     host: model.HostState,
     addresses: Sequence[str],
-    door: rest.RestClient,
+    client: rest.RestClient,
 ) -> int:
-    """Wait as asked; return the exit status."""
+    """Wait as the arguments request; return the exit status."""
     with progress.waiting_for("placement-sync", "an answer of Placement"):
-        placed = _DrainedProviders(arguments, chosen, host, addresses, door)
-    servers = _DrainedServers(chosen, addresses)
-    subject = ", ".join(addresses)
+        drained = _DrainedProviders(
+            arguments, options, host, addresses, client
+        )
+    servers = _DrainedServers(options, addresses)
+    devices = ", ".join(addresses)
     if arguments.wait_empty is not None and not servers.has_claims:
         print(
-            "placement-sync: only Placement is asked which servers have"
-            f" some of {subject}; name the directory of nova-compute's"
-            " claims with --state-dir",
+            "placement-sync: without nova-compute's claims, only Placement"
+            f" is read for servers that use {devices}; name the directory of"
+            " the claims with --state-dir",
             file=sys.stderr,
         )
 
     def find_unmarked(
         marks: frozenset[str] = frozenset({names.DRAINED_TRAIT}),
     ) -> str:
-        is_marked = placed.are_marked(marks)
-        return "" if is_marked else "Placement does not show the mark yet"
+        is_marked = drained.are_marked(marks)
+        return "" if is_marked else "Placement does not have the trait yet"
 
     def find_servers() -> str:
-        # A device that is offered can get a server at any time. One that is
-        # missing or can't be read is not offered, and no pass drains it.
-        if unmarked := find_unmarked(offered_devices.OUT):
+        # An offered device can get a server at any time. A missing or
+        # unreadable device is not offered, and no pass marks it as drained.
+        if unmarked := find_unmarked(offered_devices.UNAVAILABLE_TRAITS):
             return unmarked
         uuids, reason = servers.read()
-        uuids |= placed.consumers()
+        uuids |= drained.consumers()
         if uuids:
             return f"in use by {', '.join(sorted(uuids))}"
         return reason if servers.has_claims else ""
 
-    marked = f"Placement to have the mark of {subject}"
-    emptied = f"all servers to leave {subject}"
-    for seconds, find, what in (
+    marked = f"Placement to have the trait of drained devices on {devices}"
+    emptied = f"all servers to release {devices}"
+    for seconds, find, condition in (
         (arguments.wait, find_unmarked, marked),
         (arguments.wait_empty, find_servers, emptied),
     ):
         if seconds is None:
             continue
-        with progress.waiting_for("placement-sync", what):
+        with progress.waiting_for("placement-sync", condition):
             reason = _poll(find, seconds)
         if reason:
             print(
-                f"placement-sync: gave up waiting for {what} after"
+                f"placement-sync: gave up waiting for {condition} after"
                 f" {seconds:g} s: {reason}",
                 file=sys.stderr,
             )
             return _UNDONE
-    return _DONE
+    return _OK
 
 
 def _poll(find: Callable[[], str], seconds: float) -> str:
-    """Return the reason to wait that is left after so many seconds.
+    """Poll until there is no reason to wait; return the last reason.
 
-    A service that does not answer meanwhile is asked again.
+    :param find: returns the present reason to wait, or "". It is called
+        again after a ServiceError.
+    :param seconds: timeout.
     """
     until = time.monotonic() + seconds
     while True:
@@ -417,22 +439,22 @@ def _poll(find: Callable[[], str], seconds: float) -> str:
         time.sleep(min(_POLL_S, max(0.0, until - time.monotonic())))
 
 
-def _one_of(addresses: Iterable[str]) -> str:
+def _format_choice(addresses: Iterable[str]) -> str:
     return f"one of {', '.join(sorted(addresses)) or 'none'}"
 
 
-def _listed(notes: drains.DrainNotes, is_json: bool) -> str:
-    known = [one for _, one in sorted(notes.read().items())]
+def _format_drains(notes: drains.DrainNotes, is_json: bool) -> str:
+    drained = [drain for _, drain in sorted(notes.read().items())]
     if is_json:
-        plain = [
-            {"address": one.address, "reason": one.reason, "when": one.when}
-            for one in known
+        content = [
+            {"address": d.address, "reason": d.reason, "when": d.when}
+            for d in drained
         ]
-        return json.dumps({"drained": plain}, indent=2) + "\n"
+        return json.dumps({"drained": content}, indent=2) + "\n"
     return (
         "".join(
-            f"{one.address}  since {one.when or '?'}: {one.reason}\n"
-            for one in known
+            f"{d.address}  since {d.when or '?'}: {d.reason}\n"
+            for d in drained
         )
-        or f"Nothing is drained in {notes.place}.\n"
+        or f"No device is drained in {notes.path}.\n"
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel flavor``: set and show a flavor's extra specs."""
+"""Command ``nova-accel flavor``: set and show a flavor's extra specs."""
 
 import argparse
 import dataclasses
@@ -23,16 +23,16 @@ from placement_sync.flavors import (
     offered_devices,
 )
 
-# Devices that are read anew before a flavor is refused: with as many hosts
-# that differ from what bulk answers tell, something else is wrong.
-_EXACT = 100
+# Devices whose inventories are read before a flavor is refused. If more
+# differ from the bulk queries, the cause is another one.
+_MAX_EXACT = 100
 
 
 def add(subparsers: Any) -> None:
     """Add the command to those of ``nova-accel``."""
     parser = subparsers.add_parser(
         "flavor",
-        help="write and read what a flavor asks of accelerators",
+        help="set and show the accelerators that a flavor requests",
         allow_abbrev=False,
     )
     actions = parser.add_subparsers(
@@ -41,10 +41,15 @@ def add(subparsers: Any) -> None:
     _add_set(actions)
     show = actions.add_parser(
         "show",
-        help="what a flavor asks for, and whether it can be had",
+        help="print a flavor's accelerators, and whether hosts have them",
+        description="Print the accelerators that a flavor requests, whether"
+        " a host can serve it, and for how many servers there is room now."
+        " Example: nova-accel flavor show gpu.small",
         allow_abbrev=False,
     )
-    show.add_argument("flavor", metavar="FLAVOR", help="its name or id")
+    show.add_argument(
+        "flavor", metavar="FLAVOR", help="name or id of the flavor"
+    )
     _add_services(show)
 
 
@@ -56,66 +61,103 @@ def _add_services(parser: argparse.ArgumentParser) -> None:
 def _add_set(actions: Any) -> None:
     parser = actions.add_parser(
         "set",
-        help="write what a flavor asks for",
-        description="Writes a flavor's extra specs, in place of all that it"
-        " asked of accelerators; other extra specs stay. What no host can"
-        " ever serve is refused. With neither profile nor class only the"
-        " settings that are given change.",
+        help="set the accelerators that a flavor requests",
+        description="Set the extra specs of a flavor. They replace all"
+        " accelerators of the flavor; extra specs for other purposes stay."
+        " A flavor that no host can ever serve is refused. Without --profile"
+        " and --class only the given settings change. Example: nova-accel"
+        " flavor set gpu.small --profile A40-8Q --numa-policy preferred",
         allow_abbrev=False,
     )
-    parser.add_argument("flavor", metavar="FLAVOR", help="its name or id")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
+    parser.add_argument(
+        "flavor", metavar="FLAVOR", help="name or id of the flavor"
+    )
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument(
         "--profile",
         metavar="PROFILE",
-        help="as `nova-accel profile list` names it: A40-8Q, a trait, the id"
-        " of an FPGA's function or interface",
+        help="request this profile of `nova-accel profile list`, for example"
+        " A40-8Q: a name, a trait, or the id of an FPGA function or"
+        " interface",
     )
-    what.add_argument(
+    target.add_argument(
         "--class",
         dest="resource_class",
         metavar="CLASS",
-        help="devices by their resource class: PGPU, CUSTOM_QAT_VF",
+        help="request devices of this resource class, for example PGPU or"
+        " CUSTOM_QAT_VF",
     )
-    what.add_argument(
+    target.add_argument(
         "--clear",
         action="store_true",
-        help="take away all that it asks of accelerators, or the groups of"
-        " --group",
+        help="remove all accelerators from the flavor, or those of --group",
     )
-    parser.add_argument("--count", type=_number, default=1, metavar="N")
-    for flag, name, text in _NARROW:
+    parser.add_argument(
+        "--count",
+        type=_parse_count,
+        default=1,
+        metavar="N",
+        help="set the number of devices (default 1)",
+    )
+    for flag, name, text in _SINGLE_OPTIONS:
         parser.add_argument(flag, metavar=name, help=text)
-    for flag, name, text in _REPEATED:
+    for flag, name, text in _REPEATED_OPTIONS:
         parser.add_argument(
             flag, metavar=name, help=text, action="append", default=[]
         )
     for name, values in _SETTINGS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", choices=values)
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            choices=values,
+            help=f"set the extra spec {flavors.NAMESPACE}{name}",
+        )
     parser.add_argument(
-        "--dry-run", action="store_true", help="tell, and write nothing"
+        "--dry-run",
+        action="store_true",
+        help="print the changes, and write nothing",
     )
     parser.add_argument(
         "--force",
         action="store_true",
-        help="write also what no host can serve",
+        help="set the flavor even if no host can serve it",
     )
     _add_services(parser)
 
 
-_NARROW = (
-    ("--model", "MODEL", "only cards of this model, beside --class"),
-    ("--device", "HOST/ADDRESS", "this device only, as node1/0000:41:00.0"),
-    ("--bitstream", "IMAGE", "id of the image to load into the FPGA"),
-    ("--group", "NAME", "name of the groups; others of the flavor stay"),
+_SINGLE_OPTIONS = (
+    (
+        "--model",
+        "MODEL",
+        "require cards of this model, for example A40, with --class",
+    ),
+    (
+        "--device",
+        "HOST/ADDRESS",
+        "require this device, for example node1/0000:41:00.0",
+    ),
+    (
+        "--bitstream",
+        "IMAGE",
+        "load this Glance image, by uuid, into the FPGA region",
+    ),
+    (
+        "--group",
+        "NAME",
+        "set the name of the request groups; groups of other names stay",
+    ),
 )
-_REPEATED = (
-    ("--trait", "TRAIT", "the device must have it, too; may be repeated"),
-    ("--charge", "CLASS=N", "what one takes, where it is not known"),
+_REPEATED_OPTIONS = (
+    ("--trait", "TRAIT", "require this trait, too; may be repeated"),
+    (
+        "--charge",
+        "CLASS=N",
+        "set the amount that one device charges, if it is unknown, for"
+        " example CUSTOM_GPU_MEMORY_MB=4096; may be repeated",
+    ),
 )
 _SETTINGS = {
-    name: tuple(one.value for one in words)
-    for name, words in {
+    name: tuple(value.value for value in values)
+    for name, values in {
         "numa_policy": flavors.NumaPolicy,
         "locality": flavors.Locality,
         "packing": flavors.Packing,
@@ -126,7 +168,7 @@ _SETTINGS = {
 }
 
 
-def _number(text: str) -> int:
+def _parse_count(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
@@ -134,21 +176,23 @@ def _number(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> str:
-    """Return what was done, or what the flavor asks for.
+    """Return the changes of a flavor, or its report.
 
-    :raises AcceleratorError: it can't be done as it was asked for.
+    :raises AcceleratorError: an argument can't be used, or a service fails.
     """
-    chosen = common_options.choose(arguments)
-    compute, why = common_options.open_compute(arguments, chosen)
+    options = common_options.resolve_options(arguments)
+    compute, reason = common_options.open_compute(arguments, options)
     if compute is None:
-        raise errors.ConfigurationError("[nova]", "(no credentials)", why)
-    site = _CloudContext(common_options.open_door(arguments, chosen), compute)
+        raise errors.ConfigurationError("[nova]", "(no credentials)", reason)
+    context = _CloudContext(
+        common_options.open_placement(arguments, options), compute
+    )
     action = _set if arguments.action == "set" else _show
-    return action(arguments, site)
+    return action(arguments, context)
 
 
 class _CloudContext:
-    """Placement and Nova, and what is known of vGPU types."""
+    """Clients of Placement and Nova, and the catalog of vGPU types."""
 
     def __init__(
         self, placement: rest.RestClient, compute: rest.RestClient
@@ -157,238 +201,253 @@ class _CloudContext:
         self.compute = compute
         self.types = offered_devices.VgpuTypes(loader.load())
 
-    def objection(
-        self, asked: flavor_specs.FlavorContents, there: offered_devices.Cloud
+    def explain_infeasibility(
+        self,
+        contents: flavor_specs.FlavorContents,
+        offered: offered_devices.Cloud,
     ) -> str:
-        """Return why no host can ever serve this, or nothing.
+        """Return why no host can ever serve a flavor, or "".
 
-        Before that is believed, what is reserved is read as well: bulk
-        answers leave it out.
+        Before a refusal, totals with reserved units are read: bulk queries
+        do not return them.
         """
-        found = feasibility.objection(asked, there, self.types)
-        if not found:
+        reason = feasibility.explain_infeasibility(
+            contents, offered, self.types
+        )
+        if not reason:
             return ""
-        wanted = {name for group in asked.groups for name in group.resources}
-        doubted = [d.uuid for d in there.devices if wanted & d.stock.keys()]
-        there = cloud.with_totals(self.placement, there, set(doubted[:_EXACT]))
-        return feasibility.objection(asked, there, self.types)
+        classes = {n for group in contents.groups for n in group.resources}
+        inexact = [
+            d.uuid for d in offered.devices if classes & d.capacities.keys()
+        ]
+        offered = cloud.read_totals(
+            self.placement, offered, set(inexact[:_MAX_EXACT])
+        )
+        return feasibility.explain_infeasibility(contents, offered, self.types)
 
 
 # -- show -------------------------------------------------------------------
 
 
-def _show(arguments: argparse.Namespace, site: _CloudContext) -> str:
-    flavor = cloud.find_flavor(site.compute, arguments.flavor)
-    asked = flavor_specs.read(flavor.specs)
-    there = offered_devices.Cloud()
-    if asked.groups:
-        there = cloud.read(site.placement)
-    found = flavor_text.FlavorReport(
+def _show(arguments: argparse.Namespace, context: _CloudContext) -> str:
+    flavor = cloud.find_flavor(context.compute, arguments.flavor)
+    contents = flavor_specs.read(flavor.specs)
+    offered = offered_devices.Cloud()
+    if contents.groups:
+        offered = cloud.read(context.placement)
+    report = flavor_text.FlavorReport(
         flavor={"id": flavor.id, "name": flavor.name},
-        asked=asked,
+        contents=contents,
         specs=flavor.specs,
-        never=site.objection(asked, there),
-        room=feasibility_search.room(asked, there, flavor.needs),
+        infeasible_reason=context.explain_infeasibility(contents, offered),
+        room=feasibility_search.count_room(contents, offered, flavor.needs),
         carriers={
-            pin: tuple(d.name for d in there.devices if pin in d.traits)
-            for pin in sorted(flavor_specs.pins(flavor.specs))
+            pin: tuple(d.name for d in offered.devices if pin in d.traits)
+            for pin in sorted(flavor_specs.list_pins(flavor.specs))
         },
     )
     if arguments.json:
-        return json.dumps(flavor_text.as_dict(found), indent=2) + "\n"
-    return flavor_text.as_text(found, site.types)
+        return json.dumps(flavor_text.as_dict(report), indent=2) + "\n"
+    return flavor_text.as_text(report, context.types)
 
 
 # -- set --------------------------------------------------------------------
 
 
-def _set(arguments: argparse.Namespace, site: _CloudContext) -> str:
-    flavor = cloud.find_flavor(site.compute, arguments.flavor)
-    there = offered_devices.Cloud()
+def _set(arguments: argparse.Namespace, context: _CloudContext) -> str:
+    flavor = cloud.find_flavor(context.compute, arguments.flavor)
+    offered = offered_devices.Cloud()
     pinned: offered_devices.OfferedDevice | None = None
     if not arguments.clear:
-        there = cloud.read(site.placement)
+        offered = cloud.read(context.placement)
     if arguments.device:
-        pinned, there = _pin(arguments.device, there)
-    wish = _wish(arguments, site, there, pinned)
-    change = flavor_specs.plan(flavor.specs, wish)
-    asked = flavor_specs.read(change.specs)
+        pinned, offered = _find_pinned(arguments.device, offered)
+    request = _build_request(arguments, context, offered, pinned)
+    change = flavor_specs.plan(flavor.specs, request)
+    contents = flavor_specs.read(change.specs)
     if not arguments.clear:
-        _check(arguments, site, asked, there)
+        _check_feasible(arguments, context, contents, offered)
     if not arguments.dry_run:
-        _write(site, flavor, change, pinned)
+        _write(context, flavor, change, pinned)
     if arguments.json:
         return _as_json(flavor, change, arguments.dry_run)
-    return "".join(_told(flavor, change, arguments.dry_run))
+    return "".join(_format_change(flavor, change, arguments.dry_run))
 
 
-def _wish(
+def _build_request(
     arguments: argparse.Namespace,
-    site: _CloudContext,
-    there: offered_devices.Cloud,
+    context: _CloudContext,
+    offered: offered_devices.Cloud,
     pinned: offered_devices.OfferedDevice | None,
 ) -> flavor_specs.FlavorRequest:
-    """Return what is asked for, in the words of extra specs.
+    """Return the request of the arguments.
 
     :raises MalformedError: the arguments contradict each other.
-    :raises RefusedError: what they name is not known.
+    :raises NotOfferedError: the profile, class or model is unknown.
     """
     settings = {
-        name: given
+        name: value
         for name in _SETTINGS
-        if (given := getattr(arguments, name)) is not None
+        if (value := getattr(arguments, name)) is not None
     }
     if arguments.group is not None:
         flavor_specs.check_group(arguments.group)
-    what = arguments.profile or arguments.resource_class
-    if what is None:
-        _check_alone(arguments, settings)
+    profile = arguments.profile or arguments.resource_class
+    if profile is None:
+        _check_settings(arguments, settings)
         return flavor_specs.FlavorRequest(
             settings=settings, group=arguments.group or ""
         )
-    want = lookup.find(
+    devices = lookup.find_profile(
         lookup.ProfileQuery(
-            profile=what,
+            profile=profile,
             model=arguments.model or "",
             traits=tuple(arguments.trait),
-            charges=dict(map(_charge, arguments.charge)),
+            charges=dict(map(_parse_charge, arguments.charge)),
             bitstream=arguments.bitstream or "",
             count=arguments.count,
         ),
-        there,
-        site.types,
+        offered,
+        context.types,
         arguments.force,
     )
     if pinned is not None:
         trait = names.pin_trait(pinned.host, pinned.address)
-        want = dataclasses.replace(want, required=want.required | {trait})
+        devices = dataclasses.replace(
+            devices, required=devices.required | {trait}
+        )
     return flavor_specs.FlavorRequest(
-        want=want, settings=settings, group=arguments.group or ""
+        devices=devices, settings=settings, group=arguments.group or ""
     )
 
 
-def _check_alone(
+def _check_settings(
     arguments: argparse.Namespace, settings: dict[str, str]
 ) -> None:
-    """Check what is given where no device is asked for."""
-    idle = [
+    """Check the arguments of a call without --profile and --class."""
+    unused = [
         f"--{name}"
         for name in ("model", "device", "bitstream", "trait", "charge")
         if getattr(arguments, name)
     ]
     if arguments.count != 1:
-        idle.append("--count")
-    if idle or bool(settings) == arguments.clear:
-        given = [*idle, *(f"--{n.replace('_', '-')}" for n in settings)]
+        unused.append("--count")
+    if unused or bool(settings) == arguments.clear:
+        flags = [*unused, *(f"--{n.replace('_', '-')}" for n in settings)]
         raise errors.MalformedError(
             "choice",
-            " ".join(given + ["--clear"] * arguments.clear),
+            " ".join(flags + ["--clear"] * arguments.clear),
             "--profile or --class with it, settings alone, or --clear alone",
         )
 
 
-def _charge(text: str) -> tuple[str, int]:
+def _parse_charge(text: str) -> tuple[str, int]:
     name, _, amount = text.partition("=")
     if not name or not amount.isdecimal() or not int(amount):
         raise errors.MalformedError(
-            "--charge", text, "CLASS=N, as CUSTOM_GPU_MEMORY_MB=4096"
+            "--charge", text, "CLASS=N, such as CUSTOM_GPU_MEMORY_MB=4096"
         )
     return name, int(amount)
 
 
-def _pin(
-    device: str, there: offered_devices.Cloud
+def _find_pinned(
+    device: str, offered: offered_devices.Cloud
 ) -> tuple[offered_devices.OfferedDevice, offered_devices.Cloud]:
-    """Return the device that is named, and the cloud with it pinned.
+    """Return the device of an argument, and the cloud with its pin trait.
 
+    :param device: HOST/ADDRESS.
     :raises MalformedError: there is no such device.
     """
     host, _, address = device.partition("/")
-    listed = lookup.on_host(there.devices, host)
-    wanted = names.provider_uuid(listed[0].root, address)
+    listed = lookup.select_host(offered.devices, host)
+    uuid = names.provider_uuid(listed[0].root, address)
     name = names.provider_name(listed[0].host, address)
-    for one in listed:
-        if one.uuid == wanted or one.name == name:
-            trait = names.pin_trait(one.host, one.address)
-            mine = dataclasses.replace(one, traits=one.traits | {trait})
-            return mine, dataclasses.replace(
-                there,
+    for candidate in listed:
+        if candidate.uuid == uuid or candidate.name == name:
+            trait = names.pin_trait(candidate.host, candidate.address)
+            pinned = dataclasses.replace(
+                candidate, traits=candidate.traits | {trait}
+            )
+            return pinned, dataclasses.replace(
+                offered,
                 devices=tuple(
-                    mine if d.uuid == one.uuid else d for d in there.devices
+                    pinned if d.uuid == pinned.uuid else d
+                    for d in offered.devices
                 ),
             )
     raise errors.MalformedError(
         "--device",
         device,
         f"HOST/ADDRESS; {listed[0].host} has:"
-        f" {', '.join(one.address for one in listed)}",
+        f" {', '.join(candidate.address for candidate in listed)}",
     )
 
 
-def _check(
+def _check_feasible(
     arguments: argparse.Namespace,
-    site: _CloudContext,
-    asked: flavor_specs.FlavorContents,
-    there: offered_devices.Cloud,
+    context: _CloudContext,
+    contents: flavor_specs.FlavorContents,
+    offered: offered_devices.Cloud,
 ) -> None:
-    """Refuse what no host can ever serve, or warn.
+    """Refuse a flavor that no host can ever serve, or warn with --force.
 
-    :raises RefusedError: none can, and it is not forced.
+    :raises NotOfferedError: no host can, and ``--force`` is not given.
     """
-    found = site.objection(asked, there)
-    if not found:
+    reason = context.explain_infeasibility(contents, offered)
+    if not reason:
         return
     if not arguments.force:
-        raise lookup.NotOfferedError(
-            f"{found}; --force writes it all the same"
-        )
-    print(f"nova-accel: warning: {found}", file=sys.stderr)
+        raise lookup.NotOfferedError(f"{reason}; --force sets it anyway")
+    print(f"nova-accel: warning: {reason}", file=sys.stderr)
 
 
 def _write(
-    site: _CloudContext,
+    context: _CloudContext,
     flavor: cloud.Flavor,
     change: flavor_specs.SpecsChange,
     pinned: offered_devices.OfferedDevice | None,
 ) -> None:
-    """Write a flavor, the device's trait before and an old one's after.
+    """Write a flavor; set its pin trait before, remove an old one after.
 
     :raises ServiceError: a service refuses.
     """
-    placement = resource_providers.PlacementClient(site.placement)
+    placement = resource_providers.PlacementClient(context.placement)
     if pinned is not None:
         trait = names.pin_trait(pinned.host, pinned.address)
-        cloud.ensure_trait(placement, [pinned.uuid], trait)
-    cloud.write_specs(site.compute, flavor, change)
-    gone = flavor_specs.pins(flavor.specs) - flavor_specs.pins(change.specs)
-    if not gone:
+        cloud.set_trait(placement, [pinned.uuid], trait)
+    cloud.write_specs(context.compute, flavor, change)
+    unused = flavor_specs.list_pins(flavor.specs)
+    unused -= flavor_specs.list_pins(change.specs)
+    if not unused:
         return
-    for other in cloud.flavors(site.compute):
+    for other in cloud.list_flavors(context.compute):
         if other.id != flavor.id:
-            gone -= flavor_specs.pins(other.specs)
-    for trait in sorted(gone):
-        held = [p.uuid for p in cloud.with_trait(site.placement, trait)]
-        cloud.ensure_trait(placement, held, trait, is_there=False)
+            unused -= flavor_specs.list_pins(other.specs)
+    for trait in sorted(unused):
+        nodes = cloud.list_with_trait(context.placement, trait)
+        cloud.set_trait(
+            placement, [n.uuid for n in nodes], trait, is_present=False
+        )
 
 
 def _as_json(
     flavor: cloud.Flavor, change: flavor_specs.SpecsChange, is_dry: bool
 ) -> str:
-    plain = {
+    content = {
         "flavor": {"id": flavor.id, "name": flavor.name},
         "set": dict(sorted(change.added.items())),
         "removed": list(change.removed),
         "is_written": not is_dry,
     }
-    return json.dumps(plain, indent=2) + "\n"
+    return json.dumps(content, indent=2) + "\n"
 
 
-def _told(
+def _format_change(
     flavor: cloud.Flavor, change: flavor_specs.SpecsChange, is_dry: bool
 ) -> Iterator[str]:
     verb = " would become" if is_dry else ""
     if not (change.added or change.removed):
-        yield f"{flavor.name} is so already\n"
+        yield f"{flavor.name} is unchanged\n"
         return
     yield f"{flavor.name}{verb}:\n"
     for key, value in sorted(change.added.items()):

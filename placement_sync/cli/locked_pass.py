@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LockedPasses of one process over one host, under a lock."""
+"""Passes of one process over one host, under a lock file."""
 
 import argparse
 import contextlib
@@ -19,9 +19,9 @@ from placement_sync.daemon import heartbeat, metrics
 from placement_sync.sync import sync_pass
 
 WRITER = "placement-sync"
-# How long a pass waits for that of another placement-sync, in seconds:
-# two of them that meet a slow Placement.
-PATIENCE = 120.0
+# Seconds that a pass waits for the pass of another placement-sync: enough
+# for two passes over a slow Placement.
+LOCK_TIMEOUT_S = 120.0
 _POLL = 0.1
 _LOCK = "sync.lock"
 
@@ -32,192 +32,207 @@ class LockedPasses:
     def __init__(
         self,
         arguments: argparse.Namespace,
-        chosen: common_options.CommandOptions,
+        options: common_options.CommandOptions,
     ) -> None:
-        """Read what the arguments name; nothing of the host yet.
+        """Open the host and the clients; nothing is read yet.
 
-        :param chosen: what ``common_options.choose`` makes of the arguments.
-        :raises AcceleratorError: something of that can't be used.
+        :param options: ``common_options.resolve_options`` of the arguments.
+        :raises AcceleratorError: an argument or a setting can't be used.
         """
-        self._arguments, self._chosen = arguments, chosen
+        self._arguments, self._options = arguments, options
         self.is_dry: bool = arguments.is_dry
         self.interval: float = (
             arguments.interval
-            or chosen.settings.sync.interval
+            or options.settings.sync.interval
             or conf.SyncSettings().interval
         )
         self._host = outside_host.open_node(
-            chosen.settings,
-            chosen.root,
-            chosen.state_dir,
+            options.settings,
+            options.root,
+            options.state_dir,
             is_dry=self.is_dry,
             is_lasting=not (arguments.is_once or arguments.is_dry),
-            drains_dir=chosen.drains_dir,
+            drains_dir=options.drains_dir,
         )
         self._placement = resource_providers.PlacementClient(
-            common_options.open_door(arguments, chosen)
+            common_options.open_placement(arguments, options)
         )
-        #: Tells when an operator has drained or undrained a device.
+        #: Watches for devices that an operator drains or undrains.
         self.drains = notes.NoteWatch(
-            drains.DrainNotes(chosen.drains_dir).place
+            drains.DrainNotes(options.drains_dir).path
         )
         self._sync = sync_pass.Synchronizer(self._placement)
-        self._beat = self._heartbeat()
-        self._named = "", ""
-        self._is_right = False
+        self._heartbeat = self._open_heartbeat()
+        self._root_name = "", ""
+        self._was_complete = False
         self.root: providers.ProviderRoot | None = None
-        self.host_problems = chosen.settings.problems
+        self.host_problems = options.settings.problems
 
     def run(self) -> sync_pass.PassResult:
-        """Make a pass, as the only placement-sync of this host.
+        """Run a pass, as the only placement-sync of this host.
 
-        :raises AcceleratorError: it could not be made.
+        :raises AcceleratorError: the pass failed.
         """
-        if self._beat is None:
-            return self._pass()[0]
-        with self._beat, alone(self._chosen):
-            result, view = self._pass()
-            self._beat.beat(result, view.host, view.tree, view.claims)
+        if self._heartbeat is None:
+            return self._run_pass()[0]
+        with self._heartbeat, hold_lock(self._options):
+            result, view = self._run_pass()
+            self._heartbeat.record_pass(
+                result, view.host, view.tree, view.claims
+            )
             return result
 
-    def _pass(self) -> tuple[sync_pass.PassResult, outside_host.HostView]:
+    def _run_pass(self) -> tuple[sync_pass.PassResult, outside_host.HostView]:
         root = self._find_root()
-        view = self._host.view(root)
+        live = _LiveView(self._host, root)
         self.root = root
-
-        def look() -> tuple[providers.ProviderTree, model.HostState]:
-            """Look again: nova-compute may have made a claim since."""
-            nonlocal view
-            view = self._host.view(root)
-            return view.tree, view.host
-
         result = self._sync.run(
-            view.tree,
-            view.host,
+            live.view.tree,
+            live.view.host,
             is_dry=self.is_dry,
             create_root=self._arguments.is_created,
-            is_shared=view.is_shared,
-            anew=look,
+            is_shared=live.view.is_shared,
+            reread=live.reread,
         )
         self.host_problems = (
-            *self._chosen.settings.problems,
-            *view.host.problems,
+            *self._options.settings.problems,
+            *live.view.host.problems,
         )
-        self._is_right = result.is_ok
-        return result, view
+        self._was_complete = result.is_ok
+        return result, live.view
 
     def _find_root(self) -> providers.ProviderRoot:
         """Return the compute node.
 
-        Placement is asked for it again when another one is named, and
-        when the last pass was not all right.
+        Placement is read for it again when its name or uuid changes, and
+        after a pass that was not complete.
         """
-        arguments, chosen, host = self._arguments, self._chosen, self._host
-        named = common_options.name_root(arguments, chosen, host)
-        if self.root and self._is_right and named == self._named:
+        arguments, options, host = self._arguments, self._options, self._host
+        name = common_options.resolve_root_name(arguments, options, host)
+        if self.root and self._was_complete and name == self._root_name:
             return self.root
-        self._named, self._is_right = named, False
+        self._root_name, self._was_complete = name, False
         return common_options.find_root(
-            arguments, chosen, host, self._placement, arguments.is_created
+            arguments, options, host, self._placement, arguments.is_created
         )
 
-    def _heartbeat(self) -> heartbeat.Heartbeat | None:
-        """Return what notes each pass; a dry one is not noted.
+    def _open_heartbeat(self) -> heartbeat.Heartbeat | None:
+        """Return the status file of the passes; None for a dry run.
 
-        :raises ConfigurationError: the metrics can't be shown.
+        :raises ConfigurationError: the metrics can't be published.
         """
-        if self.is_dry or self._chosen.state_dir is None:
+        if self.is_dry or self._options.state_dir is None:
             return None
-        given, settings = self._arguments, self._chosen.settings.sync
-        port = settings.metrics_port if given.port is None else given.port
-        shown = metrics.Metrics(
-            given.textfile or settings.metrics_textfile,
-            0 if given.is_once else port,
+        arguments, settings = self._arguments, self._options.settings.sync
+        port = arguments.port
+        if port is None:
+            port = settings.metrics_port
+        published = metrics.Metrics(
+            arguments.textfile or settings.metrics_textfile,
+            0 if arguments.is_once else port,
         )
         return heartbeat.Heartbeat(
-            self._chosen.state_dir,
+            self._options.state_dir,
             WRITER,
-            _promised(self._chosen.state_dir)
-            if given.is_once
+            _read_daemon_interval(self._options.state_dir)
+            if arguments.is_once
             else self.interval,
-            shown.publish,
+            published.publish,
         )
 
 
-def _promised(state_dir: str) -> float:
-    """Return the interval of a daemon that runs beside a single pass.
+class _LiveView:
+    """View of a host that the pass reads again, once it has the tree.
 
-    The two have one status; 0 if there is no daemon.
+    nova-compute may have made a claim since.
     """
-    for one in heartbeat.read(state_dir):
-        if one.writer == WRITER and one.interval_s and one.pid:
+
+    def __init__(
+        self, host: outside_host.OutsideHost, root: providers.ProviderRoot
+    ) -> None:
+        self._host, self._root = host, root
+        self.view = host.read_view(root)
+
+    def reread(self) -> tuple[providers.ProviderTree, model.HostState]:
+        self.view = self._host.read_view(self._root)
+        return self.view.tree, self.view.host
+
+
+def _read_daemon_interval(state_dir: str) -> float:
+    """Return the interval of a running daemon, or 0 without one.
+
+    The daemon and a single pass share a status file.
+    """
+    for status in heartbeat.read(state_dir):
+        if status.writer == WRITER and status.interval_s and status.pid:
             with contextlib.suppress(ProcessLookupError):
                 with contextlib.suppress(PermissionError):
-                    os.kill(one.pid, 0)  # only asks whether it is there
-                return one.interval_s
+                    os.kill(status.pid, 0)  # fails without such a process
+                return status.interval_s
     return 0.0
 
 
 @contextlib.contextmanager
-def alone(
-    chosen: common_options.CommandOptions, patience_s: float = PATIENCE
+def hold_lock(
+    options: common_options.CommandOptions, timeout_s: float = LOCK_TIMEOUT_S
 ) -> Iterator[None]:
-    """Hold the lock of this host's passes.
+    """Hold the lock file of this host's passes.
 
-    Nova-compute does not take it: two writers of one host agree.
+    nova-compute does not use the lock: its reports and a pass agree.
 
-    :param patience_s: how long to wait for another one, in seconds.
-    :raises BusyError: it was held all the time.
-    :raises ConfigurationError: there can be no lock in this directory.
+    :param timeout_s: maximum wait for the pass of another process.
+    :raises BusyError: another process holds the lock all that time.
+    :raises ConfigurationError: the directory can't have a lock file.
     """
-    state_dir = chosen.drains_dir
+    state_dir = options.drains_dir
     path = os.path.join(state_dir, _LOCK)
     try:
-        descriptor = _open(state_dir)
+        descriptor = _open_lock(state_dir)
     except OSError as error:
-        raise common_options.unwritable(chosen, error) from error
+        raise common_options.build_unwritable_error(options, error) from error
     try:
-        _take(descriptor, path, patience_s)
+        _wait_for_lock(descriptor, path, timeout_s)
         yield
     finally:
         os.close(descriptor)
 
 
-def _open(state_dir: str) -> int:
-    """Return an open lock that only root and nova-compute's user can take.
+def _open_lock(state_dir: str) -> int:
+    """Open the lock file; only root and nova-compute's user can open it.
 
     :raises OSError: it can't be opened.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-    with directories.opened(state_dir, is_made=True) as place:
+    with directories.open_directory(state_dir, make_parents=True) as directory:
         try:
             new = flags | os.O_CREAT | os.O_EXCL
-            descriptor = os.open(_LOCK, new, 0o600, dir_fd=place)
+            descriptor = os.open(_LOCK, new, 0o600, dir_fd=directory)
         except FileExistsError:
-            # A file that was there keeps its owner: it may be a hard link.
-            return os.open(_LOCK, flags, dir_fd=place)
+            # An existing file keeps its owner: it may be a hard link.
+            return os.open(_LOCK, flags, dir_fd=directory)
         if os.geteuid() == 0:
-            owner = os.fstat(place)
+            owner = os.fstat(directory)
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
         return descriptor
 
 
-def _take(descriptor: int, path: str, patience_s: float) -> None:
-    """Wait for a lock that the kernel takes back when its holder ends."""
-    until = time.monotonic() + patience_s
-    is_told = False
+def _wait_for_lock(descriptor: int, path: str, timeout_s: float) -> None:
+    """Lock the file; the kernel unlocks it when the process ends."""
+    until = time.monotonic() + timeout_s
+    is_reported = False
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until:
-                raise errors.BusyError(path, patience_s) from None
+                raise errors.BusyError(path, timeout_s) from None
         else:
             return
-        if not is_told:
-            is_told = True
+        if not is_reported:
+            is_reported = True
             print(
-                "placement-sync: another one is making a pass; waiting",
+                "placement-sync: waiting for the pass of another"
+                " placement-sync",
                 file=sys.stderr,
             )
         time.sleep(_POLL)

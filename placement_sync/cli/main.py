@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``placement-sync`` command."""
+"""Command ``placement-sync``: parser, subcommands, exit status."""
 
 import argparse
 import importlib
@@ -19,36 +19,41 @@ from placement_sync.cli import (
     sync_command,
 )
 
-# Exit statuses; argparse ends with the second one itself.
+# Exit statuses; argparse itself uses 2, too.
 _UNDONE = 1
 _BAD_INPUT = 2
 
 _AUDIT = "audit"
 
 _DESCRIPTION = """\
-Compares the accelerators of this host with what Placement has of them, and
-mends what differs. Without a command or --once it goes on doing so: at an
-interval, and soon after the kernel tells of a change. SIGTERM ends it after
-the pass that runs, SIGHUP asks for a pass now. What it changes is told on
-standard error, a line for each change.
+Compare the accelerators of this host with their resource providers in
+Placement, and correct the providers. Without a command, --once or --dry-run
+this runs as a daemon: it makes a pass at an interval, and soon after a kernel
+event. SIGTERM stops it after a running pass, SIGHUP requests a pass. Each
+change is a line on standard error.
 
-Only resource providers of nova-accel are touched, and what servers hold is
-never withdrawn. Nova-compute may run beside it.
+Only resource providers of nova-accel are changed, and resources that servers
+use are never withdrawn. nova-compute may run on the same host.
 """
 _EPILOGUE = """\
-exit status: 0 done; 1 something was left undone, or is stale; 2 the input
-can't be used, and one line on standard error says what to mend.
+examples:
+  placement-sync --dry-run      print the calls that a pass would make
+  placement-sync --once         make one pass
+  placement-sync status         print results of the last passes
+  placement-sync drain 0000:5e:00.0 --reason "ECC errors" --wait-empty
+
+exit status: 0 success; 1 calls were left undone, or a status is stale; 2 the
+input can't be used, and one line on standard error has the correction.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status.
 
-    0 when all is done; 1 when something was left undone, or is stale; 2
-    for input that can't be used, with one line on standard error that says
-    what to mend.
+    0 for success; 1 if calls were left undone, or a status is stale; 2
+    for input that can't be used, with one line on standard error.
     """
-    # What is logged is for a service; the daemon sets its own ways.
+    # Log lines are for the daemon, which adds its own handler.
     for name in ("nova_accel", "placement_sync"):
         logging.getLogger(name).addHandler(logging.NullHandler())
     arguments = _parse(argv)
@@ -60,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except errors.AcceleratorError as error:
         return _fail(error, _BAD_INPUT)
     except BrokenPipeError:
-        # The reader has seen enough; keep Python from writing the rest.
+        # The reader closed the pipe; keep Python from writing the rest.
         _close_output()
         return 0
     except OSError as error:
@@ -81,27 +86,27 @@ def _close_output() -> None:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     words = sys.argv[1:] if argv is None else argv
-    parser = _parser(_AUDIT in words)
+    parser = _build_parser(_AUDIT in words)
     arguments = parser.parse_args(words)
     if arguments.command is not None:
-        given = sync_command.given(arguments)
-        if given:
-            parser.error(f"{given[0]} goes without {arguments.command}")
+        flags = sync_command.list_given_flags(arguments)
+        if flags:
+            parser.error(f"{flags[0]} can't be used with {arguments.command}")
     elif arguments.json and not (arguments.is_once or arguments.is_dry):
-        parser.error("--json goes with --once, --dry-run, or a command")
+        parser.error("--json requires --once, --dry-run, or a command")
     return arguments
 
 
-def _audit() -> Any:
+def _import_audit() -> Any:
     return importlib.import_module("placement_sync.cli.audit_command")
 
 
-def _parser(has_audit: bool) -> argparse.ArgumentParser:
+def _build_parser(has_audit: bool) -> argparse.ArgumentParser:
     """Return the parser.
 
-    :param has_audit: whether an audit may be asked for: it loads what
-        mends devices, and with that Nova's own libraries, which the other
-        commands neither need nor wait for.
+    :param has_audit: whether to load the options of the audit. Its module
+        imports Nova, which takes seconds and which the other commands do
+        not need.
     """
     parser = argparse.ArgumentParser(
         prog="placement-sync",
@@ -123,7 +128,7 @@ def _parser(has_audit: bool) -> argparse.ArgumentParser:
     drain_command.add_parsers(commands)
     status_command.add_parser(commands)
     if has_audit:
-        _audit().add_parser(commands)
+        _import_audit().add_parser(commands)
     else:
         commands.add_parser(
             _AUDIT, help="compare allocations, claims, guests and devices"
@@ -138,7 +143,7 @@ _COMMANDS: Mapping[
     "drain": drain_command.run_drain,
     "undrain": drain_command.run_undrain,
     "status": status_command.run,
-    _AUDIT: lambda arguments: _audit().run(arguments),
+    _AUDIT: lambda arguments: _import_audit().run(arguments),
 }
 
 if __name__ == "__main__":

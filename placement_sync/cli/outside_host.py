@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compute node, read from outside of nova-compute."""
+"""Host of a compute node, read outside of nova-compute."""
 
 import dataclasses
 import errno
@@ -19,21 +19,21 @@ from nova_accel.host.state import claims_file, drains, error_baseline, faults
 from nova_accel.inventory import health, tree_builder
 from nova_accel.model import names, providers
 
-# The owner trait of Nova is nova-compute's to set.
+# Nova's own owner trait is set by nova-compute only.
 OWNER_TRAITS = frozenset({names.OWNER_TRAIT})
-# The file in which nova-compute keeps its node's uuid (nova/virt/node.py,
-# COMPUTE_ID_FILE), and the most that Nova reads of it.
+# File in which nova-compute stores its node's uuid (nova/virt/node.py,
+# COMPUTE_ID_FILE), and the characters that Nova reads of it.
 _COMPUTE_ID = "compute_id"
-_MOST = 40
+_MAX_UUID = 40
 _MDEV = "mdev"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HostView:
-    """A host at one moment: what is there, whose it is, what it should be.
+    """Snapshot of a host, its claims, and the desired provider tree.
 
-    ``is_shared`` tells whether a nova-compute has published what its
-    servers hold, and so reports the same providers.
+    ``is_shared`` is true if a nova-compute has published claims, and so
+    reports the same providers.
     """
 
     host: model.HostState
@@ -42,98 +42,112 @@ class HostView:
     is_shared: bool = False
 
 
-class OutsideHost:
-    """One host, read again and again, and the tree it should have.
+class _LastState:
+    """The last snapshot of a host, shared with the reader of its GPUs."""
 
-    Thread-safe; the tree is the one that nova-compute itself reports, as
-    far as what it has published tells.
+    def __init__(self) -> None:
+        self.state: model.HostState | None = None
+
+    def list_gpus_in_use(self) -> Iterable[str]:
+        return health.list_gpus_in_use(
+            self.state or model.HostState(complete=False)
+        )
+
+
+class OutsideHost:
+    """A host that is read repeatedly, and its desired tree. Thread-safe.
+
+    The tree equals that of nova-compute, as far as nova-compute has
+    published its claims.
     """
 
     def __init__(
         self,
         source: change_detection.ChangeDetector,
         rules: policy.Policy,
-        book: claims_file.ClaimsFile | None = None,
+        claims: claims_file.ClaimsFile | None = None,
         name: str = "",
+        last_state: _LastState | None = None,
     ) -> None:
-        """Read the host from ``source``; nothing is read yet.
+        """Read nothing yet.
 
-        :param book: what nova-compute has published; None for a host from
-            elsewhere.
-        :param name: the host's, where what is read of it tells it.
+        :param claims: the claims that nova-compute publishes; None for
+            another machine.
+        :param name: name of the host, if its source has one.
+        :param last_state: receives each snapshot.
         """
         self.name = name
-        self._survey = source
+        self._source = source
         self._rules = rules
-        self._published = book
-        self._state: model.HostState | None = None
-        self._guard = threading.Lock()
+        self._claims_file = claims
+        self._last = last_state or _LastState()
+        self._lock = threading.Lock()
 
     def read(self) -> model.HostState:
-        """Return the host, read anew if anything can have changed.
+        """Return the snapshot of the host, read again after changes.
 
-        What could not be read is tried again each time.
+        Devices that could not be read are read again each time.
 
-        :raises UnreadableError: what is written down on its devices can't
-            be read, and never was.
+        :raises UnreadableError: the notes on its devices can't be read, and
+            never were.
         """
-        with self._guard:
-            before = self._state
+        with self._lock:
+            before = self._last.state
             if before is None:
-                self._survey.check_notes()
+                self._source.check_notes()
             if before is None or before.unknown or not before.complete:
-                self._state = self._survey.read()
+                state = self._source.read()
             else:
-                self._state = self._survey.read_changed() or before
-            return self._state
+                state = self._source.read_changed() or before
+            self._last.state = state
+            return state
 
-    @property
-    def last(self) -> model.HostState:
-        """Return the last reading; of nothing, before the first."""
-        return self._state or model.HostState(complete=False)
+    def read_claims(self) -> claims_file.RecordedClaims:
+        """Return the claims that nova-compute has published.
 
-    def book(self) -> claims_file.RecordedClaims:
-        """Return what nova-compute has published; nothing, where it hasn't.
-
-        :raises UnreadableError: there is something that can't be read.
-            Whoever went on without it would fight with nova-compute.
-        :raises MalformedError: it does not say what it should.
+        :raises UnreadableError: the file exists and can't be read. A pass
+            without it would undo the reports of nova-compute.
+        :raises MalformedError: the content of the file is malformed.
         """
-        if self._published is None:
+        if self._claims_file is None:
             return claims_file.RecordedClaims(
-                reason="--root is another machine; --state-dir names where"
-                " its nova-compute publishes"
+                reason="--root is another machine; name the directory of its"
+                " nova-compute with --state-dir"
             )
-        found = self._published.read()
-        if not found.is_known:
-            _check_absent(self._published.path, found.reason)
-        return found
+        recorded = self._claims_file.read()
+        if not recorded.is_known:
+            _check_absent(self._claims_file.path, recorded.reason)
+        return recorded
 
-    def view(self, root: providers.ProviderRoot) -> HostView:
-        """Return the host, read now, and the tree that it should have.
+    def read_view(self, root: providers.ProviderRoot) -> HostView:
+        """Return the host, read now, and its desired tree.
 
-        What nova-compute has published is read after the host: it writes
-        a claim down before it makes the partition.
+        Claims are read after the host, because nova-compute publishes a
+        claim before it creates the partition.
 
         :param root: the compute node's provider.
-        :raises UnreadableError: see ``book``.
-        :raises MalformedError: see ``book``.
+        :raises UnreadableError: see ``read_claims``.
+        :raises MalformedError: see ``read_claims``.
         """
-        host, book = self.read(), self.book()
-        is_known = book.root is not None and book.root.uuid == root.uuid
-        held = book.claims if is_known else booked(root, host)
+        host, recorded = self.read(), self.read_claims()
+        is_shared = (
+            recorded.root is not None and recorded.root.uuid == root.uuid
+        )
+        claims = (
+            recorded.claims if is_shared else find_kernel_claims(root, host)
+        )
         return HostView(
             host=host,
-            claims=held,
+            claims=claims,
             tree=tree_builder.build_tree(
                 root,
                 host,
                 self._rules,
-                held,
+                claims,
                 OWNER_TRAITS,
-                book.occupied if is_known else frozenset(),
+                recorded.occupied if is_shared else frozenset(),
             ),
-            is_shared=is_known,
+            is_shared=is_shared,
         )
 
 
@@ -145,50 +159,47 @@ def open_node(
     is_lasting: bool = False,
     drains_dir: str | None = None,
 ) -> OutsideHost:
-    """Return the host that settings describe; nothing is read yet.
+    """Return the host of some settings; nothing is read yet.
 
     :param root: a directory, or an archive of a captured host.
-    :param state_dir: nova-compute's, None for a host from elsewhere.
-    :param is_dry: leave the notes of devices that have healed.
-    :param is_lasting: listen to this machine's GPUs as long as it is read.
-    :param drains_dir: where the operator's drains are, if it is not there.
+    :param state_dir: state_dir of nova-compute, None for another machine.
+    :param is_dry: do not delete notes of devices that have recovered.
+    :param is_lasting: listen to Xid events of this machine's GPUs.
+    :param drains_dir: directory of the drain notes, if not ``state_dir``.
     :raises ArchiveError: ``root`` is neither.
-    :raises ConfigurationError: a driver can't be loaded, or there is none:
-        then every device would be taken for gone.
+    :raises ConfigurationError: a driver can't be loaded, or there is none,
+        and every device would count as gone.
     """
     drivers = commands.load_drivers(settings)
     source, read_gpus, meta = commands.open_source(root, settings)
     name = str(meta.get("hostname") or "")
-    place = drains_dir or state_dir
-    drained = drains.DrainNotes(place) if place else None
-    if state_dir is None:
-        found = change_detection.ChangeDetector(
-            source, drivers, settings.rules, read_gpus, drained=drained
+    notes_dir = drains_dir or state_dir
+    drained = drains.DrainNotes(notes_dir) if notes_dir else None
+    stores = change_detection.NoteStores(drained=drained)
+    last_state = _LastState()
+    claims = None
+    if state_dir is not None:
+        claims = claims_file.ClaimsFile(state_dir)
+        faulted = (_ReadOnlyFaults if is_dry else faults.FaultNotes)(state_dir)
+        stores = change_detection.NoteStores(
+            faulted=faulted,
+            drained=drained,
+            baseline=(
+                _ReadOnlyBaseline if is_dry else error_baseline.ErrorBaseline
+            )(state_dir),
         )
-        return OutsideHost(found, settings.rules, name=name)
-    faulted = (_ReadOnlyFaults if is_dry else faults.FaultNotes)(state_dir)
-    if is_lasting and os.path.realpath(root) == "/":
-        read_gpus = xid_events.listening(
-            read_gpus, lambda: health.gpus_in_use(made.last), faulted
-        )
-    found = change_detection.ChangeDetector(
-        source,
-        drivers,
-        settings.rules,
-        read_gpus,
-        faulted,
-        drained,
+        if is_lasting and os.path.realpath(root) == "/":
+            read_gpus = xid_events.listening(
+                read_gpus, last_state.list_gpus_in_use, faulted
+            )
+    detector = change_detection.ChangeDetector(
+        source, drivers, settings.rules, read_gpus, stores
     )
-    found.seen_to = (
-        _ReadOnlyBaseline if is_dry else error_baseline.ErrorBaseline
-    )(state_dir)
-    book = claims_file.ClaimsFile(state_dir)
-    made = OutsideHost(found, settings.rules, book, name)
-    return made
+    return OutsideHost(detector, settings.rules, claims, name, last_state)
 
 
 class _ReadOnlyFaults(faults.FaultNotes):
-    """Notes on devices that failed, only to be read."""
+    """Read-only notes on faulted devices."""
 
     def heal(self, addresses: Iterable[str]) -> frozenset[str]:
         """Remove nothing."""
@@ -196,7 +207,7 @@ class _ReadOnlyFaults(faults.FaultNotes):
 
 
 class _ReadOnlyBaseline(error_baseline.ErrorBaseline):
-    """Notes on errors that were seen to, only to be read."""
+    """Read-only notes on acknowledged errors."""
 
     def forget(self, addresses: Iterable[str]) -> None:
         """Remove nothing."""
@@ -212,17 +223,17 @@ def _check_absent(path: str, reason: str) -> None:
     if not os.access(path, os.R_OK):
         raise errors.UnreadableError(path, errno.EACCES)
     raise errors.MalformedError(
-        "book that nova-compute has published", path, f"one: {reason}"
+        "file of nova-compute's claims", path, f"a readable one: {reason}"
     )
 
 
-def booked(
+def find_kernel_claims(
     root: providers.ProviderRoot, host: model.HostState
 ) -> tuple[model.Claim, ...]:
-    """Return the claims that the kernel alone shows.
+    """Return the claims that the kernel alone proves.
 
-    A mediated device of ours has a uuid of our choosing; nothing tells
-    another partition of ours from somebody else's.
+    The uuid of an mdev proves that this library created it; other
+    partitions have no such proof.
     """
     slots = (
         model.Slot(
@@ -234,40 +245,39 @@ def booked(
         if device.technology == _MDEV
         for identifier in device.slots
     )
-    return claim_plan.find("", slots, root, host)
+    return claim_plan.find_existing("", slots, root, host)
 
 
-def own_name() -> str:
-    """Return this machine's name as libvirt tells it to Nova.
+def read_host_name() -> str:
+    """Return this machine's name as libvirt reports it to Nova.
 
-    That is the host name; if it is short, the canonical one that the
-    resolver has for it, unless that is of the loopback (virGetHostname,
-    libvirt/src/util/virutil.c).
+    That is the host name; for a short one the resolver's canonical name,
+    unless that is localhost (virGetHostname, libvirt/src/util/virutil.c).
     """
     name = socket.gethostname()
     if "." in name or name.startswith("localhost"):
         return name
     try:
-        found = socket.getaddrinfo(name, None, flags=socket.AI_CANONNAME)
+        addresses = socket.getaddrinfo(name, None, flags=socket.AI_CANONNAME)
     except OSError:
         return name
-    full = found[0][3]
+    full = addresses[0][3]
     return name if not full or full.startswith("localhost") else full
 
 
-def own_uuid(directories: Iterable[str]) -> str | None:
-    """Return the uuid that nova-compute gave its node, None before.
+def read_node_uuid(directories: Iterable[str]) -> str | None:
+    """Return the uuid that nova-compute stored for its node, or None.
 
-    :param directories: where to look: those of Nova's configuration files
-        and its state directory, as nova-compute does.
-    :raises UnreadableError: a file is there and can't be read.
-    :raises MalformedError: it holds no uuid.
+    :param directories: those of Nova's configuration files, and its state
+        directory, in the order of nova-compute.
+    :raises UnreadableError: a file exists and can't be read.
+    :raises MalformedError: a file has no uuid.
     """
     for directory in directories:
         path = os.path.join(directory, _COMPUTE_ID)
         try:
             with open(path, encoding="utf-8") as file:
-                text = file.read(_MOST).strip()
+                text = file.read(_MAX_UUID).strip()
             return str(uuid.UUID(text))
         except FileNotFoundError:
             continue

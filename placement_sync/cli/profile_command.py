@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel profile list``: profiles of the whole cloud."""
+"""Command ``nova-accel profile list``: profiles of the whole cloud."""
 
 import argparse
 import json
@@ -13,10 +13,10 @@ from placement_sync.cli import common_options
 from placement_sync.flavors import cloud, lookup, offered_devices, profile_list
 
 _HEAD = ("PROFILE", "KIND", "MODEL", "TAKES", "FREE", "CARDS", "MOST", "HOSTS")
-_FULL = "*"
+_UNAVAILABLE = "*"
 _NOTE = (
-    f"{_FULL} no card can make one now: all are full, hold other sizes, or"
-    " their host does not offer it\n"
+    f"{_UNAVAILABLE} no card can create one now: all cards are full, have"
+    " partitions of other sizes, or their host does not offer the profile\n"
 )
 
 
@@ -24,7 +24,7 @@ def add(subparsers: Any) -> None:
     """Add the command to those of ``nova-accel``."""
     parser = subparsers.add_parser(
         "profile",
-        help="list what the whole cloud offers to flavors",
+        help="list the profiles of the whole cloud",
         allow_abbrev=False,
     )
     actions = parser.add_subparsers(
@@ -32,120 +32,132 @@ def add(subparsers: Any) -> None:
     )
     listing = actions.add_parser(
         "list",
-        help="list the profiles that can be had now",
-        description="Lists the profiles that can be had at this moment, with"
-        " --all every one that the cloud has cards for, read from Placement."
-        " FREE is what the"
-        " counters of the cards allow, at most: what stands on a card may"
-        " leave no place for one more, and profiles of one card share it."
-        " MOST is how many an empty card holds, at most: [nova_accel]"
-        " device_spec may allow fewer (max_slots, max_instances).",
+        help="list the profiles that are available now",
+        description="List the profiles that are available now, read from"
+        " Placement; with --all every profile that a card of the cloud"
+        " supports. FREE is the maximum that the inventories allow: the"
+        " partitions of a card may leave no room for one more, and the"
+        " profiles of a card share its units. MOST is the maximum of an"
+        " empty card; [nova_accel] device_spec may allow fewer (max_slots,"
+        " max_instances). Example: nova-accel profile list --model A40",
         allow_abbrev=False,
     )
     listing.add_argument(
-        "--model", metavar="MODEL", help="only of cards of this model"
+        "--model",
+        metavar="MODEL",
+        help="list only profiles of cards of this model, for example A40",
     )
     listing.add_argument(
-        "--host", metavar="HOST", help="only of this compute node"
+        "--host",
+        metavar="HOST",
+        help="list only profiles of this compute node",
     )
-    shown = listing.add_mutually_exclusive_group()
-    shown.add_argument(
+    filters = listing.add_mutually_exclusive_group()
+    filters.add_argument(
         "--free",
         action="store_true",
-        help="list only profiles that can be had now, as is the default",
+        help="list only profiles that are available now (default)",
     )
-    shown.add_argument(
+    filters.add_argument(
         "--all",
         action="store_true",
         dest="is_all",
-        help="list profiles that no card can make now, too",
+        help="list also profiles that no card can create now",
     )
     listing.add_argument(
-        "--long", action="store_true", help="name all hosts, and the traits"
+        "--long", action="store_true", help="print all hosts and the traits"
     )
     common_options.add_credentials(listing)
 
 
 def run(arguments: argparse.Namespace) -> str:
-    """Return the list, for people or as JSON.
+    """Return the list, as text or JSON.
 
-    :raises AcceleratorError: it can't be had as it was asked for.
+    :raises AcceleratorError: an argument can't be used, or Placement fails.
     """
-    chosen = common_options.choose(arguments)
-    door = common_options.open_door(arguments, chosen)
-    devices: Sequence[offered_devices.OfferedDevice] = cloud.read(door).devices
+    options = common_options.resolve_options(arguments)
+    client = common_options.open_placement(arguments, options)
+    devices: Sequence[offered_devices.OfferedDevice] = cloud.read(
+        client
+    ).devices
     if arguments.host:
-        devices = lookup.on_host(devices, arguments.host)
+        devices = lookup.select_host(devices, arguments.host)
     if arguments.model:
-        devices = _of_model(devices, arguments.model)
-    found = profile_list.list_offers(
+        devices = _select_model(devices, arguments.model)
+    profiles = profile_list.list_profiles(
         devices, offered_devices.VgpuTypes(loader.load())
     )
-    count = len(found)
+    count = len(profiles)
     if not arguments.is_all:
-        found = tuple(offer for offer in found if offer.free)
+        profiles = tuple(profile for profile in profiles if profile.free)
     if arguments.json:
-        return json.dumps({"profiles": list(map(_plain, found))}, indent=2) + (
-            "\n"
-        )
-    if count and not found:
+        return json.dumps(
+            {"profiles": list(map(_format_json, profiles))}, indent=2
+        ) + ("\n")
+    if count and not profiles:
         return f"None of {count} profiles is free; --all lists them.\n"
-    return _text(found, arguments.long)
+    return _format_text(profiles, arguments.long)
 
 
-def _of_model(
+def _select_model(
     devices: Sequence[offered_devices.OfferedDevice], model: str
 ) -> list[offered_devices.OfferedDevice]:
     trait = lookup.model_trait(model, devices)
     return [d for d in devices if d.model == trait]
 
 
-def _plain(offer: profile_list.ListedProfile) -> dict[str, object]:
+def _format_json(profile: profile_list.ListedProfile) -> dict[str, object]:
     return {
-        "name": offer.terms.name,
-        "kind": offer.terms.kind,
-        "traits": sorted(offer.terms.required),
-        "charges": dict(offer.terms.charges),
-        "unknown_charges": sorted(offer.terms.unknown),
-        "models": list(offer.models),
-        "hosts": list(offer.hosts),
-        "cards": offer.cards,
-        "cards_in_all": offer.cards_in_all,
-        "free": offer.free,
-        "most": offer.most,
-        "is_offered": offer.is_offered,
+        "name": profile.terms.name,
+        "kind": profile.terms.kind,
+        "traits": sorted(profile.terms.required),
+        "charges": dict(profile.terms.charges),
+        "unknown_charges": sorted(profile.terms.unknown),
+        "models": list(profile.models),
+        "hosts": list(profile.hosts),
+        "cards": profile.cards,
+        "cards_in_all": profile.cards_in_all,
+        "free": profile.free,
+        "most": profile.most,
+        "is_offered": profile.is_offered,
     }
 
 
-def _text(found: Sequence[profile_list.ListedProfile], is_long: bool) -> str:
-    if not found:
+def _format_text(
+    profiles: Sequence[profile_list.ListedProfile], is_long: bool
+) -> str:
+    if not profiles:
         return "No host offers any accelerator.\n"
-    rows = inspect_output.columns([_HEAD, *(_row(o, is_long) for o in found)])
+    rows = inspect_output.columns(
+        [_HEAD, *(_format_row(o, is_long) for o in profiles)]
+    )
     lines = []
-    for row, offer in zip(rows, (None, *found), strict=True):
+    for row, profile in zip(rows, (None, *profiles), strict=True):
         lines.append(f"{row}\n")
-        if is_long and offer is not None and offer.terms.required:
-            lines.append(f"    {', '.join(sorted(offer.terms.required))}\n")
-    is_full = any(not offer.is_offered for offer in found)
+        if is_long and profile is not None and profile.terms.required:
+            lines.append(f"    {', '.join(sorted(profile.terms.required))}\n")
+    is_full = any(not profile.is_offered for profile in profiles)
     return "".join(lines) + (_NOTE if is_full else "")
 
 
-def _row(offer: profile_list.ListedProfile, is_long: bool) -> tuple[str, ...]:
-    mark = "" if offer.is_offered else f" {_FULL}"
-    few = is_long or len(offer.hosts) <= 1
+def _format_row(
+    profile: profile_list.ListedProfile, is_long: bool
+) -> tuple[str, ...]:
+    mark = "" if profile.is_offered else f" {_UNAVAILABLE}"
+    is_listed = is_long or len(profile.hosts) <= 1
     return (
-        offer.terms.name,
-        offer.terms.kind,
-        ", ".join(offer.models),
-        ", ".join(_charges(offer.terms)),
-        f"{offer.free}{mark}",
-        f"{offer.cards} of {offer.cards_in_all}",
-        str(offer.most),
-        ", ".join(offer.hosts) if few else str(len(offer.hosts)),
+        profile.terms.name,
+        profile.terms.kind,
+        ", ".join(profile.models),
+        ", ".join(_format_charges(profile.terms)),
+        f"{profile.free}{mark}",
+        f"{profile.cards} of {profile.cards_in_all}",
+        str(profile.most),
+        ", ".join(profile.hosts) if is_listed else str(len(profile.hosts)),
     )
 
 
-def _charges(terms: offered_devices.ProfileTerms) -> Iterator[str]:
+def _format_charges(terms: offered_devices.ProfileTerms) -> Iterator[str]:
     for name, amount in terms.charges.items():
         yield (
             f"{amount} MB"

@@ -6,22 +6,23 @@ import sys
 import threading
 from collections.abc import Iterator
 
-# Commands that are done by then print their result only.
+# A command that ends earlier prints its result only.
 DELAY_S = 2.0
 
 
 @contextlib.contextmanager
-def waiting_for(command: str, what: str) -> Iterator[None]:
-    """Print on standard error what is waited for, once, if it takes long.
+def waiting_for(command: str, subject: str) -> Iterator[None]:
+    """Print a line on standard error if the block takes over 2 seconds.
 
-    Nothing is printed where standard error is no terminal.
+    Nothing is printed unless standard error is a terminal.
 
-    :param command: name of the program, in front of the line.
+    :param command: name of the program, printed first.
+    :param subject: noun behind "waiting for".
     """
     if not sys.stderr.isatty():
         yield
         return
-    line = f"{command}: waiting for {what}"
+    line = f"{command}: waiting for {subject}"
     timer = threading.Timer(DELAY_S, _print, (line,))
     timer.daemon = True
     timer.start()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel server``: show, attach and detach profiles."""
+"""Command ``nova-accel server``: show, attach and detach profiles."""
 
 import argparse
 import importlib
@@ -15,10 +15,10 @@ from placement_sync.client import nova_api, provider_records, rest
 
 _HEAD = ("NAME", "PROFILE", "DEVICE", "STATE", "HANDLE", "PROVIDER")
 _FLAVOR = "(flavor)"
-_WAITS = {
+_WAIT_SUBJECTS = {
     "show": "nova-compute on {}",
-    "attach": "nova-compute on {}, which fetches a bitstream, makes the"
-    " device and plugs it into the guest",
+    "attach": "nova-compute on {}, which fetches a bitstream, creates the"
+    " partition and attaches it to the guest",
     "detach": "nova-compute on {}: a running guest has [libvirt]"
     " device_detach_timeout (20 seconds by default) to release the device,"
     " which is scrubbed then",
@@ -29,7 +29,7 @@ def add(subparsers: Any) -> None:
     """Add the command to those of ``nova-accel``."""
     parser = subparsers.add_parser(
         "server",
-        help="show a server's accelerators, attach one, detach it",
+        help="show, attach and detach accelerators of a server",
         allow_abbrev=False,
     )
     actions = parser.add_subparsers(
@@ -37,15 +37,19 @@ def add(subparsers: Any) -> None:
     )
     show = actions.add_parser(
         "show",
-        help="what a server has, of its flavor and attached",
+        help="print a server's accelerators, those of its flavor and attached"
+        " ones",
+        description="Print a server's accelerators. Example: nova-accel"
+        " server show vm-1",
         allow_abbrev=False,
     )
     _add_common(show)
     attach = actions.add_parser(
         "attach",
-        help="give a server one more profile",
-        description="Gives a server one more profile, while it runs or is"
-        " stopped. All of it or nothing.",
+        help="attach one more profile to a server",
+        description="Attach one more profile to a running or stopped server."
+        " A failure is rolled back. Example: nova-accel server attach vm-1"
+        " --profile A40-8Q",
         allow_abbrev=False,
     )
     _add_common(attach)
@@ -53,20 +57,21 @@ def add(subparsers: Any) -> None:
         "--profile",
         metavar="PROFILE",
         required=True,
-        help="its name, as `nova-accel profile list` shows it, or its trait",
+        help="name of the profile in `nova-accel profile list`, or its trait",
     )
     attach.add_argument(
         "--bitstream",
         metavar="IMAGE",
         default="",
-        help="uuid of the Glance image that an FPGA region is to hold; Glance"
-        " is asked in the name of whoever asks, so not with --host",
+        help="load this Glance image, by uuid, into the FPGA region; it is"
+        " read with your token, so not with --host",
     )
     detach = actions.add_parser(
         "detach",
-        help="take from a server what was attached",
-        description="Takes from a server what was attached to it. A guest"
-        " that runs is asked to give it away, and may refuse.",
+        help="detach an attached profile from a server",
+        description="Detach an attached profile from a server. A running"
+        " guest must release the device, and may refuse. Example: nova-accel"
+        " server detach vm-1 attached-1",
         allow_abbrev=False,
     )
     _add_common(detach)
@@ -75,94 +80,95 @@ def add(subparsers: Any) -> None:
         metavar="NAME",
         nargs="?",
         default="",
-        help="its name, as attached-1, its profile, device or handle; may be"
-        " left out where one is attached",
+        help="name such as attached-1, profile, device or handle, as `server"
+        " show` prints it; may be omitted if only one is attached",
     )
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "server", metavar="SERVER", help="its uuid, or its name"
+        "server", metavar="SERVER", help="uuid or name of the server"
     )
     common_options.add_credentials(parser)
     common_options.add_compute_endpoint(parser)
     parser.add_argument(
         "--host",
         metavar="HOST",
-        help="name of the nova-compute that has the server; then Nova's API"
-        " is not asked, and SERVER is its uuid",
+        help="call the nova-compute of this host without Nova's API; SERVER"
+        " must be a uuid",
     )
 
 
 def run(arguments: argparse.Namespace) -> str:
-    """Return what was done, for people or as JSON.
+    """Return the result, as text or JSON.
 
     :raises ConfigurationError: no message bus is configured.
     :raises MalformedError: Nova has no such server.
-    :raises ServiceError: nova-compute refuses, or can't be asked.
+    :raises ServiceError: nova-compute refuses, or does not answer.
     """
-    host_given = arguments.host
-    arguments.host = None  # there it would name a provider
-    chosen = common_options.choose(arguments)
-    compute_rpc = _load_bus()
+    host_option = arguments.host
+    arguments.host = None  # resolve_options takes it for a provider's name
+    options = common_options.resolve_options(arguments)
+    rpc_module = _import_rpc()
     with progress.waiting_for("nova-accel", "Nova's message bus"):
-        connected = compute_rpc.ComputeRpc(chosen.files)
+        client = rpc_module.ComputeRpc(options.files)
     identity: rest.Identity | None = None
-    if host_given:
-        server, host = _known(arguments.server), str(host_given)
+    if host_option:
+        server, host = _check_uuid(arguments.server), str(host_option)
     else:
-        door, why = common_options.open_compute(arguments, chosen)
-        if door is None:
+        nova, reason = common_options.open_compute(arguments, options)
+        if nova is None:
             raise errors.ConfigurationError(
-                "[nova]", "(nothing)", f"{why}; or name --host"
+                "[nova]", "(nothing)", f"{reason}; or name --host"
             )
         with progress.waiting_for("nova-accel", "an answer of Nova's API"):
-            server, host = find_server(door, arguments.server)
-            identity = door.identity()
-    is_own = arguments.os_cloud is None and bool(chosen.files)
-    words = _words(arguments, identity is None)
+            server, host = find_server(nova, arguments.server)
+            identity = nova.read_identity()
+    is_own = arguments.os_cloud is None and bool(options.files)
+    parameters = _build_parameters(arguments, identity is None)
     with progress.waiting_for(
-        "nova-accel", _WAITS[arguments.action].format(host)
+        "nova-accel", _WAIT_SUBJECTS[arguments.action].format(host)
     ):
-        told = connected.ask(
+        answer = client.call(
             host,
             arguments.action,
             arguments.action != "show",
-            compute_rpc.RequestIdentity(identity, is_own)
-            if identity
-            else None,
+            rpc_module.RequestIdentity(identity, is_own) if identity else None,
             server=server,
-            **words,
+            **parameters,
         )
     if arguments.json:
-        return json.dumps(told, indent=2) + "\n"
-    return _TEXTS[arguments.action](server, told)
+        return json.dumps(answer, indent=2) + "\n"
+    return _FORMATS[arguments.action](server, answer)
 
 
-def _words(arguments: argparse.Namespace, is_alone: bool) -> dict[str, str]:
-    """Return what an action is told beside the server.
+def _build_parameters(
+    arguments: argparse.Namespace, has_no_identity: bool
+) -> dict[str, str]:
+    """Return the arguments of an action, besides the server.
 
-    :param is_alone: whether Keystone was not asked who asks.
-    :raises MalformedError: then no bitstream can be had.
+    :param has_no_identity: whether there is no token of a user.
+    :raises MalformedError: a bitstream needs a token.
     """
     if arguments.action == "show":
         return {}
     if arguments.action == "detach":
         return {"name": arguments.name}
-    if arguments.bitstream and is_alone:
+    if arguments.bitstream and has_no_identity:
         raise errors.MalformedError(
-            "bitstream that can be had",
+            "bitstream without credentials",
             arguments.bitstream,
-            "one beside credentials of Keystone's, by --os-cloud or"
-            " nova.conf, and without --host: Glance is asked in the name of"
-            " whoever asks",
+            "credentials of Keystone, by --os-cloud or nova.conf, and no"
+            " --host: Glance is read with your token",
         )
-    loaded = {"bitstream": arguments.bitstream} if arguments.bitstream else {}
-    return {"profile": arguments.profile} | loaded
+    parameters = {"profile": arguments.profile}
+    if arguments.bitstream:
+        parameters["bitstream"] = arguments.bitstream
+    return parameters
 
 
-def _load_bus() -> Any:
-    """Return what asks over Nova's message bus; Nova is loaded only for it.
+def _import_rpc() -> Any:
+    """Import the RPC client, which imports Nova.
 
     :raises CommandError: Nova is not installed here.
     """
@@ -174,50 +180,50 @@ def _load_bus() -> Any:
         ) from error
 
 
-def find_server(door: rest.RestClient, wanted: str) -> tuple[str, str]:
-    """Return the uuid and the host of the server of that uuid, or name.
+def find_server(nova: rest.RestClient, name_or_uuid: str) -> tuple[str, str]:
+    """Return the uuid and the host of a server by its uuid or name.
 
-    :raises MalformedError: there is none, or it is on no host.
-    :raises ServiceError: Nova can't be asked.
+    :raises MalformedError: there is no such server, or it is on no host.
+    :raises ServiceError: Nova can't be read.
     """
-    path = f"/servers/{provider_records.quoted(wanted)}"
-    found = door.read(path, _parse_one) if _is_uuid(wanted) else []
-    if not found:
-        query = {"all_tenants": 1, "name": wanted}
-        listed = nova_api.pages(
-            door, "/servers/detail", "servers", _parse_server, query
+    path = f"/servers/{provider_records.quote_name(name_or_uuid)}"
+    servers = nova.read(path, _parse_single) if _is_uuid(name_or_uuid) else []
+    if not servers:
+        query = {"all_tenants": 1, "name": name_or_uuid}
+        listed = nova_api.read_pages(
+            nova, "/servers/detail", "servers", _parse_server, query
         )
-        found = [server for server in listed if server[0] == wanted]
-    if len(found) != 1:
+        servers = [server for server in listed if server[0] == name_or_uuid]
+    if len(servers) != 1:
         raise errors.MalformedError(
             "server of this cloud",
-            wanted,
-            "the uuid of one: several have that name"
-            if found
-            else "the uuid or the name of one that Nova has",
+            name_or_uuid,
+            "a uuid: several servers have that name"
+            if servers
+            else "the uuid or the name of a server that Nova has",
         )
-    _, server, host = found[0]
+    _, server, host = servers[0]
     if not host:
         raise errors.MalformedError(
             "server on a host",
-            wanted,
-            "one that is on a host: shelved ones are not; or credentials to"
-            " which Nova shows hosts",
+            name_or_uuid,
+            "a server that is not shelved, or credentials to which Nova shows"
+            " hosts",
         )
     return server, host
 
 
-def _parse_one(body: Any) -> list[tuple[str, str, str]]:
+def _parse_single(body: Any) -> list[tuple[str, str, str]]:
     return [] if body is None else [_parse_server(body["server"])]
 
 
 def _parse_server(body: Any) -> tuple[str, str, str]:
-    """Return a server's name, uuid and host; no host is empty."""
+    """Return a server's name, uuid and host; the host may be empty."""
     host = body.get("OS-EXT-SRV-ATTR:host") or ""
     return str(body["name"]), str(body["id"]), str(host)
 
 
-def _known(text: str) -> str:
+def _check_uuid(text: str) -> str:
     if not _is_uuid(text):
         raise errors.MalformedError("server", text, "a uuid, with --host")
     return str(uuid.UUID(text))
@@ -231,35 +237,42 @@ def _is_uuid(text: str) -> bool:
     return True
 
 
-def _shown(server: str, told: Any) -> str:
-    task = f", {told['task']}" if told["task"] else ""
-    # Who may not see hosts and devices gets them empty.
-    place = f" on {told['host']}" if told["host"] else ""
-    head = f"Server {server}{place}: {told['state']}{task}\n"
-    if not told["accelerators"]:
+def _format_server(server: str, answer: Any) -> str:
+    task = f", {answer['task']}" if answer["task"] else ""
+    # Host and device are empty for users who may not see them.
+    location = f" on {answer['host']}" if answer["host"] else ""
+    head = f"Server {server}{location}: {answer['state']}{task}\n"
+    if not answer["accelerators"]:
         return f"{head}It has no accelerator.\n"
     rows = [
         (
-            each["name"] or _FLAVOR,
-            each["profile"],
-            each["device"],
-            each["state"],
-            each["handle"],
-            each["provider_name"],
+            row["name"] or _FLAVOR,
+            row["profile"],
+            row["device"],
+            row["state"],
+            row["handle"],
+            row["provider_name"],
         )
-        for each in told["accelerators"]
+        for row in answer["accelerators"]
     ]
     lines = inspect_output.columns([_HEAD, *rows])
     return head + "".join(f"{line}\n" for line in lines)
 
 
-def _attached(server: str, told: Any) -> str:
-    device = f", of {told['device']}" if told["device"] else ""
-    return f"Server {server} has {told['name']} now{device}.\n"
+def _format_attached(server: str, answer: Any) -> str:
+    device = f" of {answer['device']}" if answer["device"] else ""
+    return f"Attached {answer['name']}{device} to server {server}.\n"
 
 
-def _detached(server: str, told: Any) -> str:
-    return f"Server {server} gave {told['name']} back ({told['profile']}).\n"
+def _format_detached(server: str, answer: Any) -> str:
+    return (
+        f"Detached {answer['name']} ({answer['profile']}) from server"
+        f" {server}.\n"
+    )
 
 
-_TEXTS = {"show": _shown, "attach": _attached, "detach": _detached}
+_FORMATS = {
+    "show": _format_server,
+    "attach": _format_attached,
+    "detach": _format_detached,
+}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``placement-sync status``: results of this host's passes."""
+"""Command ``placement-sync status``: results of this host's passes."""
 
 import argparse
 import json
@@ -12,9 +12,9 @@ from placement_sync.cli import common_options
 from placement_sync.daemon import heartbeat
 from placement_sync.daemon.status import Status
 
-_DONE, _STALE = 0, 1
+_OK, _STALE = 0, 1
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
-# Units below these are told with seconds, minutes and hours.
+# Minimum seconds of a unit, its seconds, and its symbol.
 _UNITS = ((2 * _DAY, _DAY, "d"), (2 * _HOUR, _HOUR, "h"))
 
 
@@ -22,87 +22,96 @@ def add_parser(commands: Any) -> None:
     """Add the command to argparse's subparsers."""
     parser = commands.add_parser(
         "status",
-        help="print how the passes over this host went, and how long ago",
-        description="Tells of each writer of this host, nova-compute and"
-        " placement-sync, what its passes left. Placement is not asked. The"
-        " exit status is 1 if one has had no success for too long, or none"
-        " has ever passed.",
+        help="print the results and the age of the last passes",
+        description="Print the status of each writer of this host,"
+        " nova-compute and placement-sync, from the state directory;"
+        " Placement is not read. The exit status is 1 if a status is stale"
+        " (no successful pass for three intervals), or if there is none."
+        " Example: placement-sync status --json",
         allow_abbrev=False,
     )
     common_options.add_arguments(parser, is_command=True)
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, int]:
-    """Return what to print, and 1 if a writer's passes are stale.
+    """Return the output, and 1 if a writer's status is stale or missing.
 
     :raises UnreadableError: the status can't be read.
     """
-    chosen = common_options.choose(arguments)
-    if chosen.state_dir is None:
+    options = common_options.resolve_options(arguments)
+    if options.state_dir is None:
         raise errors.MalformedError(
-            "place of a status", "--root alone", "--state-dir too"
+            "directory of the status", "--root alone", "--state-dir, too"
         )
-    found, now = heartbeat.read(chosen.state_dir), time.time()
-    is_stale = not found or any(_is_stale(one, now) for one in found)
-    text = (
-        json.dumps({"writers": [_plain(one, now) for one in found]}, indent=2)
-        + "\n"
-        if arguments.json
-        else "\n".join("\n".join(_lines(one, now)) + "\n" for one in found)
-        or f"No pass has left a status in {chosen.state_dir}.\n"
-    )
-    return text, _STALE if is_stale else _DONE
+    statuses, now = heartbeat.read(options.state_dir), time.time()
+    is_stale = not statuses or any(_is_stale(s, now) for s in statuses)
+    if arguments.json:
+        content = {"writers": [_format_json(s, now) for s in statuses]}
+        text = json.dumps(content, indent=2) + "\n"
+    else:
+        text = (
+            "\n".join(
+                "\n".join(_format_lines(status, now)) + "\n"
+                for status in statuses
+            )
+            or f"There is no status of a pass in {options.state_dir}.\n"
+        )
+    return text, _STALE if is_stale else _OK
 
 
-def _is_stale(one: Status, now: float) -> bool:
-    return one.is_broken or one.is_stale(now)
+def _is_stale(status: Status, now: float) -> bool:
+    return status.is_broken or status.is_stale(now)
 
 
-def _plain(one: Status, now: float) -> dict[str, Any]:
-    return one.as_dict() | {
-        "outcome": one.outcome,
-        "age": round(one.age(now), 1),
-        "is_stale": _is_stale(one, now),
+def _format_json(status: Status, now: float) -> dict[str, Any]:
+    return status.as_dict() | {
+        "outcome": status.outcome,
+        "age": round(status.age(now), 1),
+        "is_stale": _is_stale(status, now),
     }
 
 
-def _lines(one: Status, now: float) -> Iterator[str]:
-    yield f"{one.writer}: {'STALE' if _is_stale(one, now) else 'fresh'}"
-    if one.is_broken:
-        yield f"  error         {one.error}"
+def _format_lines(status: Status, now: float) -> Iterator[str]:
+    yield f"{status.writer}: {'STALE' if _is_stale(status, now) else 'fresh'}"
+    if status.is_broken:
+        yield f"  error         {status.error}"
         return
-    if one.root is not None:
-        yield f"  compute node  {one.root.name} ({one.root.uuid})"
-    if one.succeeded is None:
-        yield f"  last success  never, in {_span(one.age(now))}"
+    if status.root is not None:
+        yield f"  compute node  {status.root.name} ({status.root.uuid})"
+    if status.succeeded is None:
+        yield f"  last success  never, in {_format_span(status.age(now))}"
     else:
-        yield f"  last success  {_span(one.age(now))} ago"
-    each = f", each {_span(one.interval_s)}" if one.interval_s else ""
-    yield (
-        f"  last pass     {one.outcome}, {one.seconds:.1f} s,"
-        f" {one.reads} reads, {one.writes} writes{each}"
+        yield f"  last success  {_format_span(status.age(now))} ago"
+    each = (
+        f", each {_format_span(status.interval_s)}"
+        if status.interval_s
+        else ""
     )
-    if one.error:
-        yield f"  error         {one.error}"
-    yield from _counts("calls", one.calls)
-    yield from _counts("devices", one.devices)
-    for name, use in sorted(one.use.items()):
+    yield (
+        f"  last pass     {status.outcome}, {status.seconds:.1f} s,"
+        f" {status.reads} reads, {status.writes} writes{each}"
+    )
+    if status.error:
+        yield f"  error         {status.error}"
+    yield from _format_counts("calls", status.calls)
+    yield from _format_counts("devices", status.devices)
+    for name, use in sorted(status.use.items()):
         yield (
             f"  {name}  total {use.total}, reserved {use.reserved},"
             f" claimed {use.claimed}"
         )
-    for problem in one.problems:
+    for problem in status.problems:
         yield f"  problem       {problem.where}: {problem.reason}"
 
 
-def _counts(title: str, counts: Any) -> Iterator[str]:
-    told = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
-    if told:
-        yield f"  {title:<13} {told}"
+def _format_counts(title: str, counts: Any) -> Iterator[str]:
+    text = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
+    if text:
+        yield f"  {title:<13} {text}"
 
 
-def _span(seconds: float) -> str:
-    """Return a time in the largest unit of which there are two."""
+def _format_span(seconds: float) -> str:
+    """Return a duration in the largest unit of which it has two or more."""
     for least, unit, letter in _UNITS:
         if seconds >= least:
             return f"{seconds / unit:.0f} {letter}"

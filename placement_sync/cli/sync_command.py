@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``placement-sync``: one pass, a dry run, or the daemon."""
+"""Command ``placement-sync``: one pass, a dry run, or the daemon."""
 
 import argparse
 import contextlib
@@ -17,9 +17,9 @@ from placement_sync.sync import sync_pass
 
 _COMMAND = "placement-sync"
 _UNIT = f"{_COMMAND}.service"
-_DONE, _UNDONE = 0, 1
-# Options of the bare command: the argument's name, by its flag.
-_OWN = {
+_OK, _UNDONE = 0, 1
+# Options that no subcommand has: the argument's name, by its flag.
+_FLAGS = {
     "--once": "is_once",
     "--dry-run": "is_dry",
     "--create-root": "is_created",
@@ -28,66 +28,69 @@ _OWN = {
     "--metrics-port": "port",
     "--print-unit": "is_unit",
 }
-# The kernel refused to show something (errno's names, as problems have
-# them).
-_REFUSED = ("EACCES", "EPERM")
+# Names of errno in problems that a missing permission causes.
+_PERMISSION_ERRORS = ("EACCES", "EPERM")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the bare command."""
+    """Add the options of the command without a subcommand."""
     parser.add_argument(
         "--once",
         action="store_true",
         dest="is_once",
-        help="make one pass, print what was changed, and end",
+        help="make one pass, print the changes, and exit",
     )
     parser.add_argument(
         "--dry-run",
         action="store_true",
         dest="is_dry",
-        help="print the calls that one pass would make, a line each, and"
-        " write nothing, neither to Placement nor to this host",
+        help="print the calls that one pass would make, one per line, and"
+        " write nothing to Placement or to this host",
     )
     parser.add_argument(
         "--create-root",
         action="store_true",
         dest="is_created",
-        help="register the compute node itself if Placement does not have"
-        " it: for a host that no nova-compute registers",
+        help="create the compute node's resource provider if Placement does"
+        " not have it, for a host without nova-compute",
     )
     parser.add_argument(
         "--interval",
         type=_seconds,
         metavar="SECONDS",
-        help="seconds from pass to pass; each waits up to a tenth more or"
-        " less ([nova_accel] sync_interval, or 60 where that is 0)",
+        help="set the seconds between two passes, which vary by up to a"
+        " tenth (default [nova_accel] sync_interval, or 60 if that is 0)",
     )
     parser.add_argument(
         "--metrics-textfile",
         dest="textfile",
         metavar="FILE",
-        help="instead of [nova_accel] metrics_textfile; a nova-compute on"
-        " this host needs another one",
+        help="write Prometheus metrics to this file (default [nova_accel]"
+        " metrics_textfile); a nova-compute on this host needs another file",
     )
     parser.add_argument(
         "--metrics-port",
         dest="port",
         type=int,
         metavar="PORT",
-        help="instead of [nova_accel] metrics_port; a nova-compute on this"
-        " host needs another one",
+        help="serve Prometheus metrics at this port of 127.0.0.1 (default"
+        " [nova_accel] metrics_port); a nova-compute on this host needs"
+        " another port",
     )
     parser.add_argument(
         "--print-unit",
         action="store_true",
         dest="is_unit",
-        help="print a unit for systemd that starts this very command",
+        help="print a systemd unit that starts this placement-sync; enable"
+        " it with: placement-sync --print-unit >"
+        " /etc/systemd/system/placement-sync.service && systemctl enable"
+        " --now placement-sync",
     )
 
 
-def given(arguments: argparse.Namespace) -> list[str]:
-    """Return the flags of the bare command that were given."""
-    return [flag for flag, name in _OWN.items() if getattr(arguments, name)]
+def list_given_flags(arguments: argparse.Namespace) -> list[str]:
+    """Return the given flags that no subcommand has."""
+    return [flag for flag, name in _FLAGS.items() if getattr(arguments, name)]
 
 
 def _seconds(text: str) -> float:
@@ -98,71 +101,76 @@ def _seconds(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> tuple[str, int]:
-    """Do as the bare command says; return what to print, and the status.
+    """Run one pass or the daemon; return the output and the exit status.
 
-    :raises AcceleratorError: it can't be done as it was asked for.
+    :raises AcceleratorError: an argument can't be used, or the pass failed.
     """
     if arguments.is_unit:
-        return _unit(), _DONE
-    chosen = common_options.choose(arguments)
+        return _build_unit(), _OK
+    options = common_options.resolve_options(arguments)
     if arguments.is_once or arguments.is_dry:
-        with _warned(), _misspelt_on_error(chosen.settings.problems):
-            turns = locked_pass.LockedPasses(arguments, chosen)
-            result = turns.run()
-        hint(turns.host_problems)
+        with (
+            _warnings_on_stderr(),
+            _config_problems_on_error(options.settings.problems),
+        ):
+            passes = locked_pass.LockedPasses(arguments, options)
+            result = passes.run()
+        print_hint(passes.host_problems)
         text = _as_json if arguments.json else _as_text
-        return text(turns, result), _DONE if result.is_ok else _UNDONE
-    turns = locked_pass.LockedPasses(arguments, chosen)
+        return text(passes, result), _OK if result.is_ok else _UNDONE
+    passes = locked_pass.LockedPasses(arguments, options)
     serve.serve(
-        turns.run,
-        turns.interval,
-        lambda: turns.host_problems,
-        turns.drains.has_changed,
+        passes.run,
+        passes.interval,
+        lambda: passes.host_problems,
+        passes.drains.has_changed,
     )
-    return "", _DONE
+    return "", _OK
 
 
 @contextlib.contextmanager
-def _warned() -> Iterator[None]:
-    """Print what is logged as a warning: nobody keeps a log of one pass."""
-    told = logging.StreamHandler(sys.stderr)
-    told.setLevel(logging.WARNING)
-    told.setFormatter(logging.Formatter("placement-sync: %(message)s"))
-    logs = [logging.getLogger(n) for n in ("nova_accel", "placement_sync")]
-    for log in logs:
-        log.addHandler(told)
+def _warnings_on_stderr() -> Iterator[None]:
+    """Print warnings of the log, because a single pass has no log file."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("placement-sync: %(message)s"))
+    loggers = [logging.getLogger(n) for n in ("nova_accel", "placement_sync")]
+    for logger in loggers:
+        logger.addHandler(handler)
     try:
         yield
     finally:
-        for log in logs:
-            log.removeHandler(told)
+        for logger in loggers:
+            logger.removeHandler(handler)
 
 
 @contextlib.contextmanager
-def _misspelt_on_error(problems: Iterable[model.Problem]) -> Iterator[None]:
-    """Print problems of nova.conf on an error, which may be due to them.
+def _config_problems_on_error(
+    problems: Iterable[model.Problem],
+) -> Iterator[None]:
+    """Print problems of nova.conf on an error, which they may have caused.
 
-    The result of a pass that was made has them.
+    The output of a pass has them otherwise.
     """
     try:
         yield
     except errors.AcceleratorError:
-        for one in problems:
-            line = f"{_COMMAND}: {one.where}: {one.reason}"
+        for problem in problems:
+            line = f"{_COMMAND}: {problem.where}: {problem.reason}"
             print(line, file=sys.stderr)
         raise
 
 
 def _as_text(
-    turns: locked_pass.LockedPasses, result: sync_pass.PassResult
+    passes: locked_pass.LockedPasses, result: sync_pass.PassResult
 ) -> str:
     lines = [str(call) for call in result.calls]
     lines += [f"left undone: {p.where}: {p.reason}" for p in result.problems]
-    lines += [f"problem: {p.where}: {p.reason}" for p in turns.host_problems]
-    root = turns.root.name if turns.root else "?"
-    would = "would be made" if turns.is_dry else "made"
+    lines += [f"problem: {p.where}: {p.reason}" for p in passes.host_problems]
+    root = passes.root.name if passes.root else "?"
+    verb = "would be made" if passes.is_dry else "made"
     lines.append(
-        f"{root}: {len(result.calls)} calls {would},"
+        f"{root}: {len(result.calls)} calls {verb},"
         f" {result.reads} reads, {result.writes} writes,"
         f" {len(result.problems)} left undone, {result.seconds:.1f} s"
     )
@@ -170,45 +178,51 @@ def _as_text(
 
 
 def _as_json(
-    turns: locked_pass.LockedPasses, result: sync_pass.PassResult
+    passes: locked_pass.LockedPasses, result: sync_pass.PassResult
 ) -> str:
-    root = turns.root
-    found = {
+    root = passes.root
+    content = {
         "host": {"name": root.name, "uuid": root.uuid} if root else None,
-        "dry_run": turns.is_dry,
+        "dry_run": passes.is_dry,
         "calls": [str(call) for call in result.calls],
         "reads": result.reads,
         "writes": result.writes,
         "attempts": result.attempts,
         "seconds": round(result.seconds, 3),
-        "problems": _plain(result.problems),
-        "host_problems": _plain(turns.host_problems),
+        "problems": _format_problems(result.problems),
+        "host_problems": _format_problems(passes.host_problems),
     }
-    return json.dumps(found, indent=2) + "\n"
+    return json.dumps(content, indent=2) + "\n"
 
 
-def _plain(problems: Iterable[model.Problem]) -> list[dict[str, str]]:
+def _format_problems(
+    problems: Iterable[model.Problem],
+) -> list[dict[str, str]]:
     return [{"where": p.where, "reason": p.reason} for p in problems]
 
 
-def hint(problems: Iterable[model.Problem]) -> None:
-    """Tell a user who is not root what may be hidden."""
-    refused = [p for p in problems if any(n in p.reason for n in _REFUSED)]
-    if refused and os.geteuid() != 0:
+def print_hint(problems: Iterable[model.Problem]) -> None:
+    """Print a hint to a user without permission to read kernel files."""
+    denied = [
+        problem
+        for problem in problems
+        if any(name in problem.reason for name in _PERMISSION_ERRORS)
+    ]
+    if denied and os.geteuid() != 0:
         print(
-            f"placement-sync: the kernel hides {len(refused)} things from"
-            f" this user, the first is {refused[0].where}:"
-            f" {refused[0].reason}; run it as root",
+            f"placement-sync: this user may not read {len(denied)} kernel"
+            f" files; the first is {denied[0].where}: {denied[0].reason};"
+            " run it as root",
             file=sys.stderr,
         )
 
 
-def _unit() -> str:
-    """Return the unit, with the path of the command that is installed."""
+def _build_unit() -> str:
+    """Return the systemd unit with the path of the installed command."""
     unit = importlib.resources.files("placement_sync") / "systemd" / _UNIT
-    called = os.path.abspath(sys.argv[0])
-    if os.path.basename(called) != _COMMAND:
-        called = os.path.join(os.path.dirname(sys.executable), _COMMAND)
+    command = os.path.abspath(sys.argv[0])
+    if os.path.basename(command) != _COMMAND:
+        command = os.path.join(os.path.dirname(sys.executable), _COMMAND)
     return unit.read_text().replace(
-        f"ExecStart={_COMMAND}", f"ExecStart={called}"
+        f"ExecStart={_COMMAND}", f"ExecStart={command}"
     )

@@ -1,2 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of Placement and Nova: REST and RPC."""
+"""Clients of Placement and Nova: REST and RPC.
+
+- ``rest``: ``RestClient``, one service by nova.conf or clouds.yaml;
+  ``from_conf``, ``from_cloud``, ``from_endpoint``, ``compute_client``
+- ``resource_providers``: ``PlacementClient`` fetches a provider tree and
+  applies one of ``calls.Call``
+- ``provider_cache``, ``provider_records``: cache by generation, parsers
+- ``nova_api``, ``nova_types``: servers, migrations, hypervisors, flavors
+- ``compute_rpc``: ``ComputeRpc`` calls nova-compute; needs Nova installed
+- ``http_errors``, ``sdk_errors``, ``deadlines``: errors and timeouts
+"""

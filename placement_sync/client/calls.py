@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of a provider tree, as values."""
+"""Changes of a provider tree in Placement, as values.
+
+``str()`` of a call is its log line and its line in the output of a pass.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,7 +12,7 @@ from nova_accel.model import providers
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CreateClass:
-    """Make a custom resource class known to Placement."""
+    """Create a custom resource class."""
 
     name: str
 
@@ -20,7 +23,7 @@ class CreateClass:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTrait:
-    """Make a custom trait known to Placement."""
+    """Create a custom trait."""
 
     name: str
 
@@ -44,7 +47,7 @@ class CreateProvider:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateProvider:
-    """Give a resource provider its name and its parent again."""
+    """Set the name and the parent of a resource provider."""
 
     uuid: str
     name: str
@@ -57,7 +60,7 @@ class UpdateProvider:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SetInventories:
-    """Replace a provider's inventories with these."""
+    """Replace all inventories of a provider."""
 
     uuid: str
     name: str
@@ -74,7 +77,7 @@ class SetInventories:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeTraits:
-    """Add some traits to a provider and take others; the rest stays."""
+    """Add traits to a provider and remove others; the rest stays."""
 
     uuid: str
     name: str
@@ -90,7 +93,7 @@ class ChangeTraits:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteProvider:
-    """Delete a provider that nothing is allocated from."""
+    """Delete a provider that has no allocations."""
 
     uuid: str
     name: str
@@ -100,7 +103,7 @@ class DeleteProvider:
         return f"delete provider {self.name} ({self.uuid})"
 
 
-# What is known cloud-wide, and what is one provider's.
+# ``Name`` calls are cloud-wide, ``ProviderCall``s are about one provider.
 Name = CreateClass | CreateTrait
 ProviderCall = (
     CreateProvider

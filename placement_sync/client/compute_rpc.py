@@ -18,24 +18,25 @@ from nova_accel import errors
 from nova_accel.model import rpc_names
 from placement_sync.client import rest
 
-# As long as placement_sync.client.rest allows for a connection to Placement.
+# The same limit as for a connection to Placement.
 CONNECT_SECONDS = rest.CONNECT_SECONDS
-# Where a transport_url names none (oslo.messaging, impl_rabbit.py).
+# Defaults of a transport_url without host or port (oslo.messaging,
+# impl_rabbit.py).
 _HOST, _PORT = "localhost", 5672
 _UNSUPPORTED = "UnsupportedVersion"
 
 
 class RpcRefusedError(errors.ServiceError):
-    """nova-compute was asked, and refuses."""
+    """nova-compute refuses the request; the reason is its own text."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestIdentity:
-    """In whose name nova-compute is asked, and Glance by that.
+    """User in whose name nova-compute works, also towards Glance.
 
-    ``is_administrator``: with the credentials of nova.conf. Whoever may
-    read those, and its transport_url, is trusted by all of Nova. Others
-    are what Nova's policy says of their roles.
+    ``is_administrator`` is true for the credentials of nova.conf: all of
+    Nova trusts a process that can read them and its transport_url. For
+    others Nova's policy decides by their roles.
     """
 
     identity: rest.Identity
@@ -43,22 +44,22 @@ class RequestIdentity:
 
 
 class ComputeRpc:
-    """Calls to nova-compute, with Nova's own context."""
+    """RPC client of nova-compute, with Nova's request context."""
 
     def __init__(self, files: Sequence[str]) -> None:
-        """Connect to the bus that these configuration files name.
+        """Connect to the message bus of these configuration files.
 
-        :raises ConfigurationError: they name none.
-        :raises ServiceError: it can't be reached.
+        :raises ConfigurationError: they configure no message bus.
+        :raises ServiceError: the bus can't be reached.
         """
         if rpc.TRANSPORT is None:
             _configure(files)
             _check_url(files)
-            # The command prints what fails, in one line. Nova's libraries
-            # give the root logger a handler that prints all of them.
-            quiet = logging.getLogger("oslo.messaging")
-            quiet.addHandler(logging.NullHandler())
-            quiet.propagate = False
+            # The command prints an error in one line. Nova's libraries add
+            # a handler to the root logger that would print it once more.
+            logger = logging.getLogger("oslo.messaging")
+            logger.addHandler(logging.NullHandler())
+            logger.propagate = False
         _connect(CONNECT_SECONDS)
         self._client = rpc.get_client(
             oslo_messaging.Target(
@@ -69,69 +70,72 @@ class ComputeRpc:
             serializer=base.NovaObjectSerializer(),
         )
 
-    def ask(
+    def call(
         self,
         host: str,
         method: str,
         is_long: bool,
-        asker: RequestIdentity | None = None,
-        **words: Any,
+        identity: RequestIdentity | None = None,
+        **arguments: Any,
     ) -> Any:
-        """Return what nova-compute of a host answers.
+        """Call a method of a host's nova-compute and return its result.
 
-        :param asker: None for Nova's administrator, whom Glance does not
-            know.
-        :param is_long: whether it may take as long as a guest does; that
-            nova-compute is there is still known within a minute.
-        :raises RefusedError: it refuses.
-        :raises ServiceError: it does not answer.
+        :param is_long: wait up to ``long_rpc_timeout``, with a heartbeat
+            each ``rpc_response_timeout``: a guest may take long to release
+            a device.
+        :param identity: None for Nova's administrator, who has no token
+            for Glance.
+        :raises RpcRefusedError: nova-compute refuses.
+        :raises ServiceError: nova-compute does not answer.
         """
-        # After that this client hears no more of a nova-compute that has
-        # not begun: it must not begin any more either.
+        # This client stops waiting then, so nova-compute must not start
+        # the request later.
         deadline = datetime.datetime.now(datetime.UTC) + datetime.timedelta(
             seconds=CONF.rpc_response_timeout
         )
-        called = f"{method} on {host}"
+        request = f"{method} on {host}"
         try:
             answer = self._call(
                 host,
                 is_long,
-                _context_of(asker),
+                _build_context(identity),
                 method,
-                words | {"deadline": deadline.isoformat()},
+                arguments | {"deadline": deadline.isoformat()},
             )
         except oslo_messaging.MessagingTimeout as error:
             raise errors.ServiceError(
                 "RPC",
-                called,
+                request,
                 None,
-                f"no nova-compute answers ({error}); see whether it runs with"
-                " nova-accel, and whether transport_url is its cell's",
+                f"no nova-compute answers ({error}); check that it runs with"
+                " nova-accel, and that transport_url is that of its cell",
             ) from error
         except oslo_messaging.MessagingException as error:
             raise errors.ServiceError(
-                "RPC", called, None, str(error)
+                "RPC", request, None, str(error)
             ) from error
         if rpc_names.REFUSED in answer:
             raise RpcRefusedError(
-                "RPC", called, None, answer[rpc_names.REFUSED]
+                "RPC", request, None, answer[rpc_names.REFUSED]
             )
-        return answer[rpc_names.TOLD]
+        return answer[rpc_names.RESULT]
 
     def _call(
         self,
         host: str,
         is_long: bool,
-        asker: context.RequestContext,
+        request_context: context.RequestContext,
         method: str,
-        words: Mapping[str, Any],
+        arguments: Mapping[str, Any],
     ) -> Any:
-        """Call nova-compute; one that knows no deadlines without it.
+        """Call nova-compute; an older one without a deadline.
 
-        :raises oslo_messaging.MessagingException: it can't be called.
+        :raises oslo_messaging.MessagingException: the call failed.
         """
         try:
-            return self._prepare(host, is_long).call(asker, method, **words)
+            return self._prepare(host, is_long).call(
+                request_context, method, **arguments
+            )
         except oslo_messaging.UnsupportedVersion:
             pass
         except oslo_messaging.RemoteError as error:
@@ -140,8 +144,8 @@ class ComputeRpc:
         older = self._prepare(
             host, is_long, rpc_names.VERSION_WITHOUT_DEADLINE
         )
-        words = {n: word for n, word in words.items() if n != "deadline"}
-        return older.call(asker, method, **words)
+        arguments = {n: v for n, v in arguments.items() if n != "deadline"}
+        return older.call(request_context, method, **arguments)
 
     def _prepare(
         self, host: str, is_long: bool, version: str = rpc_names.VERSION
@@ -160,19 +164,19 @@ class ComputeRpc:
 
 
 def _configure(files: Sequence[str]) -> None:
-    """Set up Nova's message bus by these configuration files.
+    """Configure Nova's message bus from these configuration files.
 
     :raises ConfigurationError: transport_url can't be used.
     """
-    words = [word for path in files for word in ("--config-file", path)]
+    arguments = [a for path in files for a in ("--config-file", path)]
     try:
         config.parse_args(
-            ["nova-accel", *words],
+            ["nova-accel", *arguments],
             default_config_files=[],
             configure_db=False,
         )
     except (oslo_messaging.MessagingException, ValueError) as error:
-        # The exception's own text has the URL, and with it a password.
+        # The text of the exception contains the URL with its password.
         raise errors.ConfigurationError(
             "[DEFAULT] transport_url",
             "(not shown)",
@@ -184,11 +188,11 @@ def _configure(files: Sequence[str]) -> None:
 def _check_url(files: Sequence[str]) -> None:
     """Check that the message bus is configured.
 
-    :raises ConfigurationError: oslo.messaging would take its default, a
-        RabbitMQ on this machine.
+    :raises ConfigurationError: it is not, and oslo.messaging would use its
+        default, a RabbitMQ on this machine.
     """
-    found = CONF.get_location("transport_url")
-    if found is None or not found.location.is_user_controlled:
+    setting = CONF.get_location("transport_url")
+    if setting is None or not setting.location.is_user_controlled:
         raise errors.ConfigurationError(
             "[DEFAULT] transport_url",
             "(nothing)",
@@ -198,19 +202,19 @@ def _check_url(files: Sequence[str]) -> None:
 
 
 def _count_retries() -> int:
-    """Return the retries with which each host of the bus is tried once."""
+    """Return the number of retries that tries each host of the bus once."""
     return max(0, len(rpc.get_transport_url().hosts) - 1)
 
 
 def _connect(seconds: float) -> None:
     """Open the connection to the bus that the first call will use.
 
-    oslo.messaging itself tries for ever, and its sockets may wait longer
-    than anyone does: so this is done in a thread that is left behind.
+    oslo.messaging itself retries for ever, and its sockets have no usable
+    timeout, so a daemon thread connects and is abandoned at the timeout.
 
     :raises ServiceError: there is no connection after so many seconds.
     """
-    # Of all drivers that speak AMQP; the others connect in other ways.
+    # All AMQP drivers have it; other drivers connect in other ways.
     connection = getattr(rpc.TRANSPORT._driver, "_get_connection", None)
     if connection is None:
         return
@@ -233,48 +237,49 @@ def _connect(seconds: float) -> None:
             "RPC",
             "message bus",
             None,
-            f"{_describe_hosts()} can't be reached ({reason}); see whether"
-            " RabbitMQ runs there, and whether transport_url is right",
+            f"{_describe_hosts()} can't be reached ({reason}); check that"
+            " RabbitMQ runs there, and that transport_url is right",
         )
 
 
 def _describe_hosts() -> str:
     """Return hosts and ports of the bus, without user and password."""
     hosts = rpc.get_transport_url().hosts
-    named = [f"{h.hostname or _HOST}:{h.port or _PORT}" for h in hosts]
-    return ", ".join(named) or f"{_HOST}:{_PORT}"
+    endpoints = [f"{h.hostname or _HOST}:{h.port or _PORT}" for h in hosts]
+    return ", ".join(endpoints) or f"{_HOST}:{_PORT}"
 
 
-def _context_of(asker: RequestIdentity | None) -> context.RequestContext:
-    """Return Nova's context of whoever asks."""
-    if asker is None:
+def _build_context(
+    request: RequestIdentity | None,
+) -> context.RequestContext:
+    if request is None:
         return context.get_admin_context()
-    who = asker.identity
+    identity = request.identity
     return context.RequestContext(
-        user_id=who.user,
-        project_id=who.project,
-        roles=list(who.roles),
-        auth_token=who.token,
-        service_catalog=list(old_catalog(who.catalog)),
-        is_admin=True if asker.is_administrator else None,
+        user_id=identity.user,
+        project_id=identity.project,
+        roles=list(identity.roles),
+        auth_token=identity.token,
+        service_catalog=list(build_v2_catalog(identity.catalog)),
+        is_admin=True if request.is_administrator else None,
     )
 
 
-def old_catalog(
+def build_v2_catalog(
     catalog: Sequence[Mapping[str, Any]],
 ) -> Iterator[dict[str, Any]]:
-    """Yield Keystone's catalogue in the form of its version 2.
+    """Yield the services of a Keystone v3 catalog in the form of v2.
 
-    Nova's context has it in that one (nova/context.py, ServiceCatalogV2),
-    as keystonemiddleware gives it to Nova's API: an endpoint for each
+    Nova's context expects v2 (nova/context.py, ServiceCatalogV2), as
+    keystonemiddleware passes it to Nova's API: one endpoint for each
     region, with a URL for each interface.
     """
     for service in catalog:
         regions: dict[str | None, dict[str, Any]] = {}
         for endpoint in service["endpoints"]:
             region = endpoint.get("region_id") or endpoint.get("region")
-            found = regions.setdefault(region, {"region": region})
-            found[f"{endpoint['interface']}URL"] = endpoint["url"]
+            urls = regions.setdefault(region, {"region": region})
+            urls[f"{endpoint['interface']}URL"] = endpoint["url"]
         yield {
             "type": service["type"],
             "name": service.get("name", ""),

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP adapter whose read timeout bounds a whole answer.
+"""HTTP adapter whose read timeout bounds a whole response.
 
-The read timeout of requests and urllib3 bounds each ``recv()``: a server
-that sends a byte at a time is waited for without end. Here each answer,
-headers and body together, has one deadline: the socket's timeout, counted
-from the moment when the request was sent.
+The read timeout of requests and urllib3 bounds each ``recv()``, so a server
+that sends one byte at a time can block the client for ever. This adapter
+gives each response, headers and body together, one deadline: the timeout
+of the socket, counted from the moment when the request was sent.
 """
 
 import http.client
@@ -18,9 +18,9 @@ from keystoneauth1 import session as ksa
 
 
 def mount(session: requests.Session) -> None:
-    """Give all adapters of a session a deadline for each answer.
+    """Set a deadline for each response on all adapters of a session.
 
-    keystoneauth's settings for TLS stay as they are.
+    keystoneauth's TLS settings stay as they are.
     """
     for prefix, adapter in list(session.adapters.items()):
         settings = {
@@ -35,10 +35,10 @@ class _DeadlineReader(io.RawIOBase):
     """Reads from a socket until a deadline."""
 
     def __init__(self, sock: Any, raw: Any) -> None:
-        """Begin to count.
+        """Start the deadline.
 
-        :param raw: the ``socket.SocketIO`` of ``sock``, which is closed
-            with this reader.
+        :param raw: the ``socket.SocketIO`` of ``sock``; this reader closes
+            it.
         """
         super().__init__()
         self._sock, self._raw = sock, raw
@@ -50,7 +50,7 @@ class _DeadlineReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         seconds = self._until - time.monotonic()
         if seconds <= 0:
-            raise TimeoutError("the answer does not end")
+            raise TimeoutError("the response does not end")
         self._sock.settimeout(seconds)
         count: int | None = self._raw.readinto(buffer)
         return count
@@ -79,7 +79,7 @@ class _DeadlineTlsPool(urllib3.connectionpool.HTTPSConnectionPool):
 
 
 def _limited(connection: Any) -> Any:
-    """Return a new connection whose answers have a deadline."""
+    """Return a new connection whose responses have a deadline."""
     connection.response_class = _DeadlineResponse
     return connection
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reader of servers, migrations and hypervisors from Nova's API.
 
-Nothing here takes silence for an answer: that Nova does not have something
-counts only where Nova has shown that it would say so.
+A 404 or an empty list counts only if these credentials could have seen the
+object, and if its cell answers.
 """
 
 import dataclasses
@@ -21,26 +21,26 @@ _MB_PER_GB = 1024
 
 
 class NoAnswerError(errors.AcceleratorError):
-    """Nobody can be asked, or what was said does not count.
+    """A source can't be read, or its response proves nothing.
 
     :param reason: why.
     """
 
 
-def read_host(door: rest.RestClient, node: str) -> str:
-    """Return the name of a compute node's service.
+def read_service_host(client: rest.RestClient, node: str) -> str:
+    """Return the host name of a compute node's service.
 
-    That Nova shows it proves that these credentials see other projects'
-    things, and that the cell which has the node's servers answers.
+    If Nova shows it, these credentials see objects of other projects, and
+    the cell of the node answers.
 
-    :param node: the node's uuid.
-    :raises UnaskedError: Nova has no such node.
-    :raises ServiceError: Nova can't be asked.
+    :param node: uuid of the compute node.
+    :raises NoAnswerError: Nova has no such node.
+    :raises ServiceError: Nova can't be read.
     """
-    found = door.read(f"/os-hypervisors/{node}", _parse_service_host)
-    if found is None:
+    host = client.read(f"/os-hypervisors/{node}", _parse_service_host)
+    if host is None:
         raise NoAnswerError(f"Nova has no compute node {node}")
-    return found
+    return host
 
 
 def _parse_service_host(body: Any) -> str | None:
@@ -48,57 +48,62 @@ def _parse_service_host(body: Any) -> str | None:
 
 
 def read_servers(
-    door: rest.RestClient,
+    client: rest.RestClient,
     host: str,
-    holders: Collection[str],
-    moves: Iterable[nova_types.Migration] | None,
+    consumers: Collection[str],
+    migrations: Iterable[nova_types.Migration] | None,
     only: Collection[str] | None = None,
     unallocated: Collection[str] = (),
 ) -> tuple[dict[str, nova_types.Server | None], str]:
-    """Return servers by uuid, and why some are not known.
+    """Return servers by uuid, and why some could not be read.
 
-    Those that Nova has on the host, and of the rest of ``holders`` each
-    one, None for what Nova surely does not have.
+    The servers of the host, and all of ``consumers`` elsewhere; the value
+    is None for a consumer that is proved to be no server of Nova's.
 
-    :param host: as ``read_host`` tells.
-    :param moves: those known; a move is not asked for as a server.
-    :param only: ask one by one for no others than these.
-    :param unallocated: servers of the host without an allocation of the
-        compute node; of them it is asked where the root disk is.
-    :raises ServiceError: Nova can't be asked.
+    :param host: as ``read_service_host`` returns it.
+    :param consumers: uuids of the consumers of allocations.
+    :param migrations: their uuids are consumers, too, and are not read as
+        servers.
+    :param only: read no other consumers than these one by one.
+    :param unallocated: servers of the host without an allocation from the
+        compute node; their root disk is looked up.
+    :raises ServiceError: Nova can't be read.
     """
     query = {"all_tenants": 1, "host": host}
-    found: dict[str, nova_types.Server | None] = {
+    servers: dict[str, nova_types.Server | None] = {
         server.uuid: server
-        for server in pages(door, "/servers/detail", "servers", _server, query)
+        for server in read_pages(
+            client, "/servers/detail", "servers", _parse_server, query
+        )
     }
-    left = set(holders) - found.keys() - {m.uuid for m in moves or ()}
+    unread = set(consumers) - servers.keys()
+    unread -= {migration.uuid for migration in migrations or ()}
     reason = ""
-    for uuid in sorted(left if only is None else left & set(only)):
+    for uuid in sorted(unread if only is None else unread & set(only)):
         try:
-            found[uuid] = _read_server(door, uuid)
+            servers[uuid] = _read_server(client, uuid)
         except (errors.ServiceError, NoAnswerError) as error:
-            reason = f"of {uuid} nothing is known: {error}"
+            reason = f"server {uuid} can't be read: {error}"
     for uuid in sorted(set(unallocated)):
-        server = found.get(uuid)
+        server = servers.get(uuid)
         if server is not None and server.is_volume_backed is None:
             try:
-                found[uuid] = _with_root_disk(door, server)
+                servers[uuid] = _add_root_disk(client, server)
             except errors.ServiceError as error:
-                reason = f"of {uuid} the volumes are not known: {error}"
-    return found, reason
+                reason = f"volumes of server {uuid} can't be read: {error}"
+    return servers, reason
 
 
-def _with_root_disk(
-    door: rest.RestClient, server: nova_types.Server
+def _add_root_disk(
+    client: rest.RestClient, server: nova_types.Server
 ) -> nova_types.Server:
-    """Return a server with an image, and whether its root is a volume.
+    """Return a server with ``is_volume_backed`` set, where Nova shows it.
 
-    The image may have been copied to a volume when the server was made.
+    The image may have been copied to a volume when the server was created.
     """
-    devices = door.read(
+    devices = client.read(
         f"/servers/{server.uuid}/os-volume_attachments",
-        lambda body: [each["device"] for each in body["volumeAttachments"]],
+        lambda body: [row["device"] for row in body["volumeAttachments"]],
     )
     if devices and not (server.root_device and all(devices)):
         return server
@@ -107,27 +112,31 @@ def _with_root_disk(
     )
 
 
-def _read_server(door: rest.RestClient, uuid: str) -> nova_types.Server | None:
-    """Return a server; None if Nova surely has none of that uuid.
+def _read_server(
+    client: rest.RestClient, uuid: str
+) -> nova_types.Server | None:
+    """Return a server; None if Nova has none of that uuid.
 
-    For a user who is no admin, Nova hides others' servers behind a 404
-    (nova/db/main/api.py, _build_instance_get). Such a user may not list
-    them either, or gets all of them by any filter: only an empty list
-    proves that there is none.
+    Without the admin role, Nova answers 404 for servers of other projects
+    (nova/db/main/api.py, _build_instance_get), and either refuses to list
+    them or ignores the filter: only an empty list proves that there is no
+    such server.
     """
-    found = door.read(
+    server = client.read(
         f"/servers/{uuid}",
-        lambda body: None if body is None else _server(body["server"]),
+        lambda body: None if body is None else _parse_server(body["server"]),
     )
-    if found is None and door.read(
+    if server is None and client.read(
         f"/servers?all_tenants=1&uuid={uuid}",
         lambda body: bool(list(body["servers"])),
     ):
-        raise NoAnswerError("Nova both has it and does not; see its policy")
-    return found
+        raise NoAnswerError(
+            "Nova lists it and answers 404 for it; check Nova's policy"
+        )
+    return server
 
 
-def _server(body: Any) -> nova_types.Server:
+def _parse_server(body: Any) -> nova_types.Server:
     return nova_types.Server(
         uuid=str(body["id"]),
         node=body.get("OS-EXT-SRV-ATTR:hypervisor_hostname") or "",
@@ -135,16 +144,16 @@ def _server(body: Any) -> nova_types.Server:
         task=body.get("OS-EXT-STS:task_state") or "",
         project=body.get("tenant_id") or "",
         user=body.get("user_id") or "",
-        flavor=_flavor(body.get("flavor") or {}),
+        flavor=_parse_flavor(body.get("flavor") or {}),
         root_device=body.get("OS-EXT-SRV-ATTR:root_device_name") or "",
         is_volume_backed=True if body.get("image") == "" else None,
     )
 
 
-def _flavor(body: Any) -> nova_types.ServerFlavor | None:
+def _parse_flavor(body: Any) -> nova_types.ServerFlavor | None:
     """Return an embedded flavor; None without extra specs.
 
-    Nova leaves them out for users whom its policy does not show them.
+    Nova omits them if its policy does not allow this user to see them.
     """
     if "extra_specs" not in body:
         return None
@@ -160,19 +169,25 @@ def _flavor(body: Any) -> nova_types.ServerFlavor | None:
     )
 
 
-def read_moves(
-    door: rest.RestClient, host: str
+def read_migrations(
+    client: rest.RestClient, host: str
 ) -> tuple[nova_types.Migration, ...]:
-    """Return the moves from and to a host, those that are over too.
+    """Return the migrations from and to a host, finished ones included.
 
-    :raises ServiceError: Nova can't be asked.
+    :raises ServiceError: Nova can't be read.
     """
     return tuple(
-        pages(door, "/os-migrations", "migrations", _migration, {"host": host})
+        read_pages(
+            client,
+            "/os-migrations",
+            "migrations",
+            _parse_migration,
+            {"host": host},
+        )
     )
 
 
-def _migration(body: Any) -> nova_types.Migration:
+def _parse_migration(body: Any) -> nova_types.Migration:
     return nova_types.Migration(
         uuid=str(body["uuid"]),
         server=str(body["instance_uuid"]),
@@ -181,25 +196,29 @@ def _migration(body: Any) -> nova_types.Migration:
     )
 
 
-def find_lost(door: rest.RestClient, roots: Collection[str]) -> frozenset[str]:
-    """Return which of some compute nodes Nova surely does not have.
+def find_removed_nodes(
+    client: rest.RestClient, roots: Collection[str]
+) -> frozenset[str]:
+    """Return those of some compute nodes that Nova does not have any more.
 
-    :param roots: their uuids.
-    :raises UnaskedError: a compute service has no hypervisor: it may be
-        new, or in a cell that does not answer, and one of those nodes its.
-    :raises ServiceError: Nova can't be asked.
+    :param roots: uuids of the compute nodes.
+    :raises NoAnswerError: a compute service has no hypervisor. It is new,
+        or its cell does not answer, and one of the nodes may be its.
+    :raises ServiceError: Nova can't be read.
     """
     if not roots:
         return frozenset()
     hosts = dict(
-        pages(door, "/os-hypervisors/detail", "hypervisors", _hypervisor)
+        read_pages(
+            client, "/os-hypervisors/detail", "hypervisors", _parse_hypervisor
+        )
     )
-    lost = set(roots) - hosts.keys()
-    if not lost:
+    unlisted = set(roots) - hosts.keys()
+    if not unlisted:
         return frozenset()
-    for host in door.read(
+    for host in client.read(
         "/os-services?binary=nova-compute",
-        lambda body: [str(each["host"]) for each in body["services"]],
+        lambda body: [str(row["host"]) for row in body["services"]],
     ):
         if host not in hosts.values():
             raise NoAnswerError(
@@ -209,41 +228,42 @@ def find_lost(door: rest.RestClient, roots: Collection[str]) -> frozenset[str]:
             )
     return frozenset(
         uuid
-        for uuid in lost
-        if door.get(f"/os-hypervisors/{uuid}").status == _ABSENT
+        for uuid in unlisted
+        if client.get(f"/os-hypervisors/{uuid}").status == _ABSENT
     )
 
 
-def _hypervisor(body: Any) -> tuple[str, str]:
+def _parse_hypervisor(body: Any) -> tuple[str, str]:
     """Return a hypervisor's uuid and its service's host."""
     return str(body["id"]), str(body["service"]["host"])
 
 
-def pages(
-    door: rest.RestClient,
+def read_pages(
+    client: rest.RestClient,
     path: str,
     name: str,
     parse: Callable[[Any], provider_records.T],
     query: Mapping[str, object] = types.MappingProxyType({}),
 ) -> Iterator[provider_records.T]:
-    """Yield all of a list that comes in pages.
+    """Yield the parsed elements of a paginated list.
 
-    :param parse: returns a value for each element of the list.
-    :raises ServiceError: Nova can't be asked.
+    :param name: key of the list in the response.
+    :param parse: returns the value of one element.
+    :raises ServiceError: Nova can't be read.
     """
-    asked = {**query, "limit": PAGE}
+    parameters = {**query, "limit": PAGE}
 
     def parse_page(body: Any) -> tuple[list[provider_records.T], str]:
-        listed = list(body[name])
-        last = listed[-1] if listed and body.get(f"{name}_links") else {}
+        rows = list(body[name])
+        last = rows[-1] if rows and body.get(f"{name}_links") else {}
         marker = last.get("uuid") or last.get("id") or ""
-        return [parse(each) for each in listed], str(marker)
+        return [parse(row) for row in rows], str(marker)
 
     while True:
-        found, marker = door.read(
-            f"{path}?{urllib.parse.urlencode(asked)}", parse_page
+        page, marker = client.read(
+            f"{path}?{urllib.parse.urlencode(parameters)}", parse_page
         )
-        yield from found
-        if not marker or marker == asked.get("marker"):
+        yield from page
+        if not marker or marker == parameters.get("marker"):
             return
-        asked["marker"] = marker
+        parameters["marker"] = marker

@@ -4,10 +4,10 @@
 import dataclasses
 from collections.abc import Mapping
 
-# Migrations that are over (nova/db/main/api.py,
-# migration_get_in_progress_by_host_and_node). A resize that is "finished"
-# waits to be confirmed, and an evacuation that is "done" for its source to
-# come back: those hold allocations still.
+# Statuses of migrations that are over (nova/db/main/api.py,
+# migration_get_in_progress_by_host_and_node). A "finished" resize waits to
+# be confirmed, and a "done" evacuation for its source host: both still have
+# allocations.
 _OVER = frozenset(
     {"confirmed", "reverted", "error", "failed", "completed", "cancelled"}
 )
@@ -15,7 +15,7 @@ _OVER = frozenset(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFlavor:
-    """The flavor that a server was made of.
+    """Flavor that a server was created from.
 
     ``root_gb`` is the root disk, ``other_gb`` ephemeral and swap disks.
     """
@@ -29,13 +29,13 @@ class ServerFlavor:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server as Nova has it.
+    """Server as Nova's API shows it.
 
-    ``node`` is the name of its compute node, empty while it has none;
-    ``task`` its task state, empty while Nova does nothing with it.
-    ``flavor`` is None where Nova does not show it with its extra specs,
-    ``is_volume_backed`` where it is not known whether the root disk, at
-    ``root_device``, is a volume.
+    ``node`` is the name of its compute node, empty while it has none.
+    ``task`` is its task state, empty for none. ``flavor`` is None where
+    Nova does not show the extra specs. ``is_volume_backed`` is None where
+    the API does not show whether the root disk, at ``root_device``, is a
+    volume.
     """
 
     uuid: str
@@ -51,7 +51,7 @@ class Server:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """A server's move; its uuid holds allocations while it goes on."""
+    """Migration of a server; its uuid is a consumer while it is active."""
 
     uuid: str
     server: str
@@ -60,5 +60,5 @@ class Migration:
 
     @property
     def is_over(self) -> bool:
-        """Return whether Nova holds nothing for it any more."""
+        """Return whether its allocations should be gone."""
         return self.status in _OVER

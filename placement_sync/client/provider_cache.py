@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cache of a host's providers, by provider generation.
 
-What is read is remembered with the generation of its provider, so a host
-of which nothing has changed costs one request. That is right because
-Placement (placement/objects, releases 14 to 16) raises a provider's
-generation by one
+A record is valid as long as the generation of its provider, so a host
+without changes costs one request. Placement (placement/objects, releases
+14 to 16) raises a provider's generation by one
 
 - with each write of inventories: PUT (of the same records too), POST and
   DELETE, of all or of one class;
@@ -12,16 +11,17 @@ generation by one
 - with each write of its aggregates, from microversion 1.19 on;
 - with each write of allocations from it (PUT, POST, and the reshaper).
 
-It does not with a new name or parent, which the list of the tree tells
-each time; nor with ``DELETE /allocations/{consumer}``, so that a provider
-was free can be remembered, and that it was in use can't.
+It does not with a new name or parent, which each list of the tree has; nor
+with ``DELETE /allocations/{consumer}``. So "has no allocations" can be
+cached by generation, and "has allocations" can't.
 
-A provider that is deleted and created again begins at 0 and may reach the
-same generation. The list of the tree tells by its ``Last-Modified`` header,
-the time of the latest write to any of its providers: where that differs and
-the list is the same, all is read again. That does not show it where another
-provider of the host was written between the two lists too, or within one
-second, the header's resolution; so all is read again after a while.
+A provider that is deleted and created again starts at 0 and may reach the
+same generation. The ``Last-Modified`` header of the list of the tree, the
+time of the latest write to any of its providers, shows that: if the header
+differs and the list is the same, all records are stale. It is not shown if
+another provider of the host was written between the two lists too, or
+within one second, the header's resolution; so all records expire after
+REREAD_SECONDS.
 """
 
 import dataclasses
@@ -32,9 +32,9 @@ from typing import Any, Protocol, TypeVar
 from nova_accel.model import names
 from placement_sync.client import provider_records, rest
 
-# Seconds for which a provider that was deleted and created again may be
-# taken for the former one. Reading a host of eight cards is 17 requests,
-# fewer than Nova makes for them (3 for each provider in 300 s, [compute]
+# Seconds for which a provider that was deleted and created again may go
+# unnoticed. Reading a host of eight cards takes 17 requests, fewer than
+# Nova makes for them (3 for each provider in 300 s, [compute]
 # resource_provider_association_refresh).
 REREAD_SECONDS = 600.0
 
@@ -42,34 +42,39 @@ T = TypeVar("T")
 
 
 class ProviderCache:
-    """The providers that were read; for one thread at a time."""
+    """Records of providers, by uuid. Not thread-safe.
+
+    ``records`` are the cached providers; ``unallocated`` is the generation
+    at which a provider had no allocations.
+    """
 
     def __init__(
         self,
-        door: rest.RestClient,
+        client: rest.RestClient,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Know nothing yet.
+        """Start empty.
 
         :param clock: returns seconds.
         """
         self.records: dict[str, provider_records.ProviderRecord] = {}
-        self.free: dict[str, int] = {}
+        self.unallocated: dict[str, int] = {}
+        # Names of providers without our trait, by uuid.
         self._foreign: dict[str, str] = {}
-        # The last list of each tree, and when that tree was modified.
+        # The last list of each tree, and its Last-Modified header.
         self._lists: dict[
             str, tuple[frozenset[provider_records.ListedProvider], str]
         ] = {}
-        self._door = door
+        self._client = client
         self._clock = clock
-        self._until = clock() + REREAD_SECONDS
+        self._expiry = clock() + REREAD_SECONDS
 
     def read(self, path: str, parse_body: Callable[[Any], T]) -> T:
-        """Return what Placement answers to a GET.
+        """Return the parsed response to a GET.
 
-        :raises ServiceError: it did not answer, or not as it does.
+        :raises ServiceError: Placement failed, or its response is malformed.
         """
-        return self._door.read(path, parse_body)
+        return self._client.read(path, parse_body)
 
     def refresh(
         self, root: str, expected: frozenset[str]
@@ -77,71 +82,72 @@ class ProviderCache:
         provider_records.ListedProvider | None,
         Mapping[str, provider_records.ListedProvider],
     ]:
-        """Read what has changed below a compute node.
+        """Read the providers below a compute node that have changed.
 
+        :param root: uuid of the compute node's provider.
+        :param expected: uuids of own providers, whatever their traits.
         :return: the compute node, and our providers by uuid, each of which
             has a record.
-        :raises ServiceError: Placement did not answer, or not as it does.
+        :raises ServiceError: Placement failed, or its response is malformed.
         """
-        if self._clock() >= self._until:
-            self.forget()
-            self._until = self._clock() + REREAD_SECONDS
-        path = f"/resource_providers?in_tree={provider_records.checked(root)}"
-        listed = self._list(root, path)
+        if self._clock() >= self._expiry:
+            self.invalidate()
+            self._expiry = self._clock() + REREAD_SECONDS
+        listed = self._list(root)
         top = listed.pop(root, None)
-        self._drop(root, listed)
+        self._remove_unlisted(root, listed)
         root_name = top.name if top else ""
         proved = {
             p.uuid
             for p in listed.values()
             if p.uuid in expected
-            or names.is_our_provider(root, root_name, p.name, p.uuid)
+            or names.is_own_provider(root, root_name, p.name, p.uuid)
         }
-        ours = self._ours(root, listed, proved)
-        return top, {uuid: listed[uuid] for uuid in ours}
+        own = self._select_own(root, listed, proved)
+        return top, {uuid: listed[uuid] for uuid in own}
 
-    def _list(
-        self, root: str, path: str
-    ) -> dict[str, provider_records.ListedProvider]:
+    def _list(self, root: str) -> dict[str, provider_records.ListedProvider]:
         """Return the providers of a tree by uuid.
 
-        Everything is forgotten if one of them was created again.
+        Invalidates the cache if one of them was created again.
         """
-        answer = self._door.get(path)
-        listed = provider_records.parsed(
-            "GET", path, answer.body, provider_records.parse_list
+        uuid = provider_records.check_uuid(root)
+        path = f"/resource_providers?in_tree={uuid}"
+        response = self._client.get(path)
+        listed = provider_records.parse_answer(
+            "GET", path, response.body, provider_records.parse_list
         )
-        providers, modified = self._lists.get(root, (frozenset(), ""))
-        if providers == frozenset(listed) and modified != answer.modified:
-            self.forget()
-        self._lists[root] = frozenset(listed), answer.modified
+        last_listed, modified = self._lists.get(root, (frozenset(), ""))
+        if last_listed == frozenset(listed) and modified != response.modified:
+            self.invalidate()
+        self._lists[root] = frozenset(listed), response.modified
         return {p.uuid: p for p in listed}
 
-    def forget(self, uuid: str | None = None) -> None:
-        """Have a provider read anew, or all of them."""
-        for each in [*self.records] if uuid is None else [uuid]:
-            self.free.pop(each, None)
-            if each in self.records:
-                self.change(each, is_stale=True)
+    def invalidate(self, uuid: str | None = None) -> None:
+        """Mark a provider as stale, or all of them."""
+        for provider in [*self.records] if uuid is None else [uuid]:
+            self.unallocated.pop(provider, None)
+            if provider in self.records:
+                self.update(provider, is_stale=True)
         if uuid is None:
             self._foreign.clear()
 
-    def change(self, uuid: str, **changes: Any) -> None:
-        """Remember what a provider has now."""
+    def update(self, uuid: str, **changes: Any) -> None:
+        """Replace fields of a provider's record."""
         self.records[uuid] = dataclasses.replace(self.records[uuid], **changes)
 
-    def drop(self, uuid: str) -> None:
-        """Forget a provider that doesn't exist any more."""
+    def remove(self, uuid: str) -> None:
+        """Remove a provider that does not exist any more."""
         self.records.pop(uuid, None)
-        self.free.pop(uuid, None)
+        self.unallocated.pop(uuid, None)
 
     def fetch(
         self, uuid: str, host: str
     ) -> provider_records.ProviderRecord | None:
-        """Read a provider; None if it doesn't exist any more.
+        """Read a provider; None if it does not exist any more.
 
-        Somebody may write it between the two requests: then the older
-        generation makes a write with it a conflict.
+        Another client may write it between the two requests: the record
+        gets the older generation, so that a write with it is a conflict.
         """
         first = self.read(
             provider_records.provider_path(uuid, "inventories"),
@@ -152,7 +158,7 @@ class ProviderCache:
             provider_records.parse_provider_traits,
         )
         if first is None or second is None:
-            self.drop(uuid)
+            self.remove(uuid)
             return None
         self.records[uuid] = provider_records.ProviderRecord(
             generation=min(first[0], second[0]),
@@ -162,64 +168,66 @@ class ProviderCache:
         )
         return self.records[uuid]
 
-    def _drop(
+    def _remove_unlisted(
         self, root: str, listed: Mapping[str, provider_records.ListedProvider]
     ) -> None:
-        """Forget the providers that are not below a host any more."""
+        """Remove the providers that are not below a host any more."""
         for uuid, record in [*self.records.items()]:
             if record.host == root and uuid not in listed:
-                self.drop(uuid)
+                self.remove(uuid)
 
-    def _ours(
+    def _select_own(
         self,
         root: str,
         listed: Mapping[str, provider_records.ListedProvider],
         proved: set[str],
     ) -> set[str]:
-        """Return which providers are ours, and have a record of each.
+        """Return the uuids of our providers; each then has a record.
 
-        Others, Nova's own, are never read: their generations change with
-        each server. Which of them has our trait is asked once for all,
-        when one appears or gets another name.
+        Other providers, such as Nova's, are never read: their generations
+        change with each server. One query lists those with our trait, when
+        a provider appears or is renamed.
         """
-        asked = {
+        unclassified = {
             p.uuid
             for p in listed.values()
             if p.uuid not in proved
             and p.uuid not in self.records
             and self._foreign.get(p.uuid) != p.name
         }
-        marked = self._marked(root) & asked if asked else set()
-        self._foreign |= {u: listed[u].name for u in asked - marked}
-        ours = set()
+        marked = set()
+        if unclassified:
+            marked = self._list_marked(root) & unclassified
+        self._foreign |= {u: listed[u].name for u in unclassified - marked}
+        own = set()
         for uuid in proved | marked | (self.records.keys() & listed.keys()):
-            record = self._refreshed(root, listed[uuid])
+            record = self._refresh_record(root, listed[uuid])
             if record is None:
                 continue
-            self.change(uuid, host=root)
+            self.update(uuid, host=root)
             if uuid in proved or names.OWNER_TRAIT in record.traits:
-                ours.add(uuid)
+                own.add(uuid)
             else:
                 self._foreign[uuid] = listed[uuid].name
-                self.drop(uuid)
-        others = {u for u in ours - proved if is_of_another(u, listed)}
-        return ours - others
+                self.remove(uuid)
+        others = {u for u in own - proved if is_of_other_host(u, listed)}
+        return own - others
 
-    def _marked(self, root: str) -> set[str]:
-        """Return the providers in a tree that have our owner's trait."""
+    def _list_marked(self, root: str) -> set[str]:
+        """Return the providers in a tree that have our owner trait."""
         path = (
-            f"/resource_providers?in_tree={provider_records.checked(root)}"
+            f"/resource_providers?in_tree={provider_records.check_uuid(root)}"
             f"&required={names.OWNER_TRAIT}"
         )
-        found = self._door.read_with_trait(
+        listed = self._client.read_with_trait(
             path, names.OWNER_TRAIT, provider_records.parse_list
         )
-        return {p.uuid for p in found or ()}
+        return {p.uuid for p in listed or ()}
 
-    def _refreshed(
+    def _refresh_record(
         self, root: str, listed: provider_records.ListedProvider
     ) -> provider_records.ProviderRecord | None:
-        """Return a record of the generation that was listed, or newer."""
+        """Return a record of the listed generation, or of a newer one."""
         record = self.records.get(listed.uuid)
         if record is None or record.is_stale:
             return self.fetch(listed.uuid, root)
@@ -229,7 +237,7 @@ class ProviderCache:
 
 
 class ProviderRow(Protocol):
-    """A provider of a listing, with its place in the tree."""
+    """Provider of a list, with its parent."""
 
     @property
     def name(self) -> str:
@@ -240,18 +248,17 @@ class ProviderRow(Protocol):
         """Return the uuid of its parent, empty for a root."""
 
 
-def is_of_another(uuid: str, listed: Mapping[str, ProviderRow]) -> bool:
-    """Return whether a provider is named after another host that it is in.
+def is_of_other_host(uuid: str, listed: Mapping[str, ProviderRow]) -> bool:
+    """Return whether a provider is named after another ancestor host.
 
-    A tree may have more hosts than one, where somebody gave a compute node
-    a parent.
+    A tree has several hosts if an operator gave a compute node a parent.
 
-    :param listed: the tree but for this host's own compute node.
+    :param listed: the tree without this host's own compute node.
     """
     name = listed[uuid].name
-    above = listed.get(listed[uuid].parent)
-    while above is not None:
-        if name.startswith(names.provider_name(above.name, "")):
+    ancestor = listed.get(listed[uuid].parent)
+    while ancestor is not None:
+        if name.startswith(names.provider_name(ancestor.name, "")):
             return True
-        above = listed.get(above.parent)
+        ancestor = listed.get(ancestor.parent)
     return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsed answers of Placement, and their paths."""
+"""Parsed responses of Placement, and paths of its API."""
 
 import dataclasses
 import uuid as uuids
@@ -11,10 +11,10 @@ from nova_accel import errors
 from nova_accel.model import providers
 
 T = TypeVar("T")
-# By provider and resource class.
+# Amounts by provider uuid and resource class.
 Amounts = Mapping[str, Mapping[str, int]]
 
-#: Raised by code that takes values out of a malformed answer.
+#: Errors that a parser raises for a malformed response.
 MALFORMED = (
     AttributeError,
     LookupError,
@@ -27,11 +27,11 @@ MALFORMED = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderRecord:
-    """What a provider had at a generation.
+    """Inventories and traits of a provider at a generation.
 
-    A stale one is read again before anything is planned with it; its
-    generation is that of what was planned with so far, so a write with it
-    can't undo what others did.
+    A stale record is read again before the next plan. Until then a write
+    uses its generation, so it can't overwrite a change of another client.
+    ``host`` is the uuid of the root that the provider was listed below.
     """
 
     generation: int
@@ -45,7 +45,7 @@ class ProviderRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListedProvider:
-    """A provider as Placement lists it; a root has no parent."""
+    """Provider in a list of Placement; ``parent`` is empty for a root."""
 
     uuid: str
     name: str
@@ -54,19 +54,19 @@ class ListedProvider:
 
 
 def provider_path(uuid: str, part: str = "") -> str:
-    """Return the path of a provider, or of a part of it.
+    """Return the path of a provider, or of ``part`` below it.
 
-    :raises MalformedError: this is not a uuid.
+    :raises MalformedError: ``uuid`` is not a UUID.
     """
     return "/".join(
-        (f"/resource_providers/{checked(uuid)}", *([part] if part else []))
+        (f"/resource_providers/{check_uuid(uuid)}", *([part] if part else []))
     )
 
 
-def checked(uuid: str) -> str:
-    """Return a uuid that may stand in a path.
+def check_uuid(uuid: str) -> str:
+    """Return a UUID in its canonical form, for a path.
 
-    :raises MalformedError: this is not one.
+    :raises MalformedError: it is not a UUID.
     """
     try:
         return str(uuids.UUID(uuid))
@@ -76,17 +76,18 @@ def checked(uuid: str) -> str:
         ) from None
 
 
-def quoted(name: str) -> str:
-    """Return a name as a path or a query has it."""
+def quote_name(name: str) -> str:
+    """Return a name percent-encoded for a path or a query."""
     return parse.quote(name, safe="")
 
 
-def parsed(
+def parse_answer(
     method: str, path: str, body: Any, parse_body: Callable[[Any], T]
 ) -> T:
-    """Return an answer as a value.
+    """Return the parsed body of a response.
 
-    :raises ServiceError: it is not as the service's API says.
+    :param method: of the request, for the error, as ``path`` is.
+    :raises ServiceError: the body is malformed.
     """
     try:
         return parse_body(body)
@@ -95,14 +96,14 @@ def parsed(
             method,
             path,
             None,
-            f"the answer is malformed: {type(error).__name__} {error};"
-            " check which service answers at this address",
+            f"the response is malformed: {type(error).__name__} {error};"
+            " check which service runs at this address",
             is_lasting=True,
         ) from error
 
 
 def parse_provider(body: Any) -> ListedProvider | None:
-    """Return one provider, None where there is none."""
+    """Return a provider; None for an empty response."""
     if body is None:
         return None
     return ListedProvider(
@@ -115,8 +116,8 @@ def parse_provider(body: Any) -> ListedProvider | None:
 
 def parse_list(body: Any) -> list[ListedProvider]:
     """Return the providers of a list."""
-    found = (parse_provider(each) for each in body["resource_providers"])
-    return [each for each in found if each]
+    rows = (parse_provider(row) for row in body["resource_providers"])
+    return [row for row in rows if row]
 
 
 def parse_inventories(
@@ -125,18 +126,18 @@ def parse_inventories(
     """Return a provider's generation and inventories by class."""
     if body is None:
         return None
-    found = {
+    inventories = {
         str(name): providers.Inventory(
-            total=int(each["total"]),
-            reserved=int(each["reserved"]),
-            min_unit=int(each["min_unit"]),
-            max_unit=int(each["max_unit"]),
-            step_size=int(each["step_size"]),
-            allocation_ratio=float(each["allocation_ratio"]),
+            total=int(fields["total"]),
+            reserved=int(fields["reserved"]),
+            min_unit=int(fields["min_unit"]),
+            max_unit=int(fields["max_unit"]),
+            step_size=int(fields["step_size"]),
+            allocation_ratio=float(fields["allocation_ratio"]),
         )
-        for name, each in body["inventories"].items()
+        for name, fields in body["inventories"].items()
     }
-    return _generation(body), found
+    return _generation(body), inventories
 
 
 def parse_provider_traits(body: Any) -> tuple[int, frozenset[str]] | None:
@@ -153,7 +154,7 @@ def parse_traits(body: Any) -> frozenset[str]:
 
 def parse_classes(body: Any) -> frozenset[str]:
     """Return the names of resource classes."""
-    return frozenset(str(each["name"]) for each in body["resource_classes"])
+    return frozenset(str(row["name"]) for row in body["resource_classes"])
 
 
 def parse_allocations(
@@ -162,11 +163,11 @@ def parse_allocations(
     """Return a provider's generation, and amounts by class by consumer."""
     if body is None:
         return None
-    found = {
-        str(consumer): {str(k): int(v) for k, v in each["resources"].items()}
-        for consumer, each in body["allocations"].items()
+    allocations = {
+        str(consumer): {str(k): int(v) for k, v in row["resources"].items()}
+        for consumer, row in body["allocations"].items()
     }
-    return _generation(body), found
+    return _generation(body), allocations
 
 
 def parse_consumer(
@@ -174,17 +175,17 @@ def parse_consumer(
 ) -> tuple[Amounts, dict[str, object], str | None]:
     """Return a consumer's allocations, its other fields, and its type.
 
-    The fields are those to send back with a change of the allocations;
-    there are none for a consumer that has no allocations.
+    The fields are those that a change of the allocations must send back.
+    A consumer without allocations has no fields and no type.
     """
     allocations = {
-        str(uuid): {str(k): int(v) for k, v in each["resources"].items()}
-        for uuid, each in (body or {"allocations": {}})["allocations"].items()
+        str(uuid): {str(k): int(v) for k, v in row["resources"].items()}
+        for uuid, row in (body or {"allocations": {}})["allocations"].items()
     }
-    fields = ("project_id", "user_id", "consumer_generation")
-    known = {name: body[name] for name in fields} if allocations else {}
-    kind = body.get("consumer_type") if allocations else None
-    return allocations, known, kind
+    keys = ("project_id", "user_id", "consumer_generation")
+    fields = {key: body[key] for key in keys} if allocations else {}
+    consumer_type = body.get("consumer_type") if allocations else None
+    return allocations, fields, consumer_type
 
 
 def _generation(body: Any) -> int:

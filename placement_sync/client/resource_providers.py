@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch a provider tree from Placement, and apply one change."""
+"""Client of Placement: fetch a provider tree, apply one change."""
 
 import dataclasses
 import threading
@@ -11,18 +11,18 @@ from nova_accel import errors
 from nova_accel.model import providers
 from placement_sync.client import calls, provider_cache, provider_records, rest
 
-# Characters. uWSGI takes 4096 bytes of request line and headers together
-# ("buffer-size"), and the token is one of them.
+# Characters. uWSGI accepts 4096 bytes of request line and headers together
+# ("buffer-size"), the token included.
 _MAX_QUERY = 2000
 _NOT_FOUND = 404
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementState:
-    """A host as Placement has it.
+    """Provider tree of a host, as Placement stores it.
 
-    ``root`` is None where the compute node is not registered. ``tree`` has
-    our providers only; ``generations`` are theirs.
+    ``root`` is None if the compute node is not registered. ``tree`` has
+    our providers only; ``generations`` are theirs, by uuid.
     """
 
     root: providers.ProviderRoot | None
@@ -31,58 +31,58 @@ class PlacementState:
 
 
 class PlacementClient:
-    """Placement's resource providers; threads may share it.
+    """Client of Placement's resource providers. Thread-safe.
 
-    Every method raises ServiceError where Placement refuses or doesn't
-    answer.
+    Every method raises ServiceError if Placement refuses or does not
+    answer. ``client`` counts the requests.
     """
 
     def __init__(
         self,
-        door: rest.RestClient,
+        client: rest.RestClient,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Know nothing yet.
+        """Send no request yet.
 
         :param clock: returns seconds.
         """
-        self.door = door
+        self.client = client
         self._lock = threading.RLock()
-        self._memory = provider_cache.ProviderCache(door, clock)
-        self._known: set[str] = set()
+        self._cache = provider_cache.ProviderCache(client, clock)
+        self._existing_names: set[str] = set()
 
-    # -- what is -----------------------------------------------------------
+    # -- reads -------------------------------------------------------------
 
     def fetch(
         self, root: str, expected: frozenset[str] = frozenset()
     ) -> PlacementState:
         """Return our providers below a compute node.
 
-        Ours is what has our owner's trait, whose uuid is the one we give
-        to its name, or what is expected. If nothing has changed since the
-        last time, this is one request.
+        Our providers have our owner trait, a uuid that is the uuid5 of the
+        device's address, or are expected. Without a change since the last
+        call, this is one request.
 
         :param root: uuid of the compute node's provider.
         :param expected: uuids of providers that the host should have.
         """
         with self._lock:
-            top, ours = self._memory.refresh(root, expected)
-            found = providers.ProviderRoot(
+            top, own = self._cache.refresh(root, expected)
+            node = providers.ProviderRoot(
                 name=top.name if top else "", uuid=root
             )
-            nodes = sorted(map(self._node, ours.values()), key=_by_name)
+            nodes = sorted(map(self._build_node, own.values()), key=_by_name)
             return PlacementState(
-                root=found if top else None,
-                tree=providers.ProviderTree(root=found, nodes=tuple(nodes)),
+                root=node if top else None,
+                tree=providers.ProviderTree(root=node, nodes=tuple(nodes)),
                 generations=types.MappingProxyType(
-                    {u: self._memory.records[u].generation for u in ours}
+                    {u: self._cache.records[u].generation for u in own}
                 ),
             )
 
-    def _node(
+    def _build_node(
         self, listed: provider_records.ListedProvider
     ) -> providers.ProviderNode:
-        record = self._memory.records[listed.uuid]
+        record = self._cache.records[listed.uuid]
         return providers.ProviderNode(
             name=listed.name,
             uuid=listed.uuid,
@@ -92,104 +92,102 @@ class PlacementClient:
         )
 
     def find_root(self, name: str) -> providers.ProviderRoot | None:
-        """Return the provider of that name, which no other one has."""
-        path = f"/resource_providers?name={provider_records.quoted(name)}"
+        """Return the provider of that name, or None; names are unique."""
+        path = f"/resource_providers?name={provider_records.quote_name(name)}"
         with self._lock:
-            found = self._memory.read(path, provider_records.parse_list)
+            listed = self._cache.read(path, provider_records.parse_list)
         return next(
-            (providers.ProviderRoot(name=p.name, uuid=p.uuid) for p in found),
+            (providers.ProviderRoot(name=p.name, uuid=p.uuid) for p in listed),
             None,
         )
 
-    def allocations(self, uuid: str) -> Mapping[str, Mapping[str, int]]:
-        """Return what is allocated from a provider.
+    def fetch_allocations(self, uuid: str) -> Mapping[str, Mapping[str, int]]:
+        """Return the allocations from a provider.
 
-        :return: amounts by resource class, by consumer; none of a provider
-            that does not exist.
+        :return: amounts by resource class, by consumer; empty for a
+            provider that does not exist.
         """
         path = provider_records.provider_path(uuid, "allocations")
         with self._lock:
-            self._memory.free.pop(uuid, None)
-            answer = self._memory.read(
-                path, provider_records.parse_allocations
-            )
-            generation, found = answer or (None, {})
-            if generation is not None and not found:
-                self._memory.free[uuid] = generation
-            return found
+            self._cache.unallocated.pop(uuid, None)
+            answer = self._cache.read(path, provider_records.parse_allocations)
+            generation, by_consumer = answer or (None, {})
+            if generation is not None and not by_consumer:
+                self._cache.unallocated[uuid] = generation
+            return by_consumer
 
-    def is_allocated(self, uuid: str) -> bool:
-        """Return whether something is allocated from a provider.
+    def has_allocations(self, uuid: str) -> bool:
+        """Return whether a provider has allocations.
 
-        That nothing is stays true while the generation does.
+        "No" is cached until its generation changes.
         """
         with self._lock:
-            record = self._memory.records.get(uuid)
-            if record and self._memory.free.get(uuid) == record.generation:
+            record = self._cache.records.get(uuid)
+            if (
+                record
+                and self._cache.unallocated.get(uuid) == record.generation
+            ):
                 return False
-            return bool(self.allocations(uuid))
+            return bool(self.fetch_allocations(uuid))
 
-    def known(self, wanted: frozenset[str]) -> frozenset[str]:
-        """Return which resource classes and traits Placement knows.
+    def filter_existing(self, requested: frozenset[str]) -> frozenset[str]:
+        """Return those of some classes and traits that Placement has.
 
-        Those that it knew once are not asked for again.
+        Names that exist are cached.
         """
         with self._lock:
-            missing = sorted(wanted - self._known)
+            missing = sorted(requested - self._existing_names)
             if missing:
-                query = (
-                    f"?name=in:{provider_records.quoted(','.join(missing))}"
-                )
+                query = f"?name=in:{provider_records.quote_name(','.join(missing))}"
                 if len(query) > _MAX_QUERY:
                     query = ""
-                self._known |= self._memory.read(
+                self._existing_names |= self._cache.read(
                     f"/traits{query}", provider_records.parse_traits
                 )
-            if wanted - self._known:
-                self._known |= self._memory.read(
+            if requested - self._existing_names:
+                self._existing_names |= self._cache.read(
                     "/resource_classes", provider_records.parse_classes
                 )
-            return wanted & self._known
+            return requested & self._existing_names
 
-    def forget(self, uuid: str | None = None) -> None:
-        """Have a provider read anew, or all of them and all names."""
+    def invalidate(self, uuid: str | None = None) -> None:
+        """Mark a cached provider as stale, or all of them and all names."""
         with self._lock:
-            self._memory.forget(uuid)
+            self._cache.invalidate(uuid)
             if uuid is None:
-                self._known.clear()
+                self._existing_names.clear()
 
     # -- one change --------------------------------------------------------
 
     def apply(self, call: calls.Call) -> None:
-        """Make one change.
+        """Make one change; idempotent.
 
-        What is done already counts as done: a provider that exists with
-        this uuid, name and parent is created, one that doesn't is deleted.
-        With a conflict, somebody changed the provider since it was
-        fetched.
+        Creating a provider that exists with this uuid, name and parent
+        succeeds, and so does deleting one that does not exist. A conflict
+        means that another client changed the provider since it was fetched.
         """
         with self._lock:
             try:
                 self._apply(call)
             except errors.ServiceError:
                 if not isinstance(call, calls.Name):
-                    self.forget(call.uuid)
+                    self.invalidate(call.uuid)
                 raise
 
     def _apply(self, call: calls.Call) -> None:
         match call:
             case calls.CreateClass(name=name):
-                self.door.put(
-                    f"/resource_classes/{provider_records.quoted(name)}"
+                self.client.put(
+                    f"/resource_classes/{provider_records.quote_name(name)}"
                 )
-                self._known.add(name)
+                self._existing_names.add(name)
             case calls.CreateTrait(name=name):
-                self.door.put(f"/traits/{provider_records.quoted(name)}")
-                self._known.add(name)
+                self.client.put(f"/traits/{provider_records.quote_name(name)}")
+                self._existing_names.add(name)
             case calls.CreateProvider():
                 self._create(call)
             case calls.UpdateProvider(uuid=uuid, name=name, parent=parent):
-                self.door.put(
+                self.client.put(
                     provider_records.provider_path(uuid),
                     {"name": name, "parent_provider_uuid": parent or None},
                 )
@@ -202,87 +200,92 @@ class PlacementClient:
 
     def _create(self, call: calls.CreateProvider) -> None:
         path = "/resource_providers"
-        body = {"uuid": provider_records.checked(call.uuid), "name": call.name}
+        body = {
+            "uuid": provider_records.check_uuid(call.uuid),
+            "name": call.name,
+        }
         if call.parent:
             body["parent_provider_uuid"] = call.parent
         try:
-            answer = self.door.post(path, body)
+            answer = self.client.post(path, body)
         except errors.ServiceError as error:
-            if not error.is_conflict or not self._is_there(call):
+            if not error.is_conflict or not self._exists(call):
                 raise
-            self._memory.fetch(call.uuid, call.parent)
+            self._cache.fetch(call.uuid, call.parent)
             return
-        made = provider_records.parsed(
+        created = provider_records.parse_answer(
             "POST", path, answer.body, provider_records.parse_provider
         )
-        if made is not None:
-            self._memory.records[call.uuid] = provider_records.ProviderRecord(
-                generation=made.generation, host=call.parent
+        if created is not None:
+            self._cache.records[call.uuid] = provider_records.ProviderRecord(
+                generation=created.generation, host=call.parent
             )
 
-    def _is_there(self, call: calls.CreateProvider) -> bool:
-        """Return whether a provider is as it is to be created."""
-        found = self._memory.read(
+    def _exists(self, call: calls.CreateProvider) -> bool:
+        """Return whether the provider exists with this name and parent."""
+        provider = self._cache.read(
             provider_records.provider_path(call.uuid),
             provider_records.parse_provider,
         )
-        return found is not None and (found.name, found.parent) == (
+        return provider is not None and (provider.name, provider.parent) == (
             call.name,
             call.parent,
         )
 
     def _set_inventories(self, call: calls.SetInventories) -> None:
         path = provider_records.provider_path(call.uuid, "inventories")
-        answer = self.door.put(
+        answer = self.client.put(
             path,
             {
-                "resource_provider_generation": self._record(call).generation,
+                "resource_provider_generation": self._get_record(
+                    call
+                ).generation,
                 "inventories": {
                     name: inventory.as_dict()
                     for name, inventory in call.inventories.items()
                 },
             },
         )
-        found = provider_records.parsed(
+        stored = provider_records.parse_answer(
             "PUT", path, answer.body, provider_records.parse_inventories
         )
-        if found is not None:
-            self._memory.change(
-                call.uuid, generation=found[0], inventories=found[1]
+        if stored is not None:
+            self._cache.update(
+                call.uuid, generation=stored[0], inventories=stored[1]
             )
 
     def _change_traits(self, call: calls.ChangeTraits) -> None:
         path = provider_records.provider_path(call.uuid, "traits")
-        record = self._record(call)
-        answer = self.door.put(
+        record = self._get_record(call)
+        answer = self.client.put(
             path,
             {
                 "resource_provider_generation": record.generation,
                 "traits": sorted((record.traits - call.removed) | call.added),
             },
         )
-        found = provider_records.parsed(
+        stored = provider_records.parse_answer(
             "PUT", path, answer.body, provider_records.parse_provider_traits
         )
-        if found is not None:
-            self._memory.change(
-                call.uuid, generation=found[0], traits=found[1]
+        if stored is not None:
+            self._cache.update(
+                call.uuid, generation=stored[0], traits=stored[1]
             )
 
     def _delete(self, uuid: str) -> None:
         try:
-            self.door.delete(provider_records.provider_path(uuid))
+            self.client.delete(provider_records.provider_path(uuid))
         except errors.ServiceError as error:
             if error.status != _NOT_FOUND:
                 raise
-        self._memory.drop(uuid)
+        self._cache.remove(uuid)
 
-    def _record(
+    def _get_record(
         self, call: calls.ProviderCall
     ) -> provider_records.ProviderRecord:
-        """Return what a provider is known to have, for a change of it."""
-        record = self._memory.records.get(call.uuid)
-        record = record or self._memory.fetch(call.uuid, "")
+        """Return the cached record of a provider, or fetch it."""
+        record = self._cache.records.get(call.uuid)
+        record = record or self._cache.fetch(call.uuid, "")
         if record is None:
             raise errors.ServiceError(
                 "GET",

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """REST client of Placement and Nova, on openstacksdk.
 
-Whose credentials, which endpoint and how certificates are checked is what
-nova.conf or clouds.yaml say, read by keystoneauth and openstacksdk. A token
-that has expired is replaced by keystoneauth, once per request; nothing else
-is tried again here: whoever asks looks again first, and plans anew.
+keystoneauth and openstacksdk read credentials, endpoints and TLS settings
+from nova.conf or clouds.yaml. keystoneauth replaces an expired token once
+per request. There are no other retries here: callers read again and make a
+new plan.
 """
 
 import dataclasses
@@ -26,30 +26,29 @@ from placement_sync.client import (
 )
 
 # Seconds. Linux sends a SYN again after 1, 2 and 4 of them: 10 allow for
-# three lost ones. A minute for an answer is what the load balancers before
-# Placement allow it as a rule (HAProxy's "timeout server 1m"): who waits
-# longer waits for nobody.
+# three lost SYNs. A minute is the usual limit of load balancers in front
+# of Placement (HAProxy's "timeout server 1m"): a longer wait is useless.
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 NAME = "nova-accel"
 _BAD_REQUEST, _ABSENT = 400, 404
-# Of keystoneauth's adapters; see register_adapter_conf_options there.
+# Options of keystoneauth's adapters; see register_adapter_conf_options.
 _ADAPTER = (
     "service_type",
     "service_name",
     "region_name",
     "endpoint_override",
 )
-# Nova's default for each service it talks to (nova/conf/utils.py).
+# Nova's default for each service that it uses (nova/conf/utils.py).
 _INTERFACES = ("internal", "public")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """A service that is asked.
+    """An OpenStack service.
 
-    ``name`` is openstacksdk's word for it and its type in Keystone's
-    catalogue, ``group`` the group of its options in nova.conf.
+    ``name`` is its name in openstacksdk and its type in Keystone's catalog,
+    ``group`` the group of its options in nova.conf.
     """
 
     name: str
@@ -57,23 +56,22 @@ class Service:
     microversion: str
 
 
-# 1.39 is the newest of Placement 16, and came in release 7 (Yoga): the
-# releases 14 to 16, beside Nova 32 to 34, have the same. What is needed of
-# it: inventories reserved whole (1.26), other parents (1.37), and codes in
-# errors (1.23).
+# 1.39 is the newest of Placement 14 to 16, the releases beside Nova 32 to
+# 34. Required: error codes (1.23), ``reserved`` equal to ``total`` (1.26),
+# and a change of the parent (1.37).
 PLACEMENT = Service(name="placement", group="placement", microversion="1.39")
-# Nova 32 to 34 have it. Hypervisors with the uuid that Placement knows
-# them by (2.53), flavors' extra specs in servers (2.61), migrations with
-# the servers' uuids and owners (2.80), flavors' extra specs checked when
-# they are written (2.86); from 2.88 hypervisors say less.
+# Nova 32 to 34 have it. Required: hypervisors by the uuid of their resource
+# provider (2.53), extra specs in servers (2.61), migrations with uuids and
+# owners (2.80), validation of extra specs (2.86). From 2.88 on hypervisors
+# have fewer fields.
 COMPUTE = Service(name="compute", group="nova", microversion="2.86")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who asks, as Keystone says; ids, and the names of roles.
+    """User and project of a token: ids, and the names of the roles.
 
-    ``catalog`` is Keystone's catalogue of services, as it gives it.
+    ``catalog`` is Keystone's service catalog in the form of version 3.
     """
 
     token: str = dataclasses.field(repr=False)
@@ -85,9 +83,9 @@ class Identity:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Response:
-    """An HTTP status and the decoded body, None where there is none.
+    """HTTP status and decoded body, None for an empty or absent one.
 
-    ``modified`` is the Last-Modified header as it came, empty without one.
+    ``modified`` is the Last-Modified header, empty without one.
     """
 
     status: int
@@ -96,14 +94,14 @@ class Response:
 
 
 class RestClient:
-    """A service's REST API; threads may share it.
+    """Client of a service's REST API. Thread-safe.
 
-    ``reads`` and ``writes`` count the requests so far, refused ones too;
-    Keystone's are not among them.
+    ``reads`` and ``writes`` count the requests so far, refused requests
+    included, requests to Keystone excluded.
 
     Each method takes a path with its query and raises ServiceError for
-    whatever is not a success; ``get`` answers without a body for what does
-    not exist.
+    any response that is not a success; ``get`` returns a response without
+    a body for an object that does not exist.
     """
 
     def __init__(
@@ -112,43 +110,44 @@ class RestClient:
         service: Service = PLACEMENT,
         timeout: tuple[float, float] = (CONNECT_SECONDS, ANSWER_SECONDS),
     ) -> None:
-        """Connect when first asked for something.
+        """Connect at the first request.
 
-        :param timeout: seconds for connecting and for each whole answer.
+        :param timeout: seconds for connecting and for each whole response.
         """
         self._connect = connect
         self._service = service
         self.timeout = timeout
         self._lock = threading.Lock()
-        # An adapter doesn't keep its connection.
+        # The adapter has no reference to its connection.
         self._connection: connection.Connection | None = None
         self._adapter: proxy.Proxy | None = None
         self.reads = 0
         self.writes = 0
 
     def get(self, path: str) -> Response:
-        """Return what is there; without a body if there is nothing."""
-        return self._ask("GET", path, None)
+        """Return the response, without a body if the object is absent."""
+        return self._request("GET", path, None)
 
     def read(
         self, path: str, parse: Callable[[Any], provider_records.T]
     ) -> provider_records.T:
-        """Return a GET's answer, parsed.
+        """Return the parsed response to a GET.
 
-        :param parse: takes the body, None where nothing exists.
-        :raises ServiceError: also for an answer that can't be parsed.
+        :param parse: takes the body, None for an absent object.
+        :raises ServiceError: also for a response that can't be parsed.
         """
-        return provider_records.parsed("GET", path, self.get(path).body, parse)
+        return provider_records.parse_answer(
+            "GET", path, self.get(path).body, parse
+        )
 
     def read_with_trait(
         self, path: str, trait: str, parse: Callable[[Any], provider_records.T]
     ) -> provider_records.T | None:
-        """Return the answer to a query that requires a trait, parsed.
+        """Return the parsed response to a query that requires a trait.
 
-        None if Placement does not know the trait: it refuses the query
-        then with HTTP 400, without a code of its own. So do Placement for
-        any malformed query and proxies for other reasons, hence the
-        trait itself is looked up before the refusal is believed.
+        None if the trait does not exist: Placement then answers HTTP 400
+        without an error code. A malformed query or a proxy gives a 400,
+        too, so the trait itself is looked up before None is returned.
 
         :raises ServiceError: as ``read``.
         """
@@ -157,57 +156,57 @@ class RestClient:
         except errors.ServiceError as error:
             if error.status != _BAD_REQUEST:
                 raise
-            found = self.get(f"/traits/{provider_records.quoted(trait)}")
-            if found.status != _ABSENT:
+            path = f"/traits/{provider_records.quote_name(trait)}"
+            if self.get(path).status != _ABSENT:
                 raise
         return None
 
     def put(
         self, path: str, body: Any = None, microversion: str = ""
     ) -> Response:
-        """Replace what is there.
+        """Send a PUT.
 
-        :param microversion: another than the service's usual one.
+        :param microversion: instead of the service's usual one.
         """
-        return self._ask("PUT", path, body, microversion)
+        return self._request("PUT", path, body, microversion)
 
     def post(self, path: str, body: Any = None) -> Response:
-        """Add something."""
-        return self._ask("POST", path, body)
+        """Send a POST."""
+        return self._request("POST", path, body)
 
     def delete(self, path: str) -> Response:
-        """Delete what is there."""
-        return self._ask("DELETE", path, None)
+        """Send a DELETE."""
+        return self._request("DELETE", path, None)
 
-    def identity(self) -> Identity | None:
-        """Return who asks; None where Keystone is not asked.
+    def read_identity(self) -> Identity | None:
+        """Return user and project of the token; None without Keystone.
 
-        :raises ServiceError: Keystone refuses, or can't be asked.
+        :raises ServiceError: Keystone refuses, or does not answer.
         """
         try:
-            session = self._open().session
+            session = self._open_adapter().session
             auth: Any = session.auth
             if not hasattr(auth, "get_access"):
                 return None
-            found = auth.get_access(session)
-        except sdk_errors.REFUSED as error:
+            access = auth.get_access(session)
+        except sdk_errors.CLIENT_ERRORS as error:
             raise sdk_errors.build_error("POST", "/auth", error) from None
         return Identity(
-            token=found.auth_token,
-            user=found.user_id or "",
-            project=found.project_id or "",
-            roles=tuple(found.role_names),
-            catalog=tuple(found.service_catalog.catalog),
+            token=access.auth_token,
+            user=access.user_id or "",
+            project=access.project_id or "",
+            roles=tuple(access.role_names),
+            catalog=tuple(access.service_catalog.catalog),
         )
 
-    def _ask(
+    def _request(
         self, method: str, path: str, body: Any, microversion: str = ""
     ) -> Response:
         with self._lock:
             self.reads += method == "GET"
             self.writes += method != "GET"
         try:
-            response = self._open().request(
+            response = self._open_adapter().request(
                 path,
                 method,
                 json=body,
@@ -219,13 +218,16 @@ class RestClient:
                 timeout=self.timeout,
                 skip_cache=True,
             )
-        except sdk_errors.REFUSED as error:
-            # What it was raised from may hold credentials.
+        except sdk_errors.CLIENT_ERRORS as error:
+            # The exception's cause may contain credentials.
             raise sdk_errors.build_error(method, path, error) from None
         content = http_errors.decode(response.text)
-        said = response.headers.get("Content-Length")
-        http_errors.check(
-            method, path, response.status_code, content, is_empty=said == "0"
+        http_errors.check_response(
+            method,
+            path,
+            response.status_code,
+            content,
+            is_empty=response.headers.get("Content-Length") == "0",
         )
         return Response(
             response.status_code,
@@ -233,46 +235,46 @@ class RestClient:
             response.headers.get("Last-Modified", ""),
         )
 
-    def _open(self) -> proxy.Proxy:
+    def _open_adapter(self) -> proxy.Proxy:
         """Return openstacksdk's adapter of the service.
 
-        It asks nobody for the service's versions first: Nova doesn't
-        either, and the links in that answer lead astray behind some
-        proxies.
+        Version discovery is disabled, as in Nova: behind some proxies the
+        links in the version document are wrong.
         """
         with self._lock:
             if self._adapter is None:
                 self._connection = self._connect()
                 deadlines.mount(self._connection.session.session)
-                found = self._connection.config.get_session_client(
+                adapter = self._connection.config.get_session_client(
                     self._service.name
                 )
-                # Of which openstacksdk learns here whose it is.
-                found.session = self._connection.session
-                found.version = found.min_version = found.max_version = None
-                self._adapter = found
+                # openstacksdk finds the connection by its session.
+                adapter.session = self._connection.session
+                adapter.version = None
+                adapter.min_version = adapter.max_version = None
+                self._adapter = adapter
             return self._adapter
 
 
 def from_conf(conf: Any, service: Service = PLACEMENT) -> RestClient:
-    """Return a service as nova.conf tells, in the way Nova itself reads it.
+    """Return a client by the service's group of nova.conf, as Nova does.
 
-    :param conf: an ``oslo_config.cfg.ConfigOpts``, parsed. The options are
-        registered in it where Nova has not done so.
+    :param conf: a parsed ``oslo_config.cfg.ConfigOpts``. Options that Nova
+        has not registered in it are registered.
     :raises ConfigurationError: credentials are missing or malformed.
     """
     _register(conf, service.group)
     return _from_group(conf, service.group, service)
 
 
-def compute_door(
+def compute_client(
     conf: Any = None, cloud: str = "", region: str = ""
 ) -> RestClient:
-    """Return Nova's API, for the audit.
+    """Return a client of Nova's API.
 
-    Of nova.conf, what its ``[nova]`` group says, as ``[placement]`` does;
-    without ``auth_type`` there, the credentials are those of
-    ``[placement]``, and so are region and interfaces that it doesn't name.
+    The ``[nova]`` group of nova.conf configures it. Without ``auth_type``
+    there, the credentials of ``[placement]`` are used, and its region and
+    interfaces where ``[nova]`` does not set them.
 
     :param conf: see ``from_conf``; None for a cloud of clouds.yaml.
     :raises ConfigurationError: credentials are missing or malformed.
@@ -291,29 +293,29 @@ def compute_door(
 def from_cloud(
     name: str = "", region: str = "", service: Service = PLACEMENT
 ) -> RestClient:
-    """Return a service of a cloud of clouds.yaml.
+    """Return a client by an entry of clouds.yaml.
 
-    :param name: empty for the one of ``OS_CLOUD``, or of the ``OS_``
+    :param name: empty for the cloud of ``OS_CLOUD``, or of the ``OS_``
         variables in the environment.
     :raises ConfigurationError: there is no such cloud, or its entry is
         malformed.
     """
     try:
-        found = config.OpenStackConfig(app_name=NAME).get_one(
+        cloud = config.OpenStackConfig(app_name=NAME).get_one(
             cloud=name or None, region_name=region or None
         )
     except (ksa.ClientException, sdk.SDKException) as error:
         raise errors.ConfigurationError(
             "cloud",
             name or "(none)",
-            f"{http_errors.tidy(str(error))}; name a cloud of clouds.yaml, or"
+            f"{http_errors.shorten(str(error))}; name a cloud of clouds.yaml, or"
             " set OS_CLOUD",
             "clouds.yaml",
         ) from None
-    seconds = float(found.config.get("api_timeout") or ANSWER_SECONDS)
-    found.config["api_timeout"] = seconds
+    seconds = float(cloud.config.get("api_timeout") or ANSWER_SECONDS)
+    cloud.config["api_timeout"] = seconds
     return RestClient(
-        lambda: connection.Connection(config=found),
+        lambda: connection.Connection(config=cloud),
         service,
         (min(CONNECT_SECONDS, seconds), seconds),
     )
@@ -324,10 +326,10 @@ def from_endpoint(
     token: str = "admin",  # noqa: S107
     service: Service = PLACEMENT,
 ) -> RestClient:
-    """Return a service without Keystone, at this address.
+    """Return a client of a service without Keystone.
 
-    :param token: what an embedded Placement, with ``auth_strategy =
-        noauth2``, takes for the user's name.
+    :param token: a Placement with ``auth_strategy = noauth2`` uses it as
+        the user's name.
     """
     auth = token_endpoint.Token(url, token)
     return _from_session(
@@ -338,7 +340,7 @@ def from_endpoint(
 
 
 def _register(conf: Any, group: str) -> None:
-    """Make the options of credentials and endpoints known."""
+    """Register the options of credentials and endpoints."""
     if group in conf and "auth_section" in conf[group]:
         return
     loading.register_session_conf_options(conf, group)
@@ -349,12 +351,12 @@ def _register(conf: Any, group: str) -> None:
 
 
 def _from_group(conf: Any, group: str, service: Service) -> RestClient:
-    """Return a service by the credentials of a group.
+    """Return a client with the credentials of another service's group.
 
-    Where it is, its own group says; what that doesn't say of regions and
-    interfaces is as for the service whose credentials these are.
+    The endpoint comes from the service's own group, which inherits region
+    and interfaces from ``group``.
     """
-    found = _load_session(conf, group)
+    auth_session = _load_session(conf, group)
     own = conf[service.group]
     options = {key: own[key] for key in _ADAPTER}
     options["region_name"] = own.region_name or conf[group].region_name
@@ -362,40 +364,44 @@ def _from_group(conf: Any, group: str, service: Service) -> RestClient:
         own.valid_interfaces or conf[group].valid_interfaces or _INTERFACES
     )
     return _from_session(
-        found,
+        auth_session,
         {f"{service.name}_{k}": v for k, v in options.items() if v},
         service,
     )
 
 
 def _load_session(conf: Any, group: str) -> session.Session:
-    """Return keystoneauth's session by the options of a group."""
+    """Return a keystoneauth session by the options of a group."""
     option = f"[{group}] auth_type"
     try:
         auth = loading.load_auth_from_conf_options(conf, group)
         if auth is None:
             raise errors.ConfigurationError(
-                option, "", "write how to log in, for example: password"
+                option, "", "set an authentication type, such as password"
             )
-        found = loading.load_session_from_conf_options(conf, group, auth=auth)
+        auth_session = loading.load_session_from_conf_options(
+            conf, group, auth=auth
+        )
     except (ksa.ClientException, ValueError) as error:
         raise errors.ConfigurationError(
             option,
             str(conf[group].get("auth_type") or ""),
-            f"{http_errors.tidy(str(error))}; see keystoneauth's options",
+            f"{http_errors.shorten(str(error))}; see keystoneauth's options",
         ) from None
-    if not found.timeout:
-        found.timeout = ANSWER_SECONDS
-    return found
+    if not auth_session.timeout:
+        auth_session.timeout = ANSWER_SECONDS
+    return auth_session
 
 
 def _from_session(
-    found: session.Session, options: Mapping[str, Any], service: Service
+    auth_session: session.Session,
+    options: Mapping[str, Any],
+    service: Service,
 ) -> RestClient:
-    found.app_name = NAME
-    seconds = found.timeout or ANSWER_SECONDS
+    auth_session.app_name = NAME
+    seconds = auth_session.timeout or ANSWER_SECONDS
     return RestClient(
-        lambda: connection.Connection(session=found, **options),
+        lambda: connection.Connection(session=auth_session, **options),
         service,
         (min(CONNECT_SECONDS, seconds), seconds),
     )

@@ -9,11 +9,16 @@ from openstack import exceptions as sdk
 from nova_accel import errors
 from placement_sync.client import http_errors
 
-_UNUSABLE = "its URL, token or timeout can't be used; mend it"
-# The first class that fits: what the operator can do, and whether waiting
-# is no use.
+_UNUSABLE = "its URL, token or timeout can't be used; correct it"
+# Exception class, hint for the operator, and whether the error lasts: a
+# retry without a change of configuration is useless. The first class that
+# the exception is an instance of counts.
 _FAILURES: tuple[tuple[type[Exception], str, bool], ...] = (
-    (ksa.ConnectTimeout, "it does not answer; see whether it is busy", False),
+    (
+        ksa.ConnectTimeout,
+        "it does not answer; check whether it is overloaded",
+        False,
+    ),
     (
         ksa.SSLError,
         "its certificate is not trusted; name its CA in cafile of nova.conf,"
@@ -22,51 +27,53 @@ _FAILURES: tuple[tuple[type[Exception], str, bool], ...] = (
     ),
     (
         ksa.ConnectionError,
-        "it can't be reached; see whether it runs, and is at this address",
+        "it can't be reached; check whether it runs, and its address",
         False,
     ),
     (
         ksa.Unauthorized,
-        "Keystone refuses the credentials; see username, password and"
+        "Keystone refuses the credentials; check username, password and"
         " project_name, and their domains",
         True,
     ),
     (
         ksa.HttpError,
-        "Keystone does not give a token; see its log",
+        "Keystone issues no token; see its log",
         False,
     ),
     (
         ksa.CatalogException,
-        "Keystone's catalogue has no such service for this region and these"
-        " interfaces; see region_name and valid_interfaces, or write its"
+        "Keystone's catalog has no such service for this region and these"
+        " interfaces; check region_name and valid_interfaces, or set"
         " endpoint_override",
         True,
     ),
     (
         sdk.ServiceDisabledException,
-        "there is no endpoint of it; see region_name and valid_interfaces,"
-        " or write its endpoint_override",
+        "it has no endpoint; check region_name and valid_interfaces, or set"
+        " endpoint_override",
         True,
     ),
     (
         ksa.DiscoveryFailure,
-        "what answers is not Keystone, or it has just started; see auth_url",
+        "the server at auth_url is not Keystone, or has just started; check"
+        " auth_url",
         False,
     ),
     (
         ksa.AuthPluginException,
-        "the credentials are not complete; see auth_type and its options",
+        "the credentials are not complete; check auth_type and its options",
         True,
     ),
     (ValueError, _UNUSABLE, True),
-    (OSError, "see certfile, keyfile and cafile of nova.conf", True),
+    (OSError, "check certfile, keyfile and cafile of nova.conf", True),
 )
-# The last two are of settings that nobody looks at before a request.
-REFUSED = (ksa.ClientException, sdk.SDKException, ValueError, OSError)
+# ValueError and OSError come from settings that are not checked before the
+# first request.
+CLIENT_ERRORS = (ksa.ClientException, sdk.SDKException, ValueError, OSError)
 
 
-# The cause at the end of what requests and urllib3 wrap into one another.
+# The innermost cause in the nested messages of requests and urllib3.
 _ADDRESS = re.compile(r"https?://[^/?#\s]+")
 _CAUSE = re.compile(
     r"\[(?:Errno -?\d+|SSL: \w+)\] ([^('\")]+)|Error\(\d+, '([^']+)'\)"
@@ -74,8 +81,8 @@ _CAUSE = re.compile(
 
 
 def _describe(error: Exception) -> str:
-    """Return what happened, without the request that the caller names."""
-    text = http_errors.tidy(str(error))
+    """Return the message without the request, which the caller names."""
+    text = http_errors.shorten(str(error))
     if not isinstance(error, ksa.ConnectionError):
         return text
     address, causes = _ADDRESS.search(text), _CAUSE.findall(text)
@@ -87,19 +94,22 @@ def _describe(error: Exception) -> str:
 def build_error(
     method: str, path: str, error: Exception
 ) -> errors.ServiceError:
-    """Return our error for what keystoneauth or openstacksdk raised."""
+    """Return the ServiceError for an error of keystoneauth or openstacksdk.
+
+    :param error: an instance of CLIENT_ERRORS.
+    """
     if _is_unsendable(error):
         return errors.ServiceError(
             method,
             path,
             None,
-            f"{_UNUSABLE}: see whether a line break or a space is in it",
+            f"{_UNUSABLE}: check it for a line break or a space",
             is_lasting=True,
         )
-    mend, is_lasting = next(
+    hint, is_lasting = next(
         (
-            (mend, is_lasting)
-            for kind, mend, is_lasting in _FAILURES
+            (hint, is_lasting)
+            for kind, hint, is_lasting in _FAILURES
             if isinstance(error, kind)
         ),
         ("see its log", False),
@@ -109,7 +119,7 @@ def build_error(
         method,
         path,
         status or None,
-        f"{_describe(error)}; {mend}",
+        f"{_describe(error)}; {hint}",
         is_lasting=is_lasting,
     )
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Status file of each process that runs passes.
+"""Status files of the processes that run passes.
 
-One file for each writer, for any user to read, without Placement.
+Each writer, nova-compute or placement-sync, has one JSON file below
+state_dir. Every user may read it; reading needs no Placement.
 """
 
 import dataclasses
@@ -25,11 +26,11 @@ LOG = logging.getLogger(__name__)
 
 Status = status.Status
 
-_PLACE = "status"
+_DIRECTORY = "status"
 _SUFFIX = ".json"
-# Whoever watches the host reads them: they hold no secret.
+# Readable by monitoring: the files contain no secret.
 _MODE = 0o644
-# Some kilobytes for each device.
+# A device takes some kilobytes.
 _MAX_BYTES = 64 << 20
 
 
@@ -38,41 +39,41 @@ class PassOutcome(Protocol):
 
     @property
     def calls(self) -> Iterable[object]:
-        """Return the calls that were made."""
+        """The calls that were made."""
         ...
 
     @property
     def reads(self) -> int:
-        """Return how many requests read."""
+        """Number of requests that read."""
         ...
 
     @property
     def writes(self) -> int:
-        """Return how many requests wrote."""
+        """Number of requests that wrote."""
         ...
 
     @property
     def problems(self) -> tuple[model.Problem, ...]:
-        """Return what stayed undone."""
+        """Calls left undone."""
         ...
 
     @property
     def seconds(self) -> float:
-        """Return how long it took."""
+        """Duration of the pass."""
         ...
 
 
 class Heartbeat:
-    """The status of one writer on one host. Thread-safe.
+    """Status of one writer on one host. Thread-safe.
 
-    As a context manager it goes around a pass, and notes the failure of
-    one that raises::
+    As a context manager it surrounds a pass, and records the failure of a
+    pass that raises::
 
         with beat:
-            result = synchroniser.run(desired, host)
-            beat.beat(result, host, desired, claims)
+            result = synchronizer.run(desired, host)
+            beat.record_pass(result, host, desired, claims)
 
-    It never fails itself: what can't be written is logged, once.
+    It never raises: a failed write of the file is logged once.
     """
 
     def __init__(
@@ -82,17 +83,17 @@ class Heartbeat:
         interval_s: float = 0.0,
         publish: Callable[[Status], object] | None = None,
     ) -> None:
-        """Go on from what the writer left before it was started anew.
+        """Continue from the status that the writer stored before a restart.
 
-        :param writer: who passes: ``nova-compute``, ``placement-sync``.
-        :param interval_s: seconds from pass to pass, 0 for single ones.
-        :param publish: is given each status, too.
+        :param writer: ``nova-compute`` or ``placement-sync``.
+        :param interval_s: seconds between passes, 0 for a single pass.
+        :param publish: called with each new status.
         """
         self.path = _path(state_dir, writer)
         self._publish = publish
-        self._guard = threading.Lock()
-        self._began: float | None = None
-        self._said = ""
+        self._lock = threading.Lock()
+        self._pass_started: float | None = None
+        self._last_reason = ""
         before = _read(self.path, writer)
         self._status = dataclasses.replace(
             before if before and not before.is_broken else Status(),
@@ -104,8 +105,8 @@ class Heartbeat:
         )
 
     def __enter__(self) -> Self:
-        with self._guard:
-            self._began = time.time()
+        with self._lock:
+            self._pass_started = time.time()
         return self
 
     def __exit__(
@@ -115,67 +116,69 @@ class Heartbeat:
         trace: TracebackType | None,
     ) -> None:
         if error is not None:
-            is_ours = isinstance(error, errors.AcceleratorError)
-            self.fail(
-                str(error) if is_ours else f"{type(error).__name__}: {error}"
+            is_own = isinstance(error, errors.AcceleratorError)
+            self.record_failure(
+                str(error) if is_own else f"{type(error).__name__}: {error}"
             )
-        with self._guard:
-            self._began = None
+        with self._lock:
+            self._pass_started = None
 
-    def beat(
+    def record_pass(
         self,
         outcome: PassOutcome,
         host: model.HostState,
         tree: providers.ProviderTree,
         claims: Iterable[model.Claim] = (),
     ) -> Status:
-        """Note a pass that came to its end, and return the new status.
+        """Record a pass that ended, and return the new status.
 
-        :param host: the reading that the pass was over.
-        :param tree: the host's providers, as they should be.
+        :param host: the snapshot that the pass used.
+        :param tree: the desired provider tree of the host.
         :param claims: the claims of the host's servers.
         """
-        held = tuple(claims)
+        host_claims = tuple(claims)
         now = time.time()
-        return self._note(
+        return self._update(
             root=tree.root,
-            attempted=self._attempted(now - outcome.seconds),
+            attempted=self._get_attempt_time(now - outcome.seconds),
             succeeded=now,
             seconds=outcome.seconds,
             reads=outcome.reads,
             writes=outcome.writes,
             calls=status.count_calls(outcome.calls),
-            devices=status.count_devices(host, tree, held),
-            use=status.count_use(host, tree, held),
+            devices=status.count_devices(host, tree, host_claims),
+            use=status.count_use(host, tree, host_claims),
             problems=(*host.problems, *outcome.problems),
             undone=len(outcome.problems),
             error="",
         )
 
-    def fail(self, error: str) -> Status:
-        """Note a pass that could not be made, and return the new status.
+    def record_failure(self, error: str) -> Status:
+        """Record a pass that failed, and return the new status.
 
-        What was found of the host in the last one that could, stays.
+        The host's part stays as the last complete pass recorded it.
         """
         now = time.time()
-        began = self._attempted(now)
-        return self._note(
-            attempted=began,
-            seconds=max(0.0, now - began),
+        started = self._get_attempt_time(now)
+        return self._update(
+            attempted=started,
+            seconds=max(0.0, now - started),
             reads=0,
             writes=0,
             calls={},
             undone=0,
-            error=error or "no reason was given",
+            error=error or "no reason given",
         )
 
-    def _attempted(self, otherwise: float) -> float:
-        with self._guard:
-            return otherwise if self._began is None else self._began
+    def _get_attempt_time(self, default: float) -> float:
+        with self._lock:
+            if self._pass_started is None:
+                return default
+            return self._pass_started
 
-    def _note(self, **changed: object) -> Status:
-        with self._guard:
-            # mypy can't see which fields these are; the tests do.
+    def _update(self, **changed: object) -> Status:
+        with self._lock:
+            # mypy can't check the names of the fields; the tests do.
             new = dataclasses.replace(self._status, **changed)  # type: ignore[arg-type]
             self._status = new
             self._write(new)
@@ -186,53 +189,55 @@ class Heartbeat:
     def _write(self, new: Status) -> None:
         text = json.dumps(new.as_dict(), indent=2) + "\n"
         try:
-            atomic_write.replace(self.path, text.encode(), _MODE, is_made=True)
+            atomic_write.replace(
+                self.path, text.encode(), _MODE, make_parents=True
+            )
         except OSError as error:
             reason = error.strerror or str(error)
-            if reason != self._said:
+            if reason != self._last_reason:
                 LOG.warning(
-                    "the status of the passes can't be written to %s (%s);"
-                    " mend [nova_accel] state_dir",
+                    "Can't write the status of the passes to %s (%s);"
+                    " correct [nova_accel] state_dir",
                     self.path,
                     reason,
                 )
-            self._said = reason
+            self._last_reason = reason
         else:
-            self._said = ""
+            self._last_reason = ""
 
 
 def read(state_dir: str) -> tuple[Status, ...]:
-    """Return the status of each writer, sorted by their names.
+    """Return the status of each writer, sorted by name.
 
-    One that can't be read is returned with the reason as its error.
+    An unreadable file gives a status with the reason as its error.
 
     :raises UnreadableError: the directory can't be listed.
     """
-    place = os.path.join(state_dir, _PLACE)
+    directory = os.path.join(state_dir, _DIRECTORY)
     try:
-        names = sorted(os.listdir(place))
+        names = sorted(os.listdir(directory))
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise errors.UnreadableError(place, error.errno or 0) from error
-    found = (
+        raise errors.UnreadableError(directory, error.errno or 0) from error
+    statuses = (
         _read(
-            os.path.join(place, name),
+            os.path.join(directory, name),
             urllib.parse.unquote(name.removesuffix(_SUFFIX)),
         )
         for name in names
         if name.endswith(_SUFFIX)
     )
-    return tuple(one for one in found if one is not None)
+    return tuple(status for status in statuses if status is not None)
 
 
 def _path(state_dir: str, writer: str) -> str:
     name = urllib.parse.quote(writer, safe="")
-    return os.path.join(state_dir, _PLACE, f"{name}{_SUFFIX}")
+    return os.path.join(state_dir, _DIRECTORY, f"{name}{_SUFFIX}")
 
 
 def _read(path: str, writer: str) -> Status | None:
-    """Return what a file says, None where there is none."""
+    """Return the status of a file, None without a file."""
     try:
         text = directories.read_path(path, _MAX_BYTES).decode()
         return status.parse(strict_json.loads(text))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loop of passes: interval, jitter, back-off, debounced events.
 
-Plain threading and time only, so that it is native threads' as well as
-green ones', whichever the service has chosen.
+Uses only ``threading`` and ``time``, so that it works with native and with
+green threads.
 """
 
 import logging
@@ -15,49 +15,49 @@ from nova_accel import errors
 
 LOG = logging.getLogger(__name__)
 
-# While passes fail, the wait between them doubles up to so many
-# intervals: a Placement that is down for an hour is not asked by each
-# host each minute, and it is back for all within some minutes.
+# While passes fail, the wait between them doubles up to so many intervals:
+# a Placement that is down is not flooded, and each host notices within
+# minutes that it is back.
 MAX_BACKOFF = 4
-# Wake-ups that never pause (48 VFs come one by one, a card that flaps)
-# put a pass off by so many settling times at the most.
-MAX_SETTLING = 10
-# How often the loop looks whether a watch asks for a pass, in seconds.
+# Wake-ups without a pause (48 VFs appear one by one, a card flaps) delay a
+# pass by at most so many debounce times.
+MAX_DEBOUNCE = 10
+# Seconds between two polls of the watch.
 POLL_S = 1.0
-# So many doublings are above any bound; more only make the number long.
-_ENOUGH = 16
+# More doublings exceed any bound and only make the number longer.
+_MAX_DOUBLINGS = 16
 
 
-def wait_s(interval_s: float, failures: int) -> float:
-    """Return the seconds to the next pass after so many failures in a row.
+def compute_wait_s(interval_s: float, failures: int) -> float:
+    """Return the seconds to the next pass after ``failures`` in a row.
 
-    The first failure is tried again after one interval, as if nothing
-    had been; see MAX_BACKOFF.
+    One interval after the first failure, too; see MAX_BACKOFF.
     """
-    doubled = 2.0 ** max(0, min(failures, _ENOUGH) - 1)
+    doubled = 2.0 ** max(0, min(failures, _MAX_DOUBLINGS) - 1)
     return interval_s * min(MAX_BACKOFF, doubled)
 
 
-def calm_s(
-    interval_s: float, settle_s: float, failures: int, took_s: float
+def compute_quiet_s(
+    interval_s: float, debounce_s: float, failures: int, pass_s: float
 ) -> float:
-    """Return the seconds for which even wake-ups bring no next pass.
+    """Return the minimum seconds to the next pass after a wake-up.
 
-    As long as the pass took, so that a host that never rests is read half
-    of the time at the most, and doubled with each failure in a row; never
-    more than an interval.
+    The duration of the last pass, so that passes take at most half of the
+    time; at least the debounce time, doubled with each failure in a row;
+    at most an interval.
     """
     return min(
-        interval_s, max(took_s, settle_s * 2.0 ** min(failures, _ENOUGH))
+        interval_s,
+        max(pass_s, debounce_s * 2.0 ** min(failures, _MAX_DOUBLINGS)),
     )
 
 
 class Loop:
-    """One thread that runs a pass at once, by the clock, and when woken.
+    """Thread that runs passes at start, at an interval, and on wake-up.
 
-    The pass never runs twice at once. What it raises is logged, when it
-    is not what it raised the last time, and the loop goes on. A loop that
-    was stopped stays stopped.
+    Passes never overlap. The loop continues after an exception, and logs
+    it unless the last pass raised the same. A stopped loop can't be
+    started again.
     """
 
     def __init__(
@@ -66,38 +66,38 @@ class Loop:
         interval_s: float,
         jitter: float = 0.1,
         name: str = "placement-sync",
-        settle_s: float = 0.5,
+        debounce_s: float = 0.5,
         watch: Callable[[], bool] | None = None,
     ) -> None:
-        """Run nothing yet.
+        """Run no pass yet.
 
-        :param run: the pass; what it returns is not looked at.
+        :param run: the pass; its return value is ignored.
         :param interval_s: seconds from the end of a pass to the next one.
-        :param jitter: the share by which that varies up and down, so that
-            hosts that were started together do not stay together.
-        :param name: the thread's, and how the log calls the pass.
-        :param settle_s: seconds without a further wake-up after which a
-            wake-up is obeyed.
-        :param watch: polled between passes; True is a wake-up. It must
-            return at once, and never raise.
+        :param jitter: fraction by which the interval varies up and down, so
+            that hosts started together do not run passes together.
+        :param name: name of the thread, and of the pass in the log.
+        :param debounce_s: seconds without a further wake-up after which a
+            wake-up starts a pass.
+        :param watch: polled between passes; True is a wake-up. It must not
+            block or raise.
         """
         self._run = run
         self._interval_s = interval_s
         self._jitter = jitter
-        self._settle_s = settle_s
+        self._debounce_s = debounce_s
         self._name = name
         self._watch = watch
         self._thread: threading.Thread | None = None
-        self._bell = threading.Condition()
+        self._condition = threading.Condition()
         self._is_stopping = False
-        # When the first and the latest unheard wake-up came.
-        self._woken: tuple[float, float] | None = None
+        # Times of the first and the latest pending wake-up.
+        self._pending: tuple[float, float] | None = None
         self._failures = 0
-        self._said = ""
+        self._last_error = ""
 
     def start(self) -> None:
-        """Start the thread, a daemon; one that was started is left alone."""
-        with self._bell:
+        """Start the daemon thread, unless it was started already."""
+        with self._condition:
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._loop, name=self._name, daemon=True
@@ -105,29 +105,29 @@ class Loop:
                 self._thread.start()
 
     def wake(self) -> None:
-        """Ask for a pass soon; many calls in a row are one pass.
+        """Request a pass soon; calls in quick succession give one pass.
 
-        A call while a pass runs asks for one more after it.
+        A call during a pass requests one more after it.
         """
-        with self._bell:
-            self._note_wake_up()
-            self._bell.notify_all()
+        with self._condition:
+            self._record_wake_up()
+            self._condition.notify_all()
 
-    def _note_wake_up(self) -> None:
+    def _record_wake_up(self) -> None:
         now = time.monotonic()
-        first = self._woken[0] if self._woken else now
-        self._woken = (first, now)
+        first = self._pending[0] if self._pending else now
+        self._pending = (first, now)
 
     def stop(self, timeout: float = 0.0) -> bool:
-        """Let a pass that runs be the last one; return whether it ended.
+        """Stop after a running pass; return whether the thread has ended.
 
-        With a timeout of 0 this may be called from a signal's handler.
+        With a timeout of 0 this may be called from a signal handler.
 
-        :param timeout: seconds to wait for the end of that pass.
+        :param timeout: seconds to wait for the end of the pass.
         """
-        with self._bell:
+        with self._condition:
             self._is_stopping = True
-            self._bell.notify_all()
+            self._condition.notify_all()
             thread = self._thread
         if thread is None:
             return True
@@ -136,10 +136,10 @@ class Loop:
         return not thread.is_alive()
 
     def run_forever(self) -> None:
-        """Run until ``stop()`` was called and the last pass has ended.
+        """Block until ``stop()`` is called and the last pass has ended.
 
-        The passes run in the loop's own thread here, too: this one only
-        waits, and is free to run the handlers of signals.
+        The passes run in the loop's own thread, so that the calling thread
+        can run signal handlers.
         """
         self.start()
         thread = self._thread
@@ -147,81 +147,83 @@ class Loop:
             thread.join()
 
     def _loop(self) -> None:
-        due = calm = time.monotonic()
-        while self._rest(due, calm):
-            began = time.monotonic()
-            self._pass()
+        due = earliest = time.monotonic()
+        while self._wait_for_pass(due, earliest):
+            started = time.monotonic()
+            self._run_pass()
             ended = time.monotonic()
-            due = ended + self._wait_s()
-            calm = ended + calm_s(
+            due = ended + self._compute_wait_s()
+            earliest = ended + compute_quiet_s(
                 self._interval_s,
-                self._settle_s,
+                self._debounce_s,
                 self._failures,
-                ended - began,
+                ended - started,
             )
 
-    def _wait_s(self) -> float:
+    def _compute_wait_s(self) -> float:
         least, most = 1 - self._jitter, 1 + self._jitter
         share = random.uniform(least, most)  # noqa: S311
-        return wait_s(self._interval_s, self._failures) * share
+        return compute_wait_s(self._interval_s, self._failures) * share
 
-    def _rest(self, due: float, calm: float) -> bool:
-        """Wait for the next pass; return whether there shall be one.
+    def _wait_for_pass(self, due: float, earliest: float) -> bool:
+        """Wait for the next pass; return False if the loop is stopping.
 
-        :param due: when it comes although nobody asks for it.
-        :param calm: when it comes at the earliest if somebody does.
+        :param due: time of the pass without a wake-up.
+        :param earliest: earliest time of the pass after a wake-up.
         """
-        with self._bell:
+        with self._condition:
             while not self._is_stopping:
                 if self._watch is not None and self._watch():
-                    self._note_wake_up()
+                    self._record_wake_up()
                 now = time.monotonic()
-                then = min(due, max(calm, self._settled(due)))
+                then = min(due, max(earliest, self._get_debounced(due)))
                 if then <= now:
                     break
                 pause = then - now
-                self._bell.wait(min(pause, POLL_S) if self._watch else pause)
-            self._woken = None
+                self._condition.wait(
+                    min(pause, POLL_S) if self._watch else pause
+                )
+            self._pending = None
             return not self._is_stopping
 
-    def _settled(self, due: float) -> float:
-        """Return when the wake-ups so far may be obeyed, or ``due``."""
-        if self._woken is None:
+    def _get_debounced(self, due: float) -> float:
+        """Return the time at which pending wake-ups start a pass, or due."""
+        if self._pending is None:
             return due
-        first, latest = self._woken
+        first, latest = self._pending
         return min(
-            latest + self._settle_s, first + MAX_SETTLING * self._settle_s
+            latest + self._debounce_s, first + MAX_DEBOUNCE * self._debounce_s
         )
 
-    def _pass(self) -> None:
+    def _run_pass(self) -> None:
         try:
             self._run()
         except errors.AcceleratorError as error:
-            self._failed(str(error), None)
+            self._log_failure(str(error), None)
         except Exception as error:
-            self._failed(f"{type(error).__name__}: {error}", error)
+            self._log_failure(f"{type(error).__name__}: {error}", error)
         else:
             if self._failures:
                 LOG.info(
-                    "%s: it works again after %d failures",
+                    "%s: succeeded again after %d failures",
                     self._name,
                     self._failures,
                 )
             self._failures = 0
-            self._said = ""
+            self._last_error = ""
 
-    def _failed(self, text: str, surprise: Exception | None) -> None:
-        """Log a failure once; only what nobody expected has a traceback."""
+    def _log_failure(self, text: str, unexpected: Exception | None) -> None:
+        """Log a new failure; an unexpected exception with its traceback."""
         self._failures += 1
-        if text == self._said:
+        if text == self._last_error:
             return
-        self._said = text
-        if surprise is None:
-            LOG.warning("%s: %s; it is tried again", self._name, text)
+        self._last_error = text
+        if unexpected is None:
+            LOG.warning("%s: %s; it will be retried", self._name, text)
         else:
             LOG.error(
-                "%s failed, and is tried again: %s",
+                "%s failed and will be retried: %s",
                 self._name,
                 text,
-                exc_info=surprise,
+                exc_info=unexpected,
             )

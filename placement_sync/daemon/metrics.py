@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus metrics; the only import of prometheus_client.
 
-``prometheus_client`` is optional: whoever asks for metrics installs it.
+``prometheus_client`` is optional: the extra ``metrics`` installs it.
 """
 
 import collections
@@ -28,51 +28,51 @@ _TEXTFILE = "[nova_accel] metrics_textfile"
 _PORT = "[nova_accel] metrics_port"
 # Node exporter's textfile collector reads no other names.
 _SUFFIX = ".prom"
-# Whoever collects them runs as another user; they hold no secret.
+# Node exporter runs as another user; the metrics contain no secret.
 _MODE = 0o644
-# Not for the network: there is no TLS and no password.
+# The server has neither TLS nor authentication.
 _LOOPBACK = "127.0.0.1"
 _OUTCOMES = ("ok", "incomplete", "failed")
 
-# A metric's name and help, the names of its labels besides the writer, and
-# its values by the values of those.
+# A metric's name and help, the names of its labels without ``writer``, and
+# its values by label values.
 _Family = tuple[str, str, tuple[str, ...], dict[tuple[str, ...], float]]
 
 
 class Metrics:
-    """A writer's metrics in a file, at a port, in both or in neither.
+    """Metrics of a writer, in a file, at a port, or both. Thread-safe.
 
-    Each has the label ``writer``, so that the files of nova-compute and
-    placement-sync can be collected together. Thread-safe.
+    Each metric has the label ``writer``, so that those of nova-compute and
+    placement-sync can be collected together.
     """
 
     def __init__(self, textfile: str = "", port: int = 0) -> None:
-        """Serve the port, if there is one; it is empty before a pass.
+        """Start the server of the port; it has no metrics before a pass.
 
-        :param textfile: path of the file for node exporter's textfile
+        :param textfile: path of a file for node exporter's textfile
             collector, empty for none.
-        :param port: of the loopback interface, 0 for none.
+        :param port: port of the loopback interface, 0 for none.
         :raises ConfigurationError: prometheus_client is not installed, or
             the file or port can't be used.
         """
         self._textfile = textfile
-        self._series = _Series()
+        self._collector = _StatusCollector()
         self._server: Any = None
-        self._said = ""
+        self._last_reason = ""
         if not textfile and not port:
             return
-        _check(textfile, port)
+        _check_settings(textfile, port)
         self._registry = prometheus_client.CollectorRegistry()
-        self._registry.register(self._series)
+        self._registry.register(self._collector)
         if port:
-            self._server = _serve(port, self._registry)
+            self._server = _start_server(port, self._registry)
 
     def publish(self, status: Status) -> None:
-        """Show a status, and count its pass.
+        """Replace the published status, and count its pass.
 
-        A file that can't be written is logged once, and stops nobody.
+        A failed write of the file is logged once.
         """
-        self._series.add(status)
+        self._collector.add(status)
         if not self._textfile:
             return
         try:
@@ -80,26 +80,26 @@ class Metrics:
             atomic_write.replace(self._textfile, text, _MODE)
         except OSError as error:
             reason = error.strerror or str(error)
-            if reason != self._said:
+            if reason != self._last_reason:
                 LOG.warning(
-                    "metrics can't be written to %s (%s); mend nova.conf %s",
+                    "Can't write metrics to %s (%s); correct nova.conf %s",
                     self._textfile,
                     reason,
                     _TEXTFILE,
                 )
-            self._said = reason
+            self._last_reason = reason
         else:
-            self._said = ""
+            self._last_reason = ""
 
     def close(self) -> None:
-        """Serve the port no more; the file stays as it is."""
+        """Stop the server of the port; the file stays as it is."""
         server, self._server = self._server, None
         if server is not None:
             server.shutdown()
             server.server_close()
 
 
-def _check(textfile: str, port: int) -> None:
+def _check_settings(textfile: str, port: int) -> None:
     if prometheus_client is None:
         raise errors.ConfigurationError(
             _TEXTFILE if textfile else _PORT,
@@ -118,31 +118,32 @@ def _check(textfile: str, port: int) -> None:
         )
 
 
-def _serve(port: int, registry: Any) -> Any:
-    """Return the server of a port, which runs in threads of its own."""
+def _start_server(port: int, registry: Any) -> Any:
+    """Start a server in its own threads, and return it."""
     try:
         server, _ = prometheus_client.start_http_server(
             port, _LOOPBACK, registry
         )
     except (OSError, OverflowError) as error:
         number = getattr(error, "errno", None)
-        mend = (
-            "another program has it, perhaps nova-compute or placement-sync"
-            " itself; choose another one for each"
+        hint = (
+            "another program uses it, perhaps nova-compute or placement-sync"
+            " itself; set a different port for each"
             if number == errno.EADDRINUSE
-            else "choose a port that this user may open, or 0 for none"
+            else "set a port that this user may open, or 0 for none"
         )
         raise errors.ConfigurationError(
-            _PORT, str(port), f"{error}; {mend}"
+            _PORT, str(port), f"{error}; {hint}"
         ) from error
     return server
 
 
-class _Series:
-    """What prometheus_client asks for the metrics of now.
+class _StatusCollector:
+    """Custom collector: builds the metrics of the last status at a scrape.
 
-    Nothing is counted in its own objects: a scrape sees one status whole,
-    and devices' states and classes that are gone leave no old numbers.
+    prometheus_client's own Gauge and Counter are not used: a scrape must
+    see one consistent status, and states and classes that are gone must
+    leave no series behind.
     """
 
     def __init__(self) -> None:
@@ -150,18 +151,18 @@ class _Series:
         self._passes: collections.Counter[str] = collections.Counter()
         self._calls: collections.Counter[str] = collections.Counter()
         self._requests: collections.Counter[str] = collections.Counter()
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
 
     def add(self, status: Status) -> None:
-        with self._guard:
+        with self._lock:
             self._status = status
             self._passes[status.outcome] += 1
             self._calls.update(status.calls)
             self._requests.update(read=status.reads, write=status.writes)
 
     def collect(self) -> Iterable[Any]:
-        """Return the metric families, as prometheus_client wants them."""
-        with self._guard:
+        """Return the metric families; prometheus_client's interface."""
+        with self._lock:
             status = self._status
             if status is None:
                 return []
@@ -192,41 +193,41 @@ class _Series:
 def _gauges(status: Status) -> Iterator[_Family]:
     yield (
         "nova_accel_build_info",
-        "Version of the library that passes; always 1",
+        "Version of the library of the writer; always 1",
         ("version",),
         {(status.version,): 1},
     )
-    for name, words, value in (
+    for name, event, value in (
         ("last_success_timestamp_seconds", "ended", status.succeeded),
         ("last_attempt_timestamp_seconds", "began", status.attempted),
     ):
         yield (
             f"nova_accel_{name}",
-            f"When a pass last {words}, in seconds since 1970",
+            f"When a pass last {event}, in seconds since 1970",
             (),
             {} if value is None else {(): value},
         )
     yield (
         "nova_accel_interval_seconds",
-        "Time from pass to pass as configured",
+        "Configured time between two passes",
         (),
         {(): status.interval_s} if status.interval_s else {},
     )
     yield (
         "nova_accel_pass_seconds",
-        "How long the last pass took",
+        "Duration of the last pass",
         (),
         {(): status.seconds},
     )
     yield (
         "nova_accel_problems",
-        "What the last pass that ended could not read, use or do",
+        "Problems of the last complete pass",
         (),
         {(): len(status.problems)},
     )
     yield (
         "nova_accel_devices",
-        "Accelerators of the host by their state",
+        "Accelerators of the host by state",
         ("state",),
         {(state,): n for state, n in status.devices.items()},
     )
@@ -243,13 +244,13 @@ def _gauges(status: Status) -> Iterator[_Family]:
 
 
 def _metric(writer: str, family: _Family) -> Any:
-    name, words, labels, values = family
+    name, help_text, labels, values = family
     kind = (
         metrics_core.CounterMetricFamily
         if name.endswith("_total")
         else metrics_core.GaugeMetricFamily
     )
-    metric = kind(name, words, labels=("writer", *labels))
+    metric = kind(name, help_text, labels=("writer", *labels))
     for key, value in values.items():
         metric.add_metric((writer, *key), value)
     return metric

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon: signals, readiness, journal."""
+"""Daemon of placement-sync: signals, readiness, journal."""
 
 import contextlib
 import logging
@@ -16,7 +16,7 @@ from placement_sync.sync import sync_pass
 
 LOG = logging.getLogger(__name__)
 
-# How journald takes a line's priority (sd-daemon(3), SD_WARNING).
+# Priorities of journald (sd-daemon(3), SD_WARNING).
 _PRIORITIES = {
     logging.DEBUG: 7,
     logging.INFO: 6,
@@ -27,12 +27,12 @@ _PRIORITIES = {
 
 
 class Journal(logging.Formatter):
-    """One line for people; with its priority where journald reads."""
+    """Formatter that prefixes each line with its priority for journald."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record's text, a traceback below it if it has one."""
+        """Return the record's text and traceback, prefixed for journald."""
         text = super().format(record)
-        # Set for whose standard error is the journal (systemd.exec(5)).
+        # systemd sets it if standard error is the journal (systemd.exec(5)).
         if not os.environ.get("JOURNAL_STREAM"):
             return text
         priority = _PRIORITIES.get(record.levelno, 6)
@@ -45,37 +45,38 @@ def serve(
     host_problems: Callable[[], Iterable[model.Problem]],
     watch: Callable[[], bool] | None = None,
 ) -> None:
-    """Make passes until SIGTERM or SIGINT; the last one is ended.
+    """Run passes until SIGTERM or SIGINT; a running pass is completed.
 
-    SIGHUP and the kernel's events ask for a pass at once.
+    SIGHUP and kernel events request a pass at once.
 
-    :param interval_s: seconds from pass to pass.
-    :param host_problems: returns those of the host and its configuration,
-        as the last pass read them.
-    :param watch: asks for a pass, too; see ``loop.Loop``.
+    :param run: makes one pass.
+    :param interval_s: seconds between passes.
+    :param host_problems: returns the problems of the host and of its
+        configuration, as the last pass read them.
+    :param watch: requests a pass, too; see ``loop.Loop``.
     """
     _log_to_stderr()
     passes = loop.Loop(
         NotifyingPasses(run, host_problems).run, interval_s, watch=watch
     )
-    bell = udev.UdevMonitor(passes.wake)
-    # The passes run in a thread of their own: this one is free for these.
+    monitor = udev.UdevMonitor(passes.wake)
+    # The passes run in another thread; this one handles signals.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: bool(passes.stop()))
     signal.signal(signal.SIGHUP, lambda *_: passes.wake())
-    bell.start()
-    LOG.info("placement-sync makes a pass each %g s", interval_s)
+    monitor.start()
+    LOG.info("placement-sync started: one pass each %g s", interval_s)
     notify("READY=1")
     passes.run_forever()
     notify("STOPPING=1")
-    bell.stop()
-    LOG.info("placement-sync ends")
+    monitor.stop()
+    LOG.info("placement-sync stopped")
 
 
 class NotifyingPasses:
-    """Passes whose outcome systemd is told, and the log what is left.
+    """Passes that report their result to systemd, and problems to the log.
 
-    What was changed is in the log already.
+    The pass itself logs each change.
     """
 
     def __init__(
@@ -83,14 +84,14 @@ class NotifyingPasses:
         run: Callable[[], sync_pass.PassResult],
         host_problems: Callable[[], Iterable[model.Problem]] = tuple,
     ) -> None:
-        """Tell of what ``run`` does, see ``serve``."""
+        """Wrap ``run``; see ``serve``."""
         self._run = run
         self._host_problems = host_problems
-        self._host_known: frozenset[model.Problem] = frozenset()
-        self._known: frozenset[model.Problem] = frozenset()
+        self._last_host_problems: frozenset[model.Problem] = frozenset()
+        self._last_problems: frozenset[model.Problem] = frozenset()
 
     def run(self) -> None:
-        """Make a pass; a problem that was there already is not repeated."""
+        """Run a pass; log only problems that the last pass did not have."""
         try:
             result = self._run()
         except errors.AcceleratorError as error:
@@ -98,16 +99,16 @@ class NotifyingPasses:
             notify(f"STATUS=last pass failed: {line}")
             raise
         for problem in result.problems:
-            if problem not in self._known:
+            if problem not in self._last_problems:
                 LOG.warning(
-                    "left undone: %s: %s", problem.where, problem.reason
+                    "Left undone: %s: %s", problem.where, problem.reason
                 )
-        self._known = frozenset(result.problems)
+        self._last_problems = frozenset(result.problems)
         host_problems = tuple(self._host_problems())
         for problem in host_problems:
-            if problem not in self._host_known:
+            if problem not in self._last_host_problems:
                 LOG.warning("%s: %s", problem.where, problem.reason)
-        self._host_known = frozenset(host_problems)
+        self._last_host_problems = frozenset(host_problems)
         notify(
             f"STATUS=last pass: {len(result.calls)} calls,"
             f" {len(result.problems)} left undone, {result.seconds:.1f} s"
@@ -115,27 +116,27 @@ class NotifyingPasses:
 
 
 def notify(state: str) -> None:
-    """Tell systemd of our state, where it has asked for it (sd_notify(3)).
+    """Send the service state to systemd, if it wants it (sd_notify(3)).
 
-    Whoever does not listen any more is not told.
+    A closed socket is ignored.
     """
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path:
         return
-    if path.startswith("@"):  # in the abstract name space
+    if path.startswith("@"):  # abstract socket
         path = "\0" + path[1:]
     with (
         contextlib.suppress(OSError),
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as speaker,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
     ):
-        speaker.connect(path)
-        speaker.sendall(state.encode())
+        sender.connect(path)
+        sender.sendall(state.encode())
 
 
 def _log_to_stderr() -> None:
-    speaker = logging.StreamHandler(sys.stderr)
-    speaker.setFormatter(Journal("%(message)s"))
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Journal("%(message)s"))
     for name in ("nova_accel", "placement_sync"):
         logger = logging.getLogger(name)
         logger.setLevel(logging.INFO)
-        logger.addHandler(speaker)
+        logger.addHandler(handler)

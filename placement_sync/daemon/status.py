@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Status of a host's passes, as a value."""
+"""Status of a host's passes, as a value and as JSON."""
 
 import collections
 import dataclasses
@@ -12,20 +12,20 @@ from nova_accel import errors, model
 from nova_accel.model import names, providers
 
 FORMAT = 1
-# A pass that failed is tried again after one interval, and then after
-# two (loop.MAX_BACKOFF): who had no success for longer than both needs
-# somebody to look.
+# A failed pass is retried after one interval, and then after two
+# (loop.MAX_BACKOFF): a writer without a success for longer than both needs
+# an operator.
 STALE_INTERVALS = 3
-#: What a device can be, and why; each is one of these.
+#: Device states; each device has one of them.
 STATES = ("ok", "faulted", "drained", "missing", "unreadable")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClassUsage:
-    """How many units of a resource class a host has.
+    """Units of a resource class over all devices of a host.
 
-    ``total`` and ``reserved`` as Placement counts them, ``claimed`` those
-    that the claims of its servers hold.
+    ``total`` and ``reserved`` are those of Placement's inventories,
+    ``claimed`` are the units that the claims of servers charge.
     """
 
     total: int = 0
@@ -35,17 +35,16 @@ class ClassUsage:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What one writer's passes came to. Times are seconds since 1970, UTC.
+    """Status of one writer's passes. Times are seconds since 1970, UTC.
 
-    ``started`` is when the writer was, ``attempted`` when its last pass
-    was, ``succeeded`` when one last came to its end, None for never.
+    ``started`` is the start of the writer, ``attempted`` that of its last
+    pass, ``succeeded`` the end of the last complete pass, None for never.
     ``seconds``, ``reads``, ``writes`` and ``calls`` (by kind) are of the
-    last pass, ``error`` is why it could not be made, empty if it could.
+    last pass; ``error`` is why it failed, empty if it did not.
     ``devices`` (by state), ``use`` (by resource class) and ``problems``
-    are of the last one that came to its end; ``undone`` is how many of
-    the problems are Placement's refusals. ``interval_s`` is 0 where no
-    further pass was promised. ``is_broken`` tells that there is no status
-    but the error.
+    are of the last complete pass; ``undone`` of the problems are calls
+    that Placement refused. ``interval_s`` is 0 if no further pass is
+    planned. ``is_broken`` is true if the file could not be read.
     """
 
     writer: str = ""
@@ -69,7 +68,7 @@ class Status:
 
     @property
     def outcome(self) -> str:
-        """Return ``ok``, ``incomplete`` or ``failed``, of the last pass."""
+        """Return ``ok``, ``incomplete`` or ``failed`` for the last pass."""
         if self.error:
             return "failed"
         return "incomplete" if self.undone else "ok"
@@ -80,11 +79,11 @@ class Status:
         return max(0.0, now - last)
 
     def is_stale(self, now: float) -> bool:
-        """Return whether there was no success for too long.
+        """Return whether the last success is too long ago.
 
-        See STALE_INTERVALS; where nobody promised another pass, whether
-        the last one failed. A success that lies as far ahead tells as
-        little: the clock was set back since.
+        See STALE_INTERVALS; without a planned pass, whether the last one
+        failed. A success as far in the future is stale, too: the clock was
+        set back since.
         """
         if not self.interval_s:
             return bool(self.error)
@@ -92,13 +91,13 @@ class Status:
         return abs(now - last) > STALE_INTERVALS * self.interval_s
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as the file has it: times for programs and people."""
-        found = dataclasses.asdict(self)
-        del found["is_broken"]
+        """Return the content of the file; times are ISO 8601 and epoch."""
+        fields = dataclasses.asdict(self)
+        del fields["is_broken"]
         return (
             {"format": FORMAT}
-            | found
-            | {name: _both(getattr(self, name)) for name in _TIMES}
+            | fields
+            | {name: _format_time(getattr(self, name)) for name in _TIMES}
         )
 
 
@@ -110,23 +109,23 @@ _COUNTS = ("pid", "reads", "writes", "undone")
 def utc(time_s: float) -> str:
     """Return a time in ISO 8601, in UTC, to the second.
 
-    :raises ValueError: no calendar has that time.
+    :raises ValueError: the time is out of range.
     """
     try:
-        when = datetime.datetime.fromtimestamp(time_s, datetime.UTC)
+        moment = datetime.datetime.fromtimestamp(time_s, datetime.UTC)
     except (OSError, OverflowError) as error:
         raise ValueError(str(error)) from error
-    return when.isoformat(timespec="seconds")
+    return moment.isoformat(timespec="seconds")
 
 
-def _both(time_s: float | None) -> dict[str, Any] | None:
+def _format_time(time_s: float | None) -> dict[str, Any] | None:
     if time_s is None:
         return None
     return {"time": utc(time_s), "epoch": round(time_s, 3)}
 
 
 def count_calls(calls: Iterable[object]) -> dict[str, int]:
-    """Return how many calls there are of each kind, by its name."""
+    """Return the number of calls by kind."""
     return dict(collections.Counter(type(call).__name__ for call in calls))
 
 
@@ -135,31 +134,31 @@ def count_devices(
     tree: providers.ProviderTree,
     claims: Iterable[model.Claim] = (),
 ) -> dict[str, int]:
-    """Return how many devices are in each of STATES; each counts once.
+    """Return the number of devices in each of STATES; each counts once.
 
-    Drained goes before faulted: its operator knows. A device whose marks
-    are unknown counts as unreadable. Missing are those
-    that a server has and the host does not, and the providers that are
-    labelled so. While a whole technology can't be read, what is absent
-    counts as unreadable.
+    A device that is drained and faulted counts as drained. A device whose
+    marks are unknown counts as unreadable. Missing are devices that a claim
+    names and the host does not have, and providers with the trait of
+    missing devices. While a whole technology can't be read, absent devices
+    count as unreadable.
     """
-    found = collections.Counter(_state(device) for device in host.devices)
+    counts = collections.Counter(_get_state(device) for device in host.devices)
     present = {device.address for device in host.devices}
     absent = {
         claim.provider: claim.device
         for claim in claims
         if claim.device not in present | host.unknown
     }
-    labelled = {n.uuid for n in tree.nodes if names.MISSING_TRAIT in n.traits}
-    found["unreadable"] += len(host.unknown)
-    found["missing"] += len(labelled)
-    found["missing" if host.complete else "unreadable"] += len(
-        absent.keys() - labelled
+    marked = {n.uuid for n in tree.nodes if names.MISSING_TRAIT in n.traits}
+    counts["unreadable"] += len(host.unknown)
+    counts["missing"] += len(marked)
+    counts["missing" if host.complete else "unreadable"] += len(
+        absent.keys() - marked
     )
-    return {state: found[state] for state in STATES}
+    return {state: counts[state] for state in STATES}
 
 
-def _state(device: model.Device) -> str:
+def _get_state(device: model.Device) -> str:
     if device.drain:
         return "drained"
     if device.marks_unknown:
@@ -172,9 +171,10 @@ def count_use(
     tree: providers.ProviderTree,
     claims: Iterable[model.Claim] = (),
 ) -> dict[str, ClassUsage]:
-    """Return what a host has of each resource class, over all devices.
+    """Return the usage of each resource class, over all devices of a host.
 
-    What a claim holds of a device that is gone is not known any more.
+    Claims on devices that are gone are not counted: their charges are not
+    known any more.
     """
     total: collections.Counter[str] = collections.Counter()
     reserved: collections.Counter[str] = collections.Counter()
@@ -194,81 +194,83 @@ def count_use(
     }
 
 
-def parse(found: object) -> Status:
-    """Return the status that a file holds.
+def parse(content: object) -> Status:
+    """Return the status of a file's decoded JSON.
 
-    :raises MalformedError: it is no status, or of another format.
+    :raises MalformedError: it is not a status, or has another format.
     """
     try:
-        return _parse(found)
+        return _parse(content)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise errors.MalformedError(
             "status of passes",
-            str(found)[:80],
+            str(content)[:80],
             f"format {FORMAT} of this library ({error})",
         ) from error
 
 
-def _parse(found: Any) -> Status:
-    if found["format"] != FORMAT:
-        raise ValueError(f"its format is {found['format']!r}")
-    plain: dict[str, Any] = {name: _text(found[name]) for name in _TEXTS}
-    plain |= {name: _count(found[name]) for name in _COUNTS}
-    started = _time(found["started"])
+def _parse(content: Any) -> Status:
+    if content["format"] != FORMAT:
+        raise ValueError(f"its format is {content['format']!r}")
+    fields: dict[str, Any] = {k: _check_text(content[k]) for k in _TEXTS}
+    fields |= {k: _check_count(content[k]) for k in _COUNTS}
     return Status(
-        **plain,
-        root=_root(found["root"]),
-        started=0.0 if started is None else started,
-        attempted=_time(found["attempted"]),
-        succeeded=_time(found["succeeded"]),
-        seconds=_number(found["seconds"]),
-        interval_s=_number(found["interval_s"]),
-        calls=_by_name(found["calls"]),
-        devices=_by_name(found["devices"]),
+        **fields,
+        root=_parse_root(content["root"]),
+        started=_parse_time(content["started"]) or 0.0,
+        attempted=_parse_time(content["attempted"]),
+        succeeded=_parse_time(content["succeeded"]),
+        seconds=_check_seconds(content["seconds"]),
+        interval_s=_check_seconds(content["interval_s"]),
+        calls=_parse_counts(content["calls"]),
+        devices=_parse_counts(content["devices"]),
         use={
-            _text(name): ClassUsage(**_by_name(use))
-            for name, use in found["use"].items()
+            _check_text(name): ClassUsage(**_parse_counts(use))
+            for name, use in content["use"].items()
         },
-        problems=tuple(
-            model.Problem(where=_text(p["where"]), reason=_text(p["reason"]))
-            for p in found["problems"]
-        ),
+        problems=tuple(map(_parse_problem, content["problems"])),
     )
 
 
-def _root(found: Any) -> providers.ProviderRoot | None:
-    if found is None:
+def _parse_problem(value: Any) -> model.Problem:
+    return model.Problem(
+        where=_check_text(value["where"]), reason=_check_text(value["reason"])
+    )
+
+
+def _parse_root(value: Any) -> providers.ProviderRoot | None:
+    if value is None:
         return None
     return providers.ProviderRoot(
-        name=_text(found["name"]), uuid=_text(found["uuid"])
+        name=_check_text(value["name"]), uuid=_check_text(value["uuid"])
     )
 
 
-def _time(found: Any) -> float | None:
-    if found is None:
+def _parse_time(value: Any) -> float | None:
+    if value is None:
         return None
-    time_s = _number(found["epoch"])
+    time_s = _check_seconds(value["epoch"])
     utc(time_s)
     return time_s
 
 
-def _by_name(found: Any) -> dict[str, int]:
-    return {_text(name): _count(value) for name, value in found.items()}
+def _parse_counts(value: Any) -> dict[str, int]:
+    return {_check_text(name): _check_count(n) for name, n in value.items()}
 
 
-def _text(found: Any) -> str:
-    if not isinstance(found, str):
-        raise TypeError(f"{found!r} is no text")
-    return found
+def _check_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
-def _count(found: Any) -> int:
-    if type(found) is not int or found < 0:
-        raise TypeError(f"{found!r} is no count")
-    return found
+def _check_count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError(f"{value!r} is no count")
+    return value
 
 
-def _number(found: Any) -> float:
-    if type(found) not in (int, float) or not 0 <= found < math.inf:
-        raise TypeError(f"{found!r} is no number of seconds")
-    return float(found)
+def _check_seconds(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise TypeError(f"{value!r} is no number of seconds")
+    return float(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Providers of all hosts in Placement, and flavors of Nova."""
+"""Reader of all hosts' devices from Placement, and of Nova's flavors."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -17,76 +17,80 @@ from placement_sync.client import (
 )
 from placement_sync.flavors import flavor_specs, offered_devices
 
-# What every host has of Nova's own. A bulk answer has the hosts that have
-# one unit left: who is out of the first is asked for by the next.
+# Classes that each compute node has. A query for one unit of a class
+# returns the hosts that have a free unit; the next class finds the others.
 _BULK_CLASSES = ("MEMORY_MB", "VCPU", "DISK_GB")
-# How often a trait is set on a provider that others change meanwhile.
+# Attempts to set a trait on a provider that other clients change meanwhile.
 _ATTEMPTS = 5
 
 
 # -- Placement --------------------------------------------------------------
 
 
-def read(door: rest.RestClient) -> offered_devices.Cloud:
-    """Return all devices of ours, full ones and drained ones too.
+def read(client: rest.RestClient) -> offered_devices.Cloud:
+    """Return all devices of this library, full and drained ones included.
 
-    Three requests, whatever the number of hosts. Hosts that have nothing
-    left of a class cost one more, once for all of them; a host without
-    Nova's inventories three for each device, and each device that is
-    drained, at fault or missing one.
+    Three requests for any number of hosts; one more for all hosts without a
+    free unit of a class, three for each device of a host without Nova's
+    inventories, and one for each unavailable device.
 
-    :raises ServiceError: Placement can't be asked.
+    :raises ServiceError: Placement can't be read.
     """
-    ours = _ours(door)
-    if not ours:
+    own = _list_own(client)
+    if not own:
         return offered_devices.Cloud()
-    listed = {each.uuid: each for each in _list(door)}
-    found: dict[str, _ProviderSummary] = {}
+    listed = {node.uuid: node for node in _list_providers(client)}
+    summaries: dict[str, _ProviderSummary] = {}
     for name in _BULK_CLASSES:
-        if not ours.keys() <= found.keys():
-            found |= _summaries(door, name)
-    for uuid in sorted(ours.keys() - found.keys()):
-        found[uuid] = _read_one(door, uuid)
+        if not own.keys() <= summaries.keys():
+            summaries |= _read_summaries(client, name)
+    for uuid in sorted(own.keys() - summaries.keys()):
+        summaries[uuid] = _read_summary(client, uuid)
     devices = tuple(
-        _device(each, ours, listed, found)
-        for each in sorted(ours.values(), key=lambda each: each.name)
+        _build_device(node, own, listed, summaries)
+        for node in sorted(own.values(), key=lambda node: node.name)
     )
     roots = {device.root for device in devices}
     cloud = offered_devices.Cloud(
         devices=devices,
-        hosts={u: found[u].stock for u in roots & found.keys()},
+        hosts={u: summaries[u].capacities for u in roots & summaries.keys()},
     )
-    out = {device.uuid for device in devices if device.is_out}
-    return with_totals(door, cloud, out)
+    unavailable = {d.uuid for d in devices if d.is_unavailable}
+    return read_totals(client, cloud, unavailable)
 
 
-def with_totals(
-    door: rest.RestClient, cloud: offered_devices.Cloud, uuids: Collection[str]
+def read_totals(
+    client: rest.RestClient,
+    cloud: offered_devices.Cloud,
+    selected: Collection[str],
 ) -> offered_devices.Cloud:
-    """Return the cloud, with all that some devices have, reserved or not.
+    """Return the cloud with the totals of some devices, reserved units too.
 
-    One request for each.
+    One request for each device.
 
-    :raises ServiceError: Placement can't be asked.
+    :param selected: uuids of the devices.
+    :raises ServiceError: Placement can't be read.
     """
     devices = tuple(
-        dataclasses.replace(d, stock=_whole(door, d)) if d.uuid in uuids else d
+        dataclasses.replace(d, capacities=_read_total(client, d))
+        if d.uuid in selected
+        else d
         for d in cloud.devices
     )
     return dataclasses.replace(cloud, devices=devices)
 
 
-def _whole(
-    door: rest.RestClient, device: offered_devices.OfferedDevice
+def _read_total(
+    client: rest.RestClient, device: offered_devices.OfferedDevice
 ) -> Mapping[str, offered_devices.ListedCapacity]:
-    used = {name: stock.used for name, stock in device.stock.items()}
-    return _stock(door, device.uuid, used)
+    used = {name: c.used for name, c in device.capacities.items()}
+    return _read_capacities(client, device.uuid, used)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _ProviderSummary:
     traits: frozenset[str]
-    stock: Mapping[str, offered_devices.ListedCapacity]
+    capacities: Mapping[str, offered_devices.ListedCapacity]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,38 +101,39 @@ class _TreeNode:
     root: str
 
 
-def _list(door: rest.RestClient) -> list[_TreeNode]:
-    return door.read("/resource_providers", _parse_list)
+def _list_providers(client: rest.RestClient) -> list[_TreeNode]:
+    return client.read("/resource_providers", _parse_list)
 
 
 def _parse_list(body: Any) -> list[_TreeNode]:
     return [
         _TreeNode(
-            uuid=each["uuid"],
-            name=each["name"],
-            parent=each["parent_provider_uuid"] or "",
-            root=each["root_provider_uuid"],
+            uuid=row["uuid"],
+            name=row["name"],
+            parent=row["parent_provider_uuid"] or "",
+            root=row["root_provider_uuid"],
         )
-        for each in body["resource_providers"]
+        for row in body["resource_providers"]
     ]
 
 
-def _ours(door: rest.RestClient) -> dict[str, _TreeNode]:
-    """Return our providers; none where nobody ever reported one."""
-    return {each.uuid: each for each in with_trait(door, names.OWNER_TRAIT)}
+def _list_own(client: rest.RestClient) -> dict[str, _TreeNode]:
+    """Return our providers by uuid."""
+    marked = list_with_trait(client, names.OWNER_TRAIT)
+    return {node.uuid: node for node in marked}
 
 
-def with_trait(door: rest.RestClient, trait: str) -> list[_TreeNode]:
-    """Return the providers that have a trait, by name."""
-    path = f"/resource_providers?required={provider_records.quoted(trait)}"
-    found = door.read_with_trait(path, trait, _parse_list) or []
-    return sorted(found, key=lambda each: each.name)
+def list_with_trait(client: rest.RestClient, trait: str) -> list[_TreeNode]:
+    """Return the providers that have a trait, sorted by name."""
+    path = f"/resource_providers?required={provider_records.quote_name(trait)}"
+    nodes = client.read_with_trait(path, trait, _parse_list) or []
+    return sorted(nodes, key=lambda node: node.name)
 
 
-def _summaries(
-    door: rest.RestClient, resource_class: str
+def _read_summaries(
+    client: rest.RestClient, resource_class: str
 ) -> dict[str, _ProviderSummary]:
-    """Return all of every host with one unit of a class left."""
+    """Return all providers of the hosts with a free unit of a class."""
     query = {
         "resources_HOST": f"{resource_class}:1",
         "required_ACCEL": names.OWNER_TRAIT,
@@ -136,32 +141,32 @@ def _summaries(
         "group_policy": "none",
     }
     path = f"/allocation_candidates?{parse.urlencode(query, safe=',:')}"
-    return door.read(path, _parse_summaries)
+    return client.read(path, _parse_summaries)
 
 
 def _parse_summaries(body: Any) -> dict[str, _ProviderSummary]:
     return {
         uuid: _ProviderSummary(
-            traits=frozenset(each["traits"]),
-            stock={
+            traits=frozenset(row["traits"]),
+            capacities={
                 name: offered_devices.ListedCapacity(
                     total=s["capacity"], capacity=s["capacity"], used=s["used"]
                 )
-                for name, s in each["resources"].items()
+                for name, s in row["resources"].items()
             },
         )
-        for uuid, each in body["provider_summaries"].items()
+        for uuid, row in body["provider_summaries"].items()
     }
 
 
-def _read_one(door: rest.RestClient, uuid: str) -> _ProviderSummary:
-    """Return a provider that is in no bulk answer."""
+def _read_summary(client: rest.RestClient, uuid: str) -> _ProviderSummary:
+    """Read a provider that no bulk query returned."""
     usages = provider_records.provider_path(uuid, "usages")
     traits = provider_records.provider_path(uuid, "traits")
-    used = door.read(usages, lambda b: dict(b["usages"]) if b else {})
+    used = client.read(usages, lambda b: dict(b["usages"]) if b else {})
     return _ProviderSummary(
-        traits=door.read(traits, _parse_traits),
-        stock=_stock(door, uuid, used),
+        traits=client.read(traits, _parse_traits),
+        capacities=_read_capacities(client, uuid, used),
     )
 
 
@@ -169,11 +174,11 @@ def _parse_traits(body: Any) -> frozenset[str]:
     return provider_records.parse_traits(body) if body else frozenset()
 
 
-def _stock(
-    door: rest.RestClient, uuid: str, used: Mapping[str, int]
+def _read_capacities(
+    client: rest.RestClient, uuid: str, used: Mapping[str, int]
 ) -> dict[str, offered_devices.ListedCapacity]:
     path = provider_records.provider_path(uuid, "inventories")
-    answer = door.read(path, provider_records.parse_inventories)
+    answer = client.read(path, provider_records.parse_inventories)
     return {
         name: offered_devices.ListedCapacity(
             total=int(i.total * i.allocation_ratio),
@@ -184,17 +189,17 @@ def _stock(
     }
 
 
-def _device(
+def _build_device(
     listed: _TreeNode,
-    ours: Mapping[str, _TreeNode],
-    everybody: Mapping[str, _TreeNode],
-    found: Mapping[str, _ProviderSummary],
+    own: Mapping[str, _TreeNode],
+    listed_providers: Mapping[str, _TreeNode],
+    summaries: Mapping[str, _ProviderSummary],
 ) -> offered_devices.OfferedDevice:
     top = listed
-    while top.parent in ours:
-        top = ours[top.parent]
-    root = everybody.get(listed.root)
-    model = {t for t in found[top.uuid].traits if _is_model(t)}
+    while top.parent in own:
+        top = own[top.parent]
+    root = listed_providers.get(listed.root)
+    model = {t for t in summaries[top.uuid].traits if _is_model(t)}
     return offered_devices.OfferedDevice(
         uuid=listed.uuid,
         name=listed.name,
@@ -202,8 +207,8 @@ def _device(
         root=listed.root,
         card=top.uuid,
         model=min(model, default=""),
-        traits=found[listed.uuid].traits,
-        stock=found[listed.uuid].stock,
+        traits=summaries[listed.uuid].traits,
+        capacities=summaries[listed.uuid].capacities,
     )
 
 
@@ -211,35 +216,35 @@ def _is_model(trait: str) -> bool:
     return trait.startswith(names.MODEL_PREFIX)
 
 
-def ensure_trait(
+def set_trait(
     placement: resource_providers.PlacementClient,
     providers: Iterable[str],
     trait: str,
-    is_there: bool = True,
+    is_present: bool = True,
 ) -> tuple[calls.Call, ...]:
-    """Give a trait to providers, or take it; return what was done.
+    """Add a trait to providers, or remove it; return the calls made.
 
-    Their other traits stay, also those that somebody else sets meanwhile.
+    Other traits stay, including those that another client sets meanwhile.
 
-    :param providers: uuids.
-    :raises ServiceError: Placement can't be asked, or others change the
+    :param providers: uuids of the providers.
+    :raises ServiceError: Placement fails, or other clients change the
         provider all the time.
     """
-    made: list[calls.Call] = []
-    if is_there and not placement.known(frozenset({trait})):
-        made.append(calls.CreateTrait(name=trait))
-        placement.apply(made[0])
+    applied: list[calls.Call] = []
+    if is_present and not placement.filter_existing(frozenset({trait})):
+        applied.append(calls.CreateTrait(name=trait))
+        placement.apply(applied[0])
     for uuid in providers:
         change = frozenset({trait})
         call = calls.ChangeTraits(
             uuid=uuid,
             name=uuid,
-            added=change if is_there else frozenset(),
-            removed=frozenset() if is_there else change,
+            added=change if is_present else frozenset(),
+            removed=frozenset() if is_present else change,
         )
-        made.append(call)
+        applied.append(call)
         _apply(placement, call)
-    return tuple(made)
+    return tuple(applied)
 
 
 def _apply(
@@ -260,9 +265,9 @@ def _apply(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Flavor:
-    """A flavor of Nova's; ``needs`` is what it takes, by resource class.
+    """Flavor of Nova; ``needs`` are VCPU and MEMORY_MB of a server.
 
-    ``disk_gb`` is apart: a server that boots from a volume takes less.
+    ``disk_gb`` is separate: a server that boots from a volume needs less.
     """
 
     id: str
@@ -272,42 +277,44 @@ class Flavor:
     disk_gb: int = 0
 
 
-def find_flavor(compute: rest.RestClient, wanted: str) -> Flavor:
-    """Return the flavor of that id or, if there is none, of that name.
+def find_flavor(compute: rest.RestClient, name_or_id: str) -> Flavor:
+    """Return the flavor with this id or, if there is none, this name.
 
-    :raises MalformedError: Nova has no such flavor, or shows none.
-    :raises ServiceError: Nova can't be asked.
+    :raises MalformedError: Nova has no such flavor, or does not show it.
+    :raises ServiceError: Nova can't be read.
     """
-    path = f"/flavors/{provider_records.quoted(wanted)}"
-    if wanted and (found := compute.read(path, _one_flavor)) is not None:
-        return found
-    for flavor in flavors(compute):
-        if flavor.name == wanted:
+    path = f"/flavors/{provider_records.quote_name(name_or_id)}"
+    if name_or_id:
+        by_id = compute.read(path, _parse_single_flavor)
+        if by_id is not None:
+            return by_id
+    for flavor in list_flavors(compute):
+        if flavor.name == name_or_id:
             return flavor
     raise errors.MalformedError(
         "flavor",
-        wanted,
-        "the name or the id of one that Nova has; see `openstack flavor list"
-        " --all`",
+        name_or_id,
+        "the name or the id of a flavor that Nova has; see `openstack flavor"
+        " list --all`",
     )
 
 
-def flavors(compute: rest.RestClient) -> Iterator[Flavor]:
-    """Return all flavors, those of some projects only too.
+def list_flavors(compute: rest.RestClient) -> Iterator[Flavor]:
+    """Yield all flavors, private ones included.
 
-    :raises ServiceError: Nova can't be asked.
+    :raises ServiceError: Nova can't be read.
     """
     path = "/flavors/detail"
-    return nova_api.pages(
-        compute, path, "flavors", _flavor, {"is_public": "None"}
+    return nova_api.read_pages(
+        compute, path, "flavors", _parse_flavor, {"is_public": "None"}
     )
 
 
-def _one_flavor(body: Any) -> Flavor | None:
-    return None if body is None else _flavor(body["flavor"])
+def _parse_single_flavor(body: Any) -> Flavor | None:
+    return None if body is None else _parse_flavor(body["flavor"])
 
 
-def _flavor(body: Any) -> Flavor:
+def _parse_flavor(body: Any) -> Flavor:
     return Flavor(
         id=body["id"],
         name=body["name"],
@@ -318,9 +325,9 @@ def _flavor(body: Any) -> Flavor:
 
 
 def _disk_gb(body: Any) -> int:
-    """Return what a server takes that boots from an image.
+    """Return DISK_GB of a server that boots from an image.
 
-    As ResourceRequest of nova/scheduler/utils.py counts it.
+    Computed as in ResourceRequest of nova/scheduler/utils.py.
     """
     swap_mb = int(body.get("swap") or 0)
     ephemeral = int(body.get("OS-FLV-EXT-DATA:ephemeral") or 0)
@@ -332,12 +339,12 @@ def write_specs(
 ) -> None:
     """Change a flavor's extra specs.
 
-    What is new goes first: Nova may refuse it, and then nothing is done.
+    New keys are written first: if Nova refuses them, nothing is changed.
 
-    :raises ServiceError: Nova refuses it.
+    :raises ServiceError: Nova refuses the change.
     """
-    path = f"/flavors/{provider_records.quoted(flavor.id)}/os-extra_specs"
+    path = f"/flavors/{provider_records.quote_name(flavor.id)}/os-extra_specs"
     if change.added:
         compute.post(path, {"extra_specs": dict(change.added)})
     for key in change.removed:
-        compute.delete(f"{path}/{provider_records.quoted(key)}")
+        compute.delete(f"{path}/{provider_records.quote_name(key)}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Feasibility of a flavor: can any host ever serve it?
 
-What is refused here no host can serve whoever else goes away; what is not
-may still find none: geometry, and what runs now, count for nothing.
+A refused flavor does not fit on any empty host. An accepted flavor may still
+find no host: geometry and present usage are not considered.
 """
 
 import dataclasses
@@ -17,66 +17,66 @@ from placement_sync.flavors import (
     offered_devices,
 )
 
-# NVIDIA, "Multiple vGPU": as many in one virtual machine.
+# NVIDIA, "Multiple vGPU": the maximum in one virtual machine.
 MAX_VGPUS = 16
 
 
-def objection(
-    asked: flavor_specs.FlavorContents,
+def explain_infeasibility(
+    contents: flavor_specs.FlavorContents,
     cloud: offered_devices.Cloud,
     types: offered_devices.VgpuTypes,
 ) -> str:
-    """Return why no host can ever serve what a flavor asks, or nothing."""
-    asked = feasibility_search.suffixed(asked)
-    if not asked.groups:
+    """Return why no host can ever serve a flavor, or ""."""
+    contents = feasibility_search.select_suffixed(contents)
+    if not contents.groups:
         return ""
     return (
-        _unshown(asked)
-        or _mixture(asked.groups, types)
-        or _alone(asked.groups, cloud, types)
-        or _on_one_host(asked, cloud, types)
+        _explain_display(contents)
+        or _explain_nvidia_mix(contents.groups, types)
+        or _explain_groups(contents.groups, cloud, types)
+        or _explain_host(contents, cloud, types)
     )
 
 
-def _unshown(asked: flavor_specs.FlavorContents) -> str:
-    """Return that there is no vGPU to be the guest's console, or nothing."""
-    makers = {names.GPU_CLASS, names.MDEV_CLASS}
-    if not asked.options.has_display or any(
-        makers & group.resources.keys() for group in asked.groups
+def _explain_display(contents: flavor_specs.FlavorContents) -> str:
+    """Return the reason if a display is requested without a vGPU."""
+    vgpu_classes = {names.GPU_CLASS, names.MDEV_CLASS}
+    if not contents.options.has_display or any(
+        vgpu_classes & group.resources.keys() for group in contents.groups
     ):
         return ""
     return (
         "accelerator:display=on: only a vGPU can be a console of the guest,"
-        " and the flavor asks for none; leave it away"
+        " and the flavor requests none; remove the extra spec"
     )
 
 
-def _mixture(
+def _explain_nvidia_mix(
     groups: Sequence[flavors.RequestGroup], types: offered_devices.VgpuTypes
 ) -> str:
-    """Return what NVIDIA's driver has against these vGPUs in one server.
+    """Return why NVIDIA's driver refuses these vGPUs in one server.
 
-    Their boards and their series must be the same, and there are so many
-    at most (NVIDIA AI Enterprise, "Multiple vGPU"; sizes may differ).
+    All vGPUs must be of one board and one series, and at most MAX_VGPUS
+    (NVIDIA AI Enterprise, "Multiple vGPU"; sizes may differ).
     """
-    found = [g for g in groups if any(map(_is_nvidia, g.required))]
-    count = sum(g.resources.get(names.GPU_CLASS, 0) for g in found)
+    nvidia = [g for g in groups if any(map(_is_nvidia, g.required))]
+    count = sum(g.resources.get(names.GPU_CLASS, 0) for g in nvidia)
     if count > MAX_VGPUS:
         return (
-            f"{count} vGPUs in one server: NVIDIA's driver takes"
-            f" {MAX_VGPUS} at most; ask for fewer, larger ones"
+            f"{count} vGPUs in one server: NVIDIA's driver supports at most"
+            f" {MAX_VGPUS}; request fewer, larger vGPUs"
         )
-    known = [facts for g in found if (facts := _facts(g, types))]
-    boards = {facts.gpu: facts.name for facts in known}
+    requested_types = [t for g in nvidia if (t := _find_vgpu_type(g, types))]
+    boards = {vgpu_type.gpu: vgpu_type.name for vgpu_type in requested_types}
     if len(boards) > 1:
         return (
             f"{' and '.join(sorted(boards.values()))} in one server: all of"
             " its NVIDIA vGPUs must be of one model of card; choose one"
         )
     series = {
-        mark: facts.name
-        for facts in known
-        if (mark := offered_devices.series(facts.name))
+        letter: vgpu_type.name
+        for vgpu_type in requested_types
+        if (letter := offered_devices.series(vgpu_type.name))
     }
     if len(series) > 1:
         return (
@@ -91,162 +91,168 @@ def _is_nvidia(trait: str) -> bool:
     return trait.startswith(offered_devices.NVIDIA_PREFIX)
 
 
-def _facts(
+def _find_vgpu_type(
     group: flavors.RequestGroup, types: offered_devices.VgpuTypes
 ) -> vgpu_types.CatalogVgpuType | None:
     return next((f for f in map(types.find, group.required) if f), None)
 
 
-# -- each group for itself --------------------------------------------------
+# -- each group on its own --------------------------------------------------
 
 
-def _alone(
+def _explain_groups(
     groups: Iterable[flavors.RequestGroup],
     cloud: offered_devices.Cloud,
     types: offered_devices.VgpuTypes,
 ) -> str:
-    """Return why a group finds no device anywhere, or nothing."""
+    """Return why no device of the cloud can serve a group, or ""."""
     for group in groups:
-        able = (feasibility_search.can(d, group, types) for d in cloud.devices)
-        if not any(able):
-            return _reason(group, cloud.devices, types)
+        if not any(
+            feasibility_search.can_serve(device, group, types)
+            for device in cloud.devices
+        ):
+            return _explain_group(group, cloud.devices, types)
     return ""
 
 
-def _reason(
+def _explain_group(
     group: flavors.RequestGroup,
     devices: Sequence[offered_devices.OfferedDevice],
     types: offered_devices.VgpuTypes,
 ) -> str:
-    name = lookup.say(group, types)
-    facts = _facts(group, types)
+    name = lookup.describe_group(group, types)
+    vgpu_type = _find_vgpu_type(group, types)
     pins = [t for t in group.required if t.startswith(names.PIN_PREFIX)]
     if pins:
-        return _pinned(name, pins, devices)
-    if facts is not None:
-        wanted = types.models_of(facts)
-        cards = [d for d in devices if d.model in wanted]
+        return _explain_pins(name, pins, devices)
+    if vgpu_type is not None:
+        models = types.models_of(vgpu_type)
+        cards = [d for d in devices if d.model in models]
         if not cards:
-            return _no_model(name, facts, devices)
-        if not any(d.is_mig == bool(facts.instance) for d in cards):
-            return _other_mode(name, facts)
-    lacking = sorted(
+            return _explain_model(name, vgpu_type, devices)
+        if not any(d.is_mig == bool(vgpu_type.instance) for d in cards):
+            return _explain_mode(name, vgpu_type)
+    missing = sorted(
         trait
         for trait in group.required
         if not any(
-            feasibility_search.may_have(d, trait, types) for d in devices
+            feasibility_search.can_have_trait(d, trait, types) for d in devices
         )
     )
-    if lacking:
+    if missing:
         return (
-            f"{name}: no device of any host has {', '.join(lacking)}; see"
+            f"{name}: no device of any host has {', '.join(missing)}; see"
             " `nova-accel profile list`"
         )
     amounts = ", ".join(f"{n} {a}" for n, a in group.resources.items())
     return (
         f"{name}: no device of any host has {amounts} with all of"
-        f" {', '.join(sorted(group.required)) or 'nothing'}; ask for less, or"
-        " name another one of `nova-accel profile list`"
+        f" {', '.join(sorted(group.required)) or 'nothing'}; request less, or"
+        " another profile of `nova-accel profile list`"
     )
 
 
-def _no_model(
+def _explain_model(
     name: str,
-    facts: vgpu_types.CatalogVgpuType,
+    vgpu_type: vgpu_types.CatalogVgpuType,
     devices: Sequence[offered_devices.OfferedDevice],
 ) -> str:
-    there = map(offered_devices.spoken_model, sorted(lookup.models(devices)))
+    models = map(
+        offered_devices.model_name, sorted(lookup.list_models(devices))
+    )
     return (
-        f"{name}: no host has a card of model {facts.gpu}; there are:"
-        f" {', '.join(there) or 'none'}"
+        f"{name}: no host has a card of model {vgpu_type.gpu}; there are:"
+        f" {', '.join(models) or 'none'}"
     )
 
 
-def _other_mode(name: str, facts: vgpu_types.CatalogVgpuType) -> str:
-    if facts.instance:
+def _explain_mode(name: str, vgpu_type: vgpu_types.CatalogVgpuType) -> str:
+    if vgpu_type.instance:
         return (
-            f"{name} stands in a GPU instance, and no {facts.gpu} is in MIG"
-            " mode; choose a time-sliced profile, or turn MIG on"
+            f"{name} needs a GPU instance, and no {vgpu_type.gpu} is in MIG"
+            " mode; choose a time-sliced profile, or enable MIG mode"
         )
     return (
-        f"{name} is time-sliced, and every {facts.gpu} is in MIG mode; choose"
-        " a profile that stands in a GPU instance, or turn MIG off"
+        f"{name} is time-sliced, and every {vgpu_type.gpu} is in MIG mode;"
+        " choose a profile of a GPU instance, or disable MIG mode"
     )
 
 
-def _pinned(
+def _explain_pins(
     name: str,
     pins: Sequence[str],
     devices: Sequence[offered_devices.OfferedDevice],
 ) -> str:
-    found = [d.name for d in devices if d.traits & set(pins)]
-    if not found:
+    pinned = [d.name for d in devices if d.traits & set(pins)]
+    if not pinned:
         return (
             f"{name}: no device has {', '.join(sorted(pins))}; set the flavor"
-            " anew with --device, or without"
+            " again, with another --device or without"
         )
     return (
-        f"{name}: {', '.join(found)} can't give it; choose what this device"
-        " makes (`nova-accel profile list --host`), or another device"
+        f"{name}: {', '.join(pinned)} does not support it; choose a profile"
+        " of this device (`nova-accel profile list --host`), or another"
+        " device"
     )
 
 
 # -- all groups on one host -------------------------------------------------
 
 
-def _on_one_host(
-    asked: flavor_specs.FlavorContents,
+def _explain_host(
+    contents: flavor_specs.FlavorContents,
     cloud: offered_devices.Cloud,
     types: offered_devices.VgpuTypes,
 ) -> str:
-    """Return why no host has devices for all groups, or nothing."""
-    hosts = feasibility_search.hosts(cloud.devices)
-    if any(feasibility_search.fits(asked, host, types) for host in hosts):
+    """Return why no host has devices for all groups, or ""."""
+    hosts = feasibility_search.group_by_host(cloud.devices)
+    if any(feasibility_search.fits(contents, host, types) for host in hosts):
         return ""
-    usual = dataclasses.replace(
-        asked,
-        placing=flavors.PlacementPolicy(numa=flavors.NumaPolicy.NONE),
+    relaxed = dataclasses.replace(
+        contents,
+        policy=flavors.PlacementPolicy(numa=flavors.NumaPolicy.NONE),
         is_isolated=False,
     )
-    count = len(asked.groups)
-    names_ = ", ".join(
-        dict.fromkeys(lookup.say(g, types) for g in asked.groups)
+    count = len(contents.groups)
+    profiles = ", ".join(
+        dict.fromkeys(lookup.describe_group(g, types) for g in contents.groups)
     )
-    most = max(_most(usual, host, types) for host in hosts)
+    most = max(_count_served(relaxed, host, types) for host in hosts)
     if most < count:
         return (
-            f"{count} devices ({names_}) in one server: the most that any"
-            f" host can give of them is {most}; lower --count"
+            f"{count} devices ({profiles}) in one server: no host can provide"
+            f" more than {most} of them; lower --count"
         )
-    most = max(_most(asked, host, types) for host in hosts)
-    rules = " and ".join(_rules(asked))
+    most = max(_count_served(contents, host, types) for host in hosts)
+    rules = " and ".join(_list_rules(contents))
     return (
-        f"{count} devices ({names_}) in one server with {rules}: the most"
-        f" that any host can give so is {most}; lower --count, or relax that"
+        f"{count} devices ({profiles}) in one server with {rules}: no host"
+        f" can provide more than {most} of them; lower --count, or relax the"
+        " rule"
     )
 
 
-def _most(
-    asked: flavor_specs.FlavorContents,
+def _count_served(
+    contents: flavor_specs.FlavorContents,
     host: Sequence[offered_devices.OfferedDevice],
     types: offered_devices.VgpuTypes,
 ) -> int:
-    """Return how many of the groups a host can serve, the first ones."""
-    for count in range(len(asked.groups), 0, -1):
-        fewer = dataclasses.replace(asked, groups=asked.groups[:count])
+    """Return how many of the first groups a host can serve together."""
+    for count in range(len(contents.groups), 0, -1):
+        fewer = dataclasses.replace(contents, groups=contents.groups[:count])
         if feasibility_search.fits(fewer, host, types):
             return count
     return 0
 
 
-def _rules(asked: flavor_specs.FlavorContents) -> Iterator[str]:
-    placing = asked.placing
-    if placing.numa is flavors.NumaPolicy.REQUIRED:
+def _list_rules(contents: flavor_specs.FlavorContents) -> Iterator[str]:
+    policy = contents.policy
+    if policy.numa is flavors.NumaPolicy.REQUIRED:
         yield (
-            f"numa_policy=required ({asked.cells or 1} NUMA"
-            f" node{'s' * ((asked.cells or 1) > 1)})"
+            f"numa_policy=required ({contents.numa_cells or 1} NUMA"
+            f" node{'s' * ((contents.numa_cells or 1) > 1)})"
         )
-    if placing.locality is not flavors.Locality.ANY:
-        yield f"locality={placing.locality.value}"
-    if asked.is_isolated:
+    if policy.locality is not flavors.Locality.ANY:
+        yield f"locality={policy.locality.value}"
+    if contents.is_isolated:
         yield "group_policy=isolate"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feasibility of a flavor's groups on one host."""
+"""Search for devices of one host that can serve a flavor's groups."""
 
 import dataclasses
 import itertools
@@ -9,76 +9,83 @@ from nova_accel.geometry import topology
 from nova_accel.model import flavors, names
 from placement_sync.flavors import flavor_specs, offered_devices
 
-# Tries after which a search gives up; then nothing is known, and nothing
-# is refused. A server has a handful of devices, a host some dozens.
+# Tries after which a search gives up; the flavor then counts as feasible.
+# A server has a handful of devices, a host some dozens.
 _TRIES = 20_000
 
 Devices = Sequence[offered_devices.OfferedDevice]
 
 
-def hosts(
+def group_by_host(
     devices: Iterable[offered_devices.OfferedDevice],
 ) -> list[list[offered_devices.OfferedDevice]]:
-    """Return devices by host."""
-    found: dict[str, list[offered_devices.OfferedDevice]] = {}
+    """Return the devices of each host."""
+    by_root: dict[str, list[offered_devices.OfferedDevice]] = {}
     for device in devices:
-        found.setdefault(device.root, []).append(device)
-    return list(found.values())
+        by_root.setdefault(device.root, []).append(device)
+    return list(by_root.values())
 
 
 # -- one device -------------------------------------------------------------
 
 
-def can(
+def can_serve(
     device: offered_devices.OfferedDevice,
     group: flavors.RequestGroup,
     types: offered_devices.VgpuTypes,
 ) -> bool:
-    """Return whether a device, empty and in order, may serve a group."""
+    """Return whether a device can serve a group if empty and healthy."""
     return (
         all(
-            name in device.stock and device.stock[name].total >= amount
+            name in device.capacities
+            and device.capacities[name].total >= amount
             for name, amount in group.resources.items()
         )
-        and not group.forbidden & (device.traits - offered_devices.OUT)
-        and all(may_have(device, trait, types) for trait in group.required)
+        and not group.forbidden
+        & (device.traits - offered_devices.UNAVAILABLE_TRAITS)
+        and all(
+            can_have_trait(device, trait, types) for trait in group.required
+        )
     )
 
 
-def may_have(
+def can_have_trait(
     device: offered_devices.OfferedDevice,
     trait: str,
     types: offered_devices.VgpuTypes,
 ) -> bool:
-    """Return whether a device has a trait, or may have it when empty."""
+    """Return whether a device has a trait, or can have it if empty."""
     if trait in device.traits:
         return True
     if trait.startswith(names.FUNCTION_PREFIX):
         return names.PROGRAMMABLE_TRAIT in device.traits
     if not trait.startswith(names.PROFILE_PREFIXES):
         return False
-    facts = types.find(trait)
-    if facts is not None:
-        return types.makes(device, facts)
-    # Of what nobody lists: a card that makes something now makes that.
+    vgpu_type = types.find(trait)
+    if vgpu_type is not None:
+        return types.makes(device, vgpu_type)
+    # A card whose types are not in the catalog supports the profiles of its
+    # traits only, if it has such traits.
     return not types.knows(device) and not any(
-        held.startswith(names.PROFILE_PREFIXES) for held in device.traits
+        t.startswith(names.PROFILE_PREFIXES) for t in device.traits
     )
 
 
-def can_now(
+def count_free(
     device: offered_devices.OfferedDevice, group: flavors.RequestGroup
 ) -> int:
-    """Return for how many servers' groups a device has room, at most."""
+    """Return how many groups a device has room for now, at most."""
     if (
-        device.is_out
+        device.is_unavailable
         or not group.required <= device.traits
         or group.forbidden & device.traits
     ):
         return 0
     return min(
         (
-            device.stock[name].left // amount if name in device.stock else 0
+            device.capacities[name].free // amount
+            if name in device.capacities
+            else 0
             for name, amount in group.resources.items()
             if amount
         ),
@@ -86,12 +93,15 @@ def can_now(
     )
 
 
-def suffixed(
-    asked: flavor_specs.FlavorContents,
+def select_suffixed(
+    contents: flavor_specs.FlavorContents,
 ) -> flavor_specs.FlavorContents:
-    """Return the groups that one device each has to serve."""
+    """Return the contents without the group that has no suffix.
+
+    One device serves each group with a suffix.
+    """
     return dataclasses.replace(
-        asked, groups=tuple(g for g in asked.groups if g.suffix)
+        contents, groups=tuple(g for g in contents.groups if g.suffix)
     )
 
 
@@ -99,52 +109,52 @@ def suffixed(
 
 
 def fits(
-    asked: flavor_specs.FlavorContents,
+    contents: flavor_specs.FlavorContents,
     host: Devices,
     types: offered_devices.VgpuTypes,
 ) -> bool:
     """Return whether a host's devices, empty, may serve all groups."""
-    return _FeasibilitySearch(asked, host, types).run()
+    return _FeasibilitySearch(contents, host, types).run()
 
 
 class _FeasibilitySearch:
-    """Tries the devices of a host for each group, one after the other."""
+    """Backtracking search for a device of a host for each group."""
 
     def __init__(
         self,
-        asked: flavor_specs.FlavorContents,
+        contents: flavor_specs.FlavorContents,
         host: Devices,
         types: offered_devices.VgpuTypes,
     ) -> None:
-        self._asked = asked
+        self._contents = contents
         self._host = host
         self._types = types
-        self._groups = sorted(asked.groups, key=_alike)
-        self._able = [
-            [can(device, group, types) for device in host]
+        self._groups = sorted(contents.groups, key=_sort_key)
+        self._can_serve = [
+            [can_serve(device, group, types) for device in host]
             for group in self._groups
         ]
-        self._nodes = {n for d in host for n in nodes(d)}
+        self._nodes = {n for d in host for n in numa_nodes(d)}
         self._tries = 0
 
     def run(self) -> bool:
         return self._search([])
 
     def _search(self, chosen: list[int]) -> bool:
-        at = len(chosen)
-        if at == len(self._groups):
+        position = len(chosen)
+        if position == len(self._groups):
             return True
-        is_same = at and _alike(self._groups[at]) == _alike(
-            self._groups[at - 1]
+        is_same = position and _sort_key(self._groups[position]) == _sort_key(
+            self._groups[position - 1]
         )
         for index in range(chosen[-1] if is_same else 0, len(self._host)):
             self._tries += 1
             if self._tries > _TRIES:
                 return True
-            if not self._able[at][index]:
+            if not self._can_serve[position][index]:
                 continue
-            more = [*chosen, index]
-            if self._is_allowed(more) and self._search(more):
+            extended = [*chosen, index]
+            if self._is_allowed(extended) and self._search(extended):
                 return True
         return False
 
@@ -157,61 +167,63 @@ class _FeasibilitySearch:
         )
 
     def _may_join(self, old: int, new: int) -> bool:
-        if self._asked.is_isolated and old == new:
+        if self._contents.is_isolated and old == new:
             return False
-        return not topology.between(
-            self._asked.placing.locality, self._host[old], self._host[new]
+        return not topology.explain_mismatch(
+            self._contents.policy.locality, self._host[old], self._host[new]
         )
 
     def _is_near(self, chosen: list[int]) -> bool:
-        """Return whether devices are on as many NUMA nodes as a guest."""
-        if self._asked.placing.numa is not flavors.NumaPolicy.REQUIRED:
+        """Return whether the guest's NUMA nodes suffice for the devices."""
+        if self._contents.policy.numa is not flavors.NumaPolicy.REQUIRED:
             return True
         if len(self._nodes) < 2:  # noqa: PLR2004
             return True
-        each = [nodes(self._host[index]) for index in chosen]
-        return all(each) and len(frozenset().union(*each)) <= (
-            self._asked.cells or 1
+        node_sets = [numa_nodes(self._host[index]) for index in chosen]
+        return all(node_sets) and len(frozenset().union(*node_sets)) <= (
+            self._contents.numa_cells or 1
         )
 
     def _has_room(self, chosen: list[int], index: int) -> bool:
         """Return whether a device has room for all groups it serves."""
         device = self._host[index]
-        mine = [
+        served = [
             group
-            for group, where in zip(self._groups, chosen, strict=False)
-            if where == index
+            for group, choice in zip(self._groups, chosen, strict=False)
+            if choice == index
         ]
         needed: dict[str, int] = {}
-        for group in mine:
+        for group in served:
             for name, amount in group.resources.items():
                 needed[name] = needed.get(name, 0) + amount
         return all(
-            device.stock[name].total >= amount
+            device.capacities[name].total >= amount
             for name, amount in needed.items()
-        ) and self._is_holdable(device, mine)
+        ) and self._can_hold_types(device, served)
 
-    def _is_holdable(
+    def _can_hold_types(
         self,
         device: offered_devices.OfferedDevice,
-        mine: Sequence[flavors.RequestGroup],
+        served: Sequence[flavors.RequestGroup],
     ) -> bool:
-        """Return whether a card may hold vGPUs of these types at once."""
+        """Return whether a card can have vGPUs of these types together."""
         counts: dict[tuple[int, str], int] = {}
-        for group in mine:
-            for facts in filter(None, map(self._types.find, group.required)):
-                kind = facts.framebuffer_mb, facts.instance
-                more = group.resources.get(names.GPU_CLASS, 1)
-                counts[kind] = counts.get(kind, 0) + more
-                most = offered_devices.limit(device, facts)
+        for group in served:
+            for vgpu_type in filter(
+                None, map(self._types.find, group.required)
+            ):
+                kind = vgpu_type.framebuffer_mb, vgpu_type.instance
+                count = group.resources.get(names.GPU_CLASS, 1)
+                counts[kind] = counts.get(kind, 0) + count
+                most = offered_devices.max_partitions(device, vgpu_type)
                 if most is not None and counts[kind] > most:
                     return False
         is_equal = names.layout_trait("equal") in device.traits
         return len(counts) < 2 or not is_equal  # noqa: PLR2004
 
 
-def _alike(group: flavors.RequestGroup) -> tuple[object, ...]:
-    """Return by what groups are sorted; equals ask for the same."""
+def _sort_key(group: flavors.RequestGroup) -> tuple[object, ...]:
+    """Return the sort key of a group; equal groups have equal keys."""
     return (
         sorted(group.resources.items()),
         sorted(group.required),
@@ -219,87 +231,96 @@ def _alike(group: flavors.RequestGroup) -> tuple[object, ...]:
     )
 
 
-# -- where devices stand ----------------------------------------------------
+# -- locality ---------------------------------------------------------------
 
 
-def nodes(device: offered_devices.OfferedDevice) -> frozenset[str]:
-    """Return the NUMA node that a device is on, none if it is not told."""
-    return topology.told(device.traits, names.NUMA_PREFIX)
+def numa_nodes(device: offered_devices.OfferedDevice) -> frozenset[str]:
+    """Return the NUMA node of a device, empty if it is unknown."""
+    return topology.trait_values(device.traits, names.NUMA_PREFIX)
 
 
 # -- how many servers fit now -----------------------------------------------
 
 
-def room(
-    asked: flavor_specs.FlavorContents,
+def count_room(
+    contents: flavor_specs.FlavorContents,
     cloud: offered_devices.Cloud,
     needs: Mapping[str, int],
 ) -> int:
-    """Return for how many servers there is room now, at most.
+    """Return how many servers there is room for now, at most.
 
-    Counters only: geometry may say less. A group without a suffix, which
-    several devices may serve together, counts for nothing.
+    By inventories only: geometry may allow fewer. The group without a
+    suffix, which several devices may serve together, is ignored.
 
-    :param needs: what a server takes of its compute node, by class.
+    :param needs: amounts of a server on its compute node, by class.
     """
     count = 0
-    asked = suffixed(asked)
-    for host in hosts(cloud.devices):
-        found = sum(_room(asked, each) for each in _sets(asked, host))
-        beside = cloud.hosts.get(host[0].root, {})
+    contents = select_suffixed(contents)
+    for host in group_by_host(cloud.devices):
+        host_count = sum(
+            _count_set_room(contents, devices)
+            for devices in _split_host(contents, host)
+        )
+        node = cloud.hosts.get(host[0].root, {})
         for name, amount in needs.items():
-            if amount and name in beside:
-                found = min(found, beside[name].left // amount)
-        count += found
+            if amount and name in node:
+                host_count = min(host_count, node[name].free // amount)
+        count += host_count
     return count
 
 
-def _sets(
-    asked: flavor_specs.FlavorContents, host: Devices
+def _split_host(
+    contents: flavor_specs.FlavorContents, host: Devices
 ) -> Iterator[Devices]:
-    """Yield sets of devices of which no server has some of two."""
-    wanted = asked.placing.locality
-    is_near = asked.placing.numa is flavors.NumaPolicy.REQUIRED
-    if is_near and (asked.cells or 1) == 1:
-        wanted = flavors.Locality.NUMA
-    if wanted in (flavors.Locality.ANY, flavors.Locality.DIFFERENT_CARD):
+    """Yield sets of devices so that no server uses devices of two sets."""
+    locality = contents.policy.locality
+    is_near = contents.policy.numa is flavors.NumaPolicy.REQUIRED
+    if is_near and (contents.numa_cells or 1) == 1:
+        locality = flavors.Locality.NUMA
+    if locality in (flavors.Locality.ANY, flavors.Locality.DIFFERENT_CARD):
         yield host
         return
-    left = list(host)
-    while left:
-        found, todo = [], [left.pop(0)]
+    remaining = list(host)
+    while remaining:
+        connected, todo = [], [remaining.pop(0)]
         while todo:
-            one = todo.pop()
-            found.append(one)
-            near = [d for d in left if not topology.between(wanted, one, d)]
-            left = [two for two in left if two not in near]
+            device = todo.pop()
+            connected.append(device)
+            near = [
+                other
+                for other in remaining
+                if not topology.explain_mismatch(locality, device, other)
+            ]
+            remaining = [other for other in remaining if other not in near]
             todo += near
-        yield found
+        yield connected
 
 
-def _room(asked: flavor_specs.FlavorContents, devices: Devices) -> int:
-    """Return for how many servers these devices have room, at most."""
-    is_apart = (
-        asked.is_isolated
-        or asked.placing.locality is flavors.Locality.DIFFERENT_CARD
+def _count_set_room(
+    contents: flavor_specs.FlavorContents, devices: Devices
+) -> int:
+    """Return how many servers these devices have room for, at most."""
+    is_separate = (
+        contents.is_isolated
+        or contents.policy.locality is flavors.Locality.DIFFERENT_CARD
     )
-    found = []
-    groups = sorted(asked.groups, key=_alike)
-    for _, alike in itertools.groupby(groups, key=_alike):
-        same = list(alike)
-        free = [can_now(device, same[0]) for device in devices]
-        found.append(servers(free, len(same), is_apart))
-    return min(found, default=0)
+    counts = []
+    groups = sorted(contents.groups, key=_sort_key)
+    for _, equal_groups in itertools.groupby(groups, key=_sort_key):
+        same = list(equal_groups)
+        free = [count_free(device, same[0]) for device in devices]
+        counts.append(count_servers(free, len(same), is_separate))
+    return min(counts, default=0)
 
 
-def servers(free: Sequence[int], count: int, is_apart: bool) -> int:
-    """Return how many servers with so many parts each there is room for.
+def count_servers(free: Sequence[int], count: int, is_separate: bool) -> int:
+    """Return how many servers with ``count`` parts each there is room for.
 
-    :param free: the parts that each card has.
-    :param is_apart: whether a server takes one part of each card at most.
+    :param free: the free parts of each card.
+    :param is_separate: whether a server uses at most one part of a card.
     """
     most = sum(free) // count
-    if is_apart:
+    if is_separate:
         while most and sum(min(n, most) for n in free) < count * most:
             most -= 1
     return most

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion between a profile request and extra specs."""
+"""Conversion between device requests and extra specs of a flavor."""
 
 import dataclasses
 import re
@@ -9,18 +9,19 @@ from nova_accel import errors
 from nova_accel.catalog import pci_ids
 from nova_accel.model import flavors, names
 
-# Nova reads it for all groups of a flavor, and wants it with two or more
+# Nova applies it to all groups of a flavor, and requires it for two or more
 # (nova/scheduler/utils.py, ResourceRequest).
 POLICY = "group_policy"
 NO_POLICY = "none"
 ISOLATE = "isolate"
 _BITSTREAM = f"{flavors.NAMESPACE}fpga_bitstream"
-# As Nova allows in suffixes, and no digit at the end: numbers follow.
+# Characters that Nova allows in suffixes, without a digit at the end: the
+# number of the group follows.
 _GROUP = re.compile(r"[A-Za-z0-9_-]{0,31}[A-Za-z_-]")
-_KEY = re.compile(
+_GROUP_KEY = re.compile(
     r"(?P<kind>resources|trait)(?P<suffix>[a-zA-Z0-9_-]{0,64}):(?P<name>.+)"
 )
-_WORDS = {
+_GROUP_NAMES = {
     names.FPGA_CLASS: "FPGA",
     names.MDEV_CLASS: "MDEV",
     names.GPU_CLASS: "GPU",
@@ -38,7 +39,7 @@ SETTINGS = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRequest:
-    """Some devices of one sort, each in a group of its own.
+    """Request for ``count`` equal devices, each in a request group.
 
     ``bitstream`` is the id of a Glance image, empty for none.
     """
@@ -51,22 +52,23 @@ class DeviceRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FlavorRequest:
-    """What a flavor is to ask for.
+    """Change request for a flavor.
 
-    ``want`` is None for nothing at all; ``settings`` are values of the
-    extra specs in SETTINGS. ``group`` names the groups, and only those of
-    that name are replaced; empty for a name of their kind, in place of
-    all groups of ours. Settings without a want leave the groups alone.
+    ``devices`` is None to request none; ``settings`` are values of the
+    extra specs in SETTINGS. ``group`` is the name of the groups, and only
+    groups of that name are replaced; if empty, the name is that of the kind
+    of device, and all accelerator groups are replaced. Settings without
+    devices leave the groups unchanged.
     """
 
-    want: DeviceRequest | None = None
+    devices: DeviceRequest | None = None
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     group: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SpecsChange:
-    """What becomes of a flavor's extra specs; ``specs`` are those after."""
+    """Change of a flavor's extra specs; ``specs`` are all of them after."""
 
     specs: Mapping[str, str]
     added: Mapping[str, str]
@@ -75,30 +77,30 @@ class SpecsChange:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FlavorContents:
-    """What a flavor asks of accelerators.
+    """Accelerators that a flavor requests.
 
-    ``groups`` are those of ours; of the one without a suffix only what
-    belongs to accelerators. ``is_isolated`` tells that no two groups may
-    have one provider, ``cells`` how many NUMA nodes the guest has, None
-    where the flavor says nothing of it.
+    ``groups`` are the groups of accelerators; of the group without a suffix
+    only its accelerators. ``is_isolated`` is true if no two groups may use
+    the same provider. ``numa_cells`` is the number of the guest's NUMA
+    nodes, None if the flavor does not set it.
     """
 
     groups: tuple[flavors.RequestGroup, ...] = ()
-    placing: flavors.PlacementPolicy = flavors.USUAL_PLACING
+    policy: flavors.PlacementPolicy = flavors.DEFAULT_POLICY
     options: flavors.Options = dataclasses.field(
         default_factory=flavors.Options
     )
     is_isolated: bool = False
-    cells: int | None = None
+    numa_cells: int | None = None
 
 
 # -- to extra specs ---------------------------------------------------------
 
 
 def check_group(name: str) -> None:
-    """Check what is to name groups.
+    """Check the name of request groups.
 
-    :raises MalformedError: it can't.
+    :raises MalformedError: Nova does not allow it in suffixes.
     """
     if not _GROUP.fullmatch(name):
         raise errors.MalformedError(
@@ -108,23 +110,25 @@ def check_group(name: str) -> None:
         )
 
 
-def group_word(want: DeviceRequest) -> str:
-    """Return what groups of a kind are called: ``GPU``."""
-    own = min(want.resources, key=lambda n: n not in _WORDS, default="")
-    return _WORDS.get(own, "ACCEL")
+def group_name(devices: DeviceRequest) -> str:
+    """Return the name of groups for a kind of device, such as ``GPU``."""
+    own = min(
+        devices.resources, key=lambda n: n not in _GROUP_NAMES, default=""
+    )
+    return _GROUP_NAMES.get(own, "ACCEL")
 
 
-def plan(old: Mapping[str, str], wish: FlavorRequest) -> SpecsChange:
-    """Return what becomes of a flavor's extra specs.
+def plan(old: Mapping[str, str], request: FlavorRequest) -> SpecsChange:
+    """Return the change of a flavor's extra specs for a request.
 
-    What is not of ours stays. Without a group's name all of ours is
-    replaced, with one the groups of that name, and settings that are
-    given.
+    Extra specs that are not about accelerators stay. Without a group's name
+    all others are replaced; with one the groups of that name and the given
+    settings are.
     """
-    kept = {k: v for k, v in old.items() if not _is_replaced(k, old, wish)}
-    made = dict(_keys(wish))
-    specs = {**kept, **made}
-    specs = _with_policy(specs)
+    retained = {
+        k: v for k, v in old.items() if not _is_replaced(k, old, request)
+    }
+    specs = _set_group_policy({**retained, **dict(_build_keys(request))})
     return SpecsChange(
         specs=specs,
         added={k: v for k, v in specs.items() if old.get(k) != v},
@@ -132,79 +136,79 @@ def plan(old: Mapping[str, str], wish: FlavorRequest) -> SpecsChange:
     )
 
 
-def _keys(wish: FlavorRequest) -> Iterator[tuple[str, str]]:
-    for name, value in wish.settings.items():
+def _build_keys(request: FlavorRequest) -> Iterator[tuple[str, str]]:
+    for name, value in request.settings.items():
         yield f"{flavors.NAMESPACE}{name}", value
-    want = wish.want
-    if want is None:
+    devices = request.devices
+    if devices is None:
         return
-    word = wish.group or group_word(want)
-    for number in range(1, want.count + 1):
-        suffix = f"_{word}{number}"
-        for name, amount in want.resources.items():
+    group = request.group or group_name(devices)
+    for number in range(1, devices.count + 1):
+        suffix = f"_{group}{number}"
+        for name, amount in devices.resources.items():
             yield f"resources{suffix}:{name}", str(amount)
-        for trait in sorted(want.required):
+        for trait in sorted(devices.required):
             yield f"trait{suffix}:{trait}", "required"
-        if want.bitstream:
-            yield f"{_BITSTREAM}{suffix}", want.bitstream
+        if devices.bitstream:
+            yield f"{_BITSTREAM}{suffix}", devices.bitstream
 
 
 def _is_replaced(
-    key: str, old: Mapping[str, str], wish: FlavorRequest
+    key: str, old: Mapping[str, str], request: FlavorRequest
 ) -> bool:
-    if wish.want is None and wish.settings:
+    if request.devices is None and request.settings:
         return False
-    if wish.group:
-        own = re.compile(rf"_{re.escape(wish.group)}[0-9]+")
+    if request.group:
+        own = re.compile(rf"_{re.escape(request.group)}[0-9]+")
         if key.startswith(_BITSTREAM):
             return bool(own.fullmatch(key.removeprefix(_BITSTREAM)))
-        found = _KEY.fullmatch(key)
-        return bool(found and own.fullmatch(found["suffix"]))
-    return is_ours(key, old)
+        match = _GROUP_KEY.fullmatch(key)
+        return bool(match and own.fullmatch(match["suffix"]))
+    return is_accelerator_key(key, old)
 
 
-def is_ours(key: str, specs: Mapping[str, str]) -> bool:
+def is_accelerator_key(key: str, specs: Mapping[str, str]) -> bool:
     """Return whether an extra spec of a flavor is about accelerators."""
     if key.startswith(flavors.NAMESPACE):
         return True
-    found = _KEY.fullmatch(key)
-    if found is None:
+    match = _GROUP_KEY.fullmatch(key)
+    if match is None:
         return False
-    if not found["suffix"]:
-        return _is_ours(found["name"])
-    return found["suffix"] in _our_suffixes(specs)
+    if not match["suffix"]:
+        return _is_accelerator_name(match["name"])
+    return match["suffix"] in _list_own_suffixes(specs)
 
 
-def _our_suffixes(specs: Mapping[str, str]) -> frozenset[str]:
+def _list_own_suffixes(specs: Mapping[str, str]) -> frozenset[str]:
     return frozenset(
-        found["suffix"]
-        for found in map(_KEY.fullmatch, specs)
-        if found and found["suffix"] and _is_ours(found["name"])
+        match["suffix"]
+        for match in map(_GROUP_KEY.fullmatch, specs)
+        if match and match["suffix"] and _is_accelerator_name(match["name"])
     )
 
 
-def _is_ours(name: str) -> bool:
-    """Return whether a class or trait is of accelerators only."""
+def _is_accelerator_name(name: str) -> bool:
+    """Return whether a class or trait is used for accelerators only."""
     if name == names.NOVA_OWNER_TRAIT:
         return False
     return (
         pci_ids.is_accelerator(name)
         or name.startswith(names.PIN_PREFIX)
-        or names.is_ours(name)
+        or names.is_managed_trait(name)
     )
 
 
-def _with_policy(specs: dict[str, str]) -> dict[str, str]:
-    """Return extra specs with a policy for groups where Nova wants one.
+def _set_group_policy(specs: dict[str, str]) -> dict[str, str]:
+    """Return extra specs with the group policy that Nova requires.
 
-    It is ``none``: which devices go together the filter knows better, and
-    ``isolate`` would part others' groups, too. What somebody else chose
-    stays.
+    It is ``none``: AcceleratorFilter checks the locality of devices, and
+    ``isolate`` would separate groups of other resources, too. A policy that
+    an operator set stays.
     """
     suffixes = {
-        found["suffix"]
-        for found in map(_KEY.fullmatch, specs)
-        if found and found["suffix"]
+        match["suffix"]
+        for match in map(_GROUP_KEY.fullmatch, specs)
+        if match and match["suffix"]
     }
     if len(suffixes) > 1:
         return {POLICY: NO_POLICY, **specs}
@@ -217,74 +221,80 @@ def _with_policy(specs: dict[str, str]) -> dict[str, str]:
 
 
 def read(specs: Mapping[str, str]) -> FlavorContents:
-    """Return what a flavor's extra specs ask of accelerators.
+    """Return the accelerators that a flavor's extra specs request.
 
     :raises MalformedError: an ``accelerator:`` key has a value that is not
         allowed.
     """
-    ours = _our_suffixes(specs)
+    own_suffixes = _list_own_suffixes(specs)
     groups = (
-        group if group.suffix else _only_ours(group)
+        group if group.suffix else _select_own(group)
         for group in flavors.parse_groups(specs)
-        if not group.suffix or group.suffix in ours
+        if not group.suffix or group.suffix in own_suffixes
     )
     return FlavorContents(
         groups=tuple(g for g in groups if any(g.resources.values())),
-        placing=flavors.parse_placing(specs),
+        policy=flavors.parse_placement_policy(specs),
         options=flavors.parse_options(specs),
         is_isolated=specs.get(POLICY) == ISOLATE,
-        cells=_cells(specs),
+        numa_cells=_parse_numa_cells(specs),
     )
 
 
-def _only_ours(group: flavors.RequestGroup) -> flavors.RequestGroup:
+def _select_own(group: flavors.RequestGroup) -> flavors.RequestGroup:
     return dataclasses.replace(
         group,
-        resources={n: a for n, a in group.resources.items() if _is_ours(n)},
-        required=frozenset(filter(_is_ours, group.required)),
-        forbidden=frozenset(filter(_is_ours, group.forbidden)),
+        resources={
+            n: a for n, a in group.resources.items() if _is_accelerator_name(n)
+        },
+        required=frozenset(filter(_is_accelerator_name, group.required)),
+        forbidden=frozenset(filter(_is_accelerator_name, group.forbidden)),
     )
 
 
-def _cells(specs: Mapping[str, str]) -> int | None:
-    """Return how many NUMA nodes the guest gets, None if it is not said.
+def _parse_numa_cells(specs: Mapping[str, str]) -> int | None:
+    """Return the number of the guest's NUMA nodes, None if it is not set.
 
-    The keys are those of nova/virt/hardware.py, numa_get_constraints.
+    The key is that of nova/virt/hardware.py, numa_get_constraints.
     """
-    said = str(specs.get("hw:numa_nodes", ""))
-    if said.isdecimal() and int(said):
-        return int(said)
+    value = str(specs.get("hw:numa_nodes", ""))
+    if value.isdecimal() and int(value):
+        return int(value)
     return None
 
 
-def pins(specs: Mapping[str, str]) -> frozenset[str]:
-    """Return the traits of the devices that a flavor names."""
+def list_pins(specs: Mapping[str, str]) -> frozenset[str]:
+    """Return the pin traits of a flavor, each of one device."""
     return frozenset(
-        found["name"]
-        for found in map(_KEY.fullmatch, specs)
-        if found and found["name"].startswith(names.PIN_PREFIX)
+        match["name"]
+        for match in map(_GROUP_KEY.fullmatch, specs)
+        if match and match["name"].startswith(names.PIN_PREFIX)
     )
 
 
-def wants(asked: FlavorContents) -> tuple[tuple[str, DeviceRequest], ...]:
-    """Return groups as they were wished for, each name with its want.
+def list_requests(
+    contents: FlavorContents,
+) -> tuple[tuple[str, DeviceRequest], ...]:
+    """Return the device requests of groups, each with the groups' name.
 
-    Groups that differ in nothing but their numbers are one.
+    Groups that differ in nothing but their numbers are one request.
     """
-    found: dict[tuple[str, str], DeviceRequest] = {}
-    for group in asked.groups:
-        word = group.suffix.removeprefix("_").rstrip("0123456789")
-        want = DeviceRequest(
+    requests: dict[tuple[str, str], DeviceRequest] = {}
+    for group in contents.groups:
+        name = group.suffix.removeprefix("_").rstrip("0123456789")
+        devices = DeviceRequest(
             resources=group.resources,
             required=group.required,
             bitstream=group.bitstream,
         )
-        key = word, repr((sorted(group.resources.items()), *_told(want)))
-        if key in found:
-            want = dataclasses.replace(want, count=found[key].count + 1)
-        found[key] = want
-    return tuple((word, want) for (word, _), want in found.items())
-
-
-def _told(want: DeviceRequest) -> tuple[object, ...]:
-    return sorted(want.required), want.bitstream
+        content = (
+            sorted(group.resources.items()),
+            sorted(group.required),
+            group.bitstream,
+        )
+        key = name, repr(content)
+        if key in requests:
+            count = requests[key].count + 1
+            devices = dataclasses.replace(devices, count=count)
+        requests[key] = devices
+    return tuple((name, devices) for (name, _), devices in requests.items())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A flavor's accelerators, as text and as JSON."""
+"""Report on a flavor's accelerators, as text and as JSON."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,31 +7,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from nova_accel.model import flavors, names
 from placement_sync.flavors import flavor_specs, lookup, offered_devices
 
-# A setting of the guest that the flavor leaves alone.
-_LEFT = "left to libvirt"
-_SAID = {True: "on", False: "off"}
+# A setting of the guest that the flavor does not have.
+_UNSET = "left to libvirt"
+_SWITCH_VALUES = {True: "on", False: "off"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FlavorReport:
-    """A flavor, and what the cloud has for it.
+    """A flavor, and the capacity of the cloud for it.
 
-    ``flavor`` has its id and name. ``never`` is why no host can ever serve
-    it, empty if one can; ``room`` for how many servers there is room now,
-    at most. ``carriers`` are the devices that have each trait by which
-    the flavor names one.
+    ``flavor`` has its id and name. ``infeasible_reason`` is why no host can
+    ever serve it, empty if a host can. ``room`` is the number of servers
+    that there is room for now, at most. ``carriers`` are the names of the
+    devices with each pin trait of the flavor.
     """
 
     flavor: Mapping[str, str]
-    asked: flavor_specs.FlavorContents
+    contents: flavor_specs.FlavorContents
     specs: Mapping[str, str]
-    never: str
+    infeasible_reason: str
     room: int
     carriers: Mapping[str, Sequence[str]]
 
 
 def as_dict(report: FlavorReport) -> dict[str, object]:
-    """Return the report for programs; its keys are a stable interface."""
+    """Return the report for JSON; its keys are a stable interface."""
     return {
         "flavor": dict(report.flavor),
         "groups": [
@@ -42,94 +42,101 @@ def as_dict(report: FlavorReport) -> dict[str, object]:
                 "forbidden": sorted(group.forbidden),
                 "bitstream": group.bitstream or None,
             }
-            for group in report.asked.groups
+            for group in report.contents.groups
         ],
         "settings": {
             name: {"value": value, "is_default": is_default}
-            for name, value, is_default in _settings(report)
+            for name, value, is_default in _list_settings(report)
         },
         "group_policy": report.specs.get(flavor_specs.POLICY),
-        "devices": {t: list(who) for t, who in report.carriers.items()},
-        "can_be_served": not report.never,
-        "reason": report.never or None,
+        "devices": {
+            t: list(device_names)
+            for t, device_names in report.carriers.items()
+        },
+        "can_be_served": not report.infeasible_reason,
+        "reason": report.infeasible_reason or None,
         "room": report.room,
     }
 
 
 def as_text(report: FlavorReport, types: offered_devices.VgpuTypes) -> str:
-    """Return the report for people."""
+    """Return the report as text."""
     flavor = f"{report.flavor['name']} ({report.flavor['id']})"
-    if not report.asked.groups:
-        return f"{flavor} asks for no accelerators\n"
-    lines = [flavor, *(f"  {line}" for line in _lines(report, types))]
+    if not report.contents.groups:
+        return f"{flavor} requests no accelerators\n"
+    lines = [flavor, *(f"  {line}" for line in _format_lines(report, types))]
     return "\n".join(lines) + "\n"
 
 
-def _lines(
+def _format_lines(
     report: FlavorReport, types: offered_devices.VgpuTypes
 ) -> Iterator[str]:
-    for word, want in flavor_specs.wants(report.asked):
-        yield from _devices(word, want, types)
-    for name, value, is_default in _settings(report):
+    for group_name, devices in flavor_specs.list_requests(report.contents):
+        yield from _format_devices(group_name, devices, types)
+    for name, value, is_default in _list_settings(report):
         yield f"{name}: {value}{' (default)' * is_default}"
-    if report.asked.is_isolated:
+    if report.contents.is_isolated:
         yield "group_policy: isolate (no two groups on one provider)"
-    for trait, who in report.carriers.items():
-        yield f"device: {_carried(trait, who)}"
-    if report.never:
-        yield f"no host can ever serve it: {report.never}"
+    for trait, device_names in report.carriers.items():
+        yield f"device: {_format_pin(trait, device_names)}"
+    if report.infeasible_reason:
+        yield f"no host can ever serve it: {report.infeasible_reason}"
         return
     yield "can be served: yes"
     plural = "" if report.room == 1 else "s"
     yield f"room now: {report.room} server{plural} at most"
 
 
-def _devices(
-    word: str,
-    want: flavor_specs.DeviceRequest,
+def _format_devices(
+    group_name: str,
+    devices: flavor_specs.DeviceRequest,
     types: offered_devices.VgpuTypes,
 ) -> Iterator[str]:
     group = flavors.RequestGroup(
-        suffix=word, resources=want.resources, required=want.required
+        suffix=group_name,
+        resources=devices.resources,
+        required=devices.required,
     )
-    each = ", each " if want.count > 1 else ", "
-    own_first = sorted(want.resources, key=lambda n: (n in names.MEASURES, n))
-    amounts = ", ".join(f"{n} {want.resources[n]}" for n in own_first)
+    each = ", each " if devices.count > 1 else ", "
+    own_first = sorted(
+        devices.resources, key=lambda n: (n in names.MEASURES, n)
+    )
+    amounts = ", ".join(f"{n} {devices.resources[n]}" for n in own_first)
     yield (
-        f"{word or '(no group)'}: {want.count} x"
-        f" {lookup.say(group, types)}{each}{amounts}"
+        f"{group_name or '(no group)'}: {devices.count} x"
+        f" {lookup.describe_group(group, types)}{each}{amounts}"
     )
-    if want.required:
-        yield f"  requires {', '.join(sorted(want.required))}"
-    if want.bitstream:
-        yield f"  loads image {want.bitstream}"
+    if devices.required:
+        yield f"  requires {', '.join(sorted(devices.required))}"
+    if devices.bitstream:
+        yield f"  loads image {devices.bitstream}"
 
 
-def _carried(trait: str, who: Sequence[str]) -> str:
-    if who:
-        return f"only {' or '.join(who)} ({trait})"
+def _format_pin(trait: str, device_names: Sequence[str]) -> str:
+    if device_names:
+        return f"only {' or '.join(device_names)} ({trait})"
     tail = trait.removeprefix(names.PIN_PREFIX)
     return (
-        f"only the one called {tail}, and no provider has {trait} any more;"
-        " set the flavor anew with --device, or without"
+        f"only {tail}, but no provider has {trait} any more; set the flavor"
+        " again, with another --device or without"
     )
 
 
-def _settings(report: FlavorReport) -> Iterator[tuple[str, str, bool]]:
-    """Yield each setting, its value, and whether that is the default."""
-    placing, options = report.asked.placing, report.asked.options
+def _list_settings(report: FlavorReport) -> Iterator[tuple[str, str, bool]]:
+    """Yield each setting, its value, and whether it is the default."""
+    policy, options = report.contents.policy, report.contents.options
     values = {
-        "numa_policy": placing.numa.value,
-        "locality": placing.locality.value,
-        "packing": placing.packing.value,
-        "display": _switch(options.has_display),
-        "ramfb": _switch(options.has_ramfb),
-        "rom": _switch(options.has_rom),
+        "numa_policy": policy.numa.value,
+        "locality": policy.locality.value,
+        "packing": policy.packing.value,
+        "display": _format_switch(options.has_display),
+        "ramfb": _format_switch(options.has_ramfb),
+        "rom": _format_switch(options.has_rom),
     }
     for name in flavor_specs.SETTINGS:
         key = f"{flavors.NAMESPACE}{name}"
         yield name, values[name], key not in report.specs
 
 
-def _switch(value: bool | None) -> str:
-    return _LEFT if value is None else _SAID[value]
+def _format_switch(value: bool | None) -> str:
+    return _UNSET if value is None else _SWITCH_VALUES[value]

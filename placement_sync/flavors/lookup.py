@@ -12,10 +12,11 @@ from nova_accel.model import flavors, names
 from placement_sync.flavors import flavor_specs, offered_devices
 
 _NEAREST = 4
-# NVIDIA's, as sysfs has them.
+# NVIDIA's type ids in sysfs.
 _TYPE_ID = re.compile(r"nvidia-\d+")
-# Of profiles by class; what is none of them is asked for by its class.
-_HEADS = {
+# Resource classes by the prefix of a profile's trait. Other devices are
+# requested by their class.
+_CLASS_BY_PREFIX = {
     names.FUNCTION_PREFIX: names.FPGA_CLASS,
     names.INTERFACE_PREFIX: names.FPGA_CLASS,
     "CUSTOM_MDEV_": names.MDEV_CLASS,
@@ -26,20 +27,20 @@ _HEADS = {
 
 
 class NotOfferedError(errors.AcceleratorError):
-    """What is asked for can't be had in this cloud.
+    """This cloud does not offer the profile, class or model.
 
-    :param reason: why, and what to do.
+    :param reason: why, and a hint.
     """
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileQuery:
-    """What somebody asks for, in their own words.
+    """Query for a profile, as an operator writes it.
 
-    ``profile`` is a name of a vendor's, a trait, the id of an FPGA's
-    function or interface, or a resource class. ``model`` narrows a class
-    to cards of a model, ``traits`` are more that the device must have.
-    ``charges`` say what nobody else knows, by class.
+    ``profile`` is a vendor's name, a trait, the id of an FPGA function or
+    interface, or a resource class. ``model`` restricts a class to cards of
+    a model, ``traits`` are required in addition. ``charges`` are amounts
+    that neither the catalog nor the trait has, by class.
     """
 
     profile: str
@@ -50,188 +51,194 @@ class ProfileQuery:
     count: int = 1
 
 
-def find(
-    ask: ProfileQuery,
+def find_profile(
+    query: ProfileQuery,
     cloud: offered_devices.Cloud,
     types: offered_devices.VgpuTypes,
     is_forced: bool = False,
 ) -> flavor_specs.DeviceRequest:
-    """Return the extra specs' words for what is asked for.
+    """Return the device request of a query.
 
-    :param is_forced: also a trait that no device has, and none is known
-        to have had.
-    :raises RefusedError: nothing of that name is known, or it is known in
-        part only.
+    :param is_forced: accept a trait that no device has, and unknown
+        charges.
+    :raises NotOfferedError: the profile is unknown, or its charges are.
     """
     terms = (
-        _of_class(ask, cloud)
-        or _of_offers(ask, cloud, types)
-        or _of_catalogue(ask.profile, types)
-        or (_of_trait(ask.profile) if is_forced else None)
+        _find_by_class(query, cloud)
+        or _find_offered(query, cloud, types)
+        or _find_in_catalog(query.profile, types)
+        or (_parse_trait(query.profile) if is_forced else None)
     )
     if terms is None:
-        raise NotOfferedError(_unknown(ask.profile, cloud, types))
-    charges = {**terms.charges, **ask.charges}
+        raise NotOfferedError(_explain_unknown(query.profile, cloud, types))
+    charges = {**terms.charges, **query.charges}
     missing = sorted(terms.unknown - charges.keys())
     if missing and not is_forced:
         raise NotOfferedError(
-            f"what one {terms.name} takes of {', '.join(missing)} is not"
-            " known from here; see `nova-accel inspect` on a host that has"
-            f" it, and say it: --charge {missing[0]}=NUMBER"
+            f"the charges of {terms.name} for {', '.join(missing)} are"
+            " unknown; read them from `nova-accel inspect` on a host that has"
+            f" it, and set them: --charge {missing[0]}=NUMBER"
         )
     return flavor_specs.DeviceRequest(
         resources=charges,
         required=terms.required
-        | _programmable(ask, terms)
-        | ({model_trait(ask.model, cloud.devices)} if ask.model else set())
-        | frozenset(ask.traits),
-        bitstream=ask.bitstream,
-        count=ask.count,
+        | _list_programmable(query, terms)
+        | ({model_trait(query.model, cloud.devices)} if query.model else set())
+        | frozenset(query.traits),
+        bitstream=query.bitstream,
+        count=query.count,
     )
 
 
-def _programmable(
-    ask: ProfileQuery, terms: offered_devices.ProfileTerms
+def _list_programmable(
+    query: ProfileQuery, terms: offered_devices.ProfileTerms
 ) -> frozenset[str]:
-    """Return the trait of regions that a bitstream can be loaded into.
+    """Return the trait of programmable regions, for a bitstream.
 
-    :raises RefusedError: nothing can be loaded into what is asked for.
+    :raises NotOfferedError: a bitstream can't be loaded into the profile.
     """
     is_fpga = names.FPGA_CLASS in terms.charges
-    if ask.bitstream and not is_fpga:
+    if query.bitstream and not is_fpga:
         raise NotOfferedError(
-            f"a bitstream goes into an FPGA, and {terms.name} is none; leave"
-            " --bitstream away"
+            f"a bitstream needs an FPGA, and {terms.name} is not an FPGA;"
+            " remove --bitstream"
         )
-    held = any(t.startswith(names.FUNCTION_PREFIX) for t in terms.required)
-    if ask.bitstream and held:
+    is_function = any(
+        t.startswith(names.FUNCTION_PREFIX) for t in terms.required
+    )
+    if query.bitstream and is_function:
         raise NotOfferedError(
-            f"{terms.name} is a function that a region holds already: with"
+            f"{terms.name} is a function that a region has already: with"
             " --bitstream name the interface instead, as `nova-accel profile"
             " list` shows it, or the class FPGA"
         )
-    return frozenset({names.PROGRAMMABLE_TRAIT} if ask.bitstream else ())
+    return frozenset({names.PROGRAMMABLE_TRAIT} if query.bitstream else ())
 
 
-def on_host(
+def select_host(
     devices: Iterable[offered_devices.OfferedDevice], host: str
 ) -> list[offered_devices.OfferedDevice]:
-    """Return the devices of a host, named in full or up to its first dot.
+    """Return the devices of a host by its name, or its name without domain.
 
-    :raises MalformedError: no host of that name has any.
+    :raises MalformedError: no host of that name has devices.
     """
     listed = list(devices)
     full = {d.host for d in listed}
     short = [name for name in full if name.partition(".")[0] == host]
     name = short[0] if host not in full and len(short) == 1 else host
-    found = [d for d in listed if d.host == name]
-    if not found:
+    selected = [d for d in listed if d.host == name]
+    if not selected:
         raise errors.MalformedError(
             "host",
             host,
             "the name of a compute node that reports accelerators:"
             f" {', '.join(sorted(full)) or 'there is none'}",
         )
-    return found
+    return selected
 
 
 def model_trait(
     model: str, devices: Iterable[offered_devices.OfferedDevice]
 ) -> str:
-    """Return the trait of the model that is meant: ``A40``, ``NVIDIA A40``.
+    """Return the trait of a model such as ``A40`` or ``NVIDIA A40``.
 
-    :raises RefusedError: no device is of it.
+    :raises NotOfferedError: no device is of this model.
     """
-    known = sorted(models(devices))
-    wanted = _slug(model)
-    for trait in known:
+    traits = sorted(list_models(devices))
+    slug = _slug(model)
+    for trait in traits:
         tail = trait.removeprefix(names.MODEL_PREFIX)
-        if wanted in (_slug(trait), tail, tail.partition("_")[2]):
+        if slug in (_slug(trait), tail, tail.partition("_")[2]):
             return trait
     raise NotOfferedError(
         f"no host has a card of model {model}; there are:"
-        f" {', '.join(map(offered_devices.spoken_model, known)) or 'none'}"
+        f" {', '.join(map(offered_devices.model_name, traits)) or 'none'}"
     )
 
 
-def models(devices: Iterable[offered_devices.OfferedDevice]) -> frozenset[str]:
-    """Return the traits of the models that there are."""
+def list_models(
+    devices: Iterable[offered_devices.OfferedDevice],
+) -> frozenset[str]:
+    """Return the model traits of devices."""
     return frozenset(d.model for d in devices if d.model)
 
 
-def _of_class(
-    ask: ProfileQuery, cloud: offered_devices.Cloud
+def _find_by_class(
+    query: ProfileQuery, cloud: offered_devices.Cloud
 ) -> offered_devices.ProfileTerms | None:
-    """Return the terms of what is asked for by its resource class.
+    """Return the terms of a resource class, or None.
 
-    :raises RefusedError: a class says too little, or counts no devices.
+    :raises NotOfferedError: the class is ambiguous, or counts no devices.
     """
-    name = ask.profile.strip()
+    name = query.profile.strip()
     if name in names.MEASURES:
         raise NotOfferedError(f"{name} counts no devices; name a profile")
     if name in (names.GPU_CLASS, names.MDEV_CLASS):
         raise NotOfferedError(
-            f"{name} alone names no profile, and a card makes several; see"
+            f"{name} alone names no profile, and a card supports several; see"
             " `nova-accel profile list`"
         )
-    if not any(name in device.stock for device in cloud.devices):
+    if not any(name in device.capacities for device in cloud.devices):
         return None
     return offered_devices.ProfileTerms(name=name, kind="", charges={name: 1})
 
 
-def _of_offers(
-    ask: ProfileQuery,
+def _find_offered(
+    query: ProfileQuery,
     cloud: offered_devices.Cloud,
     types: offered_devices.VgpuTypes,
 ) -> offered_devices.ProfileTerms | None:
-    """Return the terms of what some device can be asked for.
+    """Return the terms of a profile that a device supports, or None.
 
-    :raises RefusedError: several things have that name.
+    :raises NotOfferedError: several profiles match.
     """
-    found: dict[frozenset[str], offered_devices.ProfileTerms] = {}
+    matches: dict[frozenset[str], offered_devices.ProfileTerms] = {}
     for device in cloud.devices:
-        for terms, _ in offered_devices.terms_of(device, types):
-            if _is_meant(ask.profile, terms):
-                found[terms.required] = terms
-    if len(found) > 1:
-        traits = ", ".join(min(required) for required in found)
+        for terms, _ in offered_devices.list_terms(device, types):
+            if _matches(query.profile, terms):
+                matches[terms.required] = terms
+    if len(matches) > 1:
+        traits = ", ".join(min(required) for required in matches)
         raise NotOfferedError(
-            f"{ask.profile} may be one of {traits}; name one"
+            f"{query.profile} is ambiguous; name one of {traits}"
         )
-    return next(iter(found.values()), None)
+    return next(iter(matches.values()), None)
 
 
-def _is_meant(what: str, terms: offered_devices.ProfileTerms) -> bool:
-    return mdev_names.is_spelling(what, terms.name) or any(
-        _is_fpga_id(what, trait) for trait in terms.required
+def _matches(profile: str, terms: offered_devices.ProfileTerms) -> bool:
+    return mdev_names.is_profile_name(profile, terms.name) or any(
+        _is_fpga_id(profile, trait) for trait in terms.required
     )
 
 
-def _is_fpga_id(what: str, trait: str) -> bool:
+def _is_fpga_id(profile: str, trait: str) -> bool:
     """Return whether a text is the id in a function's or interface's trait."""
     if not trait.startswith((names.FUNCTION_PREFIX, names.INTERFACE_PREFIX)):
         return False
-    return what.strip().upper() == trait or (
-        _slug(names.fpga_id(what)) == mdev_names.strip_head(trait)
+    return profile.strip().upper() == trait or (
+        _slug(names.normalize_fpga_id(profile))
+        == mdev_names.strip_trait_prefix(trait)
     )
 
 
-def _of_catalogue(
-    what: str, types: offered_devices.VgpuTypes
+def _find_in_catalog(
+    profile: str, types: offered_devices.VgpuTypes
 ) -> offered_devices.ProfileTerms | None:
-    """Return the terms of a type that no device of this cloud makes."""
-    for facts in types.by_trait.values():
-        if mdev_names.is_spelling(what, facts.name):
-            return types.terms(facts)
+    """Return the terms of a type of the catalog, or None."""
+    for vgpu_type in types.by_trait.values():
+        if mdev_names.is_profile_name(profile, vgpu_type.name):
+            return types.terms(vgpu_type)
     return None
 
 
-def _of_trait(what: str) -> offered_devices.ProfileTerms | None:
-    """Return what can be told of a profile by its trait alone."""
-    trait = what.strip().upper()
-    for head, resource_class in _HEADS.items():
+def _parse_trait(profile: str) -> offered_devices.ProfileTerms | None:
+    """Return the terms that a profile's trait alone gives, or None."""
+    trait = profile.strip().upper()
+    for head, resource_class in _CLASS_BY_PREFIX.items():
         if trait.startswith(head):
-            guessed = offered_devices.guess(trait) if "GPU_" in head else {}
+            guessed = (
+                offered_devices.guess_charges(trait) if "GPU_" in head else {}
+            )
             return offered_devices.ProfileTerms(
                 name=trait,
                 kind="",
@@ -242,52 +249,56 @@ def _of_trait(what: str) -> offered_devices.ProfileTerms | None:
 
 
 def _slug(text: str) -> str:
-    return names.custom(text).removeprefix(names.CUSTOM)
+    return names.custom_name(text).removeprefix(names.CUSTOM)
 
 
-def _unknown(
-    what: str, cloud: offered_devices.Cloud, types: offered_devices.VgpuTypes
+def _explain_unknown(
+    profile: str,
+    cloud: offered_devices.Cloud,
+    types: offered_devices.VgpuTypes,
 ) -> str:
-    """Return why a name is refused, with the nearest ones."""
-    here = {
+    """Return why a name is unknown, with the most similar names."""
+    offered = {
         terms.name: None
         for device in cloud.devices
-        for terms, _ in offered_devices.terms_of(device, types)
+        for terms, _ in offered_devices.list_terms(device, types)
     }
-    known = {**here, **{t.name: None for t in types.by_trait.values()}}
-    slugs = {_slug(name): name for name in reversed(known)}
-    given = _slug(mdev_names.strip_brand(what))
-    near = difflib.get_close_matches(given, slugs, n=_NEAREST, cutoff=0.5)
-    hint = f"; near it: {', '.join(slugs[n] for n in near)}" if near else ""
-    if _TYPE_ID.fullmatch(what.strip()):
+    profiles = {**offered, **{t.name: None for t in types.by_trait.values()}}
+    slugs = {_slug(name): name for name in reversed(profiles)}
+    slug = _slug(mdev_names.strip_brand(profile))
+    near = difflib.get_close_matches(slug, slugs, n=_NEAREST, cutoff=0.5)
+    hint = f"; similar: {', '.join(slugs[n] for n in near)}" if near else ""
+    if _TYPE_ID.fullmatch(profile.strip()):
         hint = (
             "; it is the id of an mdev type, which changes with the host"
             " driver: name the type, as `nova-accel inspect` prints it"
         )
     return (
-        f"no host makes a profile {what!r}, and none is known{hint}; see"
+        f"no host and no catalog has a profile {profile!r}{hint}; see"
         " `nova-accel profile list`"
     )
 
 
-def say(group: flavors.RequestGroup, types: offered_devices.VgpuTypes) -> str:
-    """Return what a group asks for, in words."""
+def describe_group(
+    group: flavors.RequestGroup, types: offered_devices.VgpuTypes
+) -> str:
+    """Return the profile or device of a request group, for messages."""
     for trait in sorted(group.required):
-        facts = types.find(trait)
-        if facts is not None:
-            return facts.name
+        vgpu_type = types.find(trait)
+        if vgpu_type is not None:
+            return vgpu_type.name
         if trait.startswith(names.FUNCTION_PREFIX):
-            return f"FPGA function {mdev_names.name_of(trait).lower()}"
+            return f"FPGA function {mdev_names.name_from_trait(trait).lower()}"
         if trait == names.REGION_TRAIT:
             return "FPGA region"
         if trait.startswith(names.PROFILE_PREFIXES):
-            return mdev_names.name_of(trait)
+            return mdev_names.name_from_trait(trait)
         if trait.startswith(names.DEVICE_PREFIX):
             is_vf = any(n.endswith("_VF") for n in group.resources)
-            return mdev_names.whole_name(trait, is_vf)
+            return mdev_names.device_name_from_trait(trait, is_vf)
     own = sorted(group.resources.keys() - names.MEASURES)
     model = [
-        offered_devices.spoken_model(t)
+        offered_devices.model_name(t)
         for t in sorted(group.required)
         if t.startswith(names.MODEL_PREFIX)
     ]

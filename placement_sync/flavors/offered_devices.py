@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping
 from nova_accel.catalog import mdev_names, vgpu_types
 from nova_accel.model import names, providers
 
-# NVIDIA's, the only vendor whose types anybody lists.
+# PCI vendor id of NVIDIA, the only vendor in the catalog of vGPU types.
 _NVIDIA = "10de"
 NVIDIA_PREFIX = "CUSTOM_VGPU_NVIDIA_"
-# "_3584M" behind the trait of a function with a quota of memory.
+# "_3584M" at the end of the trait of a VF with a quota of memory.
 _QUOTA = re.compile(r"_(\d+)M$")
-# NVIDIA's series, as the trait of a type ends: A40_8Q, A100_1_5CME.
-_LETTERS = "QCAB"
-_SERIES = re.compile(rf"_\d+([{_LETTERS}])\d*(?:ME|GFX)?$")
+# NVIDIA's series at the end of a type's trait: A40_8Q, A100_1_5CME.
+_SERIES_LETTERS = "QCAB"
+_SERIES = re.compile(rf"_\d+([{_SERIES_LETTERS}])\d*(?:ME|GFX)?$")
 _PROFILE_CLASSES = (names.GPU_CLASS, names.WHOLE_GPU_CLASS, names.MDEV_CLASS)
-OUT = frozenset(
+UNAVAILABLE_TRAITS = frozenset(
     {
         names.DRAINED_TRAIT,
         names.FAULTED_TRAIT,
@@ -29,9 +29,9 @@ OUT = frozenset(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListedCapacity(providers.ClassCapacity):
-    """The same, with all that there is, allocatable or not.
+    """Capacity of a class, with the total of units, reserved or not.
 
-    ``total`` is that, as far as it was read.
+    ``total`` equals ``capacity`` until the inventory itself is read.
     """
 
     total: int
@@ -39,11 +39,11 @@ class ListedCapacity(providers.ClassCapacity):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedDevice:
-    """A device as Placement has it.
+    """Device as Placement stores it.
 
-    ``host`` is the name of its compute node and ``root`` the uuid;
-    ``card`` is the uuid of the whole that it is a part of, its own else,
-    and ``model`` the trait of that one's model, empty where it has none.
+    ``host`` is the name of its compute node and ``root`` the node's uuid.
+    ``card`` is the uuid of the card's provider, of its own for a card.
+    ``model`` is the trait of the card's model, empty if it has none.
     """
 
     uuid: str
@@ -53,29 +53,29 @@ class OfferedDevice:
     card: str
     model: str = ""
     traits: frozenset[str] = frozenset()
-    stock: Mapping[str, ListedCapacity] = dataclasses.field(
+    capacities: Mapping[str, ListedCapacity] = dataclasses.field(
         default_factory=dict
     )
 
     @property
-    def is_out(self) -> bool:
-        """Return whether it is drained, at fault or missing."""
-        return bool(self.traits & OUT)
+    def is_unavailable(self) -> bool:
+        """Return whether it is drained, faulted or missing."""
+        return bool(self.traits & UNAVAILABLE_TRAITS)
 
     @property
     def is_mig(self) -> bool:
         """Return whether it is a GPU in MIG mode."""
-        return names.MIG_SLICE_CLASS in self.stock
+        return names.MIG_SLICE_CLASS in self.capacities
 
     @property
     def address(self) -> str:
-        """Return its address as provider_name spells it."""
+        """Return the part of its name that names.provider_name adds."""
         return self.name.removeprefix(names.provider_name(self.host, ""))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """All devices of ours, and what each host has beside them, by uuid."""
+    """All devices, and capacities of compute nodes by their uuid."""
 
     devices: tuple[OfferedDevice, ...] = ()
     hosts: Mapping[str, Mapping[str, ListedCapacity]] = dataclasses.field(
@@ -85,11 +85,11 @@ class Cloud:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileTerms:
-    """What a device can be asked for, and what that charges.
+    """Terms on which a profile can be requested.
 
-    ``name`` is for people, and good for ``--profile``; ``required`` are
-    the traits that the device must have. Of a vGPU ``charges`` lacks what
-    nobody knows: ``unknown`` are the classes then.
+    ``name`` is for people and ``--profile``; ``required`` are the traits
+    that the device must have. ``unknown`` are the classes of a vGPU whose
+    charges are not known; ``charges`` lacks them.
     """
 
     name: str
@@ -97,87 +97,96 @@ class ProfileTerms:
     charges: Mapping[str, int]
     required: frozenset[str] = frozenset()
     unknown: frozenset[str] = frozenset()
-    facts: vgpu_types.CatalogVgpuType | None = None
+    vgpu_type: vgpu_types.CatalogVgpuType | None = None
 
 
 class VgpuTypes:
-    """NVIDIA's types of vGPUs, found by the traits that name them."""
+    """NVIDIA's vGPU types of a catalog, by trait and by device."""
 
-    def __init__(self, known: vgpu_types.Catalog) -> None:
-        """Take them from a catalogue."""
-        self._known = known
-        self._models = {
-            trait: gpu for gpu in known.gpus() for trait in _models(known, gpu)
+    def __init__(self, catalog: vgpu_types.Catalog) -> None:
+        """Index the types of a catalog."""
+        self._catalog = catalog
+        self._gpu_by_trait = {
+            trait: gpu
+            for gpu in catalog.gpus()
+            for trait in _list_model_traits(catalog, gpu)
         }
-        self.by_trait = known.by_trait()
+        self.by_trait = catalog.by_trait()
 
     def find(self, trait: str) -> vgpu_types.CatalogVgpuType | None:
-        """Return the type that a trait names, None if it is not known.
+        """Return the type of a trait, or None.
 
-        One that is not listed is as one of its size in another series.
+        A type that is not in the catalog is derived from a type of the same
+        size in another series.
         """
         listed = self.by_trait.get(trait)
-        found = _SERIES.search(trait)
-        if listed is not None or found is None:
+        match = _SERIES.search(trait)
+        if listed is not None or match is None:
             return listed
-        head, tail = trait[: found.start(1)], trait[found.end(1) :]
-        for letter in _LETTERS:
+        head, tail = trait[: match.start(1)], trait[match.end(1) :]
+        for letter in _SERIES_LETTERS:
             alike = self.by_trait.get(f"{head}{letter}{tail}")
             if alike is not None:
                 return dataclasses.replace(
-                    alike, name=_renamed(alike.name, found[1])
+                    alike, name=_rename(alike.name, match[1])
                 )
         return None
 
     def makes(
-        self, provider: OfferedDevice, facts: vgpu_types.CatalogVgpuType
+        self, provider: OfferedDevice, vgpu_type: vgpu_types.CatalogVgpuType
     ) -> bool:
-        """Return whether a device, empty, makes a type in its mode."""
+        """Return whether an empty device supports a type in its mode."""
         return (
-            provider.model in self.models_of(facts)
-            and names.GPU_CLASS in provider.stock
-            and bool(facts.instance) == provider.is_mig
+            provider.model in self.models_of(vgpu_type)
+            and names.GPU_CLASS in provider.capacities
+            and bool(vgpu_type.instance) == provider.is_mig
         )
 
-    def models_of(self, facts: vgpu_types.CatalogVgpuType) -> frozenset[str]:
-        """Return the traits by which cards that have a type are known."""
-        gpu = self._known.gpu(facts.gpu)
-        return frozenset(_models(self._known, gpu) if gpu else ())
+    def models_of(
+        self, vgpu_type: vgpu_types.CatalogVgpuType
+    ) -> frozenset[str]:
+        """Return the model traits of the cards that support a type."""
+        gpu = self._catalog.gpu(vgpu_type.gpu)
+        return frozenset(_list_model_traits(self._catalog, gpu) if gpu else ())
 
     def knows(self, provider: OfferedDevice) -> bool:
-        """Return whether all types of a device are known."""
+        """Return whether the catalog has the types of a device."""
         return bool(self.of_device(provider))
 
     def of_device(
         self, provider: OfferedDevice
     ) -> tuple[vgpu_types.CatalogVgpuType, ...]:
-        """Return the types that a device can make in its present mode."""
-        gpu = self._models.get(provider.model)
-        if gpu is None or names.GPU_CLASS not in provider.stock:
+        """Return the types that a device supports in its present mode."""
+        gpu = self._gpu_by_trait.get(provider.model)
+        if gpu is None or names.GPU_CLASS not in provider.capacities:
             return ()
         return tuple(
-            one
-            for one in self._known.profiles_of(gpu.key)
-            if bool(one.instance) == provider.is_mig
+            vgpu_type
+            for vgpu_type in self._catalog.profiles_of(gpu.key)
+            if bool(vgpu_type.instance) == provider.is_mig
         )
 
-    def terms(self, facts: vgpu_types.CatalogVgpuType) -> ProfileTerms:
-        """Return the terms of a type that the catalogue knows."""
+    def terms(self, vgpu_type: vgpu_types.CatalogVgpuType) -> ProfileTerms:
+        """Return the terms of a type of the catalog."""
         return ProfileTerms(
-            name=facts.name,
-            kind="MIG vGPU" if facts.instance else "vGPU",
-            charges=self._known.charges(facts),
-            required=frozenset({facts.trait}),
-            facts=facts,
+            name=vgpu_type.name,
+            kind="MIG vGPU" if vgpu_type.instance else "vGPU",
+            charges=self._catalog.charges(vgpu_type),
+            required=frozenset({vgpu_type.trait}),
+            vgpu_type=vgpu_type,
         )
 
 
-def _renamed(name: str, letter: str) -> str:
-    """Return the name of a type in another series."""
-    return next(n for n in mdev_names.same_size(name) if _is_of(n, letter))
+def _rename(name: str, letter: str) -> str:
+    """Return the name of a type in another series of the same size."""
+    return next(
+        n
+        for n in mdev_names.list_series_names(name)
+        if _is_of_series(n, letter)
+    )
 
 
-def _is_of(name: str, letter: str) -> bool:
+def _is_of_series(name: str, letter: str) -> bool:
     return series(name) == letter
 
 
@@ -186,85 +195,91 @@ def series(name: str) -> str:
     return name.rpartition("-")[2].lstrip("0123456789")[:1]
 
 
-def _models(
-    known: vgpu_types.Catalog, gpu: vgpu_types.CatalogGpu
+def _list_model_traits(
+    catalog: vgpu_types.Catalog, gpu: vgpu_types.CatalogGpu
 ) -> frozenset[str]:
     """Return a model's traits: by its key, and by the stem of its types."""
-    types = [one.name for one in known.profiles_of(gpu.key)]
-    words = {gpu.key, mdev_names.model_name(types, gpu.key)}
-    return frozenset(names.model_trait(_NVIDIA, word) for word in words)
+    types = [t.name for t in catalog.profiles_of(gpu.key)]
+    models = {gpu.key, mdev_names.model_name(types, gpu.key)}
+    return frozenset(names.model_trait(_NVIDIA, model) for model in models)
 
 
-def limit(
-    provider: OfferedDevice, facts: vgpu_types.CatalogVgpuType | None
+def max_partitions(
+    provider: OfferedDevice, vgpu_type: vgpu_types.CatalogVgpuType | None
 ) -> int | None:
-    """Return how many of a type a card holds at most, None if unknown."""
-    if facts is None:
+    """Return the maximum of a type on a card, None if unknown."""
+    if vgpu_type is None:
         return None
     mixed = names.layout_trait("mixed") in provider.traits
-    if mixed and facts.limit_mixed is not None:
-        return min(facts.limit, facts.limit_mixed)
-    return facts.limit
+    if mixed and vgpu_type.limit_mixed is not None:
+        return min(vgpu_type.limit, vgpu_type.limit_mixed)
+    return vgpu_type.limit
 
 
-def spoken_model(trait: str) -> str:
-    """Return a model's trait in words: ``NVIDIA A40``; ``-`` for none."""
+def model_name(trait: str) -> str:
+    """Return the model of a trait, such as ``NVIDIA A40``; ``-`` for none."""
     return trait.removeprefix(names.MODEL_PREFIX).replace("_", " ") or "-"
 
 
-# -- what each device can be asked for --------------------------------------
+# -- terms of each device ---------------------------------------------------
 
 
-def terms_of(
+def list_terms(
     provider: OfferedDevice, types: VgpuTypes
 ) -> Iterator[tuple[ProfileTerms, bool]]:
-    """Yield what a device can be asked for, and whether it can give it now.
+    """Yield the profiles of a device, and whether each is available now.
 
-    Of a device whose model the catalogue knows, what it could make if it
-    were empty is there too. Counters say how many, not this.
+    For a model in the catalog, profiles that need an empty device are
+    included. Inventories, which are not considered here, limit the number.
     """
-    stock = provider.stock
+    capacities = provider.capacities
     seen = set()
-    if any(one in stock for one in _PROFILE_CLASSES):
+    if any(name in capacities for name in _PROFILE_CLASSES):
         for trait in sorted(provider.traits):
             if trait.startswith(names.PROFILE_PREFIXES):
                 seen.add(trait)
-                yield _profile(trait, provider, types), not provider.is_out
-        for facts in types.of_device(provider):
-            if facts.trait not in seen:
-                yield types.terms(facts), False
-    if names.FPGA_CLASS in stock:
-        yield from _regions(provider)
-    for name in sorted(stock):
+                yield (
+                    _build_profile_terms(trait, provider, types),
+                    not provider.is_unavailable,
+                )
+        for vgpu_type in types.of_device(provider):
+            if vgpu_type.trait not in seen:
+                yield types.terms(vgpu_type), False
+    if names.FPGA_CLASS in capacities:
+        yield from _list_region_terms(provider)
+    for name in sorted(capacities):
         if name not in {*_PROFILE_CLASSES, names.FPGA_CLASS, *names.MEASURES}:
-            yield _whole(name, provider), not provider.is_out
+            yield (
+                _build_whole_terms(name, provider),
+                not provider.is_unavailable,
+            )
 
 
-def _profile(
+def _build_profile_terms(
     trait: str, provider: OfferedDevice, types: VgpuTypes
 ) -> ProfileTerms:
-    facts = types.find(trait)
-    if facts is not None:
-        return types.terms(facts)
-    own = next(n for n in _PROFILE_CLASSES if n in provider.stock)
+    vgpu_type = types.find(trait)
+    if vgpu_type is not None:
+        return types.terms(vgpu_type)
+    own = next(n for n in _PROFILE_CLASSES if n in provider.capacities)
     charges, unknown = {own: 1}, set()
     if own == names.GPU_CLASS:
-        guessed = guess(trait)
-        for counter in sorted(names.MEASURES & provider.stock.keys()):
+        guessed = guess_charges(trait)
+        for counter in sorted(names.MEASURES & provider.capacities.keys()):
             if counter in guessed:
                 charges[counter] = guessed[counter]
             else:
                 unknown.add(counter)
     return ProfileTerms(
-        name=mdev_names.name_of(trait),
-        kind=_kind(trait, own),
+        name=mdev_names.name_from_trait(trait),
+        kind=_get_kind(trait, own),
         charges=charges,
         required=frozenset({trait}),
         unknown=frozenset(unknown),
     )
 
 
-def _kind(trait: str, resource_class: str) -> str:
+def _get_kind(trait: str, resource_class: str) -> str:
     if resource_class == names.WHOLE_GPU_CLASS:
         return "GPU"
     if resource_class == names.MDEV_CLASS:
@@ -272,54 +287,66 @@ def _kind(trait: str, resource_class: str) -> str:
     return "GPU VF" if trait.startswith("CUSTOM_GPU_VF_") else "vGPU"
 
 
-def guess(trait: str) -> dict[str, int]:
-    """Return the charges that the name in a vGPU's trait tells."""
+def guess_charges(trait: str) -> dict[str, int]:
+    """Return the charges that the name in a vGPU's trait contains."""
     quota = _QUOTA.search(trait)
     if quota:
         return {names.GPU_MEMORY_CLASS: int(quota[1])}
-    name = mdev_names.strip_head(trait).replace("_", "-")
+    name = mdev_names.strip_trait_prefix(trait).replace("_", "-")
     size, instance = (
-        mdev_names.named_size(name),
-        mdev_names.named_instance(name),
+        mdev_names.parse_size(name),
+        mdev_names.parse_instance_kind(name),
     )
     if not size or not trait.startswith(NVIDIA_PREFIX):
         return {}
-    found = {names.GPU_MEMORY_CLASS: size}
+    charges = {names.GPU_MEMORY_CLASS: size}
     if instance:
-        found[names.MIG_SLICE_CLASS] = int(instance.partition("g.")[0])
-    return found
+        charges[names.MIG_SLICE_CLASS] = int(instance.partition("g.")[0])
+    return charges
 
 
-def _regions(provider: OfferedDevice) -> Iterator[tuple[ProfileTerms, bool]]:
-    """Yield an FPGA region, its functions, and what can be loaded there."""
-    is_free = names.REGION_TRAIT in provider.traits and not provider.is_out
-    yield _region("FPGA region", names.REGION_TRAIT), is_free
+def _list_region_terms(
+    provider: OfferedDevice,
+) -> Iterator[tuple[ProfileTerms, bool]]:
+    """Yield the terms of an FPGA region, its functions and interfaces."""
+    is_free = (
+        names.REGION_TRAIT in provider.traits and not provider.is_unavailable
+    )
+    yield _build_region_terms("FPGA region", names.REGION_TRAIT), is_free
     for trait in sorted(provider.traits):
         if trait.startswith(names.FUNCTION_PREFIX):
-            yield _region("FPGA function", trait), is_free
+            yield _build_region_terms("FPGA function", trait), is_free
         elif (
             trait.startswith(names.INTERFACE_PREFIX)
             and names.PROGRAMMABLE_TRAIT in provider.traits
         ):
-            found = _region("FPGA interface", trait, names.PROGRAMMABLE_TRAIT)
-            yield found, is_free
+            terms = _build_region_terms(
+                "FPGA interface", trait, names.PROGRAMMABLE_TRAIT
+            )
+            yield terms, is_free
 
 
-def _region(kind: str, *required: str) -> ProfileTerms:
+def _build_region_terms(kind: str, *required: str) -> ProfileTerms:
     return ProfileTerms(
-        name=mdev_names.name_of(required[0]).lower(),
+        name=mdev_names.name_from_trait(required[0]).lower(),
         kind=kind,
         charges={names.FPGA_CLASS: 1},
         required=frozenset(required),
     )
 
 
-def _whole(resource_class: str, provider: OfferedDevice) -> ProfileTerms:
+def _build_whole_terms(
+    resource_class: str, provider: OfferedDevice
+) -> ProfileTerms:
     is_vf = resource_class.endswith("_VF")
     own = sorted(
         t for t in provider.traits if t.startswith(names.DEVICE_PREFIX)
     )
-    name = mdev_names.whole_name(own[0], is_vf) if own else resource_class
+    name = (
+        mdev_names.device_name_from_trait(own[0], is_vf)
+        if own
+        else resource_class
+    )
     if not own and provider.model in provider.traits:
         own = [provider.model]
     return ProfileTerms(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles that a cloud offers, and how many are free."""
+"""List of a cloud's profiles, with free and maximum numbers."""
 
 import dataclasses
 import re
@@ -11,13 +11,13 @@ from placement_sync.flavors import offered_devices
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ListedProfile:
-    """One thing that the cloud has on offer.
+    """A profile of a cloud.
 
-    ``hosts`` have cards for it, ``models`` are those cards'. ``cards`` is
-    how many of ``cards_in_all`` can make one now, ``free`` how many the
-    counters allow at this moment, at most, and ``most`` how many an empty
-    card holds, before the limits of device_spec. ``is_offered`` is false if
-    no card can make one now.
+    ``hosts`` and ``models`` are those of the cards that support it.
+    ``cards`` of ``cards_in_all`` can create one now. ``free`` is the
+    maximum that the inventories allow now, ``most`` the maximum of an empty
+    card, without the limits of device_spec. ``is_offered`` is false if no
+    card can create one now.
     """
 
     terms: offered_devices.ProfileTerms
@@ -30,13 +30,13 @@ class ListedProfile:
     is_offered: bool
 
 
-def list_offers(
+def list_profiles(
     devices: Iterable[offered_devices.OfferedDevice],
     types: offered_devices.VgpuTypes,
 ) -> tuple[ListedProfile, ...]:
-    """Return what devices offer, one of each kind of terms.
+    """Return the profiles of devices, sorted by kind and name.
 
-    Devices that are drained, at fault or missing count for nothing.
+    Unavailable devices (drained, faulted or missing) are ignored.
     """
     rows: dict[
         tuple[str, str, frozenset[str]],
@@ -49,15 +49,15 @@ def list_offers(
         ],
     ] = {}
     for provider in devices:
-        if provider.is_out:
+        if provider.is_unavailable:
             continue
-        for terms, is_now in offered_devices.terms_of(provider, types):
+        for terms, is_available in offered_devices.list_terms(provider, types):
             key = terms.kind, terms.name, terms.required
-            rows.setdefault(key, []).append((terms, provider, is_now))
-    return tuple(_offer(rows[key]) for key in sorted(rows, key=_order))
+            rows.setdefault(key, []).append((terms, provider, is_available))
+    return tuple(_build_row(rows[key]) for key in sorted(rows, key=_sort_key))
 
 
-def _order(key: tuple[str, str, frozenset[str]]) -> tuple[object, ...]:
+def _sort_key(key: tuple[str, str, frozenset[str]]) -> tuple[object, ...]:
     """Sort by kind, then by name, numbers in it as numbers."""
     kind, name, required = key
     parts = re.split(r"(\d+)", name)
@@ -65,7 +65,7 @@ def _order(key: tuple[str, str, frozenset[str]]) -> tuple[object, ...]:
     return kind, words, sorted(required)
 
 
-def _offer(
+def _build_row(
     rows: Sequence[
         tuple[
             offered_devices.ProfileTerms, offered_devices.OfferedDevice, bool
@@ -73,62 +73,62 @@ def _offer(
     ],
 ) -> ListedProfile:
     free = {
-        provider.uuid: free_units(provider, terms) if is_now else 0
-        for terms, provider, is_now in rows
+        provider.uuid: count_free(provider, terms) if is_available else 0
+        for terms, provider, is_available in rows
     }
     return ListedProfile(
         terms=rows[0][0],
         models=tuple(
-            sorted({offered_devices.spoken_model(p.model) for _, p, _ in rows})
+            sorted({offered_devices.model_name(p.model) for _, p, _ in rows})
         ),
         hosts=tuple(sorted({p.host for _, p, _ in rows})),
         cards=sum(bool(n) for n in free.values()),
         cards_in_all=len(free),
         free=sum(free.values()),
-        most=max(_most(p, t) for t, p, _ in rows),
-        is_offered=any(is_now for _, _, is_now in rows),
+        most=max(_compute_max(p, t) for t, p, _ in rows),
+        is_offered=any(is_available for _, _, is_available in rows),
     )
 
 
-def free_units(
+def count_free(
     provider: offered_devices.OfferedDevice,
     terms: offered_devices.ProfileTerms,
 ) -> int:
-    """Return how many more the counters of a device allow, at most.
+    """Return the maximum of further partitions by a device's inventories.
 
-    Only in equal-size mode what stands there counts against the limit of
-    a type: elsewhere others may stand where none of it would.
+    Present partitions count against the limit of a type in equal-size mode
+    only: in other modes they may use places that the type does not.
     """
-    found = [
-        provider.stock[name].left // amount
+    limits = [
+        provider.capacities[name].free // amount
         for name, amount in terms.charges.items()
-        if name in provider.stock
+        if name in provider.capacities
     ]
-    most = offered_devices.limit(provider, terms.facts)
+    most = offered_devices.max_partitions(provider, terms.vgpu_type)
     if most is not None:
         is_equal = names.layout_trait("equal") in provider.traits
-        held = provider.stock.get(names.GPU_CLASS) if is_equal else None
-        found.append(most - (held.used if held else 0))
-    return max(0, min(found, default=0))
+        gpu = provider.capacities.get(names.GPU_CLASS) if is_equal else None
+        limits.append(most - (gpu.used if gpu else 0))
+    return max(0, min(limits, default=0))
 
 
-def _most(
+def _compute_max(
     provider: offered_devices.OfferedDevice,
     terms: offered_devices.ProfileTerms,
 ) -> int:
-    """Return how many an empty card holds, at most.
+    """Return the maximum of partitions of an empty card.
 
-    Of types in the catalogue that is known, but for max_slots: the total
-    of a card in equal-size mode is how many it holds of the size that is
-    there. Of others the counters tell, less what is reserved: bulk answers
-    of Placement leave that out.
+    For types in the catalog by the type's limit, without max_slots: the
+    total of a card in equal-size mode is the limit of its present size
+    only. For others by the inventories, without reserved units, which bulk
+    queries of Placement do not return.
     """
-    most = offered_devices.limit(provider, terms.facts)
+    most = offered_devices.max_partitions(provider, terms.vgpu_type)
     if most is not None:
         return most
-    found = [
-        provider.stock[name].total // amount
+    limits = [
+        provider.capacities[name].total // amount
         for name, amount in terms.charges.items()
-        if name in provider.stock
+        if name in provider.capacities
     ]
-    return min(found, default=0)
+    return min(limits, default=0)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Difference of two provider trees, as an ordered list of calls."""
+"""Difference of two provider trees, as an ordered list of calls.
+
+Pure: the same trees and guard give the same calls, and equal trees none.
+"""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
@@ -11,139 +14,140 @@ from placement_sync.sync import reserved
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """What must not be taken away.
+    """Providers that a plan must not delete or shrink, by uuid.
 
-    ``held`` are the providers that have, or may have, allocations: they
-    and their resource classes stay, reserved whole. ``unknown`` are
-    providers of which nothing can be told: they stay as they are, and so
-    does what nests in them. ``unreadable`` are those of devices that are
-    there and can't be read: they stay too, reserved whole and labelled as
-    faulted. Whatever such a provider nests in stays with it.
+    ``allocated`` have, or may have, allocations: they and their resource
+    classes stay, with all units reserved. ``unknown`` could not be
+    assessed: they and their descendants stay unchanged. ``unreadable``
+    belong to devices that are present and can't be read: they stay, with
+    all units reserved and the trait of faulted devices. The ancestors of
+    all of these stay, too.
     """
 
-    held: frozenset[str] = frozenset()
+    allocated: frozenset[str] = frozenset()
     unknown: frozenset[str] = frozenset()
     unreadable: frozenset[str] = frozenset()
 
 
-NOTHING = Guard()
-# Standard traits of GPUs. An operator may set some too: they go only with
-# the card that they were set for.
-_STANDARD = "HW_GPU_"
+NO_GUARD = Guard()
+# Standard traits of GPUs. An operator may set some too: they are removed
+# only when another product replaces the card.
+_GPU_TRAIT_PREFIX = "HW_GPU_"
 
 
 def plan(
     actual: providers.ProviderTree,
     desired: providers.ProviderTree,
-    guard: Guard = NOTHING,
-    known: Collection[str] | None = None,
+    guard: Guard = NO_GUARD,
+    existing_names: Collection[str] | None = None,
 ) -> list[calls.Call]:
     """Return the calls that turn the actual tree into the desired one.
 
-    What an operator has set stays: ``reserved``, as the least of it,
-    ``allocation_ratio``, and traits that are not ours to set. Traits that
-    are unread in the desired tree stay as they are. The calls come in an
-    order Placement accepts: names first, then providers are created,
-    parents before children, and deleted last, children before parents. An
-    equal tree needs no call. A provider that should go but is held keeps
-    its classes, reserved whole, and is marked as missing.
+    The operator's settings stay: ``reserved`` as the minimum,
+    ``allocation_ratio``, and traits that this library does not set. Traits that
+    are unread in the desired tree stay as they are. The calls are in an
+    order that Placement accepts: names first, then providers are created,
+    parents before children, and deleted last, children before parents.
+    Equal trees need no call. A provider that is not desired but allocated
+    keeps its classes, with all units reserved, and is marked as missing.
 
-    :param actual: our providers as the service has them; whatever is not
-        ours must not be in it.
-    :param known: the custom resource classes and traits that Placement
-        knows; None where somebody else makes them.
+    :param actual: our providers in Placement, without any other provider.
+    :param existing_names: the custom resource classes and traits that
+        Placement has; None if the caller creates missing ones.
     """
     before = {node.uuid: node for node in actual.nodes}
     after = {node.uuid: node for node in desired.nodes}
-    left, aside = _apart(before, after, guard)
-    kept = _with_parents(guard.held | left | aside, before)
-    found: list[calls.ProviderCall] = []
-    for node in _top_down(after):
+    untouched, faulted = _split_guarded(before, after, guard)
+    retained = _add_ancestors(guard.allocated | untouched | faulted, before)
+    planned: list[calls.ProviderCall] = []
+    for node in _sort_top_down(after):
         if node.uuid not in before:
-            found.append(
+            planned.append(
                 calls.CreateProvider(
                     uuid=node.uuid, name=node.name, parent=node.parent
                 )
             )
-        if node.uuid not in (left | aside) & before.keys():
-            found += _changes(before.get(node.uuid), node, guard)
-    for node in reversed(_top_down(before)):
-        if node.uuid in aside:
-            found += _changes(node, set_aside(node), guard)
-        elif node.uuid in after or node.uuid in left:
+        if node.uuid not in (untouched | faulted) & before.keys():
+            planned += _plan_changes(before.get(node.uuid), node, guard)
+    for node in reversed(_sort_top_down(before)):
+        if node.uuid in faulted:
+            planned += _plan_changes(node, mark_faulted(node), guard)
+        elif node.uuid in after or node.uuid in untouched:
             continue
-        elif node.uuid in kept:
-            found += _changes(node, shelved(node), guard)
+        elif node.uuid in retained:
+            planned += _plan_changes(node, mark_missing(node), guard)
         else:
-            found.append(calls.DeleteProvider(uuid=node.uuid, name=node.name))
-    ordered = sorted(found, key=lambda call: _rank(call, before))
-    return [*_names(ordered, known), *ordered]
+            planned.append(
+                calls.DeleteProvider(uuid=node.uuid, name=node.name)
+            )
+    ordered = sorted(planned, key=lambda call: _rank(call, before))
+    return [*_plan_names(ordered, existing_names), *ordered]
 
 
-def shrinking(
+def find_shrinking(
     actual: providers.ProviderTree,
     desired: providers.ProviderTree,
-    guard: Guard = NOTHING,
+    guard: Guard = NO_GUARD,
 ) -> frozenset[str]:
-    """Return the providers that would lose a class, or go altogether.
+    """Return the uuids of providers that would lose a class, or be deleted.
 
-    Whether anything is allocated from them must be known before a plan is
-    made; of the others it does not matter.
+    Only of these the caller must know the allocations before it plans.
     """
     before = {node.uuid: node for node in actual.nodes}
-    wanted = {node.uuid: node.inventories.keys() for node in desired.nodes}
-    left, aside = _apart(before, wanted, guard)
+    classes = {node.uuid: node.inventories.keys() for node in desired.nodes}
+    untouched, faulted = _split_guarded(before, classes, guard)
     return frozenset(
         node.uuid
         for node in actual.nodes
-        if node.uuid not in left | aside
+        if node.uuid not in untouched | faulted
         and (
-            node.uuid not in wanted
-            or node.inventories.keys() - wanted[node.uuid]
+            node.uuid not in classes
+            or node.inventories.keys() - classes[node.uuid]
         )
     )
 
 
-def unreadable(
+def find_unreadable(
     actual: providers.ProviderTree, addresses: Iterable[str]
 ) -> frozenset[str]:
-    """Return the providers of devices that can't be read, and their parts'.
+    """Return the providers of unreadable devices and of their regions.
 
-    A part is known by its name too: who moved its provider elsewhere has
-    not moved the part.
+    A region's provider counts by its name too, because an operator may
+    have moved it below another provider.
 
     :param addresses: of the devices.
     """
     root = actual.root
-    found = frozenset(addresses)
-    parts = tuple(
+    devices = frozenset(addresses)
+    prefixes = tuple(
         f"{names.provider_name(root.name, address)}_region_"
-        for address in found
+        for address in devices
     )
     return frozenset(
-        names.provider_uuid(root.uuid, address) for address in found
-    ) | frozenset(n.uuid for n in actual.nodes if n.name.startswith(parts))
+        names.provider_uuid(root.uuid, address) for address in devices
+    ) | frozenset(n.uuid for n in actual.nodes if n.name.startswith(prefixes))
 
 
-def _apart(
+def _split_guarded(
     nodes: Mapping[str, providers.ProviderNode],
     described: Collection[str],
     guard: Guard,
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Return which providers are left as they are, and which set aside.
+    """Return the providers to leave untouched, and those to mark faulted.
 
-    Who is described has been read, whatever it nests in.
+    :param described: uuids of the desired tree; their devices were read,
+        so neither set has them.
     """
-    left = _with_parts(guard.unknown, nodes)
-    aside = _with_parts(guard.unreadable, nodes) & nodes.keys()
-    return left, aside - left - frozenset(described)
+    untouched = _add_descendants(guard.unknown, nodes)
+    faulted = _add_descendants(guard.unreadable, nodes) & nodes.keys()
+    return untouched, faulted - untouched - frozenset(described)
 
 
-def _names(
-    plan: Iterable[calls.ProviderCall], known: Collection[str] | None
+def _plan_names(
+    plan: Iterable[calls.ProviderCall], existing_names: Collection[str] | None
 ) -> list[calls.Call]:
-    """Return the calls that make the names known which a plan needs."""
-    if known is None:
+    """Return the calls that create the classes and traits of a plan."""
+    if existing_names is None:
         return []
     classes: set[str] = set()
     traits: set[str] = set()
@@ -153,48 +157,56 @@ def _names(
         elif isinstance(call, calls.ChangeTraits):
             traits |= call.added
     return [
-        *(calls.CreateClass(name=n) for n in _custom(classes, known)),
-        *(calls.CreateTrait(name=n) for n in _custom(traits, known)),
+        *(
+            calls.CreateClass(name=n)
+            for n in _list_missing(classes, existing_names)
+        ),
+        *(
+            calls.CreateTrait(name=n)
+            for n in _list_missing(traits, existing_names)
+        ),
     ]
 
 
-def _custom(wanted: Iterable[str], known: Collection[str]) -> list[str]:
+def _list_missing(
+    required: Iterable[str], existing_names: Collection[str]
+) -> list[str]:
     return sorted(
         name
-        for name in wanted
-        if name.startswith(names.CUSTOM) and name not in known
+        for name in required
+        if name.startswith(names.CUSTOM) and name not in existing_names
     )
 
 
-def _with_parents(
+def _add_ancestors(
     uuids: Iterable[str], nodes: Mapping[str, providers.ProviderNode]
 ) -> set[str]:
-    """Return some providers and all that they nest in."""
-    found: set[str] = set()
+    """Return some providers and all their ancestors."""
+    lineage: set[str] = set()
     todo = [uuid for uuid in uuids if uuid in nodes]
     while todo:
         uuid = todo.pop()
-        found.add(uuid)
+        lineage.add(uuid)
         if nodes[uuid].parent in nodes:
             todo.append(nodes[uuid].parent)
-    return found
+    return lineage
 
 
-def _with_parts(
+def _add_descendants(
     uuids: Iterable[str], nodes: Mapping[str, providers.ProviderNode]
 ) -> frozenset[str]:
-    """Return some providers and all that nests in them."""
-    found = set(uuids)
-    for node in _top_down(nodes):
-        if node.parent in found:
-            found.add(node.uuid)
-    return frozenset(found)
+    """Return some providers and all their descendants."""
+    family = set(uuids)
+    for node in _sort_top_down(nodes):
+        if node.parent in family:
+            family.add(node.uuid)
+    return frozenset(family)
 
 
-def _top_down(
+def _sort_top_down(
     nodes: Mapping[str, providers.ProviderNode],
 ) -> list[providers.ProviderNode]:
-    """Return providers, each behind what it nests in."""
+    """Return providers, each behind its parent."""
 
     def depth(node: providers.ProviderNode) -> int:
         parent = nodes.get(node.parent)
@@ -203,8 +215,8 @@ def _top_down(
     return sorted(nodes.values(), key=depth)
 
 
-def shelved(node: providers.ProviderNode) -> providers.ProviderNode:
-    """Return a provider as it is kept while its device is missing."""
+def mark_missing(node: providers.ProviderNode) -> providers.ProviderNode:
+    """Return a provider as it is retained while its device is missing."""
     return dataclasses.replace(
         node,
         inventories=_reserve_all(node.inventories),
@@ -213,8 +225,8 @@ def shelved(node: providers.ProviderNode) -> providers.ProviderNode:
     )
 
 
-def set_aside(node: providers.ProviderNode) -> providers.ProviderNode:
-    """Return a provider as it is kept while its device can't be read."""
+def mark_faulted(node: providers.ProviderNode) -> providers.ProviderNode:
+    """Return a provider as it is retained while its device is unreadable."""
     return dataclasses.replace(
         node,
         inventories=_reserve_all(node.inventories),
@@ -225,7 +237,7 @@ def set_aside(node: providers.ProviderNode) -> providers.ProviderNode:
 def apply(
     actual: providers.ProviderTree, plan: Iterable[calls.Call]
 ) -> providers.ProviderTree:
-    """Return the tree that a plan leads to, on paper."""
+    """Return the tree that results from a plan; Placement is not used."""
     nodes = {node.uuid: node for node in actual.nodes}
     for call in plan:
         match call:
@@ -242,14 +254,14 @@ def apply(
             case calls.CreateClass() | calls.CreateTrait():
                 continue
             case _:
-                nodes[call.uuid] = _applied(nodes[call.uuid], call)
+                nodes[call.uuid] = _apply_to_node(nodes[call.uuid], call)
     return dataclasses.replace(
         actual,
         nodes=tuple(sorted(nodes.values(), key=lambda node: node.name)),
     )
 
 
-def _applied(
+def _apply_to_node(
     node: providers.ProviderNode,
     call: calls.UpdateProvider | calls.SetInventories | calls.ChangeTraits,
 ) -> providers.ProviderNode:
@@ -264,18 +276,18 @@ def _applied(
             return dataclasses.replace(node, name=name, parent=parent)
 
 
-def _changes(
+def _plan_changes(
     before: providers.ProviderNode | None,
     after: providers.ProviderNode,
     guard: Guard,
 ) -> Iterable[calls.ProviderCall]:
     old = before.inventories if before else {}
     traits = before.traits if before else frozenset()
-    wanted = dict(after.inventories)
-    if after.uuid in guard.held:
-        gone = {k: v for k, v in old.items() if k not in wanted}
-        wanted |= _reserve_all(gone)
-    new, memory = reserved.join(old, traits, wanted)
+    desired = dict(after.inventories)
+    if after.uuid in guard.allocated:
+        dropped = {k: v for k, v in old.items() if k not in desired}
+        desired |= _reserve_all(dropped)
+    new, memory = reserved.merge(old, traits, desired)
     if before and (before.name, before.parent) != (after.name, after.parent):
         yield calls.UpdateProvider(
             uuid=after.uuid, name=after.name, parent=after.parent
@@ -284,16 +296,18 @@ def _changes(
         yield calls.SetInventories(
             uuid=after.uuid, name=after.name, inventories=new
         )
-    added = (_lasting(after.traits) | memory) - traits
+    added = (_drop_reserved_traits(after.traits) | memory) - traits
     stale = frozenset(
         trait
         for trait in traits - after.traits - memory
-        if names.is_ours(trait)
+        if names.is_managed_trait(trait)
         and trait != names.NOVA_OWNER_TRAIT
-        and not trait.startswith(after.unread)
-    ) | frozenset(t for t in traits - memory if _is_memory(t))
-    if _is_another(traits, after.traits):
-        stale |= {t for t in traits - after.traits if t.startswith(_STANDARD)}
+        and not trait.startswith(after.unread_traits)
+    ) | frozenset(t for t in traits - memory if _is_reserved_trait(t))
+    if _is_other_product(traits, after.traits):
+        stale |= {
+            t for t in traits - after.traits if t.startswith(_GPU_TRAIT_PREFIX)
+        }
     if added or stale:
         yield calls.ChangeTraits(
             uuid=after.uuid, name=after.name, added=added, removed=stale
@@ -304,7 +318,7 @@ def _reserve_all(
     inventories: Mapping[str, providers.Inventory],
 ) -> dict[str, providers.Inventory]:
     return {
-        name: inventory.reserving(inventory.total)
+        name: inventory.with_own_reserved(inventory.total)
         for name, inventory in inventories.items()
     }
 
@@ -313,22 +327,24 @@ def _is_profile(trait: str) -> bool:
     return trait.startswith(names.PROFILE_PREFIXES)
 
 
-def _is_another(before: frozenset[str], after: frozenset[str]) -> bool:
-    """Return whether another product stands where one did."""
-    was, now = (
+def _is_other_product(before: frozenset[str], after: frozenset[str]) -> bool:
+    """Return whether another product has replaced the device."""
+    old, new = (
         {t for t in traits if t.startswith(names.DEVICE_PREFIX)}
         for traits in (before, after)
     )
-    return bool(was) and bool(now) and was.isdisjoint(now)
+    return bool(old) and bool(new) and old.isdisjoint(new)
 
 
-def _is_memory(trait: str) -> bool:
+def _is_reserved_trait(trait: str) -> bool:
     return trait.startswith(names.RESERVED_PREFIX)
 
 
-def _lasting(traits: frozenset[str]) -> frozenset[str]:
-    """Return a provider's traits but those that its records decide."""
-    return frozenset(trait for trait in traits if not _is_memory(trait))
+def _drop_reserved_traits(traits: frozenset[str]) -> frozenset[str]:
+    """Return traits without those that reserved.merge returns."""
+    return frozenset(
+        trait for trait in traits if not _is_reserved_trait(trait)
+    )
 
 
 _ORDER = (
@@ -339,22 +355,22 @@ _ORDER = (
     calls.ChangeTraits,
     calls.DeleteProvider,
 )
-_LATE = 4
+_LATE_TRAITS = 4
 
 
 def _rank(
     call: calls.ProviderCall, before: Mapping[str, providers.ProviderNode]
 ) -> int:
-    """Return when a call has its turn.
+    """Return the position of a call in a plan.
 
-    Traits come after the records: what is reserved first and labelled
-    then is offered at no time. But a provider is offered only once it is
-    labelled, and what an operator had set is remembered before it is
-    hidden.
+    Traits follow inventories, so that a device is reserved before its
+    trait says why. But a new provider gets its traits before inventories,
+    so that it is not offered without them, and so does a provider whose
+    trait stores an operator's ``reserved`` that the inventory will hide.
     """
     if isinstance(call, calls.ChangeTraits):
         is_early = call.uuid not in before or any(
-            _is_memory(trait) for trait in call.added
+            _is_reserved_trait(trait) for trait in call.added
         )
-        return _ORDER.index(calls.ChangeTraits) if is_early else _LATE
+        return _ORDER.index(calls.ChangeTraits) if is_early else _LATE_TRAITS
     return _ORDER.index(type(call))

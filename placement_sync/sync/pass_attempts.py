@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attempts of one pass: read, plan, change, retry."""
+"""Attempts of one pass: read, plan, change, retry.
+
+An attempt fetches the tree, plans against it and makes the calls in order.
+A refused call stops its provider for this attempt; the next attempt plans
+again. ``sync_pass`` counts and delays the attempts.
+"""
 
 import dataclasses
 import logging
@@ -12,61 +17,71 @@ from placement_sync.sync import diff, nesting, refusals
 
 LOG = logging.getLogger(__name__)
 
-Anew = Callable[[], tuple[providers.ProviderTree, model.HostState]]
+Reread = Callable[[], tuple[providers.ProviderTree, model.HostState]]
 
-# Seconds for which a provider that should shrink and is in use counts as
-# in use unasked, as long as there is nothing else to do: Placement tells
-# by no generation that it is free again. It is reserved whole meanwhile.
-HELD_SECONDS = 300.0
+# Seconds for which a provider that should shrink and is allocated counts
+# as allocated without a request: no generation changes when its last
+# allocation is deleted. All its units are reserved meanwhile.
+RECHECK_SECONDS = 300.0
 
 
-def guard(
+def build_guard(
     actual: providers.ProviderTree,
     desired: providers.ProviderTree,
     host: model.HostState,
-    held: Iterable[str] = (),
+    allocated: Iterable[str] = (),
 ) -> diff.Guard:
-    """Return the guard under which a host's tree is planned.
+    """Return the guard for the plan of a host's tree.
 
-    :param host: the reading that the desired tree was built from.
-    :param held: the providers that something is allocated from.
+    :param host: the snapshot that the desired tree was built from.
+    :param allocated: uuids of the providers that have allocations.
     """
     present = {node.uuid for node in desired.nodes}
     return diff.Guard(
-        held=frozenset(held),
+        allocated=frozenset(allocated),
         unknown=frozenset()
         if host.complete
         else frozenset(n.uuid for n in actual.nodes) - present,
-        unreadable=diff.unreadable(actual, host.unknown),
+        unreadable=diff.find_unreadable(actual, host.unknown),
     )
 
 
 class PassMemory:
-    """What one pass leaves for the next one, to ask less.
+    """Cache of one pass for the next one, to save requests.
 
-    ``absent`` are standard traits that Placement does not know, ``asked``
-    the providers that should shrink, and ``held`` those of them that were
-    in use when last asked. ``taken`` are refused creations by name: another
-    provider has the name.
+    ``missing_traits`` are standard traits that Placement does not have.
+    ``shrinking`` are the providers that should shrink, ``allocated`` those
+    of them that had allocations when last read. ``taken_names`` are refused
+    creations by name: another provider has the name.
     """
 
     def __init__(self) -> None:
-        self.absent: frozenset[str] = frozenset()
-        self.asked: frozenset[str] = frozenset()
-        self.held: frozenset[str] = frozenset()
-        self.taken: dict[str, refusals.RefusedCall] = {}
-        self._until = 0.0
+        self.missing_traits: frozenset[str] = frozenset()
+        self.shrinking: frozenset[str] = frozenset()
+        self.allocated: frozenset[str] = frozenset()
+        self.taken_names: dict[str, refusals.RefusedCall] = {}
+        self._expiry = 0.0
 
     def expire(self, now: float) -> None:
-        """Forget what may have changed unseen."""
-        if now >= self._until:
-            self.asked = self.held = frozenset()
-            self.taken.clear()
-            self._until = now + HELD_SECONDS
+        """Clear entries that may have changed without a new generation."""
+        if now >= self._expiry:
+            self.shrinking = self.allocated = frozenset()
+            self.taken_names.clear()
+            self._expiry = now + RECHECK_SECONDS
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PassOptions:
+    """Options of one pass; see ``sync_pass.Synchronizer.run``."""
+
+    is_dry: bool = False
+    create_root: bool = False
+    is_shared: bool = False
+    reread: Reread | None = None
 
 
 class Pass:
-    """One pass under way."""
+    """One pass of a host; ``calls`` are those made so far."""
 
     def __init__(
         self,
@@ -74,109 +89,113 @@ class Pass:
         desired: providers.ProviderTree,
         host: model.HostState,
         memory: PassMemory,
+        options: PassOptions,
     ) -> None:
         self._placement = placement
         self._desired = desired
         self._host = host
         self._memory = memory
-        self.is_dry = False
-        self.create_root = False
-        self.is_shared = False
-        self.anew: Anew | None = None
-        self._found: frozenset[str] = frozenset()
-        self.made: list[calls.Call] = []
+        self._options = options
+        self._present: frozenset[str] = frozenset()
+        self.calls: list[calls.Call] = []
         self._refused = refusals.RefusedCalls()
 
     def problems(self) -> tuple[model.Problem, ...]:
-        """Return what stayed undone, with what to do about it."""
+        """Return the calls left undone, each with a hint."""
         return self._refused.problems()
 
     def present(self) -> frozenset[str]:
-        """Return our providers that Placement has now."""
-        found = set(self._found)
-        for call in self.made:
+        """Return the uuids of our providers that Placement has now."""
+        present = set(self._present)
+        for call in self.calls:
             if isinstance(call, calls.CreateProvider):
-                found.add(call.uuid)
+                present.add(call.uuid)
             elif isinstance(call, calls.DeleteProvider):
-                found.discard(call.uuid)
-        return frozenset(found - {self._desired.root.uuid})
+                present.discard(call.uuid)
+        return frozenset(present - {self._desired.root.uuid})
 
     def attempt(self) -> bool:
-        """Look, plan and change once; return whether that was all."""
-        self._refused.begin()
+        """Read, plan and change once; return whether the pass is complete."""
+        self._refused.begin_attempt()
         root = self._desired.root
         fetched = self._placement.fetch(
             root.uuid, frozenset(n.uuid for n in self._desired.nodes)
         )
-        if fetched.root is None and not self._make_root(root):
+        if fetched.root is None and not self._create_root(root):
             return self._refused.is_final
-        self._found = frozenset(node.uuid for node in fetched.tree.nodes)
-        if self.anew is not None:
-            self._desired, self._host = self.anew()
+        self._present = frozenset(node.uuid for node in fetched.tree.nodes)
+        if self._options.reread is not None:
+            self._desired, self._host = self._options.reread()
         plan = self._plan(fetched.tree)
-        if self.is_dry:
-            self.made += plan
+        if self._options.is_dry:
+            self.calls += plan
             return True
-        self._carry_out(plan, fetched.tree)
+        self._make_calls(plan, fetched.tree)
         return self._refused.is_final
 
-    def _make_root(self, root: providers.ProviderRoot) -> bool:
-        """Register the compute node, or tell that it is missing."""
+    def _create_root(self, root: providers.ProviderRoot) -> bool:
+        """Register the compute node, or note that it is missing."""
         call = calls.CreateProvider(uuid=root.uuid, name=root.name, parent="")
-        if not self.create_root:
+        if not self._options.create_root:
             self._refused.add_missing_root(root)
             return False
-        if self.is_dry:
-            self.made.append(call)
+        if self._options.is_dry:
+            self.calls.append(call)
             return True
-        return self._make(call)
+        return self._attempt_call(call)
 
     # -- the plan --------------------------------------------------------
 
     def _plan(self, actual: providers.ProviderTree) -> list[calls.Call]:
-        """Return what is to be called, names that must be made first.
+        """Return the calls, creations of classes and traits first.
 
-        Which names Placement knows is asked only if there is something to
-        write. Standard traits that it does not know are left out: it is
+        Existing names are read only if there is something to write.
+        Standard traits that Placement does not have are omitted: it is
         older than they are.
         """
         memory = self._memory
-        bound = self._guard(actual, memory.held)
-        shrinking = diff.shrinking(actual, self._desired, bound)
-        shrinking -= self._left_to_nova(actual)
-        wanted = self._without(memory.absent)
-        if shrinking <= memory.asked and not diff.plan(actual, wanted, bound):
+        guard = self._build_guard(actual, memory.allocated)
+        shrinking = diff.find_shrinking(actual, self._desired, guard)
+        shrinking -= self._list_nova_only(actual)
+        desired = self._build_tree_without(memory.missing_traits)
+        if shrinking <= memory.shrinking and not diff.plan(
+            actual, desired, guard
+        ):
             return []
-        memory.asked = shrinking
-        memory.held = frozenset(
-            filter(self._placement.is_allocated, sorted(shrinking))
+        memory.shrinking = shrinking
+        memory.allocated = frozenset(
+            filter(self._placement.has_allocations, sorted(shrinking))
         )
-        bound = self._guard(actual, memory.held)
-        plan = diff.plan(actual, wanted, bound)
+        guard = self._build_guard(actual, memory.allocated)
+        plan = diff.plan(actual, desired, guard)
         if not plan:
             return []
-        needed = frozenset(_needed(plan)) | memory.absent
-        known = self._placement.known(needed)
-        memory.absent = frozenset(
-            name for name in needed - known if not _is_custom(name)
+        required = frozenset(_list_names(plan)) | memory.missing_traits
+        existing = self._placement.filter_existing(required)
+        memory.missing_traits = frozenset(
+            name for name in required - existing if not _is_custom(name)
         )
-        wanted = self._without(memory.absent)
-        return diff.plan(actual, wanted, bound, known)
+        desired = self._build_tree_without(memory.missing_traits)
+        return diff.plan(actual, desired, guard, existing)
 
-    def _guard(
-        self, actual: providers.ProviderTree, held: frozenset[str]
+    def _build_guard(
+        self, actual: providers.ProviderTree, allocated: frozenset[str]
     ) -> diff.Guard:
-        held |= self._refused.undeletable | self._left_to_nova(actual)
-        return guard(actual, self._desired, self._host, held)
+        allocated |= self._refused.undeletable | self._list_nova_only(actual)
+        return build_guard(actual, self._desired, self._host, allocated)
 
-    def _left_to_nova(self, actual: providers.ProviderTree) -> frozenset[str]:
+    def _list_nova_only(
+        self, actual: providers.ProviderTree
+    ) -> frozenset[str]:
         """Return the providers that only nova-compute may delete."""
-        if not self.is_shared:
+        if not self._options.is_shared:
             return frozenset()
-        wanted = {node.uuid for node in self._desired.nodes}
-        return frozenset(n.uuid for n in actual.nodes) - wanted
+        desired = {node.uuid for node in self._desired.nodes}
+        return frozenset(n.uuid for n in actual.nodes) - desired
 
-    def _without(self, traits: frozenset[str]) -> providers.ProviderTree:
+    def _build_tree_without(
+        self, traits: frozenset[str]
+    ) -> providers.ProviderTree:
         """Return the desired tree without some traits."""
         if not traits:
             return self._desired
@@ -190,72 +209,73 @@ class Pass:
 
     # -- the calls -------------------------------------------------------
 
-    def _carry_out(
+    def _make_calls(
         self, plan: Iterable[calls.Call], actual: providers.ProviderTree
     ) -> None:
         """Make one call after another.
 
-        :raises ServiceError: there is no use in going on.
+        :raises ServiceError: no further call can succeed, or a call failed
+            that may succeed later.
         """
-        found = nesting.Nesting(actual, self._desired)
+        nested = nesting.Nesting(actual, self._desired)
         for call in plan:
             if (
-                self._refused.is_settled(call)
-                or found.is_stopped(call)
-                or not self._make(call)
+                self._refused.is_given_up(call)
+                or nested.is_stopped(call)
+                or not self._attempt_call(call)
             ):
-                found.stop(call)
-        self._refused.check_broken()
+                nested.stop(call)
+        self._refused.check_transient()
 
-    def _make(self, call: calls.Call) -> bool:
-        """Make one call; return whether Placement took it."""
-        if call.name in self._memory.taken and isinstance(
+    def _attempt_call(self, call: calls.Call) -> bool:
+        """Make one call; return whether Placement accepted it."""
+        if call.name in self._memory.taken_names and isinstance(
             call, calls.CreateProvider
         ):
-            self._refused.settle(self._memory.taken[call.name])
+            self._refused.give_up(self._memory.taken_names[call.name])
             return False
         error = self._apply(call)
         if error is None:
             return True
         find_root = self._placement.find_root
-        holder = refusals.find_holder(call, error, find_root)
+        name_owner = refusals.find_name_owner(call, error, find_root)
         # The pass itself renames a provider of this host.
-        own = self._found | {node.uuid for node in self._desired.nodes}
-        if holder and holder not in own:
+        own = self._present | {node.uuid for node in self._desired.nodes}
+        if name_owner and name_owner not in own:
             refusal = refusals.RefusedCall(
-                call=call, error=error, holder=holder
+                call=call, error=error, name_owner=name_owner
             )
-            self._memory.taken[call.name] = refusal
-            self._refused.settle(refusal)
+            self._memory.taken_names[call.name] = refusal
+            self._refused.give_up(refusal)
             return False
-        move = self._refused.move(call, error, find_root)
+        move = self._refused.plan_move(call, error, find_root)
         if move is not None and self._apply(move) is None:
-            self._refused.plan_anew()
+            self._refused.request_attempt()
         else:
             self._refused.add(call, error)
         return False
 
     def _apply(self, call: calls.Call) -> errors.ServiceError | None:
-        """Make one call; return why Placement refused it.
+        """Make one call; return the error with which Placement refused it.
 
-        :raises ServiceError: there is no use in going on.
+        :raises ServiceError: every further call would fail like this one.
         """
         try:
             self._placement.apply(call)
         except errors.ServiceError as error:
-            if refusals.is_everybodys(error):
+            if refusals.ends_pass(error):
                 raise
             LOG.debug("%s: %s", call, error)
             if not error.is_conflict:
-                self._placement.forget(None)
+                self._placement.invalidate(None)
             return error
         LOG.info("%s", call)
-        self.made.append(call)
+        self.calls.append(call)
         return None
 
 
-def _needed(plan: Iterable[calls.Call]) -> Iterable[str]:
-    """Return the classes and traits that a plan needs to be known."""
+def _list_names(plan: Iterable[calls.Call]) -> Iterable[str]:
+    """Yield the classes and traits that must exist for a plan."""
     for call in plan:
         if isinstance(call, calls.SetInventories):
             yield from filter(_is_custom, call.inventories)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consequences of calls that Placement refused."""
+"""Calls that Placement refused: retry, give up, or report with a hint."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from placement_sync.client import calls
 
 FindRoot = Callable[[str], providers.ProviderRoot | None]
 
-# Codes and statuses of Placement's answers (placement/errors.py).
+# Codes and statuses of Placement's errors (placement/errors.py).
 CONCURRENT = "placement.concurrent_update"
 DUPLICATE = "placement.duplicate_name"
 HAS_CHILDREN = "placement.resource_provider.cannot_delete_parent"
@@ -20,59 +20,66 @@ _UNAUTHORIZED = 401
 _FORBIDDEN = 403
 _INTERNAL = 500
 
-_MEND = {
-    CONCURRENT: "others change it all the time; the next pass tries again",
+_HINTS = {
+    CONCURRENT: "other clients change it all the time; the next pass tries"
+    " again",
     _CLASS_IN_USE: "servers were scheduled to it meanwhile; the next pass"
-    " keeps it for them",
-    _IN_USE: "servers were scheduled to it meanwhile; the next pass keeps"
+    " retains it for them",
+    _IN_USE: "servers were scheduled to it meanwhile; the next pass retains"
     " it for them",
-    HAS_CHILDREN: "providers nest in it that are not this library's; it is"
-    " reserved whole until 'openstack resource provider list --in-tree"
-    " {uuid}' shows none and the next pass deletes it",
-    DUPLICATE: "look for the provider that has its name with 'openstack"
+    HAS_CHILDREN: "it has child providers of another owner; all its units"
+    " are reserved until 'openstack resource provider list --in-tree {uuid}'"
+    " shows none and the next pass deletes it",
+    DUPLICATE: "find the provider that has its name with 'openstack"
     " resource provider list --name {name}'",
 }
-_MEND_FORBIDDEN = (
-    "Placement's policy does not let this user write: give it the role"
+_HINT_FORBIDDEN = (
+    "Placement's policy does not allow this user to write: give it the role"
     " that nova-compute's user has there, 'service' or 'admin'"
 )
-_MEND_OTHER = "the next pass tries again"
+_HINT_OTHER = "the next pass tries again"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedCall:
-    """A call that Placement refused, and its answer.
+    """A call that Placement refused, and its error.
 
-    ``holder`` is the uuid of another provider that has the name of the
+    ``name_owner`` is the uuid of another provider that has the name of the
     provider to create, empty for any other refusal.
     """
 
     call: calls.Call
     error: errors.ServiceError
-    holder: str = ""
+    name_owner: str = ""
+
+    @property
+    def provider(self) -> str:
+        """Return the provider's uuid; empty for a class or a trait."""
+        return "" if isinstance(self.call, calls.Name) else self.call.uuid
 
 
+# Kind of call, and uuid of its provider or name of its class or trait.
 Key = tuple[type, str]
 
 
 class RefusedCalls:
     """The refusals of one pass, over its attempts.
 
-    What is refused once may be an answer to something that has changed
-    meanwhile: it is planned anew. What is refused again, for a reason that
-    looking again doesn't mend, is settled: it stays undone in this pass.
+    The first refusal of a call may be due to a concurrent change: the next
+    attempt plans again. A second refusal for a lasting reason gives the
+    call up: it stays undone in this pass.
     """
 
     def __init__(self) -> None:
         self.undeletable: set[str] = set()
         self._last: dict[Key, RefusedCall] = {}
         self._now: dict[Key, RefusedCall] = {}
-        self._settled: dict[Key, RefusedCall] = {}
-        self._told: dict[Key, RefusedCall] = {}
+        self._given_up: dict[Key, RefusedCall] = {}
+        self._undeletable_calls: dict[Key, RefusedCall] = {}
         self._missing: list[model.Problem] = []
         self._is_stale = False
 
-    def begin(self) -> None:
+    def begin_attempt(self) -> None:
         """Begin another attempt."""
         self._last, self._now = self._now, {}
         self._is_stale = False
@@ -80,67 +87,68 @@ class RefusedCalls:
     @property
     def is_final(self) -> bool:
         """Return whether another attempt would do no more than this one."""
-        return not self._is_stale and self._now.keys() <= self._settled.keys()
+        return not self._is_stale and self._now.keys() <= self._given_up.keys()
 
-    def is_settled(self, call: calls.Call) -> bool:
+    def is_given_up(self, call: calls.Call) -> bool:
         """Return whether a call stays undone in this pass."""
-        return _key(call) in self._settled
+        return _build_key(call) in self._given_up
 
     def add(self, call: calls.Call, error: errors.ServiceError) -> None:
-        """Remember a refusal.
+        """Record a refusal.
 
-        A provider in which others' providers nest can't be deleted: it
-        counts as in use from here on.
+        A provider with children of another owner can't be deleted: from
+        now on it counts as allocated.
         """
-        key = _key(call)
+        key = _build_key(call)
         refusal = RefusedCall(call=call, error=error)
         if (
             isinstance(call, calls.DeleteProvider)
             and error.code == HAS_CHILDREN
         ):
             self.undeletable.add(call.uuid)
-            self._told[key] = refusal
+            self._undeletable_calls[key] = refusal
             self._is_stale = True
             return
         self._now[key] = refusal
-        is_lasting = not is_passing(error) and error.code != CONCURRENT
+        is_lasting = not is_transient(error) and error.code != CONCURRENT
         if is_lasting and key in self._last:
-            self._settled[key] = refusal
+            self._given_up[key] = refusal
 
-    def settle(self, refusal: RefusedCall) -> None:
-        """Leave a call undone in this pass: it can't succeed."""
-        self._settled[_key(refusal.call)] = refusal
+    def give_up(self, refusal: RefusedCall) -> None:
+        """Leave a call undone in this pass, because it can't succeed."""
+        self._given_up[_build_key(refusal.call)] = refusal
 
-    def move(
+    def plan_move(
         self,
         call: calls.Call,
         error: errors.ServiceError,
         find_root: FindRoot,
     ) -> calls.UpdateProvider | None:
-        """Return what may help where a provider can't be created.
+        """Return a call that moves an existing provider into the tree.
 
-        One of ours that somebody moved below another host is in no tree
-        where it is looked for, yet can't be created again.
+        An own provider that was moved below another host is not in this
+        host's tree, yet it can't be created again. None if that is not the
+        reason of the refusal.
         """
         if (
             not isinstance(call, calls.CreateProvider)
             or error.code != DUPLICATE
-            or _key(call) not in self._last
+            or _build_key(call) not in self._last
         ):
             return None
-        holder = find_root(call.name)
-        if holder is not None and holder.uuid != call.uuid:
+        name_owner = find_root(call.name)
+        if name_owner is not None and name_owner.uuid != call.uuid:
             return None
         return calls.UpdateProvider(
             uuid=call.uuid, name=call.name, parent=call.parent
         )
 
-    def plan_anew(self) -> None:
-        """Have another attempt: something was found to be otherwise."""
+    def request_attempt(self) -> None:
+        """Make another attempt, because the state has changed."""
         self._is_stale = True
 
     def add_missing_root(self, root: providers.ProviderRoot) -> None:
-        """Remember that the compute node itself is missing."""
+        """Record that the compute node itself is missing."""
         self._missing.append(
             model.Problem(
                 where=root.name,
@@ -151,77 +159,80 @@ class RefusedCalls:
             )
         )
 
-    def check_broken(self) -> None:
-        """Raise ServiceError if a call failed that may succeed later."""
+    def check_transient(self) -> None:
+        """Raise the ServiceError of a call that may succeed later."""
         for refusal in self._now.values():
-            if is_passing(refusal.error):
+            if is_transient(refusal.error):
                 raise refusal.error
 
     def problems(self) -> tuple[model.Problem, ...]:
-        """Return what stayed undone, with what to do about it."""
-        left = (self._told | self._settled | self._now).values()
-        taken = [refusal for refusal in left if refusal.holder]
+        """Return the calls left undone, each with a hint."""
+        undone = self._undeletable_calls | self._given_up | self._now
+        refused = undone.values()
+        taken = [refusal for refusal in refused if refusal.name_owner]
         return (
             *self._missing,
-            *([_tell_taken(taken)] if taken else []),
-            *(_tell(each) for each in left if not each.holder),
+            *([_build_taken_names_problem(taken)] if taken else []),
+            *(_build_problem(r) for r in refused if not r.name_owner),
         )
 
 
-def find_holder(
+def find_name_owner(
     call: calls.Call, error: errors.ServiceError, find_root: FindRoot
 ) -> str:
-    """Return the uuid of the other provider that has a name, or nothing.
+    """Return the uuid of the other provider with a name, or "".
 
-    :param call: what Placement refused with ``error``.
+    :param call: the call that Placement refused with ``error``.
     """
     if not isinstance(call, calls.CreateProvider) or error.code != DUPLICATE:
         return ""
-    holder = find_root(call.name)
-    return holder.uuid if holder and holder.uuid != call.uuid else ""
+    name_owner = find_root(call.name)
+    return (
+        name_owner.uuid if name_owner and name_owner.uuid != call.uuid else ""
+    )
 
 
-def is_passing(error: errors.ServiceError) -> bool:
-    """Return whether the same call may succeed a little later.
+def is_transient(error: errors.ServiceError) -> bool:
+    """Return whether the same call may succeed later.
 
-    A token that Placement does not accept any more is replaced.
+    An expired token (401) is replaced by the next request.
     """
     return error.is_transient or error.status == _UNAUTHORIZED
 
 
-def is_mendable(error: errors.ServiceError) -> bool:
-    """Return whether a pass that it ended may get further next time."""
-    return is_passing(error) or error.is_conflict
+def is_retriable(error: errors.ServiceError) -> bool:
+    """Return whether a new attempt may succeed after this error."""
+    return is_transient(error) or error.is_conflict
 
 
-def is_everybodys(error: errors.ServiceError) -> bool:
-    """Return whether the next call would fail like this one.
+def ends_pass(error: errors.ServiceError) -> bool:
+    """Return whether every further call would fail like this one.
 
-    An internal error may be about this one provider only.
+    An internal error (500) may concern this provider only.
     """
     if error.status is None:
         return True
-    return is_passing(error) and error.status != _INTERNAL
+    return is_transient(error) and error.status != _INTERNAL
 
 
-def _key(call: calls.Call) -> Key:
+def _build_key(call: calls.Call) -> Key:
     return type(call), call.name if isinstance(call, calls.Name) else call.uuid
 
 
-def _tell(refusal: RefusedCall) -> model.Problem:
+def _build_problem(refusal: RefusedCall) -> model.Problem:
     call, error = refusal.call, refusal.error
     return model.Problem(
         where=call.name,
-        reason=f"can't {call}: {error}; {_mend(call, error)}",
+        reason=f"can't {call}: {error}; {_get_hint(refusal)}",
     )
 
 
-def _tell_taken(taken: list[RefusedCall]) -> model.Problem:
+def _build_taken_names_problem(taken: list[RefusedCall]) -> model.Problem:
     """Return the problem of names that other providers have."""
     taken = sorted(taken, key=lambda refusal: refusal.call.name)
-    names = ", ".join(f"{each.call.name} ({each.holder})" for each in taken)
+    names = ", ".join(f"{r.call.name} ({r.name_owner})" for r in taken)
     delete = " && ".join(
-        f"openstack resource provider delete {each.holder}" for each in taken
+        f"openstack resource provider delete {r.name_owner}" for r in taken
     )
     return model.Problem(
         where=taken[0].call.name,
@@ -230,15 +241,13 @@ def _tell_taken(taken: list[RefusedCall]) -> model.Problem:
         " Nova does not have that compute node any more, 'placement-sync"
         " audit --heal' deletes those without allocations; otherwise see"
         " 'openstack resource provider show --allocations"
-        f" {taken[0].holder}', then '{delete}'. The names are tried again"
+        f" {taken[0].name_owner}', then '{delete}'. The names are tried again"
         " every few minutes",
     )
 
 
-def _mend(call: calls.Call, error: errors.ServiceError) -> str:
-    """Return what to do about a refusal."""
-    if error.status == _FORBIDDEN:
-        return _MEND_FORBIDDEN
-    uuid = "" if isinstance(call, calls.Name) else call.uuid
-    found = _MEND.get(error.code, _MEND_OTHER)
-    return found.format(name=call.name, uuid=uuid)
+def _get_hint(refusal: RefusedCall) -> str:
+    if refusal.error.status == _FORBIDDEN:
+        return _HINT_FORBIDDEN
+    hint = _HINTS.get(refusal.error.code, _HINT_OTHER)
+    return hint.format(name=refusal.call.name, uuid=refusal.provider)

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merge of the operator's ``reserved`` with ours.
+"""Merge of the operator's ``reserved`` with the device's.
 
-Both write the one field ``reserved``. What an operator has set is the
-least that stays reserved; what a device needs counts where it is more.
-Which is which must be told after any restart and by every writer, so it
-stands in Placement: a record tells how much of it we have reserved
-(``Inventory.own``), and where that hides what the operator had set, or a
-total that has shrunk leaves no room for it, a trait of the provider
-remembers it.
+Both are written to the one field ``reserved``: the operator's value is the
+minimum, and the value that the device needs counts where it is larger.
+Each writer must be able to separate them after a restart, so Placement
+stores both: ``Inventory.own_reserved`` is the device's share, and a trait
+of the provider stores the operator's value where the device's hides it or
+where a smaller total leaves no room for it.
 """
 
 import re
@@ -22,76 +21,77 @@ _TRAIT = re.compile(
 )
 
 
-def join(
+def merge(
     before: Inventories, traits: Iterable[str], desired: Inventories
 ) -> tuple[dict[str, providers.Inventory], frozenset[str]]:
-    """Return records as they are to be written, and what to remember.
+    """Return the inventories to write, and the traits to set.
 
-    What an operator has set survives: ``allocation_ratio``, and
-    ``reserved`` as the least of it.
+    The operator's ``allocation_ratio`` is retained, and the operator's
+    ``reserved`` as the minimum.
 
-    :param before: a provider's records as they are, and its traits.
-    :param desired: its records as the device asks for them.
-    :returns: the records, and the traits that remember what they hide.
+    :param before: a provider's present inventories, and its traits.
+    :param desired: its inventories as the device needs them.
+    :returns: the inventories, and the traits that store the operator's
+        hidden values.
     """
-    hidden = _remembered(traits)
-    found: dict[str, providers.Inventory] = {}
+    hidden = _parse_traits(traits)
+    merged: dict[str, providers.Inventory] = {}
     memory: set[str] = set()
-    for name, wanted in desired.items():
-        remembered = hidden.get(_suffix(name), 0)
-        # A record may have been wiped: what is remembered was not.
-        old = before.get(name, wanted)
-        theirs = operators(old, remembered) if name in before else remembered
-        found[name] = _joined(old, wanted, theirs)
-        there = found[name].reserved
-        if theirs > there or (theirs and there == found[name].own):
-            memory.add(_trait(name, theirs))
-    return found, frozenset(memory)
+    for name, inventory in desired.items():
+        stored = hidden.get(_trait_suffix(name), 0)
+        # An inventory may have been deleted; the trait was not.
+        old = before.get(name, inventory)
+        amount = operator_amount(old, stored) if name in before else stored
+        new = merged[name] = _merge_inventory(old, inventory, amount)
+        if amount > new.reserved or (
+            amount and new.reserved == new.own_reserved
+        ):
+            memory.add(_build_trait(name, amount))
+    return merged, frozenset(memory)
 
 
-def operators(record: providers.Inventory, hidden: int = 0) -> int:
-    """Return how much of a record's ``reserved`` an operator has set.
+def operator_amount(record: providers.Inventory, hidden: int = 0) -> int:
+    """Return the operator's share of an inventory's ``reserved``, in units.
 
-    That may be more than there is now: the total was larger then, and may
-    be again.
+    It may exceed the present total, which was larger and may grow again.
 
-    :param hidden: what a trait remembers.
+    :param hidden: the operator's value that a trait stores.
     """
     if record.reserved == record.total < hidden:
         return hidden
-    if record.reserved == record.own:
-        return min(hidden, record.own)
+    if record.reserved == record.own_reserved:
+        return min(hidden, record.own_reserved)
     return record.reserved
 
 
-def _joined(
-    old: providers.Inventory, wanted: providers.Inventory, theirs: int
+def _merge_inventory(
+    old: providers.Inventory, desired: providers.Inventory, amount: int
 ) -> providers.Inventory:
     return providers.Inventory(
-        total=wanted.total,
-        reserved=min(wanted.total, max(wanted.reserved, theirs)),
-        min_unit=wanted.min_unit,
-        max_unit=wanted.max_unit,
-        step_size=wanted.step_size,
+        total=desired.total,
+        reserved=min(desired.total, max(desired.reserved, amount)),
+        min_unit=desired.min_unit,
+        max_unit=desired.max_unit,
+        step_size=desired.step_size,
         allocation_ratio=old.allocation_ratio,
     )
 
 
-def _trait(name: str, amount: int) -> str:
-    return f"{names.RESERVED_PREFIX}{_suffix(name)}_{amount}"
+def _build_trait(name: str, amount: int) -> str:
+    return f"{names.RESERVED_PREFIX}{_trait_suffix(name)}_{amount}"
 
 
-def _suffix(name: str) -> str:
-    """Return how a resource class is called in a trait's name."""
+def _trait_suffix(name: str) -> str:
+    """Return the part of a trait's name for a resource class."""
     return name.removeprefix(names.CUSTOM)
 
 
-def _remembered(traits: Iterable[str]) -> dict[str, int]:
-    """Return what traits remember, by class; the most of several."""
-    found: dict[str, int] = {}
+def _parse_traits(traits: Iterable[str]) -> dict[str, int]:
+    """Return stored amounts by class suffix; the maximum of several."""
+    amounts: dict[str, int] = {}
     for trait in traits:
-        said = _TRAIT.fullmatch(trait)
-        if said is not None:
-            amount = int(said["amount"])
-            found[said["name"]] = max(amount, found.get(said["name"], 0))
-    return found
+        match = _TRAIT.fullmatch(trait)
+        if match is not None:
+            name, amount = match["name"], int(match["amount"])
+            amounts[name] = max(amount, amounts.get(name, 0))
+    return amounts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pass: the provider tree of a host is written to Placement."""
+"""One pass: write the provider tree of a host to Placement."""
 
 import dataclasses
 import logging
@@ -17,12 +17,12 @@ LOG = logging.getLogger(__name__)
 
 Calls = tuple[calls.Call, ...]
 
-# How often one pass looks and plans: as often as Nova's resource tracker
-# does for a conflict (_update_to_placement). The next pass comes anyway.
+# Attempts of one pass: as many as Nova's resource tracker makes after a
+# conflict (_update_to_placement). The next pass continues anyway.
 ATTEMPTS = 4
-# Seconds that the wait before the second attempt takes at most, and how
-# they grow: two writers that met must part, a service that is down must
-# not be pressed. Half of each is left to chance.
+# Maximum seconds before the second attempt, and their growth with each
+# further one: writers in conflict must not stay in step, and a service
+# that is down must not be flooded. Half of each wait is random.
 CONFLICT_DELAY = 0.1
 FAILURE_DELAY = 1.0
 GROWTH = 3
@@ -30,13 +30,13 @@ GROWTH = 3
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PassResult:
-    """How a pass went.
+    """Result of a pass.
 
-    ``calls`` are those that were made; in a dry run, those that would be.
-    ``reads`` and ``writes`` count requests, refused ones too. ``changed``
-    are the uuids of providers that were written, ``present`` those of our
-    providers that Placement has after it, ``problems`` what stayed
-    undone and what to do about it. ``seconds`` include the waits.
+    ``calls`` are those made; in a dry run, those that would be made.
+    ``reads`` and ``writes`` count requests, refused ones included.
+    ``changed`` are the uuids of providers that were written, ``present``
+    those of our providers that Placement has afterwards. ``problems`` are
+    the calls left undone, each with a hint. ``seconds`` include the waits.
     """
 
     calls: Calls = ()
@@ -50,12 +50,12 @@ class PassResult:
 
     @property
     def is_ok(self) -> bool:
-        """Return whether nothing stayed undone."""
+        """Return whether no call was left undone."""
         return not self.problems
 
 
 class Synchronizer:
-    """Makes the passes of one host, one at a time; may be shared."""
+    """Runs the passes of one host, one at a time. Thread-safe."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Synchronizer:
         chance: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make passes over this Placement.
+        """Run no pass yet.
 
         :param chance: returns numbers from 0 to 1, for the waits.
         :param clock: returns seconds.
@@ -84,68 +84,73 @@ class Synchronizer:
         is_dry: bool = False,
         create_root: bool = False,
         is_shared: bool = False,
-        anew: pass_attempts.Anew | None = None,
+        reread: pass_attempts.Reread | None = None,
     ) -> PassResult:
-        """Make Placement have the desired tree, and return how that went.
+        """Write the desired tree to Placement and return the result.
 
-        What fails for one provider stops that one, and what nests in it;
-        it is tried again a few times. One INFO line is logged per change.
+        A failure for one provider stops that provider and its descendants;
+        they are retried a few times. One INFO line is logged per change.
 
-        :param host: the reading that the tree was built from.
+        :param host: the snapshot that the tree was built from.
         :param is_dry: plan, and change nothing.
         :param create_root: register the compute node if it is missing.
         :param is_shared: whether a nova-compute reports these providers
-            too. Its tracker fails each claim and each delete of a server
-            while it remembers a provider that somebody else has deleted
-            (nova/compute/resource_tracker.py, _update_to_placement): what
-            is to go is reserved whole, and left to it.
-        :param anew: returns the tree and the reading as they are once
-            Placement has been read. For a host whose servers come and go
-            while the pass runs: what somebody else sends from then on is
-            newer than what was read, and Placement refuses what is older.
-        :raises ServiceError: Placement can't be had. What was changed
-            before that is right, and the next pass goes on from there.
+            too. Its resource tracker fails each claim and each delete of a
+            server while its cache has a provider that another client
+            deleted (nova/compute/resource_tracker.py,
+            _update_to_placement), so providers to delete get all units
+            reserved, and nova-compute deletes them.
+        :param reread: returns the present tree and snapshot, after
+            Placement was read. For a host whose servers change while the
+            pass runs: a later write of another client changes the
+            generation, so Placement refuses the older one.
+        :raises ServiceError: Placement can't be used. Changes made before
+            are valid, and the next pass continues from there.
         """
+        options = pass_attempts.PassOptions(
+            is_dry=is_dry,
+            create_root=create_root,
+            is_shared=is_shared,
+            reread=reread,
+        )
         with self._lock:
-            began = time.monotonic()
-            door = self._placement.door
-            reads, writes = door.reads, door.writes
+            started = time.monotonic()
+            client = self._placement.client
+            reads, writes = client.reads, client.writes
             self._memory.expire(self._clock())
-            one = pass_attempts.Pass(
-                self._placement, desired, host, self._memory
+            host_pass = pass_attempts.Pass(
+                self._placement, desired, host, self._memory, options
             )
-            one.is_dry, one.create_root = is_dry, create_root
-            one.is_shared, one.anew = is_shared, anew
-            count = self._attempt(one)
-            problems = one.problems()
+            attempts = self._retry(host_pass)
+            problems = host_pass.problems()
             return PassResult(
-                calls=tuple(one.made),
-                reads=door.reads - reads,
-                writes=door.writes - writes,
+                calls=tuple(host_pass.calls),
+                reads=client.reads - reads,
+                writes=client.writes - writes,
                 problems=problems,
                 changed=frozenset(
                     call.uuid
-                    for call in one.made
+                    for call in host_pass.calls
                     if not isinstance(call, calls.Name)
                 ),
-                present=one.present(),
-                seconds=time.monotonic() - began,
-                attempts=count,
+                present=host_pass.present(),
+                seconds=time.monotonic() - started,
+                attempts=attempts,
             )
 
-    def _attempt(self, one: pass_attempts.Pass) -> int:
-        """Try until all is done; return how often that was."""
+    def _retry(self, host_pass: pass_attempts.Pass) -> int:
+        """Make attempts until the pass is complete; return their number."""
         for attempt in range(1, ATTEMPTS + 1):
-            longest = CONFLICT_DELAY
+            max_delay = CONFLICT_DELAY
             try:
-                if one.attempt():
+                if host_pass.attempt():
                     return attempt
             except errors.ServiceError as error:
-                if attempt == ATTEMPTS or not refusals.is_mendable(error):
+                if attempt == ATTEMPTS or not refusals.is_retriable(error):
                     raise
                 LOG.debug("attempt %d: %s", attempt, error)
-                longest = FAILURE_DELAY
+                max_delay = FAILURE_DELAY
             if attempt < ATTEMPTS:
-                longest *= GROWTH ** (attempt - 1)
-                self._sleep(longest * (1 + self._chance()) / 2)
+                max_delay *= GROWTH ** (attempt - 1)
+                self._sleep(max_delay * (1 + self._chance()) / 2)
         return ATTEMPTS

@@ -116,7 +116,7 @@ def test_options_registered_twice(
     read = write(by_password(keystone))
     for door in (rest.from_conf(read), rest.from_conf(read)):
         assert door.get(PATH).status == 200
-    rest.compute_door(read)
+    rest.compute_client(read)
 
 
 @pytest.mark.parametrize("kind", ["admin_token", "none"])
@@ -317,7 +317,7 @@ def test_nova_by_placements_credentials(
     """This catalogue has no Nova: the error says what to write."""
     read = write(by_password(keystone))
     with pytest.raises(errors.ServiceError, match="endpoint_override"):
-        rest.compute_door(read).get("/os-hypervisors")
+        rest.compute_client(read).get("/os-hypervisors")
 
 
 def test_nova_by_its_own_endpoint(
@@ -329,16 +329,16 @@ def test_nova_by_its_own_endpoint(
         by_password(keystone)
         + f"[nova]\nendpoint_override = {keystone.url}/compute/v2.1\n"
     )
-    assert rest.compute_door(read).get("/os-hypervisors").body == {}
+    assert rest.compute_client(read).get("/os-hypervisors").body == {}
     keystone.answers["/compute/v2.1/os-hypervisors"] = 403
     with pytest.raises(errors.ServiceError, match="role"):
-        rest.compute_door(read).get("/os-hypervisors")
+        rest.compute_client(read).get("/os-hypervisors")
 
 
 @pytest.mark.usefixtures("clouds")
 def test_nova_of_a_cloud() -> None:
     with pytest.raises(errors.ServiceError, match="endpoint_override"):
-        rest.compute_door(cloud="here").get("/os-hypervisors")
+        rest.compute_client(cloud="here").get("/os-hypervisors")
 
 
 def test_no_secret_in_the_log(
@@ -378,14 +378,16 @@ def test_a_token_that_can_not_be_sent_is_not_printed(token: str) -> None:
 
 
 def test_a_password_with_any_character_is_not_printed() -> None:
-    assert http_errors.tidy("at http://me:pa@ss@host/x") == "at http://host/x"
+    assert (
+        http_errors.shorten("at http://me:pa@ss@host/x") == "at http://host/x"
+    )
 
 
 # -- who asks ---------------------------------------------------------------
 
 
 def test_who_asks(clouds: Path, keystone: identity.Identity) -> None:
-    found = rest.from_cloud("here").identity()
+    found = rest.from_cloud("here").read_identity()
     assert found is not None
     assert (found.user, found.project, found.roles) == ("u", "p", ("admin",))
     assert found.token == keystone.given[-1]
@@ -394,7 +396,7 @@ def test_who_asks(clouds: Path, keystone: identity.Identity) -> None:
 
 
 def test_nobody_asks_without_keystone(placement: servers.Server) -> None:
-    assert rest.from_endpoint(placement.url).identity() is None
+    assert rest.from_endpoint(placement.url).read_identity() is None
 
 
 def test_keystone_that_refuses(
@@ -402,6 +404,6 @@ def test_keystone_that_refuses(
 ) -> None:
     keystone.answers["/v3/auth/tokens"] = 503
     with pytest.raises(errors.ServiceError) as caught:
-        rest.from_cloud("here").identity()
+        rest.from_cloud("here").read_identity()
     assert "does not give a token" in str(caught.value)
     assert identity.PASSWORD not in str(caught.value)

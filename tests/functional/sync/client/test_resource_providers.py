@@ -340,66 +340,66 @@ def test_all_is_read_anew_once_in_a_while(
 def test_allocations_by_consumer(
     ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
-    assert ours.allocations(card) == {}
+    assert ours.fetch_allocations(card) == {}
     first, second = (allocate(host, card, n) for n in (2, 3))
-    assert ours.allocations(card) == {
+    assert ours.fetch_allocations(card) == {
         first: {CLASS: 2},
         second: {CLASS: 3},
     }
-    assert ours.allocations(str(uuid.UUID(int=404))) == {}
+    assert ours.fetch_allocations(str(uuid.UUID(int=404))) == {}
 
 
 def test_free_is_remembered_and_in_use_is_not(
     ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
     """Deleted allocations don't raise the provider's generation."""
-    assert not ours.is_allocated(card)
+    assert not ours.has_allocations(card)
     assert reads(host) == 1
-    assert not ours.is_allocated(card)
+    assert not ours.has_allocations(card)
     assert reads(host) == 0
     consumer = allocate(host, card, 1)
     ours.fetch(ROOT)
-    assert ours.is_allocated(card)
+    assert ours.has_allocations(card)
     before = generation(host, card)
     host.call("DELETE", f"/allocations/{consumer}")
     assert generation(host, card) == before
     ours.fetch(ROOT)
-    assert not ours.is_allocated(card)
+    assert not ours.has_allocations(card)
 
 
 def test_known_names_are_asked_once(
     ours: resource_providers.PlacementClient, host: servers.Server
 ) -> None:
     wanted = frozenset({CLASS, TRAIT, "HW_CPU_X86_AVX", "CUSTOM_NEVER"})
-    assert ours.known(wanted) == {"HW_CPU_X86_AVX"}
+    assert ours.filter_existing(wanted) == {"HW_CPU_X86_AVX"}
     assert reads(host) == 2
     for call in (CREATE[0], CREATE[2]):
         ours.apply(call)
-    assert ours.known(frozenset({CLASS, TRAIT})) == {CLASS, TRAIT}
+    assert ours.filter_existing(frozenset({CLASS, TRAIT})) == {CLASS, TRAIT}
     assert host.clear()[2:] == []
     fresh = resource_providers.PlacementClient(rest.from_endpoint(host.url))
-    assert fresh.known(wanted) == wanted - {"CUSTOM_NEVER"}
-    ours.forget()
+    assert fresh.filter_existing(wanted) == wanted - {"CUSTOM_NEVER"}
+    ours.invalidate()
     host.call("DELETE", f"/traits/{TRAIT}")
-    assert ours.known(frozenset({TRAIT})) == frozenset()
+    assert ours.filter_existing(frozenset({TRAIT})) == frozenset()
 
 
 def test_many_long_names(ours: resource_providers.PlacementClient) -> None:
     wanted = frozenset(f"CUSTOM_{n}_{'X' * 200}" for n in range(100))
-    assert ours.known(wanted) == frozenset()
+    assert ours.filter_existing(wanted) == frozenset()
     one = min(wanted)
     ours.apply(calls.CreateTrait(name=one))
-    ours.forget()
-    assert ours.known(wanted) == {one}
+    ours.invalidate()
+    assert ours.filter_existing(wanted) == {one}
 
 
 def test_what_is_forgotten_is_read_anew(
     ours: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
-    ours.forget(card)
+    ours.invalidate(card)
     ours.fetch(ROOT)
     assert reads(host) == 3
-    ours.forget()
+    ours.invalidate()
     ours.fetch(ROOT)
     assert reads(host) == 4
 
@@ -410,7 +410,7 @@ def test_only_uuids_are_asked_for(
 ) -> None:
     for ask in (
         ours.fetch,
-        ours.allocations,
+        ours.fetch_allocations,
         lambda u: ours.apply(calls.DeleteProvider(uuid=u, name="n")),
     ):
         with pytest.raises(errors.MalformedError):
@@ -432,5 +432,5 @@ def test_ratios_of_operators_come_back_as_they_were(
             )
         )
         seen = ours.fetch(ROOT).tree
-        ours.forget()
+        ours.invalidate()
         assert ours.fetch(ROOT).tree == seen

@@ -417,7 +417,7 @@ def test_who_comes_between_the_look_and_the_change(site: Site) -> None:
     site.nova.before = before
     report = site.run("--heal")
     assert report["mended"] == []
-    assert report["left"][0]["left"].endswith("not say so any more")
+    assert report["left"][0]["left"].endswith("does not confirm it")
     assert site.held(NOBODY)["allocations"]
     assert mdev("slot-5") in site.kernel.mdevs()
 

@@ -113,7 +113,7 @@ def test_it_passes_wakes_and_ends(site: Site, last: signal.Signals) -> None:
         )
         assert "fresh" in site.run("status")
         assert daemon.end(last) == 0
-        assert daemon.words.splitlines()[-1] == "placement-sync ends"
+        assert daemon.words.splitlines()[-1] == "placement-sync stopped"
         assert "Traceback" not in daemon.words
 
 
@@ -149,9 +149,9 @@ def test_a_placement_that_comes_back_is_used(site: Site) -> None:
         port = listener.getsockname()[1]
         site.write_conf(f"http://127.0.0.1:{port}")
         with child(site, *NODE, "--interval", "0.1") as daemon:
-            daemon.wait_for(lambda: "it is tried again" in daemon.words)
+            daemon.wait_for(lambda: "it will be retried" in daemon.words)
             time.sleep(1)
-            assert daemon.words.count("it is tried again") == 1
+            assert daemon.words.count("it will be retried") == 1
             assert "STALE" in site.run("status", status=1)
             assert daemon.end() == 0
     site.write_conf(url)

@@ -39,7 +39,7 @@ def test_a_drain_lasts_and_is_healed(site: Site) -> None:
     site.once(*NODE)
     before = site.of(CARD, "inventories"), set(site.of(CARD, "traits"))
     said = site.run("drain", CARD.upper(), "--reason", "the fan  fails")
-    assert said.startswith(f"{CARD}: no new server")
+    assert said.startswith(f"{CARD}: drained; no new server")
     assert "the fan fails" in site.run("drain")
     for _ in range(2):  # in each pass a new process reads it
         site.once(*NODE)
@@ -52,7 +52,7 @@ def test_a_drain_lasts_and_is_healed(site: Site) -> None:
     site.once(*NODE)
     assert site.of(CARD, "inventories") == before[0]
     assert set(site.of(CARD, "traits")) == before[1]
-    assert "Nothing is drained" in site.run("drain")
+    assert "No device is drained" in site.run("drain")
 
 
 def claim(device: str) -> model.Claim:
@@ -82,14 +82,14 @@ def test_a_drain_tells_which_servers_stay(site: Site) -> None:
     publish(site, claim(CARD))
     server = claim(CARD).consumer
     said = site.run("drain", CARD, "--reason", "r")
-    assert f"Server {server} has some of it\n" in said
+    assert f"Server {server} uses it\n" in said
     said = site.run("drain", OTHER, "--reason", "r")
     assert "No server has any of it" in said
     with nova_standin.serve() as nova:
         nova.servers[server] = {"id": server, "name": "painter"}
         door = ("--compute-endpoint", nova.url)
         said = site.run("drain", CARD, "--reason", "r", *door)
-        assert f"{server} has some of it (painter)\n" in said
+        assert f"{server} uses it (painter)\n" in said
 
 
 def test_a_drain_can_be_waited_for(site: Site) -> None:
@@ -140,7 +140,7 @@ def test_a_card_that_placement_still_offers_is_not_empty(site: Site) -> None:
     publish(site)
     drain = ("drain", CARD, "--reason", "r", *NODE, "--wait-empty", "0")
     _, words = site.speak(*drain, status=1)
-    assert "gave up waiting for all servers to leave" in words
+    assert "gave up waiting for all servers to release" in words
     assert "Placement does not show the mark yet" in words
     assert names.DRAINED_TRAIT not in site.of(CARD, "traits")
     site.once(*NODE)
@@ -170,7 +170,7 @@ def test_a_card_of_unknown_claims_is_not_taken_for_empty(site: Site) -> None:
     site.once(*NODE)
     drain = ("drain", CARD, "--reason", "r", *NODE, "--wait-empty", "0")
     _, words = site.speak(*drain, status=1)
-    assert "all servers to leave" in words
+    assert "all servers to release" in words
     assert f"there is no {site.state}/book.json" in words
     publish(site)
     assert site.run(*drain)
@@ -205,7 +205,7 @@ def allocate(site: Site, one: model.Claim, amounts: dict[str, int]) -> None:
 
 
 def test_the_status_is_what_the_passes_left(site: Site) -> None:
-    assert "No pass has left" in site.run("status", status=1)
+    assert "There is no status" in site.run("status", status=1)
     site.once(*NODE)
     text = site.run("status")
     assert text.startswith("placement-sync: fresh\n")
@@ -244,10 +244,10 @@ def test_a_missing_state_dir_is_not_taken_for_nothing_drained(
         option = f"{site.conf} [nova_accel] state_dir = {site.state}"
         assert f"{option}: is no directory" in said
     site.state.mkdir()
-    assert "Nothing is drained" in site.run("drain")
+    assert "No device is drained" in site.run("drain")
     # Another host's need not be on this machine.
     assert main.main(["drain", "--root", str(site.root)]) == 0
-    assert "Nothing is drained" in site.capsys.readouterr().out
+    assert "No device is drained" in site.capsys.readouterr().out
 
 
 def test_without_a_nova_conf_a_state_dir_can_be_missing_too(
@@ -272,7 +272,7 @@ def test_options_of_passes_are_refused_elsewhere(site: Site) -> None:
         with pytest.raises(SystemExit) as ended:
             main.main(words)
         assert ended.value.code == 2
-        assert f"{words[0]} goes without" in site.capsys.readouterr().err
+        assert f"{words[0]} can't be used with" in site.capsys.readouterr().err
 
 
 def test_options_stand_before_a_command_or_behind_it(site: Site) -> None:

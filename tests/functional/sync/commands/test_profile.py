@@ -29,7 +29,7 @@ class Cloud:
         self.place = place
         self.capsys = capsys
 
-    def add(self, name: str, **stock: int) -> str:
+    def add(self, name: str, **capacities: int) -> str:
         """Add a host; return the uuid of its compute node."""
         host = f"{name}.example.org"
         status = sync_cli.main(
@@ -43,10 +43,10 @@ class Cloud:
         self.capsys.readouterr()
         path = f"/resource_providers?name={host}"
         (root,) = self.placement.call("GET", path)["resource_providers"]
-        self.set_stock(root["uuid"], **stock)
+        self.set_stock(root["uuid"], **capacities)
         return str(root["uuid"])
 
-    def set_stock(self, uuid: str, **stock: int) -> None:
+    def set_stock(self, uuid: str, **capacities: int) -> None:
         """Give a provider these inventories, a negative one whole."""
         path = f"/resource_providers/{uuid}"
         generation = self.placement.call("GET", path)["generation"]
@@ -57,7 +57,7 @@ class Cloud:
                 "resource_provider_generation": generation,
                 "inventories": {
                     name: {"total": abs(n), "reserved": -min(n, 0)}
-                    for name, n in stock.items()
+                    for name, n in capacities.items()
                 },
             },
         )
@@ -176,6 +176,6 @@ def test_a_drained_card_offers_nothing_and_keeps_its_totals(
     assert site.rows() == {}
     assert site.run() == "No host offers any accelerator.\n"
     (card,) = cloud.read(door).devices
-    assert card.root == root and card.is_out
-    assert card.stock["VGPU"].total == 6
-    assert card.stock["VGPU"].left == 0
+    assert card.root == root and card.is_unavailable
+    assert card.capacities["VGPU"].total == 6
+    assert card.capacities["VGPU"].free == 0

@@ -150,7 +150,7 @@ def test_that_it_is_free_is_seen_after_a_while(site: Site) -> None:
     site.operator.call("DELETE", f"/allocations/{server}")
     unchanged = site.run(host_of())
     assert (unchanged.reads, unchanged.writes) == (1, 0)
-    now += pass_attempts.HELD_SECONDS
+    now += pass_attempts.RECHECK_SECONDS
     site.run(host_of())
     assert site.row(A) is None
 
@@ -388,12 +388,12 @@ def test_names_of_a_former_registration_are_backed_off(site: Site) -> None:
     assert all(f"provider delete {own}" in problem.reason for own in old)
     assert site.run(host).problems == (problem,)
     assert [r.method for r in site.server.clear()] == ["GET"]
-    clock.now += pass_attempts.HELD_SECONDS
+    clock.now += pass_attempts.RECHECK_SECONDS
     assert site.run(host).problems == (problem,)
     assert posts() == 2
     for own in old:
         site.operator.call("DELETE", f"{lives.PATH}/{own}")
-    clock.now += pass_attempts.HELD_SECONDS
+    clock.now += pass_attempts.RECHECK_SECONDS
     assert site.run(host).is_ok
 
 

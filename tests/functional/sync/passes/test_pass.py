@@ -236,10 +236,10 @@ def test_what_cannot_be_done_is_tried_twice_only() -> None:
     refused = errors.ServiceError("PUT", "/x", 400, "no")
     are_final = []
     for _ in range(2):
-        found.begin()
+        found.begin_attempt()
         found.add(call, refused)
         are_final.append(found.is_final)
     assert are_final == [False, True]
-    assert found.is_settled(call)
+    assert found.is_given_up(call)
     [problem] = found.problems()
     assert problem.where == "n"

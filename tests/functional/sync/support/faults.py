@@ -191,7 +191,7 @@ def new_pass(url: str) -> sync_pass.Synchronizer:
     Its clock runs fast: each pass looks at all that is in use.
     """
     door = rest.from_endpoint(url)
-    ticks = itertools.count(0.0, pass_attempts.HELD_SECONDS)
+    ticks = itertools.count(0.0, pass_attempts.RECHECK_SECONDS)
     return sync_pass.Synchronizer(
         resource_providers.PlacementClient(door),
         sleep=lambda _: None,
@@ -202,7 +202,7 @@ def new_pass(url: str) -> sync_pass.Synchronizer:
 @contextlib.contextmanager
 def impatient(one: sync_pass.Synchronizer, kind: str) -> Iterator[None]:
     """Wait for answers only briefly, while there will be none."""
-    door = one._placement.door
+    door = one._placement.client
     before = door.timeout
     if kind.startswith("timeout"):
         door.timeout = (PATIENCE, PATIENCE)

@@ -200,7 +200,9 @@ class Case:
         records = {
             name: dataclasses.replace(
                 record,
-                reserved=max(record.own, self._floor(node.uuid, name, old)),
+                reserved=max(
+                    record.own_reserved, self._floor(node.uuid, name, old)
+                ),
                 allocation_ratio=(
                     old[name].allocation_ratio if name in old else 1.0
                 ),
@@ -213,8 +215,8 @@ class Case:
         traits = {
             trait
             for trait in (row.traits if row else ())
-            if not names.is_ours(trait)
-            or (node.unread and trait.startswith(node.unread))
+            if not names.is_managed_trait(trait)
+            or (node.unread_traits and trait.startswith(node.unread_traits))
         }
         return Row(
             uuid=node.uuid,
@@ -268,5 +270,5 @@ class Case:
             trees.memory(name, floor)
             for name, record in records.items()
             if (floor := self._floor(uuid, name, old))
-            and record.reserved == record.own
+            and record.reserved == record.own_reserved
         )

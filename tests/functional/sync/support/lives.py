@@ -208,7 +208,7 @@ class Life(Client):
     def _is_proved(self, row: judge.Row) -> bool:
         """Return whether its name alone shows that a provider is ours."""
         root = self.root
-        return self._is_wished(row) or names.is_our_provider(
+        return self._is_wished(row) or names.is_own_provider(
             root.uuid, root.name, row.name, row.uuid
         )
 
@@ -246,7 +246,7 @@ class Life(Client):
         if not self._is_proved(row):
             return
         for name, record in row.inventories.items():
-            if record.reserved == record.own:
+            if record.reserved == record.own_reserved:
                 self._forget(row.uuid, name)
         self.put_traits(row.uuid, set())
 
@@ -284,7 +284,7 @@ class Life(Client):
         records = dict(row.inventories)
         for name, record in row.inventories.items():
             floor = self.dice.randint(0, 2)
-            if floor != record.own:
+            if floor != record.own_reserved:
                 records[name] = dataclasses.replace(
                     record, reserved=floor, allocation_ratio=1.5
                 )

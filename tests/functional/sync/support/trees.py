@@ -98,7 +98,7 @@ def draw_node(
             name: draw_record(dice) for name in dice.sample(CLASSES, amount)
         },
         traits=OWNED | traits,
-        unread=(names.FUNCTION_PREFIX,) if dice.random() < 0.1 else (),
+        unread_traits=(names.FUNCTION_PREFIX,) if dice.random() < 0.1 else (),
     )
 
 
@@ -107,7 +107,7 @@ def draw_record(dice: random.Random) -> providers.Inventory:
     total = dice.randint(*_TOTALS)
     own = dice.choice((0, 0, dice.randint(0, total), total))
     record = providers.Inventory(total=total, max_unit=total)
-    return record.reserving(own)
+    return record.with_own_reserved(own)
 
 
 def draw_tree(
@@ -184,8 +184,8 @@ def recorded(
     traits = set(node.traits)
     for name, wanted in node.inventories.items():
         floor = floors.get((node.uuid, name), 0)
-        reserved = max(floor, wanted.own)
-        if floor and reserved == wanted.own:
+        reserved = max(floor, wanted.own_reserved)
+        if floor and reserved == wanted.own_reserved:
             traits.add(memory(name, floor))
         records[name] = dataclasses.replace(
             wanted,

@@ -76,9 +76,9 @@ def test_processors_are_shared_where_the_flavor_says_so() -> None:
         ({"accel:device_profile": "x"}, "accel:device_profile"),
         ({"pci_passthrough:alias": "x:1"}, "pci_passthrough:alias"),
         ({"resources:CUSTOM_Y": "1"}, "no inventory of CUSTOM_Y"),
-        ({"resources_B:CUSTOM_Y": "1"}, "asks for 1 CUSTOM_Y"),
-        ({"resources_B:VGPU": "1"}, "asks for 2 VGPU"),
-        ({"resources_B:MEMORY_MB": "64"}, "asks for 64 MEMORY_MB"),
+        ({"resources_B:CUSTOM_Y": "1"}, "requests 1 CUSTOM_Y"),
+        ({"resources_B:VGPU": "1"}, "requests 2 VGPU"),
+        ({"resources_B:MEMORY_MB": "64"}, "requests 64 MEMORY_MB"),
     ],
 )
 def test_what_only_nova_can_compute_is_unknown(

@@ -27,7 +27,7 @@ def said(address: str, reason: str = "a fan is loud") -> conditions.Drains:
 
 
 def address_at(host: model.HostState, text: str) -> str | None:
-    found = conditions.device_of(host, text)
+    found = conditions.find_device(host, text)
     return found.address if found else None
 
 
@@ -53,7 +53,7 @@ def test_an_address_stands_for_its_device(
     region = fpga.region(slot=fpga.VF, members=("0000:5e:00.2",))
     host = fpga.host(region, strategies.card(GPU, 1))
     assert address_at(host, text) == address
-    assert conditions.address_of(host, text) == address or address is None
+    assert conditions.resolve_address(host, text) == address or address is None
 
 
 def test_a_card_s_own_address_is_not_its_region_s() -> None:
@@ -70,7 +70,7 @@ def test_each_function_of_a_device_stands_for_one(
         assert address_at(host, device.address) == device.address
         for function in (*device.slots, *device.members):
             if ":" in function:
-                found = conditions.device_of(host, function)
+                found = conditions.find_device(host, function)
                 assert found is not None
                 # Of a card whose region it is, the region speaks for it.
                 assert device.address in (found.address, found.parent) or (
@@ -80,8 +80,8 @@ def test_each_function_of_a_device_stands_for_one(
 
 def test_the_address_of_what_is_not_there_is_kept() -> None:
     host = model.HostState()
-    assert conditions.address_of(host, "5E:00.0") == fpga.CARD
-    assert conditions.address_of(host, " mtty ") == "mtty"
+    assert conditions.resolve_address(host, "5E:00.0") == fpga.CARD
+    assert conditions.resolve_address(host, " mtty ") == "mtty"
 
 
 # -- marked -----------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_a_card_s_drain_is_its_parts_too(
     address: str, marked: set[str]
 ) -> None:
     host = fpga.host(fpga.region(slot=fpga.VF), strategies.card(GPU, 1))
-    found = conditions.drain_marks(host, said(address))
+    found = conditions.mark_drains(host, said(address))
     assert drains_by(found) == dict.fromkeys(marked, "a fan is loud")
     told = {p.where: p.reason for p in found.problems}
     assert told.keys() <= marked
@@ -116,19 +116,21 @@ def test_a_card_s_drain_is_its_parts_too(
 
 def test_two_drains_of_one_device_are_both_told() -> None:
     both = {**said(fpga.CARD, "one"), **said(fpga.REGION, "two")}
-    found = conditions.drain_marks(fpga.host(), both)
+    found = conditions.mark_drains(fpga.host(), both)
     assert drains_by(found) == {fpga.CARD: "one", fpga.REGION: "one; two"}
     assert [p.where for p in found.problems] == [fpga.CARD, fpga.REGION]
 
 
 def test_a_drain_without_a_reason_is_one() -> None:
-    found = conditions.drain_marks(fpga.host(), said(fpga.CARD, ""))
+    found = conditions.mark_drains(fpga.host(), said(fpga.CARD, ""))
     assert all(device.drain for device in found.devices)
 
 
 def test_who_is_ill_is_set_aside() -> None:
     ill = {fpga.CARD: model.Fault(address=fpga.CARD, reason="2 fatal errors")}
-    host, healed = conditions.mark(conditions.ill_marks(fpga.host(), ill), {})
+    host, healed = conditions.mark_faults(
+        conditions.mark_unhealthy(fpga.host(), ill), {}
+    )
     assert not healed
     assert [d.fault for d in host.devices] == ["2 fatal errors", ""]
     (problem,) = host.problems
@@ -140,8 +142,8 @@ def test_who_is_ill_is_set_aside() -> None:
 def test_a_fault_that_is_noted_and_seen_is_told_once_more() -> None:
     fault = model.Fault(address=fpga.CARD, reason="it failed")
     ill = {fpga.CARD: model.Fault(address=fpga.CARD, reason="it is ill")}
-    host, _ = conditions.mark(
-        conditions.ill_marks(fpga.host(), ill), {fpga.CARD: fault}
+    host, _ = conditions.mark_faults(
+        conditions.mark_unhealthy(fpga.host(), ill), {fpga.CARD: fault}
     )
     device = host.device(fpga.CARD)
     assert device is not None
@@ -151,7 +153,9 @@ def test_a_fault_that_is_noted_and_seen_is_told_once_more() -> None:
 def test_a_fault_that_is_noted_and_read_has_its_reason_once() -> None:
     fault = model.Fault(address=fpga.CARD, reason="2 fatal errors")
     noted = {fpga.CARD: fault}
-    host, _ = conditions.mark(conditions.ill_marks(fpga.host(), noted), noted)
+    host, _ = conditions.mark_faults(
+        conditions.mark_unhealthy(fpga.host(), noted), noted
+    )
     device = host.device(fpga.CARD)
     assert device is not None
     assert device.fault == "2 fatal errors"
@@ -171,7 +175,7 @@ def test_a_drained_device_keeps_its_counters_and_offers_nothing() -> None:
         node(host)
         for host in (
             fpga.host(),
-            conditions.drain_marks(fpga.host(), said(fpga.CARD)),
+            conditions.mark_drains(fpga.host(), said(fpga.CARD)),
         )
     )
     assert after.inventories.keys() == before.inventories.keys()
@@ -183,9 +187,7 @@ def test_a_drained_device_keeps_its_counters_and_offers_nothing() -> None:
 
 
 def test_a_device_with_unknown_marks_is_reserved_and_not_drained() -> None:
-    host = conditions.unknown_marks(
-        fpga.host(), "/state/drained: EACCES", True
-    )
+    host = conditions.mark_unknown(fpga.host(), "/state/drained: EACCES", True)
     after = node(host)
     record = after.inventories[names.FPGA_CLASS]
     assert (record.total, record.reserved) == (1, 1)
@@ -224,13 +226,13 @@ def test_marks_change_nothing_but_the_word(
     drawn: tuple[model.HostState, conditions.Drains],
 ) -> None:
     host, drained = drawn
-    marked = conditions.drain_marks(host, drained)
+    marked = conditions.mark_drains(host, drained)
     plain = tuple(dataclasses.replace(d, drain="") for d in marked.devices)
     assert plain == host.devices
     assert (marked.unknown, marked.complete) == (host.unknown, host.complete)
     assert {*host.problems} <= {*marked.problems}
-    assert conditions.drain_marks(host, {}) == host
-    assert conditions.drain_marks(marked, drained) == marked
+    assert conditions.mark_drains(host, {}) == host
+    assert conditions.mark_drains(marked, drained) == marked
     meant = {address_at(host, address) for address in drained}
     assert {d.address for d in marked.devices if d.drain} == {
         d.address for d in host.devices if meant & {d.address, d.parent}

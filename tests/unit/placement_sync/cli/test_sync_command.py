@@ -26,7 +26,7 @@ from placement_sync.sync import sync_pass
 from tests.hosts import look
 
 ROOT = pathlib.Path(__file__).parents[4]
-DOC = ROOT / "doc/source/placement-sync.rst"
+DOC = ROOT / "doc/source/admin/placement-sync.rst"
 UNIT = ROOT / "placement_sync/systemd/placement-sync.service"
 Output = pytest.CaptureFixture[str]
 
@@ -87,7 +87,7 @@ def test_json_is_for_what_ends(capsys: Output) -> None:
     with pytest.raises(SystemExit) as ended:
         main.main(["--json"])
     assert ended.value.code == 2
-    assert "--json goes with" in capsys.readouterr().err
+    assert "--json requires" in capsys.readouterr().err
 
 
 # -- settings --------------------------------------------------------------
@@ -107,12 +107,12 @@ def test_json_is_for_what_ends(capsys: Output) -> None:
 )
 def test_an_argument_that_says_nothing_is_refused(words: list[str]) -> None:
     with pytest.raises(errors.MalformedError):
-        common_options.choose(parsed(*words))
+        common_options.resolve_options(parsed(*words))
 
 
 def test_a_uuid_is_taken_in_any_spelling() -> None:
     given = parsed("--host-uuid", "AAAAAAAA00004000800000000000000A")
-    common_options.choose(given)
+    common_options.resolve_options(given)
     assert given.host_uuid == "aaaaaaaa-0000-4000-8000-00000000000a"
 
 
@@ -122,12 +122,12 @@ def test_a_file_is_followed(tmp_path: pathlib.Path) -> None:
         f"[nova_accel]\nroot = {tmp_path}\nstate_dir = /kept\n"
         "sync_interval = 7\n"
     )
-    found = common_options.choose(parsed("--config-file", str(conf)))
+    found = common_options.resolve_options(parsed("--config-file", str(conf)))
     assert found.root == str(tmp_path)
     assert found.state_dir == "/kept"
     assert found.settings.sync.interval == 7
     assert not found.is_foreign
-    named = common_options.choose(
+    named = common_options.resolve_options(
         parsed("--config-file", str(conf), "--state-dir", str(tmp_path))
     )
     assert named.state_dir == str(tmp_path)
@@ -139,17 +139,17 @@ def test_of_this_machine_only_what_is_named_is_used_for_another(
     conf = tmp_path / "nova.conf"
     conf.write_text("[nova_accel]\nstate_dir = /kept\n")
     monkeypatch.setattr("nova_accel.config.conf.CONFIG_FILES", (str(conf),))
-    here = common_options.choose(parsed())
+    here = common_options.resolve_options(parsed())
     assert (here.files, here.state_dir) == ((str(conf),), "/kept")
-    there = common_options.choose(parsed("--root", str(tmp_path)))
+    there = common_options.resolve_options(parsed("--root", str(tmp_path)))
     assert (there.files, there.state_dir) == ((), None)
     assert there.drains_dir == "/var/lib/nova/accel"
     assert there.is_foreign
-    named = common_options.choose(
+    named = common_options.resolve_options(
         parsed("--root", str(tmp_path), "--config-file", str(conf))
     )
     assert (named.state_dir, named.drains_dir) == (None, "/kept")
-    given = common_options.choose(
+    given = common_options.resolve_options(
         parsed("--root", str(tmp_path), "--state-dir", str(tmp_path))
     )
     assert given.state_dir == given.drains_dir == str(tmp_path)
@@ -162,7 +162,9 @@ def test_there_are_no_credentials_without_a_file(
     monkeypatch.delenv("OS_CLOUD", raising=False)
     given = parsed()
     with pytest.raises(errors.ConfigurationError, match="--os-cloud"):
-        common_options.open_door(given, common_options.choose(given))
+        common_options.open_placement(
+            given, common_options.resolve_options(given)
+        )
 
 
 # -- never two at once -----------------------------------------------------
@@ -174,18 +176,18 @@ def choose(
     """Return the options with a configuration file that has a state_dir."""
     conf = place / "compute.conf"
     conf.write_text(f"[nova_accel]\nstate_dir = {state}\n")
-    return common_options.choose(parsed("--config-file", str(conf)))
+    return common_options.resolve_options(parsed("--config-file", str(conf)))
 
 
 def test_the_lock_is_held_and_given_back(tmp_path: pathlib.Path) -> None:
     chosen = choose(tmp_path, tmp_path / "made" / "on the way")
-    with locked_pass.alone(chosen):
+    with locked_pass.hold_lock(chosen):
         with (
             pytest.raises(errors.BusyError, match="held by another"),
-            locked_pass.alone(chosen, patience_s=0.2),
+            locked_pass.hold_lock(chosen, timeout_s=0.2),
         ):
             pytest.fail("two at once")
-    with locked_pass.alone(chosen, patience_s=0):
+    with locked_pass.hold_lock(chosen, timeout_s=0):
         pass
 
 
@@ -202,7 +204,7 @@ def test_a_lock_that_comes_free_is_taken(
                 fcntl.flock(other, fcntl.LOCK_UN)
 
         monkeypatch.setattr(time, "sleep", sleep)
-        with locked_pass.alone(choose(tmp_path, tmp_path)):
+        with locked_pass.hold_lock(choose(tmp_path, tmp_path)):
             assert len(waited) == 3
     assert capsys.readouterr().err.count("waiting") == 1
 
@@ -213,7 +215,7 @@ def test_a_place_that_is_none_is_told(tmp_path: pathlib.Path) -> None:
     option = f"^{tmp_path}/compute.conf .nova_accel. state_dir = {file}: can't"
     with (
         pytest.raises(errors.ConfigurationError, match=option),
-        locked_pass.alone(choose(tmp_path, file)),
+        locked_pass.hold_lock(choose(tmp_path, file)),
     ):
         pytest.fail("there is no such directory")
 
@@ -239,7 +241,7 @@ def beaten(state: pathlib.Path, interval_s: float = 0.0) -> None:
     tree = providers.ProviderTree(
         root=providers.ProviderRoot(name="node1", uuid="u")
     )
-    heartbeat.Heartbeat(str(state), "nova-compute", interval_s).beat(
+    heartbeat.Heartbeat(str(state), "nova-compute", interval_s).record_pass(
         sync_pass.PassResult(
             calls=(calls.CreateTrait(name="CUSTOM_A"),), reads=3, writes=1
         ),
@@ -262,7 +264,7 @@ def test_the_status_of_each_writer_is_told(
 ) -> None:
     beaten(tmp_path, 60)
     beat = heartbeat.Heartbeat(str(tmp_path), "placement-sync")
-    beat.fail("Placement is away")
+    beat.record_failure("Placement is away")
     text, status = run_status(capsys, tmp_path)
     assert status == 1
     assert "nova-compute: fresh\n  compute node  node1 (u)" in text
@@ -318,13 +320,13 @@ def test_a_user_from_whom_the_kernel_hides_something_is_told(
         model.Problem(where="0000:3b:00.0", reason=str(hidden)),
     )
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    sync_command.hint(problems)
+    sync_command.print_hint(problems)
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "0000:3b:00.0" in said and "run it as root" in said
-    sync_command.hint(problems[:1])
+    sync_command.print_hint(problems[:1])
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    sync_command.hint(problems)
+    sync_command.print_hint(problems)
     assert capsys.readouterr().err == ""
 
 

@@ -52,7 +52,7 @@ def test_a_pass_leaves_its_status(tmp_path: pathlib.Path) -> None:
     before = time.time()
     beat = beating(tmp_path)
     with beat:
-        returned = beat.beat(
+        returned = beat.record_pass(
             Ended(calls=made, reads=2, writes=3, problems=(refused,)),
             HOST,
             TREE,
@@ -87,7 +87,7 @@ def test_a_pass_leaves_its_status(tmp_path: pathlib.Path) -> None:
 def test_the_file_is_for_people_and_for_all(tmp_path: pathlib.Path) -> None:
     mask = os.umask(0o077)
     try:
-        beating(tmp_path).beat(Ended(), HOST, TREE)
+        beating(tmp_path).record_pass(Ended(), HOST, TREE)
     finally:
         os.umask(mask)
     path = tmp_path / "status" / "placement-sync.json"
@@ -105,7 +105,7 @@ def test_the_file_is_for_people_and_for_all(tmp_path: pathlib.Path) -> None:
 
 def test_a_failure_leaves_the_last_success(tmp_path: pathlib.Path) -> None:
     beat = beating(tmp_path)
-    good = beat.beat(Ended(), HOST, TREE, CLAIMS)
+    good = beat.record_pass(Ended(), HOST, TREE, CLAIMS)
     time.sleep(0.01)
     with pytest.raises(errors.UnreadableError), beat:
         raise errors.UnreadableError("/sys/first", 5)
@@ -119,7 +119,7 @@ def test_a_failure_leaves_the_last_success(tmp_path: pathlib.Path) -> None:
     assert found.succeeded == pytest.approx(good.succeeded, abs=0.001)
     assert found.attempted is not None
     assert found.attempted > good.succeeded
-    assert beat.beat(Ended(), HOST, TREE).error == ""
+    assert beat.record_pass(Ended(), HOST, TREE).error == ""
 
 
 def test_a_surprise_is_told_with_its_kind(tmp_path: pathlib.Path) -> None:
@@ -132,8 +132,8 @@ def test_a_surprise_is_told_with_its_kind(tmp_path: pathlib.Path) -> None:
 def test_a_restart_remembers_the_last_success(
     tmp_path: pathlib.Path,
 ) -> None:
-    good = beating(tmp_path).beat(Ended(), HOST, TREE)
-    again = beating(tmp_path).fail("Placement is away")
+    good = beating(tmp_path).record_pass(Ended(), HOST, TREE)
+    again = beating(tmp_path).record_failure("Placement is away")
     assert good.succeeded is not None
     assert again.succeeded == pytest.approx(good.succeeded, abs=0.001)
     assert again.started >= good.started
@@ -142,7 +142,7 @@ def test_a_restart_remembers_the_last_success(
 
 def test_each_writer_has_its_own(tmp_path: pathlib.Path) -> None:
     for writer in ("nova-compute", "placement-sync", "../odd"):
-        heartbeat.Heartbeat(str(tmp_path), writer).fail("x")
+        heartbeat.Heartbeat(str(tmp_path), writer).record_failure("x")
     found = heartbeat.read(str(tmp_path))
     assert {one.writer for one in found} == {
         "../odd", "nova-compute", "placement-sync",
@@ -177,7 +177,7 @@ def test_what_can_not_be_written_stops_nobody(
         str(tmp_path), "placement-sync", publish=seen.append
     )
     for _ in range(3):
-        beat.beat(Ended(), HOST, TREE)
+        beat.record_pass(Ended(), HOST, TREE)
     assert len(caplog.records) == 1
     assert "state_dir" in caplog.messages[0]
     assert [one.outcome for one in seen] == ["ok"] * 3
@@ -200,13 +200,13 @@ def test_a_broken_file_is_told_and_written_anew(
     assert str(path) in found.error
     assert found.is_broken
     assert found.is_stale(time.time())
-    beating(tmp_path).beat(Ended(), HOST, TREE)
+    beating(tmp_path).record_pass(Ended(), HOST, TREE)
     assert not only(tmp_path).is_broken
 
 
 def test_readers_never_see_half_a_file(tmp_path: pathlib.Path) -> None:
     beat = beating(tmp_path)
-    beat.beat(Ended(), HOST, TREE)
+    beat.record_pass(Ended(), HOST, TREE)
     is_done = threading.Event()
     seen: list[str] = []
 
@@ -217,7 +217,7 @@ def test_readers_never_see_half_a_file(tmp_path: pathlib.Path) -> None:
     thread = threading.Thread(target=watch)
     thread.start()
     for _ in range(50):
-        beat.beat(Ended(), HOST, TREE)
+        beat.record_pass(Ended(), HOST, TREE)
     is_done.set()
     thread.join()
     assert set(seen) == {""}
@@ -228,5 +228,5 @@ def test_what_root_makes_the_service_can_write(
     tmp_path: pathlib.Path,
 ) -> None:
     os.chown(tmp_path, NOBODY, NOBODY)
-    beating(tmp_path).beat(Ended(), HOST, TREE)
+    beating(tmp_path).record_pass(Ended(), HOST, TREE)
     assert (tmp_path / "status").stat().st_uid == NOBODY

@@ -64,7 +64,7 @@ def started() -> Iterator[Starting]:
     loops = []
 
     def start(run: Pass, interval_s: float = HOUR_S) -> loop.Loop:
-        made = loop.Loop(run, interval_s, settle_s=SETTLE_S)
+        made = loop.Loop(run, interval_s, debounce_s=SETTLE_S)
         loops.append(made)
         made.start()
         return made
@@ -99,9 +99,9 @@ def test_the_first_pass_comes_at_once_and_then_none(
 
 def test_a_drain_wakes_it(tmp_path: pathlib.Path) -> None:
     drained = drains.DrainNotes(str(tmp_path))
-    watch = notes.NoteWatch(drained.place)
+    watch = notes.NoteWatch(drained.path)
     run = Pass()
-    made = loop.Loop(run, HOUR_S, settle_s=SETTLE_S, watch=watch.has_changed)
+    made = loop.Loop(run, HOUR_S, debounce_s=SETTLE_S, watch=watch.has_changed)
     made.start()
     until(lambda: run.count == 1)
     drained.put("0000:3b:00.0", "a loud fan")
@@ -160,7 +160,7 @@ def test_a_storm_that_never_ends_starves_nobody(started: Starting) -> None:
         time.sleep(SETTLE_S / 10)
         calm, woken = max(calm, time.monotonic() - woken), time.monotonic()
         assert woken < begin + PATIENCE_S
-    least = (loop.MAX_SETTLING - 1) * SETTLE_S
+    least = (loop.MAX_DEBOUNCE - 1) * SETTLE_S
     # On a busy machine the storm itself may have paused for so long.
     assert run.began[2] - run.began[1] >= least or calm >= SETTLE_S
 
@@ -293,18 +293,26 @@ def test_many_threads_may_wake_it(started: Starting) -> None:
 
 @given(seconds, failures)
 def test_the_wait_grows_and_is_bounded(interval: float, count: int) -> None:
-    waits = [loop.wait_s(interval, n) for n in (count, count + 1)]
+    waits = [loop.compute_wait_s(interval, n) for n in (count, count + 1)]
     assert interval <= waits[0] <= waits[1]
     assert waits[1] <= loop.MAX_BACKOFF * interval
-    assert loop.wait_s(interval, 0) == loop.wait_s(interval, 1) == interval
+    assert (
+        loop.compute_wait_s(interval, 0)
+        == loop.compute_wait_s(interval, 1)
+        == interval
+    )
 
 
 @given(seconds, seconds, failures, seconds)
 def test_the_calm_grows_and_is_bounded(
     interval: float, settle: float, count: int, took: float
 ) -> None:
-    calm = loop.calm_s(interval, settle, count, took)
-    assert calm <= loop.calm_s(interval, settle, count + 1, took) <= interval
+    calm = loop.compute_quiet_s(interval, settle, count, took)
+    assert (
+        calm
+        <= loop.compute_quiet_s(interval, settle, count + 1, took)
+        <= interval
+    )
     assert calm >= min(interval, settle, took)
 
 
@@ -326,7 +334,7 @@ def run():
     if len(passes) == 1:
         raise errors.MalformedError("word", "x", "y")
 
-made = loop.Loop(run, 3600.0, settle_s=0.02)
+made = loop.Loop(run, 3600.0, debounce_s=0.02)
 """
 IN_THREAD = """
 made.start()

@@ -175,7 +175,7 @@ def test_old_states_and_classes_leave_nothing(
 def test_the_manual_has_each_metric_and_no_other(
     tmp_path: pathlib.Path,
 ) -> None:
-    manual = (ROOT / "doc/source/monitoring.rst").read_text()
+    manual = (ROOT / "doc/source/admin/monitoring.rst").read_text()
     path = tmp_path / "accel.prom"
     metrics.Metrics(str(path)).publish(GOOD)
     real = {name for name, _ in parsed(path.read_text())}
@@ -189,7 +189,7 @@ outcomes = st.sampled_from([GOOD, FAILED, dataclasses.replace(GOOD, undone=1)])
 
 @given(st.lists(outcomes, min_size=1, max_size=8))
 def test_counters_never_go_back(passes: list[status.Status]) -> None:
-    series = metrics._Series()
+    series = metrics._StatusCollector()
     last: dict[str, float] = {}
     for number, one in enumerate(passes, 1):
         series.add(one)

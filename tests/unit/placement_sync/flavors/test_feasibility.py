@@ -35,7 +35,7 @@ def asked(
     specs: dict[str, str] = {}
     for number, profile in enumerate(profiles):
         name, _, count = profile.partition("*")
-        want = lookup.find_profile(
+        devices = lookup.find_profile(
             lookup.ProfileQuery(profile=name, count=int(count or 1)),
             there,
             TYPES,
@@ -43,7 +43,7 @@ def asked(
         )
         word = f"G{chr(ord('A') + number)}"
         wish = flavor_specs.FlavorRequest(
-            want=want, settings=settings, group=word
+            devices=devices, settings=settings, group=word
         )
         specs = dict(flavor_specs.plan(specs, wish).specs)
     return flavor_specs.read(specs)
@@ -78,12 +78,12 @@ def test_full_and_drained_cards_can() -> None:
     [
         (["A40-8Q", "A40-8C"], {}, "one series (C, Q)"),
         (["A40-8Q", "A100-8C"], {}, "one model of card"),
-        (["A40-1Q*17"], {}, "16 at most"),
+        (["A40-1Q*17"], {}, "at most 16"),
         (["A100-8C"], {}, "no host has a card of model A100"),
-        (["A40-8Q*13"], {}, "the most that any host can give of them is 12"),
+        (["A40-8Q*13"], {}, "no host can provide more than 12 of them"),
         (["A40-48Q*2"], {"numa_policy": "required"}, "numa_policy=required"),
-        (["A40-48Q*2"], {"locality": "numa"}, "give so is 1"),
-        (["A40-8Q*3"], {"locality": "different_card"}, "give so is 2"),
+        (["A40-48Q*2"], {"locality": "numa"}, "more than 1 of them"),
+        (["A40-8Q*3"], {"locality": "different_card"}, "more than 2 of them"),
         (["A40-48Q*2"], {"locality": "nvlink"}, "locality=nvlink"),
     ],
 )
@@ -124,7 +124,7 @@ def test_modes_of_a_card_are_told_apart() -> None:
 def test_a_guest_on_two_nodes_has_devices_of_both() -> None:
     wanted = asked(TWO, "A40-48Q*2", numa_policy="required")
     assert feasibility.explain_infeasibility(wanted, TWO, TYPES)
-    spread = dataclasses.replace(wanted, cells=2)
+    spread = dataclasses.replace(wanted, numa_cells=2)
     assert feasibility.explain_infeasibility(spread, TWO, TYPES) == ""
 
 
@@ -147,12 +147,20 @@ def test_a_pinned_device_must_make_it() -> None:
     pin = names.pin_trait("node1", "0000:41:00.0")
     other = clouds.gpu("T4", ("4Q",), pin)
     there = cloud(other, C)
-    want = lookup.find_profile(lookup.ProfileQuery(profile="A40-8Q"), there, TYPES)
-    want = dataclasses.replace(want, required=want.required | {pin})
-    specs = flavor_specs.plan({}, flavor_specs.FlavorRequest(want=want)).specs
-    found = feasibility.explain_infeasibility(flavor_specs.read(specs), there, TYPES)
-    assert "node1_accel_0000_41_00_0 can't give it" in found
-    nobody = feasibility.explain_infeasibility(flavor_specs.read(specs), cloud(C), TYPES)
+    devices = lookup.find_profile(
+        lookup.ProfileQuery(profile="A40-8Q"), there, TYPES
+    )
+    devices = dataclasses.replace(devices, required=devices.required | {pin})
+    specs = flavor_specs.plan(
+        {}, flavor_specs.FlavorRequest(devices=devices)
+    ).specs
+    found = feasibility.explain_infeasibility(
+        flavor_specs.read(specs), there, TYPES
+    )
+    assert "node1_accel_0000_41_00_0 does not support it" in found
+    nobody = feasibility.explain_infeasibility(
+        flavor_specs.read(specs), cloud(C), TYPES
+    )
     assert "no device has CUSTOM_DEVICE_AT_NODE1_0000_41_00_0" in nobody
 
 
@@ -194,12 +202,12 @@ def is_possible(
     for ways in itertools.product(range(len(host)), repeat=len(groups)):
         chosen = [host[n] for n in ways]
         nodes = {min(feasibility_search.numa_nodes(d)) for d in chosen}
-        is_near = wanted.placing.numa is not flavors.NumaPolicy.REQUIRED
+        is_near = wanted.policy.numa is not flavors.NumaPolicy.REQUIRED
         seats = [_seat(host[n], ways.count(n)) for n in sorted(set(ways))]
         if (
             (is_near or len(nodes) == 1)
             and not candidate_locality.find_rejection(
-                wanted.placing.locality, seats
+                wanted.policy.locality, seats
             )
             and all(
                 _holds(
@@ -242,7 +250,7 @@ def _holds(
         most = offered_devices.max_partitions(device, one)
         if most is not None and sizes.count(size) > most:
             return False
-    return sum(sizes) <= device.stock[names.GPU_MEMORY_CLASS].total
+    return sum(sizes) <= device.capacities[names.GPU_MEMORY_CLASS].total
 
 
 @given(
@@ -274,22 +282,32 @@ def test_it_is_refused_only_where_no_way_is_left(
 
 def test_room_counts_servers() -> None:
     there = cloud(A, C)
-    assert feasibility_search.count_room(asked(there, "A40-8Q"), there, {}) == 12
-    assert feasibility_search.count_room(asked(there, "A40-8Q*4"), there, {}) == 3
+    assert (
+        feasibility_search.count_room(asked(there, "A40-8Q"), there, {}) == 12
+    )
+    assert (
+        feasibility_search.count_room(asked(there, "A40-8Q*4"), there, {}) == 3
+    )
     apart = asked(there, "A40-8Q*2", locality="different_card")
     assert feasibility_search.count_room(apart, there, {}) == 6
     near = asked(there, "A40-8Q*4", numa_policy="required")
     assert feasibility_search.count_room(near, there, {}) == 2
-    assert feasibility_search.count_room(asked(there, "A40-48Q"), there, {}) == 0
+    assert (
+        feasibility_search.count_room(asked(there, "A40-48Q"), there, {}) == 0
+    )
 
 
 def test_room_is_what_the_host_has_beside_its_cards() -> None:
-    stock = {
+    capacities = {
         "VCPU": offered_devices.ListedCapacity(total=16, capacity=16, used=7)
     }
-    there = offered_devices.Cloud(devices=(A,), hosts={clouds.root(): stock})
+    there = offered_devices.Cloud(
+        devices=(A,), hosts={clouds.root(): capacities}
+    )
     assert (
-        feasibility_search.count_room(asked(there, "A40-8Q"), there, {"VCPU": 4})
+        feasibility_search.count_room(
+            asked(there, "A40-8Q"), there, {"VCPU": 4}
+        )
         == 2
     )
 
@@ -304,4 +322,6 @@ def test_servers_apart_are_as_many_as_can_be_dealt(
             [n - 1 for n in left[:count]] + left[count:], reverse=True
         )
         dealt += 1
-    assert feasibility_search.count_servers(free, count, is_apart=True) == dealt
+    assert (
+        feasibility_search.count_servers(free, count, is_separate=True) == dealt
+    )

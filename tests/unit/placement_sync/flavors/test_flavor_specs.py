@@ -61,7 +61,9 @@ settings_ = st.fixed_dictionaries(
 foreign = st.dictionaries(
     st.sampled_from(sorted(FOREIGN)), st.just("1"), max_size=6
 )
-wishes = st.builds(flavor_specs.FlavorRequest, want=wants, settings=settings_)
+wishes = st.builds(
+    flavor_specs.FlavorRequest, devices=wants, settings=settings_
+)
 
 
 @given(foreign, wishes)
@@ -70,11 +72,11 @@ def test_what_is_written_is_read_again(
 ) -> None:
     specs = flavor_specs.plan(old, wish).specs
     asked = flavor_specs.read(specs)
-    assert wish.want is not None
+    assert wish.devices is not None
     ((word, found),) = flavor_specs.list_requests(asked)
-    assert found == wish.want
-    assert word == flavor_specs.group_name(wish.want)
-    assert asked.placing == flavors.parse_placement_policy(
+    assert found == wish.devices
+    assert word == flavor_specs.group_name(wish.devices)
+    assert asked.policy == flavors.parse_placement_policy(
         {f"accelerator:{k}": v for k, v in wish.settings.items()}
     )
 
@@ -87,7 +89,7 @@ def test_the_filter_reads_the_same_groups(
     asked = flavor_specs.read(specs)
     wanted = request.parse_request(specs)
     assert wanted.groups == asked.groups
-    assert wanted.policy == asked.placing
+    assert wanted.policy == asked.policy
 
 
 @given(foreign, wishes, wishes)
@@ -123,7 +125,7 @@ def test_a_change_is_what_differs(
 
 def test_a_profile_is_written_as_the_guide_says() -> None:
     wish = flavor_specs.FlavorRequest(
-        want=A40, settings={"numa_policy": "required"}
+        devices=A40, settings={"numa_policy": "required"}
     )
     assert flavor_specs.plan({}, wish).specs == {
         "resources_GPU1:VGPU": "1",
@@ -135,9 +137,11 @@ def test_a_profile_is_written_as_the_guide_says() -> None:
 
 def test_nova_wants_a_policy_for_two_groups() -> None:
     two = dataclasses.replace(A40, count=2)
-    specs = flavor_specs.plan({}, flavor_specs.FlavorRequest(want=two)).specs
+    specs = flavor_specs.plan(
+        {}, flavor_specs.FlavorRequest(devices=two)
+    ).specs
     assert specs["group_policy"] == "none"
-    change = flavor_specs.plan(specs, flavor_specs.FlavorRequest(want=A40))
+    change = flavor_specs.plan(specs, flavor_specs.FlavorRequest(devices=A40))
     assert set(change.removed) == {
         "group_policy",
         "resources_GPU2:VGPU",
@@ -146,16 +150,18 @@ def test_nova_wants_a_policy_for_two_groups() -> None:
     }
     theirs = {**specs, "group_policy": "isolate"}
     kept = flavor_specs.plan(
-        theirs, flavor_specs.FlavorRequest(want=two)
+        theirs, flavor_specs.FlavorRequest(devices=two)
     ).specs
     assert kept["group_policy"] == "isolate"
     assert flavor_specs.read(kept).is_isolated
 
 
 def test_a_named_group_stands_beside_the_others() -> None:
-    specs = flavor_specs.plan({}, flavor_specs.FlavorRequest(want=A40)).specs
     specs = flavor_specs.plan(
-        specs, flavor_specs.FlavorRequest(want=FPGA, group="LOAD")
+        {}, flavor_specs.FlavorRequest(devices=A40)
+    ).specs
+    specs = flavor_specs.plan(
+        specs, flavor_specs.FlavorRequest(devices=FPGA, group="LOAD")
     ).specs
     assert specs["accelerator:fpga_bitstream_LOAD1"] == FPGA.bitstream
     assert flavor_specs.list_requests(flavor_specs.read(specs)) == (
@@ -163,12 +169,14 @@ def test_a_named_group_stands_beside_the_others() -> None:
         ("LOAD", FPGA),
     )
     gone = flavor_specs.plan(specs, flavor_specs.FlavorRequest(group="LOAD"))
-    alone = flavor_specs.plan({}, flavor_specs.FlavorRequest(want=A40))
+    alone = flavor_specs.plan({}, flavor_specs.FlavorRequest(devices=A40))
     assert gone.specs == alone.specs
 
 
 def test_settings_alone_leave_the_groups() -> None:
-    specs = flavor_specs.plan({}, flavor_specs.FlavorRequest(want=FPGA)).specs
+    specs = flavor_specs.plan(
+        {}, flavor_specs.FlavorRequest(devices=FPGA)
+    ).specs
     wish = flavor_specs.FlavorRequest(settings={"packing": "pack"})
     change = flavor_specs.plan(specs, wish)
     assert change.added == {"accelerator:packing": "pack"}
@@ -177,7 +185,7 @@ def test_settings_alone_leave_the_groups() -> None:
 
 def test_what_nova_itself_makes_of_vgpus_is_replaced() -> None:
     old = {"resources:VGPU": "1", "trait:CUSTOM_VGPU_NVIDIA_T4_4Q": "required"}
-    change = flavor_specs.plan(old, flavor_specs.FlavorRequest(want=A40))
+    change = flavor_specs.plan(old, flavor_specs.FlavorRequest(devices=A40))
     assert set(change.removed) == set(old)
     (group,) = flavor_specs.read({**old, **FOREIGN}).groups
     assert group.resources == {"VGPU": 1}

@@ -35,7 +35,7 @@ EIGHT = {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192}
 def find(profile: str, **more: object) -> tuple[dict[str, int], set[str]]:
     is_forced = bool(more.pop("is_forced", False))
     ask = lookup.ProfileQuery(profile=profile, **more)  # type: ignore[arg-type]
-    want = lookup.find(ask, CLOUD, TYPES, is_forced)
+    want = lookup.find_profile(ask, CLOUD, TYPES, is_forced)
     return dict(want.resources), set(want.required)
 
 
@@ -114,17 +114,17 @@ def test_charges_that_nobody_knows_are_said() -> None:
 @pytest.mark.parametrize(
     ("name", "more", "words"),
     [
-        ("A40-8X", {}, "near it: A40-8Q"),
-        ("mtty-9", {}, "near it: mtty-2"),
+        ("A40-8X", {}, "similar: A40-8Q"),
+        ("mtty-9", {}, "similar: mtty-2"),
         ("nvidia-232", {}, "changes with the host driver"),
         ("VGPU", {}, "alone names no profile"),
         ("CUSTOM_GPU_MEMORY_MB", {}, "counts no devices"),
         ("PGPU", {"model": "H100"}, "no host has a card of model H100"),
-        ("A40-8Q", {"bitstream": "image"}, "goes into an FPGA"),
+        ("A40-8Q", {"bitstream": "image"}, "needs an FPGA"),
         (
             "d8424dc4a4a3c413f89e433683f9040b",
             {"bitstream": "image"},
-            "holds already",
+            "has already",
         ),
     ],
 )

@@ -18,7 +18,7 @@ def listed(
 ) -> dict[str, profile_list.ListedProfile]:
     return {
         offer.terms.name: offer
-        for offer in profile_list.list_offers(devices, TYPES)
+        for offer in profile_list.list_profiles(devices, TYPES)
     }
 
 
@@ -60,8 +60,10 @@ def test_free_is_never_fewer_than_there_are() -> None:
 def test_most_is_for_an_empty_card() -> None:
     """Totals are those of the size that is there, less what is reserved."""
     card = clouds.gpu("A40", ("8Q",))
-    stock = {n: dataclasses.replace(s, total=3) for n, s in card.stock.items()}
-    found = listed(dataclasses.replace(card, stock=stock))
+    capacities = {
+        n: dataclasses.replace(s, total=3) for n, s in card.capacities.items()
+    }
+    found = listed(dataclasses.replace(card, capacities=capacities))
     assert (found["A40-8Q"].most, found["A40-1Q"].most) == (6, 32)
 
 
@@ -73,7 +75,7 @@ def test_a_full_card_still_lists_what_it_makes() -> None:
 
 
 def test_a_card_that_is_out_counts_for_nothing() -> None:
-    for trait in offered_devices.OUT:
+    for trait in offered_devices.UNAVAILABLE_TRAITS:
         assert not listed(clouds.gpu("A40", ("8Q",), trait))
 
 
@@ -111,7 +113,7 @@ def test_slices_are_charged_of_a_card_in_mig_mode() -> None:
     ],
 )
 def test_names_tell_charges(trait: str, charges: dict[str, int]) -> None:
-    assert offered_devices.guess(trait) == charges
+    assert offered_devices.guess_charges(trait) == charges
 
 
 def test_an_unlisted_series_is_as_its_size() -> None:
@@ -155,15 +157,17 @@ def test_a_whole_function_is_named_as_its_driver_names_it() -> None:
     assert found.models == ("INTEL QAT C62X",)
     assert found.terms.required == {"CUSTOM_ACCELERATOR_DEVICE_8086_37C8"}
     ask = lookup.ProfileQuery(profile="CUSTOM_ACCELERATOR_VF_INTEL_37C8")
-    want = lookup.find(ask, offered_devices.Cloud(devices=(device,)), TYPES)
+    want = lookup.find_profile(
+        ask, offered_devices.Cloud(devices=(device,)), TYPES
+    )
     group = flavors.RequestGroup(
         suffix="_A", resources=want.resources, required=want.required
     )
-    assert lookup.say(group, TYPES) == "8086:37c8-VF"
+    assert lookup.describe_group(group, TYPES) == "8086:37c8-VF"
 
 
 def test_other_classes_are_one_row_for_each_model() -> None:
-    found = profile_list.list_offers(
+    found = profile_list.list_profiles(
         [
             clouds.device({"CUSTOM_QAT_VF": 16}, "INTEL_QAT_C62X"),
             clouds.device(

@@ -19,12 +19,12 @@ all_uuids = [
 ]
 some_uuids = st.frozensets(st.sampled_from(all_uuids))
 guards = st.builds(
-    diff.Guard, held=some_uuids, unknown=some_uuids, unreadable=some_uuids
+    diff.Guard, allocated=some_uuids, unknown=some_uuids, unreadable=some_uuids
 )
 
 
 def owned(node: providers.ProviderNode) -> frozenset[str]:
-    return frozenset(filter(names.is_ours, node.traits))
+    return frozenset(filter(names.is_managed_trait, node.traits))
 
 
 def foreign(node: providers.ProviderNode) -> frozenset[str]:
@@ -114,7 +114,7 @@ def test_what_is_held_stays_with_every_class(
     result = led_to(actual, desired, guard)
     for before in actual.nodes:
         apart = guard.unknown | guard.unreadable
-        if before.uuid not in guard.held or before.uuid in apart:
+        if before.uuid not in guard.allocated or before.uuid in apart:
             continue
         if before.parent in apart:
             continue
@@ -167,7 +167,7 @@ def test_a_device_that_returns_heals_its_provider(
             for n in tree.nodes
         ),
     )
-    guard = diff.Guard(held=frozenset(all_uuids))
+    guard = diff.Guard(allocated=frozenset(all_uuids))
     lost = led_to(healthy, without(healthy, gone), guard)
     assert [n.uuid for n in lost.nodes] == [n.uuid for n in healthy.nodes]
     assert led_to(lost, healthy, guard) == healthy
@@ -203,7 +203,7 @@ def test_a_parent_stays_while_its_child_is_held() -> None:
     plan = diff.plan(
         tree_of(card, region),
         tree_of(),
-        diff.Guard(held=frozenset({region.uuid})),
+        diff.Guard(allocated=frozenset({region.uuid})),
     )
     assert not any(isinstance(c, calls.DeleteProvider) for c in plan)
 
@@ -237,14 +237,16 @@ def test_each_call_says_in_one_line_what_it_does() -> None:
         kept,
         name="compute-1_accel_B",
         inventories={
-            "VGPU": providers.Inventory(total=2, max_unit=2).reserving(1)
+            "VGPU": providers.Inventory(total=2, max_unit=2).with_own_reserved(
+                1
+            )
         },
         traits=strategies.OWNED | {"HW_GPU_API_VULKAN"},
     )
     plan = diff.plan(
         tree_of(gone, kept),
         tree_of(changed, new),
-        known=frozenset({names.OWNER_TRAIT}),
+        existing_names=frozenset({names.OWNER_TRAIT}),
     )
     assert [str(call) for call in plan] == [
         "create trait CUSTOM_VGPU_TEST_P_1",
@@ -261,13 +263,15 @@ def test_each_call_says_in_one_line_what_it_does() -> None:
 
 def test_names_are_made_known_before_they_are_used() -> None:
     new = node("a", VGPU=4, CUSTOM_GPU_MEMORY_MB=16)
-    plan = diff.plan(tree_of(), tree_of(new), known=frozenset())
+    plan = diff.plan(tree_of(), tree_of(new), existing_names=frozenset())
     assert plan[:3] == [
         calls.CreateClass(name="CUSTOM_GPU_MEMORY_MB"),
         calls.CreateTrait(name=names.OWNER_TRAIT),
         calls.CreateTrait(name=strategies.profile_trait("P-1")),
     ]
-    assert diff.plan(tree_of(new), tree_of(new), known=frozenset()) == []
+    assert (
+        diff.plan(tree_of(new), tree_of(new), existing_names=frozenset()) == []
+    )
 
 
 def test_what_somebody_renamed_or_moved_is_put_back() -> None:
@@ -301,8 +305,8 @@ def test_a_part_stays_with_its_card_wherever_somebody_moved_it() -> None:
     region = node(names.region_address(address, 1), FPGA=1)
     other = node("0000:3c:00.0", VGPU=4)
     actual = tree_of(card, region, other)
-    assert diff.unreadable(actual, {address}) == {card.uuid, region.uuid}
-    assert diff.unreadable(actual, ()) == frozenset()
+    assert diff.find_unreadable(actual, {address}) == {card.uuid, region.uuid}
+    assert diff.find_unreadable(actual, ()) == frozenset()
 
 
 @given(as_found, ours, guards)
@@ -334,14 +338,14 @@ def test_only_what_shrinks_needs_its_allocations_read(
     desired: providers.ProviderTree,
     guard: diff.Guard,
 ) -> None:
-    asked = diff.shrinking(actual, desired, guard)
-    unheld = dataclasses.replace(guard, held=frozenset())
-    held = dataclasses.replace(guard, held=frozenset(all_uuids))
+    asked = diff.find_shrinking(actual, desired, guard)
+    unheld = dataclasses.replace(guard, allocated=frozenset())
+    held = dataclasses.replace(guard, allocated=frozenset(all_uuids))
     plain = led_to(actual, desired, unheld)
     for before in actual.nodes:
         if before.uuid not in asked:
             after = plain.node(before.uuid)
             assert after is not None
             assert before.inventories.keys() <= after.inventories.keys()
-    least = dataclasses.replace(guard, held=asked)
+    least = dataclasses.replace(guard, allocated=asked)
     assert led_to(actual, desired, least) == led_to(actual, desired, held)

@@ -26,7 +26,7 @@ def card(own: int, *traits: str, name: str = "VGPU") -> providers.ProviderTree:
                 name=NAME,
                 uuid=UUID,
                 parent=ROOT.uuid,
-                inventories={name: FREE.reserving(own)},
+                inventories={name: FREE.with_own_reserved(own)},
                 traits=strategies.OWNED | set(traits),
             ),
         ),
@@ -63,13 +63,13 @@ def led(
 
 @given(amounts)
 def test_a_record_tells_what_is_ours(own: int) -> None:
-    found = FREE.reserving(own)
-    assert (found.reserved, found.own) == (own, own)
-    assert reserved.operators(found) == 0
+    found = FREE.with_own_reserved(own)
+    assert (found.reserved, found.own_reserved) == (own, own)
+    assert reserved.operator_amount(found) == 0
 
 
 def test_no_more_is_reserved_than_there_is() -> None:
-    assert FREE.reserving(99) == FREE.reserving(8)
+    assert FREE.with_own_reserved(99) == FREE.with_own_reserved(8)
 
 
 def test_a_record_that_somebody_else_wrote_has_nothing_of_ours() -> None:
@@ -77,8 +77,8 @@ def test_a_record_that_somebody_else_wrote_has_nothing_of_ours() -> None:
     wiped = providers.Inventory(
         total=8, reserved=3, max_unit=providers.MAX_TOTAL
     )
-    assert wiped.own == 0
-    assert reserved.operators(wiped) == 3
+    assert wiped.own_reserved == 0
+    assert reserved.operator_amount(wiped) == 3
 
 
 @given(amounts, st.lists(amounts, max_size=5))
@@ -104,7 +104,7 @@ def test_it_counts_at_once_whatever_the_device_needs(
 
 def test_what_a_device_needed_goes_when_it_needs_it_no_more() -> None:
     assert record(led(card(8), card(0))) == FREE
-    assert record(led(card(3), card(1))) == FREE.reserving(1)
+    assert record(led(card(3), card(1))) == FREE.with_own_reserved(1)
 
 
 @given(st.floats(0.5, 16.0), amounts, amounts)
@@ -164,7 +164,8 @@ def test_it_outlives_a_total_that_has_no_room_for_it(
     for total, own in times:
         less = providers.Inventory(total=total, max_unit=total)
         wanted = edited(
-            card(0), **dataclasses.asdict(less.reserving(min(own, total)))
+            card(0),
+            **dataclasses.asdict(less.with_own_reserved(min(own, total))),
         )
         tree = led(tree, wanted)
         assert record(tree).reserved == max(
