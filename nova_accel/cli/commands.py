@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ``nova-accel`` command: ``inspect``, ``capture``, ``heal``.
 
-Commands on the whole cloud come from other packages, by entry points.
+Other packages add commands by entry points (``plugin.COMMANDS_GROUP``).
 """
 
 import argparse
@@ -27,36 +27,36 @@ from nova_accel.host.sysfs import error_counters, fs, host_reader, hwdata
 from nova_accel.inventory import conditions, tree_builder, unoffered
 from nova_accel.model import pci, providers
 
-# Exit statuses; argparse ends with the second one itself.
-_UNDONE = 1
+# Exit statuses; argparse exits with 2, too.
+_FAILED = 1
 _BAD_INPUT = 2
-# A command returns what to print, or that and the exit status.
+# A command returns its output, or its output and the exit status.
 Run = Callable[[argparse.Namespace], str | tuple[str, int]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status.
 
-    0 also for a host without any accelerator; 1 where a service refuses or
-    can't be asked, 2 for input that can't be used, with one line on
-    standard error that says what to mend.
+    0 also for a host without accelerators; 1 if a service refuses or can't
+    be reached; 2 for invalid input. Standard error has one line with the
+    cause and what to do.
     """
-    # What a driver logs is for the service; here problems are listed.
+    # Drivers log for the service; commands print the problems instead.
     logging.getLogger("nova_accel").addHandler(logging.NullHandler())
     words = sys.argv[1:] if argv is None else argv
     try:
         parser, runs = _parser(words)
         arguments = parser.parse_args(words)
-        told = runs[arguments.command](arguments)
-        text, status = (told, 0) if isinstance(told, str) else told
+        result = runs[arguments.command](arguments)
+        text, status = (result, 0) if isinstance(result, str) else result
         print(text, end="", flush=True)
         return status
     except errors.ServiceError as error:
-        return _fail(error, _UNDONE)
+        return _fail(error, _FAILED)
     except errors.AcceleratorError as error:
         return _fail(error, _BAD_INPUT)
     except BrokenPipeError:
-        # The reader has seen enough; keep Python from writing the rest.
+        # The reader closed the pipe; keep Python from flushing the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         print(f"nova-accel: can't write: {error}", file=sys.stderr)
@@ -74,12 +74,14 @@ def _fail(error: Exception, status: int) -> int:
 def _parser(
     words: Sequence[str],
 ) -> tuple[argparse.ArgumentParser, dict[str, Run]]:
-    """Return the parser, and what runs each command.
+    """Return the parser, and the function of each command.
 
-    :param words: those to be parsed. Commands of other packages are loaded
-        when they are asked for, or all when none is: theirs is the time
-        that takes, and what they need may be missing here.
-    :raises CommandError: the command asked for can't be loaded.
+    Commands of other packages are loaded only if they are used, or for the
+    list of all commands: loading takes time, and their dependencies may be
+    missing on this machine.
+
+    :param words: command line to parse.
+    :raises CommandError: the command in it can't be loaded.
     """
     parser = argparse.ArgumentParser(
         prog="nova-accel",
@@ -94,21 +96,24 @@ def _parser(
     commands = parser.add_subparsers(dest="command", required=True)
     _add_own(commands)
     runs = dict(_COMMANDS)
-    asked = next((word for word in words if not word.startswith("-")), "")
-    for name in plugin.commands():
-        if asked == name:
+    used = next((word for word in words if not word.startswith("-")), "")
+    for name in plugin.list_commands():
+        if used == name:
             command = plugin.load_command(name)
             command.add(commands)
             runs[name] = command.run
         elif name not in runs:
-            is_loaded = not asked and "--version" not in words
-            _add_other(commands, name, is_loaded)
+            has_help = not used and "--version" not in words
+            _add_unused(commands, name, has_help)
     return parser, runs
 
 
-def _add_other(commands: Any, name: str, is_loaded: bool) -> None:
-    """Make a command known that is not asked for, with its help if need be."""
-    if is_loaded:
+def _add_unused(commands: Any, name: str, has_help: bool) -> None:
+    """Add a command that the command line does not use.
+
+    :param has_help: load the command to add its help.
+    """
+    if has_help:
         try:
             plugin.load_command(name).add(commands)
         except plugin.CommandError as error:
@@ -186,11 +191,11 @@ def _add_root(parser: argparse.ArgumentParser) -> None:
 def open_host(
     root: str, settings: conf.Settings | None = None
 ) -> tuple[host_reader.HostReader, capture.Meta]:
-    """Return a reader for a directory or an archive, and what is known.
+    """Return a reader and the metadata of a directory or an archive.
 
     :param settings: see ``open_source``.
-    :raises ArchiveError: it is neither.
-    :raises ConfigurationError: it is neither, and of the settings.
+    :raises ArchiveError: the root is neither.
+    :raises ConfigurationError: the root of the settings is neither.
     """
     source, read_gpus, meta = open_source(root, settings)
     return host_reader.HostReader(source=source, gpus=read_gpus()), meta
@@ -199,14 +204,12 @@ def open_host(
 def open_source(
     root: str, settings: conf.Settings | None = None
 ) -> tuple[fs.FileSource, Callable[[], gpu_reader.NvmlGpus], capture.Meta]:
-    """Return the files of a directory or an archive, and what is known.
+    """Return files, NVML reader and metadata of a directory or an archive.
 
-    The second is what tells of its GPUs, in the words of NVML.
-
-    :param settings: those that ``root`` may be of: then an error names
-        the option and its file.
-    :raises ArchiveError: it is neither.
-    :raises ConfigurationError: it is neither, and of the settings.
+    :param settings: if ``root`` is the root of these settings, an error
+        names the option and its file.
+    :raises ArchiveError: the root is neither.
+    :raises ConfigurationError: the root of the settings is neither.
     """
     try:
         return _open_source(root)
@@ -221,12 +224,12 @@ def _open_source(
 ) -> tuple[fs.FileSource, Callable[[], gpu_reader.NvmlGpus], capture.Meta]:
     """See ``open_source``."""
     if os.path.isdir(root + fs.TOP):
-        # NVML speaks of this machine, whatever a tree from elsewhere shows.
-        is_here = os.path.realpath(root) == "/"
+        # NVML describes this machine only, not a tree of another host.
+        is_this_host = os.path.realpath(root) == "/"
         return (
             fs.DiskSource(root),
             gpu_reader.read_gpus
-            if is_here
+            if is_this_host
             else lambda: gpu_reader.NvmlGpus({}),
             capture.describe_host(root),
         )
@@ -237,31 +240,31 @@ def _open_source(
     if not os.path.exists(root):
         raise errors.ArchiveError(root, "does not exist")
     image, meta = capture.load(root)
-    gpus = capture.gpus(root, meta)
+    gpus = capture.load_gpus(root, meta)
     return image, lambda: gpus, meta
 
 
-def _chosen(given: str | None, default: str) -> str:
-    """Return the root to read: an empty one is a mistake, not a default.
+def _root(option: str | None, default: str) -> str:
+    """Return the root to read: the option's, or the default without it.
 
-    :raises ArchiveError: the root given is empty.
+    :raises ArchiveError: the option is empty.
     """
-    if given == "":
+    if option == "":
         raise errors.ArchiveError(
             "--root", "is empty; name a directory or an archive"
         )
-    return default if given is None else given
+    return default if option is None else option
 
 
 def load_drivers(settings: conf.Settings) -> dict[str, plugin.Driver]:
-    """Return the vendor drivers of ``drivers``, by name.
+    """Return the vendor drivers of option ``drivers``, by name.
 
-    :raises ConfigurationError: one can't be loaded, or there is none.
+    :raises ConfigurationError: a driver can't be loaded, or there is none.
     """
     try:
         drivers = dict(plugin.load(settings.drivers))
     except errors.ConfigurationError as error:
-        raise settings.refusal("drivers", error.value, error.mend) from error
+        raise settings.refusal("drivers", error.value, error.hint) from error
     if not drivers:
         raise settings.refusal(
             "drivers",
@@ -275,9 +278,10 @@ def load_drivers(settings: conf.Settings) -> dict[str, plugin.Driver]:
 def _settings(
     arguments: argparse.Namespace, is_foreign: bool = False
 ) -> conf.Settings:
-    """Return the settings of the named files, or of this machine's.
+    """Return the settings of ``--config-file``, or of this machine.
 
-    :param is_foreign: another host is read; no file of this machine is.
+    :param is_foreign: another host is read, so this machine's files are
+        not.
     """
     return conf.read_files(_config_files(arguments, is_foreign))
 
@@ -285,45 +289,44 @@ def _settings(
 def _config_files(
     arguments: argparse.Namespace, is_foreign: bool = False
 ) -> Sequence[str]:
-    """Return the files to read, see ``_settings``."""
+    """Return the configuration files; see ``_settings``."""
     files: Sequence[str] = arguments.config_file
-    return files or (() if is_foreign else conf.default_files())
+    return files or (() if is_foreign else conf.find_default_files())
 
 
 def _inspect(arguments: argparse.Namespace) -> str:
-    is_own = arguments.root is None  # state_dir is of the same host
+    is_own = arguments.root is None  # state_dir belongs to this host
     settings = _settings(arguments, is_foreign=not is_own)
-    host, meta = open_host(_chosen(arguments.root, settings.root), settings)
+    host, meta = open_host(_root(arguments.root, settings.root), settings)
     state = scan.read(host, load_drivers(settings), settings.rules)
     state = dataclasses.replace(
         state, problems=(*settings.problems, *state.problems)
     )
-    state_dir = settings.bitstreams.state_dir
-    seen_to = error_baseline.ErrorBaseline(state_dir)
-    ill = error_counters.find(host, state.devices, seen_to if is_own else None)
     if is_own:
         is_configured = bool(_config_files(arguments))
-        state = _marked(
-            conditions.ill_marks(state, ill), settings, is_configured
-        )
-    elif ill:
-        state, _ = conditions.mark(conditions.ill_marks(state, ill), {})
-    book = claims_file.RecordedClaims()
+        state = _mark_devices(host, state, settings, is_configured)
+    else:
+        state = _mark_read_faults(host, state)
+    published = claims_file.RecordedClaims()
     if is_own:
-        book = claims_file.ClaimsFile(state_dir).read()
-    if book.root is None or arguments.host not in (None, book.root.name):
-        book = claims_file.RecordedClaims()
+        state_dir = settings.bitstreams.state_dir
+        published = claims_file.ClaimsFile(state_dir).read()
+    if published.root is None or (
+        arguments.host not in (None, published.root.name)
+    ):
+        published = claims_file.RecordedClaims()
     name = arguments.host or meta.get("hostname") or platform.node()
     if not name.isprintable():
         raise errors.MalformedError("host name", name, "printable text")
-    root = book.root or providers.ProviderRoot(
-        name=name, uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
-    )
     tree = tree_builder.build_tree(
-        root, state, settings.rules, book.claims, occupied=book.occupied
+        published.root or _placeholder_root(name),
+        state,
+        settings.rules,
+        published.claims,
+        occupied=published.occupied,
     )
-    use = inspect_output.HostContext(
-        claims=book.claims, is_registered=book.is_known
+    context = inspect_output.HostContext(
+        claims=published.claims, is_registered=published.is_known
     )
     functions = _functions(host)
     names = _names(functions, _list_models(host, functions, meta))
@@ -334,34 +337,60 @@ def _inspect(arguments: argparse.Namespace) -> str:
         (*host.problems(), *gpu_reader.problems(host.gpus)),
         names,
     )
-    state = _named(state, names)
+    state = _set_models(state, names)
     if arguments.json:
-        found = inspect_output.as_dict(state, tree, use, rest)
-        return json.dumps(found, indent=2) + "\n"
-    return inspect_output.as_text(state, tree, use, rest)
+        report = inspect_output.as_dict(state, tree, context, rest)
+        return json.dumps(report, indent=2) + "\n"
+    return inspect_output.as_text(state, tree, context, rest)
 
 
-def _marked(
-    state: model.HostState, settings: conf.Settings, is_configured: bool
+def _placeholder_root(name: str) -> providers.ProviderRoot:
+    """Return the root of a host without published claims."""
+    return providers.ProviderRoot(
+        name=name, uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
+    )
+
+
+def _mark_read_faults(
+    host: host_reader.HostReader, state: model.HostState
 ) -> model.HostState:
-    """Return a host with what is set aside and what is drained.
+    """Return a host with the faults that its devices show."""
+    read_faults = error_counters.find_faults(host, state.devices)
+    if not read_faults:
+        return state
+    state = conditions.mark_unhealthy(state, read_faults)
+    return conditions.mark_faults(state, {})[0]
 
-    :param is_configured: whether a nova.conf was read; without one this
-        need not be a compute host, and a missing directory is no problem.
+
+def _mark_devices(
+    host: host_reader.HostReader,
+    state: model.HostState,
+    settings: conf.Settings,
+    is_configured: bool,
+) -> model.HostState:
+    """Return this host with its faults and drains.
+
+    :param is_configured: a nova.conf was read. Without one this may be no
+        compute host, and a missing state_dir is no problem.
     """
     state_dir = settings.bitstreams.state_dir
+    baseline = error_baseline.ErrorBaseline(state_dir)
+    state = conditions.mark_unhealthy(
+        state, error_counters.find_faults(host, state.devices, baseline)
+    )
     try:
-        known = faults.FaultNotes(state_dir).read()
+        faulted = faults.FaultNotes(state_dir).read()
         drained = drains.DrainNotes(state_dir).read()
     except errors.UnreadableError as error:
-        return conditions.unknown_marks(state, str(error), is_first=True)
-    mend = state_dirs.describe_missing(state_dir) if is_configured else ""
-    if mend:
-        missing = settings.refusal("state_dir", state_dir, mend)
+        return conditions.mark_unknown(state, str(error), is_first=True)
+    hint = state_dirs.describe_missing(state_dir) if is_configured else ""
+    if hint:
+        missing = settings.refusal("state_dir", state_dir, hint)
         where = f"{missing.file} {missing.option} = {missing.value}"
-        problem = model.Problem(where=where, reason=mend)
+        problem = model.Problem(where=where, reason=hint)
         state = dataclasses.replace(state, problems=(*state.problems, problem))
-    return conditions.drain_marks(conditions.mark(state, known)[0], drained)
+    state, _ = conditions.mark_faults(state, faulted)
+    return conditions.mark_drains(state, drained)
 
 
 def _functions(host: host_reader.HostReader) -> tuple[pci.PciFunction, ...]:
@@ -369,7 +398,7 @@ def _functions(host: host_reader.HostReader) -> tuple[pci.PciFunction, ...]:
     try:
         return host.functions()
     except errors.UnreadableError:
-        return ()  # each driver that needs them has listed it as a problem
+        return ()  # the drivers report the error
 
 
 def _list_models(
@@ -377,41 +406,41 @@ def _list_models(
     functions: Iterable[pci.PciFunction],
     meta: capture.Meta,
 ) -> Mapping[str, str]:
-    """Return the names of an archive, or of the host's pci.ids, by ids."""
-    ids = {f"{one.vendor}:{one.product}" for one in functions}
+    """Return model names by ids, of the archive or the host's pci.ids."""
+    ids = {f"{function.vendor}:{function.product}" for function in functions}
     models: Mapping[str, str] = meta.get("models", {})
-    # Files of its own: the whole pci.ids does not go into an archive.
+    # Separate files: an archive must not contain the whole pci.ids.
     return models or hwdata.read(fs.Files(host.files.source), ids)
 
 
 def _names(
     functions: Iterable[pci.PciFunction], models: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the names of functions' models, by address, where known.
+    """Return the models of functions by address, empty if unknown.
 
     :param models: names by vendor and device id.
     """
-    found = {}
-    for one in functions:
-        facts = loader.load().of_card(
+    names = {}
+    for function in functions:
+        card = loader.load().of_card(
             (),
-            one.vendor,
-            one.product,
-            one.subsystem_vendor,
-            one.subsystem_product,
+            function.vendor,
+            function.product,
+            function.subsystem_vendor,
+            function.subsystem_product,
         )
-        found[str(one.address)] = (
-            facts.product if facts else pci_ids.find_model(one)
-        ) or models.get(f"{one.vendor}:{one.product}", "")
-    return found
+        names[str(function.address)] = (
+            card.product if card else pci_ids.find_model(function)
+        ) or models.get(f"{function.vendor}:{function.product}", "")
+    return names
 
 
-def _named(
+def _set_models(
     state: model.HostState, names: Mapping[str, str]
 ) -> model.HostState:
-    """Return the host with names for models that only have ids.
+    """Return the host with names in place of models that are ids.
 
-    Only the report names them: traits stay those of the ids.
+    They are for the report only; traits are made of the ids.
     """
     return dataclasses.replace(
         state,
@@ -427,10 +456,11 @@ def _named(
 
 
 def _capture(arguments: argparse.Namespace) -> str:
-    host, meta = open_host(_chosen(arguments.root, "/"))
-    every = conf.Settings(drivers=(), rules=policy.Policy(), root="/")
-    state = scan.read(host, load_drivers(every), every.rules)
-    error_counters.find(host, state.devices)  # what it reads is captured, too
+    host, meta = open_host(_root(arguments.root, "/"))
+    settings = conf.Settings(drivers=(), rules=policy.Policy(), root="/")
+    state = scan.read(host, load_drivers(settings), settings.rules)
+    # Read the files of the health check, too, to capture them.
+    error_counters.find_faults(host, state.devices)
     name = meta.get("hostname") or "host"
     day = str(meta.get("date", ""))[:10]
     path = arguments.output or f"nova-accel-{name}-{day}.tar.gz"
@@ -448,56 +478,56 @@ def _heal(arguments: argparse.Namespace) -> str:
         state_dirs.check_named("--state-dir", arguments.state_dir)
     settings = _settings(arguments)
     state_dir = arguments.state_dir or settings.bitstreams.state_dir
-    if mend := state_dirs.describe_missing(state_dir):
-        raise settings.refusal("state_dir", state_dir, mend)
+    if hint := state_dirs.describe_missing(state_dir):
+        raise settings.refusal("state_dir", state_dir, hint)
     notes = faults.FaultNotes(state_dir)
-    seen_to = error_baseline.ErrorBaseline(state_dir)
+    baseline = error_baseline.ErrorBaseline(state_dir)
     host, _ = open_host(settings.root, settings)
     state = scan.read(host, load_drivers(settings), settings.rules)
-    ill = error_counters.find(host, state.devices, seen_to)
-    known = notes.read()
+    read_faults = error_counters.find_faults(host, state.devices, baseline)
+    noted = notes.read()
     if not arguments.address:
-        found = _listed(ill, known)
-        return found or f"Nothing is set aside in {notes.place}.\n"
-    wanted = {
-        one if one in known else conditions.address_of(state, one)
-        for one in arguments.address
+        lines = _fault_lines(read_faults, noted)
+        return lines or f"Nothing is set aside in {notes.path}.\n"
+    addresses = {
+        text if text in noted else conditions.resolve_address(state, text)
+        for text in arguments.address
     }
-    _check_aside(wanted, known.keys() | ill.keys(), notes.place)
+    _check_faulted(addresses, noted.keys() | read_faults.keys(), notes.path)
     for device in state.devices:
-        if device.address in wanted & ill.keys():
-            seen_to.put(error_counters.read_counts(host, device))
-    healed = notes.heal(wanted) | (wanted & ill.keys())
-    left = error_counters.find(host, state.devices, seen_to)
+        if device.address in addresses & read_faults.keys():
+            baseline.put(error_counters.read_counts(host, device))
+    healed = notes.heal(addresses) | (addresses & read_faults.keys())
+    remaining = error_counters.find_faults(host, state.devices, baseline)
     return "".join(
-        f"{address}: is set aside still: {left[address].reason}\n"
-        if address in left
+        f"{address}: is set aside still: {remaining[address].reason}\n"
+        if address in remaining
         else f"{address}: offered again from nova-compute's next pass on\n"
         for address in sorted(healed)
     )
 
 
-def _check_aside(wanted: Set[str], aside: Set[str], place: str) -> None:
+def _check_faulted(addresses: Set[str], faulted: Set[str], path: str) -> None:
     """Check that all devices are set aside.
 
-    :param place: where notes on such devices are.
-    :raises MalformedError: one is not.
+    :param path: directory of the notes on faults.
+    :raises MalformedError: a device is not set aside.
     """
-    for address in sorted(wanted - aside):
+    for address in sorted(addresses - faulted):
         raise errors.MalformedError(
             "device that is set aside",
             address,
-            f"one of those in {place}:"
-            f" {', '.join(sorted(aside)) or 'nothing'}",
+            f"one of those in {path}:"
+            f" {', '.join(sorted(faulted)) or 'nothing'}",
         )
 
 
-def _listed(*told: conditions.Faults) -> str:
-    """Return what is set aside, in lines: what heals by itself first."""
+def _fault_lines(*sources: conditions.Faults) -> str:
+    """Return a line for each fault, in the order of the sources."""
     return "".join(
         f"{fault.address}  since {fault.when or '?'}: {fault.reason}\n"
-        for known in told
-        for _, fault in sorted(known.items())
+        for by_address in sources
+        for _, fault in sorted(by_address.items())
     )
 
 

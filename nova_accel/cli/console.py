@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Entry points of the console scripts.
 
-They import little, so that Ctrl-C is handled while a command is loaded.
+They import only what is needed to handle Ctrl-C while a command is loaded.
 """
 
 import importlib

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host and its provider tree, as text and as JSON."""
+"""Output of ``nova-accel inspect``: a host and its provider tree.
+
+The keys of the JSON are a stable interface.
+"""
 
 import collections
 import dataclasses
@@ -16,9 +19,9 @@ NOTHING = "No accelerator that can be offered was found on this host."
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HostContext:
-    """What is known of a host beside its devices.
+    """State of a host besides its devices.
 
-    ``claims`` are those of its servers. ``is_registered`` is whether
+    ``claims`` are those of its servers. ``is_registered`` is True if
     Placement has the tree's providers under the tree's uuids.
     """
 
@@ -32,9 +35,9 @@ def as_dict(
     use: HostContext,
     rest: Iterable[unoffered.Unoffered] = (),
 ) -> dict[str, Any]:
-    """Return the report for programs; its keys are a stable interface.
+    """Return the report as a JSON object.
 
-    :param rest: the host's accelerators that no device includes.
+    :param rest: accelerators of the host that are not offered.
     """
     used = _count_used(state, tree, use)
     return {
@@ -63,7 +66,7 @@ def as_dict(
 def _count_used(
     state: model.HostState, tree: providers.ProviderTree, use: HostContext
 ) -> dict[str, dict[str, int]]:
-    """Return how much is claimed, by provider uuid and resource class."""
+    """Return the claimed amounts by provider uuid and resource class."""
     used: dict[str, collections.Counter[str]] = {}
     for claim in use.claims:
         device = state.device(claim.device)
@@ -83,24 +86,24 @@ def _parent_name(
 
 
 def _device_dict(device: model.Device) -> dict[str, Any]:
-    found = _common_dict(device)
+    fields = _common_dict(device)
     if device.parent:
-        found["parent"] = device.parent
+        fields["parent"] = device.parent
     if device.fault:
-        found["fault"] = device.fault
+        fields["fault"] = device.fault
     if device.drain:
-        found["drain"] = device.drain
+        fields["drain"] = device.drain
     if device.marks_unknown:
-        found["marks_unknown"] = device.marks_unknown
+        fields["marks_unknown"] = device.marks_unknown
     if device.region is not None:
-        found["region"] = {
+        fields["region"] = {
             "number": device.region.number,
             "function": device.region.function,
             "interfaces": list(device.region.interfaces),
             "is_programmable": device.region.is_programmable,
             "given_as": [*device.slots, *device.members],
         }
-    return found
+    return fields
 
 
 def _common_dict(device: model.Device) -> dict[str, Any]:
@@ -129,10 +132,10 @@ def as_text(
     use: HostContext,
     rest: Iterable[unoffered.Unoffered] = (),
 ) -> str:
-    """Return the report for people.
+    """Return the report as text.
 
-    :param rest: the host's accelerators that no device includes; those
-        whose reason is a problem are listed as problems only.
+    :param rest: accelerators of the host that are not offered; those with
+        a problem are listed as problems only.
     """
     lines = list(_headline(state, tree.root.name))
     for device in state.devices:
@@ -210,15 +213,15 @@ def _device_lines(device: model.Device) -> Iterator[str]:
     if device.partitions:
         yield "  Partitions"
     for partition in device.partitions:
-        known_free = "" if partition.in_use else "  free"
+        free = "" if partition.in_use else "  free"
         yield (
             f"    {partition.handle}  {partition.profile}"
-            f"  on {partition.parent}{known_free}"
+            f"  on {partition.parent}{free}"
         )
 
 
 def _closed_lines(device: model.Device) -> Iterator[str]:
-    """Yield why nothing of a device is offered now."""
+    """Yield the reasons why a device takes no new server."""
     if device.fault:
         yield f"  set aside: {device.fault}"
     if device.drain:
@@ -228,8 +231,8 @@ def _closed_lines(device: model.Device) -> Iterator[str]:
 
 
 def _region_lines(device: model.Device, region: model.Region) -> Iterator[str]:
-    held = "unknown" if region.function is None else region.function
-    yield f"  function: {held or 'none'}"
+    function = "unknown" if region.function is None else region.function
+    yield f"  function: {function or 'none'}"
     for interface in region.interfaces:
         yield f"  interface: {interface}"
     if not region.is_programmable:
@@ -239,12 +242,12 @@ def _region_lines(device: model.Device, region: model.Region) -> Iterator[str]:
     else:
         yield "  programmable through the kernel"
     if device.slots and device.counters:
-        given = ", ".join((*device.slots, *device.members))
-        yield f"  given to a guest as {given}"
+        functions = ", ".join((*device.slots, *device.members))
+        yield f"  given to a guest as {functions}"
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Yield rows as lines, their cells one below the other."""
+    """Yield rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (c.ljust(w) for c, w in zip(row, widths, strict=True))
@@ -264,30 +267,31 @@ def _provider_lines(
 
 
 def _flavor_lines(devices: Iterable[model.Device]) -> Iterator[str]:
-    """Yield a line for each profile, however many devices have it.
+    """Yield a line of flavor properties for each profile.
 
-    Regions are asked for by what they hold, or what fits into them.
+    Regions are requested by their function, or by their interface and a
+    bitstream.
     """
     devices = tuple(devices)
-    seen: dict[str, model.Profile] = {}
+    by_trait: dict[str, model.Profile] = {}
     for device in devices:
         for profile in device.profiles if device.region is None else ():
-            seen.setdefault(profile.trait, profile)
-    for trait, profile in seen.items():
+            by_trait.setdefault(profile.trait, profile)
+    for trait, profile in by_trait.items():
         yield _flavor_line(profile, trait)
     yield from sorted(_region_flavors(devices))
 
 
-def _flavor_line(profile: model.Profile, trait: str, more: str = "") -> str:
+def _flavor_line(profile: model.Profile, trait: str, suffix: str = "") -> str:
     resources = (
         f"resources_ACCEL1:{k}={v}" for k, v in profile.charges.items()
     )
-    return f"  {' '.join(resources)} trait_ACCEL1:{trait}=required{more}"
+    return f"  {' '.join(resources)} trait_ACCEL1:{trait}=required{suffix}"
 
 
 def _region_flavors(devices: Iterable[model.Device]) -> set[str]:
-    """Return the lines for functions, and for what can be loaded."""
-    found: set[str] = set()
+    """Return the lines for loaded functions and for bitstreams."""
+    lines: set[str] = set()
     for device in devices:
         region = device.region
         if region is None or not device.counters:
@@ -295,12 +299,14 @@ def _region_flavors(devices: Iterable[model.Device]) -> set[str]:
         for profile in device.profiles:
             if region.function:
                 trait = names.function_trait(region.function)
-                found.add(_flavor_line(profile, trait))
+                lines.add(_flavor_line(profile, trait))
             if region.is_programmable:
-                found |= {
+                lines |= {
                     _flavor_line(
-                        profile, names.interface_trait(one), _WITH_BITSTREAM
+                        profile,
+                        names.interface_trait(interface),
+                        _WITH_BITSTREAM,
                     )
-                    for one in region.interfaces
+                    for interface in region.interfaces
                 }
-    return found
+    return lines

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Update the catalogue of vGPU types from a host.
+"""Update the catalog of vGPU types from a host.
 
-For whoever keeps the library, on a host with a new driver or with an
+For maintainers of the library, on a host with a new driver or with an
 archive of one (``nova-accel capture``)::
 
     python -m nova_accel.cli.refresh_catalog --root host.tar.gz \
         --output nova_accel/catalog/data/nvidia_vgpu.json
 
-NVML says most, descriptions of mdev types some, the creatable types of a
-VF only names.
+NVML has most fields of a type, descriptions of mdev types have some, and
+the creatable types of a VF only names.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from nova_accel.discovery import plugin, scan
 from nova_accel.host.sysfs import host_reader
 
 _NVIDIA = "10de"
-# "1155  : NVIDIA L40S-24Q", below a header (NVIDIA's nv-vfio-pci)
+# "1155  : NVIDIA L40S-24Q", below a header (NVIDIA's nv-vfio-pci).
 _LISTED = re.compile(r"^\d+\s*: (.+?)\s*$", re.MULTILINE)
 _NOTHING, _CHANGES, _BAD_INPUT = 0, 1, 2
 
@@ -33,42 +33,46 @@ _NOTHING, _CHANGES, _BAD_INPUT = 0, 1, 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status.
 
-    0 when the host shows nothing that the catalogue doesn't know, 1 when
-    it does, 2 for input that can't be used.
+    0 if the catalog has all types of the host, 1 if they differ, 2 for
+    invalid input.
     """
     parser = argparse.ArgumentParser(
         prog="python -m nova_accel.cli.refresh_catalog",
-        description="Compare the catalogue of vGPU types with a host.",
+        description="Compare the catalog of vGPU types with a host.",
     )
     parser.add_argument(
         "--root",
         default="/",
         metavar="DIR|ARCHIVE",
-        help="what to read instead of this machine",
+        help="read this host instead of this machine",
     )
     parser.add_argument(
-        "--output", metavar="FILE", help="write the catalogue with the new"
+        "--output",
+        metavar="FILE",
+        help="write the catalog with the new types to this file",
     )
     arguments = parser.parse_args(argv)
     try:
         host, _ = commands.open_host(arguments.root)
-        seen = tuple(read_seen(host))
-        findings = refresh.compare(loader.load(), seen) + _kinds(host)
+        host_types = tuple(read_seen(host))
+        findings = refresh.compare(loader.load(), host_types)
+        findings += _compare_kinds(host)
         if arguments.output:
             Path(arguments.output).write_text(
-                refresh.merge(loader.text(), seen), encoding="utf-8"
+                refresh.merge(loader.text(), host_types), encoding="utf-8"
             )
     except (errors.AcceleratorError, OSError) as error:
         print(f"refresh_catalog: {error}", file=sys.stderr)
         return _BAD_INPUT
     for finding in findings:
         print(f"{finding.name} {finding.text}")
-    print(f"{len({one.name for one in seen})} types, {len(findings)} findings")
+    count = len({host_type.name for host_type in host_types})
+    print(f"{count} types, {len(findings)} findings")
     return _CHANGES if findings else _NOTHING
 
 
 def read_seen(host: host_reader.HostReader) -> Iterator[refresh.HostType]:
-    """Yield what a host shows of NVIDIA's types; most of it first.
+    """Yield NVIDIA's types on a host, those with the most fields first.
 
     :raises UnreadableError: the PCI bus can't be listed.
     """
@@ -78,40 +82,41 @@ def read_seen(host: host_reader.HostReader) -> Iterator[refresh.HostType]:
         for function in host.functions()
         if function.vendor == _NVIDIA
     }
-    told = [*_from_nvml(host, ids), *_from_mdev(host, ids)]
-    yield from told
-    names = {one.name for one in told}
-    for one in _from_lists(host, ids):
-        if one.name not in names:
-            yield one
+    described = [*_from_nvml(host, ids), *_from_mdev(host, ids)]
+    yield from described
+    names = {host_type.name for host_type in described}
+    for host_type in _from_lists(host, ids):
+        if host_type.name not in names:
+            yield host_type
 
 
-def _kinds(
+def _compare_kinds(
     host: host_reader.HostReader,
 ) -> tuple[refresh.CatalogDifference, ...]:
-    """Return the kinds of GPU instance of which NVML says other than us."""
-    found = [
-        finding
+    """Return the differences in kinds of GPU instances."""
+    differences = [
+        difference
         for gpu in host.gpus.values()
-        for finding in refresh.compare_kinds(
-            loader.load().of_card(one.name for one in gpu.types), gpu.kinds
+        for difference in refresh.compare_kinds(
+            loader.load().of_card(vgpu_type.name for vgpu_type in gpu.types),
+            gpu.kinds,
         )
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(differences))
 
 
 def _from_nvml(
     host: host_reader.HostReader, ids: dict[str, str]
 ) -> Iterator[refresh.HostType]:
     for gpu in host.gpus.values():
-        for one in gpu.types:
+        for vgpu_type in gpu.types:
             yield refresh.HostType(
-                name=one.name,
+                name=vgpu_type.name,
                 pci_id=ids.get(gpu.address, ""),
-                framebuffer_mb=one.framebuffer_mb,
-                limit=one.max_instances,
-                instance=one.instance,
-                per_instance=one.per_instance,
+                framebuffer_mb=vgpu_type.framebuffer_mb,
+                limit=vgpu_type.max_instances,
+                instance=vgpu_type.instance,
+                per_instance=vgpu_type.per_instance,
             )
 
 
@@ -119,14 +124,14 @@ def _from_mdev(
     host: host_reader.HostReader, ids: dict[str, str]
 ) -> Iterator[refresh.HostType]:
     for parent in host.mdev_parents():
-        for one in parent.types if parent.name in ids else ():
-            facts = mdev_names.parse_description(one.description)
-            if one.label:
+        for mdev_type in parent.types if parent.name in ids else ():
+            description = mdev_names.parse_description(mdev_type.description)
+            if mdev_type.label:
                 yield refresh.HostType(
-                    name=mdev_names.strip_brand(one.label),
+                    name=mdev_names.strip_brand(mdev_type.label),
                     pci_id=ids[parent.name],
-                    framebuffer_mb=facts.memory_mb,
-                    limit=facts.max_instances,
+                    framebuffer_mb=description.memory_mb,
+                    limit=description.max_instances,
                 )
 
 
@@ -137,7 +142,7 @@ def _from_lists(
         try:
             text = host.attribute(address, "nvidia/creatable_vgpu_types")
         except errors.UnreadableError:
-            continue  # no VF of the vendor's VFIO
+            continue  # no VF of NVIDIA's vendor-specific VFIO
         for label in _LISTED.findall(text):
             yield refresh.HostType(
                 name=mdev_names.strip_brand(label), pci_id=pci_id

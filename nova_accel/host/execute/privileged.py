@@ -379,7 +379,7 @@ def set_port(root: str, node: str, port: int, is_released: bool) -> int:
 def set_services(root: str, function: str, services: str) -> int:
     """Set a QAT device's services; the device is down meanwhile.
 
-    It is brought up again also after a failure
+    It is started again also after a failure
     (Documentation/ABI/testing/sysfs-driver-qat).
     """
     place = os.path.join(_function(root, function), "qat")
