@@ -4,6 +4,7 @@
 import collections
 import functools
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -80,6 +81,29 @@ class Judge:
         self._life.unplugged.clear()
         for _ in range(2):
             self._pass()
+        self._reboot_half_moved()
+        self._pass()
+
+    def _reboot_half_moved(self) -> None:
+        """Do what Nova says of a server whose move failed at its new host.
+
+        Until then it may be active there with its old slots, for which Nova
+        has deleted the allocations (nova/compute/manager.py, finish_resize).
+        """
+        for uuid in self._life.servers:
+            instance = self._life.instance(uuid)
+            if (
+                instance is None
+                or instance.vm_state not in _STEADY
+                or instance.task_state
+                or instance.migration_context is None
+            ):
+                continue
+            migration = objects.Migration.get_by_id(
+                self._world.context, instance.migration_context.migration_id
+            )
+            if migration.uuid in self._world.given_up:
+                self._act(uuid, {"reboot": {"type": "HARD"}})
 
     def _pass(self) -> None:
         # A file that could not be read once is read again some time later,
@@ -214,7 +238,8 @@ class Judge:
         booked = self._world.computes[
             host
         ].driver._rebuilt_servers._allocations.read()
-        return who in self._world.given_up and who not in booked
+        given_up = self._consumers_of(who) & self._world.given_up
+        return bool(given_up) and who not in booked
 
     # -- once its user has deleted all -------------------------------------
 
@@ -234,16 +259,18 @@ class Judge:
                 self._note("stuck", f"server {uuid} can't be deleted")
 
     def _delete(self, uuid: str, is_stuck: bool) -> None:
-        api = self._world.api
-        requests = [lambda: api.delete_server(uuid)]
         if is_stuck:
-            body = {"os-resetState": {"state": "error"}}
-            requests.insert(0, lambda: api.post_server_action(uuid, body))
-        for request in requests:
-            try:
-                self._world.bus.run(request)
-            except client.OpenStackApiException as error:
-                LOG.warning("%s: %s", uuid, error)
+            self._act(uuid, {"os-resetState": {"state": "error"}})
+        self._ask(uuid, lambda: self._world.api.delete_server(uuid))
+
+    def _act(self, uuid: str, body: Any) -> None:
+        self._ask(uuid, lambda: self._world.api.post_server_action(uuid, body))
+
+    def _ask(self, uuid: str, request: Callable[[], Any]) -> None:
+        try:
+            self._world.bus.run(request)
+        except client.OpenStackApiException as error:
+            LOG.warning("%s: %s", uuid, error)
 
     def _tidy_nova(self) -> None:
         """Do what Nova leaves to its operator, accelerators or not."""

@@ -9,6 +9,10 @@ migration's, as in Placement.
 import contextlib
 from typing import Any
 
+import nova.conf
+from nova import context as nova_context
+from nova import objects
+from nova.compute import task_states, vm_states
 from nova.virt.libvirt import driver
 
 from nova_accel import model
@@ -17,6 +21,13 @@ from virt_hooks.instance import slots
 from virt_hooks.operations import bypass
 from virt_hooks.report import reporter
 from virt_hooks.spawn import claim_store
+
+_RESIZING = (
+    task_states.RESIZE_PREP,
+    task_states.RESIZE_MIGRATING,
+    task_states.RESIZE_MIGRATED,
+    task_states.RESIZE_FINISH,
+)
 
 
 class ColdMigrationDriver(driver.LibvirtDriver):
@@ -36,10 +47,7 @@ class ColdMigrationDriver(driver.LibvirtDriver):
         Bitstreams are fetched with the user's context. Of a resize on one
         host, the claims of the old size become the migration's.
         """
-        old = slots.released_by_resize(instance, migration)
-        self._accel.store.transfer(instance.uuid, migration.uuid, old)
-        if old:
-            self._startup_servers.forget(instance.uuid, ())
+        old = self._transfer_old_slots(instance, migration)
         with contextlib.ExitStack() as undo:
             # After an error Nova removes the migration's allocations.
             undo.callback(self._release_old_slots, instance, migration, old)
@@ -105,9 +113,105 @@ class ColdMigrationDriver(driver.LibvirtDriver):
             self._release_old_slots(instance, migration, old)
         return result
 
+    @bypass.accelerators_only
+    def _hard_reboot(
+        self, context: Any, instance: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Apply and drop the migration context of a failed move first.
+
+        If a move fails on the destination, Nova keeps what it allocated and
+        claimed there and asks for a hard reboot (nova/compute/manager.py,
+        finish_resize). If it failed before the destination's driver was
+        called, the server still has its old slots.
+
+        The context stays after each failure: Nova's tracker applies it again
+        with each periodic task (resource_tracker.py,
+        _update_available_resource) and a rebuild stores it, so profiles that
+        are attached later would lose their slots. Nova drops the context of
+        an evacuation in the same way (finish_evacuation).
+
+        :raises nova.exception.NovaException: Nova's database or Placement
+            can't be read.
+        """
+        migration = _find_failed_move(instance)
+        if migration is not None:
+            if self._lacks_new_slots(instance):
+                instance.apply_migration_context()
+                instance.save()
+                self._transfer_old_slots(instance, migration)
+            instance.drop_migration_context()
+        return super()._hard_reboot(context, instance, *args, **kwargs)
+
+    def _lacks_new_slots(self, instance: Any) -> bool:
+        """Return whether a server has its old slots and only new allocations.
+
+        After a resize on one host that failed early, Nova has allocated the
+        old ones again. After a failed revert the new slots may be another
+        server's.
+        """
+        move = instance.migration_context
+        current, old, new = (
+            {*slots.of_resources(resources)}
+            for resources in (
+                instance.resources,
+                move.old_resources,
+                move.new_resources,
+            )
+        )
+        claims_of_others = (
+            claim
+            for claim in self._accel.claims()
+            if claim.consumer != instance.uuid
+        )
+        if (
+            not new
+            or current != old
+            or claim_store.in_slots(claims_of_others, new)
+        ):
+            return False
+        old_providers, new_providers = (
+            {slot.provider for slot in each} for each in (old, new)
+        )
+        allocated = self._reporter.providers_of(instance.uuid)
+        ours = allocated & (old_providers | new_providers)
+        return bool(ours == new_providers != old_providers)
+
+    def _transfer_old_slots(
+        self, instance: Any, migration: Any
+    ) -> tuple[model.Slot, ...]:
+        """Transfer the claims of the old size to the migration.
+
+        :returns: the slots of these claims; none after a move between hosts.
+        """
+        old = slots.released_by_resize(instance, migration)
+        self._accel.store.transfer(instance.uuid, migration.uuid, old)
+        if old:
+            self._startup_servers.forget(instance.uuid, ())
+        return old
+
     def _release_old_slots(
         self, instance: Any, migration: Any, old: tuple[model.Slot, ...]
     ) -> None:
         """Release the slots of the old size after a resize on one host."""
         no_use = connection.HostdevUse()
         self._release_slots(instance, lambda: old, no_use, migration.uuid)
+
+
+def _find_failed_move(instance: Any) -> Any:
+    """Return the migration of a server's last move, if it failed here.
+
+    None if there is none, if it led to another host, is in progress, or is
+    to be confirmed or reverted.
+    """
+    move = instance.migration_context
+    if (
+        move is None
+        or instance.vm_state == vm_states.RESIZED
+        or instance.task_state in _RESIZING
+    ):
+        return None
+    migration = objects.Migration.get_by_id(
+        nova_context.get_admin_context(), move.migration_id
+    )
+    is_here = migration.dest_compute == nova.conf.CONF.host
+    return migration if is_here else None

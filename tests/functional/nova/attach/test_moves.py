@@ -97,6 +97,24 @@ class FailingMoves(attaching.AttachingTestBase, test_middle.Failing):
         server = self.start_one()
         self.rebuilt_after_failed_move(server, {"migrate": None})
 
+    def test_attach_after_a_migration_that_failed(self) -> None:
+        """What was attached on the new host stays, in Nova's tracker too."""
+        server = self.start_one()
+        self.no_guest("host2")
+        self.tried(server, "migrate")
+        self.brought_back(server)
+        self.attach(server, PROFILE)
+        mdevs = sorted(self.mdevs_of(server, "host2"))
+        self.run_periodics()
+        held = {(p, slot) for p, _, slot in self.slots(server)}
+        self.assertEqual(2, len(held))
+        self.assertEqual(held, self.assigned("host2"))
+        self.rebuild(server)
+        self.assertEqual(mdevs, sorted(self.mdevs_of(server, "host2")))
+        self.assert_agreement("rebuild", False, "host2")
+        self.detach(server)
+        self.assert_agreement("detach", False, "host2")
+
     def test_rebuild_after_a_resize_in_place_that_failed(self) -> None:
         self.flags(allow_resize_to_same_host=True)
         self.start_hosts("host1")

@@ -7,8 +7,11 @@ the failure at one end of a move fails the other end too.
 """
 
 from typing import Any
+from unittest import mock
 
+import oslo_messaging
 import pytest
+from nova.compute import manager
 from nova.db.main import api as db
 from oslo_utils.fixture import uuidsentinel as uuids
 
@@ -106,6 +109,31 @@ class Failing(operations.OperationsTestBase):
         self.run_periodics()
         self.assert_no_more(word, *self.computes)
 
+    def not_begun(self, server: Any, word: str, body: Any = None) -> None:
+        """Fail a move where Nova's new host would begin with it.
+
+        The server is that host's by then.
+        """
+
+        def fail(*_: Any, **__: Any) -> None:
+            raise oslo_messaging.MessagingTimeout("no reply")
+
+        path = f"/os-migrations?instance_uuid={server['id']}"
+
+        def has_failed() -> None:
+            found = self.api.api_get(path).body["migrations"]
+            self.assertEqual(["error"], [m["status"] for m in found])
+
+        with mock.patch.object(
+            manager.ComputeManager, "_finish_resize_helper", fail
+        ):
+            self.api.post_server_action(server["id"], {word: body})
+            self.until(has_failed)
+            self._wait_for_server_parameter(
+                server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
+            )
+        self.run_periodics()
+
     def brought_back(self, server: Any) -> None:
         self.mend()
         host = self.host_of(server)
@@ -190,6 +218,19 @@ class MiddleInPlace(Failing):
         self.assertIn("are not restored", self.messages())
         self.deleted(server)
 
+    def test_resize(self) -> None:
+        """Nova keeps what it booked for the new size, and no more."""
+        self.flags(allow_resize_to_same_host=True)
+        server = self.booted()
+        flavor = self.flavor(self.technology.other(self))
+        self.not_begun(server, "resize", {"flavorRef": flavor})
+        booked = self.allocations(server)
+        self.reboot_hard(server)
+        self.run_periodics()  # what it had is its migration's until then
+        self.assert_agreement("hard reboot and a pass")
+        self.assertEqual(booked, self.allocations(server))
+        self.deleted(server)
+
     @pytest.mark.long
     def test_unshelve(self) -> None:
         server = self.booted()
@@ -218,6 +259,16 @@ class MiddleOfMoves(Failing):
         self.restart()
         self.run_periodics()
         self.assert_no_more("restart")
+        self.deleted(server)
+
+    def test_migrate_to_a_host_that_does_not_begin(self) -> None:
+        """The server is active there, with the slots that it had."""
+        server = self.booted("host1", "host2")
+        self.not_begun(server, "migrate")
+        self.assertEqual("host2", self.host_of(server))
+        self.assertEqual({}, self.hosts["host2"].mdevs())
+        self.brought_back(server)
+        self.assertEqual({}, self.hosts["host1"].mdevs())
         self.deleted(server)
 
     def test_evacuate(self) -> None:
