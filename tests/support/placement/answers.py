@@ -26,7 +26,7 @@ CARD = [
 ALLOCATIONS = CARD[2]
 
 
-class PlacementStub:
+class Placement:
     """Providers as Placement has them; ``requests`` are the paths read.
 
     Reads of paths that contain ``broken`` fail. Each provider is a tree of
@@ -166,7 +166,7 @@ def hosts(
     ]
 
 
-def read_facts(
+def read(
     reader: fact_reader.FactReader,
     uuids: Iterable[str],
     specs: dict[str, str] = MDEV,

@@ -27,13 +27,13 @@ events = st.lists(
 def test_remembered_facts_are_fresh_but_for_what_was_given_back(
     rounds: list[list[tuple[str, int, str]]], count: int
 ) -> None:
-    placement = answers.PlacementStub(12, answers.MIXED)
+    placement = answers.Placement(12, answers.MIXED)
     reader = fact_reader.FactReader(placement.get)
     named = list(placement.providers)[:count]
     for happening in rounds:
         for what, number, card in happening:
             happen(placement, reader, what, number, card)
-        facts = answers.read_facts(reader, named, answers.VGPU).facts
+        facts = answers.read(reader, named, answers.VGPU).facts
         assert facts.keys() == set(named)
         for card in named:
             now = fact_reader.fetch_provider(placement.get, facts[card])
@@ -58,7 +58,7 @@ def test_remembered_facts_are_fresh_but_for_what_was_given_back(
 
 
 def happen(
-    placement: answers.PlacementStub,
+    placement: answers.Placement,
     reader: fact_reader.FactReader,
     what: str,
     number: int,
@@ -71,9 +71,7 @@ def happen(
         ),
         "free": lambda: placement.servers.pop(f"server{number}", None),
         "trait": lambda: placement.change(card, f"CUSTOM_VGPU_{number}"),
-        "ask": lambda: answers.read_facts(
-            reader, [card, "card00"], answers.VGPU
-        ),
+        "ask": lambda: answers.read(reader, [card, "card00"], answers.VGPU),
         "confirm": lambda: reader.confirm(
             fact_reader.RequestMemory(request=accelerators), [card]
         ),

@@ -59,27 +59,27 @@ def test_another_failure_stays_unknown(
 
 
 def test_a_few_cards_are_read_one_by_one_and_then_remembered() -> None:
-    placement = answers.PlacementStub(2)
+    placement = answers.Placement(2)
     reader = fact_reader.FactReader(placement.get)
 
-    first = answers.read_facts(reader, placement.providers).facts
+    first = answers.read(reader, placement.providers).facts
     assert placement.calls() == [
         answers.LISTING,
         *answers.CARD * 2,
     ]
-    assert answers.read_facts(reader, placement.providers).facts == first
+    assert answers.read(reader, placement.providers).facts == first
     assert placement.calls() == [answers.LISTING]
 
 
 def test_many_cards_are_read_in_one_call() -> None:
-    placement = answers.PlacementStub(40)
+    placement = answers.Placement(40)
     reader = fact_reader.FactReader(placement.get)
 
-    first = answers.read_facts(reader, placement.providers).facts
+    first = answers.read(reader, placement.providers).facts
     assert placement.calls() == [answers.LISTING, answers.BULK]
-    assert answers.read_facts(reader, placement.providers).facts == first
+    assert answers.read(reader, placement.providers).facts == first
     placement.change("card07", names.DRAINED_TRAIT)
-    second = answers.read_facts(reader, placement.providers).facts
+    second = answers.read(reader, placement.providers).facts
     assert placement.calls() == [
         answers.LISTING,
         answers.LISTING,
@@ -90,9 +90,9 @@ def test_many_cards_are_read_in_one_call() -> None:
 
 
 def test_of_one_host_only_its_tree_is_listed() -> None:
-    placement = answers.PlacementStub(40)
+    placement = answers.Placement(40)
 
-    answers.read_facts(fact_reader.FactReader(placement.get), ["card03"] * 2)
+    answers.read(fact_reader.FactReader(placement.get), ["card03"] * 2)
 
     assert "in_tree=card03" in placement.requests[0]
 
@@ -116,9 +116,9 @@ def test_of_one_host_only_its_tree_is_listed() -> None:
 def test_without_a_choice_only_a_policy_or_a_vgpu_needs_facts(
     specs: dict[str, str], calls: list[str]
 ) -> None:
-    placement = answers.PlacementStub(3)
+    placement = answers.Placement(3)
 
-    answers.read_facts(
+    answers.read(
         fact_reader.FactReader(placement.get),
         placement.providers,
         specs,
@@ -129,7 +129,7 @@ def test_without_a_choice_only_a_policy_or_a_vgpu_needs_facts(
 
 
 def test_what_different_groups_have_in_common_is_listed() -> None:
-    placement = answers.PlacementStub(4)
+    placement = answers.Placement(4)
     specs = {
         "resources_A:VGPU": "2",
         "resources_A:CUSTOM_GPU_MEMORY_MB": "8",
@@ -139,7 +139,7 @@ def test_what_different_groups_have_in_common_is_listed() -> None:
         "trait_B:CUSTOM_OLD": "forbidden",
     }
 
-    answers.read_facts(
+    answers.read(
         fact_reader.FactReader(placement.get), placement.providers, specs
     )
 
@@ -150,10 +150,10 @@ def test_what_different_groups_have_in_common_is_listed() -> None:
 
 
 def test_the_classes_of_a_group_without_suffix_may_be_two_cards() -> None:
-    placement = answers.PlacementStub(4)
+    placement = answers.Placement(4)
     specs = {"resources:VGPU": "2", "resources:CUSTOM_GPU_MEMORY_MB": "8"}
 
-    answers.read_facts(
+    answers.read(
         fact_reader.FactReader(placement.get), placement.providers, specs
     )
 
@@ -164,64 +164,64 @@ def test_the_classes_of_a_group_without_suffix_may_be_two_cards() -> None:
 
 @pytest.mark.parametrize("count", [2, 20])
 def test_cards_of_others_are_looked_at_once(count: int) -> None:
-    placement = answers.PlacementStub(2)
+    placement = answers.Placement(2)
     others = [f"card{number}" for number in range(50, 50 + count)]
     for uuid in others:
         placement.add(uuid, owned=False)
     reader = fact_reader.FactReader(placement.get)
 
-    answers.read_facts(reader, others)
+    answers.read(reader, others)
     placement.calls()
-    assert answers.read_facts(reader, others).facts == {}
+    assert answers.read(reader, others).facts == {}
     assert placement.calls() == [answers.LISTING]
 
     placement.change("card50", names.OWNER_TRAIT)
-    assert answers.read_facts(reader, others).facts.keys() == {"card50"}
+    assert answers.read(reader, others).facts.keys() == {"card50"}
 
 
 def test_the_cache_forgets_who_was_not_asked_for_longest() -> None:
-    placement = answers.PlacementStub(4)
+    placement = answers.Placement(4)
     reader = fact_reader.FactReader(
         placement.get, generation_cache.GenerationCache(3)
     )
 
-    answers.read_facts(reader, ["card00", "card01"])
-    answers.read_facts(reader, ["card02", "card00"])
-    answers.read_facts(reader, ["card03", "card02"])
+    answers.read(reader, ["card00", "card01"])
+    answers.read(reader, ["card02", "card00"])
+    answers.read(reader, ["card03", "card02"])
     placement.calls()
 
-    answers.read_facts(reader, ["card00", "card02", "card03"])
+    answers.read(reader, ["card00", "card02", "card03"])
     assert placement.calls() == [answers.LISTING]
-    answers.read_facts(reader, ["card01", "card03"])
+    answers.read(reader, ["card01", "card03"])
     assert placement.calls() == [answers.LISTING, *answers.CARD]
 
 
 def test_a_provider_made_again_is_read_again_after_a_while() -> None:
-    placement, now = answers.PlacementStub(2), [0.0]
+    placement, now = answers.Placement(2), [0.0]
     reader = fact_reader.FactReader(
         placement.get, generation_cache.GenerationCache(clock=lambda: now[0])
     )
-    answers.read_facts(reader, placement.providers)
+    answers.read(reader, placement.providers)
     # Deleted and created again, up to the same generation.
     placement.providers["card00"]["total"][names.MDEV_CLASS] = 3
 
     now[0] = generation_cache.FRESH_SECONDS
-    facts = answers.read_facts(reader, placement.providers).facts
+    facts = answers.read(reader, placement.providers).facts
 
     assert facts["card00"].capacities[names.MDEV_CLASS].capacity == 3
     placement.calls()
-    answers.read_facts(reader, placement.providers)
+    answers.read(reader, placement.providers)
     assert placement.calls() == [answers.LISTING]
 
 
 def test_a_provider_under_another_name_is_another_one() -> None:
-    placement = answers.PlacementStub(2)
+    placement = answers.Placement(2)
     reader = fact_reader.FactReader(placement.get)
-    answers.read_facts(reader, placement.providers)
+    answers.read(reader, placement.providers)
     placement.providers["card00"]["total"][names.MDEV_CLASS] = 3
     placement.names["card00"] = "another_node_card00"
 
-    facts = answers.read_facts(reader, placement.providers).facts
+    facts = answers.read(reader, placement.providers).facts
 
     assert facts["card00"].capacities[names.MDEV_CLASS].capacity == 3
 
@@ -230,14 +230,14 @@ def test_a_provider_under_another_name_is_another_one() -> None:
 
 
 def test_allocations_are_read_where_used_units_are_ambiguous() -> None:
-    placement = answers.PlacementStub(10, answers.MIXED)
+    placement = answers.Placement(10, answers.MIXED)
     placement.add("card20", names.layout_trait("equal"))
     for card in ("card01", "card20"):
         placement.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
         placement.take(f"also {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     reader = fact_reader.FactReader(placement.get)
 
-    facts = answers.read_facts(reader, placement.providers, answers.VGPU).facts
+    facts = answers.read(reader, placement.providers, answers.VGPU).facts
 
     assert placement.calls() == [
         answers.LISTING,
@@ -251,32 +251,27 @@ def test_allocations_are_read_where_used_units_are_ambiguous() -> None:
         {"VGPU": 1, answers.MEMORY: 16},
     )
     assert (
-        answers.read_facts(reader, placement.providers, answers.VGPU).facts
-        == facts
+        answers.read(reader, placement.providers, answers.VGPU).facts == facts
     )
     assert placement.calls() == [answers.LISTING]
 
 
 def test_of_many_used_cards_each_request_reads_some() -> None:
-    placement = answers.PlacementStub(50, answers.MIXED)
+    placement = answers.Placement(50, answers.MIXED)
     for card in placement.providers:
         placement.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
     reader = fact_reader.FactReader(placement.get)
 
     reads = []
     for _ in range(3):
-        facts = answers.read_facts(
-            reader, placement.providers, answers.VGPU
-        ).facts
+        facts = answers.read(reader, placement.providers, answers.VGPU).facts
         reads.append(placement.calls().count(answers.ALLOCATIONS))
 
     assert reads == [32, 18, 0]
     assert all(provider.allocations is not None for provider in facts.values())
 
 
-def make_again(
-    placement: answers.PlacementStub, card: str, *sizes: int
-) -> None:
+def make_again(placement: answers.Placement, card: str, *sizes: int) -> None:
     """Delete and create a card, up to the same generation."""
     before = placement.providers[card]
     placement.servers = {
@@ -290,24 +285,24 @@ def make_again(
 
 
 def test_holdings_of_a_card_made_again_expire() -> None:
-    placement, now = answers.PlacementStub(8, answers.MIXED), [0.0]
+    placement, now = answers.Placement(8, answers.MIXED), [0.0]
     placement.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     placement.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     reader = fact_reader.FactReader(
         placement.get, generation_cache.GenerationCache(clock=lambda: now[0])
     )
-    answers.read_facts(reader, placement.providers, answers.VGPU)
+    answers.read(reader, placement.providers, answers.VGPU)
     make_again(placement, "card00", 24, 8)
     # A bulk read for the sake of other cards has the same sums.
     now[0] = generation_cache.FRESH_SECONDS - 1
     for number in range(1, 8):
         placement.change(f"card{number:02d}", names.DRAINED_TRAIT)
-    answers.read_facts(reader, placement.providers, answers.VGPU)
+    answers.read(reader, placement.providers, answers.VGPU)
 
     now[0] = generation_cache.FRESH_SECONDS
-    facts = answers.read_facts(
-        reader, placement.providers, answers.VGPU
-    ).facts["card00"]
+    facts = answers.read(reader, placement.providers, answers.VGPU).facts[
+        "card00"
+    ]
 
     assert [each[answers.MEMORY] for each in facts.allocations or ()] == [
         24,
@@ -316,19 +311,19 @@ def test_holdings_of_a_card_made_again_expire() -> None:
 
 
 def test_expired_holdings_are_not_taken_over_by_a_bulk_read() -> None:
-    placement, now = answers.PlacementStub(8, answers.MIXED), [0.0]
+    placement, now = answers.Placement(8, answers.MIXED), [0.0]
     placement.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     placement.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     reader = fact_reader.FactReader(
         placement.get, generation_cache.GenerationCache(clock=lambda: now[0])
     )
-    answers.read_facts(reader, placement.providers, answers.VGPU)
+    answers.read(reader, placement.providers, answers.VGPU)
     make_again(placement, "card00", 24, 8)
 
     now[0] = generation_cache.FRESH_SECONDS
-    facts = answers.read_facts(
-        reader, placement.providers, answers.VGPU
-    ).facts["card00"]
+    facts = answers.read(reader, placement.providers, answers.VGPU).facts[
+        "card00"
+    ]
 
     assert [each[answers.MEMORY] for each in facts.allocations or ()] == [
         24,
@@ -337,11 +332,11 @@ def test_expired_holdings_are_not_taken_over_by_a_bulk_read() -> None:
 
 
 def test_a_confirmation_reads_what_consumers_hold() -> None:
-    placement = answers.PlacementStub(8, answers.MIXED)
+    placement = answers.Placement(8, answers.MIXED)
     placement.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     placement.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     reader = fact_reader.FactReader(placement.get)
-    answers.read_facts(reader, placement.providers, answers.VGPU)
+    answers.read(reader, placement.providers, answers.VGPU)
     make_again(placement, "card00", 24, 8)
     memory = fact_reader.RequestMemory(
         request=request.parse_request(answers.VGPU)
@@ -373,7 +368,7 @@ def test_a_confirmation_reads_what_consumers_hold() -> None:
 def test_a_failed_read_is_a_problem_and_no_more(
     broken: str, count: int
 ) -> None:
-    placement = answers.PlacementStub(count, answers.MIXED)
+    placement = answers.Placement(count, answers.MIXED)
     placement.take("server1", "card00", VGPU=8, CUSTOM_GPU_MEMORY_MB=64)
     reader = fact_reader.FactReader(placement.get)
     accelerators = request.parse_request(answers.VGPU)
@@ -395,31 +390,29 @@ def test_a_failed_read_is_a_problem_and_no_more(
     ]
     placement.broken = "nothing"
     assert (
-        len(
-            answers.read_facts(reader, placement.providers, answers.VGPU).facts
-        )
+        len(answers.read(reader, placement.providers, answers.VGPU).facts)
         == count
     )
 
 
 def test_without_a_listing_what_is_remembered_serves() -> None:
-    placement = answers.PlacementStub(3)
+    placement = answers.Placement(3)
     reader = fact_reader.FactReader(placement.get)
-    before = answers.read_facts(reader, placement.providers).facts
+    before = answers.read(reader, placement.providers).facts
 
     placement.broken = answers.LISTING
-    snapshot = answers.read_facts(reader, placement.providers)
+    snapshot = answers.read(reader, placement.providers)
 
     assert snapshot.facts == before
     assert len(snapshot.problems) == 1
 
 
 def test_a_provider_that_is_gone_does_not_hide_the_others() -> None:
-    placement = answers.PlacementStub(3)
+    placement = answers.Placement(3)
     reader = fact_reader.FactReader(placement.get)
 
-    answers.read_facts(reader, ["card00", "card02"])
-    snapshot = answers.read_facts(reader, ["card00", "gone", "card02"])
+    answers.read(reader, ["card00", "card02"])
+    snapshot = answers.read(reader, ["card00", "gone", "card02"])
 
     assert snapshot.facts.keys() == {"card00", "card02"}
     (problem,) = snapshot.problems
@@ -430,7 +423,7 @@ def test_a_provider_that_is_gone_does_not_hide_the_others() -> None:
 
 
 def test_a_confirmation_is_exact_and_remembered() -> None:
-    placement = answers.PlacementStub(2, answers.MIXED)
+    placement = answers.Placement(2, answers.MIXED)
     placement.take("server1", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
     reader = fact_reader.FactReader(placement.get)
     memory = fact_reader.RequestMemory(
@@ -460,9 +453,9 @@ def test_a_confirmation_is_exact_and_remembered() -> None:
     same = reader.read(memory, "server2", candidates).facts["card00"]
     assert placement.calls() == ["/allocations/server"]
     assert same == provider
-    other = answers.read_facts(
-        reader, placement.providers, answers.VGPU
-    ).facts["card00"]
+    other = answers.read(reader, placement.providers, answers.VGPU).facts[
+        "card00"
+    ]
     assert not other.is_exact
     assert (other.allocations, other.capacities) == (
         provider.allocations,
@@ -471,7 +464,7 @@ def test_a_confirmation_is_exact_and_remembered() -> None:
 
 
 def test_a_change_while_it_is_read_is_not_exact() -> None:
-    placement = answers.PlacementStub(1)
+    placement = answers.Placement(1)
 
     def get(path: str) -> Any:
         if path.endswith("/allocations"):
@@ -489,7 +482,7 @@ def test_a_change_while_it_is_read_is_not_exact() -> None:
 
 @pytest.mark.parametrize("path", [answers.BULK, "/card00/allocations"])
 def test_a_change_while_many_are_read_is_not_exact(path: str) -> None:
-    placement = answers.PlacementStub(3, answers.MIXED)
+    placement = answers.Placement(3, answers.MIXED)
     placement.take("server1", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
 
     def get(url: str) -> Any:
@@ -511,7 +504,7 @@ def test_a_change_while_many_are_read_is_not_exact(path: str) -> None:
 
 def test_a_card_that_placement_lists_no_more_is_exact() -> None:
     """It refuses what Placement refuses too."""
-    placement = answers.PlacementStub(3)
+    placement = answers.Placement(3)
     placement.take("server1", "card00", CUSTOM_MDEV=8)
 
     def get(path: str) -> Any:
@@ -536,7 +529,7 @@ def test_a_card_that_placement_lists_no_more_is_exact() -> None:
 def test_all_doubtful_providers_are_confirmed_in_three_calls(
     count: int,
 ) -> None:
-    placement = answers.PlacementStub(count, answers.MIXED)
+    placement = answers.Placement(count, answers.MIXED)
     reader = fact_reader.FactReader(placement.get)
     memory = fact_reader.RequestMemory(
         request=request.parse_request(answers.VGPU)
@@ -560,7 +553,7 @@ def test_all_doubtful_providers_are_confirmed_in_three_calls(
 
 
 def test_allocations_are_confirmed_for_some_dozens_of_cards() -> None:
-    placement = answers.PlacementStub(50, answers.MIXED)
+    placement = answers.Placement(50, answers.MIXED)
     for card in placement.providers:
         placement.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
     reader = fact_reader.FactReader(placement.get)
@@ -587,7 +580,7 @@ def test_allocations_are_confirmed_for_some_dozens_of_cards() -> None:
 
 
 def test_a_card_is_read_again_only_after_another_server_took_from_it() -> None:
-    placement = answers.PlacementStub(2)
+    placement = answers.Placement(2)
     reader = fact_reader.FactReader(placement.get)
     memory = fact_reader.RequestMemory(
         request=request.parse_request(answers.MDEV)

@@ -34,7 +34,7 @@ class Watched:
 
 
 def test_who_comes_at_once_with_others_waits_for_one_bulk_read() -> None:
-    placement = answers.PlacementStub(40)
+    placement = answers.Placement(40)
     have_listed = threading.Barrier(2, timeout=20)
 
     def get(path: str) -> Any:
@@ -49,7 +49,7 @@ def test_who_comes_at_once_with_others_waits_for_one_bulk_read() -> None:
     lock = Watched(reader)
     with futures.ThreadPoolExecutor(2) as threads:
         results = threads.map(
-            lambda _: answers.read_facts(reader, placement.providers).facts,
+            lambda _: answers.read(reader, placement.providers).facts,
             range(2),
         )
         first, second = results
@@ -66,7 +66,7 @@ def test_a_bulk_read_that_hangs_holds_nobody_up_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(provider_reader, "_PATIENCE_SECONDS", 0.01)
-    placement = answers.PlacementStub(40)
+    placement = answers.Placement(40)
     hangs, goes_on = threading.Event(), threading.Event()
 
     def get(path: str) -> Any:
@@ -77,9 +77,9 @@ def test_a_bulk_read_that_hangs_holds_nobody_up_for_long(
 
     reader = fact_reader.FactReader(get)
     with futures.ThreadPoolExecutor(1) as threads:
-        slow = threads.submit(answers.read_facts, reader, placement.providers)
+        slow = threads.submit(answers.read, reader, placement.providers)
         assert hangs.wait(10)
-        facts = answers.read_facts(reader, placement.providers).facts
+        facts = answers.read(reader, placement.providers).facts
         assert facts.keys() == placement.providers.keys()
         assert not slow.done()
         goes_on.set()
@@ -90,7 +90,7 @@ def test_where_one_bulk_read_fails_the_others_read_side_by_side(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(provider_reader, "_PATIENCE_SECONDS", 60)
-    placement = answers.PlacementStub(40)
+    placement = answers.Placement(40)
     others = threading.Barrier(2, timeout=10)
     first, has_begun = threading.Lock(), threading.Event()
 
@@ -106,12 +106,10 @@ def test_where_one_bulk_read_fails_the_others_read_side_by_side(
     reader = fact_reader.FactReader(get)
     lock = Watched(reader)
     with futures.ThreadPoolExecutor(3) as threads:
-        reads = [
-            threads.submit(answers.read_facts, reader, placement.providers)
-        ]
+        reads = [threads.submit(answers.read, reader, placement.providers)]
         assert has_begun.wait(10)
         reads += [
-            threads.submit(answers.read_facts, reader, placement.providers)
+            threads.submit(answers.read, reader, placement.providers)
             for _ in range(2)
         ]
         snapshots = [future.result(20) for future in reads]
@@ -126,7 +124,7 @@ def test_where_one_bulk_read_fails_the_others_read_side_by_side(
 
 
 def test_several_threads_may_share_what_is_remembered() -> None:
-    placement = answers.PlacementStub(12, answers.MIXED)
+    placement = answers.Placement(12, answers.MIXED)
     cache = generation_cache.GenerationCache(7)
     reader = fact_reader.FactReader(placement.get, cache)
 
@@ -134,7 +132,7 @@ def test_several_threads_may_share_what_is_remembered() -> None:
         named = list(placement.providers)[number % 6 :][:6]
         for _ in range(20):
             placement.change(named[0], "CUSTOM_RACK_7")
-            facts = answers.read_facts(reader, named, answers.VGPU).facts
+            facts = answers.read(reader, named, answers.VGPU).facts
             assert facts.keys() == set(named)
         return set(named)
 
@@ -144,7 +142,7 @@ def test_several_threads_may_share_what_is_remembered() -> None:
     assert named <= placement.providers.keys()
     assert len(cache) == 7
     placement.calls()
-    facts = answers.read_facts(reader, placement.providers, answers.VGPU).facts
+    facts = answers.read(reader, placement.providers, answers.VGPU).facts
     assert facts.keys() == placement.providers.keys()
     for uuid, provider in facts.items():
         assert provider.traits == placement.providers[uuid]["traits"]
