@@ -15,7 +15,7 @@ from nova_accel import errors
 from nova_accel.model import extra_specs, flavors
 
 ROOT = Path(__file__).parents[4]
-PAGE = ROOT / "doc/source/extra-specs.rst"
+PAGE = ROOT / "doc/source/user/extra-specs.rst"
 BY_KEY = {spec.key: spec for spec in extra_specs.TABLE}
 WORDS = [spec for spec in extra_specs.TABLE if spec.choices]
 # A key wherever one is written, and not the end of another word.
@@ -35,7 +35,7 @@ def page() -> str:
 def read(specs: dict[str, str]) -> object:
     """Return all that the parsers make of a flavor's extra specs."""
     return (
-        flavors.parse_placing(specs),
+        flavors.parse_placement_policy(specs),
         flavors.parse_options(specs),
         flavors.parse_groups(specs),
     )
@@ -115,7 +115,7 @@ def test_no_other_key_is_written_anywhere() -> None:
         for path in files
         for key in WRITTEN.findall(path.read_text())
     }
-    assert ("doc/source/gpus.rst", "display") in found
+    assert ("doc/source/admin/gpus.rst", "display") in found
     assert {
         (path, key)
         for path, key in found

@@ -183,7 +183,7 @@ def test_the_lock_is_held_and_given_back(tmp_path: pathlib.Path) -> None:
     chosen = choose(tmp_path, tmp_path / "made" / "on the way")
     with locked_pass.hold_lock(chosen):
         with (
-            pytest.raises(errors.BusyError, match="held by another"),
+            pytest.raises(errors.BusyError, match="another placement-sync"),
             locked_pass.hold_lock(chosen, timeout_s=0.2),
         ):
             pytest.fail("two at once")

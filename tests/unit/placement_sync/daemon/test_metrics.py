@@ -275,7 +275,7 @@ def test_a_port_that_is_taken_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
-            errors.ConfigurationError, match="another program has it"
+            errors.ConfigurationError, match="another program uses it"
         ):
             metrics.Metrics(port=port)
     with pytest.raises(errors.ConfigurationError, match="metrics_port"):
