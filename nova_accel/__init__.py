@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accelerators of a compute host as Placement inventory for Nova.
 
-Without I/O:
+Pure, without I/O:
 
-- ``model``: devices, profiles, slots, claims, actions; names of traits
-- ``catalog``: facts about vendors' devices
-- ``config``: options, ``device_spec`` lines
-- ``geometry``: what fits on a card
+- ``errors``: exception tree; each exception has a hint for the operator
+- ``model``: devices, profiles, slots, claims, actions, names of traits
+- ``catalog``: PCI ids, vGPU types and mdev types of the vendors
+- ``config``: options of ``[nova_accel]`` and its ``device_spec`` lines
+- ``geometry``: vGPU and GPU instance placement, device topology
 - ``fpga``: bitstreams and regions
-- ``claims``: from a server's slots to partitions
-- ``inventory``: from devices to a provider tree
+- ``claims``: slots and request groups of a server -> claims on partitions
+- ``inventory``: devices and claims -> resource provider tree
 
 With I/O:
 
-- ``host``: reads and changes of the host
+- ``host``: reads and changes the host
 - ``vendors``: one driver per technology
-- ``discovery``: one reading of a host by all drivers
+- ``discovery``: reads a host with all drivers
 - ``cli``: the ``nova-accel`` command
 - ``conformance``: checks of a vendor driver
 """

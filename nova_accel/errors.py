@@ -1,20 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions of the library, each with a hint for the operator."""
+"""Exceptions of the library, each with a hint for the operator.
+
+::
+
+    AcceleratorError
+    ├── ConfigurationError    a value in nova.conf is not valid
+    ├── UnreadableError       a kernel attribute could not be read
+    ├── MalformedError        text from outside has another form
+    ├── ClaimError            this host can't satisfy a claim
+    ├── ActionError           the kernel did not make a change
+    │   └── ProgrammingError  loading a bitstream failed half-way
+    ├── BitstreamError        a bitstream is refused or not available
+    ├── ToolError             a vendor's tool failed
+    ├── ArchiveError          a captured host can't be written or read
+    ├── BusyError             another pass holds the lock of this host
+    ├── DomainsError          the devices of guests can't be read
+    └── ServiceError          an API request failed
+
+``str()`` is the message for the operator, ``public`` the one for the owner
+of the server.
+"""
 
 import errno as _errno
 import os
 
-# HTTP's own numbers (RFC 9110, RFC 6585).
+# HTTP status codes (RFC 9110, RFC 6585).
 _CONFLICT = 409
 _TOO_MANY = 429
 _SERVER_FAILED = 500
 
 
 class AcceleratorError(Exception):
-    """Base of every error this library raises on purpose.
+    """Base class of the library's exceptions.
 
-    ``args`` are what its class was called with: oslo.privsep and pickle
-    rebuild an error of another process from them.
+    ``args`` are the arguments of the constructor: oslo.privsep and pickle
+    rebuild an exception of another process from them.
     """
 
     def __init__(self, message: str, *arguments: object) -> None:
@@ -22,36 +42,35 @@ class AcceleratorError(Exception):
         self._message = message
 
     def __str__(self) -> str:
-        """Return the message, for the operator."""
         return self._message
 
     @property
     def public(self) -> str:
-        """Return the message for the owner of a server.
+        """Return the message for the owner of the server.
 
-        It names no host, no device, and nothing of other servers.
+        It names no host, no device and no other server.
         """
         return "the host can't provide the accelerators of the server"
 
 
 class ConfigurationError(AcceleratorError):
-    """A value in nova.conf can't be used.
+    """A value in nova.conf is not valid.
 
-    :param option: the option as the operator wrote it, with its group.
-    :param value: the offending text.
-    :param mend: what to write instead.
-    :param file: where it is written, if not in nova.conf.
+    :param option: the option with its group, ``[nova_accel] drivers``.
+    :param value: the value as it is written.
+    :param hint: what is wrong with the value and what to write instead.
+    :param file: the file or environment variable that sets the option.
     """
 
     def __init__(
-        self, option: str, value: str, mend: str, file: str = "nova.conf"
+        self, option: str, value: str, hint: str, file: str = "nova.conf"
     ) -> None:
         super().__init__(
-            f"{file} {option} = {value}: {mend}", option, value, mend, file
+            f"{file} {option} = {value}: {hint}", option, value, hint, file
         )
         self.option = option
         self.value = value
-        self.mend = mend
+        self.hint = hint
         self.file = file
 
 
@@ -74,34 +93,34 @@ class UnreadableError(AcceleratorError):
 
 
 class MalformedError(AcceleratorError):
-    """Text from outside does not have the form it must have.
+    """Text from outside does not have the expected form.
 
-    :param what: the kind of text, for example ``PCI address``.
-    :param text: the text itself.
-    :param expected: the form that was expected.
+    :param kind: the kind of text, for example ``PCI address``.
+    :param text: the text as it was read.
+    :param expected: the expected form.
     """
 
-    def __init__(self, what: str, text: str, expected: str) -> None:
+    def __init__(self, kind: str, text: str, expected: str) -> None:
         super().__init__(
-            f"{text!r} is not a {what}; expected {expected}",
-            what,
+            f"{text!r} is not a {kind}; expected {expected}",
+            kind,
             text,
             expected,
         )
-        self.what = what
+        self.kind = kind
         self.text = text
         self.expected = expected
 
 
 class ClaimError(AcceleratorError):
-    """A consumer's claim can't be met by this host.
+    """This host can't satisfy the claim of a consumer.
 
-    Nova reschedules the server to another host on it.
+    Nova reschedules the server to another host.
 
-    :param consumer: uuid of the server.
-    :param reason: what is missing, and where.
-    :param public: the same for the owner of the server, empty for a text
-        that gives no reason.
+    :param consumer: UUID of the server.
+    :param reason: the missing resource and its provider.
+    :param public: the reason for the owner of the server; empty for a
+        general one.
     """
 
     def __init__(self, consumer: str, reason: str, public: str = "") -> None:
@@ -117,45 +136,44 @@ class ClaimError(AcceleratorError):
 
     @property
     def public(self) -> str:
-        """Return the message for the owner of the server."""
         public = self._public or "they are not available on its host"
         return f"accelerators of server {self.consumer}: {public}"
 
 
 class ActionError(AcceleratorError):
-    """The kernel refused a change, or did not do it.
+    """The kernel refused a change, or ignored it.
 
     :param action: the change in words.
-    :param number: errno of the refusal, 0 when the write succeeded but
+    :param number: errno of the refusal; 0 when the write succeeded but
         reading back shows that nothing changed.
-    :param mend: what the operator can do.
-    :param detail: what else is known of the reason, or nothing.
+    :param hint: what the operator can do.
+    :param detail: more about the reason, or empty.
     """
 
     def __init__(
-        self, action: str, number: int, mend: str, detail: str = ""
+        self, action: str, number: int, hint: str, detail: str = ""
     ) -> None:
-        what = (
+        failure = (
             f"{_errno.errorcode.get(number, number)} ({os.strerror(number)})"
             if number
             else "the kernel accepted it, but reading back shows no change"
         )
         if detail:
-            what += f": {detail}"
+            failure += f": {detail}"
         super().__init__(
-            f"{action}: {what}; {mend}", action, number, mend, detail
+            f"{action}: {failure}; {hint}", action, number, hint, detail
         )
         self.action = action
         self.number = number
-        self.mend = mend
+        self.hint = hint
         self.detail = detail
 
 
 class ProgrammingError(ActionError):
-    """An FPGA region may hold anything now: loading a bitstream failed.
+    """Loading a bitstream failed; the content of the region is undefined.
 
-    Of an attempt that was refused before anything was touched speaks a
-    plain ActionError.
+    Where the load was refused before the region changed, ActionError is
+    raised instead.
 
     :param region: the address of the region's device.
     """
@@ -164,21 +182,21 @@ class ProgrammingError(ActionError):
         self,
         action: str,
         number: int,
-        mend: str,
+        hint: str,
         detail: str = "",
         region: str = "",
     ) -> None:
-        super().__init__(action, number, mend, detail)
-        self.args = (action, number, mend, detail, region)
+        super().__init__(action, number, hint, detail)
+        self.args = (action, number, hint, detail, region)
         self.region = region
 
 
 class BitstreamError(AcceleratorError):
-    """A bitstream may not be loaded, or can't be had.
+    """A bitstream must not be loaded, or is not available.
 
-    :param image: id of the Glance image, or the path of a file.
-    :param reason: what is wrong with it and what to do.
-    :param is_local: whether another host may have it all the same.
+    :param image: ID of the Glance image, or the path of a file.
+    :param reason: the cause and what to do.
+    :param is_local: True where another host may be able to load it.
     """
 
     def __init__(
@@ -193,9 +211,9 @@ class BitstreamError(AcceleratorError):
 
     @property
     def public(self) -> str:
-        """Return the message for the owner of a server.
+        """Return the message for the owner of the server.
 
-        What is wrong with the image itself, its user has to know.
+        It includes the reason where the image itself is the cause.
         """
         if self.is_local:
             return f"bitstream {self.image}: the host can't provide it now"
@@ -203,16 +221,16 @@ class BitstreamError(AcceleratorError):
 
 
 class ToolError(AcceleratorError):
-    """A vendor's tool ended with a failure.
+    """A vendor's tool failed.
 
     :param command: the tool and its arguments.
-    :param status: its exit status; negative for a signal that ended it.
-    :param output: what it said, shortened.
+    :param status: its exit status; negative for the signal that killed it.
+    :param output: its output, shortened.
     """
 
     def __init__(self, command: str, status: int, output: str) -> None:
         super().__init__(
-            f"{command} ended with {status}: {output or 'no word'}",
+            f"{command} ended with {status}: {output or 'no output'}",
             command,
             status,
             output,
@@ -226,7 +244,7 @@ class ArchiveError(AcceleratorError):
     """A captured host can't be written or replayed.
 
     :param path: the archive or directory.
-    :param reason: what is wrong with it and what to do.
+    :param reason: the cause and what to do.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -236,16 +254,16 @@ class ArchiveError(AcceleratorError):
 
 
 class BusyError(AcceleratorError):
-    """Another pass over this host does not end.
+    """Another pass holds the lock of this host for too long.
 
-    :param path: the lock that it holds.
-    :param seconds: how long it was waited for.
+    :param path: the lock file.
+    :param seconds: how long this process waited for the lock.
     """
 
     def __init__(self, path: str, seconds: float) -> None:
         super().__init__(
-            f"{path} is held by another placement-sync for {seconds:.0f} s"
-            " now; see what it waits for",
+            f"another placement-sync has held {path} for {seconds:.0f} s;"
+            " check what that process waits for",
             path,
             seconds,
         )
@@ -254,10 +272,10 @@ class BusyError(AcceleratorError):
 
 
 class DomainsError(AcceleratorError):
-    """It can't be told which guests have which devices.
+    """The host devices of the guests can't be read.
 
-    :param source: who was asked, as an entry point's name or an address.
-    :param reason: what is wrong and what to do.
+    :param source: the hypervisor: an entry point's name or an address.
+    :param reason: the cause and what to do.
     """
 
     def __init__(self, source: str, reason: str) -> None:
@@ -267,19 +285,17 @@ class DomainsError(AcceleratorError):
 
 
 class ServiceError(AcceleratorError):
-    """Placement, Nova or Keystone refused a request, or can't be had.
+    """Placement, Nova or Keystone refused a request, or did not answer.
 
-    :param method: the request's HTTP method.
-    :param path: its path, with the query.
-    :param status: the HTTP status of the answer; None where there was no
-        answer that can be used, and then it can't be told whether the
-        request was carried out.
-    :param reason: what the service said, or what went wrong, and what to
-        do about it.
-    :param code: the service's own code of what went wrong, such as
-        ``placement.concurrent_update``; empty where it gave none.
-    :param is_lasting: whether the same request fails until somebody mends
-        something, although there was no answer.
+    :param method: HTTP method of the request.
+    :param path: its path with the query.
+    :param status: HTTP status of the response; None without a valid
+        response, and then the request may have been carried out or not.
+    :param reason: the service's message, or the failure and what to do.
+    :param code: error code of the service, such as
+        ``placement.concurrent_update``; empty without one.
+    :param is_lasting: True where a request without a response will fail
+        again until an operator acts (a wrong password, for example).
     """
 
     def __init__(
@@ -291,9 +307,9 @@ class ServiceError(AcceleratorError):
         code: str = "",
         is_lasting: bool = False,
     ) -> None:
-        answer = f" {status}" if status is not None else ""
+        result = f" {status}" if status is not None else ""
         super().__init__(
-            f"{method} {path}:{answer} {reason}",
+            f"{method} {path}:{result} {reason}",
             method,
             path,
             status,
@@ -310,15 +326,14 @@ class ServiceError(AcceleratorError):
 
     @property
     def is_conflict(self) -> bool:
-        """Return whether somebody else came first, or needs it (409)."""
+        """Return whether the request conflicts with another change (409)."""
         return self.status == _CONFLICT
 
     @property
     def is_transient(self) -> bool:
-        """Return whether the same request may succeed a little later.
+        """Return whether the same request may succeed later.
 
-        So it is without an answer, when there are too many requests, and
-        when the server failed.
+        True without a response, for 429 and for 5xx.
         """
         if self.status is None:
             return not self.is_lasting
