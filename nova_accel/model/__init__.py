@@ -1,15 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nouns of the library: devices, claims, providers, groups. No I/O.
+"""Value types of the library. No I/O.
 
-The types of ``device`` are used everywhere, so the package has their names:
-``from nova_accel import model``, then ``model.Device``.
+- ``device``: devices, profiles, partitions, slots, claims
+- ``pci``: PCI addresses and functions
+- ``domains``: host devices of a libvirt domain
+- ``providers``: resource providers and their inventories
+- ``names``: names of traits, classes and providers; UUIDs
+- ``flavors``: request groups and options of a flavor
+- ``extra_specs``: table of the ``accelerator:`` extra specs
+- ``actions``: changes of a host
+- ``attachment``: hot-attached profiles in system_metadata
+- ``rpc_names``: topic, namespace and version of the RPC endpoint
+- ``strict_json``: JSON decoder that rejects NaN and deep nesting
+
+The package re-exports the types of ``device``: ``from nova_accel import
+model``, then ``model.Device``.
 """
 
 from nova_accel.model.device import (
     UNDIVIDED,
     UNKNOWN,
+    Allocations,
     Bitstream,
-    Booked,
     Claim,
     ClaimKey,
     ClaimState,
@@ -33,8 +45,8 @@ from nova_accel.model.device import (
 __all__ = [
     "UNDIVIDED",
     "UNKNOWN",
+    "Allocations",
     "Bitstream",
-    "Booked",
     "Claim",
     "ClaimKey",
     "ClaimState",

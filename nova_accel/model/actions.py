@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of a host, as values.
+"""Changes of a host, as immutable values.
 
-An action says what shall be, not what to do: one whose effect is there
-already is done. ``str()`` gives the words of the log.
+Actions are declarative and idempotent. ``undo()`` returns the reverse
+action, or None without one; ``str()`` is the text for the log.
 """
 
 import dataclasses
@@ -10,89 +10,81 @@ import dataclasses
 from nova_accel import model
 from nova_accel.model import names
 
-# The most seconds that loading a bitstream may be given: an hour.
-MOST_PROGRAM_S = 3600
+# Limit of the option program_timeout, in seconds: one hour.
+MAX_PROGRAM_S = 3600
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CreateMdev:
-    """Make a mediated device; undone by RemoveMdev."""
+    """Create a mediated device."""
 
     parent: str
     type_id: str
     uuid: str
 
     def undo(self) -> "RemoveMdev":
-        """Return the action that takes this one back."""
         return RemoveMdev(
             parent=self.parent, type_id=self.type_id, uuid=self.uuid
         )
 
     def __str__(self) -> str:
-        """Return the action in the words of the log."""
         return f"create mdev {self.uuid} ({self.type_id}) on {self.parent}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveMdev:
-    """Remove a mediated device; undone by CreateMdev."""
+    """Remove a mediated device."""
 
     parent: str
     type_id: str
     uuid: str
 
     def undo(self) -> CreateMdev:
-        """Return the action that takes this one back."""
         return CreateMdev(
             parent=self.parent, type_id=self.type_id, uuid=self.uuid
         )
 
     def __str__(self) -> str:
-        """Return the action in the words of the log."""
         return f"remove mdev {self.uuid} ({self.type_id}) from {self.parent}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SetVgpuType:
-    """Type a VF of NVIDIA's vendor-specific VFIO; undone by clearing it.
+    """Set the vGPU type of a VF (NVIDIA's vendor-specific VFIO).
 
-    ``type_id`` is the decimal number of ``current_vgpu_type``.
+    ``type_id`` is the decimal number in ``current_vgpu_type``.
     """
 
     function: str
     type_id: str
 
     def undo(self) -> "ClearVgpuType":
-        """Return the action that takes this one back."""
         return ClearVgpuType(function=self.function, type_id=self.type_id)
 
     def __str__(self) -> str:
-        """Return the action in the words of the log."""
         return f"set vGPU type {self.type_id} on {self.function}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClearVgpuType:
-    """Free a VF of its vGPU type; undone by setting it again."""
+    """Clear the vGPU type of a VF."""
 
     function: str
     type_id: str
 
     def undo(self) -> SetVgpuType:
-        """Return the action that takes this one back."""
         return SetVgpuType(function=self.function, type_id=self.type_id)
 
     def __str__(self) -> str:
-        """Return the action in the words of the log."""
         return f"clear vGPU type {self.type_id} of {self.function}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SetVgpuParams:
-    """Write a vGPU's parameters, ``key=value,key=value``.
+    """Set the parameters of a vGPU, ``key=value,key=value``.
 
-    ``target`` is an mdev's uuid or a VF's address. ``before`` is what was
-    there; empty parameters clear them.
+    ``target`` is an mdev's UUID or a VF's address. ``before`` are the
+    present parameters; empty ``params`` clear them.
     """
 
     target: str
@@ -100,39 +92,36 @@ class SetVgpuParams:
     before: str = ""
 
     def undo(self) -> "SetVgpuParams":
-        """Return the action that takes this one back."""
         return SetVgpuParams(
             target=self.target, params=self.before, before=self.params
         )
 
     def __str__(self) -> str:
-        """Return the action in the words of the log."""
         return f"set vgpu_params of {self.target} to {self.params!r}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SetPlacement:
-    """Move a vGPU that nobody has opened to a place on its GPU.
+    """Set the placement id of a vGPU that is not open.
 
-    There is nothing to undo: the place goes with the vGPU.
+    There is no undo: removing the vGPU frees the placement.
     """
 
     function: str
     start: int
 
     def undo(self) -> None:
-        """Return None: the place goes with the vGPU."""
+        return None
 
     def __str__(self) -> str:
-        """Return the action in the words of the log."""
         return f"place the vGPU of {self.function} at {self.start}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CreateInstance:
-    """Make a GPU instance and the compute instance that fills it.
+    """Create a GPU instance and the compute instance that fills it.
 
-    ``gpu`` is the PF's address, ``kind`` NVIDIA's name (``1g.5gb``) and
+    ``gpu`` is the PF's address, ``kind`` NVIDIA's profile (``1g.5gb``) and
     ``start`` the memory slice at which it begins.
     """
 
@@ -141,20 +130,18 @@ class CreateInstance:
     start: int
 
     def undo(self) -> "DestroyInstance":
-        """Return the action that takes this one back."""
         return DestroyInstance(gpu=self.gpu, kind=self.kind, start=self.start)
 
     def __str__(self) -> str:
-        """Return the action in the words of the log."""
         return f"create GPU instance {self.kind} at {self.start} of {self.gpu}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DestroyInstance:
-    """Unmake a GPU instance that no vGPU stands in.
+    """Destroy a GPU instance that contains no vGPU.
 
-    ``start`` None stands for every instance of the kind that is empty;
-    one that is not stays, and that is no failure.
+    With ``start`` None, destroy each empty instance of the kind; others
+    remain, and that is not a failure.
     """
 
     gpu: str
@@ -162,25 +149,23 @@ class DestroyInstance:
     start: int | None = None
 
     def undo(self) -> CreateInstance | None:
-        """Return the action that takes this one back, if one can."""
         if self.start is None:
             return None
         return CreateInstance(gpu=self.gpu, kind=self.kind, start=self.start)
 
     def __str__(self) -> str:
-        """Return the action in the words of the log."""
-        where = "that is empty" if self.start is None else f"at {self.start}"
-        return f"destroy GPU instance {self.kind} {where} of {self.gpu}"
+        place = "that is empty" if self.start is None else f"at {self.start}"
+        return f"destroy GPU instance {self.kind} {place} of {self.gpu}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SetVfCount:
-    """Enable so many VFs on a PF; 0 disables them.
+    """Enable VFs on a PF; 0 disables them.
 
-    The kernel takes no other count while VFs are enabled, so 0 goes
+    The kernel refuses another count while VFs are enabled, so disable them
     first. ``tool`` is set where only the vendor's tool can do it
-    (``sriov-manage`` of NVIDIA's host driver). ``is_probed`` tells
-    whether the host's drivers may take the VFs, now and later.
+    (``sriov-manage`` of NVIDIA's host driver). ``is_probed`` is True where
+    the host's drivers may bind to the VFs (sriov_drivers_autoprobe).
     """
 
     function: str
@@ -190,11 +175,9 @@ class SetVfCount:
     is_probed: bool = True
 
     def undo(self) -> "SetVfCount":
-        """Return the action that takes this one back."""
         return dataclasses.replace(self, count=self.before, before=self.count)
 
     def __str__(self) -> str:
-        """Return the action in the words of the log."""
         return f"set {self.count} virtual functions on {self.function}"
 
 
@@ -202,8 +185,8 @@ class SetVfCount:
 class BindDriver:
     """Bind a function to a driver, empty for none.
 
-    ``before`` is what had it; ``driver_override`` makes the kernel choose
-    the driver.
+    ``before`` is its present driver. The kernel selects the driver by
+    ``driver_override``.
     """
 
     function: str
@@ -211,46 +194,41 @@ class BindDriver:
     before: str = ""
 
     def undo(self) -> "BindDriver":
-        """Return the action that takes this one back."""
         return BindDriver(
             function=self.function, driver=self.before, before=self.driver
         )
 
     def __str__(self) -> str:
-        """Return the action in the words of the log."""
         return f"bind {self.function} to {self.driver or 'no driver'}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SetMixedSizes:
-    """Switch a GPU's mixed-size mode; only while it holds no vGPU."""
+    """Set a GPU's mixed-size mode; only possible while it has no vGPU."""
 
     gpu: str
     is_mixed: bool
 
     def undo(self) -> "SetMixedSizes":
-        """Return the action that takes this one back."""
         return SetMixedSizes(gpu=self.gpu, is_mixed=not self.is_mixed)
 
     def __str__(self) -> str:
-        """Return the action in the words of the log."""
         mode = "mixed-size" if self.is_mixed else "equal-size"
         return f"set {mode} mode of {self.gpu}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramRegion:
-    """Load a bitstream into an FPGA region that nothing uses.
+    """Load a bitstream into an FPGA region that is not in use.
 
     It is done when the region shows ``function``. ``slot`` is the PCI
-    function behind which the region's port is, ``card``, ``number`` and
-    ``tool`` are as in ``model.Region``. ``is_forced`` loads it also where
-    the function is there already: a guest that had the whole card may
-    have put another one under its id, or it is another build.
-    ``dependents`` are functions that no driver of the host may use
-    meanwhile, but the card's own.
+    function of the region's port, ``card``, ``number`` and ``tool`` are as
+    in ``model.Region``. ``is_forced`` loads it even if the region shows
+    the function: it may be of another build, or a guest with the whole
+    card may have loaded another design under the same id. ``dependents``
+    are functions that only the card's own driver may use meanwhile.
 
-    There is nothing to undo: what was there before is not kept.
+    There is no undo: the former bitstream is not saved.
     """
 
     card: str
@@ -267,10 +245,9 @@ class ProgramRegion:
         return names.region_address(self.card, self.number)
 
     def undo(self) -> None:
-        """Return None: what was there before is not kept."""
+        return None
 
     def __str__(self) -> str:
-        """Return the action in the words of the log."""
         return (
             f"load bitstream {self.bitstream.name} (function"
             f" {self.bitstream.function}) into {self.region}"
@@ -281,7 +258,7 @@ class ProgramRegion:
 class SetPort:
     """Release an FPGA port of a PF to its VFs, or take it back.
 
-    Released ports are what ``sriov_numvfs`` of the PF must be equal to
+    The PF's ``sriov_numvfs`` must equal the number of released ports
     (drivers/fpga/dfl.c, dfl_fpga_cdev_config_ports_vf).
     """
 
@@ -290,21 +267,19 @@ class SetPort:
     is_released: bool
 
     def undo(self) -> "SetPort":
-        """Return the action that takes this one back."""
         return dataclasses.replace(self, is_released=not self.is_released)
 
     def __str__(self) -> str:
-        """Return the action in the words of the log."""
         verb = "release" if self.is_released else "take back"
         return f"{verb} port {self.number} of {self.card}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SetServices:
-    """Choose the services of a QAT device, whose VFs all give the same.
+    """Set the services of a QAT device and so of all its VFs.
 
-    ``services`` is a word of ``qat/cfg_services``. The device goes down
-    for it, and up again.
+    ``services`` is a value of ``qat/cfg_services``. The device is restarted
+     to apply it.
     """
 
     function: str
@@ -312,30 +287,27 @@ class SetServices:
     before: str = ""
 
     def undo(self) -> "SetServices":
-        """Return the action that takes this one back."""
         return SetServices(
             function=self.function, services=self.before, before=self.services
         )
 
     def __str__(self) -> str:
-        """Return the action in the words of the log."""
         return f"set services {self.services} of {self.function}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ResetFunction:
-    """Reset a function that nobody uses; done when it answers again.
+    """Reset a function that is not in use; done when it answers again.
 
-    There is nothing to undo: what it held is gone, which is the purpose.
+    There is no undo: its memory is erased.
     """
 
     function: str
 
     def undo(self) -> None:
-        """Return None: what it held is gone."""
+        return None
 
     def __str__(self) -> str:
-        """Return the action in the words of the log."""
         return f"reset {self.function}"
 
 
@@ -343,18 +315,18 @@ class ResetFunction:
 class RunScrub:
     """Run an operator's command for a function between two servers.
 
-    ``command`` is a path, see ``names.is_command``; the function's address
-    is its only argument. Done when it ended well and the function answers.
+    ``command`` is a path, see ``names.is_command_path``; its only argument
+    is the function's address. It is done when the command exited with 0
+    and the function answers. There is no undo.
     """
 
     command: str
     function: str
 
     def undo(self) -> None:
-        """Return None: nobody knows what it did."""
+        return None
 
     def __str__(self) -> str:
-        """Return the action in the words of the log."""
         return f"run {self.command} {self.function}"
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hot-attached profiles, as JSON in a server's system_metadata.
+"""Hot-attached profiles of a server, stored in its system_metadata.
 
-Nova keeps some words of a server that no user sees, its system metadata.
-There stands what was attached to it, as JSON cut into pieces that fit.
+They are stored as JSON, split into 255-character values. Users can't read
+or write system_metadata.
 """
 
 import dataclasses
@@ -14,36 +14,37 @@ from typing import Any
 from nova_accel import errors
 from nova_accel.model import flavors, strict_json
 
-# A value of the table instance_system_metadata has 255 characters
+# Length of a value in the table instance_system_metadata
 # (nova/db/main/models.py, InstanceSystemMetadata).
-PIECE = 255
-KEY = "nova_accel_attached_"
+MAX_VALUE_LENGTH = 255
+KEY_PREFIX = "nova_accel_attached_"
 VERSION = 1
-NAME = "attached-"
+NAME_PREFIX = "attached-"
 
 
 class AttachmentState(enum.Enum):
-    """How far an attachment is.
+    """Progress of an attachment; the values are stored.
 
-    COMING and GOING are written before anything is done, and HERE when all
-    is: whoever finds one of the first two mends what was left.
+    ATTACHING and DETACHING are stored before the first change of an
+    attach or detach, ATTACHED after its last one. An attachment that a
+    service finds in one of the first two states was interrupted.
     """
 
-    COMING = "coming"
-    HERE = "here"
-    GOING = "going"
+    ATTACHING = "coming"
+    ATTACHED = "here"
+    DETACHING = "going"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """One profile that was attached to a server.
+    """One profile that is attached to a server.
 
-    ``number`` tells those of one server apart. ``resources`` are the
-    amounts by class that it takes of ``provider``, a uuid, and ``required``
-    the traits of that. ``slot`` is empty until Nova has claimed one.
-    ``besides`` is what else the server has of the provider in Placement,
-    ``bitstream`` the id of the image that its FPGA region is to hold, empty
-    for none.
+    ``number`` is unique among the attachments of a server. ``resources``
+    are the amounts by class that it takes from ``provider``, a UUID, and
+    ``required`` the traits of that provider. ``slot`` is empty until Nova
+    has claimed one. ``other_resources`` is the rest of the server's
+    allocation from the provider. ``bitstream`` is the id of the image for
+    its FPGA region, empty for none.
     """
 
     number: int
@@ -52,25 +53,28 @@ class Attachment:
     required: frozenset[str]
     provider: str
     slot: str = ""
-    state: AttachmentState = AttachmentState.COMING
-    besides: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    state: AttachmentState = AttachmentState.ATTACHING
+    other_resources: Mapping[str, int] = dataclasses.field(
+        default_factory=dict
+    )
     bitstream: str = ""
 
     @property
     def name(self) -> str:
-        """Return the name by which people know it: ``attached-1``."""
-        return f"{NAME}{self.number}"
+        """Return its name for users: ``attached-1``."""
+        return f"{NAME_PREFIX}{self.number}"
 
     @property
-    def total(self) -> Mapping[str, int]:
-        """Return what the server has of the provider together with it."""
+    def total_resources(self) -> Mapping[str, int]:
+        """Return the server's whole allocation from the provider."""
         return {
-            name: self.besides.get(name, 0) + self.resources.get(name, 0)
-            for name in sorted({*self.besides, *self.resources})
+            name: self.other_resources.get(name, 0)
+            + self.resources.get(name, 0)
+            for name in sorted({*self.other_resources, *self.resources})
         }
 
-    def group(self) -> flavors.RequestGroup:
-        """Return the request group that it is, served by its slot."""
+    def request_group(self) -> flavors.RequestGroup:
+        """Return its request group, which only its slot can satisfy."""
         return flavors.RequestGroup(
             suffix=f"_ATTACHED{self.number}",
             resources=self.resources,
@@ -80,129 +84,144 @@ class Attachment:
         )
 
 
-def parse(metadata: Mapping[str, str]) -> tuple[Attachment, ...]:
-    """Return what was attached, by number.
+def parse_metadata(metadata: Mapping[str, str]) -> tuple[Attachment, ...]:
+    """Return the attachments of a server, by number.
 
-    :param metadata: a server's whole system metadata.
-    :raises MalformedError: it can't be read; a newer release has written
-        it, or somebody else.
+    :param metadata: the server's whole system_metadata.
+    :raises MalformedError: the stored text has another form, for example
+        of a newer release.
     """
     text = "".join(
-        metadata[key] for key in sorted(filter(_is_ours, metadata), key=_place)
+        metadata[key]
+        for key in sorted(filter(_is_own_key, metadata), key=_parse_key)
     )
     if not text:
         return ()
     try:
-        told = strict_json.loads(text)
-        if told["version"] == VERSION:
-            return tuple(map(_read, told["attached"]))
+        document = strict_json.loads(text)
+        if document["version"] == VERSION:
+            return tuple(map(_from_json, document["attached"]))
     except (AttributeError, KeyError, TypeError, ValueError):
         pass
     raise errors.MalformedError(
-        "record of what is attached to a server",
+        "record of the attachments of a server",
         text,
         f"JSON of version {VERSION}; a newer nova-accel may have written it",
     )
 
 
-def write(
+def update_metadata(
     metadata: Mapping[str, str], attachments: Iterable[Attachment]
 ) -> dict[str, str]:
-    """Return a server's system metadata with these, and no others.
+    """Return a server's system_metadata with exactly these attachments.
 
-    What is not ours stays as it was.
+    Keys of Nova are copied unchanged.
     """
-    kept = {k: v for k, v in metadata.items() if not _is_ours(k)}
-    found = sorted(attachments, key=lambda each: each.number)
-    if not found:
-        return kept
+    others = {k: v for k, v in metadata.items() if not _is_own_key(k)}
+    records = [
+        _to_json(attachment)
+        for attachment in sorted(attachments, key=lambda a: a.number)
+    ]
+    if not records:
+        return others
     text = json.dumps(
-        {"version": VERSION, "attached": [_told(each) for each in found]},
+        {"version": VERSION, "attached": records},
         separators=(",", ":"),
         sort_keys=True,
     )
-    pieces = range(0, len(text), PIECE)
-    return kept | {
-        f"{KEY}{number}": text[begin : begin + PIECE]
-        for number, begin in enumerate(pieces)
+    starts = range(0, len(text), MAX_VALUE_LENGTH)
+    return others | {
+        f"{KEY_PREFIX}{number}": text[start : start + MAX_VALUE_LENGTH]
+        for number, start in enumerate(starts)
     }
 
 
-def replaced(
+def replace(
     attachments: Iterable[Attachment], changed: Attachment
 ) -> tuple[Attachment, ...]:
-    """Return attachments with one that is new, or has changed."""
-    return (*without(attachments, changed), changed)
+    """Return attachments with a changed or new one, which goes last."""
+    return (*remove(attachments, changed), changed)
 
 
-def without(
-    attachments: Iterable[Attachment], gone: Attachment
+def remove(
+    attachments: Iterable[Attachment], removed: Attachment
 ) -> tuple[Attachment, ...]:
-    """Return attachments but one."""
-    return tuple(each for each in attachments if each.number != gone.number)
+    """Return attachments without the one of that number."""
+    return tuple(a for a in attachments if a.number != removed.number)
 
 
-def with_slot(one: Attachment, slot: str) -> Attachment:
+def with_slot(attachment: Attachment, slot: str) -> Attachment:
     """Return an attachment with the slot that Nova has claimed for it."""
-    return dataclasses.replace(one, slot=slot)
+    return dataclasses.replace(attachment, slot=slot)
 
 
-def in_state(one: Attachment, state: AttachmentState) -> Attachment:
-    """Return an attachment that has come as far."""
-    return dataclasses.replace(one, state=state)
+def with_state(attachment: Attachment, state: AttachmentState) -> Attachment:
+    """Return an attachment in another state."""
+    return dataclasses.replace(attachment, state=state)
 
 
-def among(one: Attachment, booked: Mapping[str, int]) -> Attachment:
-    """Return an attachment with what the server has beside it by now.
+def with_other_resources(
+    attachment: Attachment, allocated: Mapping[str, int]
+) -> Attachment:
+    """Return an attachment with its present ``other_resources``.
 
-    :param booked: what it has of the provider in Placement, with this.
+    :param allocated: the server's whole allocation from the provider.
     """
-    left = {name: n - one.resources.get(name, 0) for name, n in booked.items()}
-    besides = {name: amount for name, amount in left.items() if amount > 0}
-    return dataclasses.replace(one, besides=besides)
-
-
-def next_number(attachments: Iterable[Attachment]) -> int:
-    """Return the lowest number from 1 on that none has."""
-    taken = {each.number for each in attachments}
-    return next(n for n in range(1, len(taken) + 2) if n not in taken)
-
-
-def _is_ours(key: str) -> bool:
-    return key.startswith(KEY) and key.removeprefix(KEY).isdecimal()
-
-
-def _place(key: str) -> int:
-    return int(key.removeprefix(KEY))
-
-
-def _told(each: Attachment) -> dict[str, Any]:
-    return {
-        "number": each.number,
-        "profile": each.profile,
-        "resources": dict(each.resources),
-        "required": sorted(each.required),
-        "provider": each.provider,
-        "slot": each.slot,
-        "state": each.state.value,
-        "besides": dict(each.besides),
-        "bitstream": each.bitstream,
+    others = {
+        name: amount - attachment.resources.get(name, 0)
+        for name, amount in allocated.items()
     }
-
-
-def _read(told: Any) -> Attachment:
-    return Attachment(
-        number=int(told["number"]),
-        profile=str(told["profile"]),
-        resources=_amounts(told["resources"]),
-        required=frozenset(map(str, told["required"])),
-        provider=str(told["provider"]),
-        slot=str(told["slot"]),
-        state=AttachmentState(told["state"]),
-        besides=_amounts(told["besides"]),
-        bitstream=str(told.get("bitstream", "")),
+    return dataclasses.replace(
+        attachment,
+        other_resources={
+            n: amount for n, amount in others.items() if amount > 0
+        },
     )
 
 
-def _amounts(told: Any) -> dict[str, int]:
-    return {str(name): int(amount) for name, amount in told.items()}
+def find_free_number(attachments: Iterable[Attachment]) -> int:
+    """Return the lowest number from 1 that no attachment has."""
+    used = {attachment.number for attachment in attachments}
+    return next(n for n in range(1, len(used) + 2) if n not in used)
+
+
+def _is_own_key(key: str) -> bool:
+    return (
+        key.startswith(KEY_PREFIX) and key.removeprefix(KEY_PREFIX).isdecimal()
+    )
+
+
+def _parse_key(key: str) -> int:
+    return int(key.removeprefix(KEY_PREFIX))
+
+
+def _to_json(attachment: Attachment) -> dict[str, Any]:
+    return {
+        "number": attachment.number,
+        "profile": attachment.profile,
+        "resources": dict(attachment.resources),
+        "required": sorted(attachment.required),
+        "provider": attachment.provider,
+        "slot": attachment.slot,
+        "state": attachment.state.value,
+        "besides": dict(attachment.other_resources),
+        "bitstream": attachment.bitstream,
+    }
+
+
+def _from_json(record: Any) -> Attachment:
+    return Attachment(
+        number=int(record["number"]),
+        profile=str(record["profile"]),
+        resources=_parse_amounts(record["resources"]),
+        required=frozenset(map(str, record["required"])),
+        provider=str(record["provider"]),
+        slot=str(record["slot"]),
+        state=AttachmentState(record["state"]),
+        other_resources=_parse_amounts(record["besides"]),
+        bitstream=str(record.get("bitstream", "")),
+    )
+
+
+def _parse_amounts(amounts: Any) -> dict[str, int]:
+    return {str(name): int(amount) for name, amount in amounts.items()}

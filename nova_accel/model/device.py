@@ -1,39 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices, profiles, partitions, slots and claims."""
+"""Devices, profiles, partitions, slots and claims.
+
+All types are immutable values. A Device has Profiles that it can make and
+Partitions that exist; a Claim is a Partition reserved for a consumer.
+"""
 
 import dataclasses
 import enum
 from collections.abc import Mapping
 
-# A server's allocations: amounts by provider uuid and resource class.
-Booked = Mapping[str, Mapping[str, int]]
+# Allocations of a server: amounts by provider UUID and resource class.
+Allocations = Mapping[str, Mapping[str, int]]
 # The profile of a partition that can't be read.
 UNKNOWN = "unknown"
 
-# Functions that are given to servers whole: one that a server holds shows no
-# partition.
+# Technologies that assign whole functions: no partition of them exists while
+# a server uses one.
 UNDIVIDED = frozenset({"passthrough", "vf", "fpga"})
 # A claim's consumer, provider and slot.
 ClaimKey = tuple[str, str, str]
-# The same, and a resource class.
+# A ClaimKey with the resource class.
 ClassKey = tuple[str, str, str, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something that could not be read or used, and why."""
+    """Part of a host or of its configuration that is not usable.
+
+    ``where`` is the device, file or option with the problem, as users know
+    it. ``address`` is the address of the device, or the name of the mdev or
+    mdev parent, that has the problem; empty where the problem is not of one
+    device.
+    """
 
     where: str
     reason: str
+    address: str = ""
 
 
 class Layout(enum.Enum):
-    """What decides which partitions a device can hold at once.
+    """Rule for the partitions that a device can have at the same time.
 
-    ANY: its counters and its own word, nothing else (GVT-g, plain VFs).
-    EQUAL: all partitions have one size (NVIDIA's equal-size mode).
-    MIXED: any sizes, each at a place of its own (NVIDIA's mixed-size or
-    heterogeneous mode). MIG: partitions stand inside GPU instances.
+    ANY: limited by ``Profile.available`` and counters only (GVT-g, plain
+    VFs). EQUAL: all partitions have one size (NVIDIA's equal-size mode).
+    MIXED: any sizes, each in its own span (NVIDIA's mixed-size or
+    heterogeneous mode). MIG: partitions are inside GPU instances.
     """
 
     ANY = "any"
@@ -44,9 +55,9 @@ class Layout(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class Span:
-    """A place on a device: ``size`` units of its region from ``start``.
+    """Part of a device: ``size`` units of its region from ``start``.
 
-    The unit is the technology's: NVIDIA's placement ids count GiB of
+    The unit depends on the technology: NVIDIA's placement ids count GiB of
     framebuffer, MIG counts memory slices.
     """
 
@@ -56,11 +67,11 @@ class Span:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceKind:
-    """A kind of GPU instance that a device in MIG mode can hold.
+    """Profile of a GPU instance that a device in MIG mode supports.
 
-    ``name`` is NVIDIA's (``1g.5gb``), ``size`` what it takes in memory
-    slices and ``slices`` in compute slices, ``starts`` the memory slices
-    at which it may begin, ``limit`` how many there may be at once.
+    ``name`` is NVIDIA's (``1g.5gb``), ``size`` is in memory slices and
+    ``slices`` in compute slices, ``starts`` are the memory slices at which
+    an instance may begin, ``limit`` is the maximal number of instances.
     """
 
     name: str
@@ -71,11 +82,11 @@ class InstanceKind:
 
     @property
     def has_media_engines(self) -> bool:
-        """Return whether an instance takes the GPU's media engines.
+        """Return whether an instance uses the GPU's media engines.
 
-        A GPU has one JPEG and one OFA engine, so of all kinds named
-        ``+me`` together there is one instance at most (NVIDIA's MIG user
-        guide, supported profiles of A30 and A100).
+        A GPU has one JPEG and one OFA engine, so it has at most one
+        instance of all kinds named ``+me`` (NVIDIA's MIG user guide,
+        supported profiles of A30 and A100).
         """
         return "+me" in self.name
 
@@ -84,7 +95,7 @@ class InstanceKind:
 class Instance:
     """A GPU instance that exists.
 
-    ``span`` is None where its place is not known. ``handle`` is its id.
+    ``handle`` is its id; ``span`` is None where it could not be read.
     """
 
     kind: str
@@ -94,13 +105,13 @@ class Instance:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
-    """How partitions share a device; the default leaves it to counters.
+    """Rules by which partitions share a device; by default only counters.
 
     ``region`` is the length of the region that MIXED spans divide, or the
-    memory slices of a device in MIG mode. ``limit`` is how many partitions
-    there may be at once, None without limit. ``kinds`` and ``instances``
-    are the GPU instances that can be, and that are; ``is_dynamic`` tells
-    whether instances may be made and unmade for claims.
+    number of memory slices of a device in MIG mode. ``limit`` is the
+    maximal number of partitions, None without limit. ``kinds`` are the
+    supported GPU instance profiles, ``instances`` the existing instances;
+    ``is_dynamic`` is True where claims create and destroy instances.
     """
 
     layout: Layout = Layout.ANY
@@ -111,27 +122,27 @@ class Geometry:
     is_dynamic: bool = False
 
     def kind(self, name: str) -> InstanceKind | None:
-        """Return the kind of that name, or None."""
         return next((k for k in self.kinds if k.name == name), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What can be cut from a device.
+    """Kind of partition that a device can make.
 
-    ``name`` is the vendor's own name (``GRID T4-4Q``) or, where names are
-    no identity, the type's (``mtty-2``). ``charges`` is what one partition
-    takes of the device's counters, by resource class. ``available`` is how
-    many more the device can make in its present state. ``handles`` tells,
-    for each parent that can make it, the id by which that parent knows it.
-    ``device_api`` is the mdev device API, empty for other technologies.
+    ``name`` is the vendor's name (``GRID T4-4Q``) or, where that is not
+    unique, the type's (``mtty-2``). ``charges`` are the amounts of the
+    device's counters that one partition takes, by resource class.
+    ``available`` is the number of further partitions that the device can
+    make in its present state. ``handles`` has the type id of each parent
+    that can make one. ``device_api`` is the mdev device API, empty for
+    other technologies.
 
-    The rest is what a device's geometry reckons with: ``size`` is the
-    framebuffer in MiB, of which EQUAL allows one at a time; ``limit`` is
-    how many there may be at once (None without limit, in all instances
-    together under MIG); ``span`` and ``starts`` are the length and the
-    allowed beginnings under MIXED; ``instance`` names the kind of GPU
-    instance that it stands in and ``per_instance`` how many fit into one.
+    The other fields are for the geometry: ``size`` is the framebuffer in
+    MiB (EQUAL allows one size at a time); ``limit`` is the maximal number
+    of partitions (None without limit; under MIG in all instances together);
+    ``span`` and ``starts`` are the length and the valid start positions
+    under MIXED; ``instance`` names the GPU instance kind that contains the
+    partition, ``per_instance`` is the number that fits into one instance.
     """
 
     name: str
@@ -150,14 +161,14 @@ class Profile:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """What has been cut: a profile on a parent, under a handle.
+    """A partition that exists: an instance of a profile on a parent.
 
-    ``handle`` is the mdev's uuid or the function's address. ``in_use`` is
-    False only when it is known that nothing holds the partition. ``start``
-    is where it begins under a MIXED layout, ``instance`` the handle of the
-    GPU instance it stands in; each None where it is not known.
-    ``is_nameless`` is True where the name of its type is not known:
-    ``profile`` is made up of the type's number then, or is UNKNOWN.
+    ``handle`` is the mdev's UUID or the function's address. ``in_use`` is
+    False only if nothing has the partition open. ``start`` is its position
+    under a MIXED layout, ``instance`` the handle of its GPU instance; each
+    is None where it could not be read. ``is_nameless`` is True where the
+    name of its type could not be read: ``profile`` is derived from the
+    type's number then, or is UNKNOWN.
     """
 
     profile: str
@@ -171,14 +182,14 @@ class Partition:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Bitstream:
-    """What can be loaded into an FPGA region, checked, on this host.
+    """A verified file on this host that can be loaded into an FPGA region.
 
     ``name`` is the id of its Glance image, or the path of the operator's
-    own file. ``function`` is what a region holds that it was loaded into,
-    ``interface`` what that region must have; both as ``names.fpga_id``
-    spells them. ``path`` is where the file lies, ``sha512`` the digest of
-    all of it in hexadecimal, ``size`` its length in bytes. ``vendor`` is
-    whose cards it is for, as ``names.vendor_name`` tells.
+    own file. ``function`` is the id of the function that it implements,
+    ``interface`` the interface id that a region must have; both as
+    ``names.normalize_fpga_id`` spells them. ``path`` is the file,
+    ``sha512`` its digest in hexadecimal, ``size`` its length in bytes.
+    ``vendor`` is the vendor of the cards, see ``names.vendor_name``.
     """
 
     name: str
@@ -192,19 +203,19 @@ class Bitstream:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """A part of an FPGA whose function can change, and what it is now.
+    """Reconfigurable region of an FPGA and its present function.
 
-    ``card`` is the address of the function that manages it (of Intel's
-    cards the one with the FME, of AMD's the management function),
-    ``number`` which of the card's regions it is. ``function`` is the id
-    of what is loaded: empty for nothing, None where it can't be told,
-    because a guest has the card for example. ``interfaces`` are those
-    that a bitstream may be made for. ``tool`` names the vendor's tool
-    that loads one, empty for the kernel's own interface.
-    ``driver`` is the host's driver under which the function can be read.
-    ``dependents`` are functions, besides those that go to the guest, that
-    work only while the function stays. ``blank`` is the path of what is
-    loaded after each server, empty to keep the function.
+    ``card`` is the address of the function that manages it (the one with
+    the FME on Intel's cards, the management function on AMD's),
+    ``number`` its number on the card. ``function`` is the id of the loaded
+    function: empty for none, None where it can't be read, for example
+    because a guest has the card. ``interfaces`` are the interface ids of
+    the bitstreams that it accepts. ``tool`` names the vendor's tool that
+    loads one, empty for the kernel's own interface. ``driver`` is the
+    host's driver that exposes the function. ``dependents`` are the PCI
+    functions, besides those assigned to the guest, that stop working when
+    the region is reprogrammed. ``blank`` is the path of the bitstream that
+    is loaded after each server, empty to keep the function.
     """
 
     card: str
@@ -220,10 +231,10 @@ class Region:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Why a device is not to be used until somebody has looked at it.
+    """Mark of a device that must not be used until an operator heals it.
 
-    ``address`` is the device's, ``function`` what its region held when it
-    failed (see ``Region.function``), ``when`` the time in ISO 8601.
+    ``address`` is the device's, ``function`` the function of its region
+    when it failed (see ``Region.function``), ``when`` the time in ISO 8601.
     """
 
     address: str
@@ -234,7 +245,7 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """That a device takes no new server: its operator says so.
+    """Mark of an operator that a device accepts no new server.
 
     ``address`` is the device's, ``when`` the time in ISO 8601.
     """
@@ -251,24 +262,23 @@ class Device:
     ``address`` is its PCI address or, for a device off the PCI bus, its
     name in sysfs. ``plugin`` names the vendor driver that described it and
     ``driver`` the kernel driver bound to it. ``vendor`` and ``model`` are
-    for people; ``vendor_id`` and ``product_id`` for programs.
-    ``resource_class`` is the class its slots are counted in and
-    ``counters`` the totals of every class it is counted by. ``slots`` are
-    the identifiers a claim may hold, enough for any state of the device.
-    ``members`` are the functions that travel together with it.
-    ``geometry`` tells how its partitions share it. ``is_managed`` tells
-    whether libvirt binds and unbinds the functions given to guests.
-    ``vgpu_params`` is set on each partition that is made.
+    for users; ``vendor_id`` and ``product_id`` for programs.
+    ``resource_class`` is the class of its slots, ``counters`` has the total
+    of each of its resource classes. ``slots`` are the identifiers that a
+    claim can have, enough for any state of the device. ``members`` are the
+    functions that are assigned together with it. ``geometry`` has the rules
+    by which its partitions share it. ``is_managed`` is True where libvirt
+    binds and unbinds the functions of guests. ``vgpu_params`` is set on
+    each new partition.
 
-    ``parent`` is the address of the device that this one is a part of,
-    as a region of its card; ``region`` is set on such parts. ``fault``
-    tells why nothing of it may be used now, empty for a healthy device;
-    ``drain`` why its operator gives it to no more servers;
-    ``marks_unknown`` why its fault and drain marks can't be read, empty
-    where they are known. Each of the three keeps it from new servers.
-    ``unread`` are prefixes of traits of which nothing can be told now:
-    those that were told before stay.
-    A device without counters is described, and not offered.
+    ``parent`` is the address of the device that contains this one, as the
+    card of a region; ``region`` is set on such devices. A device with one
+    of the next three accepts no new server: ``fault`` is the reason why it
+    must not be used, ``drain`` the operator's reason to drain it,
+    ``marks_unknown`` the reason why these marks can't be read; each is
+    empty without one. ``unread_traits`` are prefixes of traits that could
+    not be read: the provider keeps those it has.
+    A device without counters is reported, but not offered.
     """
 
     address: str
@@ -295,21 +305,20 @@ class Device:
     fault: str = ""
     drain: str = ""
     marks_unknown: str = ""
-    unread: tuple[str, ...] = ()
+    unread_traits: tuple[str, ...] = ()
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the device takes no new server."""
+        """Return whether the device accepts no new server."""
         return bool(self.fault or self.drain or self.marks_unknown)
 
     def profile(self, name: str) -> Profile | None:
-        """Return the profile of that name, or None."""
         return next((p for p in self.profiles if p.name == name), None)
 
     def charges(self, name: str) -> Mapping[str, int]:
-        """Return what a profile takes, by resource class.
+        """Return the amounts of one partition of a profile, by class.
 
-        Of a profile that the device does not have, only a slot is known.
+        A profile that the device does not have is charged one slot.
         """
         profile = self.profile(name)
         return profile.charges if profile else {self.resource_class: 1}
@@ -317,12 +326,11 @@ class Device:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HostState:
-    """A host as it was read: devices, problems, and what stayed unknown.
+    """A host as it was read: devices and problems.
 
-    ``unknown`` holds the addresses of devices that exist but could not be
-    read at all: they are neither present nor absent. ``complete`` is
-    False when a whole technology could not be read: then nothing that is
-    not among ``devices`` may be taken for absent.
+    ``unknown`` are the addresses of devices that exist but could not be
+    read at all. ``complete`` is False where a whole technology could not
+    be read: then a device that is not among ``devices`` may still exist.
     """
 
     devices: tuple[Device, ...] = ()
@@ -331,13 +339,12 @@ class HostState:
     complete: bool = True
 
     def device(self, address: str) -> Device | None:
-        """Return the device at an address, or None."""
         return next((d for d in self.devices if d.address == address), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class Slot:
-    """What Nova handed to a consumer: an identifier of a provider."""
+    """A device identifier that Nova assigned to a consumer."""
 
     provider: str
     resource_class: str
@@ -345,7 +352,7 @@ class Slot:
 
 
 class ClaimState(enum.Enum):
-    """How far a claim has come."""
+    """Progress of a claim: only planned, or its partition is made."""
 
     PLANNED = "planned"
     MADE = "made"
@@ -355,25 +362,27 @@ class ClaimState(enum.Enum):
 class Claim:
     """A partition reserved for a consumer.
 
-    ``slot`` is the identifier Nova handed out on provider ``provider``;
-    ``parent`` is the mdev parent or function the partition is cut from,
-    and ``handle`` the id the partition has, or will have. ``type_id`` is
-    the id by which the parent knows the profile (``nvidia-222``), empty
-    where a technology has none. ``plugin`` names the vendor driver that
-    plans its actions. ``start`` is the place chosen for it under a MIXED
-    layout. ``instance`` names the kind of GPU instance it needs;
-    ``instance_start`` is where that must be made first, None when one with
-    room exists; ``owns_instance`` tells whether the instance goes when the
-    last partition in it does. ``region`` is the FPGA region that the claim
-    is of, ``functions`` the traits of the functions that its flavor wants
-    to find there; ``image`` names the Glance image that the flavor wants
-    in it, ``bitstream`` what is to be loaded, None for nothing;
-    ``is_forced`` also where its function is there: as another build.
-    ``is_allocated`` is False where Placement has no allocation for it, or
-    only a part of it: ``unallocated`` has the amounts that are missing, by
-    resource class, and is empty where all are.
-    ``is_backed`` is False where Nova has no server and no migration for it
-    either.
+    ``slot`` is the identifier that Nova assigned on provider ``provider``;
+    ``parent`` is the mdev parent or function of the partition, and
+    ``handle`` the id that the partition has, or will have. ``type_id`` is
+    the parent's id of the profile (``nvidia-222``), empty for technologies
+    without one. ``plugin`` names the vendor driver that plans its actions.
+    ``start`` is its position under a MIXED layout. ``instance`` names the
+    kind of GPU instance that it needs; ``instance_start`` is the position
+    of the instance to create, None when one with room exists;
+    ``owns_instance`` is True where the instance is destroyed with the last
+    partition in it.
+
+    ``region`` is the claimed FPGA region, ``functions`` are the traits of
+    the functions that the flavor requires there; ``image`` is the id of
+    the flavor's Glance image, ``bitstream`` the file to load, None for
+    none; ``is_forced`` loads it even if the region has its function, which
+    may be of another build.
+
+    ``is_allocated`` is False where its allocation in Placement is missing
+    or incomplete: ``unallocated`` has the missing amounts by resource
+    class, and is empty where all are missing. ``is_backed`` is False where
+    Nova has no server and no migration for it either.
     """
 
     consumer: str
@@ -406,5 +415,5 @@ class Claim:
 
     @property
     def key(self) -> ClaimKey:
-        """Return what identifies the claim while its consumer holds it."""
+        """Return the consumer, provider and slot, unique among claims."""
         return self.consumer, self.provider, self.slot

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerators of one libvirt domain."""
+"""Host devices of one libvirt domain."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    """One domain of a hypervisor, running or defined only.
+    """One domain of a hypervisor, running or only defined.
 
-    ``uuid`` is that of the server where Nova made it
-    (nova/virt/libvirt/driver.py, ``_get_guest_config``). ``mdevs`` are
-    uuids and ``functions`` PCI addresses of the host devices in it.
+    ``uuid`` is the server's for domains that Nova made
+    (nova/virt/libvirt/driver.py, ``_get_guest_config``). ``mdevs`` are the
+    UUIDs and ``functions`` the PCI addresses of its host devices.
     """
 
     uuid: str
@@ -21,5 +21,4 @@ class Domain:
 
     @property
     def handles(self) -> frozenset[str]:
-        """Return the handles of all its host devices."""
         return self.mdevs | self.functions

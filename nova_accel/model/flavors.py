@@ -10,7 +10,7 @@ from typing import TypeVar
 from nova_accel import errors
 from nova_accel.model import names
 
-# What begins every key of ours; nova_accel.model.extra_specs lists them.
+# Namespace of the library's keys; nova_accel.model.extra_specs lists them.
 NAMESPACE = "accelerator:"
 BITSTREAM = "fpga_bitstream"
 # Nova's own key patterns (nova/scheduler/utils.py,
@@ -24,12 +24,12 @@ _KEY = re.compile(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RequestGroup:
-    """One request group: what a single provider has to give.
+    """One request group: resources and traits of a single provider.
 
-    ``suffix`` is empty for the group without one, whose resources may come
-    from several providers. ``bitstream`` is the id of the Glance image that
-    is to be loaded into its FPGA regions, empty for none. ``slot`` are a
-    provider and an identifier of it, where nothing else may serve it.
+    ``suffix`` is empty for the unsuffixed group, whose resources may come
+    from several providers. ``bitstream`` is the id of the Glance image to
+    load into its FPGA regions, empty for none. ``slot`` is a provider and
+    one of its identifiers, where no other slot may satisfy the group.
     """
 
     suffix: str
@@ -52,11 +52,11 @@ class RequestGroup:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a guest is given its devices; None leaves it to libvirt.
+    """Options of a guest's devices; None for libvirt's default.
 
     ``has_display`` makes vGPUs consoles of the guest, ``has_ramfb`` shows
-    them from the firmware on. ``has_rom`` tells whether the guest sees the
-    expansion ROMs of its PCI functions.
+    them already in the firmware. ``has_rom`` exposes the expansion ROMs of
+    its PCI functions to the guest.
     """
 
     has_display: bool | None = None
@@ -65,23 +65,23 @@ class Options:
 
 
 class SpecValue(enum.Enum):
-    """A value of an extra spec, one of a few words."""
+    """Base class of the values of an extra spec."""
 
     _value_: str
 
 
-_Word = TypeVar("_Word", bound=SpecValue)
+_Value = TypeVar("_Value", bound=SpecValue)
 
 
 class Switch(SpecValue):
-    """Whether the guest has something, or does something."""
+    """Value of an extra spec that is on or off."""
 
     ON = "on"
     OFF = "off"
 
 
 class NumaPolicy(SpecValue):
-    """How much it matters that devices are on the guest's NUMA nodes."""
+    """Importance of having the devices on the guest's NUMA nodes."""
 
     REQUIRED = "required"
     PREFERRED = "preferred"
@@ -89,11 +89,11 @@ class NumaPolicy(SpecValue):
 
 
 class Locality(SpecValue):
-    """What several devices of one server must have in common.
+    """Required locality of the devices of one server.
 
     NVLINK: each has an NVLink to each other. PCIE: all are below one PCIe
     root port. NUMA: all are on one NUMA node. DIFFERENT_CARD: no two are
-    of one card. ANY: nothing.
+    of one card. ANY: no requirement.
     """
 
     NVLINK = "nvlink"
@@ -104,10 +104,10 @@ class Locality(SpecValue):
 
 
 class Packing(SpecValue):
-    """Which of a host's devices that have room is taken.
+    """Order of preference among a host's devices with room.
 
-    PACK: the fullest. SPREAD: the emptiest. BEST_REMAINING: the one of
-    which most of the larger profiles stay possible.
+    PACK: the fullest first. SPREAD: the emptiest first. BEST_REMAINING:
+    first the one on which most of the larger profiles remain possible.
     """
 
     PACK = "pack"
@@ -117,37 +117,37 @@ class Packing(SpecValue):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementPolicy:
-    """Which of the devices that have room a server gets."""
+    """Choice among the devices with room for a server."""
 
     numa: NumaPolicy = NumaPolicy.PREFERRED
     locality: Locality = Locality.ANY
     packing: Packing = Packing.BEST_REMAINING
 
 
-USUAL_PLACING = PlacementPolicy()
+DEFAULT_POLICY = PlacementPolicy()
 
 
-def parse_placing(extra_specs: Mapping[str, str]) -> PlacementPolicy:
-    """Return what a flavor says of the choice among devices.
+def parse_placement_policy(extra_specs: Mapping[str, str]) -> PlacementPolicy:
+    """Return the placement policy of a flavor.
 
-    Read are ``accelerator:numa_policy``, ``accelerator:locality`` and
+    It reads ``accelerator:numa_policy``, ``accelerator:locality`` and
     ``accelerator:packing``.
 
-    :raises MalformedError: a value is none of the allowed ones.
+    :raises MalformedError: a value is not allowed.
     """
     return PlacementPolicy(
-        numa=_word(extra_specs, "numa_policy", NumaPolicy)
-        or USUAL_PLACING.numa,
-        locality=_word(extra_specs, "locality", Locality)
-        or USUAL_PLACING.locality,
-        packing=_word(extra_specs, "packing", Packing)
-        or USUAL_PLACING.packing,
+        numa=_parse_value(extra_specs, "numa_policy", NumaPolicy)
+        or DEFAULT_POLICY.numa,
+        locality=_parse_value(extra_specs, "locality", Locality)
+        or DEFAULT_POLICY.locality,
+        packing=_parse_value(extra_specs, "packing", Packing)
+        or DEFAULT_POLICY.packing,
     )
 
 
-def _word(
-    extra_specs: Mapping[str, str], name: str, kind: type[_Word]
-) -> _Word | None:
+def _parse_value(
+    extra_specs: Mapping[str, str], name: str, kind: type[_Value]
+) -> _Value | None:
     key = f"{NAMESPACE}{name}"
     if key not in extra_specs:
         return None
@@ -158,65 +158,64 @@ def _word(
         raise errors.MalformedError(
             f"flavor extra spec {key}",
             value,
-            f"one of: {', '.join(one.value for one in kind)}",
+            f"one of: {', '.join(member.value for member in kind)}",
         ) from None
 
 
 def parse_options(extra_specs: Mapping[str, str]) -> Options:
-    """Return what a flavor's ``accelerator:`` extra specs say of the guest.
+    """Return a flavor's options of the guest's devices.
 
-    Read are ``accelerator:display``, ``accelerator:ramfb`` and
-    ``accelerator:rom``, each ``on`` or ``off``; other keys of the
-    namespace are for others.
+    It reads ``accelerator:display``, ``accelerator:ramfb`` and
+    ``accelerator:rom``, each ``on`` or ``off``.
 
-    :raises MalformedError: a value is neither, or ramfb is asked for
-        without a display.
+    :raises MalformedError: a value is neither, or ramfb is on without
+        display.
     """
-    found = Options(
-        has_display=_switch(extra_specs, "display"),
-        has_ramfb=_switch(extra_specs, "ramfb"),
-        has_rom=_switch(extra_specs, "rom"),
+    options = Options(
+        has_display=_parse_switch(extra_specs, "display"),
+        has_ramfb=_parse_switch(extra_specs, "ramfb"),
+        has_rom=_parse_switch(extra_specs, "rom"),
     )
-    if found.has_ramfb and not found.has_display:
+    if options.has_ramfb and not options.has_display:
         raise errors.MalformedError(
             f"flavor extra spec {NAMESPACE}ramfb",
             "on",
             f"off, or {NAMESPACE}display=on beside it",
         )
-    return found
+    return options
 
 
-def _switch(extra_specs: Mapping[str, str], name: str) -> bool | None:
-    found = _word(extra_specs, name, Switch)
-    return None if found is None else found is Switch.ON
+def _parse_switch(extra_specs: Mapping[str, str], name: str) -> bool | None:
+    switch = _parse_value(extra_specs, name, Switch)
+    return None if switch is None else switch is Switch.ON
 
 
 def parse_groups(extra_specs: Mapping[str, str]) -> tuple[RequestGroup, ...]:
     """Return a flavor's request groups, sorted by suffix.
 
-    Values that Nova itself would refuse are left out: its API has checked
-    them, and its scheduler logs them. A group of FPGA regions gets the
-    bitstream of ``accelerator:fpga_bitstream<suffix>``, or that of
-    ``accelerator:fpga_bitstream`` unless it names a function.
+    Values that Nova refuses are ignored: its API has checked them, and its
+    scheduler logs them. A group of FPGA regions has the bitstream of
+    ``accelerator:fpga_bitstream<suffix>``, or that of
+    ``accelerator:fpga_bitstream`` unless it requires a function.
     """
     resources: dict[str, dict[str, int]] = {}
     traits: dict[str, dict[str, str]] = {}
     for key, value in extra_specs.items():
-        found = _KEY.fullmatch(key)
-        if found is None:
+        match = _KEY.fullmatch(key)
+        if match is None:
             continue
-        suffix = found["suffix"] or ""
-        if found["kind"] == "trait":
-            traits.setdefault(suffix, {})[found["name"]] = value
-        elif (amount := _amount(value)) is not None:
-            resources.setdefault(suffix, {})[found["name"]] = amount
+        suffix = match["suffix"] or ""
+        if match["kind"] == "trait":
+            traits.setdefault(suffix, {})[match["name"]] = value
+        elif (amount := _parse_amount(value)) is not None:
+            resources.setdefault(suffix, {})[match["name"]] = amount
     return tuple(
         RequestGroup(
             suffix=suffix,
             resources=resources.get(suffix, {}),
-            required=_named(traits.get(suffix, {}), "required"),
-            forbidden=_named(traits.get(suffix, {}), "forbidden"),
-            bitstream=_bitstream(
+            required=_traits_of(traits.get(suffix, {}), "required"),
+            forbidden=_traits_of(traits.get(suffix, {}), "forbidden"),
+            bitstream=_find_bitstream(
                 extra_specs,
                 suffix,
                 resources.get(suffix, {}),
@@ -227,8 +226,8 @@ def parse_groups(extra_specs: Mapping[str, str]) -> tuple[RequestGroup, ...]:
     )
 
 
-def _amount(text: str) -> int | None:
-    """Return what Nova takes for an amount, None for what it leaves out."""
+def _parse_amount(text: str) -> int | None:
+    """Return an amount as Nova parses it, None where Nova ignores it."""
     try:
         amount = int(text)
     except ValueError:
@@ -236,7 +235,7 @@ def _amount(text: str) -> int | None:
     return amount if amount >= 0 else None
 
 
-def _bitstream(
+def _find_bitstream(
     extra_specs: Mapping[str, str],
     suffix: str,
     resources: Mapping[str, int],
@@ -247,11 +246,11 @@ def _bitstream(
     own = extra_specs.get(f"{NAMESPACE}{BITSTREAM}{suffix}", "")
     if own or any(
         trait.startswith(names.FUNCTION_PREFIX)
-        for trait in _named(traits, "required")
+        for trait in _traits_of(traits, "required")
     ):
         return str(own).strip()
     return str(extra_specs.get(f"{NAMESPACE}{BITSTREAM}", "")).strip()
 
 
-def _named(traits: Mapping[str, str], value: str) -> frozenset[str]:
-    return frozenset(name for name, said in traits.items() if said == value)
+def _traits_of(traits: Mapping[str, str], value: str) -> frozenset[str]:
+    return frozenset(name for name, text in traits.items() if text == value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI addresses and functions."""
+"""PCI addresses and functions, as the kernel's sysfs has them."""
 
 import dataclasses
 import re
@@ -18,13 +18,13 @@ _LAST_SLOT = 0x1F
 # Base classes (PCI Code and ID Assignment Specification).
 _DISPLAY = 0x03
 _BRIDGE = 0x06
-# Where extended capabilities begin, and which one has the serial number.
+# Offset of extended capabilities; id and length of the serial number.
 _EXTENDED, _SERIAL_NUMBER, _SERIAL_SIZE = 0x100, 0x0003, 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class PciAddress:
-    """Where a function sits: domain, bus, slot and function numbers."""
+    """Address of a function: domain, bus, slot and function numbers."""
 
     domain: int
     bus: int
@@ -45,16 +45,16 @@ def is_address(text: str) -> bool:
 
 
 def parse_address(text: str) -> PciAddress:
-    """Return the address that a text like ``0000:41:00.0`` names.
+    """Return the address of a text like ``0000:41:00.0``.
 
     :raises MalformedError: the text has another form.
     """
-    found = _ADDRESS.fullmatch(text.strip().lower())
-    if found is None:
+    match = _ADDRESS.fullmatch(text.strip().lower())
+    if match is None:
         raise errors.MalformedError(
             "PCI address", text, "DDDD:BB:SS.F in hexadecimal"
         )
-    numbers = {k: int(v, 16) for k, v in found.groupdict().items()}
+    numbers = {k: int(v, 16) for k, v in match.groupdict().items()}
     if numbers["slot"] > _LAST_SLOT:
         raise errors.MalformedError(
             "PCI address", text, "a slot of at most 1f"
@@ -106,31 +106,31 @@ class PciFunction:
 
     @property
     def is_vfio_bound(self) -> bool:
-        """Return whether it is bound for a guest: to VFIO or pci-stub.
+        """Return whether a driver for guests has it: VFIO or pci-stub.
 
-        Vendors' variant drivers all carry the word (``qat_vfio_pci``,
-        ``nvgrace_gpu_vfio_pci``).
+        The names of all variant drivers contain ``vfio``
+        (``qat_vfio_pci``, ``nvgrace_gpu_vfio_pci``).
         """
         driver = self.driver or ""
         return driver == "pci-stub" or "vfio" in driver
 
 
 def parse_serial(config: bytes) -> str:
-    """Return the Device Serial Number in configuration space, as lspci does.
+    """Return the Device Serial Number of a function, spelled as in lspci.
 
-    Empty where there is none (PCIe 6.0, 7.9.3), where all of its bytes are
-    equal, as zeros or the ones of a device that does not answer, or where
+    Empty without the capability (PCIe 6.0, 7.9.3), where all its bytes are
+    equal (zeros, or the ones of a device that does not answer), or where
     the extended space was not read.
 
     :param config: configuration space from its beginning.
     """
-    place, seen = _EXTENDED, set[int]()
-    while _EXTENDED <= place <= len(config) - 4 and place not in seen:
-        seen.add(place)
-        header = int.from_bytes(config[place : place + 4], "little")
+    offset, visited = _EXTENDED, set[int]()
+    while _EXTENDED <= offset <= len(config) - 4 and offset not in visited:
+        visited.add(offset)
+        header = int.from_bytes(config[offset : offset + 4], "little")
         if header & 0xFFFF == _SERIAL_NUMBER:
-            number = config[place + 4 : place + 12]
-            is_one = len(number) == _SERIAL_SIZE and len(set(number)) > 1
-            return number[::-1].hex("-") if is_one else ""
-        place = header >> 20
+            number = config[offset + 4 : offset + 12]
+            is_valid = len(number) == _SERIAL_SIZE and len(set(number)) > 1
+            return number[::-1].hex("-") if is_valid else ""
+        offset = header >> 20
     return ""

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resource providers: inventories, nodes, trees."""
+"""Resource providers of one compute node: inventories, traits, tree.
+
+Field names of inventory records are Placement's.
+"""
 
 import dataclasses
 from collections.abc import Mapping
 
-# Placement keeps these numbers in signed 32-bit columns and refuses more
-# (placement/db/constants.py, MAX_INT).
+# Placement stores these numbers in signed 32-bit columns and refuses larger
+# ones (placement/db/constants.py, MAX_INT).
 MAX_TOTAL = 0x7FFFFFFF
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """One inventory record, with Placement's own field names.
+    """One inventory record.
 
-    What this library reserves is told from what an operator reserves by
-    the record itself: it is ``max_unit - total``. Placement lets a
-    ``max_unit`` be larger than what there is.
+    ``max_unit - total`` is the amount that this library has reserved; the
+    rest of ``reserved`` is the operator's. Placement accepts a ``max_unit``
+    larger than the total.
     """
 
     total: int
@@ -26,18 +29,18 @@ class Inventory:
     allocation_ratio: float = 1.0
 
     @property
-    def own(self) -> int:
+    def own_reserved(self) -> int:
         """Return how many units this library has reserved.
 
-        None of them, if somebody else has written the record.
+        0 if another writer made the record.
         """
         own = self.max_unit - self.total
         return own if 0 <= own <= self.total else 0
 
-    def reserving(self, amount: int) -> "Inventory":
-        """Return the record with so many units reserved by this library.
+    def with_own_reserved(self, amount: int) -> "Inventory":
+        """Return the record with units reserved by this library.
 
-        As many as there are, at most.
+        At most ``total`` units are reserved.
         """
         own = min(amount, self.total)
         return dataclasses.replace(
@@ -53,32 +56,31 @@ class Inventory:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCapacity:
-    """What a provider has of one class, in Placement's units.
+    """Capacity and usage of one resource class of a provider.
 
-    ``capacity`` is what may be allocated in all: (total - reserved) times
-    allocation_ratio.
+    ``capacity`` is (total - reserved) times allocation_ratio.
     """
 
     capacity: int
     used: int = 0
 
     @property
-    def left(self) -> int:
-        """Return the units not allocated, never below 0."""
+    def free(self) -> int:
+        """Return the units that are not allocated, at least 0."""
         return max(0, self.capacity - self.used)
 
     def __str__(self) -> str:
-        """Return the stock in words: ``0 of 4 left``."""
-        return f"{self.left} of {self.capacity} left"
+        """Return the free units in words: ``0 of 4 left``."""
+        return f"{self.free} of {self.capacity} left"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderNode:
     """One resource provider: inventories, traits, and claimable slots.
 
-    ``slots`` are, by resource class, the identifiers Nova's resource
-    tracker may hand out. ``unread`` are prefixes of traits of which
-    nothing can be told now: those that the provider has, it keeps.
+    ``slots`` are, by resource class, the identifiers that Nova's resource
+    tracker may assign. ``unread_traits`` are prefixes of traits that could
+    not be read: the provider keeps those it has.
     """
 
     name: str
@@ -89,12 +91,12 @@ class ProviderNode:
     slots: Mapping[str, frozenset[str]] = dataclasses.field(
         default_factory=dict
     )
-    unread: tuple[str, ...] = ()
+    unread_traits: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderRoot:
-    """The compute node's own provider: Nova's, read and never written."""
+    """The compute node's provider: Nova's, so it is read-only."""
 
     name: str
     uuid: str
@@ -102,11 +104,10 @@ class ProviderRoot:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderTree:
-    """Our providers below one compute node."""
+    """The library's providers below one compute node."""
 
     root: ProviderRoot
     nodes: tuple[ProviderNode, ...] = ()
 
     def node(self, uuid: str) -> ProviderNode | None:
-        """Return the provider of that uuid, or None."""
         return next((n for n in self.nodes if n.uuid == uuid), None)

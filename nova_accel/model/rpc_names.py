@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topic, namespace and version of nova-compute's RPC endpoint."""
 
-# A topic of our own beside Nova's: a queue for each host, as Nova's has.
+# A topic beside Nova's: one queue per host.
 TOPIC = "nova-accel"
 NAMESPACE = "nova_accel"
-# 1.1 adds ``deadline`` to each method: the time, in ISO 8601 with its offset
-# from UTC, until which nova-compute may begin with the request. Callers of
-# 1.0 send none.
+# 1.1 adds ``deadline`` to each method: the time in ISO 8601 with UTC offset
+# after which nova-compute must not start the request. Callers of 1.0 send
+# none.
 VERSION = "1.1"
 VERSION_WITHOUT_DEADLINE = "1.0"
-# What an answer has: what was asked for, or why it is refused.
-TOLD, REFUSED = "told", "refused"
+# Keys of a response: the result, or the reason of a refusal.
+RESULT, REFUSED = "told", "refused"

@@ -30,14 +30,14 @@ def attachments(draw: st.DrawFn) -> attachment.Attachment:
         provider=draw(UUIDS),
         slot=draw(WORDS),
         state=draw(st.sampled_from(attachment.AttachmentState)),
-        besides=draw(AMOUNTS | st.just({})),
+        other_resources=draw(AMOUNTS | st.just({})),
         bitstream=draw(UUIDS | st.just("")),
     )
 
 
 MANY = st.lists(attachments(), max_size=5, unique_by=lambda one: one.number)
 OTHERS = st.dictionaries(
-    WORDS.filter(lambda key: not key.startswith(attachment.KEY)),
+    WORDS.filter(lambda key: not key.startswith(attachment.KEY_PREFIX)),
     WORDS,
     max_size=4,
 )
@@ -49,12 +49,16 @@ def test_what_is_written_is_read(
     others: dict[str, str],
     after: list[attachment.Attachment],
 ) -> None:
-    written = attachment.write(attachment.write(others, before), after)
-    found = attachment.parse(written)
+    written = attachment.update_metadata(
+        attachment.update_metadata(others, before), after
+    )
+    found = attachment.parse_metadata(written)
     assert found == tuple(sorted(after, key=lambda one: one.number))
     ours = {k: v for k, v in written.items() if k not in others}
     assert {k: v for k, v in written.items() if k in others} == others
-    assert all(0 < len(text) <= attachment.PIECE for text in ours.values())
+    assert all(
+        0 < len(text) <= attachment.MAX_VALUE_LENGTH for text in ours.values()
+    )
 
 
 @given(MANY, OTHERS, attachments())
@@ -64,12 +68,12 @@ def test_one_more_taken_away_leaves_nothing(
     one: attachment.Attachment,
 ) -> None:
     """Whatever is written on the way: the end is as the beginning."""
-    before = attachment.write(others, known)
-    number = attachment.next_number(known)
+    before = attachment.update_metadata(others, known)
+    number = attachment.find_free_number(known)
     assert number not in {each.number for each in known}
     metadata = before
     for state in attachment.AttachmentState:
-        change = attachment.in_state(
+        change = attachment.with_state(
             attachment.Attachment(
                 number=number,
                 profile=one.profile,
@@ -79,20 +83,28 @@ def test_one_more_taken_away_leaves_nothing(
             ),
             state,
         )
-        metadata = attachment.write(
-            metadata, attachment.replaced(attachment.parse(metadata), change)
+        metadata = attachment.update_metadata(
+            metadata,
+            attachment.replace(attachment.parse_metadata(metadata), change),
         )
-    assert change in attachment.parse(metadata)
-    left = attachment.without(attachment.parse(metadata), change)
-    assert attachment.write(metadata, left) == before
+    assert change in attachment.parse_metadata(metadata)
+    left = attachment.remove(attachment.parse_metadata(metadata), change)
+    assert attachment.update_metadata(metadata, left) == before
 
 
 @given(attachments())
 def test_what_is_beside_it_is_what_stays(one: attachment.Attachment) -> None:
     """Allocated and given up, the server has what it had before."""
-    for name, amount in one.total.items():
-        assert amount == one.besides.get(name, 0) + one.resources.get(name, 0)
-    assert attachment.among(one, one.total).besides == one.besides
+    for name, amount in one.total_resources.items():
+        assert amount == one.other_resources.get(name, 0) + one.resources.get(
+            name, 0
+        )
+    assert (
+        attachment.with_other_resources(
+            one, one.total_resources
+        ).other_resources
+        == one.other_resources
+    )
 
 
 @given(st.lists(attachments(), min_size=2, max_size=5), st.randoms())
@@ -100,12 +112,14 @@ def test_in_whatever_order_they_come_and_go(
     many: list[attachment.Attachment], rng: random.Random
 ) -> None:
     """Those of one provider leave each other's alone."""
-    held: dict[str, int] = dict(many[0].besides)
+    held: dict[str, int] = dict(many[0].other_resources)
     before = dict(held)
     for one in many:
-        held = dict(dataclasses.replace(one, besides=held).total)
+        held = dict(
+            dataclasses.replace(one, other_resources=held).total_resources
+        )
     for one in rng.sample(many, len(many)):
-        held = dict(attachment.among(one, held).besides)
+        held = dict(attachment.with_other_resources(one, held).other_resources)
     assert held == before
 
 
@@ -122,14 +136,14 @@ def test_in_whatever_order_they_come_and_go(
 )
 def test_what_a_newer_release_wrote_is_refused(text: str) -> None:
     with pytest.raises(errors.MalformedError) as caught:
-        attachment.parse({f"{attachment.KEY}0": text})
+        attachment.parse_metadata({f"{attachment.KEY_PREFIX}0": text})
     assert "newer nova-accel" in str(caught.value)
 
 
 def test_keys_of_others_are_left_alone() -> None:
-    metadata = {f"{attachment.KEY}name": "x", "image_min_ram": "0"}
-    assert attachment.parse(metadata) == ()
-    assert attachment.write(metadata, ()) == metadata
+    metadata = {f"{attachment.KEY_PREFIX}name": "x", "image_min_ram": "0"}
+    assert attachment.parse_metadata(metadata) == ()
+    assert attachment.update_metadata(metadata, ()) == metadata
 
 
 def test_its_group_is_served_by_its_slot() -> None:
@@ -141,7 +155,7 @@ def test_its_group_is_served_by_its_slot() -> None:
         provider="p",
         slot="slot-03",
     )
-    group = one.group()
+    group = one.request_group()
     assert one.name == "attached-2"
     assert group.slot == ("p", "slot-03")
     assert group.suffix == "_ATTACHED2"

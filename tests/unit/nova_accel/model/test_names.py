@@ -23,7 +23,7 @@ def test_traits_of_profiles_are_legal_and_ours(
     trait = mdev_names.profile_trait(name, vendor, gpu=gpu)
     assert LEGAL.fullmatch(trait)
     assert len(trait) <= names.MAX_NAME
-    assert names.is_ours(trait)
+    assert names.is_managed_trait(trait)
 
 
 @given(
@@ -35,13 +35,15 @@ def test_traits_of_identity_are_legal_and_ours(
     vendor: str, product: str, node: int | None
 ) -> None:
     traits = names.identity_traits(vendor, product, node)
-    assert all(LEGAL.fullmatch(t) and names.is_ours(t) for t in traits)
+    assert all(
+        LEGAL.fullmatch(t) and names.is_managed_trait(t) for t in traits
+    )
     assert len(traits) == 2 + (node is not None)
 
 
 def test_traits_of_others_are_not_ours() -> None:
     for trait in ("CUSTOM_RACK_7", "HW_GPU_API_VULKAN", "COMPUTE_NODE"):
-        assert not names.is_ours(trait)
+        assert not names.is_managed_trait(trait)
 
 
 @given(st.sets(words, min_size=2, max_size=2))
