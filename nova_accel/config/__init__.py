@@ -1,2 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options, ``device_spec`` lines, and the driver that oslo.config loads."""
+"""Configuration of the library.
+
+- ``conf``: options of ``[nova_accel]``, parsed into ``Settings``
+- ``policy``: parsed ``device_spec`` lines; the rule of a device
+- ``device_spec``: validators of the fields of one line
+- ``config_source``: oslo.config driver that sets ``compute_driver``
+"""

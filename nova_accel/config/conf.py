@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the ``[nova_accel]`` group."""
+"""Options of ``[nova_accel]``, parsed into ``Settings``.
+
+Readers of other services have their own settings types:
+``WeigherSettings`` is nova-scheduler's.
+"""
 
 import dataclasses
 import difflib
@@ -27,11 +31,11 @@ GROUP = cfg.OptGroup(
 LIBVIRT_URI = "qemu:///system"
 # Nova's state_path in distributions; its own default is $pybasedir.
 STATE_PATH = "/var/lib/nova"
-# Where a distribution's packages and nova-compute have their settings.
+# Configuration files of nova-compute in distributions.
 CONFIG_FILES = ("/etc/nova/nova.conf", "/etc/nova/nova-compute.conf")
-# Sections at least so similar to the group's name are taken for it,
-# misspelt: [nova-accel] and [nova_acel] are, [nova] and [accel] are not.
-_LIKENESS = 0.8
+# Similarity from which on a section's name is a misspelling of the group's:
+# [nova-accel] and [nova_acel] are, [nova] and [accel] are not.
+_MIN_SIMILARITY = 0.8
 _KEEP = "keep"
 _MIB = 1 << 20
 
@@ -47,16 +51,16 @@ OPTIONS = [
     cfg.MultiStrOpt(
         "device_spec",
         default=[],
-        help="Which devices are offered and how: one JSON object a line,"
+        help="Which devices are offered and how: one JSON object per line,"
         " in the style of [pci] device_spec; the first line that matches a"
-        " device counts. Without any line every device is offered for what"
-        " it can do now without changing its mode, and none that the host"
-        " itself uses. Keys: address (glob over the PCI address, or over"
+        " device is its rule. Without a line each device is offered for the"
+        " use that needs no change of its mode, unless the host itself uses"
+        " it. Keys: address (glob over the PCI address, or over"
         " the sysfs name of a device off the PCI bus; or an object of globs"
         " over domain, bus, slot and function), vendor_id, product_id, use"
         " (auto, vgpu, mig, vf, mdev, passthrough, off), max_slots,"
-        " profiles (glob or list of globs), max_instances (object: how many"
-        " at most, by profile name), sizes (equal, mixed), num_vfs,"
+        " profiles (glob or list of globs), max_instances (object: maximal"
+        " number by profile name), sizes (equal, mixed), num_vfs,"
         " mig_instances (static, dynamic), vgpu_params (name=value,...),"
         " services, blank, scrub (reset, none), scrub_command (path)."
         ' Example: device_spec = {"address": "0000:41:*", "use": "off"}',
@@ -69,10 +73,10 @@ OPTIONS = [
             (policy.EQUAL, "vGPUs of one size at a time on each GPU"),
             (policy.MIXED, "vGPUs of several sizes on one GPU"),
         ],
-        help="Whether vGPUs of different sizes may share an NVIDIA GPU,"
-        " where device_spec does not say it by the key sizes. The mode is"
-        " set when the service starts, on GPUs that hold no vGPU, and only"
-        " where the GPU can do it and NVML is installed.",
+        help="Whether vGPUs of different sizes may share an NVIDIA GPU, for"
+        " devices without the key sizes in device_spec. The mode is set when"
+        " the service starts, on GPUs without vGPUs, and only where the GPU"
+        " supports it and NVML is installed.",
     ),
     cfg.StrOpt(
         "mig_instances",
@@ -81,19 +85,19 @@ OPTIONS = [
             (policy.STATIC, "offer the GPU instances that exist"),
             (
                 policy.DYNAMIC,
-                "make a GPU instance for a server, and unmake it after",
+                "create a GPU instance for a server, and destroy it after",
             ),
         ],
-        help="What becomes of the GPU instances of NVIDIA GPUs in MIG mode,"
-        " where device_spec does not say it by the key mig_instances."
-        " Under dynamic empty instances of a card are unmade, whoever made"
-        " them.",
+        help="Whether the GPU instances of NVIDIA GPUs in MIG mode are"
+        " created for servers, for devices without the key mig_instances in"
+        " device_spec. With dynamic, each empty instance of a card is"
+        " destroyed, also one that an operator created.",
     ),
     cfg.ListOpt(
         "bitstream_images",
         default=[],
         help="Ids of the Glance images that may be loaded into FPGA regions,"
-        " beside those of bitstream_owners. Any other image that a flavor"
+        " besides those of bitstream_owners. Any other image that a flavor"
         " names is refused.",
     ),
     cfg.ListOpt(
@@ -105,47 +109,46 @@ OPTIONS = [
     cfg.StrOpt(
         "state_dir",
         default=f"{STATE_PATH}/accel",
-        help="Directory of this service's own files: bitstreams of Glance"
-        " (bitstreams/), notes on devices that failed (faulted/), on those"
-        " that were drained (drained/) and on errors that somebody has seen"
-        " to (acknowledged/), which outlive a restart,"
-        " functions that were not seen clean since a server had them"
-        " (unreleased/), serial numbers of whole functions (serials/),"
-        " what its servers hold (book.json), how the last pass went"
-        " (status/), and the locks of the service (nova-compute.lock and"
-        " nova-compute.next). It is made if it is missing.",
+        help="Directory of the service's own files: bitstreams of Glance"
+        " (bitstreams/), notes on devices that failed (faulted/) or are"
+        " drained (drained/), errors that an operator acknowledged"
+        " (acknowledged/), functions that were not verified clean after"
+        " their last server (unreleased/), serial numbers of whole functions"
+        " (serials/), claims of its servers (book.json), result of the last"
+        " pass (status/), and locks (nova-compute.lock and"
+        " nova-compute.next). It must survive a restart. It is created if it"
+        " is missing.",
     ),
     cfg.IntOpt(
         "bitstream_cache_mb",
         default=2048,
         min=1,
-        help="How many MiB of bitstreams are kept; the ones used longest ago"
-        " go first. A bitstream that is larger is refused.",
+        help="Maximal size of the bitstream cache, in MiB; the least recently"
+        " used bitstreams are removed first. A larger bitstream is refused.",
     ),
     cfg.IntOpt(
         "program_timeout",
         default=300,
         min=1,
-        max=actions.MOST_PROGRAM_S,
-        help="How many seconds loading a bitstream into an FPGA may take."
-        " After that the region is set aside as faulted.",
+        max=actions.MAX_PROGRAM_S,
+        help="Time limit for loading a bitstream into an FPGA, in seconds."
+        " After that the region is marked as faulted.",
     ),
     cfg.IntOpt(
         "sync_interval",
         default=60,
         min=0,
-        help="How many seconds after a pass that compares this host with"
-        " Placement, and mends what differs there, the next one begins; each"
-        " waits up to a tenth longer. What the kernel tells of devices, and"
-        " servers that come and go, wake it at once. 0: nova-compute makes"
-        " no such pass, and mends only with its own periodic task what it"
-        " has changed itself.",
+        help="Seconds between two passes. A pass compares this host with"
+        " Placement and corrects Placement. Up to a tenth is added at random."
+        " Kernel events of devices, and servers that are created or deleted,"
+        " start a pass at once. 0: nova-compute makes no passes; its periodic"
+        " task only updates what it has changed itself.",
     ),
     cfg.StrOpt(
         "metrics_textfile",
         default="",
-        help="File that each pass leaves its metrics in, in the format of"
-        " Prometheus, for the textfile collector of its node exporter: its"
+        help="File for the metrics of each pass, in the format of"
+        " Prometheus, for the textfile collector of its node exporter. The"
         " name must end in .prom. Empty: none. Needs prometheus_client.",
     ),
     cfg.IntOpt(
@@ -153,18 +156,18 @@ OPTIONS = [
         default=0,
         min=0,
         max=65535,
-        help="Port of the loopback interface at which the metrics are given"
-        " to Prometheus. 0: none. Needs prometheus_client.",
+        help="Port of the loopback interface on which Prometheus can scrape"
+        " the metrics. 0: none. Needs prometheus_client.",
     ),
     cfg.IntOpt(
         "live_migration_link",
         default=0,
         min=0,
-        help="How many MiB a second the network carries between hosts in a"
-        " live migration. From it and the framebuffer of a server's vGPUs"
-        " it is told beforehand whether [libvirt] live_migration_downtime"
-        " can be kept. [libvirt] live_migration_bandwidth counts if it is"
-        " less. 0, and no such bandwidth: nothing is told.",
+        help="Throughput of a live migration between hosts, in MiB/s. With"
+        " it and the framebuffer of a server's vGPUs, a migration that would"
+        " exceed [libvirt] live_migration_downtime is refused beforehand."
+        " [libvirt] live_migration_bandwidth is used if it is lower. 0, and"
+        " no such bandwidth: the downtime is not checked.",
     ),
     cfg.StrOpt(
         "root",
@@ -175,58 +178,57 @@ OPTIONS = [
     ),
 ]
 
-# Of nova-scheduler. Larger than what the weighers that Nova enables by
-# itself add up to when they all prefer another host, which is 7 (1.0 each
-# for vCPUs, RAM, disk, PCI devices, the hypervisor's version, a server
-# group and I/O; nova/conf/scheduler.py), and far below those that speak of
-# failed builds and other cells (1,000,000). A function counts for more than
-# packing and all those together.
+# Options of nova-scheduler. The multipliers exceed the sum of the weighers
+# that Nova enables by default, which is 7 (1.0 each for vCPUs, RAM, disk,
+# PCI devices, hypervisor version, server group and I/O;
+# nova/conf/scheduler.py), and are far below those of failed builds and other
+# cells (1,000,000). The function multiplier exceeds the sum of packing and
+# all those.
 SCHEDULER_OPTIONS = [
     cfg.FloatOpt(
         "accelerator_free_weight_multiplier",
         default=10.0,
-        help="For servers that need no accelerator: how much hosts without"
-        " any are preferred. Negative: hosts with accelerators are. 0: it"
-        " does not matter. An aggregate's metadata of this name counts for"
-        " its hosts instead. Of AcceleratorWeigher in nova-scheduler.",
+        help="For servers that need no accelerator: preference for hosts"
+        " without any. Negative: prefer hosts with accelerators. 0: no"
+        " preference. An aggregate's metadata of this name takes precedence"
+        " for its hosts. Read by AcceleratorWeigher in nova-scheduler.",
     ),
     cfg.FloatOpt(
         "accelerator_function_weight_multiplier",
         default=20.0,
-        help="For servers whose flavor names a bitstream: how much hosts are"
-        " preferred where a free FPGA region holds its function already."
-        " Negative: the other ones are. 0: it does not matter, and Glance is"
-        " not asked. An aggregate's metadata of this name counts for its"
-        " hosts instead. Of AcceleratorWeigher in nova-scheduler.",
+        help="For servers whose flavor names a bitstream: preference for"
+        " hosts with a free FPGA region that already has its function."
+        " Negative: prefer other hosts. 0: no preference, and no request to"
+        " Glance. An aggregate's metadata of this name takes precedence for"
+        " its hosts. Read by AcceleratorWeigher in nova-scheduler.",
     ),
     cfg.FloatOpt(
         "accelerator_packing_weight_multiplier",
         default=10.0,
-        help="For servers that need accelerators: how much hosts are"
-        " preferred whose accelerators of that kind are fuller, so that"
-        " others stay free for large servers. Negative: emptier ones are, so"
-        " that servers are spread. 0: it does not matter. An aggregate's"
-        " metadata of this name counts for its hosts instead. Of"
-        " AcceleratorWeigher in nova-scheduler.",
+        help="For servers that need accelerators: preference for hosts whose"
+        " accelerators of that kind are fuller, so that others remain free"
+        " for large servers. Negative: prefer emptier ones, to spread"
+        " servers. 0: no preference. An aggregate's metadata of this name"
+        " takes precedence for its hosts. Read by AcceleratorWeigher in"
+        " nova-scheduler.",
     ),
     cfg.IntOpt(
         "accelerator_weigher_cache_seconds",
         default=10,
         min=0,
-        help="For how many seconds nova-scheduler's AcceleratorWeigher keeps"
-        " what Placement says of all accelerators, how full they are and"
-        " which functions they hold. 0: it asks anew, once, for each server"
-        " that needs one.",
+        help="Time in seconds for which AcceleratorWeigher in nova-scheduler"
+        " caches the usage and functions of all accelerators from Placement."
+        " 0: it reads them once for each server that needs an accelerator.",
     ),
 ]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WeigherSettings:
-    """What AcceleratorWeigher goes by, where no aggregate says otherwise.
+    """Settings of AcceleratorWeigher; aggregates can override them.
 
-    The first three are multipliers, ``cache_seconds`` is how long facts
-    are kept.
+    The first three are multipliers, ``cache_seconds`` is the lifetime of
+    cached facts.
     """
 
     free: float = 10.0
@@ -237,10 +239,10 @@ class WeigherSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BitstreamSettings:
-    """What may be loaded into FPGAs, and where it is kept.
+    """Allowed bitstreams and their cache.
 
-    ``images`` and ``owners`` are ids; ``limit`` is in bytes, ``seconds``
-    how long loading may take.
+    ``images`` are ids of images, ``owners`` of projects; ``limit`` is the
+    size of the cache in bytes, ``seconds`` the time limit for loading.
     """
 
     images: frozenset[str] = frozenset()
@@ -251,16 +253,15 @@ class BitstreamSettings:
 
     @property
     def cache_dir(self) -> str:
-        """Return the directory that bitstreams are kept in."""
         return os.path.join(self.state_dir, "bitstreams")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SyncSettings:
-    """How Placement is kept true, and how that can be watched.
+    """Passes that correct Placement, and their metrics.
 
-    ``interval`` is in seconds, 0 for no pass inside nova-compute;
-    ``metrics_textfile`` a path, empty for none; ``metrics_port`` one of
+    ``interval`` is in seconds, 0 for no passes in nova-compute;
+    ``metrics_textfile`` is a path, empty for none; ``metrics_port`` is on
     the loopback interface, 0 for none.
     """
 
@@ -273,9 +274,8 @@ class SyncSettings:
 class Settings:
     """The options, parsed and checked.
 
-    ``problems`` are sections and options that were not read because they
-    are misspelt; ``files`` is the file of each option that is written in
-    one, or the environment variable that precedes it.
+    ``problems`` are misspelt sections and options, which are ignored;
+    ``files`` has the file or environment variable that sets an option.
     """
 
     drivers: tuple[str, ...]
@@ -283,21 +283,21 @@ class Settings:
     root: str
     bitstreams: BitstreamSettings = BitstreamSettings()
     sync: SyncSettings = SyncSettings()
-    #: In MiB/s, 0 where it is not known.
+    #: In MiB/s, 0 where it is unknown.
     live_migration_link: int = 0
     problems: tuple[model.Problem, ...] = ()
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def refusal(
-        self, option: str, value: str, mend: str
+        self, option: str, value: str, hint: str
     ) -> errors.ConfigurationError:
-        """Return the error of a value, with the file that has the option.
+        """Return the error of a value, with the file that sets the option.
 
-        :param mend: what is wrong with the value, and what to write.
+        :param hint: what is wrong with the value and what to write instead.
         """
-        place = self.files.get(option, "default of")
+        file = self.files.get(option, "default of")
         name = f"[{GROUP.name}] {option}"
-        return errors.ConfigurationError(name, value, mend, place)
+        return errors.ConfigurationError(name, value, hint, file)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
@@ -306,10 +306,10 @@ def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
 
 
 def read_weigher_settings(conf: cfg.ConfigOpts) -> WeigherSettings:
-    """Return what nova-scheduler's configuration says of the weigher.
+    """Return the weigher's settings from nova-scheduler's configuration.
 
-    :param conf: parsed. The options are made known in it.
-    :raises ConfigurationError: a value can't be used.
+    :param conf: parsed; the function registers the options.
+    :raises ConfigurationError: a value is not valid.
     """
     group = _read_group(conf, SCHEDULER_OPTIONS)
     return WeigherSettings(
@@ -321,9 +321,9 @@ def read_weigher_settings(conf: cfg.ConfigOpts) -> WeigherSettings:
 
 
 def read_settings(conf: cfg.ConfigOpts) -> Settings:
-    """Return this library's settings from a parsed configuration.
+    """Return the library's settings from a parsed configuration.
 
-    :raises ConfigurationError: a value can't be used.
+    :raises ConfigurationError: a value is not valid.
     """
     group = _read_group(conf, OPTIONS)
     if not os.path.isabs(group.state_dir):
@@ -338,9 +338,11 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
             conf, "root", group.root, "write an absolute path, as /"
         )
     try:
-        rules = policy.parse_policy(group.device_spec, _usual(group))
+        rules = policy.parse_policy(
+            group.device_spec, _build_default_rule(group)
+        )
     except errors.ConfigurationError as error:
-        raise _refusal(conf, "device_spec", error.value, error.mend) from error
+        raise _refusal(conf, "device_spec", error.value, error.hint) from error
     return Settings(
         drivers=tuple(group.drivers),
         rules=rules,
@@ -366,9 +368,9 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
 def _read_group(
     conf: cfg.ConfigOpts, options: Sequence[cfg.Opt]
 ) -> types.SimpleNamespace:
-    """Return the values of some options of the group.
+    """Return the values of options of the group.
 
-    :raises ConfigurationError: a value is of the wrong type, or is empty.
+    :raises ConfigurationError: a value has the wrong type, or is empty.
     """
     conf.register_group(GROUP)
     conf.register_opts(options, group=GROUP)
@@ -377,8 +379,8 @@ def _read_group(
         try:
             values[option.dest] = conf.nova_accel[option.dest]
         except cfg.Error as error:
-            expected = _describe_type(option) or f"{error}; write it without $"
-            raise _refusal(conf, option.dest, None, expected) from error
+            hint = _describe_type(option) or f"{error}; write it without $"
+            raise _refusal(conf, option.dest, None, hint) from error
         # oslo.config returns None for an empty number.
         if values[option.dest] is None and option.default is not None:
             raise _refusal(conf, option.dest, None, _describe_type(option))
@@ -386,90 +388,93 @@ def _read_group(
 
 
 def _describe_type(option: cfg.Opt) -> str:
-    """Return what to write as a value, empty if any text will do."""
+    """Return a hint about valid values, empty if any text is valid."""
     choices = getattr(option.type, "choices", None)
     if choices:
         return f"write one of {', '.join(choices)}"
     if not isinstance(option, cfg.IntOpt | cfg.FloatOpt):
         return ""
     noun = "a whole number" if isinstance(option, cfg.IntOpt) else "a number"
-    least = getattr(option.type, "min", None)
-    most = getattr(option.type, "max", None)
-    if most is not None:
-        return f"write {noun} from {least} to {most}"
-    return f"write {noun}" + ("" if least is None else f", {least} or more")
+    minimum = getattr(option.type, "min", None)
+    maximum = getattr(option.type, "max", None)
+    if maximum is not None:
+        return f"write {noun} from {minimum} to {maximum}"
+    if minimum is not None:
+        return f"write {noun}, {minimum} or more"
+    return f"write {noun}"
 
 
 def _refusal(
-    conf: cfg.ConfigOpts, option: str, value: str | None, mend: str
+    conf: cfg.ConfigOpts, option: str, value: str | None, hint: str
 ) -> errors.ConfigurationError:
-    """Return the error of a value, with the place where it is written.
+    """Return the error of a value, with the file that sets it.
 
-    :param value: None for the value that applies, the last one written.
+    :param value: None for the effective value, which is the last one.
     """
-    place, found = "nova.conf", ""
+    file, effective = "nova.conf", ""
     for path, sections in _read_sections(conf):
         for section, keys in sections.items():
             if section.lower() != GROUP.name:
                 continue
             for text in keys.get(option, ()):
                 if value is None or text == value:
-                    place, found = path, text
-    # The environment goes before files (oslo.config, use_env).
-    variable = _variable(option)
+                    file, effective = path, text
+    # The environment precedes files (oslo.config, use_env).
+    variable = _environment_variable(option)
     if variable in os.environ:
-        place, found = f"environment {variable}", os.environ[variable]
+        file, effective = f"environment {variable}", os.environ[variable]
     return errors.ConfigurationError(
         f"[{GROUP.name}] {option}",
-        (found if value is None else value) or "(empty)",
-        mend,
-        place,
+        (effective if value is None else value) or "(empty)",
+        hint,
+        file,
     )
 
 
-def _variable(option: str) -> str:
-    """Return the environment variable of an option."""
+def _environment_variable(option: str) -> str:
     return f"OS_{GROUP.name}__{option}".upper()
 
 
 def _find_files(conf: cfg.ConfigOpts) -> dict[str, str]:
-    """Return the last file that has each option of the group."""
+    """Return the last file that sets each option of the group."""
     files: dict[str, str] = {}
     for path, sections in _read_sections(conf):
         for section, keys in sections.items():
             if section.lower() == GROUP.name:
                 files |= dict.fromkeys(keys, path)
-    for variable, option in ((_variable(o.dest), o.dest) for o in OPTIONS):
+    for option in OPTIONS:
+        variable = _environment_variable(option.dest)
         if variable in os.environ:
-            files[option] = f"environment {variable}"
+            files[option.dest] = f"environment {variable}"
     return files
 
 
 def _read_sections(
     conf: cfg.ConfigOpts,
 ) -> Iterator[tuple[str, Mapping[str, Mapping[str, Sequence[str]]]]]:
-    """Yield each configuration file and its sections as they are written.
+    """Yield each configuration file with its sections, options and values.
 
-    A configuration that was not read from files has none.
+    A configuration that was not read from files yields none.
     """
-    # Attributes of a configuration that was parsed.
+    # Only parsed configurations have these attributes.
     paths = list(getattr(conf, "config_file", None) or ())
-    for place in conf.config_dirs or getattr(conf, "config_dir", None) or ():
-        pattern = os.path.join(os.path.expanduser(place), "*.conf")
+    directories = conf.config_dirs or getattr(conf, "config_dir", None) or ()
+    for directory in directories:
+        pattern = os.path.join(os.path.expanduser(directory), "*.conf")
         paths += sorted(glob.glob(pattern))
     for path in paths:
         sections: dict[str, dict[str, Any]] = {}
         try:
             cfg.ConfigParser(path, sections).parse()
         except (OSError, UnicodeDecodeError, cfg.ParseError):
-            continue  # oslo.config itself refuses what the service reads
+            continue  # oslo.config itself reports the file
         yield path, sections
 
 
 def _find_misspelt(conf: cfg.ConfigOpts) -> Iterator[model.Problem]:
     """Yield a problem for each unknown option of the group.
 
-    And for each section whose name is nearly that of the group.
+    And for each section whose name is similar to that of the group.
     """
     names = [option.name for option in (*OPTIONS, *SCHEDULER_OPTIONS)]
     for path, sections in _read_sections(conf):
@@ -477,23 +482,25 @@ def _find_misspelt(conf: cfg.ConfigOpts) -> Iterator[model.Problem]:
             if section.lower() == GROUP.name:
                 for key in sorted(keys.keys() - {*names}):
                     where = f"{path} [{section}] {key}"
-                    near = difflib.get_close_matches(key.lower(), names, 1)
-                    yield _misspelt(where, "option", near)
-            elif _is_like_group(section):
-                yield _misspelt(
+                    nearest = difflib.get_close_matches(key.lower(), names, 1)
+                    yield _report_misspelt(where, "option", nearest)
+            elif _is_similar_to_group(section):
+                yield _report_misspelt(
                     f"{path} [{section}]", "section", [f"[{GROUP.name}]"]
                 )
 
 
-def _is_like_group(section: str) -> bool:
+def _is_similar_to_group(section: str) -> bool:
     name, letters = (
         re.sub("[^a-z]", "", text.lower()) for text in (GROUP.name, section)
     )
     matcher = difflib.SequenceMatcher(None, name, letters)
-    return letters.startswith(name) or matcher.ratio() >= _LIKENESS
+    return letters.startswith(name) or matcher.ratio() >= _MIN_SIMILARITY
 
 
-def _misspelt(where: str, noun: str, nearest: Sequence[str]) -> model.Problem:
+def _report_misspelt(
+    where: str, noun: str, nearest: Sequence[str]
+) -> model.Problem:
     hint = f"did you mean {nearest[0]}?" if nearest else "remove it"
     return model.Problem(
         where=where,
@@ -501,8 +508,7 @@ def _misspelt(where: str, noun: str, nearest: Sequence[str]) -> model.Problem:
     )
 
 
-def _usual(group: types.SimpleNamespace) -> policy.Rule:
-    """Return what counts for devices of which no line speaks."""
+def _build_default_rule(group: types.SimpleNamespace) -> policy.Rule:
     sizes = group.vgpu_sizes
     return policy.Rule(
         is_mixed=None if sizes == _KEEP else sizes == policy.MIXED,
@@ -511,10 +517,10 @@ def _usual(group: types.SimpleNamespace) -> policy.Rule:
 
 
 def read_own_root() -> str:
-    """Return ``root`` of the configuration that this process was started with.
+    """Return ``root`` of this process's own configuration.
 
-    Nova's privileged daemon reads the files of its command line, which a
-    caller of its functions has no influence on.
+    Nova's privileged daemon reads the files of its command line, which
+    callers of its functions can't change.
     """
     cfg.CONF.register_group(GROUP)
     cfg.CONF.register_opts(OPTIONS, group=GROUP)
@@ -522,19 +528,19 @@ def read_own_root() -> str:
 
 
 def read_files(paths: Sequence[str]) -> Settings:
-    """Return this library's settings from nova.conf files.
+    """Return the library's settings from nova.conf files.
 
     :param paths: in the order in which the service reads them.
-    :raises ConfigurationError: a file is missing or malformed, or a value
-        in it can't be used.
+    :raises ConfigurationError: a file is missing or malformed, or has a
+        value that is not valid.
     """
     return parse_files(paths)[1]
 
 
 def parse_files(paths: Sequence[str]) -> tuple[cfg.ConfigOpts, Settings]:
-    """Return nova.conf files as oslo.config has them, and our settings.
+    """Return oslo.config's view of nova.conf files, and the settings.
 
-    For options of other groups, which whoever needs them registers.
+    The first serves callers that register options of other groups.
 
     :raises ConfigurationError: see ``read_files``.
     """
@@ -542,38 +548,37 @@ def parse_files(paths: Sequence[str]) -> tuple[cfg.ConfigOpts, Settings]:
     try:
         conf([], default_config_files=list(paths), default_config_dirs=[])
     except (cfg.Error, OSError, UnicodeDecodeError) as error:
-        raise _unreadable(paths, error) from error
-    # A value may be written as $state_path/accel.
+        raise _unreadable_files(paths, error) from error
+    # A value can refer to it: $state_path/accel.
     conf.register_opt(cfg.StrOpt("state_path", default=STATE_PATH))
     return conf, read_settings(conf)
 
 
-def _unreadable(
+def _unreadable_files(
     paths: Sequence[str], error: Exception
 ) -> errors.ConfigurationError:
-    """Return the error of configuration files that can't be parsed."""
-    mend = str(error)
+    hint = str(error)
     if isinstance(error, OSError):
         paths = (str(error.filename),)
-        mend = f"can't be read ({error.strerror})"
+        hint = f"can't be read ({error.strerror})"
     elif isinstance(error, UnicodeDecodeError):
         paths = [path for path in paths if not _is_text(path)]
-        mend = "is not UTF-8; convert it, or remove the odd characters"
+        hint = "is not UTF-8; convert it, or remove the odd characters"
     elif isinstance(error, cfg.ConfigFilesNotFoundError):
-        paths, mend = tuple(error.config_files), "does not exist"
+        paths, hint = tuple(error.config_files), "does not exist"
     elif isinstance(error, cfg.ConfigFilesPermissionDeniedError):
         paths = tuple(error.config_files)
-        mend = "can't be read by this user; run this as root, or as nova"
+        hint = "can't be read by this user; run this as root, or as nova"
     elif isinstance(error, cfg.ConfigFileParseError):
         paths = (error.config_file,)
-        mend = str(error.msg).replace(f"at {error.config_file}:", "line ")
+        hint = str(error.msg).replace(f"at {error.config_file}:", "line ")
     return errors.ConfigurationError(
-        "file", ", ".join(paths), mend, "configuration"
+        "file", ", ".join(paths), hint, "configuration"
     )
 
 
 def _is_text(path: str) -> bool:
-    """Return whether a file can be decoded as oslo.config does it."""
+    """Return whether oslo.config can decode the file."""
     try:
         pathlib.Path(path).read_text()
     except UnicodeDecodeError:
@@ -581,15 +586,15 @@ def _is_text(path: str) -> bool:
     return True
 
 
-def default_files() -> tuple[str, ...]:
-    """Return those of CONFIG_FILES that exist."""
+def find_default_files() -> tuple[str, ...]:
+    """Return the existing ones of CONFIG_FILES."""
     return tuple(path for path in CONFIG_FILES if os.path.exists(path))
 
 
-def libvirt_uri(conf: cfg.ConfigOpts | None) -> str:
-    """Return the address of the libvirt that nova-compute asks.
+def read_libvirt_uri(conf: cfg.ConfigOpts | None) -> str:
+    """Return the URI of nova-compute's libvirt.
 
-    :param conf: nova.conf, parsed; None for a host without one.
+    :param conf: parsed nova.conf; None for a host without one.
     """
     if conf is None:
         return LIBVIRT_URI

@@ -12,15 +12,15 @@ beside a distribution's Nova, can't. With::
     driver = nova_accel
 
 oslo.config opens this source before Nova loads anything else. Opening it
-makes ``nova.virt.accel`` importable, and the source answers one question:
-``compute_driver``, where nova.conf itself doesn't set it. Other services
-may name the source too; nothing happens until one imports the driver.
+makes ``nova.virt.accel`` importable, and the source has one value:
+``compute_driver``, used where nova.conf doesn't set it. Other services may
+name the source too; it has no effect until one imports the driver.
 
 Nova 34 reads its configuration twice, first before it has chosen between
-threads and eventlet: this module imports the standard library and
-oslo.config, nothing else, and opening it twice is opening it once. And
-oslo.config imports every installed source as soon as one is named, so
-importing this module changes nothing.
+threads and eventlet: this module imports only the standard library and
+oslo.config, and opening the source is idempotent. oslo.config imports every
+installed source as soon as one is named, so importing this module has no
+side effects.
 """
 
 import importlib.util
@@ -36,8 +36,8 @@ from oslo_config import cfg, sources
 
 LOG = logging.getLogger(__name__)
 
-# The logger of oslo.config, whose errors precede the service's own log, and
-# the logger of Nova's loader of compute drivers, which has one.
+# oslo.config logs its errors before the service sets up its log; Nova's
+# loader of compute drivers logs after that.
 _OSLO_CONFIG, _LOADER = "oslo_config.cfg", "nova.virt.driver"
 _NOT_LOADED = "could not load configuration from"
 
@@ -57,7 +57,7 @@ class ShimFinder(abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> machinery.ModuleSpec | None:
-        """Return where the shim is; None for every other name."""
+        """Return the spec of the shim; None for every other name."""
         if fullname != SHIM:
             return None
         return importlib.util.spec_from_file_location(
@@ -68,10 +68,10 @@ class ShimFinder(abc.MetaPathFinder):
 
 
 def install_finder() -> None:
-    """Make ``nova.virt.accel`` importable; once, however often called.
+    """Make ``nova.virt.accel`` importable; idempotent.
 
-    The finder goes last, so a shim that the wheel laid into Nova's own
-    directory is preferred to it.
+    The finder goes last, so a shim that the wheel installed into Nova's own
+    directory takes precedence.
     """
     if any(isinstance(finder, ShimFinder) for finder in sys.meta_path):
         return
@@ -80,12 +80,12 @@ def install_finder() -> None:
 
 
 class ComputeDriverSource(sources.ConfigurationSource):
-    """Knows ``[DEFAULT] compute_driver`` and no other option."""
+    """Source of ``[DEFAULT] compute_driver``, without other options."""
 
     def get(
         self, group_name: str | None, option_name: str, opt: cfg.Opt
     ) -> tuple[Any, cfg.LocationInfo | None]:
-        """Return the value with its location, or oslo.config's no-value."""
+        """Return the value with its location, or oslo.config's _NoValue."""
         in_default = group_name in (None, "DEFAULT")
         if in_default and option_name == "compute_driver":
             location = cfg.LocationInfo(cfg.Locations.user, __name__)
@@ -94,12 +94,12 @@ class ComputeDriverSource(sources.ConfigurationSource):
 
 
 class DeferredLog(logging.Filter):
-    """Repeats messages about this source in nova-compute's log.
+    """Repeats errors about this source in nova-compute's log.
 
-    oslo.config opens sources before a service has a log. The messages are
-    logged with the first record of Nova's loader of compute drivers, so
-    only in nova-compute. A filter, not a handler: a handler would keep
-    oslo.config's own record from standard error.
+    oslo.config opens sources before a service sets up its log. The errors
+    are logged with the first record of Nova's loader of compute drivers, so
+    only in nova-compute. It is a filter because a handler would prevent
+    oslo.config's own record on standard error.
     """
 
     def __init__(self) -> None:
@@ -108,18 +108,18 @@ class DeferredLog(logging.Filter):
         self._opened: list[cfg.ConfigOpts] = []
 
     def install(self) -> None:
-        """See the records of both loggers; once, however often called."""
+        """Add the filter to both loggers; idempotent."""
         for name in (_OSLO_CONFIG, _LOADER):
             logging.getLogger(name).addFilter(self)
 
     def note_opened(self, conf: cfg.ConfigOpts) -> None:
-        """Remember a configuration that named this source."""
+        """Record a configuration that named this source."""
         self._opened.append(conf)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep an error about the source, or log the messages so far."""
+        """Record an error about the source, or log the recorded ones."""
         if record.name == _LOADER:
-            self._log()
+            self._log_errors()
         elif str(record.msg).startswith(_NOT_LOADED):
             group = record.args[0] if isinstance(record.args, tuple) else ""
             message = record.getMessage()
@@ -127,7 +127,7 @@ class DeferredLog(logging.Filter):
                 self._errors.append(message)
         return True
 
-    def _log(self) -> None:
+    def _log_errors(self) -> None:
         messages, self._errors = self._errors, []
         opened, self._opened = self._opened, []
         for message in messages:
@@ -153,13 +153,13 @@ class ConfigSourceDriver(sources.ConfigurationSourceDriver):
         _DEFERRED_LOG.install()
 
     def list_options_for_discovery(self) -> list[Any]:
-        """Return no options: naming the source is all there is to set."""
+        """Return no options: the source is not configurable."""
         return []
 
     def open_source_from_opt_group(
         self, conf: cfg.ConfigOpts, group_name: str
     ) -> sources.ConfigurationSource:
-        """Return the source, with ``nova.virt.accel`` importable."""
+        """Return the source after making ``nova.virt.accel`` importable."""
         install_finder()
         _DEFERRED_LOG.note_opened(conf)
         return ComputeDriverSource()

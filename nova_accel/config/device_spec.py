@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validators of the values of a ``device_spec`` line."""
+"""Validators of the fields of one ``device_spec`` line.
+
+Each ``parse_`` function returns the value of one key, or its default where
+the key is missing. All of them raise ConfigurationError, which quotes the
+line and says what to write.
+"""
 
 import re
 from collections.abc import Mapping
@@ -31,7 +36,7 @@ ANY = "*"
 _PARTS = ("domain", "bus", "slot", "function")
 _PART_GLOB = re.compile(r"[0-9a-f*?!\[\]-]+")
 _HEX_ID = re.compile(r"[0-9a-f]{4}|\*")
-# What NVIDIA documents as plugin parameters: words, numbers, paths.
+# Plugin parameters as NVIDIA documents them: words, numbers, paths.
 _PARAMS = re.compile(
     r"[A-Za-z_][\w.-]*=[\w.:/+-]*(?:,[A-Za-z_][\w.-]*=[\w.:/+-]*)*", re.ASCII
 )
@@ -45,10 +50,10 @@ _MAX_VFS = 0xFFFF
 
 Fields = Mapping[str, Any]
 
-# Keys that make no sense beside a use: each with the uses that take it.
+# Keys that only apply to some uses, with these uses.
 _GPU_USES = ("auto", "vgpu", "mig")
 _WHOLE_USES = ("auto", "vf", "passthrough")
-_TAKEN_BY: Mapping[str, tuple[str, ...]] = {
+_USES_OF_KEY: Mapping[str, tuple[str, ...]] = {
     "profiles": ("auto", "vgpu", "mig", "vf", "mdev"),
     "max_instances": ("auto", "vgpu", "mig", "vf", "mdev"),
     "sizes": ("auto", "vgpu"),
@@ -62,16 +67,19 @@ _TAKEN_BY: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def refusal(line: str, mend: str) -> errors.ConfigurationError:
-    """Return the error that names a line and how to mend it."""
-    return errors.ConfigurationError(OPTION, line, mend)
+def refusal(line: str, hint: str) -> errors.ConfigurationError:
+    """Return the error of a line.
+
+    :param hint: what is wrong with it and what to write instead.
+    """
+    return errors.ConfigurationError(OPTION, line, hint)
 
 
 def parse_fields(line: str) -> Fields:
     """Return the keys and values of a line.
 
-    :raises ConfigurationError: it is no JSON object, has a key twice or a
-        key that is not known.
+    :raises ConfigurationError: the line is not a JSON object, or has a
+        duplicate or unknown key.
     """
     try:
         pairs = strict_json.loads(line, object_pairs_hook=_JsonObject)
@@ -85,23 +93,23 @@ def parse_fields(line: str) -> Fields:
         if key not in KEYS:
             raise refusal(line, f"unknown key {key!r}; use {', '.join(KEYS)}")
         if pairs.names.count(key) > 1:
-            raise refusal(line, f"{key} is there twice; keep one")
+            raise refusal(line, f"{key} is there twice; remove one")
     return dict(pairs)
 
 
 class _JsonObject(dict[str, Any]):
-    """A JSON object that remembers each key it was written with."""
+    """JSON object with all its keys, duplicates included."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
         self.names = [name for name, _ in pairs]
 
 
-def address(line: str, fields: Fields) -> str:
-    """Return the glob over addresses; PCI's are in lower case."""
+def parse_address(line: str, fields: Fields) -> str:
+    """Return the glob over addresses; PCI addresses are in lower case."""
     value = fields.get("address", ANY)
     if isinstance(value, dict):
-        return _address_of_parts(line, value)
+        return _join_address_parts(line, value)
     if not isinstance(value, str) or not value:
         raise refusal(
             line,
@@ -111,22 +119,22 @@ def address(line: str, fields: Fields) -> str:
     return value.lower() if ":" in value else value
 
 
-def _address_of_parts(line: str, parts: Mapping[str, Any]) -> str:
+def _join_address_parts(line: str, parts: Mapping[str, Any]) -> str:
     for name, value in parts.items():
         if name not in _PARTS:
             raise refusal(
                 line,
                 f"address has no part {name!r}; use {', '.join(_PARTS)}",
             )
-        # Nova's own lines hold regular expressions; this one is common.
+        # Nova's own lines have regular expressions; this one is common.
         if not isinstance(value, str) or not (
             value == ".*" or _PART_GLOB.fullmatch(value.lower())
         ):
             raise refusal(
                 line,
                 f"{name} of address must be a glob over hexadecimal digits,"
-                ' as "41", "0?" or "[0-3]"; regular expressions are not read'
-                " here",
+                ' as "41", "0?" or "[0-3]"; regular expressions are not'
+                " supported",
             )
     domain, bus, slot, function = (
         ANY if parts.get(name, ANY) == ".*" else parts.get(name, ANY).lower()
@@ -135,7 +143,7 @@ def _address_of_parts(line: str, parts: Mapping[str, Any]) -> str:
     return f"{domain}:{bus}:{slot}.{function}"
 
 
-def hex_id(line: str, fields: Fields, key: str) -> str:
+def parse_hex_id(line: str, fields: Fields, key: str) -> str:
     """Return an id as four hex digits, or ``*``."""
     value = fields.get(key, ANY)
     if isinstance(value, str):
@@ -145,55 +153,57 @@ def hex_id(line: str, fields: Fields, key: str) -> str:
     raise refusal(line, f'{key} must be four hex digits, as "10de", or "*"')
 
 
-def choice(
+def parse_choice(
     line: str, fields: Fields, key: str, allowed: tuple[str, ...]
 ) -> str | None:
-    """Return one of the allowed words, None where the key is missing."""
+    """Return one of the allowed values, None where the key is missing."""
     value = fields.get(key)
     if key in fields and value not in allowed:
         raise refusal(line, f"{key} must be one of {', '.join(allowed)}")
     return value
 
 
-def number(line: str, fields: Fields, key: str, least: int) -> int | None:
+def parse_number(
+    line: str, fields: Fields, key: str, minimum: int
+) -> int | None:
     """Return a whole number, None where the key is missing or null."""
     value = fields.get(key)
     if value is None:
         return None
-    return _whole(line, key, value, least)
+    return _check_number(line, key, value, minimum)
 
 
-def _whole(line: str, what: str, value: object, least: int) -> int:
+def _check_number(line: str, name: str, value: object, minimum: int) -> int:
     if (
         isinstance(value, bool)
         or not isinstance(value, int)
-        or not least <= value <= _MAX_VFS
+        or not minimum <= value <= _MAX_VFS
     ):
         raise refusal(
             line,
-            f"{what} must be a whole number from {least} to {_MAX_VFS}",
+            f"{name} must be a whole number from {minimum} to {_MAX_VFS}",
         )
     return value
 
 
-def globs(line: str, fields: Fields, key: str) -> tuple[str, ...]:
-    """Return globs, written as one string or a list of them."""
+def parse_globs(line: str, fields: Fields, key: str) -> tuple[str, ...]:
+    """Return globs, written as one string or a list of strings."""
     value = fields.get(key, ANY)
-    found = [value] if isinstance(value, str) else value
+    globs = [value] if isinstance(value, str) else value
     if (
-        not isinstance(found, list)
-        or not found
-        or not all(isinstance(one, str) and one for one in found)
+        not isinstance(globs, list)
+        or not globs
+        or not all(isinstance(glob, str) and glob for glob in globs)
     ):
         raise refusal(
             line,
             f'{key} must be a glob, as "A40-*Q", or a list of at least one;'
             ' to offer nothing write "use": "off"',
         )
-    return tuple(found)
+    return tuple(globs)
 
 
-def limits(line: str, fields: Fields, key: str) -> dict[str, int]:
+def parse_limits(line: str, fields: Fields, key: str) -> dict[str, int]:
     """Return numbers by profile name."""
     value = fields.get(key, {})
     if not isinstance(value, dict) or not all(value):
@@ -203,13 +213,13 @@ def limits(line: str, fields: Fields, key: str) -> dict[str, int]:
             ' {"A40-8Q": 4}',
         )
     return {
-        name: _whole(line, f"{key} of {name}", most, 0)
-        for name, most in value.items()
+        name: _check_number(line, f"{key} of {name}", limit, 0)
+        for name, limit in value.items()
     }
 
 
-def params(line: str, fields: Fields, key: str) -> str:
-    """Return parameters of vGPUs, empty where there are none."""
+def parse_params(line: str, fields: Fields, key: str) -> str:
+    """Return the parameters of vGPUs, by default none."""
     value = fields.get(key, "")
     if isinstance(value, str) and len(value) <= _MAX_PARAMS:
         if not value or _PARAMS.fullmatch(value):
@@ -221,19 +231,19 @@ def params(line: str, fields: Fields, key: str) -> str:
     )
 
 
-def services(line: str, fields: Fields, key: str) -> str:
-    """Return the services of QAT devices, empty to leave them."""
+def parse_services(line: str, fields: Fields, key: str) -> str:
+    """Return the services of QAT devices, empty for the present ones."""
     value = fields.get(key, "")
     if isinstance(value, str) and (not value or _SERVICES.fullmatch(value)):
         return value
     raise refusal(
         line,
-        f'{key} must be a word of qat/cfg_services, as "sym;asym" or "dc"',
+        f'{key} must be a value of qat/cfg_services, as "sym;asym" or "dc"',
     )
 
 
-def path(line: str, fields: Fields, key: str) -> str:
-    """Return an absolute path, empty where there is none."""
+def parse_path(line: str, fields: Fields, key: str) -> str:
+    """Return an absolute path, by default empty."""
     value = fields.get(key, "")
     if isinstance(value, str) and (not value or _PATH.fullmatch(value)):
         return value
@@ -242,10 +252,10 @@ def path(line: str, fields: Fields, key: str) -> str:
     )
 
 
-def command(line: str, fields: Fields, key: str) -> str:
-    """Return the path of a command, empty where there is none."""
+def parse_command(line: str, fields: Fields, key: str) -> str:
+    """Return the absolute path of a command, by default empty."""
     value = fields.get(key, "")
-    if isinstance(value, str) and (not value or names.is_command(value)):
+    if isinstance(value, str) and (not value or names.is_command_path(value)):
         return value
     raise refusal(
         line,
@@ -255,17 +265,17 @@ def command(line: str, fields: Fields, key: str) -> str:
 
 
 def check_use(line: str, fields: Fields, use: str) -> None:
-    """Check that the keys of a line agree with the use it names.
+    """Check that the keys of a line apply to its use.
 
-    :raises ConfigurationError: naming a key that means nothing there.
+    :raises ConfigurationError: a key has no effect for this use.
     """
-    for key, uses in _TAKEN_BY.items():
+    for key, uses in _USES_OF_KEY.items():
         if key not in fields or use in uses:
             continue
         if key == "num_vfs" and use == "passthrough" and not fields[key]:
-            continue  # a card goes to a guest whole once its VFs are gone
+            continue  # a card without VFs can be passed through
         raise refusal(
             line,
-            f"{key} means nothing where use is {use}; remove it, or write"
-            f" one of {', '.join(uses)} as use",
+            f"{key} has no effect where use is {use}; remove it, or set use"
+            f" to one of {', '.join(uses)}",
         )

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsed ``device_spec`` lines, and which of them applies to a device."""
+"""Policy of the operator: parsed ``device_spec`` lines.
+
+The first line that matches a device is its rule.
+"""
 
 import dataclasses
 import enum
@@ -11,20 +14,19 @@ from nova_accel.config import device_spec
 
 OPTION = device_spec.OPTION
 EQUAL, MIXED = "equal", "mixed"
-# Technologies whose VFs are where a card's vGPUs are made, and no more.
-_CUT = ("mdev", "vendor-vfio")
+# Technologies that make a card's vGPUs on its VFs: the VFs are no devices.
+_VGPU_TECHNOLOGIES = ("mdev", "vendor-vfio")
 STATIC, DYNAMIC = "static", "dynamic"
 RESET, NONE = "reset", "none"
 
 
 class DeviceUse(enum.Enum):
-    """What a device is used for.
+    """Use of a device.
 
     VGPU: time-sliced vGPUs, by mdev or by NVIDIA's vendor-specific VFIO.
-    MIG: vGPUs backed by GPU instances. VF: virtual functions as they are.
-    MDEV: the mdevs of whatever else makes them. FPGA: regions whose
-    function can change. AUTO: what the device can do now without a change
-    of its mode.
+    MIG: vGPUs backed by GPU instances. VF: whole virtual functions. MDEV:
+    mdevs of other drivers. FPGA: reconfigurable regions. AUTO: the use that
+    needs no change of the device's mode.
     """
 
     AUTO = "auto"
@@ -39,24 +41,23 @@ class DeviceUse(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One device_spec line. The first line that matches a device counts.
+    """One device_spec line.
 
     ``address`` is a shell-style glob over the device's address or sysfs
-    name; ids are four hex digits, or ``*``. ``max_slots`` limits how many
-    partitions are offered, None for as many as the hardware can make.
+    name; ids are four hex digits, or ``*``. ``max_slots`` limits the number
+    of offered partitions, None for no limit.
 
-    ``profiles`` are globs over profile names of which one must match,
-    ``max_instances`` limits by profile name how many there may be at once.
-    ``is_mixed`` asks for mixed or equal sizes, None for what the card does
-    now; ``num_vfs`` for so many VFs, None for as many as there are.
-    ``is_dynamic`` lets GPU instances be made and unmade for claims.
-    ``vgpu_params`` are written to each vGPU. ``services`` are what QAT
-    devices are to give, empty for what they give now. ``blank`` is the
-    path of the bitstream that is loaded into FPGA regions after each
-    server, empty to keep what is there. ``scrub`` tells whether functions
-    are reset after each server, empty for those of which that disturbs no
-    driver of the host, ``scrub_command`` what is run after that, empty for
-    nothing. ``line`` is the text.
+    ``profiles`` are globs over names of offered profiles, ``max_instances``
+    limits the number of partitions by profile name. ``is_mixed`` selects
+    mixed or equal sizes, None for the present mode; ``num_vfs`` is the
+    number of VFs, None for the present number. ``is_dynamic`` creates and
+    destroys GPU instances for claims. ``vgpu_params`` are set on each vGPU.
+    ``services`` are those of QAT devices, empty for the present ones.
+    ``blank`` is the path of the bitstream that is loaded into FPGA regions
+    after each server, empty to keep their function. ``scrub`` is RESET or
+    NONE, empty to reset the functions that no driver of the host uses;
+    ``scrub_command`` is run after that, empty for none. ``line`` is the
+    text.
     """
 
     address: str = "*"
@@ -86,7 +87,7 @@ class Rule:
         return (self.address, self.vendor_id, self.product_id) != ("*",) * 3
 
     def matches(self, address: str, vendor_id: str, product_id: str) -> bool:
-        """Return whether the line speaks of that device."""
+        """Return whether the line applies to a device, by its identity."""
         return (
             fnmatch.fnmatchcase(address, self.address)
             and self.vendor_id in ("*", vendor_id)
@@ -96,9 +97,9 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """All lines, in the operator's order.
+    """All lines in the operator's order.
 
-    ``default`` is for the devices that no line speaks of.
+    ``default`` is the rule of devices that no line matches.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -107,7 +108,7 @@ class Policy:
     def rule(
         self, address: str, vendor_id: str = "", product_id: str = ""
     ) -> Rule:
-        """Return the line for a device; the default when none matches."""
+        """Return the first line that matches, or the default."""
         return next(
             (
                 rule
@@ -118,53 +119,56 @@ class Policy:
         )
 
     def of(self, device: model.Device) -> Rule:
-        """Return the line for a device; a part is as its whole."""
-        return self.rule(*_identity(device))
+        """Return the rule of a device; a part has the rule of its card."""
+        return self.rule(*_identify(device))
 
 
 def parse_policy(lines: Iterable[str], default: Rule | None = None) -> Policy:
-    """Return the policy that device_spec lines describe.
+    """Return the policy of device_spec lines.
 
     :param lines: one JSON object each, as ``{"address": "0000:41:*",
         "use": "off"}``.
-    :param default: what counts where a line, or every line, is silent.
-    :raises ConfigurationError: a line is no such object; the error names
-        the line and the mend.
+    :param default: values of missing keys, and the rule of devices that no
+        line matches.
+    :raises ConfigurationError: a line is not valid.
     """
-    usual = default or Rule()
+    default = default or Rule()
     return Policy(
-        rules=tuple(_parse_rule(line, usual) for line in lines),
-        default=usual,
+        rules=tuple(_parse_rule(line, default) for line in lines),
+        default=default,
     )
 
 
-def _parse_rule(line: str, usual: Rule) -> Rule:
+def _parse_rule(line: str, default: Rule) -> Rule:
     fields = device_spec.parse_fields(line)
     use = DeviceUse(
-        device_spec.choice(
+        device_spec.parse_choice(
             line, fields, "use", tuple(u.value for u in DeviceUse)
         )
-        or usual.use
+        or default.use
     )
     device_spec.check_use(line, fields, use.value)
-    sizes = device_spec.choice(line, fields, "sizes", (EQUAL, MIXED))
-    mode = device_spec.choice(line, fields, "mig_instances", (STATIC, DYNAMIC))
+    sizes = device_spec.parse_choice(line, fields, "sizes", (EQUAL, MIXED))
+    mode = device_spec.parse_choice(
+        line, fields, "mig_instances", (STATIC, DYNAMIC)
+    )
     rule = Rule(
-        address=device_spec.address(line, fields),
-        vendor_id=device_spec.hex_id(line, fields, "vendor_id"),
-        product_id=device_spec.hex_id(line, fields, "product_id"),
+        address=device_spec.parse_address(line, fields),
+        vendor_id=device_spec.parse_hex_id(line, fields, "vendor_id"),
+        product_id=device_spec.parse_hex_id(line, fields, "product_id"),
         use=use,
-        max_slots=device_spec.number(line, fields, "max_slots", 1),
-        profiles=device_spec.globs(line, fields, "profiles"),
-        max_instances=device_spec.limits(line, fields, "max_instances"),
-        is_mixed=usual.is_mixed if sizes is None else sizes == MIXED,
-        num_vfs=device_spec.number(line, fields, "num_vfs", 0),
-        is_dynamic=usual.is_dynamic if mode is None else mode == DYNAMIC,
-        vgpu_params=device_spec.params(line, fields, "vgpu_params"),
-        services=device_spec.services(line, fields, "services"),
-        blank=device_spec.path(line, fields, "blank"),
-        scrub=device_spec.choice(line, fields, "scrub", (RESET, NONE)) or "",
-        scrub_command=device_spec.command(line, fields, "scrub_command"),
+        max_slots=device_spec.parse_number(line, fields, "max_slots", 1),
+        profiles=device_spec.parse_globs(line, fields, "profiles"),
+        max_instances=device_spec.parse_limits(line, fields, "max_instances"),
+        is_mixed=default.is_mixed if sizes is None else sizes == MIXED,
+        num_vfs=device_spec.parse_number(line, fields, "num_vfs", 0),
+        is_dynamic=default.is_dynamic if mode is None else mode == DYNAMIC,
+        vgpu_params=device_spec.parse_params(line, fields, "vgpu_params"),
+        services=device_spec.parse_services(line, fields, "services"),
+        blank=device_spec.parse_path(line, fields, "blank"),
+        scrub=device_spec.parse_choice(line, fields, "scrub", (RESET, NONE))
+        or "",
+        scrub_command=device_spec.parse_command(line, fields, "scrub_command"),
         line=line,
     )
     _check_limits(rule)
@@ -183,7 +187,7 @@ def _check_limits(rule: Rule) -> None:
             raise device_spec.refusal(
                 rule.line,
                 f"max_instances limits {name}, which profiles leaves out;"
-                " keep it in one of them",
+                " add it to profiles",
             )
 
 
@@ -191,75 +195,89 @@ def check_lines(
     rules: Policy,
     present: Iterable[tuple[str, str, str]],
     devices: Collection[model.Device],
-    told: Collection[str] = (),
+    addresses_with_problems: Collection[str] = (),
 ) -> tuple[model.Problem, ...]:
-    """Return the lines, or the parts of lines, that fit nothing.
+    """Return the lines, or the parts of lines, without effect.
 
-    :param present: address, vendor and product id of all that the host
-        has, used or not.
-    :param devices: what was made of it.
-    :param told: addresses of which a problem is known.
+    :param present: address, vendor id and product id of all functions and
+        mdev parents of the host.
+    :param devices: the devices of the host.
+    :param addresses_with_problems: their lines are not reported: another
+        problem is the cause.
     """
-    found = {*present, *map(_identity, devices)}
+    identities = {*present, *map(_identify, devices)}
     return (
-        *_fruitless(rules, found, devices, told),
-        *(
-            _idle(line, any(line.matches(*one) for one in found))
-            for line in rules.rules
-            if not any(rules.rule(*one) is line for one in found)
+        *_find_ineffective(
+            rules, identities, devices, addresses_with_problems
         ),
         *(
-            _unfit(rules.rule(*_identity(device)), device)
+            _report_unused(line, any(line.matches(*i) for i in identities))
+            for line in rules.rules
+            if not any(rules.rule(*i) is line for i in identities)
+        ),
+        *(
+            _report_no_profile(rules.of(device), device)
             for device in devices
             if device.profiles
             and not any(
-                rules.rule(*_identity(device)).offers(profile.name)
+                rules.of(device).offers(profile.name)
                 for profile in device.profiles
             )
         ),
     )
 
 
-def _fruitless(
+def _find_ineffective(
     rules: Policy,
-    found: Collection[tuple[str, str, str]],
+    identities: Collection[tuple[str, str, str]],
     devices: Collection[model.Device],
-    told: Collection[str],
+    addresses_with_problems: Collection[str],
 ) -> Iterator[model.Problem]:
-    """Yield the lines that speak of something, and change nothing."""
+    """Yield the lines that match functions, but change no device."""
     owners = {
         part: device
         for device in devices
         for part in (*device.slots, *device.members, device.address)
     }
     for line in rules.rules:
-        spoken = sorted(one[0] for one in found if rules.rule(*one) is line)
-        if not spoken:
+        matched = sorted(
+            identity[0]
+            for identity in identities
+            if rules.rule(*identity) is line
+        )
+        if not matched:
             continue
-        holders = {owners[one].address for one in spoken if one in owners}
+        matched_devices = {
+            owners[address].address for address in matched if address in owners
+        }
         reason = ""
-        if not holders and not {*told}.intersection(spoken):
-            reason = _useless(line, spoken)
-        elif len(holders) == 1 and owners.keys() >= {*spoken}:
-            reason = _partial(owners[spoken[0]], spoken)
+        if not matched_devices and not {*addresses_with_problems}.intersection(
+            matched
+        ):
+            reason = _explain_unusable(line, matched)
+        elif len(matched_devices) == 1 and owners.keys() >= {*matched}:
+            reason = _explain_partial(owners[matched[0]], matched)
         if reason:
             yield model.Problem(where=f"{OPTION} = {line.line}", reason=reason)
 
 
-def _useless(line: Rule, spoken: Sequence[str]) -> str:
-    """Return what to do about a line whose use nothing has."""
+def _explain_unusable(line: Rule, matched: Sequence[str]) -> str:
+    """Return the problem of a line whose use no matched function has."""
     if line.use in (DeviceUse.AUTO, DeviceUse.OFF) or line.num_vfs == 0:
         return ""
-    more = f" and {len(spoken) - 1} more" if len(spoken) > 1 else ""
+    others = f" and {len(matched) - 1} more" if len(matched) > 1 else ""
     return (
-        f"gives nothing: what it speaks of ({spoken[0]}{more}) can't be used"
-        f" as {line.use.value}; name another use, or other devices"
+        f"gives nothing: what it speaks of ({matched[0]}{others}) can't be"
+        f" used as {line.use.value}; name another use, or other devices"
     )
 
 
-def _partial(device: model.Device, spoken: Sequence[str]) -> str:
-    """Return what to do about a line that speaks of a part of a card."""
-    if device.technology not in _CUT or device.address in spoken:
+def _explain_partial(device: model.Device, matched: Sequence[str]) -> str:
+    """Return the problem of a line that only matches VFs of a card."""
+    if (
+        device.technology not in _VGPU_TECHNOLOGIES
+        or device.address in matched
+    ):
         return ""
     return (
         f"changes nothing: it speaks of virtual functions of {device.address}"
@@ -267,12 +285,12 @@ def _partial(device: model.Device, spoken: Sequence[str]) -> str:
     )
 
 
-def _identity(device: model.Device) -> tuple[str, str, str]:
+def _identify(device: model.Device) -> tuple[str, str, str]:
     address = device.parent or device.address
     return address, device.vendor_id, device.product_id
 
 
-def _idle(line: Rule, is_shadowed: bool) -> model.Problem:
+def _report_unused(line: Rule, is_shadowed: bool) -> model.Problem:
     reason = (
         "is never used: earlier lines speak of all that it matches; move it"
         " up, or narrow those"
@@ -282,10 +300,11 @@ def _idle(line: Rule, is_shadowed: bool) -> model.Problem:
     return model.Problem(where=f"{OPTION} = {line.line}", reason=reason)
 
 
-def _unfit(line: Rule, device: model.Device) -> model.Problem:
-    has = ", ".join(profile.name for profile in device.profiles)
+def _report_no_profile(line: Rule, device: model.Device) -> model.Problem:
+    names = ", ".join(profile.name for profile in device.profiles)
     return model.Problem(
         where=device.address,
-        reason=f"offers nothing: none of its profiles matches the profiles"
-        f" of {OPTION} = {line.line}; it has {has}",
+        reason="offers nothing: none of its profiles matches the profiles"
+        f" of {OPTION} = {line.line}; it has {names}",
+        address=device.address,
     )
