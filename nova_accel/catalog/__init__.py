@@ -1,2 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about vendors' devices, as data that comes with the package."""
+"""Catalog of vendors' devices: PCI ids, vGPU types, mdev types.
+
+- ``pci_ids``: kinds of accelerators by PCI id and class
+- ``vgpu_types``: NVIDIA's GPUs and vGPU types
+- ``loader``: reads the data files of the package
+- ``mdev_names``: names, sizes and traits of mdev types
+- ``vgpu_xml``: parser of NVIDIA's vgpuConfig.xml
+- ``refresh``: comparison of a host's vGPU types with the catalog
+"""

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loader of the data files that come with the library.
+"""Loader of the catalog data that is part of the package.
 
 Use::
 
     from nova_accel.catalog import loader
 
-    facts = loader.load().of_card(profile_names, "10de", "2235")
-    one = loader.load().find("A40-8Q")
+    gpu = loader.load().of_card(profile_names, "10de", "2235")
+    vgpu_type = loader.load().find("A40-8Q")
 
-``load`` reads the file once for the life of the process.
+``load`` reads the file once per process.
 """
 
 import functools
@@ -21,7 +21,7 @@ FILE = "nvidia_vgpu.json"
 
 @functools.cache
 def load() -> vgpu_types.Catalog:
-    """Return the catalogue of NVIDIA's GPUs and vGPU types.
+    """Return the catalog of NVIDIA's GPUs and vGPU types.
 
     :raises MalformedError: the installed file is damaged.
     """
@@ -29,6 +29,6 @@ def load() -> vgpu_types.Catalog:
 
 
 def text() -> str:
-    """Return the catalogue's file as it is installed."""
-    place = resources.files("nova_accel.catalog") / "data" / FILE
-    return place.read_text(encoding="utf-8")
+    """Return the text of the installed catalog file."""
+    path = resources.files("nova_accel.catalog") / "data" / FILE
+    return path.read_text(encoding="utf-8")

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI ids and classes of known accelerators, and of devices that are none.
+"""PCI ids and classes of accelerators, and of similar other devices.
 
-Pure data. Ids are those of the kernel's drivers, which name them in their
-``pci_device_id`` tables, and of pci.ids.
+Sources are the ``pci_device_id`` tables of the kernel's drivers and pci.ids.
 """
 
 import dataclasses
@@ -11,14 +10,14 @@ from types import MappingProxyType
 
 from nova_accel.model import names, pci
 
-# Of functions that no kind below has: ``CUSTOM_PCI_144D_A824``.
+# Resource classes of functions without a kind: ``CUSTOM_PCI_144D_A824``.
 PCI_PREFIX = "CUSTOM_PCI_"
-# AMD gives its newest GPUs the class of processing accelerators (12). By
-# the class alone that could be a NIC, a DPU or an FPGA of another vendor.
+# AMD's newest GPUs have the class of processing accelerators (12). NICs, DPUs
+# and FPGAs of other vendors have it too.
 _ACCELERATOR = 0x12
 _AMD = "1002"
-# Cards whose VFs are theirs to make in their own way, by host driver: the
-# count must equal that of released ports, or a tool has to be asked.
+# Host drivers of FPGA cards. Their VFs are not created as on other cards: the
+# number must equal that of released ports, or a vendor's tool creates them.
 FPGA_DRIVERS = frozenset(
     {"dfl-pci", "intel-fpga-pci", "xclmgmt", "xocl", "xclmgmt-mpf"}
 )
@@ -26,12 +25,13 @@ FPGA_DRIVERS = frozenset(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AcceleratorKind:
-    """Devices that are of one use to a guest, whoever made them.
+    """Kind of devices that are equivalent for a guest.
 
-    ``word`` is what resource classes are made of, ``models`` their names
-    by ``vendor:product``; ``class_code`` is the 24-bit PCI class of a kind
-    that is told by that, 0 else. ``is_common`` says that most servers have
-    such devices for themselves.
+    ``word`` is the stem of their resource classes, ``models`` are their
+    names by ``vendor:product``; ``class_code`` is the 24-bit PCI class of a
+    kind that is identified by its class, else 0. ``is_common`` is True
+    where most hosts have such devices for their own use, ``keeps_data``
+    where they have persistent data.
     """
 
     word: str
@@ -42,13 +42,11 @@ class AcceleratorKind:
 
     @property
     def whole_class(self) -> str:
-        """Return the resource class of a whole device."""
-        return names.custom(self.word)
+        return names.custom_name(self.word)
 
     @property
     def vf_class(self) -> str:
-        """Return the resource class of a virtual function."""
-        return names.custom(self.word, "VF")
+        return names.custom_name(self.word, "VF")
 
 
 # NVM Express Base Specification, "Class Code": I/O controllers.
@@ -76,7 +74,7 @@ _KINDS = (
         },
     ),
     # drivers/accel/habanalabs/common/habanalabs_drv.c, and Habana's own
-    # driver for what the kernel's does not know yet.
+    # driver for models that the kernel's does not support yet.
     AcceleratorKind(
         word="GAUDI",
         models={
@@ -91,7 +89,7 @@ _KINDS = (
             "1da3:1063": "Gaudi3",
         },
     ),
-    # The same driver's card for inference.
+    # An inference card of the same driver.
     AcceleratorKind(word="GOYA", models={"1da3:0001": "Goya"}),
     # Huawei's driver (devdrv_device_driver) and OpenStack Cyborg.
     AcceleratorKind(
@@ -124,11 +122,10 @@ _KINDS = (
 # PCI base classes of accelerators: display controllers, processing
 # accelerators, co-processors (PCI Code and ID Assignment Specification).
 _CANDIDATES = (0x03, 0x12, 0x0B)
-# Display controllers that only show a console: emulated by a hypervisor,
-# or of a server's management controller. Of these vendors all are such:
-# Cirrus Logic, Matrox, QEMU and Bochs, Silicon Motion, Microsoft, VMware,
-# XGI, ASPEED, Parallels, Red Hat (virtio-gpu and QXL), XenSource and
-# VirtualBox (pci.ids).
+# Vendors of display controllers that only show a console, emulated by a
+# hypervisor or part of a management controller: Cirrus Logic, Matrox, QEMU
+# and Bochs, Silicon Motion, Microsoft, VMware, XGI, ASPEED, Parallels, Red
+# Hat (virtio-gpu and QXL), XenSource and VirtualBox (pci.ids).
 _CONSOLE_VENDORS = frozenset(
     {
         *("1013", "102b", "1234", "126f", "1414", "15ad", "18ca"),
@@ -140,8 +137,8 @@ _CONSOLE_VENDORS = frozenset(
 # display of HiSilicon's iBMC (drivers/gpu/drm/hisilicon/hibmc).
 _CONSOLES = frozenset({"1002:4752", "1002:515e", "1002:5969", "19e5:1711"})
 
-# What the kernel's vfio-pci takes only with disable_denylist=1, because a
-# guest could harm the host with it (drivers/vfio/pci/vfio_pci.c,
+# Functions that the kernel's vfio-pci binds only with disable_denylist=1, as
+# a guest could harm the host (drivers/vfio/pci/vfio_pci.c,
 # vfio_pci_dev_in_denylist; the last two since Linux 6.9).
 DENIED = frozenset(
     {
@@ -156,8 +153,8 @@ class QatFamily:
     """Intel QAT devices of one design.
 
     ``driver`` is the host's driver of their PFs, ``vf`` the product id of
-    their VFs. ``services`` are those of every device of a design that
-    can't be told to give others, empty where they are read or unknown.
+    their VFs. ``services`` are those of a design with fixed services,
+    empty where they are configurable or unknown.
     """
 
     name: str
@@ -166,13 +163,13 @@ class QatFamily:
     services: tuple[str, ...] = ()
 
 
-# Generation 2 gives each VF all services: the same ring to service map is
-# in all of them (drivers/crypto/intel/qat/qat_common/adf_gen2_hw_data.h,
+# Each VF of generation 2 has all services: all have the same ring to service
+# map (drivers/crypto/intel/qat/qat_common/adf_gen2_hw_data.h,
 # ADF_GEN2_DEFAULT_RING_TO_SRV_MAP).
 _ALL = ("asym", "dc", "sym")
 
 # By product id of the PF; Intel's vendor id is 8086. The last three have
-# drivers outside of the kernel, whose files say which services they give.
+# drivers outside of the kernel, whose files list the services.
 QAT: Mapping[str, QatFamily] = MappingProxyType(
     {
         "4940": QatFamily(name="4xxx", driver="4xxx", vf="4941"),
@@ -197,13 +194,13 @@ QAT: Mapping[str, QatFamily] = MappingProxyType(
 QAT_VENDOR = "8086"
 _QAT_VFS = frozenset(family.vf for family in QAT.values())
 
-# Every resource class of ours that is made of a kind.
+# Resource classes of all kinds.
 CLASSES = frozenset(
     {kind.whole_class for kind in _KINDS} | {NVME.vf_class, names.QAT_VF_CLASS}
 )
 
-# Classes that nothing but an accelerator is counted in, those of unknown
-# devices aside. The three standard ones are of os-resource-classes.
+# Classes that only accelerators have, without those of unknown devices. The
+# three standard ones are of os-resource-classes.
 ACCELERATOR_CLASSES = CLASSES | {
     names.GPU_CLASS,
     names.WHOLE_GPU_CLASS,
@@ -215,9 +212,9 @@ ACCELERATOR_CLASSES = CLASSES | {
 
 
 def is_accelerator(resource_class: str) -> bool:
-    """Return whether only accelerators are counted in a class.
+    """Return whether a resource class is only of accelerators.
 
-    Of unknown devices its form tells.
+    That of unknown devices is recognized by its prefix.
     """
     return resource_class in ACCELERATOR_CLASSES or resource_class.startswith(
         PCI_PREFIX
@@ -225,7 +222,7 @@ def is_accelerator(resource_class: str) -> bool:
 
 
 def find(function: pci.PciFunction) -> AcceleratorKind | None:
-    """Return the kind that a function is of, None where none is known."""
+    """Return the kind of a function, None for unknown ones."""
     ids = f"{function.vendor}:{function.product}"
     return next(
         (
@@ -239,7 +236,7 @@ def find(function: pci.PciFunction) -> AcceleratorKind | None:
 
 
 def is_console(function: pci.PciFunction) -> bool:
-    """Return whether a display is no GPU: it only shows a console."""
+    """Return whether a function is a display that only shows a console."""
     return function.is_display and (
         function.vendor in _CONSOLE_VENDORS
         or f"{function.vendor}:{function.product}" in _CONSOLES
@@ -254,10 +251,10 @@ def is_gpu(function: pci.PciFunction) -> bool:
 
 
 def is_candidate(function: pci.PciFunction) -> bool:
-    """Return whether a function is an accelerator, as far as is known.
+    """Return whether a function is likely to be an accelerator.
 
-    Console displays are none, nor are devices that most servers have for
-    themselves (NVMe).
+    Console displays are not, nor are kinds that most hosts use themselves
+    (NVMe).
     """
     kind = find(function)
     return not is_console(function) and (
@@ -269,14 +266,14 @@ def is_candidate(function: pci.PciFunction) -> bool:
 
 
 def find_model(function: pci.PciFunction) -> str:
-    """Return the name of a function's model, empty where it has none."""
+    """Return the name of a function's model, empty without one."""
     kind = find(function)
     ids = f"{function.vendor}:{function.product}"
     return kind.models.get(ids, "") if kind else ""
 
 
 def find_qat(function: pci.PciFunction) -> QatFamily | None:
-    """Return the family of QAT devices whose PF a function is, or None."""
+    """Return the QAT family of a PF, None for other functions."""
     if function.vendor != QAT_VENDOR:
         return None
     return QAT.get(function.product)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of a host's vGPU types with the catalogue.
+"""Comparison of a host's vGPU types with the catalog.
 
-What is new is added as far as it is known; what contradicts the catalogue
-is told, and stays as it is: people decide. Places under mixed sizes are
-told by no host in full, so a new type has none: it is offered by the
-driver's own word.
+``merge`` adds new types with the facts of the host. Contradictions are only
+reported: maintainers decide. No host reports all starts under mixed sizes,
+so a new type has none: it is offered while the driver reports it as
+available.
 """
 
 import dataclasses
@@ -18,9 +18,9 @@ from nova_accel.catalog import mdev_names, vgpu_types
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HostType:
-    """A type as a host shows it; None and empty where it does not say.
+    """A type as a host reports it; None and empty where it does not.
 
-    ``pci_id`` is ``vendor:device`` of the card that showed it.
+    ``pci_id`` is ``vendor:device`` of the card.
     """
 
     name: str
@@ -33,7 +33,10 @@ class HostType:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogDifference:
-    """What a host shows that the catalogue does not, or denies."""
+    """A difference between a host and the catalog.
+
+    ``is_added`` is True for a new type that ``merge`` adds.
+    """
 
     name: str
     text: str
@@ -41,66 +44,73 @@ class CatalogDifference:
 
 
 def compare(
-    known: vgpu_types.Catalog, seen: Iterable[HostType]
+    catalog: vgpu_types.Catalog, host_types: Iterable[HostType]
 ) -> tuple[CatalogDifference, ...]:
-    """Return what is new and what contradicts, a line for each."""
-    findings: dict[CatalogDifference, None] = {}
-    for one in seen:
-        facts = known.find(one.name)
-        if facts is None:
-            findings[_missing(known, one)] = None
+    """Return the new types and the contradictions of a host."""
+    differences: dict[CatalogDifference, None] = {}
+    for host_type in host_types:
+        listed = catalog.find(host_type.name)
+        if listed is None:
+            differences[_report_new(catalog, host_type)] = None
             continue
         for field in ("framebuffer_mb", "limit", "instance", "per_instance"):
-            told, listed = getattr(one, field), getattr(facts, field)
-            if told is not None and told != listed:
-                text = f"{field} is {told} on the host, {listed} here"
-                findings[CatalogDifference(name=one.name, text=text)] = None
-    return tuple(findings)
+            value, expected = getattr(host_type, field), getattr(listed, field)
+            if value is not None and value != expected:
+                text = f"{field} is {value} on the host, {expected} here"
+                differences[
+                    CatalogDifference(name=host_type.name, text=text)
+                ] = None
+    return tuple(differences)
 
 
-def _missing(known: vgpu_types.Catalog, one: HostType) -> CatalogDifference:
-    gpu = known.of_card((), *one.pci_id.split(":"))
+def _report_new(
+    catalog: vgpu_types.Catalog, host_type: HostType
+) -> CatalogDifference:
+    gpu = catalog.of_card((), *host_type.pci_id.split(":"))
     if gpu is None:
         return CatalogDifference(
-            name=one.name,
-            text=f"is new, of a GPU that is not known ({one.pci_id}): write"
-            " its row by hand",
+            name=host_type.name,
+            text=f"is new, of a GPU that is not known ({host_type.pci_id}):"
+            " write its row by hand",
         )
     if (
-        one.framebuffer_mb is None
-        or one.limit is None
-        or (one.instance is None and mdev_names.named_instance(one.name))
+        host_type.framebuffer_mb is None
+        or host_type.limit is None
+        or (
+            host_type.instance is None
+            and mdev_names.parse_instance_kind(host_type.name)
+        )
     ):
         return CatalogDifference(
-            name=one.name,
-            text=f"is new for {gpu.key}; the host doesn't tell enough of"
-            " it: run this where NVML is",
+            name=host_type.name,
+            text=f"is new for {gpu.key}; the host reports too few facts of"
+            " it: run this on a host with NVML",
         )
     return CatalogDifference(
-        name=one.name, text=f"is new for {gpu.key}", is_added=True
+        name=host_type.name, text=f"is new for {gpu.key}", is_added=True
     )
 
 
 def compare_kinds(
     gpu: vgpu_types.CatalogGpu | None, kinds: Iterable[model.InstanceKind]
 ) -> tuple[CatalogDifference, ...]:
-    """Return which kinds of GPU instance differ from a GPU's in here.
+    """Return the kinds of GPU instance that differ from the catalog.
 
-    Kinds that no vGPU type of the catalogue stands in are nobody's loss.
+    Kinds without vGPU types in the catalog are ignored.
     """
     listed = {kind.name: kind for kind in gpu.kinds} if gpu else {}
     return tuple(
         CatalogDifference(
             name=f"{gpu.key} {kind.name}",
-            text=f"is {_words(kind)} on the host, {_words(listed[kind.name])}"
-            " here",
+            text=f"is {_describe(kind)} on the host,"
+            f" {_describe(listed[kind.name])} here",
         )
         for kind in kinds
         if gpu and listed.get(kind.name, kind) != kind
     )
 
 
-def _words(kind: model.InstanceKind) -> str:
+def _describe(kind: model.InstanceKind) -> str:
     starts = ",".join(map(str, kind.starts))
     return (
         f"{kind.limit} of {kind.slices} slices, placements"
@@ -108,59 +118,64 @@ def _words(kind: model.InstanceKind) -> str:
     )
 
 
-def merge(text: str, seen: Iterable[HostType]) -> str:
-    """Return the catalogue's file with the types that are new in it.
+def merge(text: str, host_types: Iterable[HostType]) -> str:
+    """Return the text of the catalog file with new types added.
 
-    :param text: the file as it is.
-    :raises MalformedError: it is no catalogue, or would be none.
+    :param text: the present file.
+    :raises MalformedError: the present or the new text is not a catalog.
     """
-    known = vgpu_types.parse(text)
+    catalog = vgpu_types.parse(text)
     content = json.loads(text)
-    shown = {one.name: one for one in seen}
-    for finding in compare(known, shown.values()):
-        if finding.is_added:
-            _add(content, known, shown[finding.name])
+    by_name = {host_type.name: host_type for host_type in host_types}
+    for difference in compare(catalog, by_name.values()):
+        if difference.is_added:
+            _add(content, catalog, by_name[difference.name])
     merged = render(content)
     vgpu_types.parse(merged)
     return merged
 
 
 def _add(
-    content: Mapping[str, Any], known: vgpu_types.Catalog, one: HostType
+    content: Mapping[str, Any],
+    catalog: vgpu_types.Catalog,
+    host_type: HostType,
 ) -> None:
-    """Add a type to the row of its size, which may be a new one."""
-    gpu = known.of_card((), *one.pci_id.split(":"))
+    """Add a type to the row of its size, which may be new."""
+    gpu = catalog.of_card((), *host_type.pci_id.split(":"))
     row = next(r for r in content["gpus"] if gpu and r["key"] == gpu.key)
     stem = f"{row['stem']}-"
-    if not one.name.startswith(stem):
+    if not host_type.name.startswith(stem):
         raise errors.MalformedError(
-            "vGPU type name", one.name, f"{stem}... on {gpu and gpu.product}"
+            "vGPU type name",
+            host_type.name,
+            f"{stem}... on {gpu and gpu.product}",
         )
-    tail = one.name.removeprefix(stem)
-    if one.instance and one.instance not in row.get("mig", {}).get(
-        "kinds", ()
-    ):
+    suffix = host_type.name.removeprefix(stem)
+    kinds = row.get("mig", {}).get("kinds", ())
+    if host_type.instance and host_type.instance not in kinds:
         raise errors.MalformedError(
-            "kind of GPU instance", one.instance, "one of the GPU's row"
+            "kind of GPU instance",
+            host_type.instance,
+            "one of the GPU's row",
         )
-    size: dict[str, Any] = {"framebuffer_mb": one.framebuffer_mb}
-    if one.instance:
-        size["instance"] = one.instance
-        if (one.per_instance or 1) > 1:
-            size["per_instance"] = one.per_instance
+    size: dict[str, Any] = {"framebuffer_mb": host_type.framebuffer_mb}
+    if host_type.instance:
+        size["instance"] = host_type.instance
+        if (host_type.per_instance or 1) > 1:
+            size["per_instance"] = host_type.per_instance
     else:
-        size["limit"] = one.limit
+        size["limit"] = host_type.limit
     for other in row["sizes"]:
         if size.items() <= other.items():
-            other["types"] = sorted({*other["types"], tail})
+            other["types"] = sorted({*other["types"], suffix})
             return
-    row["sizes"].append({**size, "types": [tail]})
+    row["sizes"].append({**size, "types": [suffix]})
 
 
 def render(content: Mapping[str, Any]) -> str:
-    """Return the file's text: a line for each size and each kind.
+    """Return the text of the file, with one line per size and per kind.
 
-    So a change of one type is a change of one line.
+    So the change of one type is a change of one line.
     """
     rows = ",\n".join(_render_gpu(row) for row in content["gpus"])
     return f'{{\n "format": {content["format"]},\n "gpus": [\n{rows}\n ]\n}}\n'
@@ -175,8 +190,8 @@ def _render_gpu(row: Mapping[str, Any]) -> str:
     if "mig" in row:
         lines.append(_render_mig(row["mig"]))
     sizes = ",\n".join(f"    {json.dumps(size)}" for size in row["sizes"])
-    inner = f"\n{sizes}\n   " if sizes else ""
-    lines.append(f'   "sizes": [{inner}]')
+    body = f"\n{sizes}\n   " if sizes else ""
+    lines.append(f'   "sizes": [{body}]')
     return "  {\n" + ",\n".join(lines) + "\n  }"
 
 
@@ -185,9 +200,9 @@ def _render_mig(mig: Mapping[str, Any]) -> str:
         f"    {json.dumps(name)}: {json.dumps(kind)}"
         for name, kind in mig["kinds"].items()
     )
-    head = ", ".join(
+    fields = ", ".join(
         f"{json.dumps(key)}: {json.dumps(value)}"
         for key, value in mig.items()
         if key != "kinds"
     )
-    return f'   "mig": {{{head}, "kinds": {{\n{kinds}\n   }}}}'
+    return f'   "mig": {{{fields}, "kinds": {{\n{kinds}\n   }}}}'

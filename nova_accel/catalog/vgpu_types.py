@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Catalog of NVIDIA's GPUs and vGPU types.
 
-A host tells which types a card has and which it can make now. How they
-share a card it doesn't tell: places under mixed sizes, kinds of GPU
-instances, limits. That is here, by type name, because the numeric ids
-change between driver releases. ``nova_accel.catalog.loader`` loads the file
-that comes with the library; this module only reads its text.
+A host reports the types of a card and which of them it can make now, but
+not all rules by which they share the card: starts under mixed sizes, kinds
+of GPU instances, limits. The catalog has these by type name, because the
+numeric ids change between driver releases. ``nova_accel.catalog.loader``
+loads the installed file; this module only parses its text.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,8 +17,8 @@ from nova_accel.catalog import mdev_names
 from nova_accel.model import names, strict_json
 
 FORMAT = 1
-# The driver's own stop for time-sliced vGPUs of one GPU, however many VFs
-# it has: MAX_VGPU_DEVICES_PER_PGPU of NVIDIA's open GPU kernel modules.
+# The driver's limit for time-sliced vGPUs of one GPU with any number of VFs:
+# MAX_VGPU_DEVICES_PER_PGPU of NVIDIA's open GPU kernel modules.
 MAX_TIME_SLICED = 32
 _VENDOR_ID = "10de"
 
@@ -28,14 +28,14 @@ class CatalogVgpuType:
     """A vGPU type.
 
     ``name`` is without brand (``A40-8Q``), ``gpu`` the key of its GPU,
-    ``framebuffer_mb`` in MiB. ``limit`` is how many a GPU holds when all
-    have this size (for MIG: in all GPU instances together),
-    ``limit_mixed`` how many under mixed sizes, None where the GPU has no
-    such mode. ``span`` is its length in the GPU's region, 0 where it is
-    not placed; ``starts_mixed`` and ``starts_equal`` are the allowed
-    beginnings in either mode. ``instance`` is the kind of GPU instance
-    it stands in, empty for time-sliced types, ``per_instance`` how many
-    share one.
+    ``framebuffer_mb`` in MiB. ``limit`` is the number of vGPUs on a GPU
+    where all have this size (for MIG: in all GPU instances together),
+    ``limit_mixed`` that under mixed sizes, None for a GPU without that
+    mode. ``span`` is its length in the GPU's region, 0 for types without
+    placement; ``starts_mixed`` and ``starts_equal`` are the valid starts in
+    either mode. ``instance`` is the kind of GPU instance that contains it,
+    empty for time-sliced types, ``per_instance`` the number of vGPUs in one
+    instance.
     """
 
     name: str
@@ -51,7 +51,7 @@ class CatalogVgpuType:
 
     @property
     def trait(self) -> str:
-        """Return the trait of providers that can make one."""
+        """Return the trait of providers that can make the type."""
         return mdev_names.profile_trait(self.name, _VENDOR_ID, gpu=True)
 
 
@@ -59,19 +59,19 @@ class CatalogVgpuType:
 class CatalogGpu:
     """A GPU model.
 
-    ``key`` is the stem that NVIDIA gives its types (``A40``), ``product``
-    is for people. ``pci_ids`` are ``vendor:device`` or, where boards share
-    those, ``vendor:device:subvendor:subdevice``. ``memory_mb`` is the
-    framebuffer in MiB, enough for all that fits at once: where NVIDIA
-    rounds up the sizes of types, that is a little more than there is.
-    ``region`` is the length that mixed spans divide (0: not known or
-    none), ``mig_region`` is the length of the region that GPU instances
-    divide, in the unit of NVML's placements, and ``mig_slices`` the
-    compute slices under MIG (0: no MIG). ``has_sriov`` tells
-    whether vGPUs sit on VFs, ``has_mixed`` whether sizes may be mixed.
-    ``compute_capability`` is CUDA's (``8.6``); ``traits`` are standard
-    traits that are true of the card. ``is_complete`` is False for a GPU of
-    which only the fields up to ``compute_capability`` are known.
+    ``key`` is the stem of its types (``A40``), ``product`` is for users.
+    ``pci_ids`` are ``vendor:device`` or, where boards share those,
+    ``vendor:device:subvendor:subdevice``. ``memory_mb`` is the framebuffer
+    in MiB, at least the sum of all vGPUs that fit: where NVIDIA rounds up
+    the sizes of types, it is slightly more than the physical one.
+    ``region`` is the length that mixed spans divide (0: unknown or none),
+    ``mig_region`` the length of the region that GPU instances divide, in
+    the unit of NVML's placements, and ``mig_slices`` the number of compute
+    slices (0: no MIG). ``has_sriov`` is True where vGPUs are on VFs,
+    ``has_mixed`` where sizes can be mixed. ``compute_capability`` is CUDA's
+    (``8.6``); ``traits`` are standard traits of the card. ``is_complete``
+    is False for a GPU whose fields after ``compute_capability`` are
+    unknown.
     """
 
     key: str
@@ -92,27 +92,27 @@ class CatalogGpu:
 
     @property
     def can_mix(self) -> bool:
-        """Return whether sizes may be mixed, as far as is known."""
+        """Return whether sizes can be mixed; True where unknown."""
         return self.has_mixed or not self.is_complete
 
     @property
     def can_mig(self) -> bool:
-        """Return whether the GPU has a MIG mode, as far as is known."""
+        """Return whether the GPU has a MIG mode; True where unknown."""
         return self.is_mig_capable or not self.is_complete
 
 
 class Catalog:
-    """GPUs and types, found by name.
+    """GPUs and vGPU types with lookups by name, trait and PCI id.
 
     :param gpus: in the order of the file.
-    :param types: any order; names are unique.
+    :param types: in any order; names are unique.
     """
 
     def __init__(
         self, gpus: Iterable[CatalogGpu], types: Iterable[CatalogVgpuType]
     ) -> None:
         self._gpus = {gpu.key: gpu for gpu in gpus}
-        self._types = {one.name: one for one in types}
+        self._types = {vgpu_type.name: vgpu_type for vgpu_type in types}
         self._ids = {
             pci_id: gpu
             for gpu in self._gpus.values()
@@ -120,44 +120,41 @@ class Catalog:
         }
 
     def gpus(self) -> tuple[CatalogGpu, ...]:
-        """Return all GPUs."""
         return tuple(self._gpus.values())
 
     def find(self, name: str) -> CatalogVgpuType | None:
-        """Return the type of that name (without brand), or None."""
+        """Return the type of a name without brand, or None."""
         return self._types.get(name)
 
     def by_trait(self) -> dict[str, CatalogVgpuType]:
-        """Return all types, by the traits that name them."""
-        return {one.trait: one for one in self._types.values()}
-
-    def charges(self, one: CatalogVgpuType) -> dict[str, int]:
-        """Return what one vGPU of a type takes of a card's counters."""
-        found = {
-            names.GPU_CLASS: 1,
-            names.GPU_MEMORY_CLASS: one.framebuffer_mb,
+        """Return all types by their traits."""
+        return {
+            vgpu_type.trait: vgpu_type for vgpu_type in self._types.values()
         }
-        gpu = self.gpu(one.gpu)
-        if gpu is not None and one.per_instance == 1:
+
+    def charges(self, vgpu_type: CatalogVgpuType) -> dict[str, int]:
+        """Return the charges of one vGPU by resource class."""
+        charges = {
+            names.GPU_CLASS: 1,
+            names.GPU_MEMORY_CLASS: vgpu_type.framebuffer_mb,
+        }
+        gpu = self.gpu(vgpu_type.gpu)
+        if gpu is not None and vgpu_type.per_instance == 1:
             for kind in gpu.kinds:
-                if kind.name == one.instance:
-                    found[names.MIG_SLICE_CLASS] = kind.slices
-        return found
+                if kind.name == vgpu_type.instance:
+                    charges[names.MIG_SLICE_CLASS] = kind.slices
+        return charges
 
     def gpu(self, key: str) -> CatalogGpu | None:
-        """Return the GPU of that key (``A40``), or None."""
+        """Return the GPU of a key (``A40``), or None."""
         return self._gpus.get(key)
 
     def profiles_of(self, key: str) -> tuple[CatalogVgpuType, ...]:
-        """Return all types of a GPU, smallest first; none if unknown."""
+        """Return all types of a GPU: time-sliced first, then by size."""
         return tuple(
             sorted(
-                (one for one in self._types.values() if one.gpu == key),
-                key=lambda one: (
-                    bool(one.instance),
-                    one.framebuffer_mb,
-                    one.name,
-                ),
+                (t for t in self._types.values() if t.gpu == key),
+                key=lambda t: (bool(t.instance), t.framebuffer_mb, t.name),
             )
         )
 
@@ -169,30 +166,30 @@ class Catalog:
         subsystem_vendor: str = "",
         subsystem_product: str = "",
     ) -> CatalogGpu | None:
-        """Return the GPU that a card is, or None where it is not known.
+        """Return the GPU of a card, or None where unknown.
 
-        The names of its types decide, because that is the driver's own
-        word; the PCI ids do where it offers none, or none that is known.
+        The names of its types decide, as the driver reports them; the PCI
+        ids do where it reports none, or only unknown ones.
 
-        :param profile_names: without brand, as many as are known.
+        :param profile_names: names of its types without brand.
         :param vendor_id: ids are four hex digits in lower case.
         """
         board = f"{vendor_id}:{product_id}"
         by_id = self._ids.get(
             f"{board}:{subsystem_vendor}:{subsystem_product}"
         ) or self._ids.get(board)
-        named = {
+        by_name = {
             self._types[name].gpu
             for name in profile_names
             if name in self._types
         }
-        if not named or (by_id and by_id.key in named):
+        if not by_name or (by_id and by_id.key in by_name):
             return by_id
-        return self._gpus[named.pop()] if len(named) == 1 else None
+        return self._gpus[by_name.pop()] if len(by_name) == 1 else None
 
 
-def fit(starts: Iterable[int], span: int) -> int:
-    """Return how many spans of one length go at these starts at once."""
+def count_spans(starts: Iterable[int], span: int) -> int:
+    """Return the maximal number of disjoint spans of one length."""
     count = end = 0
     for start in sorted(starts):
         if start >= end:
@@ -202,31 +199,31 @@ def fit(starts: Iterable[int], span: int) -> int:
 
 
 def parse(text: str) -> Catalog:
-    """Return the catalogue that a file's text describes.
+    """Return the catalog in the text of a file.
 
-    :raises MalformedError: the text is no catalogue of this format.
+    :raises MalformedError: the text is not a catalog of this format.
     """
     try:
         content = strict_json.loads(text)
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}")
         rows = content["gpus"]
-        gpus = [_gpu(row) for row in rows]
+        gpus = [_parse_gpu(row) for row in rows]
         types = [
-            one
+            vgpu_type
             for row, gpu in zip(rows, gpus, strict=True)
-            for one in _types(row, gpu)
+            for vgpu_type in _parse_types(row, gpu)
         ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise errors.MalformedError(
-            "catalogue of vGPU types",
+            "catalog of vGPU types",
             text[:40],
             f"JSON of format {FORMAT} ({error!r})",
         ) from error
     return Catalog(gpus, types)
 
 
-def _gpu(row: Mapping[str, Any]) -> CatalogGpu:
+def _parse_gpu(row: Mapping[str, Any]) -> CatalogGpu:
     return CatalogGpu(
         key=row["key"],
         product=row["product"],
@@ -238,7 +235,7 @@ def _gpu(row: Mapping[str, Any]) -> CatalogGpu:
         has_sriov=bool(row.get("sriov", False)),
         has_mixed=bool(row.get("mixed", False)),
         is_mig_capable="mig" in row,
-        kinds=tuple(_kinds(row.get("mig", {}).get("kinds", {}))),
+        kinds=tuple(_parse_kinds(row.get("mig", {}).get("kinds", {}))),
         mig_region=int(row.get("mig", {}).get("memory_slices", 0)),
         mig_slices=int(row.get("mig", {}).get("compute_slices", 0)),
         traits=frozenset(row.get("traits", ())),
@@ -246,7 +243,7 @@ def _gpu(row: Mapping[str, Any]) -> CatalogGpu:
     )
 
 
-def _kinds(rows: Mapping[str, Any]) -> Iterator[model.InstanceKind]:
+def _parse_kinds(rows: Mapping[str, Any]) -> Iterator[model.InstanceKind]:
     for name, row in rows.items():
         yield model.InstanceKind(
             name=name,
@@ -257,10 +254,10 @@ def _kinds(rows: Mapping[str, Any]) -> Iterator[model.InstanceKind]:
         )
 
 
-def _types(
+def _parse_types(
     row: Mapping[str, Any], gpu: CatalogGpu
 ) -> Iterator[CatalogVgpuType]:
-    """Yield a GPU's types; one size is one row, however many series."""
+    """Yield a GPU's types; a row of ``sizes`` has all series of a size."""
     limits = {kind.name: kind.limit or 0 for kind in gpu.kinds}
     for size in row.get("sizes", ()):
         span, mixed = int(size.get("span", 0)), tuple(size.get("mixed", ()))
@@ -274,7 +271,9 @@ def _types(
                 framebuffer_mb=int(size["framebuffer_mb"]),
                 limit=int(limit),
                 limit_mixed=(
-                    min(fit(mixed, span), MAX_TIME_SLICED) if mixed else None
+                    min(count_spans(mixed, span), MAX_TIME_SLICED)
+                    if mixed
+                    else None
                 ),
                 span=span,
                 starts_mixed=mixed,

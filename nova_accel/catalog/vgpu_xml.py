@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parser of vgpuConfig.xml, NVIDIA's table of vGPU types.
 
-``vgpuConfig.xml`` lists every type the release knows, by the number that
-the kernel shows, and for each card how many of a type it takes. Numbers
-are decimal there, sizes hexadecimal bytes; both spellings are read.
+The file lists all types of a driver release by the number that the kernel
+shows, and for each card the maximal number of vGPUs of a type. Numbers are
+decimal in it, sizes are hexadecimal bytes; the parser reads both spellings.
 """
 
 import dataclasses
@@ -17,17 +17,17 @@ from nova_accel.model import pci
 
 _MEBIBYTE = 1024 * 1024
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|\d+", re.ASCII)
-_WHAT = "table of vGPU types"
-# A card's entry that speaks for every board with its chip.
+_KIND = "table of vGPU types"
+# Board id of a card's entry for all boards with its chip.
 _ANY_BOARD = 0
 
-# How many of each type, by number, a card takes: by device and board.
+# Maximal number of vGPUs by type number, by device and board id.
 _Limits = Mapping[tuple[int, int], Mapping[str, int]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VgpuConfig:
-    """Types by their decimal number; the default knows none.
+    """Types by their decimal number; by default none.
 
     ``names`` are without brand, ``sizes`` the whole framebuffer in MiB.
     """
@@ -39,7 +39,7 @@ class VgpuConfig:
     def facts(
         self, number: str | None, function: pci.PciFunction
     ) -> mdev_names.TypeDescription:
-        """Return what the table says of a type on a card."""
+        """Return the description of a type on a card."""
         if number is None:
             return mdev_names.TypeDescription()
         device = int(function.product, 16)
@@ -52,16 +52,16 @@ class VgpuConfig:
             max_instances=limits.get(number),
         )
 
-    def objection(self, told: Mapping[str, str]) -> str:
-        """Return where the table and a driver's own words differ, or "".
+    def find_mismatch(self, driver_names: Mapping[str, str]) -> str:
+        """Return how the table and the loaded driver differ, or "".
 
-        :param told: names without brand, by number.
+        :param driver_names: names without brand, by number.
         """
         return next(
             (
                 f"calls type {number} {self.names[number]!r}, which the"
                 f" loaded driver calls {name!r}"
-                for number, name in told.items()
+                for number, name in driver_names.items()
                 if self.names.get(number, name) != name
             ),
             "",
@@ -69,27 +69,27 @@ class VgpuConfig:
 
 
 def parse(text: str) -> VgpuConfig:
-    """Return the table in a file's text.
+    """Return the table in the text of a file.
 
-    :raises MalformedError: it is no such table, or declares entities,
-        which it never needs and which could make it grow without end.
+    :raises MalformedError: the text is not such a table, or declares
+        entities, which a table never has and which can expand without end.
     """
     if "<!ENTITY" in text:
-        raise errors.MalformedError(_WHAT, "<!ENTITY", "no entities")
+        raise errors.MalformedError(_KIND, "<!ENTITY", "no entities")
     try:
-        # No entity can be declared, and what lies outside is not fetched.
+        # The text declares no entities, and the parser fetches no others.
         root = ElementTree.fromstring(text)  # noqa: S314
     except ElementTree.ParseError as error:
-        raise errors.MalformedError(_WHAT, text[:40], f"XML: {error}") from (
+        raise errors.MalformedError(_KIND, text[:40], f"XML: {error}") from (
             error
         )
-    kinds = dict(_types(root))
+    kinds = dict(_parse_types(root))
     if not kinds:
-        raise errors.MalformedError(_WHAT, text[:40], "elements vgpuType")
+        raise errors.MalformedError(_KIND, text[:40], "elements vgpuType")
     sizes = {
         number: size // _MEBIBYTE
         for number, kind in kinds.items()
-        if (size := _number(kind.findtext("profileSize")))
+        if (size := _parse_number(kind.findtext("profileSize")))
     }
     return VgpuConfig(
         names={
@@ -97,51 +97,51 @@ def parse(text: str) -> VgpuConfig:
             for number, kind in kinds.items()
         },
         sizes=sizes,
-        limits=_limits(root),
+        limits=_parse_limits(root),
     )
 
 
-def _types(
+def _parse_types(
     root: ElementTree.Element,
 ) -> Iterator[tuple[str, ElementTree.Element]]:
-    seen = set()
+    numbers = set()
     for kind in root.iter("vgpuType"):
-        number = _number(kind.get("id"))
+        number = _parse_number(kind.get("id"))
         if number is None or not kind.get("name", "").strip():
             raise errors.MalformedError(
-                f"vGPU type in a {_WHAT}",
+                f"vGPU type in a {_KIND}",
                 " ".join(kind.attrib.values())[:40],
                 "a number and a name",
             )
-        if number in seen:
+        if number in numbers:
             raise errors.MalformedError(
-                _WHAT, f"type {number} twice", "each number once"
+                _KIND, f"type {number} twice", "each number once"
             )
-        seen.add(number)
+        numbers.add(number)
         yield str(number), kind
 
 
-def _limits(root: ElementTree.Element) -> _Limits:
-    """Return how many of each type each card takes, as far as legible."""
-    found: dict[tuple[int, int], dict[str, int]] = {}
+def _parse_limits(root: ElementTree.Element) -> _Limits:
+    """Return the limits of all cards; malformed entries are ignored."""
+    by_card: dict[tuple[int, int], dict[str, int]] = {}
     for card in root.iter("pgpu"):
         ids = card.find("devId")
-        device = None if ids is None else _number(ids.get("deviceId"))
+        device = None if ids is None else _parse_number(ids.get("deviceId"))
         if ids is None or device is None:
             continue
-        board = _number(ids.get("subsystemId")) or _ANY_BOARD
-        limits = found.setdefault((device, board), {})
+        board = _parse_number(ids.get("subsystemId")) or _ANY_BOARD
+        limits = by_card.setdefault((device, board), {})
         for kind in card.iter("supportedVgpu"):
-            number = _number(kind.get("vgpuId"))
-            most = _number(kind.findtext("maxVgpus"))
-            if number is not None and most:
-                limits[str(number)] = most
-    return found
+            number = _parse_number(kind.get("vgpuId"))
+            limit = _parse_number(kind.findtext("maxVgpus"))
+            if number is not None and limit:
+                limits[str(number)] = limit
+    return by_card
 
 
-def _number(text: str | None) -> int | None:
-    """Return a number in either spelling, None for anything else."""
-    word = (text or "").strip()
-    if not _NUMBER.fullmatch(word):
+def _parse_number(text: str | None) -> int | None:
+    """Return a number in either spelling, None for other texts."""
+    text = (text or "").strip()
+    if not _NUMBER.fullmatch(text):
         return None
-    return int(word, 16 if word[:2].lower() == "0x" else 10)
+    return int(text, 16 if text[:2].lower() == "0x" else 10)

@@ -96,8 +96,8 @@ def test_a_cards_model_is_its_profiles_stem(
 def test_nvidias_names_tell_size_and_instance(
     name: str, size: int | None, instance: str
 ) -> None:
-    assert mdev_names.named_size(name) == size
-    assert mdev_names.named_instance(name) == instance
+    assert mdev_names.parse_size(name) == size
+    assert mdev_names.parse_instance_kind(name) == instance
 
 
 # Labels of which a trait tells the letters only: made up for tests, with no
@@ -111,7 +111,7 @@ def test_a_trait_tells_the_name_that_drivers_give(
 ) -> None:
     for device in look.read(look.make(host, tmp_path / "host")).devices:
         for one in device.profiles:
-            name = mdev_names.name_of(one.trait)
+            name = mdev_names.name_from_trait(one.trait)
             if one.name in PECULIAR:
                 name = name.capitalize()
             known = TYPES.find(one.trait)
@@ -129,9 +129,9 @@ def test_every_spelling_means_the_profile(
         for text in (
             *(name, name.lower(), name.upper(), f"GRID {name}"),
             *(f"nvidia  {name}", one.trait, one.trait.lower(), bare),
-            *(bare.lower(), mdev_names.strip_head(one.trait)),
+            *(bare.lower(), mdev_names.strip_trait_prefix(one.trait)),
         ):
-            meant = {n for n in every if mdev_names.is_spelling(text, n)}
+            meant = {n for n in every if mdev_names.is_profile_name(text, n)}
             assert meant == {name}, text
 
 
@@ -139,18 +139,18 @@ def test_every_spelling_means_the_profile(
     "text", ["", "4Q", "4Q8", "T4-8Q", "CUSTOM_VGPU_NVIDIA_T4_4", "GRID"]
 )
 def test_less_than_its_name_is_no_spelling(text: str) -> None:
-    assert not mdev_names.is_spelling(text, "T4-4Q")
+    assert not mdev_names.is_profile_name(text, "T4-4Q")
 
 
 @given(st.text())
 def test_any_text_may_be_a_spelling(text: str) -> None:
-    assert not mdev_names.is_spelling(text, "A100-1-5CME") or "5" in text
+    assert not mdev_names.is_profile_name(text, "A100-1-5CME") or "5" in text
 
 
 def test_series_of_one_size_are_found() -> None:
-    assert set(mdev_names.same_size("A100-1-5CME")) == {
+    assert set(mdev_names.list_series_names("A100-1-5CME")) == {
         "A100-1-5QME",
         "A100-1-5AME",
         "A100-1-5BME",
     }
-    assert not tuple(mdev_names.same_size("Peculiar"))
+    assert not tuple(mdev_names.list_series_names("Peculiar"))

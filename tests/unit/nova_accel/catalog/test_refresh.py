@@ -128,11 +128,11 @@ def test_a_contradiction_is_told_and_nothing_changed(
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"framebuffer_mb": None}, "doesn't tell enough"),
-        ({"limit": None}, "doesn't tell enough"),
+        ({"framebuffer_mb": None}, "reports too few facts"),
+        ({"limit": None}, "reports too few facts"),
         ({"pci_id": "10de:ffff"}, "write its row by hand"),
         # Named as if it stood in an instance, and nobody says in which.
-        ({"name": "A30-1-3C", "instance": None}, "doesn't tell enough"),
+        ({"name": "A30-1-3C", "instance": None}, "reports too few facts"),
     ],
 )
 def test_what_is_half_known_is_not_added(

@@ -294,7 +294,7 @@ def test_a_card_is_known_by_its_types_and_else_by_its_ids() -> None:
     ],
 )
 def test_what_is_no_catalogue_is_refused(text: str) -> None:
-    with pytest.raises(errors.MalformedError, match="catalogue"):
+    with pytest.raises(errors.MalformedError, match="catalog of"):
         vgpu_types.parse(text)
 
 

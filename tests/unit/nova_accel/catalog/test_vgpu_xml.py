@@ -114,5 +114,5 @@ def test_anything_else_is_malformed(text: str) -> None:
 
 def test_a_table_of_another_release_is_told() -> None:
     table = vgpu_xml.parse(EXCERPT)
-    assert table.objection({"1155": "L40S-24Q", "9": "L40S-1Q"}) == ""
-    assert "'L40S-24Q'" in table.objection({"1155": "L40S-48Q"})
+    assert table.find_mismatch({"1155": "L40S-24Q", "9": "L40S-1Q"}) == ""
+    assert "'L40S-24Q'" in table.find_mismatch({"1155": "L40S-48Q"})
