@@ -1,2 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What fits on a card: sizes, places, GPU instances, distances. No I/O."""
+"""Placement of partitions on a device, and distances of devices. No I/O.
+
+- ``device_capacity``: remaining partitions of each profile, in all layouts
+- ``time_slicing``: the same in equal-size and mixed-size mode
+- ``mig``: the same in MIG mode
+- ``spans``: arithmetic of spans, as bit masks
+- ``occupancy``: traits with the places of a card's partitions
+- ``topology``: PCIe root ports, NVLinks, required locality
+"""

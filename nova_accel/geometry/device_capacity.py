@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Remaining capacity of a device, in all layouts.
 
-Four things bound it: the device's own word (``Profile.available``), its
-counters, its slots and limits, and the geometry of its layout.
+It is limited by ``Profile.available``, by the device's counters, by its
+slots and limits, and by the geometry of its layout. ``available`` was read
+with the partitions that exist; planned partitions have no handle and are
+subtracted from it.
 """
 
 import dataclasses
@@ -11,72 +13,78 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from nova_accel import model
 from nova_accel.geometry import mig, time_slicing
 
-_Room = Callable[[model.Device, model.Profile], int]
+_Remaining = Callable[[model.Device, model.Profile], int]
 
-# How many more of a profile each layout has room for; ANY says nothing.
-_ROOMS: Mapping[model.Layout, _Room] = {
-    model.Layout.EQUAL: time_slicing.equal_room,
-    model.Layout.MIXED: time_slicing.mixed_room,
-    model.Layout.MIG: mig.room,
+# Further partitions of a profile by layout; ANY has no limit of its own.
+_REMAINING_BY_LAYOUT: Mapping[model.Layout, _Remaining] = {
+    model.Layout.EQUAL: time_slicing.remaining_equal,
+    model.Layout.MIXED: time_slicing.remaining_mixed,
+    model.Layout.MIG: mig.remaining,
 }
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlace:
-    """Where the next partition of a profile goes.
+    """Place of the next partition of a profile.
 
-    ``start`` is its place under a MIXED layout, None where the device
-    decides. ``instance_start`` is where a GPU instance must be made for it
-    first, None where one with room exists.
+    ``start`` is its start under a MIXED layout, None where the device
+    chooses. ``instance_start`` is the start of the GPU instance to create
+    for it, None where one with room exists.
     """
 
     start: int | None = None
     instance_start: int | None = None
 
 
-def choose(device: model.Device, profile_name: str) -> PartitionPlace | None:
-    """Return where the next of a profile goes, None if it doesn't fit.
+def choose_place(
+    device: model.Device, profile_name: str
+) -> PartitionPlace | None:
+    """Return the place of the next partition, None if it doesn't fit.
 
-    The same device gives the same choice: that which costs the profile
-    itself no more than one, and then leaves the most for large profiles.
+    The choice is deterministic: a place that costs the profile itself no
+    more than one partition, and then leaves most for large profiles.
     """
     profile = device.profile(profile_name)
     free = free_counters(device)
-    if profile is None or _more(device, profile, free) < 1:
+    if profile is None or _count_remaining(device, profile, free) < 1:
         return None
     if device.geometry.layout is model.Layout.MIXED:
-        return PartitionPlace(start=time_slicing.mixed_start(device, profile))
+        return PartitionPlace(
+            start=time_slicing.choose_mixed_start(device, profile)
+        )
     if device.geometry.layout is model.Layout.MIG:
-        return PartitionPlace(instance_start=mig.start(device, profile))
+        return PartitionPlace(
+            instance_start=mig.choose_instance_start(device, profile)
+        )
     return PartitionPlace()
 
 
-def size_order(
+def size_key(
     device: model.Device, profile: model.Profile
 ) -> tuple[int, int, int]:
-    """Return the key by which the profiles of one server are placed.
+    """Return the sort key for placing profiles, largest first.
 
-    The largest come first, which leaves the least unused.
+    That order wastes least.
     """
     kind = device.geometry.kind(profile.instance)
     return -(kind.size if kind else 0), -profile.span, -profile.size
 
 
-def assume(
-    device: model.Device, profile_name: str, choice: PartitionPlace
+def add_partition(
+    device: model.Device, profile_name: str, place: PartitionPlace
 ) -> model.Device:
-    """Return the device as it would be with one more partition.
+    """Return the device with one more planned partition.
 
-    It has no handle yet: by that the reckoning knows that the device's own
-    word was spoken before it. That word is lowered by one: under EQUAL all
-    profiles', as all are cut from the same slots, else the profile's own.
+    It has no handle, which marks it as planned. ``available`` is lowered
+    by one: under EQUAL that of all profiles, as they share the slots, else
+    that of the profile.
     """
-    device = _with_instance(device, profile_name, choice)
+    device = _add_instance(device, profile_name, place)
     is_shared = device.geometry.layout is model.Layout.EQUAL
     profile = device.profile(profile_name)
     instance = None
     if profile is not None and device.geometry.layout is model.Layout.MIG:
-        instance = mig.home(device, profile)
+        instance = mig.find_instance(device, profile)
     return dataclasses.replace(
         device,
         partitions=(
@@ -85,7 +93,7 @@ def assume(
                 profile=profile_name,
                 parent=device.address,
                 handle="",
-                start=choice.start,
+                start=place.start,
                 instance=instance,
             ),
         ),
@@ -98,15 +106,17 @@ def assume(
     )
 
 
-def hold(device: model.Device, claims: Iterable[model.Claim]) -> model.Device:
-    """Return the device as it will be when what is claimed of it is made.
+def reserve_claims(
+    device: model.Device, claims: Iterable[model.Claim]
+) -> model.Device:
+    """Return the device with the partitions of claims that are not made.
 
-    A server that is off may have lost its partitions to a reboot of the
-    host: the room that they need stays taken, so that it can be started.
-    They are where the claims say, under the claims' handles.
+    A server that is shut off may have lost its partitions to a reboot of
+    the host: their room remains reserved, so that it can start again.
+    They have the places and handles of their claims.
 
-    :param claims: the servers' claims; those of other devices, and those
-        that are made, take nothing.
+    :param claims: claims of servers; those of other devices and those that
+        are made have no effect.
     """
     existing = {partition.handle for partition in device.partitions}
     missing = [
@@ -119,17 +129,17 @@ def hold(device: model.Device, claims: Iterable[model.Claim]) -> model.Device:
     ]
     if not missing:
         return device
-    # Who brings a GPU instance comes before those that share it.
+    # Claims that create a GPU instance precede those that share it.
     missing.sort(key=lambda claim: claim.instance_start is None)
     for claim in missing:
-        device = assume(
+        device = add_partition(
             device,
             claim.profile,
             PartitionPlace(
                 start=claim.start, instance_start=claim.instance_start
             ),
         )
-    device = settle(device)
+    device = recalculate(device)
     planned = [
         dataclasses.replace(
             partition,
@@ -140,69 +150,77 @@ def hold(device: model.Device, claims: Iterable[model.Claim]) -> model.Device:
             device.partitions[-len(missing) :], missing, strict=True
         )
     ]
-    kept = device.partitions[: -len(missing)]
-    return dataclasses.replace(device, partitions=(*kept, *planned))
+    others = device.partitions[: -len(missing)]
+    return dataclasses.replace(device, partitions=(*others, *planned))
 
 
-def held_start(
+def find_reserved_start(
     device: model.Device,
     profile_name: str,
-    begun: Collection[tuple[str, int | None]] = (),
+    created: Collection[tuple[str, int | None]] = (),
 ) -> int | None:
-    """Return where the GPU instance for the next of a profile must be made.
+    """Return the start of the reserved GPU instance for the next partition.
 
-    It is held for a claim that is not made: whoever comes first makes it.
-    None where it exists, or a new one is to be chosen.
+    It is reserved by a claim that is not made; the first claim that needs
+    it creates it. None where the instance exists, or a new one is chosen.
 
-    :param begun: addresses and starts of those that are made already for
-        other claims of the same server.
+    :param created: addresses and starts of the instances that other claims
+        of the same server create.
     """
     profile = device.profile(profile_name)
     if profile is None or device.geometry.layout is not model.Layout.MIG:
         return None
-    home = mig.home(device, profile)
+    handle = mig.find_instance(device, profile)
     return next(
         (
             instance.span.start
             for instance in device.geometry.instances
-            if instance.handle == home
+            if instance.handle == handle
             and instance.span is not None
-            and home == _planned(instance.span.start)
-            and (device.address, instance.span.start) not in begun
+            and handle == _planned_handle(instance.span.start)
+            and (device.address, instance.span.start) not in created
         ),
         None,
     )
 
 
-def without(device: model.Device, handles: Collection[str]) -> model.Device:
-    """Return the device as it would be without some of its partitions.
+def remove_partitions(
+    device: model.Device, handles: Collection[str]
+) -> model.Device:
+    """Return the device without some of its partitions.
 
-    The device's own word was spoken while they stood: it is raised by one
-    each, or by the room that the layout gains. Of GPU instances that are
-    made for claims, one that stands empty then goes as well.
+    ``available`` was read with these partitions present: add one for each
+    removed partition, or the room that the layout gains if that is more.
+    A dynamic geometry loses the instances that become empty.
     """
-    kept = tuple(p for p in device.partitions if p.handle not in handles)
-    gone = len(device.partitions) - len(kept)
-    if not gone:
+    remaining_partitions = tuple(
+        p for p in device.partitions if p.handle not in handles
+    )
+    removed = len(device.partitions) - len(remaining_partitions)
+    if not removed:
         return device
     counters = dict(device.counters)
     if device.geometry.layout is not model.Layout.ANY:
         counters.pop(device.resource_class, None)  # it follows from layout
     after = dataclasses.replace(
         device,
-        partitions=kept,
+        partitions=remaining_partitions,
         counters=counters,
-        geometry=_without_empty(device, kept),
+        geometry=_remove_empty_instances(device, remaining_partitions),
     )
     return dataclasses.replace(
         after,
         profiles=tuple(
             dataclasses.replace(
-                p,
-                available=p.available
-                + max(gone, _room(after, p, -1) - _room(device, p, -1)),
+                profile,
+                available=profile.available
+                + max(
+                    removed,
+                    _remaining_in_layout(after, profile, -1)
+                    - _remaining_in_layout(device, profile, -1),
+                ),
             )
-            for p in device.profiles
+            for profile in device.profiles
         ),
     )
 
@@ -210,56 +228,61 @@ def without(device: model.Device, handles: Collection[str]) -> model.Device:
 def remaining(
     device: model.Device, planned: Iterable[str] = ()
 ) -> Mapping[str, int]:
-    """Return how many more of each profile, alone, a device can make.
+    """Return how many more partitions of each single profile fit.
 
-    :param planned: names of profiles about to be made, not yet visible in
-        the device's partitions; each goes where ``choose`` puts it.
+    :param planned: names of profiles whose partitions will be made first,
+        each at the place of ``choose_place``.
     """
     for name in planned:
-        choice = choose(device, name)
-        device = assume(device, name, choice or PartitionPlace())
+        place = choose_place(device, name)
+        device = add_partition(device, name, place or PartitionPlace())
     free = free_counters(device)
-    return {p.name: _more(device, p, free) for p in device.profiles}
+    return {p.name: _count_remaining(device, p, free) for p in device.profiles}
 
 
 def capacity(device: model.Device) -> int:
-    """Return the most partitions the device can hold at once.
+    """Return the maximal number of partitions, existing ones included.
 
-    Reachable from its present state: what it holds stays. Never more than
-    its slots, limits and counters allow, and as to the layout:
+    The existing partitions remain. Besides slots, limits and counters it
+    is limited by the layout:
 
-    ANY: of one profile, as the device says of none what it is worth in
-    another. EQUAL: of the size that reigns; while none does, of that of
-    which there can be most. MIXED: of any profiles side by side; one more
-    where a place is not known. MIG: whatever fills the instances that
-    exist, and those that can be made beside them, with most.
+    - ANY: partitions of one profile, as the device doesn't report the
+      exchange rate of profiles.
+    - EQUAL: partitions of the present size or, of an empty device, of the
+      size with most partitions.
+    - MIXED: partitions of any profiles; one more where a place is unknown.
+    - MIG: partitions of any profiles in existing and new instances.
     """
-    left = remaining(device)
-    fitting = tuple(p for p in device.profiles if left[p.name] > 0)
-    largest = max(left.values(), default=0)
-    reach = largest
+    counts = remaining(device)
+    fitting = tuple(p for p in device.profiles if counts[p.name] > 0)
+    largest = max(counts.values(), default=0)
+    in_layout = largest
     if device.geometry.layout is model.Layout.MIXED:
-        reach = time_slicing.mixed_reach(device, fitting)
+        in_layout = time_slicing.remaining_mixed_total(device, fitting)
     elif device.geometry.layout is model.Layout.MIG:
-        reach = mig.reach(device, fitting)
+        in_layout = mig.remaining_total(device, fitting)
     free = free_counters(device)
-    bounds = (reach, sum(left.values()), *_bounds(device, fitting, free))
-    # No bound is below what one profile alone can reach.
-    return len(device.partitions) + max(largest, min(bounds))
+    limits = (
+        in_layout,
+        sum(counts.values()),
+        *_list_limits(device, fitting, free),
+    )
+    # No limit is lower than the count of a single profile.
+    return len(device.partitions) + max(largest, min(limits))
 
 
-def settle(device: model.Device) -> model.Device:
-    """Return the device with its word and its geometry brought together.
+def recalculate(device: model.Device) -> model.Device:
+    """Return the device with consistent ``available`` and capacity.
 
-    Each profile's ``available`` is what both allow, and the counter of the
-    resource class is the capacity. A device that is settled stays as is.
+    Each profile's ``available`` becomes its remaining count, the counter of
+    the resource class the capacity. The function is idempotent.
     """
-    left = remaining(device)
+    counts = remaining(device)
     return dataclasses.replace(
         device,
         counters={**device.counters, device.resource_class: capacity(device)},
         profiles=tuple(
-            dataclasses.replace(p, available=left[p.name])
+            dataclasses.replace(p, available=counts[p.name])
             for p in device.profiles
         ),
     )
@@ -268,7 +291,10 @@ def settle(device: model.Device) -> model.Device:
 def free_counters(
     device: model.Device, planned: Iterable[str] = ()
 ) -> dict[str, int]:
-    """Return what partitions and plans leave of each counter."""
+    """Return the free amount of each counter, by resource class.
+
+    :param planned: names of profiles to subtract besides the partitions.
+    """
     free = dict(device.counters)
     names = [p.profile for p in device.partitions] + list(planned)
     for name in names:
@@ -277,54 +303,55 @@ def free_counters(
     return free
 
 
-def _more(
+def _count_remaining(
     device: model.Device, profile: model.Profile, free: Mapping[str, int]
 ) -> int:
-    """Return how many more of one profile a device can make."""
-    bounds = [
+    limits = [
         profile.available,
-        _room(device, profile, profile.available),
-        *_bounds(device, (profile,), free),
+        _remaining_in_layout(device, profile, profile.available),
+        *_list_limits(device, (profile,), free),
     ]
     if profile.limit is not None:
-        held = time_slicing.count_of(device, profile.name)
-        bounds.append(profile.limit - held)
-    return max(0, min(bounds))
+        existing = time_slicing.count_partitions(device, profile.name)
+        limits.append(profile.limit - existing)
+    return max(0, min(limits))
 
 
-def _room(device: model.Device, profile: model.Profile, otherwise: int) -> int:
-    """Return what the layout has room for, or else where it can't tell."""
-    room = _ROOMS.get(device.geometry.layout)
-    return otherwise if room is None else room(device, profile)
+def _remaining_in_layout(
+    device: model.Device, profile: model.Profile, default: int
+) -> int:
+    """Return the remaining count by layout; the default if it has none."""
+    count = _REMAINING_BY_LAYOUT.get(device.geometry.layout)
+    return default if count is None else count(device, profile)
 
 
-def _bounds(
+def _list_limits(
     device: model.Device,
     profiles: tuple[model.Profile, ...],
     free: Mapping[str, int],
 ) -> list[int]:
-    """Return how many more slots, the limit and each counter allow.
+    """Return the remaining counts by slots, by limit and by each counter.
 
-    A counter is divided by what the cheapest of the profiles charges. A
-    resource class that isn't counted yet bounds nothing.
+    A counter is divided by the lowest charge of the profiles. The device's
+    resource class is no limit until it has a counter.
     """
-    bounds = [_free_slots(device)]
+    limits = [_count_free_slots(device)]
     if device.geometry.limit is not None:
-        bounds.append(device.geometry.limit - len(device.partitions))
+        limits.append(device.geometry.limit - len(device.partitions))
     for name in {name for p in profiles for name in p.charges}:
         amount = min(p.charges.get(name, 0) for p in profiles)
-        uncounted = (
+        is_uncounted = (
             name == device.resource_class and name not in device.counters
         )
-        if amount > 0 and not uncounted:
-            bounds.append(free.get(name, 0) // amount)
-    return bounds
+        if amount > 0 and not is_uncounted:
+            limits.append(free.get(name, 0) // amount)
+    return limits
 
 
-def _free_slots(device: model.Device) -> int:
-    """Return how many slots no partition takes.
+def _count_free_slots(device: model.Device) -> int:
+    """Return the number of slots without a partition.
 
-    One that stands on a function that is no slot takes none.
+    A partition on a function that is not a slot occupies none.
     """
     parents = {device.address, *device.slots}
     return len(device.slots) - sum(
@@ -332,46 +359,46 @@ def _free_slots(device: model.Device) -> int:
     )
 
 
-def _with_instance(
-    device: model.Device, profile_name: str, choice: PartitionPlace
+def _add_instance(
+    device: model.Device, profile_name: str, place: PartitionPlace
 ) -> model.Device:
-    """Return the device with the GPU instance that a choice asks for.
+    """Return the device with the GPU instance that a place requires.
 
-    Claims that share an instance each name its start: it is made once.
+    Claims that share an instance have the same start: it is added once.
     """
-    profile, start = device.profile(profile_name), choice.instance_start
+    profile, start = device.profile(profile_name), place.instance_start
     kind = device.geometry.kind(profile.instance) if profile else None
     if kind is None or start is None:
         return device
     if any(
-        i.handle == _planned(start) and i.kind == kind.name
+        i.handle == _planned_handle(start) and i.kind == kind.name
         for i in device.geometry.instances
     ):
         return device
-    made = model.Instance(
+    planned = model.Instance(
         kind=kind.name,
-        handle=_planned(start),
+        handle=_planned_handle(start),
         span=model.Span(start=start, size=kind.size),
     )
     geometry = dataclasses.replace(
-        device.geometry, instances=(*device.geometry.instances, made)
+        device.geometry, instances=(*device.geometry.instances, planned)
     )
     return dataclasses.replace(device, geometry=geometry)
 
 
-def _planned(start: int) -> str:
-    """Return the handle of a GPU instance that is not made yet."""
+def _planned_handle(start: int) -> str:
+    """Return the handle of a GPU instance that does not exist yet."""
     return f"planned-{start}"
 
 
-def _without_empty(
-    device: model.Device, kept: Iterable[model.Partition]
+def _remove_empty_instances(
+    device: model.Device, partitions: Iterable[model.Partition]
 ) -> model.Geometry:
-    """Return the geometry less the instances that only others stood in."""
+    """Return the geometry without instances that lost all partitions."""
     if not device.geometry.is_dynamic:
         return device.geometry
-    left = {p.instance for p in kept}
-    emptied = {p.instance for p in device.partitions} - left
+    used = {p.instance for p in partitions}
+    emptied = {p.instance for p in device.partitions} - used
     return dataclasses.replace(
         device.geometry,
         instances=tuple(

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Capacity of a GPU in MIG mode for further GPU instances.
+"""Capacity of a GPU in MIG mode.
 
-A partition stands in one instance of its profile's kind, beside others of
-its own size (framebuffer) only. Where instances may be made for claims,
-one takes memory slices of its own and its share of the compute slices.
+A partition is inside one GPU instance of its profile's kind, which it
+shares only with partitions of the same framebuffer size. A dynamic
+geometry also creates instances for claims: each takes memory slices of its
+own and its share of the compute slices.
 """
 
 import collections
@@ -16,57 +17,63 @@ from nova_accel import model
 from nova_accel.geometry import spans, time_slicing
 from nova_accel.model import names
 
-# Compute slices where nobody counts them: more than any device has.
+# Compute slices of a device without that counter: more than any has.
 _PLENTY = 1 << 16
 
 
-def room(device: model.Device, profile: model.Profile) -> int:
-    """Return how many more of a profile instances have room for.
+def remaining(device: model.Device, profile: model.Profile) -> int:
+    """Return how many more of a profile fit, in existing or new instances.
 
-    Counted are instances that exist and such as can be made. Where the
-    instances, or which of them partitions stand in, are not known, a
-    device that makes none itself is right about one more.
+    A device whose geometry is not dynamic, and whose instances or their
+    partitions are unknown, is trusted for one more partition if it reports
+    one as ``available``.
     """
-    found = standing_room(device, profile)
+    count = remaining_in_existing(device, profile)
     if device.geometry.is_dynamic:
-        return found + _new(device, profile) * profile.per_instance
+        new = _count_new_instances(device, profile)
+        return count + new * profile.per_instance
     if any(map(time_slicing.is_planned, device.partitions)):
-        return found
-    adrift = _KindState.read(device, profile.instance).adrift
-    if adrift or not device.geometry.instances:
-        return max(found, min(1, profile.available))
-    return found
+        return count
+    unassigned = _KindState.read(device, profile.instance).unassigned
+    if unassigned or not device.geometry.instances:
+        return max(count, min(1, profile.available))
+    return count
 
 
-def standing_room(device: model.Device, profile: model.Profile) -> int:
-    """Return how many more of a profile fit into instances that exist."""
-    kind = _KindState.read(device, profile.instance)
+def remaining_in_existing(device: model.Device, profile: model.Profile) -> int:
+    """Return how many more of a profile fit into existing instances."""
+    state = _KindState.read(device, profile.instance)
+    in_shared = sum(
+        max(0, profile.per_instance - len(occupants))
+        for occupants in state.occupied.values()
+        if _have_size(occupants, profile.size)
+    )
+    empty = len(state.empty) - state.count_lost(except_size=profile.size)
     return max(
         0,
-        sum(
-            max(0, profile.per_instance - len(held))
-            for held in kind.begun.values()
-            if _is_alike(held, profile.size)
-        )
-        + max(0, len(kind.empty) - kind.lost(but=profile.size))
-        * profile.per_instance
-        - sum(p.size == profile.size for p in kind.adrift if p),
+        in_shared
+        + max(0, empty) * profile.per_instance
+        - sum(p.size == profile.size for p in state.unassigned if p),
     )
 
 
-def start(device: model.Device, profile: model.Profile) -> int | None:
-    """Return where an instance must be made for the next of a profile.
+def choose_instance_start(
+    device: model.Device, profile: model.Profile
+) -> int | None:
+    """Return the start of the instance to create for the next partition.
 
-    Of the places that cost its own kind no more than one, that which
-    leaves the most for the largest kinds, then for the next smaller ones,
-    and of equals the lowest. None when an instance with room exists, or
-    none can be made.
+    It is a start that costs the instance kind itself no more than one
+    instance; preferably one that leaves most for the largest kinds,
+    then for the next smaller ones; then the lowest. None where an instance
+    with room exists, or none can be created.
     """
-    if standing_room(device, profile) or not _new(device, profile):
+    if remaining_in_existing(device, profile):
+        return None
+    if not _count_new_instances(device, profile):
         return None
     kind = device.geometry.kind(profile.instance)
-    bench = _InstanceAllocator.read(device)
-    if kind is None or bench is None:
+    allocator = _InstanceAllocator.read(device)
+    if kind is None or allocator is None:
         return None
     ranked = sorted(
         device.geometry.kinds,
@@ -74,68 +81,78 @@ def start(device: model.Device, profile: model.Profile) -> int | None:
         reverse=True,
     )
     after = dataclasses.replace(
-        bench,
-        slices=bench.slices - kind.slices,
-        made={**bench.made, kind.name: bench.made.get(kind.name, 0) + 1},
-        has_media_engines=bench.has_media_engines
+        allocator,
+        slices=allocator.slices - kind.slices,
+        counts={
+            **allocator.counts,
+            kind.name: allocator.counts.get(kind.name, 0) + 1,
+        },
+        has_media_engines=allocator.has_media_engines
         and not kind.has_media_engines,
     )
-    return spans.best(
-        bench.openings(kind),
+    return spans.choose_start(
+        allocator.free_starts(kind),
         kind.size,
-        bench.taken,
+        allocator.occupied,
         lambda mask: tuple(
-            dataclasses.replace(after, taken=mask).count(k)
+            dataclasses.replace(after, occupied=mask).count_new(k)
             for k in (kind, *ranked)
         ),
     )
 
 
-def home(device: model.Device, profile: model.Profile) -> str | None:
-    """Return the handle of the instance that the next one goes into.
+def find_instance(device: model.Device, profile: model.Profile) -> str | None:
+    """Return the handle of the instance for the next partition.
 
-    That with the least room left, of equals the first; None where none is
-    known to have room.
+    It is the one with the least free room, then the first; None if no
+    instance is known to have room.
     """
-    kind = _KindState.read(device, profile.instance)
-    begun = [
-        (-len(held), handle)
-        for handle, held in kind.begun.items()
-        if _is_alike(held, profile.size) and len(held) < profile.per_instance
+    state = _KindState.read(device, profile.instance)
+    shared = [
+        (-len(occupants), handle)
+        for handle, occupants in state.occupied.items()
+        if _have_size(occupants, profile.size)
+        and len(occupants) < profile.per_instance
     ]
-    if begun:
-        return min(begun)[1]
-    return kind.empty[0] if kind.empty else None
+    if shared:
+        return min(shared)[1]
+    return state.empty[0] if state.empty else None
 
 
-def reach(device: model.Device, profiles: Iterable[model.Profile]) -> int:
-    """Return how many more partitions instances could ever hold.
+def remaining_total(
+    device: model.Device, profiles: Iterable[model.Profile]
+) -> int:
+    """Return how many more partitions of any profiles fit.
 
-    :param profiles: those of which at least one more fits.
+    :param profiles: profiles of which at least one more partition fits.
     """
-    found: dict[str, list[model.Profile]] = collections.defaultdict(list)
+    by_kind: dict[str, list[model.Profile]] = collections.defaultdict(list)
     for profile in profiles:
-        found[profile.instance].append(profile)
-    most = {
+        by_kind[profile.instance].append(profile)
+    weights = {
         name: max(p.per_instance for p in members)
-        for name, members in found.items()
+        for name, members in by_kind.items()
     }
-    standing = sum(
-        _KindState.read(device, name).reach(members)
-        for name, members in found.items()
+    in_existing = sum(
+        _KindState.read(device, name).remaining_total(members)
+        for name, members in by_kind.items()
     )
-    bench = (
+    allocator = (
         _InstanceAllocator.read(device) if device.geometry.is_dynamic else None
     )
-    new = bench.most(device.geometry.kinds, most) if bench else 0
-    return max(standing + new, min(1, len(found)))
+    in_new = (
+        allocator.max_weight(device.geometry.kinds, weights)
+        if allocator
+        else 0
+    )
+    return max(in_existing + in_new, min(1, len(by_kind)))
 
 
-def _is_alike(held: Iterable[model.Profile | None], size: int) -> bool:
-    return all(p is not None and p.size == size for p in held)
+def _have_size(profiles: Iterable[model.Profile | None], size: int) -> bool:
+    return all(p is not None and p.size == size for p in profiles)
 
 
-def _home_of(
+def _instance_of(
     device: model.Device, partition: model.Partition
 ) -> model.Instance | None:
     return next(
@@ -148,89 +165,94 @@ def _home_of(
     )
 
 
-def _new(device: model.Device, profile: model.Profile) -> int:
-    """Return how many instances could be made for a profile."""
+def _count_new_instances(device: model.Device, profile: model.Profile) -> int:
     kind = device.geometry.kind(profile.instance)
-    bench = _InstanceAllocator.read(device)
-    return bench.count(kind) if bench and kind else 0
+    allocator = _InstanceAllocator.read(device)
+    return allocator.count_new(kind) if allocator and kind else 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _KindState:
-    """The instances of one kind, and what stands in them.
+    """Existing instances of one kind and the partitions in them.
 
-    ``begun`` holds the profiles in each instance that is not empty, None
-    for one that the device doesn't know. ``adrift`` are the profiles of
-    partitions that stand in an unknown one; None may stand in this kind.
+    ``empty`` are handles. ``occupied`` has the profiles of the partitions
+    in each other instance, None for a profile that the device doesn't
+    have. ``unassigned`` are the profiles of partitions whose instance is
+    unknown and may be of this kind.
     """
 
     empty: tuple[str, ...]
-    begun: Mapping[str, tuple[model.Profile | None, ...]]
-    adrift: tuple[model.Profile | None, ...]
+    occupied: Mapping[str, tuple[model.Profile | None, ...]]
+    unassigned: tuple[model.Profile | None, ...]
 
     @classmethod
     def read(cls, device: model.Device, name: str) -> "_KindState":
-        held: dict[str, list[model.Profile | None]] = {
+        occupants: dict[str, list[model.Profile | None]] = {
             i.handle: [] for i in device.geometry.instances if i.kind == name
         }
-        adrift: list[model.Profile | None] = []
+        unassigned: list[model.Profile | None] = []
         for partition in device.partitions:
             profile = device.profile(partition.profile)
-            home_of = _home_of(device, partition)
-            if home_of is None:
+            instance = _instance_of(device, partition)
+            if instance is None:
                 if profile is None or profile.instance == name:
-                    adrift.append(profile)
-            elif home_of.handle in held:
-                held[home_of.handle].append(profile)
+                    unassigned.append(profile)
+            elif instance.handle in occupants:
+                occupants[instance.handle].append(profile)
         return cls(
-            empty=tuple(h for h, inside in held.items() if not inside),
-            begun={h: tuple(i) for h, i in held.items() if i},
-            adrift=tuple(adrift),
+            empty=tuple(h for h, inside in occupants.items() if not inside),
+            occupied={h: tuple(i) for h, i in occupants.items() if i},
+            unassigned=tuple(unassigned),
         )
 
-    def lost(self, but: int | None = None) -> int:
-        """Return how many instances partitions adrift take at most.
+    def count_lost(self, except_size: int | None = None) -> int:
+        """Return how many empty instances the unassigned partitions need.
 
-        Those of one size share them. ``but`` leaves one size out.
+        Partitions of one size share instances. ``except_size`` excludes
+        partitions of that size.
         """
-        sizes: dict[int, list[int]] = collections.defaultdict(list)
-        for profile in self.adrift:
-            if profile and profile.size != but:
-                sizes[profile.size].append(profile.per_instance)
-        return self.adrift.count(None) + sum(
-            math.ceil(len(shares) / min(shares)) for shares in sizes.values()
+        shares: dict[int, list[int]] = collections.defaultdict(list)
+        for profile in self.unassigned:
+            if profile and profile.size != except_size:
+                shares[profile.size].append(profile.per_instance)
+        return self.unassigned.count(None) + sum(
+            math.ceil(len(group) / min(group)) for group in shares.values()
         )
 
-    def reach(self, profiles: Iterable[model.Profile]) -> int:
-        """Return how many more of these profiles fit, mixed at will."""
-        found = tuple(profiles)
-        begun = sum(
+    def remaining_total(self, profiles: Iterable[model.Profile]) -> int:
+        """Return how many more partitions of any of the profiles fit."""
+        fitting = tuple(profiles)
+        in_occupied = sum(
             max(
                 (
-                    max(0, p.per_instance - len(held))
-                    for p in found
-                    if _is_alike(held, p.size)
+                    max(0, p.per_instance - len(occupants))
+                    for p in fitting
+                    if _have_size(occupants, p.size)
                 ),
                 default=0,
             )
-            for held in self.begun.values()
+            for occupants in self.occupied.values()
         )
-        empty = max(0, len(self.empty) - self.lost())
-        known = [p.size for p in self.adrift if p]
-        left = sum(
+        empty = max(0, len(self.empty) - self.count_lost())
+        sizes = [p.size for p in self.unassigned if p]
+        beside_unassigned = sum(
             max(
-                (-known.count(size) % p.per_instance)
-                for p in found
+                (-sizes.count(size) % p.per_instance)
+                for p in fitting
                 if p.size == size
             )
-            for size in {p.size for p in found} & set(known)
+            for size in {p.size for p in fitting} & set(sizes)
         )
-        return begun + empty * max(p.per_instance for p in found) + left
+        return (
+            in_occupied
+            + empty * max(p.per_instance for p in fitting)
+            + beside_unassigned
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _InstancePlace:
-    """A place for an instance, and how many partitions that can hold."""
+    """Possible place of a new instance; ``weight`` is in partitions."""
 
     start: int
     kind: model.InstanceKind
@@ -239,74 +261,84 @@ class _InstancePlace:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _InstanceAllocator:
-    """Where instances can be made: slices taken, slices left."""
+    """Room for new instances.
+
+    ``occupied`` is the bit mask of the memory slices, ``slices`` the number
+    of free compute slices, ``counts`` the existing instances by kind.
+    """
 
     region: int
-    taken: int
+    occupied: int
     slices: int
-    made: Mapping[str, int]
+    counts: Mapping[str, int]
     has_media_engines: bool = True
 
     @classmethod
     def read(cls, device: model.Device) -> "_InstanceAllocator | None":
-        """Return the device's, None where nothing new may be made.
+        """Return the allocator of a device, None if it can't create any.
 
-        That is where a kind or a place of what exists is not known, or a
-        partition stands in an instance that nobody told of.
+        It creates none while the kind or place of an existing instance is
+        unknown, or partitions may be in instances that were not read.
         """
         geometry = device.geometry
         if not geometry.is_dynamic:
             return None
         slices = device.counters.get(names.MIG_SLICE_CLASS, _PLENTY)
-        placed = []
+        occupied = []
         has_media_engines = True
         for instance in geometry.instances:
             kind = geometry.kind(instance.kind)
             if kind is None or instance.span is None:
                 return None
-            placed.append(instance.span)
+            occupied.append(instance.span)
             slices -= kind.slices
             has_media_engines &= not kind.has_media_engines
-        if any(_home_of(device, p) is None for p in device.partitions):
+        if any(_instance_of(device, p) is None for p in device.partitions):
             for name in {k.name for k in geometry.kinds}:
-                found = _KindState.read(device, name)
-                if found.lost() > len(found.empty):
+                state = _KindState.read(device, name)
+                if state.count_lost() > len(state.empty):
                     return None
         return cls(
             region=geometry.region,
-            taken=spans.mask(placed),
+            occupied=spans.to_mask(occupied),
             slices=slices,
-            made=collections.Counter(i.kind for i in geometry.instances),
+            counts=collections.Counter(i.kind for i in geometry.instances),
             has_media_engines=has_media_engines,
         )
 
-    def openings(self, kind: model.InstanceKind) -> tuple[int, ...]:
-        return spans.openings(kind.starts, kind.size, self.region, self.taken)
+    def free_starts(self, kind: model.InstanceKind) -> tuple[int, ...]:
+        return spans.free_starts(
+            kind.starts, kind.size, self.region, self.occupied
+        )
 
-    def allowed(self, kind: model.InstanceKind) -> int:
-        """Return how many more slices and the kind's limit allow."""
+    def count_allowed(self, kind: model.InstanceKind) -> int:
+        """Return how many more the slices and the kind's limit allow."""
         if kind.has_media_engines and not self.has_media_engines:
             return 0
         by_slices = self.slices // kind.slices if kind.slices else _PLENTY
         if kind.limit is None:
             return max(0, by_slices)
-        left = kind.limit - self.made.get(kind.name, 0)
-        return max(0, min(by_slices, left))
+        by_limit = kind.limit - self.counts.get(kind.name, 0)
+        return max(0, min(by_slices, by_limit))
 
-    def count(self, kind: model.InstanceKind) -> int:
-        """Return how many more of a kind can be made."""
-        places = spans.most((s, kind.size) for s in self.openings(kind))
-        return min(places, self.allowed(kind))
+    def count_new(self, kind: model.InstanceKind) -> int:
+        """Return how many more instances of a kind can be created."""
+        return min(self._count_places(kind), self.count_allowed(kind))
 
-    def most(
+    def _count_places(self, kind: model.InstanceKind) -> int:
+        return spans.count_disjoint(
+            (start, kind.size) for start in self.free_starts(kind)
+        )
+
+    def max_weight(
         self,
         kinds: Iterable[model.InstanceKind],
         weights: Mapping[str, int],
     ) -> int:
-        """Return the most weight that new instances can have together.
+        """Return the maximal total weight of new instances.
 
-        Tried is every set of places, one after the other, remembered by
-        what is left: a device has a handful of slices and of kinds.
+        Exhaustive search over sets of places with a cache of states; a
+        device has only few slices and kinds.
         """
         places = tuple(
             sorted(
@@ -314,45 +346,46 @@ class _InstanceAllocator:
                     _InstancePlace(start, kind, weights[kind.name])
                     for kind in kinds
                     if weights.get(kind.name)
-                    for start in self.openings(kind)
+                    for start in self.free_starts(kind)
                 ),
                 key=lambda p: (p.start, p.kind.name),
             )
         )
-        tight = tuple(
-            {p.kind.name: p.kind for p in places if self._is_tight(p.kind)}
+        limited = tuple(
+            {p.kind.name: p.kind for p in places if self._is_limited(p.kind)}
         )
         limits = {k.name: k.limit or 0 for k in kinds}
 
         @functools.cache
         def search(
-            at: int, end: int, slices: int, left: tuple[int, ...]
+            index: int, end: int, slices: int, allowed: tuple[int, ...]
         ) -> int:
-            if at == len(places):
+            if index == len(places):
                 return 0
-            place, found = places[at], search(at + 1, end, slices, left)
-            after = tuple(
-                n - (name == place.kind.name)
-                for name, n in zip(tight, left, strict=True)
+            place = places[index]
+            without = search(index + 1, end, slices, allowed)
+            allowed = tuple(
+                number - (name == place.kind.name)
+                for name, number in zip(limited, allowed, strict=True)
             )
             slices -= place.kind.slices
-            if place.start < end or slices < 0 or min(after, default=0) < 0:
-                return found
+            if place.start < end or slices < 0 or min(allowed, default=0) < 0:
+                return without
             end = place.start + place.kind.size
-            more = place.weight + search(at + 1, end, slices, after)
-            return max(found, more)
+            return max(
+                without,
+                place.weight + search(index + 1, end, slices, allowed),
+            )
 
         return search(
             0,
             0,
             self.slices,
-            tuple(limits[name] - self.made.get(name, 0) for name in tight),
+            tuple(limits[name] - self.counts.get(name, 0) for name in limited),
         )
 
-    def _is_tight(self, kind: model.InstanceKind) -> bool:
-        """Return whether a kind's own limit is less than its places."""
-        places = spans.most((s, kind.size) for s in self.openings(kind))
-        return (
-            kind.limit is not None
-            and kind.limit - self.made.get(kind.name, 0) < places
-        )
+    def _is_limited(self, kind: model.InstanceKind) -> bool:
+        """Return whether a kind's limit is lower than its free places."""
+        return kind.limit is not None and kind.limit - self.counts.get(
+            kind.name, 0
+        ) < self._count_places(kind)

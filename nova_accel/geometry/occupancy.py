@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traits that tell the places of a card's partitions.
+"""Traits with the places of a card's partitions.
 
-Allocations say how many partitions of which size a card holds. Whether
-several more fit depends on where these are, which only the host knows, so
-it reports that with the card's other traits:
+Allocations have the number and size of a card's partitions. Whether several
+more fit depends on their places, which only the host knows. The host
+reports them as traits of the card's provider:
 
-- ``CUSTOM_ACCELERATOR_PLACE_16_1_VGPU_NVIDIA_L40S_8Q``: from unit 16 of the
-  region on there is one partition of that profile. On a card in MIG mode
-  the unit is the first memory slice of the GPU instance, which several
-  partitions of one profile may share.
-- ``CUSTOM_ACCELERATOR_UNALLOCATED_16_1_VGPU_NVIDIA_L40S_8Q``: the same of a
-  partition without an allocation; the inventory's ``reserved`` counts it.
+- ``CUSTOM_ACCELERATOR_PLACE_16_1_VGPU_NVIDIA_L40S_8Q``: one partition of that
+  profile starts at unit 16 of the region. On a card in MIG mode the unit is
+  the first memory slice of the GPU instance, which several partitions of
+  one profile can share.
+- ``CUSTOM_ACCELERATOR_UNALLOCATED_16_1_VGPU_NVIDIA_L40S_8Q``: the same for a
+  partition without an allocation; the inventory's ``reserved`` includes it.
 - ``CUSTOM_ACCELERATOR_INSTANCE_4_3G_20GB``: a GPU instance that the operator
-  made. Instances that come and go with partitions are not reported.
+  made. Instances that are created for claims are not reported.
 
-The names are bounded by the starts that profiles have, so a cloud adds a
-few hundred of them to Placement for each GPU model.
+The starts of the profiles limit the number of such traits: a few hundred
+in Placement for each GPU model.
 """
 
 import collections
@@ -48,7 +48,7 @@ class OccupiedPlace:
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class FixedInstance:
-    """A GPU instance that the operator made, under its kind's token."""
+    """A GPU instance that the operator made; ``token`` is its kind's."""
 
     start: int
     token: str
@@ -56,10 +56,10 @@ class FixedInstance:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Occupancy:
-    """What the traits of a card say, in order.
+    """Places of a card's partitions, parsed from its traits, in order.
 
-    ``places`` are those of partitions that are allocated, ``unallocated``
-    those of the others.
+    ``places`` are those of allocated partitions, ``unallocated`` those of
+    the others.
     """
 
     places: tuple[OccupiedPlace, ...] = ()
@@ -68,23 +68,23 @@ class Occupancy:
 
 
 def kind_token(name: str) -> str:
-    """Return the name of a kind of GPU instance as a trait spells it.
+    """Return a GPU instance kind's name in the spelling of traits.
 
-    ``1g.24gb+me`` and ``1g.24gb-me`` are two kinds.
+    It keeps ``1g.24gb+me`` and ``1g.24gb-me`` distinct.
     """
     spelt = name.replace("+", "_WITH_").replace("-", "_WITHOUT_")
-    return names.custom(spelt).removeprefix(names.CUSTOM)
+    return names.custom_name(spelt).removeprefix(names.CUSTOM)
 
 
 def build_traits(
     device: model.Device, allocated: Collection[str]
 ) -> frozenset[str]:
-    """Return the traits that say where a card's partitions are.
+    """Return the traits with the places of a card's partitions.
 
-    None where a place is not known: then the traits would not add up to
-    what is allocated.
+    Empty where a place is unknown: an incomplete set would not match the
+    allocations.
 
-    :param allocated: handles of the partitions that allocations stand for.
+    :param allocated: handles of the partitions with allocations.
     """
     geometry = device.geometry
     if geometry.layout not in _LAYOUTS:
@@ -92,33 +92,35 @@ def build_traits(
     starts: collections.Counter[tuple[str, int, str]] = collections.Counter()
     for partition in device.partitions:
         profile = device.profile(partition.profile)
-        start = _start(device, partition)
+        start = _find_start(device, partition)
         if profile is None or start is None:
             return frozenset()
         is_allocated = partition.handle in allocated
         prefix = PLACE_PREFIX if is_allocated else UNALLOCATED_PREFIX
         starts[prefix, start, profile.trait] += 1
-    fixed = list(_fixed(geometry))
+    fixed = list(_list_fixed_instances(geometry))
     if None in fixed:
         return frozenset()
     return frozenset(
         f"{prefix}{start}_{count}_{trait.removeprefix(names.CUSTOM)}"
         for (prefix, start, trait), count in starts.items()
     ).union(
-        f"{INSTANCE_PREFIX}{one.start}_{one.token}" for one in fixed if one
+        f"{INSTANCE_PREFIX}{instance.start}_{instance.token}"
+        for instance in fixed
+        if instance
     )
 
 
 def parse_traits(traits: Iterable[str]) -> Occupancy:
-    """Return what a card's traits say; other traits are left out."""
+    """Return the places in a card's traits; other traits are ignored."""
     places: dict[str, list[OccupiedPlace]] = {
         PLACE_PREFIX: [],
         UNALLOCATED_PREFIX: [],
     }
     instances = []
     for trait in traits:
-        if found := _PLACE.fullmatch(trait):
-            prefix, start, count, profile = found.groups()
+        if match := _PLACE.fullmatch(trait):
+            prefix, start, count, profile = match.groups()
             places[prefix].append(
                 OccupiedPlace(
                     start=int(start),
@@ -126,8 +128,8 @@ def parse_traits(traits: Iterable[str]) -> Occupancy:
                     trait=f"{names.CUSTOM}{profile}",
                 )
             )
-        elif found := _INSTANCE.fullmatch(trait):
-            start, token = found.groups()
+        elif match := _INSTANCE.fullmatch(trait):
+            start, token = match.groups()
             instances.append(FixedInstance(start=int(start), token=token))
     return Occupancy(
         places=tuple(sorted(places[PLACE_PREFIX])),
@@ -136,20 +138,20 @@ def parse_traits(traits: Iterable[str]) -> Occupancy:
     )
 
 
-def restore(
+def restore_partitions(
     device: model.Device,
     occupied: Occupancy,
     profiles: Mapping[str, model.Profile],
 ) -> model.Device | None:
-    """Return an empty card with partitions where the traits say.
+    """Return an empty card with the partitions of its traits.
 
-    None if the card can't have them there.
+    None if a trait names a profile or GPU instance that the card lacks.
 
-    :param profiles: the card's own, by the traits that places name.
+    :param profiles: the card's profiles by trait.
     """
     if occupied.instances:
         kinds = {kind_token(k.name): k for k in device.geometry.kinds}
-        if any(one.token not in kinds for one in occupied.instances):
+        if any(i.token not in kinds for i in occupied.instances):
             return None
         device = dataclasses.replace(
             device,
@@ -157,8 +159,8 @@ def restore(
                 device.geometry,
                 is_dynamic=False,
                 instances=tuple(
-                    _instance(kinds[one.token], one.start)
-                    for one in occupied.instances
+                    _build_instance(kinds[fixed.token], fixed.start)
+                    for fixed in occupied.instances
                 ),
             ),
         )
@@ -166,11 +168,11 @@ def restore(
         profile = profiles.get(place.trait)
         if profile is None:
             return None
-        device = _with_place(device, profile, place)
+        device = _add_partitions(device, profile, place)
     return device
 
 
-def _instance(kind: model.InstanceKind, start: int) -> model.Instance:
+def _build_instance(kind: model.InstanceKind, start: int) -> model.Instance:
     return model.Instance(
         kind=kind.name,
         handle=f"at-{start}",
@@ -178,19 +180,16 @@ def _instance(kind: model.InstanceKind, start: int) -> model.Instance:
     )
 
 
-def _with_place(
+def _add_partitions(
     device: model.Device, profile: model.Profile, place: OccupiedPlace
 ) -> model.Device:
-    """Return a card with the partitions of a place."""
     geometry, kind = device.geometry, device.geometry.kind(profile.instance)
     is_mig = geometry.layout is model.Layout.MIG
     if is_mig and geometry.is_dynamic and kind is not None:
         # Profiles of one size share an instance, each with its own place.
-        made = _instance(kind, place.start)
-        geometry = dataclasses.replace(
-            geometry,
-            instances=(*(i for i in geometry.instances if i != made), made),
-        )
+        instance = _build_instance(kind, place.start)
+        others = (i for i in geometry.instances if i != instance)
+        geometry = dataclasses.replace(geometry, instances=(*others, instance))
     partitions = tuple(
         model.Partition(
             profile=profile.name,
@@ -208,8 +207,10 @@ def _with_place(
     )
 
 
-def _start(device: model.Device, partition: model.Partition) -> int | None:
-    """Return where a partition, or the GPU instance it is in, begins."""
+def _find_start(
+    device: model.Device, partition: model.Partition
+) -> int | None:
+    """Return the start of a partition, or of its GPU instance."""
     if device.geometry.layout is model.Layout.MIXED:
         return partition.start
     return next(
@@ -222,8 +223,10 @@ def _start(device: model.Device, partition: model.Partition) -> int | None:
     )
 
 
-def _fixed(geometry: model.Geometry) -> Iterator[FixedInstance | None]:
-    """Yield the operator's GPU instances, None for one without a place."""
+def _list_fixed_instances(
+    geometry: model.Geometry,
+) -> Iterator[FixedInstance | None]:
+    """Yield the operator's GPU instances, None for one without a span."""
     if geometry.is_dynamic:
         return
     for instance in geometry.instances:

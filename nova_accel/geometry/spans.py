@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic of spans: free ones, how many fit, which one to take.
+"""Arithmetic of spans in the region of a device.
 
-What is taken of a region is a bit mask, one bit for each unit.
+The occupied part of a region is a bit mask with one bit per unit.
 """
 
 import functools
@@ -12,37 +12,38 @@ from nova_accel import model
 Score = Callable[[int], tuple[int, ...]]
 
 
-def mask(spans: Iterable[model.Span]) -> int:
-    """Return the units that spans take, as bits."""
-    taken = 0
+def to_mask(spans: Iterable[model.Span]) -> int:
+    """Return the bit mask of the units in spans."""
+    mask = 0
     for span in spans:
-        taken |= ((1 << span.size) - 1) << span.start
-    return taken
+        mask |= ((1 << span.size) - 1) << span.start
+    return mask
 
 
-def openings(
-    starts: Iterable[int], size: int, region: int, taken: int
+def free_starts(
+    starts: Iterable[int], size: int, region: int, occupied: int
 ) -> tuple[int, ...]:
     """Return the starts at which ``size`` units are free, in order.
 
-    :param region: the region's length; 0 where nobody tells it, and the
-        allowed starts are all there is to go by.
+    :param region: the region's length; 0 where it is unknown, and then only
+        ``starts`` limit the spans.
+    :param occupied: bit mask of the region.
     """
     bits = (1 << size) - 1
     return tuple(
         start
         for start in sorted(set(starts))
-        if not (bits << start) & taken
+        if not (bits << start) & occupied
         and (not region or start + size <= region)
     )
 
 
-def most(options: Iterable[tuple[int, int]]) -> int:
-    """Return how many of some places can be taken side by side.
+def count_disjoint(options: Iterable[tuple[int, int]]) -> int:
+    """Return the maximal number of disjoint spans among the options.
 
-    Taking whatever ends first is the best there is for that number.
+    Greedy by the end of a span, which is optimal for intervals.
 
-    :param options: places, as start and size.
+    :param options: spans, as start and size.
     """
     count = end = 0
     for stop, start in sorted((s + size, s) for s, size in options):
@@ -52,19 +53,26 @@ def most(options: Iterable[tuple[int, int]]) -> int:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def room(starts: tuple[int, ...], size: int, region: int, taken: int) -> int:
-    """Return how many of one length go side by side into what is free.
+def count_fitting(
+    starts: tuple[int, ...], size: int, region: int, occupied: int
+) -> int:
+    """Return how many spans of one size fit into the free units.
 
-    Remembered: whoever compares places asks for the same ones again.
+    The cache serves callers that score many positions.
     """
-    return most((s, size) for s in openings(starts, size, region, taken))
+    return count_disjoint(
+        (start, size) for start in free_starts(starts, size, region, occupied)
+    )
 
 
-def best(starts: Iterable[int], size: int, taken: int, score: Score) -> int:
-    """Return the start that leaves the best score, of equals the lowest.
+def choose_start(
+    starts: Iterable[int], size: int, occupied: int, score: Score
+) -> int:
+    """Return the start with the best score, the lowest of equal ones.
 
-    :param starts: where it can begin; at least one.
-    :param score: rates what would be taken then; more is better.
+    :param starts: possible starts, at least one.
+    :param score: rates the bit mask after placing the span; higher is
+        better.
     """
     bits = (1 << size) - 1
-    return max(starts, key=lambda s: (score(taken | bits << s), -s))
+    return max(starts, key=lambda s: (score(occupied | bits << s), -s))

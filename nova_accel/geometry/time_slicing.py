@@ -8,119 +8,125 @@ from nova_accel.geometry import spans
 
 
 def is_planned(partition: model.Partition) -> bool:
-    """Return whether a partition is only assumed: it has no handle yet."""
+    """Return whether a partition is only planned: it has no handle yet."""
     return not partition.handle
 
 
-def count_of(device: model.Device, profile: str) -> int:
-    """Return how many partitions of a profile a device holds."""
+def count_partitions(device: model.Device, profile: str) -> int:
+    """Return the number of a device's partitions of a profile."""
     return sum(p.profile == profile for p in device.partitions)
 
 
-def equal_room(device: model.Device, profile: model.Profile) -> int:
+def remaining_equal(device: model.Device, profile: model.Profile) -> int:
     """Return how many more of a profile fit in equal-size mode.
 
-    The first partition decides the size, and the size how many there may
-    be of all profiles together. Where it can't be told which size reigns,
-    the device's own word is all there is: it knows what stands on it, but
-    nothing of what is planned.
+    The first partition determines the size, and the size the number of
+    partitions of all profiles together. Where the present size is unknown,
+    ``available`` decides: the device read it with the existing partitions,
+    but without the planned ones.
     """
-    held: set[int] = set()
+    sizes: set[int] = set()
     for partition in device.partitions:
         other = device.profile(partition.profile)
         if not is_planned(partition):
-            held.add(other.size if other else 0)
+            sizes.add(other.size if other else 0)
         elif partition.profile != profile.name and (
             other is None or not other.size or other.size != profile.size
         ):
             return 0
-    reigning = held.pop() if len(held) == 1 else 0
-    if reigning and profile.size and reigning != profile.size:
+    present_size = sizes.pop() if len(sizes) == 1 else 0
+    if present_size and profile.size and present_size != profile.size:
         return 0
     if profile.limit is None:
         return profile.available
     return profile.limit - len(device.partitions)
 
 
-def mixed_room(device: model.Device, profile: model.Profile) -> int:
-    """Return how many more of a profile have a place in mixed-size mode.
+def remaining_mixed(device: model.Device, profile: model.Profile) -> int:
+    """Return how many more of a profile fit in mixed-size mode.
 
-    Where a partition's place or the profile's own places are not known,
-    the device's word is good for one more, and for none beside a plan.
+    Where a partition's position or the profile's starts are unknown, trust
+    ``available`` for one partition, and for none beside a planned one.
     """
-    taken = _taken(device)
-    if taken is None or not _has_places(profile):
-        planned = any(map(is_planned, device.partitions))
-        return 0 if planned else min(1, profile.available)
-    return _count(device, profile, taken)
+    occupied = _occupied(device)
+    if occupied is None or not _has_starts(profile):
+        has_planned = any(map(is_planned, device.partitions))
+        return 0 if has_planned else min(1, profile.available)
+    return _count_fitting(device, profile, occupied)
 
 
-def mixed_start(device: model.Device, profile: model.Profile) -> int | None:
-    """Return where the next of a profile should begin.
+def choose_mixed_start(
+    device: model.Device, profile: model.Profile
+) -> int | None:
+    """Return the start of the next partition of a profile.
 
-    Of the places that cost its own kind no more than one, that which
-    leaves the most for the largest profiles, then for the next smaller
-    ones, and of equals the lowest. None leaves it to the device.
+    It is a start that costs the profile itself no more than one partition;
+    preferably one that leaves most for the largest profiles, then for
+    the next smaller ones; then the lowest. None lets the device choose.
     """
-    taken = _taken(device)
-    if taken is None or not _has_places(profile):
+    occupied = _occupied(device)
+    if occupied is None or not _has_starts(profile):
         return None
-    kinds = {(p.span, p.starts): p for p in device.profiles if _has_places(p)}
-    ranked = [profile, *(kinds[k] for k in sorted(kinds, reverse=True))]
-    return spans.best(
-        _openings(device, profile, taken),
+    by_spans = {
+        (p.span, p.starts): p for p in device.profiles if _has_starts(p)
+    }
+    ranked = [profile, *(by_spans[k] for k in sorted(by_spans, reverse=True))]
+    return spans.choose_start(
+        _free_starts(device, profile, occupied),
         profile.span,
-        taken,
-        lambda mask: tuple(_count(device, p, mask) for p in ranked),
+        occupied,
+        lambda mask: tuple(_count_fitting(device, p, mask) for p in ranked),
     )
 
 
-def mixed_reach(
+def remaining_mixed_total(
     device: model.Device, profiles: Iterable[model.Profile]
 ) -> int:
-    """Return how many more partitions have places in mixed-size mode.
+    """Return how many more partitions of any profiles fit in mixed mode.
 
-    :param profiles: those of which at least one more fits.
+    :param profiles: profiles of which at least one more partition fits.
     """
-    found = tuple(profiles)
-    taken = _taken(device)
-    if taken is None:
-        return min(1, len(found))
-    reach = spans.most(
+    fitting = tuple(profiles)
+    occupied = _occupied(device)
+    if occupied is None:
+        return min(1, len(fitting))
+    total = spans.count_disjoint(
         {
             (start, profile.span)
-            for profile in found
-            if _has_places(profile)
-            for start in _openings(device, profile, taken)
+            for profile in fitting
+            if _has_starts(profile)
+            for start in _free_starts(device, profile, occupied)
         }
     )
-    return max(reach, min(1, len(found)))
+    return max(total, min(1, len(fitting)))
 
 
-def _has_places(profile: model.Profile) -> bool:
+def _has_starts(profile: model.Profile) -> bool:
     return profile.span > 0 and bool(profile.starts)
 
 
-def _taken(device: model.Device) -> int | None:
-    """Return what is taken of the region, None if that is not known."""
-    found = []
+def _occupied(device: model.Device) -> int | None:
+    """Return the occupied units as a bit mask, None if unknown."""
+    occupied = []
     for partition in device.partitions:
         profile = device.profile(partition.profile)
         if partition.start is None or profile is None or not profile.span:
             return None
-        found.append(model.Span(start=partition.start, size=profile.span))
-    return spans.mask(found)
+        occupied.append(model.Span(start=partition.start, size=profile.span))
+    return spans.to_mask(occupied)
 
 
-def _openings(
-    device: model.Device, profile: model.Profile, taken: int
+def _free_starts(
+    device: model.Device, profile: model.Profile, occupied: int
 ) -> tuple[int, ...]:
-    return spans.openings(
-        profile.starts, profile.span, device.geometry.region, taken
+    return spans.free_starts(
+        profile.starts, profile.span, device.geometry.region, occupied
     )
 
 
-def _count(device: model.Device, profile: model.Profile, taken: int) -> int:
-    return spans.room(
-        profile.starts, profile.span, device.geometry.region, taken
+def _count_fitting(
+    device: model.Device, profile: model.Profile, occupied: int
+) -> int:
+    return spans.count_fitting(
+        profile.starts, profile.span, device.geometry.region, occupied
     )

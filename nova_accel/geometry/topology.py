@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCIe root ports and NVLinks of devices, and their distances.
+"""Topology of devices: PCIe root ports, NVLinks, required locality.
 
-What stands below one PCIe root port reaches each other without crossing
-the root complex. What has an NVLink in common needs no PCIe at all.
+Devices below one PCIe root port communicate without crossing the root
+complex; devices with an NVLink to each other don't use PCIe at all.
 """
 
 import dataclasses
@@ -13,17 +13,17 @@ from typing import Protocol
 from nova_accel import model
 from nova_accel.model import flavors, names, pci
 
-# A host bridge's directory (drivers/pci/probe.c,
+# Directory of a host bridge (drivers/pci/probe.c,
 # pci_register_host_bridge(): "pci%04x:%02x").
 _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLinks:
-    """What the active NVLinks of a GPU lead to.
+    """Remote ends of the active NVLinks of a GPU.
 
-    ``peers`` are the addresses of GPUs; ``is_switched`` tells whether any
-    leads to an NVSwitch.
+    ``peers`` are the addresses of GPUs; ``is_switched`` is True where a link
+    ends at an NVSwitch.
     """
 
     peers: frozenset[str] = frozenset()
@@ -32,11 +32,11 @@ class GpuLinks:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HostTopology:
-    """Where the cards of a host stand, by their addresses.
+    """Root ports and NVLinks of the cards of a host, by address.
 
-    ``ports`` are as ``parse_port`` returns them; of a card that is missing
-    there nothing can be told. ``links`` are those of each card that may
-    have NVLinks, None where that can't be told.
+    ``ports`` are as ``parse_port`` returns them, without the cards whose
+    port could not be read. ``links`` has each card that may have NVLinks,
+    None where they could not be read.
     """
 
     ports: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -45,18 +45,17 @@ class HostTopology:
     )
 
 
-def parse_port(place: str) -> str:
-    """Return the root port that a function is below.
+def parse_port(path: str) -> str:
+    """Return the root port of a function.
 
-    Of a function on the root bus itself it is its slot: the address
-    without the function's number, which no port has. Empty if the path
-    does not tell.
+    For a function on the root bus it is its slot: the address without the
+    function's number, which no port has. Empty where the path has none.
 
-    :param place: the function's directory in the kernel's tree of devices,
-        free of links. Behind Intel's VMD there are two host bridges in it;
-        the last one counts.
+    :param path: the resolved directory of the function in the kernel's
+        device tree. Behind Intel's VMD it contains two host bridges; the
+        last one counts.
     """
-    parts = place.split("/")
+    parts = path.split("/")
     bridges = [
         number
         for number, part in enumerate(parts)
@@ -68,47 +67,51 @@ def parse_port(place: str) -> str:
     return below[0] if len(below) > 1 else below[0].rpartition(".")[0]
 
 
-def peers(links: Mapping[str, GpuLinks | None]) -> dict[str, frozenset[str]]:
-    """Return to which others each card has an NVLink, by address.
+def resolve_peers(
+    links: Mapping[str, GpuLinks | None],
+) -> dict[str, frozenset[str]]:
+    """Return the cards to which each card has an NVLink, by address.
 
-    All cards on switches reach each other. Where one has a link to
-    another, that one has it too, even if it can't tell.
+    All cards on switches reach each other. A link is reported at both
+    ends, even if one end could not be read.
     """
-    found: dict[str, set[str]] = {address: set() for address in links}
-    switched = {a for a, one in links.items() if one and one.is_switched}
-    for address, one in links.items():
-        if one is None:
+    peers: dict[str, set[str]] = {address: set() for address in links}
+    switched = {
+        address for address, gpu in links.items() if gpu and gpu.is_switched
+    }
+    for address, gpu in links.items():
+        if gpu is None:
             continue
-        others = one.peers | (switched if one.is_switched else set())
-        for other in others - {address}:
-            found[address].add(other)
-            found.setdefault(other, set()).add(address)
-    return {address: frozenset(them) for address, them in found.items()}
+        reachable = gpu.peers | (switched if gpu.is_switched else set())
+        for peer in reachable - {address}:
+            peers[address].add(peer)
+            peers.setdefault(peer, set()).add(address)
+    return {address: frozenset(cards) for address, cards in peers.items()}
 
 
-def place(
-    devices: Iterable[model.Device], places: HostTopology
+def add_topology_traits(
+    devices: Iterable[model.Device], topology: HostTopology
 ) -> tuple[model.Device, ...]:
-    """Return the devices with the traits that tell where they stand.
+    """Return the devices with the traits of their ports and NVLinks.
 
-    A part has those of its whole. What can't be told is among what is
-    unread of the device.
+    A part of a card has the traits of the card. Prefixes of traits that
+    could not be read are added to ``unread_traits``.
     """
-    linked = peers(places.links)
-    return tuple(_place(device, places, linked) for device in devices)
+    peers = resolve_peers(topology.links)
+    return tuple(_add_traits(device, topology, peers) for device in devices)
 
 
-def _place(
+def _add_traits(
     device: model.Device,
-    places: HostTopology,
-    linked: Mapping[str, frozenset[str]],
+    topology: HostTopology,
+    peers: Mapping[str, frozenset[str]],
 ) -> model.Device:
     card = device.parent or device.address
     if not pci.is_address(card):
         return device
-    traits = {names.nvlink_trait(peer) for peer in linked.get(card, ())}
-    unread = _unread_links(card, places.links)
-    port = places.ports.get(card)
+    traits = {names.nvlink_trait(peer) for peer in peers.get(card, ())}
+    unread = _unread_link_traits(card, topology.links)
+    port = topology.ports.get(card)
     if port:
         traits.add(names.pcie_trait(port))
     else:
@@ -116,96 +119,98 @@ def _place(
     return dataclasses.replace(
         device,
         traits=device.traits | traits,
-        unread=(*device.unread, *unread),
+        unread_traits=(*device.unread_traits, *unread),
     )
 
 
-def _unread_links(
+def _unread_link_traits(
     card: str, links: Mapping[str, GpuLinks | None]
 ) -> tuple[str, ...]:
-    """Return the prefixes of traits of NVLinks that can't be told.
+    """Return the prefixes of a card's NVLink traits that are unread.
 
-    Of a card on a switch these are the traits of the cards that don't
-    tell whether they are on it too.
+    For a card on a switch these are the traits of all cards whose links
+    could not be read: they may be on the switch too.
     """
     if card not in links:
         return ()
-    mine = links[card]
-    if mine is None:
+    gpu = links[card]
+    if gpu is None:
         return (names.NVLINK_PREFIX,)
-    return _untold(links) if mine.is_switched else ()
+    if not gpu.is_switched:
+        return ()
+    unread = sorted(address for address, gpu in links.items() if gpu is None)
+    return tuple(names.nvlink_trait(address) for address in unread)
 
 
-def _untold(links: Mapping[str, GpuLinks | None]) -> tuple[str, ...]:
-    silent = sorted(a for a, one in links.items() if one is None)
-    return tuple(names.nvlink_trait(address) for address in silent)
+# -- locality by the traits of providers -------------------------------------
 
-
-# -- what their providers tell ----------------------------------------------
-
-_ALIKE = {
+_TRAITS_OF_LOCALITY = {
     flavors.Locality.PCIE: (names.PCIE_PREFIX, "PCIe root port"),
     flavors.Locality.NUMA: (names.NUMA_PREFIX, "NUMA node"),
 }
 
 
 class LocatedDevice(Protocol):
-    """A device as its provider tells of it.
+    """A device as its provider shows it.
 
     ``card`` is the same for all parts of one card; ``address`` is the
-    card's own, as provider_name spells it, empty where it is not known.
+    card's, as provider_name spells it, empty where it is unknown. ``traits``
+    are the provider's, empty if they were not read.
     """
 
     @property
     def card(self) -> str:
-        """Return what tells the physical card."""
+        """Return the identity of the physical card."""
 
     @property
     def address(self) -> str:
-        """Return the card's address, of which links tell."""
+        """Return the card's address, as NVLink traits have it."""
 
     @property
     def traits(self) -> frozenset[str]:
-        """Return the provider's traits, none if they were not read."""
+        """Return the traits of the provider."""
 
 
-def between(
-    wanted: flavors.Locality, one: LocatedDevice, two: LocatedDevice
+def explain_mismatch(
+    locality: flavors.Locality, first: LocatedDevice, second: LocatedDevice
 ) -> str:
-    """Return what speaks against taking two devices together, or nothing.
+    """Return why two devices violate a locality, empty if they don't.
 
-    A device of which nothing was read is no objection.
+    Devices without traits don't violate any.
     """
-    is_one_card = one.card == two.card
-    if wanted is flavors.Locality.DIFFERENT_CARD:
-        return "one card" if is_one_card else ""
-    if is_one_card or not (one.traits and two.traits):
+    is_same_card = first.card == second.card
+    if locality is flavors.Locality.DIFFERENT_CARD:
+        return "one card" if is_same_card else ""
+    if is_same_card or not (first.traits and second.traits):
         return ""
-    if wanted is flavors.Locality.NVLINK:
-        is_told = one.address and two.address
-        is_linked = _has_link(one, two) or _has_link(two, one)
-        return "no NVLink between them" if is_told and not is_linked else ""
-    return _unlike(wanted, one, two)
+    if locality is flavors.Locality.NVLINK:
+        has_addresses = first.address and second.address
+        is_linked = _has_link(first, second) or _has_link(second, first)
+        return (
+            "no NVLink between them" if has_addresses and not is_linked else ""
+        )
+    return _compare_traits(locality, first, second)
 
 
-def _has_link(one: LocatedDevice, two: LocatedDevice) -> bool:
-    return names.nvlink_trait(two.address) in one.traits
+def _has_link(device: LocatedDevice, peer: LocatedDevice) -> bool:
+    return names.nvlink_trait(peer.address) in device.traits
 
 
-def _unlike(
-    wanted: flavors.Locality, one: LocatedDevice, two: LocatedDevice
+def _compare_traits(
+    locality: flavors.Locality, first: LocatedDevice, second: LocatedDevice
 ) -> str:
-    if wanted not in _ALIKE:
+    if locality not in _TRAITS_OF_LOCALITY:
         return ""
-    prefix, what = _ALIKE[wanted]
-    here, there = told(one.traits, prefix), told(two.traits, prefix)
-    if here == there:
+    prefix, noun = _TRAITS_OF_LOCALITY[locality]
+    values = trait_values(first.traits, prefix)
+    others = trait_values(second.traits, prefix)
+    if values == others:
         return ""
-    return f"{what} {_listed(here)} and {_listed(there)}"
+    return f"{noun} {_join(values)} and {_join(others)}"
 
 
-def told(traits: Iterable[str], prefix: str) -> frozenset[str]:
-    """Return what traits say below a prefix, as the number of a node."""
+def trait_values(traits: Iterable[str], prefix: str) -> frozenset[str]:
+    """Return the traits with a prefix, without it: ``0`` for NUMA node 0."""
     return frozenset(
         trait.removeprefix(prefix)
         for trait in traits
@@ -213,5 +218,5 @@ def told(traits: Iterable[str], prefix: str) -> frozenset[str]:
     )
 
 
-def _listed(said: Iterable[str]) -> str:
-    return ", ".join(sorted(said)) or "not known"
+def _join(values: Iterable[str]) -> str:
+    return ", ".join(sorted(values)) or "not known"

@@ -131,7 +131,7 @@ def test_what_is_made_takes_nothing_more(
     stranger = _claim(device, "any", "other")
     claims.append(dataclasses.replace(stranger, device="another"))
     claims.append(dataclasses.replace(stranger, state=model.ClaimState.MADE))
-    assert device_capacity.hold(device, claims) is device
+    assert device_capacity.reserve_claims(device, claims) is device
 
 
 @given(
@@ -141,12 +141,14 @@ def test_what_is_held_is_offered_no_more(
     device: model.Device, data: st.DataObject
 ) -> None:
     """As much less of it is left as if it had been made."""
-    device = device_capacity.settle(device)
+    device = device_capacity.recalculate(device)
     left = [p.name for p in device.profiles if p.available > 0]
     if not left:
         return
     name = data.draw(st.sampled_from(left))
-    held = device_capacity.hold(device, [_claim(device, name, "held")])
+    held = device_capacity.reserve_claims(
+        device, [_claim(device, name, "held")]
+    )
     if device.technology == "passthrough":
         assert held is device
         return
@@ -162,7 +164,7 @@ def test_what_is_held_is_offered_no_more(
 
 def _claim(device: model.Device, profile: str, handle: str) -> model.Claim:
     choice = (
-        device_capacity.choose(device, profile)
+        device_capacity.choose_place(device, profile)
         or device_capacity.PartitionPlace()
     )
     return model.Claim(

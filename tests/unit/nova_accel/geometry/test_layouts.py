@@ -21,10 +21,10 @@ def test_what_is_chosen_never_overlaps_and_keeps_the_limits(
     device: model.Device, data: st.DataObject
 ) -> None:
     for name in data.draw(st.lists(names_of(device), max_size=8)):
-        choice = device_capacity.choose(device, name)
+        choice = device_capacity.choose_place(device, name)
         if choice is None:
             continue
-        device = device_capacity.assume(device, name, choice)
+        device = device_capacity.add_partition(device, name, choice)
         geometry = device.geometry
         kept = [p.profile for p in device.partitions]
         profile = device.profile(name)
@@ -102,11 +102,11 @@ def test_choices_and_what_remains_agree(
 ) -> None:
     for name in data.draw(st.lists(names_of(device), max_size=6)):
         left = device_capacity.remaining(device)
-        choice = device_capacity.choose(device, name)
-        assert choice == device_capacity.choose(device, name)
+        choice = device_capacity.choose_place(device, name)
+        assert choice == device_capacity.choose_place(device, name)
         assert (choice is None) is (left[name] == 0)
         if choice is not None:
-            device = device_capacity.assume(device, name, choice)
+            device = device_capacity.add_partition(device, name, choice)
             after = device_capacity.remaining(device)
             assert after[name] == left[name] - 1
             assert all(after[other] <= left[other] for other in left)
@@ -131,16 +131,16 @@ def test_capacity_is_never_less_than_what_choices_reach(
     assert held <= capacity <= len(device.slots)
     assert limit is None or capacity <= max(limit, held)
     for name in data.draw(st.lists(names_of(device), max_size=8)):
-        choice = device_capacity.choose(device, name)
+        choice = device_capacity.choose_place(device, name)
         if choice is not None:
-            device = device_capacity.assume(device, name, choice)
+            device = device_capacity.add_partition(device, name, choice)
     assert len(device.partitions) <= capacity
 
 
 @given(shapes.any_cards)
 def test_a_settled_device_stays_as_it_is(device: model.Device) -> None:
-    settled = device_capacity.settle(device)
-    assert device_capacity.settle(settled) == settled
+    settled = device_capacity.recalculate(device)
+    assert device_capacity.recalculate(settled) == settled
     left = device_capacity.remaining(device)
     assert device_capacity.remaining(settled) == left
     assert {p.name: p.available for p in settled.profiles} == left
@@ -151,14 +151,14 @@ def test_a_settled_device_stays_as_it_is(device: model.Device) -> None:
 def test_a_settled_device_chooses_as_before(
     device: model.Device, data: st.DataObject
 ) -> None:
-    settled = device_capacity.settle(device)
+    settled = device_capacity.recalculate(device)
     for name in data.draw(st.lists(names_of(device), max_size=6)):
-        choice = device_capacity.choose(settled, name)
+        choice = device_capacity.choose_place(settled, name)
         if choice is None:
             continue
-        assert device_capacity.choose(device, name) == choice
-        settled = device_capacity.assume(settled, name, choice)
-        device = device_capacity.assume(device, name, choice)
+        assert device_capacity.choose_place(device, name) == choice
+        settled = device_capacity.add_partition(settled, name, choice)
+        device = device_capacity.add_partition(device, name, choice)
 
 
 @given(shapes.free_cards, st.data())
@@ -171,15 +171,17 @@ def test_taken_away_again_there_is_room_as_before(
     """
     name = data.draw(names_of(device))
     before = device_capacity.remaining(device)
-    choice = device_capacity.choose(device, name)
+    choice = device_capacity.choose_place(device, name)
     if choice is None:
         return
-    full = device_capacity.assume(device, name, choice)
+    full = device_capacity.add_partition(device, name, choice)
     real = dataclasses.replace(full.partitions[-1], handle="stale")
-    seen = device_capacity.settle(
+    seen = device_capacity.recalculate(
         dataclasses.replace(full, partitions=(*full.partitions[:-1], real))
     )
-    after = device_capacity.remaining(device_capacity.without(seen, {"stale"}))
+    after = device_capacity.remaining(
+        device_capacity.remove_partitions(seen, {"stale"})
+    )
     assert after[name] >= 1
     if not device.geometry.instances:
         assert all(after[n] <= max(before[n], 1) for n in before)

@@ -103,7 +103,7 @@ def test_the_traits_are_names_that_placement_takes(place: str) -> None:
     for trait in (names.pcie_trait(place), names.nvlink_trait(place)):
         assert re.fullmatch(r"CUSTOM_[A-Z0-9_]+", trait)
         assert len(trait) <= names.MAX_NAME
-        assert names.is_ours(trait)
+        assert names.is_managed_trait(trait)
     assert names.pcie_trait(place).startswith(names.PCIE_PREFIX)
     assert names.nvlink_trait(place).startswith(names.NVLINK_PREFIX)
 
@@ -122,7 +122,7 @@ hosts = st.dictionaries(st.sampled_from([A, B, C, D]), st.none() | links)
 def test_whoever_has_a_peer_is_its_peer(
     host: dict[str, GpuLinks | None],
 ) -> None:
-    found = topology.peers(host)
+    found = topology.resolve_peers(host)
     assert found.keys() >= host.keys()
     for address, them in found.items():
         assert address not in them
@@ -133,7 +133,7 @@ def test_whoever_has_a_peer_is_its_peer(
 def test_nobody_has_a_peer_of_which_neither_tells(
     host: dict[str, GpuLinks | None],
 ) -> None:
-    for one, them in topology.peers(host).items():
+    for one, them in topology.resolve_peers(host).items():
         for two in them:
             mine, other = host.get(one), host.get(two)
             assert (
@@ -145,7 +145,7 @@ def test_nobody_has_a_peer_of_which_neither_tells(
 
 def test_all_on_switches_are_peers_and_no_others() -> None:
     switched = GpuLinks(is_switched=True)
-    found = topology.peers(
+    found = topology.resolve_peers(
         {
             A: switched,
             B: switched,
@@ -177,8 +177,8 @@ def placed(
     places: topology.HostTopology, *devices: model.Device
 ) -> dict[str, tuple[Set[str], tuple[str, ...]]]:
     return {
-        one.address: (one.traits, one.unread)
-        for one in topology.place(devices, places)
+        one.address: (one.traits, one.unread_traits)
+        for one in topology.add_topology_traits(devices, places)
     }
 
 
@@ -197,7 +197,7 @@ def test_off_the_bus_there_is_nothing_to_tell() -> None:
 
 
 def test_what_cant_be_told_is_unread_and_not_absent() -> None:
-    mine = device(A, unread=("CUSTOM_ACCELERATOR_MINE",))
+    mine = device(A, unread_traits=("CUSTOM_ACCELERATOR_MINE",))
     places = topology.HostTopology(links={A: None})
     assert placed(places, mine)[A] == (
         frozenset(),
@@ -248,7 +248,7 @@ def test_placing_adds_traits_and_changes_nothing_else(
     places = topology.HostTopology(
         ports=dict.fromkeys(addresses, A), links=told
     )
-    after = topology.place(before, places)
+    after = topology.add_topology_traits(before, places)
     assert [one.address for one in after] == addresses
     for one in after:
         assert one.traits >= {"X", names.pcie_trait(A)}
