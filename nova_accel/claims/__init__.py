@@ -1,2 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From slots and groups to claims on partitions. No I/O."""
+"""Claims of servers on partitions, from slots and request groups. No I/O.
+
+- ``claim_plan``: claims for the slots that Nova assigned to a server
+- ``matching``: assignment of request groups to devices
+- ``attach_candidates``: devices for a hot-attached profile, best first
+- ``migration``: checks before a live migration
+- ``pci_moves``: order of PCI address changes in a live migration
+- ``scrub``: plan for scrubbing functions between two servers
+"""

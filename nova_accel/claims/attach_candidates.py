@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices of a host that can serve one more profile, best first."""
+"""Devices of a host for one more profile of a server, best first."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -15,9 +15,9 @@ _MDEV = "mdev"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AttachCandidate:
-    """A profile that a device has; ``provider`` is the device's uuid.
+    """A profile of a device; ``provider`` is the UUID of its provider.
 
-    ``bitstream`` is what is to be loaded into its region, None for none.
+    ``bitstream`` is the one to load into its region, None for none.
     """
 
     device: model.Device
@@ -27,41 +27,41 @@ class AttachCandidate:
 
     @property
     def resources(self) -> Mapping[str, int]:
-        """Return what one of it takes of the device, as a flavor says."""
+        """Return the resources of a flavor with this profile."""
         return {n: a for n, a in self.profile.charges.items() if a > 0}
 
     @property
     def required(self) -> frozenset[str]:
-        """Return the traits that a flavor would require for it."""
-        found = {self.profile.trait}
+        """Return the required traits of a flavor with this profile."""
+        traits = {self.profile.trait}
         if self.bitstream is not None:
-            found.add(names.PROGRAMMABLE_TRAIT)
-            found.add(names.interface_trait(self.bitstream.interface))
-        return frozenset(found)
+            traits.add(names.PROGRAMMABLE_TRAIT)
+            traits.add(names.interface_trait(self.bitstream.interface))
+        return frozenset(traits)
 
-    def group(self) -> flavors.RequestGroup:
-        """Return the request group that a flavor would have for it."""
+    def request_group(self) -> flavors.RequestGroup:
+        """Return the request group of a flavor with this profile."""
         return flavors.RequestGroup(
             suffix="_ACCEL", resources=self.resources, required=self.required
         )
 
 
 def find(
-    wanted: str,
+    name: str,
     root: providers.ProviderRoot,
     host: model.HostState,
-    is_loaded: bool = False,
+    has_bitstream: bool = False,
 ) -> tuple[AttachCandidate, ...]:
-    """Return every device that has a profile of that name or trait.
+    """Return every device that has a profile.
 
-    Any spelling will do, a type id of this host too. An FPGA region is also
-    meant by its interface.
-
-    :param is_loaded: whether a bitstream is named.
-    :raises MalformedError: no device of the host has it, or it is one of
-        an FPGA region and no bitstream is named, or of none and one is.
+    :param name: name or trait of the profile in any spelling, an mdev type
+        id of this host, a resource class, or an interface id of an FPGA
+        region.
+    :param has_bitstream: whether the request has a bitstream.
+    :raises MalformedError: no device of the host has the profile, or a
+        bitstream is missing for an FPGA region or given for another device.
     """
-    known = [
+    every = [
         AttachCandidate(
             device=device,
             profile=profile,
@@ -70,139 +70,153 @@ def find(
         for device in host.devices
         for profile in device.profiles
     ]
-    found = tuple(
-        offer
-        for offer in known
-        if mdev_names.is_spelling(wanted, offer.profile.name)
-        or wanted == offer.profile.trait
-        or _is_interface(wanted, offer.device.region)
-    ) or _of_word(wanted, known)
-    if any((o.device.region is not None) != is_loaded for o in found):
+    candidates = tuple(
+        candidate
+        for candidate in every
+        if mdev_names.is_profile_name(name, candidate.profile.name)
+        or name == candidate.profile.trait
+        or _has_interface(candidate.device.region, name)
+    ) or _find_by_type_or_class(name, every)
+    if any(
+        (candidate.device.region is not None) != has_bitstream
+        for candidate in candidates
+    ):
         raise errors.MalformedError(
             "profile that can be attached",
-            wanted,
-            "one of an FPGA region, beside a bitstream"
-            if is_loaded
-            else "one with a bitstream: the image of what the FPGA region is"
-            " to hold",
+            name,
+            "one of an FPGA region, as a bitstream is given"
+            if has_bitstream
+            else "one with a bitstream: the image to load into the FPGA"
+            " region",
         )
-    if not found:
-        offered = sorted({o.profile.name for o in known})
+    if not candidates:
+        offered = sorted({candidate.profile.name for candidate in every})
         raise errors.MalformedError(
             "profile of this host",
-            wanted,
+            name,
             f"one of: {', '.join(offered) or '(nothing)'}",
         )
-    return found
+    return candidates
 
 
-def loaded(
-    offers: Iterable[AttachCandidate], bitstream: model.Bitstream
+def with_bitstream(
+    candidates: Iterable[AttachCandidate], bitstream: model.Bitstream
 ) -> tuple[AttachCandidate, ...]:
-    """Return offers of regions into which a bitstream is to be loaded."""
-    return tuple(dataclasses.replace(o, bitstream=bitstream) for o in offers)
+    """Return the candidates with a bitstream to load."""
+    return tuple(
+        dataclasses.replace(candidate, bitstream=bitstream)
+        for candidate in candidates
+    )
 
 
-def _is_interface(wanted: str, region: model.Region | None) -> bool:
-    """Return whether somebody means a region: by an interface it has."""
+def _has_interface(region: model.Region | None, name: str) -> bool:
+    """Return whether a name is an interface, or its trait, of a region."""
     if region is None:
         return False
     return any(
-        wanted == names.interface_trait(interface)
-        or names.fpga_id(wanted) == names.fpga_id(interface)
+        name == names.interface_trait(interface)
+        or names.normalize_fpga_id(name) == names.normalize_fpga_id(interface)
         for interface in region.interfaces
     )
 
 
-def _of_word(
-    wanted: str, known: Collection[AttachCandidate]
+def _find_by_type_or_class(
+    name: str, every: Collection[AttachCandidate]
 ) -> tuple[AttachCandidate, ...]:
-    """Return offers by an mdev type id of this host, or by resource class.
+    """Return candidates by mdev type id of this host, or resource class.
 
-    Neither is a profile's name: they count where only one profile is meant.
+    Neither is unique: they are accepted only if all candidates have the
+    same profile.
     """
-    found = tuple(
-        offer
-        for offer in known
-        if wanted in (offer.device.resource_class, *_type_ids(offer))
+    candidates = tuple(
+        candidate
+        for candidate in every
+        if name in (candidate.device.resource_class, *_type_ids(candidate))
     )
-    return found if len({o.profile.name for o in found}) == 1 else ()
+    profiles = {candidate.profile.name for candidate in candidates}
+    return candidates if len(profiles) == 1 else ()
 
 
-def _type_ids(offer: AttachCandidate) -> Collection[str]:
-    if offer.device.technology != _MDEV:
+def _type_ids(candidate: AttachCandidate) -> Collection[str]:
+    if candidate.device.technology != _MDEV:
         return ()
-    return offer.profile.handles.values()
+    return candidate.profile.handles.values()
 
 
 def rank(
-    offers: Collection[AttachCandidate],
-    candidates: Collection[str],
+    candidates: Collection[AttachCandidate],
+    open_providers: Collection[str],
     claims: Collection[model.Claim] = (),
 ) -> tuple[AttachCandidate, ...]:
-    """Return those with room, in the order to try them.
+    """Return the candidates with room, in the order to try them.
 
-    First those of which the larger profiles lose least, then the fullest;
-    of equals the provider's uuid decides.
+    First those whose larger profiles lose least, then the fullest, then by
+    UUID of the provider.
 
-    :param candidates: uuids of those that Placement would give.
-    :param claims: all of the host: functions that are given as they are
-        show nothing of what is taken.
+    :param open_providers: UUIDs of the providers with room in Placement.
+    :param claims: all claims of the host: whole functions in use have no
+        partitions.
     """
     fitting = [
-        offer
-        for offer in offers
-        if offer.provider in candidates and not objection(offer)
+        candidate
+        for candidate in candidates
+        if candidate.provider in open_providers
+        and not explain_refusal(candidate)
     ]
-    return tuple(sorted(fitting, key=lambda offer: _cost(offer, claims)))
+    return tuple(sorted(fitting, key=lambda c: _cost(c, claims)))
 
 
-def objection(offer: AttachCandidate) -> str:
-    """Return why a device can't give a profile now, empty if it can."""
-    device, name = offer.device, offer.profile.name
+def explain_refusal(candidate: AttachCandidate) -> str:
+    """Return why a device can't make its profile now, empty if it can."""
+    device, name = candidate.device, candidate.profile.name
     if device.drain:
         return f"{device.address} is drained: {device.drain}"
     if device.fault:
         return f"{device.address} is set aside: {device.fault}"
     if device.marks_unknown:
         return f"{device.address}: {device.marks_unknown}"
-    if device.region is not None and offer.bitstream is not None:
-        reason = bitstreams.objection(
-            offer.bitstream, device.region, device.vendor_id
+    if device.region is not None and candidate.bitstream is not None:
+        reason = bitstreams.explain_mismatch(
+            candidate.bitstream, device.region, device.vendor_id
         )
         if reason:
             return f"{device.address}: {reason}"
-    if device_capacity.choose(device, name) is None:
+    if device_capacity.choose_place(device, name) is None:
         return f"{device.address} has no place for {name} now"
     return ""
 
 
-def explain(
-    offers: Collection[AttachCandidate], candidates: Collection[str]
+def list_refusals(
+    candidates: Collection[AttachCandidate], open_providers: Collection[str]
 ) -> Iterator[str]:
-    """Yield why each device can't give its profile."""
-    for offer in offers:
-        found = objection(offer)
-        if not found and offer.provider not in candidates:
-            found = f"{offer.device.address} has none left in Placement"
-        if found:
-            yield found
+    """Yield why each device can't make its profile.
+
+    :param open_providers: UUIDs of the providers with room in Placement.
+    """
+    for candidate in candidates:
+        reason = explain_refusal(candidate)
+        if not reason and candidate.provider not in open_providers:
+            reason = f"{candidate.device.address} has none left in Placement"
+        if reason:
+            yield reason
 
 
 def _cost(
-    offer: AttachCandidate, claims: Collection[model.Claim]
+    candidate: AttachCandidate, claims: Collection[model.Claim]
 ) -> tuple[list[int], int, str]:
-    device, profile = offer.device, offer.profile
+    device, profile = candidate.device, candidate.profile
     before = device_capacity.remaining(device)
     after = device_capacity.remaining(device, [profile.name])
-    larger = sorted(
+    largest_first = sorted(
         device.profiles, key=lambda p: (p.size, p.name), reverse=True
     )
-    lost = [before[p.name] - after[p.name] for p in larger if p.name in before]
-    free = len(device.slots) - max(
-        len(device.partitions),
-        sum(claim.device == device.address for claim in claims)
-        if device.technology in model.UNDIVIDED
-        else 0,
-    )
-    return lost, free, offer.provider
+    losses = [
+        before[p.name] - after[p.name]
+        for p in largest_first
+        if p.name in before
+    ]
+    used = len(device.partitions)
+    if device.technology in model.UNDIVIDED:
+        claimed = sum(claim.device == device.address for claim in claims)
+        used = max(used, claimed)
+    return losses, len(device.slots) - used, candidate.provider

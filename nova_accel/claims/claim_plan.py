@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims for the slots that Nova assigned to a server."""
+"""Claims for the slots that Nova assigned to a server.
+
+All functions are deterministic: a retry plans the same claims, so it finds
+the partitions of an earlier attempt.
+"""
 
 import collections
 import dataclasses
@@ -13,10 +17,9 @@ from nova_accel.fpga import regions
 from nova_accel.geometry import device_capacity
 from nova_accel.model import flavors, names, providers
 
-# How many ways to serve a server are compared with each other. More need
-# seven different groups that seven cards could serve each: the others are
-# left aside.
-MAX_WAYS = 1000
+# Number of matches that are compared. A server exceeds it only with seven
+# different groups that each fit on seven cards; further matches are ignored.
+MAX_MATCHES = 1000
 
 
 def plan(
@@ -25,88 +28,93 @@ def plan(
     slots: Iterable[model.Slot],
     root: providers.ProviderRoot,
     host: model.HostState,
-    booked: model.Booked = types.MappingProxyType({}),
+    allocated: model.Allocations = types.MappingProxyType({}),
 ) -> tuple[model.Claim, ...]:
-    """Return the claims that a consumer's slots stand for.
+    """Return the claims for a consumer's slots.
 
-    The flavor's groups name profiles, Nova's slots name devices: each
-    group is matched to the slots of one device that has its profile. Of
-    several matches, one that agrees with what Placement booked and is
-    made already comes first, then the first for which there is room. The
-    same input gives the same claims, so a retry finds its own work. A
-    group that names its slot gets that one, and no other group does.
+    The flavor's groups name profiles, Nova's slots name devices: each group
+    is matched to the slots of one device that has its profile. Preferred
+    is a match that agrees with the allocations and whose partitions exist,
+    then the first one with room. A group with a slot of its own gets that
+    slot, which no other group can use.
 
-    :param consumer: uuid of the server.
+    :param consumer: UUID of the server.
     :param groups: the flavor's request groups.
-    :param slots: what Nova's resource tracker claimed for the server.
-    :param booked: the server's allocations, amounts by provider and
-        resource class, where the caller has them. A flavor edited since
-        the server was booked agrees with none: then they are left aside.
-    :raises ClaimError: the slots can't be matched, or what they stand for
+    :param slots: slots that Nova's resource tracker assigned to the server.
+    :param allocated: the server's allocations, where the caller has them.
+        They are ignored if no match agrees with them, as after an edit of
+        the flavor.
+    :raises ClaimError: the slots don't match the groups, or a partition
         can't be made any more.
     """
     groups, slots = tuple(groups), tuple(slots)
-    devices = _devices(root, host)
-    free = _by_provider(consumer, slots, devices)
-    pinned = tuple(_pinned(consumer, groups, free, devices))
+    devices = _devices_by_provider(root, host)
+    free = _slots_by_provider(consumer, slots, devices)
+    pinned = tuple(_claim_pinned(consumer, groups, free, devices))
     open_groups = [group for group in groups if group.slot is None]
-    wanted = tuple(matching.slot_groups(open_groups, free, devices))
-    is_matched = next(matching.match(wanted, free, devices, booked), None)
-    if booked and is_matched is None:
+    requests = tuple(matching.list_slot_requests(open_groups, free, devices))
+    matches = matching.match(requests, free, devices, allocated)
+    if allocated and next(matches, None) is None:
         return plan(consumer, groups, slots, root, host)
-    lacks: list[str] = []
+    reasons: list[str] = []
 
-    def has_room(provider: str, served: Sequence[matching.Wanted]) -> bool:
+    def has_room(
+        provider: str, on_device: Sequence[matching.SlotRequest]
+    ) -> bool:
         device = devices[provider]
-        chosen = [(group, device, provider, n) for group, _, n in served]
+        assignments = [
+            (group, device, provider, count) for group, _, count in on_device
+        ]
         claims = (
-            *_deal(consumer, chosen, free),
+            *_assign_slots(consumer, assignments, free),
             *(claim for claim in pinned if claim.provider == provider),
         )
-        _, lacking = _place(claims, host)
-        lacks.extend([lacking] if lacking else ())
-        return not lacking
+        _, reason = _place(claims, host)
+        reasons.extend([reason] if reason else ())
+        return not reason
 
-    ways = matching.match(wanted, free, devices, booked, has_room)
-    matched = _choose_way(consumer, ways, free)
-    if matched is not None:
-        placed, lacking = _place((*matched, *pinned), host)
-        if not lacking:
+    matches = matching.match(requests, free, devices, allocated, has_room)
+    claims = _choose_match(consumer, matches, free)
+    if claims is not None:
+        placed, reason = _place((*claims, *pinned), host)
+        if not reason:
             return placed
-        lacks.append(lacking)
+        reasons.append(reason)
     raise errors.ClaimError(
         consumer,
-        lacks[0] if lacks else matching.mismatch(wanted, free, devices),
+        reasons[0]
+        if reasons
+        else matching.explain_mismatch(requests, free, devices),
         public=f"no room on its host for {'; '.join(map(str, groups))}",
     )
 
 
-def find(
+def find_existing(
     consumer: str,
     slots: Iterable[model.Slot],
     root: providers.ProviderRoot,
     host: model.HostState,
 ) -> tuple[model.Claim, ...]:
-    """Return the claims whose partitions exist, whatever the flavor says.
+    """Return claims for the existing partitions in slots.
 
-    It is what a release has to unmake.
+    A release removes these partitions; the flavor does not matter.
     """
-    devices = _devices(root, host)
-    found = []
+    devices = _devices_by_provider(root, host)
+    claims = []
     for slot in sorted(slots):
         device = devices.get(slot.provider)
         if device is None:
             continue
-        found += [
-            of_partition(
+        claims += [
+            claim_from_partition(
                 device, partition, consumer, slot.provider, slot.identifier
             )
-            for partition in _in_slot(device, slot)
+            for partition in _list_partitions(device, slot)
         ]
-    return tuple(found)
+    return tuple(claims)
 
 
-def _devices(
+def _devices_by_provider(
     root: providers.ProviderRoot, host: model.HostState
 ) -> dict[str, model.Device]:
     return {
@@ -115,32 +123,32 @@ def _devices(
     }
 
 
-def _by_provider(
+def _slots_by_provider(
     consumer: str,
     slots: Iterable[model.Slot],
     devices: Mapping[str, model.Device],
 ) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    by_provider: dict[str, set[str]] = {}
     for slot in slots:
         if slot.provider not in devices:
             raise errors.ClaimError(
                 consumer,
                 f"slot {slot.identifier} belongs to resource provider"
-                f" {slot.provider}, and no device of this host is that"
+                f" {slot.provider}, and this host has no device of that"
                 " provider now; see `nova-accel inspect` for what is"
                 " missing",
             )
-        found.setdefault(slot.provider, set()).add(slot.identifier)
-    return found
+        by_provider.setdefault(slot.provider, set()).add(slot.identifier)
+    return by_provider
 
 
-def _pinned(
+def _claim_pinned(
     consumer: str,
     groups: Iterable[flavors.RequestGroup],
     free: dict[str, set[str]],
     devices: Mapping[str, model.Device],
 ) -> Iterator[model.Claim]:
-    """Yield the claims of groups that name their slots, which they take."""
+    """Yield the claims of groups with a slot; remove it from ``free``."""
     for group in sorted(groups, key=lambda g: g.suffix):
         if group.slot is None:
             continue
@@ -150,7 +158,7 @@ def _pinned(
             raise errors.ClaimError(
                 consumer, f"{group} lost its slot {identifier} of {provider}"
             )
-        if matching.profile_of(group, device) is None:
+        if matching.find_profile(group, device) is None:
             raise errors.ClaimError(
                 consumer, f"{device.address} can't make {group} any more"
             )
@@ -160,15 +168,15 @@ def _pinned(
         yield _claim(consumer, group, device, provider, identifier)
 
 
-def _choose_way(
+def _choose_match(
     consumer: str,
-    ways: Iterator[list[matching.Choice]],
+    matches: Iterator[list[matching.Assignment]],
     free: Mapping[str, set[str]],
 ) -> tuple[model.Claim, ...] | None:
-    """Return the claims of the way with most of them made, None of none.
+    """Return the claims of the match with most existing partitions.
 
-    Of equals, the providers' uuids decide: making a way's claims changes
-    nothing in its place, so it is found again.
+    Of equal ones the providers' UUIDs decide: once the claims of a match
+    are made, the same match is chosen again. None without a match.
     """
 
     def key(claims: tuple[model.Claim, ...]) -> tuple[int, list[str]]:
@@ -177,25 +185,25 @@ def _choose_way(
 
     return min(
         (
-            tuple(_deal(consumer, way, free))
-            for way in itertools.islice(ways, MAX_WAYS)
+            tuple(_assign_slots(consumer, match, free))
+            for match in itertools.islice(matches, MAX_MATCHES)
         ),
         key=key,
         default=None,
     )
 
 
-def _deal(
+def _assign_slots(
     consumer: str,
-    matched: Iterable[matching.Choice],
+    assignments: Iterable[matching.Assignment],
     free: Mapping[str, set[str]],
 ) -> Iterator[model.Claim]:
-    """Yield the claims of a match, slots dealt in their own order."""
-    rest = {provider: sorted(slots) for provider, slots in free.items()}
-    for group, device, provider, count in matched:
-        for identifier in rest[provider][:count]:
+    """Yield the claims of a match; slots are assigned in sorted order."""
+    unassigned = {provider: sorted(slots) for provider, slots in free.items()}
+    for group, device, provider, count in assignments:
+        for identifier in unassigned[provider][:count]:
             yield _claim(consumer, group, device, provider, identifier)
-        del rest[provider][:count]
+        del unassigned[provider][:count]
 
 
 def _claim(
@@ -205,33 +213,35 @@ def _claim(
     provider: str,
     identifier: str,
 ) -> model.Claim:
-    """Return the claim that a slot stands for, its place still open."""
-    profile = matching.profile_of(group, device)
-    assert profile is not None  # noqa: S101 - the match chose by it
-    handle = matching.handle_of(device, provider, identifier)
+    """Return the claim for a slot, without a place."""
+    profile = matching.find_profile(group, device)
+    assert profile is not None  # noqa: S101 - match() has checked it
+    handle = matching.slot_handle(device, provider, identifier)
     for partition in device.partitions:
         if partition.handle != handle:
             continue
         if partition.profile == profile.name:
-            return of_partition(
+            return claim_from_partition(
                 device, partition, consumer, provider, identifier
             )
-        if _may_be(partition, profile):
+        if _may_have_profile(partition, profile):
             return dataclasses.replace(
-                of_partition(
+                claim_from_partition(
                     device, partition, consumer, provider, identifier
                 ),
                 profile=profile.name,
             )
-    on_function = device.technology != "mdev" or identifier in profile.handles
+    is_on_function = (
+        device.technology != "mdev" or identifier in profile.handles
+    )
     is_region = device.region is not None
-    functions = regions.wanted_functions(group) if is_region else frozenset()
+    functions = regions.required_functions(group) if is_region else frozenset()
     return dataclasses.replace(
-        of_partition(
+        claim_from_partition(
             device,
             model.Partition(
                 profile=profile.name,
-                parent=identifier if on_function else device.address,
+                parent=identifier if is_on_function else device.address,
                 handle=handle,
             ),
             consumer,
@@ -244,43 +254,45 @@ def _claim(
     )
 
 
-def _may_be(partition: model.Partition, profile: model.Profile) -> bool:
-    """Return whether a flavor's word names what nothing on the host does.
+def _may_have_profile(
+    partition: model.Partition, profile: model.Profile
+) -> bool:
+    """Return whether a partition with an unknown name may be of a profile.
 
-    The partition shows its type's number only, and of the profile the
-    number is not known. What stands in a server's slots was made for its
-    flavor: whoever asks sees to it that the partition is the server's.
+    The partition only has its type's number, and the number of the profile
+    is unknown. The partition in a server's slot was made for its flavor.
+    The caller checks that it is the server's.
     """
     return partition.is_nameless and partition.parent not in profile.handles
 
 
-def charges(device: model.Device, claim: model.Claim) -> dict[str, int]:
-    """Return what a claim takes of its device, by resource class.
+def claim_charges(device: model.Device, claim: model.Claim) -> dict[str, int]:
+    """Return the charges of a claim by resource class.
 
-    Only of classes that the device counts: it has no inventory of others.
+    Classes without a counter of the device are left out: its provider has
+    no inventory of them.
     """
     amounts = device.charges(claim.profile)
     return {n: a for n, a in amounts.items() if n in device.counters}
 
 
 def find_unallocated(
-    held: Iterable[model.Claim],
+    claims: Iterable[model.Claim],
     charged: Mapping[model.ClaimKey, Mapping[str, int]],
     allocated: Mapping[str, Mapping[str, Mapping[str, int]]],
 ) -> dict[model.ClassKey, int]:
-    """Return what claims take that is not allocated, by resource class.
+    """Return the charges of claims without an allocation.
 
-    What consumers have allocated beyond their claims counts for claims of
-    others: a server that is moved has its allocation under the uuid of
-    the migration.
+    Allocations of consumers that exceed their claims count for other
+    claims: a server in a move has an allocation under the UUID of its
+    migration.
 
-    :param charged: by claim what it takes, by resource class; claims that
-        are not in it are not looked at.
-    :param allocated: amounts by provider, consumer and class; providers
-        that are not in it are not known.
+    :param charged: charges of each claim; other claims are ignored.
+    :param allocated: amounts by provider, consumer and resource class;
+        claims on other providers are ignored.
     """
     keys_by_class: dict[tuple[str, str], list[model.ClaimKey]] = {}
-    for claim in held:
+    for claim in claims:
         if claim.provider in allocated:
             for name in charged.get(claim.key, ()):
                 key = claim.provider, name
@@ -288,7 +300,7 @@ def find_unallocated(
     return {
         (*key, name): amount
         for (provider, name), keys in keys_by_class.items()
-        for key, amount in _uncovered(
+        for key, amount in _find_uncovered(
             {key: charged[key][name] for key in sorted(keys)},
             {
                 consumer: resources.get(name, 0)
@@ -298,42 +310,42 @@ def find_unallocated(
     }
 
 
-def _uncovered(
+def _find_uncovered(
     needed: Mapping[model.ClaimKey, int], allocated: Mapping[str, int]
 ) -> Iterator[tuple[model.ClaimKey, int]]:
-    """Yield the claims of which something is not allocated, and how much.
+    """Yield the claims without a full allocation, and the missing amounts.
 
-    :param needed: the amount of one class that each claim takes.
+    :param needed: charges of the claims, of one class.
     :param allocated: amounts of the class by consumer.
     """
-    rest = collections.Counter(allocated)
-    lacking = {}
+    unused = collections.Counter(allocated)
+    missing = {}
     for key, amount in needed.items():
-        covered = min(amount, rest[key[0]])
-        rest[key[0]] -= covered
-        lacking[key] = amount - covered
-    spare = rest.total()
-    for key, amount in lacking.items():
+        covered = min(amount, unused[key[0]])
+        unused[key[0]] -= covered
+        missing[key] = amount - covered
+    spare = unused.total()
+    for key, amount in missing.items():
         covered = min(amount, spare)
         spare -= covered
         if amount > covered:
             yield key, amount - covered
 
 
-def of_partition(
+def claim_from_partition(
     device: model.Device,
     partition: model.Partition,
     consumer: str = "",
     provider: str = "",
     slot: str = "",
 ) -> model.Claim:
-    """Return the claim that an existing partition would be.
+    """Return the claim of an existing partition.
 
-    :param consumer: uuid of its server, empty where it has none.
-    :param provider: uuid of the device's provider, with ``slot``.
+    :param consumer: UUID of its server, empty without one.
+    :param provider: UUID of the device's provider, which has the ``slot``.
     """
     profile = device.profile(partition.profile)
-    instance = _instance(device, partition)
+    instance = _find_instance(device, partition)
     kind = profile.instance if profile else instance.kind if instance else ""
     is_owned = device.geometry.is_dynamic and bool(kind)
     return model.Claim(
@@ -353,7 +365,7 @@ def of_partition(
         vgpu_params=device.vgpu_params,
         start=partition.start,
         instance=kind,
-        # Made anew, it needs its instance again: that goes with it.
+        # Recreating the partition needs the instance at the same place.
         instance_start=(
             instance.span.start
             if is_owned and instance and instance.span
@@ -365,7 +377,7 @@ def of_partition(
     )
 
 
-def _instance(
+def _find_instance(
     device: model.Device, partition: model.Partition
 ) -> model.Instance | None:
     return next(
@@ -378,14 +390,14 @@ def _instance(
     )
 
 
-def _in_slot(
+def _list_partitions(
     device: model.Device, slot: model.Slot
 ) -> Iterator[model.Partition]:
-    """Yield what stands in a slot; a whole function stands in its own."""
-    handle = matching.handle_of(device, slot.provider, slot.identifier)
-    found = [p for p in device.partitions if p.handle == handle]
+    """Yield the partition in a slot; a whole function is one in its own."""
+    handle = matching.slot_handle(device, slot.provider, slot.identifier)
+    partitions = [p for p in device.partitions if p.handle == handle]
     is_whole = device.technology in model.UNDIVIDED and handle in device.slots
-    if not found and is_whole and device.profiles:
+    if not partitions and is_whole and device.profiles:
         profile = next(
             (p for p in device.profiles if handle in p.handles),
             device.profiles[0],
@@ -393,31 +405,28 @@ def _in_slot(
         yield model.Partition(
             profile=profile.name, parent=handle, handle=handle
         )
-    yield from found
+    yield from partitions
 
 
 def _place(
     claims: tuple[model.Claim, ...], host: model.HostState
 ) -> tuple[tuple[model.Claim, ...], str]:
-    """Return the claims with their places, and why not if there are none.
+    """Return the claims with their places, or the reason without room.
 
-    The largest are placed first, which leaves the least unused; what is
-    made already stays where it is. What an earlier life left in one of
-    the slots goes before anything is made: it takes no place.
+    The largest are placed first, which wastes least; existing partitions
+    keep their place. A stale partition in one of the slots will be removed
+    before the first one is made, so it occupies no place.
     """
-    found = list(claims)
-    devices: dict[str, model.Device] = {}
-    begun: set[tuple[str, int | None]] = set()
-    open_ones = [
-        n for n, c in enumerate(claims) if c.state is model.ClaimState.PLANNED
+    placed = list(claims)
+    created: set[tuple[str, int | None]] = set()
+    planned = [
+        index
+        for index, claim in enumerate(claims)
+        if claim.state is model.ClaimState.PLANNED
     ]
-    handles = {claims[n].handle for n in open_ones}
-    for address in {claims[n].device for n in open_ones}:
-        device = host.device(address)
-        if device is not None:
-            devices[address] = device_capacity.without(device, handles)
-    for n in sorted(open_ones, key=lambda n: _order(claims[n], devices)):
-        claim = claims[n]
+    devices = _without_stale_partitions([claims[i] for i in planned], host)
+    for index in sorted(planned, key=lambda i: _size_key(claims[i], devices)):
+        claim = claims[index]
         device = devices[claim.device]
         profile = device.profile(claim.profile)
         if profile and profile.handles and not claim.type_id:
@@ -426,31 +435,42 @@ def _place(
                 f" {claim.device} can; see `nova-accel inspect` for what is"
                 " wrong with it"
             )
-        choice = device_capacity.choose(device, claim.profile)
-        if choice is None:
+        place = device_capacity.choose_place(device, claim.profile)
+        if place is None:
             return (), (
                 f"{claim.device} can make no more {claim.profile} beside"
                 " what runs on it now; another server was faster"
             )
-        begins = choice.instance_start
-        if begins is None:
-            begins = device_capacity.held_start(device, claim.profile, begun)
-        begun.add((claim.device, begins))
-        devices[claim.device] = device_capacity.assume(
-            device, claim.profile, choice
+        start = place.instance_start
+        if start is None:
+            start = device_capacity.find_reserved_start(
+                device, claim.profile, created
+            )
+        created.add((claim.device, start))
+        devices[claim.device] = device_capacity.add_partition(
+            device, claim.profile, place
         )
-        found[n] = dataclasses.replace(
-            claim, start=choice.start, instance_start=begins
+        placed[index] = dataclasses.replace(
+            claim, start=place.start, instance_start=start
         )
-    return tuple(found), ""
+    return tuple(placed), ""
 
 
-def _order(
+def _without_stale_partitions(
+    claims: Sequence[model.Claim], host: model.HostState
+) -> dict[str, model.Device]:
+    """Return the devices of claims without partitions in their slots."""
+    handles = {claim.handle for claim in claims}
+    return {
+        device.address: device_capacity.remove_partitions(device, handles)
+        for address in {claim.device for claim in claims}
+        if (device := host.device(address)) is not None
+    }
+
+
+def _size_key(
     claim: model.Claim, devices: Mapping[str, model.Device]
 ) -> tuple[int, int, int]:
-    """Return by what claims are sorted: large ones first."""
     device = devices[claim.device]
     profile = device.profile(claim.profile)
-    return (
-        device_capacity.size_order(device, profile) if profile else (0, 0, 0)
-    )
+    return device_capacity.size_key(device, profile) if profile else (0, 0, 0)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assignment of a flavor's groups to devices, by backtracking."""
+"""Assignment of a flavor's request groups to devices, by backtracking.
+
+``free`` are the identifiers of a server's slots by provider, ``devices`` the
+devices by provider.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,228 +12,240 @@ from nova_accel import model
 from nova_accel.fpga import regions
 from nova_accel.model import flavors, names
 
-Wanted = tuple[flavors.RequestGroup, str, int]
-Choice = tuple[flavors.RequestGroup, model.Device, str, int]
-HasRoom = Callable[[str, Sequence[Wanted]], bool]
+# A group, one of its resource classes, and the number of slots.
+SlotRequest = tuple[flavors.RequestGroup, str, int]
+# A group, the device for it, the device's provider, and the number of slots.
+Assignment = tuple[flavors.RequestGroup, model.Device, str, int]
+HasRoom = Callable[[str, Sequence[SlotRequest]], bool]
 
 
-def slot_groups(
+def list_slot_requests(
     groups: Iterable[flavors.RequestGroup],
     free: Mapping[str, set[str]],
     devices: Mapping[str, model.Device],
-) -> Iterator[Wanted]:
-    """Yield what each group asks of our classes.
+) -> Iterator[SlotRequest]:
+    """Yield the slots that each group requests.
 
-    Ours are those that slots came from, and that of a device whose profile
-    the group names: it was to get a slot too.
+    Slots exist of the resource classes of the assigned slots, and of the
+    class of a device whose profile the group requires: Nova should have
+    assigned a slot of that too.
     """
     classes = {devices[provider].resource_class for provider in free}
     for group in sorted(groups, key=lambda g: g.suffix):
-        named = {
+        required = {
             device.resource_class
             for device in devices.values()
             if any(p.trait in group.required for p in device.profiles)
         }
-        for name in sorted((classes | named) & group.resources.keys()):
+        for name in sorted((classes | required) & group.resources.keys()):
             if group.resources[name]:
                 yield group, name, group.resources[name]
 
 
 def match(
-    wanted: Sequence[Wanted],
+    requests: Sequence[SlotRequest],
     free: Mapping[str, set[str]],
     devices: Mapping[str, model.Device],
-    booked: model.Booked,
-    has_room: HasRoom = lambda provider, groups: True,
-) -> Iterator[list[Choice]]:
-    """Yield the ways to serve every group and to use up every slot.
+    allocated: model.Allocations,
+    has_room: HasRoom = lambda provider, requests: True,
+) -> Iterator[list[Assignment]]:
+    """Yield the assignments of all groups that use up all slots.
 
-    Neighbours that ask for the same are not tried in each other's place;
-    of their providers the uuids decide the order. What was searched in
-    vain is not searched again, so failing takes no more steps than there
+    Adjacent requests of the same kind are interchangeable: only one order
+    is tried, and the providers' UUIDs decide it. States without a solution
+    are cached, so a failing search takes at most as many steps as there
     are sets of groups.
 
-    :param has_room: returns whether a device can make what all of its
-        slots stand for, by provider and groups in order.
+    :param has_room: returns whether a device can make all partitions of
+        its slots, by provider and its requests in order.
     """
-    search = _GroupSearch(wanted, free, devices, booked, has_room)
-    for way in search.run(0, 0):
+    search = _GroupSearch(requests, free, devices, allocated, has_room)
+    for match_providers in search.run(0, 0):
         yield [
             (group, devices[provider], provider, count)
             for (group, _, count), provider in zip(
-                wanted, _in_order(way, search.kinds), strict=True
+                requests,
+                _sort_providers(match_providers, search.kinds),
+                strict=True,
             )
         ]
 
 
 class _GroupSearch:
-    """Backtracking over the providers that may serve each group.
+    """Backtracking over the providers for each request.
 
-    ``kinds`` has a number for each group, one for those that ask for the
-    same. ``served`` are the numbers of the groups on each provider so far,
-    ``left`` its slots that are not used yet, ``unspent`` what is booked
-    beyond: it pays for all groups on a device together.
+    ``kinds`` has a number per request, equal for interchangeable ones.
+    ``assigned`` are the indexes of the requests on each provider,
+    ``unused_slots`` the number of its other slots, ``unspent`` its
+    allocated amounts that no assigned group needs.
     """
 
     def __init__(
         self,
-        wanted: Sequence[Wanted],
+        requests: Sequence[SlotRequest],
         free: Mapping[str, set[str]],
         devices: Mapping[str, model.Device],
-        booked: model.Booked,
+        allocated: model.Allocations,
         has_room: HasRoom,
     ) -> None:
-        self.wanted = wanted
+        self.requests = requests
         self.devices = devices
         self.has_room = has_room
-        self.fitting = [
-            _candidates(group, name, free, devices)
-            for group, name, _ in wanted
+        self.candidates = [
+            _list_candidates(group, name, free, devices)
+            for group, name, _ in requests
         ]
-        self.kinds = _number_alike(wanted, self.fitting, devices)
-        self.left = {provider: len(slots) for provider, slots in free.items()}
-        self.unspent = {p: dict(amounts) for p, amounts in booked.items()}
-        self.served: dict[str, tuple[int, ...]] = dict.fromkeys(free, ())
-        self.rooms: dict[tuple[str, tuple[int, ...]], bool] = {}
-        self.failed: set[tuple[object, ...]] = set()
+        self.kinds = _number_kinds(requests, self.candidates, devices)
+        self.unused_slots = {
+            provider: len(slots) for provider, slots in free.items()
+        }
+        self.unspent = {p: dict(amounts) for p, amounts in allocated.items()}
+        self.assigned: dict[str, tuple[int, ...]] = dict.fromkeys(free, ())
+        self.room_cache: dict[tuple[str, tuple[int, ...]], bool] = {}
+        self.failed_states: set[tuple[object, ...]] = set()
 
-    def run(self, index: int, before: int) -> Iterator[list[str]]:
-        """Yield the providers of the groups from one on, in each way.
+    def run(self, index: int, previous: int) -> Iterator[list[str]]:
+        """Yield the providers of the requests from an index on.
 
-        :param before: the place, among the providers that fit, of the one
-            that serves the group before.
+        :param previous: position of the previous request's provider among
+            its candidates.
         """
-        if index == len(self.wanted):
-            if not any(self.left.values()):
+        if index == len(self.requests):
+            if not any(self.unused_slots.values()):
                 yield []
             return
         is_repeated = index and self.kinds[index] == self.kinds[index - 1]
-        first = before if is_repeated else 0
+        first = previous if is_repeated else 0
         state = self._state(index, first)
-        if state in self.failed:
+        if state in self.failed_states:
             return
-        is_found = False
-        for place in range(first, len(self.fitting[index])):
-            provider = self.fitting[index][place]
-            if not self._can_take(index, provider):
+        has_match = False
+        for position in range(first, len(self.candidates[index])):
+            provider = self.candidates[index][position]
+            if not self._can_assign(index, provider):
                 continue
-            self.served[provider] += (index,)
-            self._take(index, provider, 1)
+            self.assigned[provider] += (index,)
+            self._spend(index, provider, 1)
             if self._has_room(provider):
-                for rest in self.run(index + 1, place):
-                    is_found = True
-                    yield [provider, *rest]
-            self._take(index, provider, -1)
-            self.served[provider] = self.served[provider][:-1]
-        if not is_found:
-            self.failed.add(state)
+                for others in self.run(index + 1, position):
+                    has_match = True
+                    yield [provider, *others]
+            self._spend(index, provider, -1)
+            self.assigned[provider] = self.assigned[provider][:-1]
+        if not has_match:
+            self.failed_states.add(state)
 
     def _state(self, index: int, first: int) -> tuple[object, ...]:
-        """Return all that the ways from a group on depend on.
+        """Return the state that the remaining search depends on.
 
-        Used up devices make no difference.
+        Devices without unused slots don't matter.
         """
         return (
             index,
             first,
             *(
                 self._kinds_on(provider) if slots else None
-                for provider, slots in self.left.items()
+                for provider, slots in self.unused_slots.items()
             ),
         )
 
     def _kinds_on(self, provider: str) -> tuple[int, ...]:
-        return tuple(self.kinds[index] for index in self.served[provider])
+        return tuple(self.kinds[index] for index in self.assigned[provider])
 
-    def _can_take(self, index: int, provider: str) -> bool:
-        group, _, count = self.wanted[index]
-        return self.left[provider] >= count and _is_covered(
+    def _can_assign(self, index: int, provider: str) -> bool:
+        group, _, count = self.requests[index]
+        return self.unused_slots[provider] >= count and _is_covered(
             group, self.devices[provider], self.unspent.get(provider)
         )
 
-    def _take(self, index: int, provider: str, times: int) -> None:
-        group, _, count = self.wanted[index]
-        self.left[provider] -= times * count
-        funds = self.unspent.get(provider)
-        _spend(group, self.devices[provider], funds, times)
+    def _spend(self, index: int, provider: str, times: int) -> None:
+        """Subtract a request from a provider; ``times`` -1 adds it back."""
+        group, _, count = self.requests[index]
+        self.unused_slots[provider] -= times * count
+        unspent = self.unspent.get(provider)
+        if unspent is None:
+            return
+        for name, amount in group.resources.items():
+            if name in self.devices[provider].counters:
+                unspent[name] = unspent.get(name, 0) - times * amount
 
     def _has_room(self, provider: str) -> bool:
         """Return whether a device has room, once its slots are used up."""
-        if self.left[provider]:
+        if self.unused_slots[provider]:
             return True
         key = provider, self._kinds_on(provider)
-        if key not in self.rooms:
-            groups = [self.wanted[index] for index in self.served[provider]]
-            self.rooms[key] = self.has_room(provider, groups)
-        return self.rooms[key]
+        if key not in self.room_cache:
+            requests = [self.requests[i] for i in self.assigned[provider]]
+            self.room_cache[key] = self.has_room(provider, requests)
+        return self.room_cache[key]
 
 
-def mismatch(
-    wanted: Sequence[Wanted],
+def explain_mismatch(
+    requests: Sequence[SlotRequest],
     free: Mapping[str, set[str]],
     devices: Mapping[str, model.Device],
 ) -> str:
-    """Return why no way was found, and what to do about it."""
-    asked = "; ".join(
+    """Return why the slots don't match the groups, and what to do."""
+    requested = "; ".join(
         f"group {group.suffix or '(unsuffixed)'} wants {count} {name} with"
         f" {', '.join(sorted(group.required)) or 'any profile'}"
-        for group, name, count in wanted
+        for group, name, count in requests
     )
-    given = "; ".join(
+    assigned = "; ".join(
         f"{len(slots)} slots of {devices[provider].address}"
-        f" ({_in_words(devices[provider])})"
+        f" ({_describe(devices[provider])})"
         for provider, slots in sorted(free.items())
     )
     return (
-        f"the flavor asks: {asked or 'nothing'}; Nova claimed: {given}. Name"
-        " one profile in each group of the flavor"
-        " (trait_GROUP:<profile trait>=required), and of an FPGA region what"
-        " it holds, or give it a bitstream"
+        f"the flavor requests: {requested or 'nothing'}; Nova claimed:"
+        f" {assigned}. Name one profile in each group of the flavor"
+        " (trait_GROUP:<profile trait>=required), and for an FPGA region its"
+        " function or a bitstream"
     )
 
 
-def _in_words(device: model.Device) -> str:
+def _describe(device: model.Device) -> str:
     if device.region is None:
         return ", ".join(profile.name for profile in device.profiles)
-    held = device.region.function
-    if held is None:
+    function = device.region.function
+    if function is None:
         return "its function can't be read now"
-    return f"holds function {held}" if held else "holds nothing"
+    return f"holds function {function}" if function else "holds nothing"
 
 
-def profile_of(
+def find_profile(
     group: flavors.RequestGroup, device: model.Device
 ) -> model.Profile | None:
-    """Return the profile a group names on a device, or None.
+    """Return the profile that a group requires of a device, or None.
 
-    A group that names none gets the only profile of a device that has one.
-    An FPGA region that holds another function than is asked for has none.
+    A group without a profile uses the only profile of a device. An FPGA
+    region without the required function has none.
     """
-    named = [p for p in device.profiles if p.trait in group.required]
+    profiles = [p for p in device.profiles if p.trait in group.required]
     if not regions.can_serve(group, device):
         return None
-    if len(named) == 1:
-        return named[0]
-    unnamed = not any(
+    if len(profiles) == 1:
+        return profiles[0]
+    has_other_profile = any(
         trait.startswith(names.PROFILE_PREFIXES) and trait not in device.traits
         for trait in group.required
     )
-    if not named and unnamed and len(device.profiles) == 1:
-        return device.profiles[0]
-    return None
+    if profiles or has_other_profile or len(device.profiles) != 1:
+        return None
+    return device.profiles[0]
 
 
-def handle_of(device: model.Device, provider: str, identifier: str) -> str:
-    """Return the handle of what stands in a slot, or will.
+def slot_handle(device: model.Device, provider: str, identifier: str) -> str:
+    """Return the handle of the partition of a slot, which may not exist.
 
-    An mdev has a uuid of its own; anything else is a function.
+    It is the UUID of an mdev, or else the address of a function.
     """
     if device.technology == "mdev":
         return names.mdev_uuid(provider, identifier)
     return identifier
 
 
-def _candidates(
+def _list_candidates(
     group: flavors.RequestGroup,
     name: str,
     free: Mapping[str, set[str]],
@@ -237,13 +253,13 @@ def _candidates(
 ) -> list[str]:
     """Return the providers that have a group's profile.
 
-    First those on which the slots hold most partitions of it.
+    Those come first whose slots have most existing partitions of it.
     """
 
     def key(provider: str) -> tuple[int, str]:
         device = devices[provider]
-        profile = profile_of(group, device)
-        handles = {handle_of(device, provider, i) for i in free[provider]}
+        profile = find_profile(group, device)
+        handles = {slot_handle(device, provider, i) for i in free[provider]}
         made = sum(
             p.handle in handles
             for p in device.partitions
@@ -256,7 +272,7 @@ def _candidates(
             provider
             for provider in free
             if devices[provider].resource_class == name
-            and profile_of(group, devices[provider]) is not None
+            and find_profile(group, devices[provider]) is not None
         ),
         key=key,
     )
@@ -265,36 +281,24 @@ def _candidates(
 def _is_covered(
     group: flavors.RequestGroup,
     device: model.Device,
-    booked: Mapping[str, int] | None,
+    allocated: Mapping[str, int] | None,
 ) -> bool:
-    """Return whether what was booked on a device can pay for a group."""
-    return booked is None or all(
-        booked.get(name, 0) >= amount
+    """Return whether the amounts cover a group; None covers any."""
+    return allocated is None or all(
+        allocated.get(name, 0) >= amount
         for name, amount in group.resources.items()
         if name in device.counters
     )
 
 
-def _spend(
-    group: flavors.RequestGroup,
-    device: model.Device,
-    funds: dict[str, int] | None,
-    times: int,
-) -> None:
-    """Take from what is booked on a device what a group costs."""
-    for name, amount in group.resources.items():
-        if funds is not None and name in device.counters:
-            funds[name] = funds.get(name, 0) - times * amount
-
-
-def _number_alike(
-    wanted: Sequence[Wanted],
-    fitting: Sequence[Sequence[str]],
+def _number_kinds(
+    requests: Sequence[SlotRequest],
+    candidates: Sequence[Sequence[str]],
     devices: Mapping[str, model.Device],
 ) -> list[int]:
-    """Return a number for each group, one for those that ask for the same.
+    """Return a number per request, equal for interchangeable ones.
 
-    They get the same profile of each device, so the same claims.
+    These have the same profile on each device, so the same claims.
     """
     numbers: dict[object, int] = {}
     return [
@@ -304,26 +308,28 @@ def _number_alike(
                 count,
                 tuple(sorted(group.resources.items())),
                 group.bitstream,
-                regions.wanted_functions(group),
+                regions.required_functions(group),
                 tuple(
                     (provider, profile.name)
                     for provider in providers
-                    if (profile := profile_of(group, devices[provider]))
+                    if (profile := find_profile(group, devices[provider]))
                 ),
             ),
             len(numbers),
         )
         for (group, name, count), providers in zip(
-            wanted, fitting, strict=True
+            requests, candidates, strict=True
         )
     ]
 
 
-def _in_order(way: Sequence[str], kinds: Sequence[int]) -> Iterator[str]:
-    """Yield the providers of a way, those of alike neighbours sorted.
+def _sort_providers(
+    providers: Sequence[str], kinds: Sequence[int]
+) -> Iterator[str]:
+    """Yield the providers of a match, sorted within adjacent equal kinds.
 
-    A guest finds its devices in the same order every time.
+    So a guest has its devices in the same order every time.
     """
-    pairs = zip(kinds, way, strict=True)
-    for _, alike in itertools.groupby(pairs, key=lambda pair: pair[0]):
-        yield from sorted(provider for _, provider in alike)
+    pairs = zip(kinds, providers, strict=True)
+    for _, group in itertools.groupby(pairs, key=lambda pair: pair[0]):
+        yield from sorted(provider for _, provider in group)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of how a function is scrubbed between two servers.
+"""Plan for scrubbing functions between two servers.
 
-Partitions are unmade and made anew, and FPGA regions blanked. Functions
-that are given as they are, a card's own or VFs, keep what the last server
-left in them unless they are reset.
+Partitions are removed and made again, and FPGA regions are blanked. Whole
+functions, of a card or VFs, keep the data of the last server unless they
+are reset.
 """
 
 import dataclasses
@@ -13,21 +13,20 @@ from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.model import actions
 
-# Technologies whose functions are given as they are, and go back as they
-# are; regions of FPGAs have a bitstream for that.
-_PLAIN = ("passthrough", "vf")
-# All that is read of configuration space: ids, command, status, class,
+# Technologies that assign whole functions. FPGA regions are blanked instead.
+_WHOLE_FUNCTIONS = ("passthrough", "vf")
+# Bytes that are read of configuration space: ids, command, status, class,
 # header type (PCI Local Bus Specification, 6.1).
 HEADER_SIZE = 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedFunction:
-    """A function that a server has given back.
+    """A function that a server has released.
 
-    ``driver`` is the host's own that has it, empty for none and for those
-    that hold functions for guests. ``is_resettable`` tells whether the
-    kernel can reset it without its neighbours.
+    ``driver`` is the host's own driver, empty for none and for those that
+    hold functions for guests. ``is_resettable`` is True where the kernel
+    can reset it without other functions.
     """
 
     address: str
@@ -35,12 +34,9 @@ class ReleasedFunction:
     is_resettable: bool = True
 
 
-def addresses(claim: model.Claim) -> tuple[str, ...]:
-    """Return the functions of a claim that are to be scrubbed.
-
-    That it stands for comes first.
-    """
-    if claim.technology not in _PLAIN or claim.region is not None:
+def list_functions(claim: model.Claim) -> tuple[str, ...]:
+    """Return the functions of a claim to scrub, its slot first."""
+    if claim.technology not in _WHOLE_FUNCTIONS or claim.region is not None:
         return ()
     return (claim.slot, *claim.members)
 
@@ -48,22 +44,22 @@ def addresses(claim: model.Claim) -> tuple[str, ...]:
 def plan(
     functions: Sequence[ReleasedFunction], rule: policy.Rule
 ) -> tuple[actions.Action, ...]:
-    """Return what is done to a server's functions after it.
+    """Return the actions that scrub a server's functions.
 
-    Where the line says nothing, functions are reset that can be and that
-    no driver of the host has: one that works with a function would not
-    know what becomes of it. Where the line says ``reset``, each is, and
-    taken from its driver meanwhile. The command comes last, once, for the
-    first function: the host's driver is there for it.
+    Without ``scrub`` in the rule, functions are reset that are resettable
+    and have no driver of the host, as a driver does not expect a reset.
+    With ``reset``, all are, and are unbound from their drivers meanwhile.
+    The command is run last, once, with the first function and the host's
+    driver bound.
     """
-    found = tuple(
+    resets = tuple(
         action for function in functions for action in _reset(function, rule)
     )
     if not rule.scrub_command or not functions:
-        return found
+        return resets
     first = functions[0].address
     return (
-        *found,
+        *resets,
         actions.RunScrub(command=rule.scrub_command, function=first),
     )
 
@@ -76,24 +72,24 @@ def _reset(
         rule.scrub == policy.RESET or is_free
     ):
         return
-    unbound = actions.BindDriver(
+    unbind = actions.BindDriver(
         function=function.address, driver="", before=function.driver
     )
     if function.driver:
-        yield unbound
+        yield unbind
     yield actions.ResetFunction(function=function.address)
     if function.driver:
-        yield unbound.undo()
+        yield unbind.undo()
 
 
 def is_answer(header: bytes, identity: bytes | None) -> bool:
-    """Return whether the start of configuration space is an answer.
+    """Return whether a function answers, by its configuration space.
 
-    What does not answer reads as ones.
+    A function that does not answer reads as ones.
 
     :param header: the first ``HEADER_SIZE`` bytes.
-    :param identity: the four bytes of both ids, None for a VF: its own ids
-        read as ones where it is well (PCIe 6.0, 9.3.4.1.1).
+    :param identity: the four bytes of both ids, None for a VF: its ids
+        always read as ones (PCIe 6.0, 9.3.4.1.1).
     """
     if len(header) < HEADER_SIZE or not header.strip(b"\xff"):
         return False

@@ -31,12 +31,12 @@ def test_only_devices_with_room_and_the_cheapest_first(
     found = attach_candidates.rank(offers, every)
     for offer in found:
         assert (
-            device_capacity.choose(offer.device, offer.profile.name)
+            device_capacity.choose_place(offer.device, offer.profile.name)
             is not None
         )
         assert not offer.device.fault
     left = [o for o in offers if o not in found]
-    reasons = list(attach_candidates.explain(left, every))
+    reasons = list(attach_candidates.list_refusals(left, every))
     assert len(reasons) == len(left)
     assert attach_candidates.rank(tuple(reversed(offers)), every) == found
     assert attach_candidates.rank(offers, set()) == ()
@@ -65,7 +65,7 @@ def test_what_is_drained_or_at_fault_is_left_out(
             provider=names.provider_uuid(ROOT.uuid, device.address),
         )
         assert attach_candidates.rank([offer], {offer.provider}) == ()
-        (reason,) = attach_candidates.explain([offer], {offer.provider})
+        (reason,) = attach_candidates.list_refusals([offer], {offer.provider})
         assert word in reason
 
 
@@ -90,25 +90,25 @@ def test_a_region_is_meant_by_its_interface_and_given_with_a_bitstream() -> (
         with pytest.raises(errors.MalformedError) as caught:
             attach_candidates.find(word, ROOT, host)
         assert "one with a bitstream" in str(caught.value)
-        offers = attach_candidates.find(word, ROOT, host, is_loaded=True)
-        (offer,) = attach_candidates.loaded(offers, loaded)
+        offers = attach_candidates.find(word, ROOT, host, has_bitstream=True)
+        (offer,) = attach_candidates.with_bitstream(offers, loaded)
         assert offer.required == {
             names.REGION_TRAIT,
             names.PROGRAMMABLE_TRAIT,
             names.interface_trait(card.INTERFACE),
         }
         assert attach_candidates.rank([offer], {offer.provider}) == (offer,)
-        assert offer.group().resources == {names.FPGA_CLASS: 1}
+        assert offer.request_group().resources == {names.FPGA_CLASS: 1}
 
 
 def test_a_region_that_does_not_take_the_bitstream() -> None:
     offers = attach_candidates.find(
-        "region", ROOT, card.host(card.region()), is_loaded=True
+        "region", ROOT, card.host(card.region()), has_bitstream=True
     )
     other = card.bitstream(interface="ab" * 16)
-    (offer,) = attach_candidates.loaded(offers, other)
+    (offer,) = attach_candidates.with_bitstream(offers, other)
     assert attach_candidates.rank([offer], {offer.provider}) == ()
-    (reason,) = attach_candidates.explain([offer], {offer.provider})
+    (reason,) = attach_candidates.list_refusals([offer], {offer.provider})
     assert f"made for interface {other.interface}" in reason
 
 
@@ -116,7 +116,7 @@ def test_a_bitstream_is_for_regions() -> None:
     host = model.HostState(devices=(strategies.card("0000:3b:00.0", 4),))
     (profile, *_) = host.devices[0].profiles
     with pytest.raises(errors.MalformedError) as caught:
-        attach_candidates.find(profile.name, ROOT, host, is_loaded=True)
+        attach_candidates.find(profile.name, ROOT, host, has_bitstream=True)
     assert "one of an FPGA region" in str(caught.value)
 
 

@@ -44,7 +44,7 @@ GROUPS = tuple(
 )
 
 
-def booked(sizes: dict[str, int]) -> model.Booked:
+def booked(sizes: dict[str, int]) -> model.Allocations:
     """Return allocations of so much memory on each card."""
     return {
         names.provider_uuid(ROOT.uuid, address): {"VGPU": 1, MEMORY: size}
@@ -208,9 +208,9 @@ def test_only_classes_that_a_device_counts_are_charged() -> None:
     claim = dataclasses.replace(
         held("server-1")[0], profile=device.profiles[1].name
     )
-    assert claim_plan.charges(device, claim) == {"VGPU": 1, MEMORY: 8192}
+    assert claim_plan.claim_charges(device, claim) == {"VGPU": 1, MEMORY: 8192}
     uncounted = dataclasses.replace(device, counters={"VGPU": 4})
-    assert claim_plan.charges(uncounted, claim) == {"VGPU": 1}
+    assert claim_plan.claim_charges(uncounted, claim) == {"VGPU": 1}
 
 
 @given(st.lists(st.sampled_from(SERVERS)), st.data())

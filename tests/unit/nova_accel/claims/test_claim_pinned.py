@@ -48,7 +48,7 @@ def attached_bookings(
         required=frozenset({profile.trait}),
         slot=(provider, slot),
     )
-    assume(matching.profile_of(group, device) == profile)
+    assume(matching.find_profile(group, device) == profile)
     one = model.Slot(
         provider=provider,
         resource_class=device.resource_class,

@@ -217,7 +217,7 @@ def test_find_gives_back_what_was_made(booking: strategies.Booking) -> None:
     assume(found)
     assert found is not None
     host = made(booking.host, found)
-    again = claim_plan.find(CONSUMER, booking.slots, ROOT, host)
+    again = claim_plan.find_existing(CONSUMER, booking.slots, ROOT, host)
     assert sorted(c.handle for c in again) == sorted(c.handle for c in found)
     by_handle = {c.handle: c for c in found}
     for claim in again:
@@ -232,7 +232,7 @@ def test_find_finds_only_partitions_in_those_slots(
 ) -> None:
     slots = [s for d in host.devices for s in strategies.slots_of(d)]
     for slot in slots:
-        for claim in claim_plan.find(CONSUMER, [slot], ROOT, host):
+        for claim in claim_plan.find_existing(CONSUMER, [slot], ROOT, host):
             assert (claim.provider, claim.slot) == (
                 slot.provider,
                 slot.identifier,
@@ -243,7 +243,7 @@ def test_find_finds_only_partitions_in_those_slots(
     foreign = model.Slot(
         provider=ROOT.uuid, resource_class="VGPU", identifier="slot-0"
     )
-    assert claim_plan.find(CONSUMER, [foreign], ROOT, host) == ()
+    assert claim_plan.find_existing(CONSUMER, [foreign], ROOT, host) == ()
 
 
 # -- compared with brute force ---------------------------------------------

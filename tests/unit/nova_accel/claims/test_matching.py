@@ -74,7 +74,7 @@ def ways_of(
         parts = [list(itertools.islice(rest, count)) for count in counts]
         if all(
             len({slot.provider for slot in part}) == 1
-            and matching.profile_of(group, devices[part[0].provider])
+            and matching.find_profile(group, devices[part[0].provider])
             and group.resources.get(part[0].resource_class)
             for group, part in zip(groups, parts, strict=True)
         ):

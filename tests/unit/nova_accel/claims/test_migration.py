@@ -53,7 +53,7 @@ def leaving(
     host: MigrationHost = HOST,
     limits: MigrationLimits = NO_LIMIT,
 ) -> tuple[str, ...]:
-    return migration.check_leaving(parts, host, limits)
+    return migration.check_source(parts, host, limits)
 
 
 def arriving(
@@ -62,7 +62,7 @@ def arriving(
     offers: tuple[MigrationPartition, ...] | None = None,
 ) -> tuple[str, ...]:
     shown = parts if offers is None else offers
-    return migration.check_arriving(parts, HOST, shown, there)
+    return migration.check_destination(parts, HOST, shown, there)
 
 
 @pytest.mark.parametrize("part", [VGPU, TYPED, MTTY])
@@ -95,7 +95,7 @@ def test_no_devices_no_reasons() -> None:
             "FPGA region",
         ),
         (dataclasses.replace(QAT, driver="vfio_pci"), "vfio_pci"),
-        (dataclasses.replace(QAT, driver=""), "can't be told"),
+        (dataclasses.replace(QAT, driver=""), "is unknown"),
         (dataclasses.replace(MTTY, driver="vfio_ap"), "vfio_ap"),
     ],
 )
@@ -148,7 +148,7 @@ def test_unknown_is_refused_where_it_matters(
 ) -> None:
     host = dataclasses.replace(HOST, **change)  # type: ignore[arg-type]
     (reason,) = leaving(VGPU, host=host)
-    assert f"version of {word}" in reason and "can't be told" in reason
+    assert f"version of {word}" in reason and "is unknown" in reason
     (reason,) = arriving(VGPU, there=host)
     assert f"version of {word}" in reason
 
@@ -166,9 +166,9 @@ def test_vendors_drivers_must_be_the_same() -> None:
     assert "570.133.10 here and 550.90.05" in reason
     silent = dataclasses.replace(HOST, drivers={"nvidia": ""})
     (reason,) = arriving(VGPU, there=silent)
-    assert "on the destination can't be told" in reason
-    (reason,) = migration.check_arriving([VGPU], silent, [VGPU], HOST)
-    assert "on this host can't be told" in reason
+    assert "on the destination is unknown" in reason
+    (reason,) = migration.check_destination([VGPU], silent, [VGPU], HOST)
+    assert "on this host is unknown" in reason
     gone = dataclasses.replace(HOST, drivers={})
     (reason,) = arriving(VGPU, there=gone)
     assert "modprobe nvidia" in reason
@@ -176,7 +176,7 @@ def test_vendors_drivers_must_be_the_same() -> None:
 
 def test_the_kernels_own_drivers_see_for_themselves() -> None:
     newer = dataclasses.replace(HOST, kernel="6.18.1")
-    found = migration.check_arriving([MTTY], HOST, [MTTY], newer)
+    found = migration.check_destination([MTTY], HOST, [MTTY], newer)
     assert found == ()
 
 
@@ -303,6 +303,6 @@ def test_a_host_is_like_itself(
     part: MigrationPartition, host: MigrationHost
 ) -> None:
     """What speaks against arriving where it is speaks of the host alone."""
-    reasons = migration.check_arriving([part], host, [part], host)
+    reasons = migration.check_destination([part], host, [part], host)
     assert not any("at the destination, and" in reason for reason in reasons)
     assert not any("no card" in reason for reason in reasons)
