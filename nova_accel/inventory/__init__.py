@@ -1,2 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From devices to a provider tree, with health and drain marks. No I/O."""
+"""Inventory of a host as a resource provider tree. No I/O.
+
+- ``tree_builder``: devices, policy and claims -> provider tree
+- ``health``: faults by error counters, Xids and power state
+- ``conditions``: fault and drain marks of devices
+- ``unoffered``: accelerators that are not offered, with the reasons
+"""

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault and drain marks, put onto devices."""
+"""Fault and drain marks of devices.
+
+Each ``mark_`` function returns a copy of the host with marked devices and
+a problem for each mark.
+"""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
@@ -11,79 +15,88 @@ Faults = Mapping[str, model.Fault]
 Drains = Mapping[str, model.Drain]
 
 
-def mark(
+def mark_faults(
     host: model.HostState,
     faults: Faults,
-    seen: Collection[str] | None = None,
+    fresh: Collection[str] | None = None,
 ) -> tuple[model.HostState, frozenset[str]]:
-    """Return a host whose faulted devices are marked, and who has healed.
+    """Return a host with marked faulted devices, and the healed ones.
 
-    A region heals when the host's driver shows that it holds something
-    else than when it failed: somebody has programmed it since, or has
-    switched the card off and on.
+    A region heals when the host's driver shows another function than at
+    the failure: it was programmed since, or the card was power-cycled.
 
-    :param faults: by the device's address.
-    :param seen: the devices that were read just now, None for all: what is
-        older may be from before the failure, and heals nothing.
-    :returns: the host, and the addresses of which the fault is over.
+    :param faults: by address of the device.
+    :param fresh: addresses of the devices that were read just now, None
+        for all. Others may have been read before the failure and don't
+        heal.
+    :returns: the host, and the addresses whose fault is over.
     """
     healed = frozenset(
         device.address
         for device in host.devices
         if device.address in faults
-        and (seen is None or device.address in seen)
-        and _is_changed(device, faults[device.address])
+        and (fresh is None or device.address in fresh)
+        and _has_other_function(device, faults[device.address])
     )
-    left = {a: f for a, f in faults.items() if a not in healed}
-    devices = tuple(_marked(d, left.get(d.address)) for d in host.devices)
-    told = (_problem(d, left.get(d.address)) for d in devices if d.fault)
-    return _with(host, devices, told), healed
+    present = {a: f for a, f in faults.items() if a not in healed}
+    devices = tuple(
+        _add_fault(d, present.get(d.address)) for d in host.devices
+    )
+    problems = (
+        _report_fault(d, present.get(d.address)) for d in devices if d.fault
+    )
+    return _update(host, devices, problems), healed
 
 
-def ill_marks(host: model.HostState, ill: Faults) -> model.HostState:
-    """Return a host whose ill devices are marked.
+def mark_unhealthy(host: model.HostState, faults: Faults) -> model.HostState:
+    """Return a host with marked unhealthy devices.
 
-    For what each reading finds, and what heals by itself. It goes before
-    ``mark``, which tells all problems.
+    These faults are found in each reading and are not stored. Call it
+    before ``mark_faults``, which reports the problems of both.
 
-    :param ill: what is wrong, by the device's address.
+    :param faults: by address of the device.
     """
-    devices = tuple(_marked(d, ill.get(d.address)) for d in host.devices)
+    devices = tuple(_add_fault(d, faults.get(d.address)) for d in host.devices)
     return dataclasses.replace(host, devices=devices)
 
 
-def drain_marks(host: model.HostState, drains: Drains) -> model.HostState:
-    """Return a host whose drained devices are marked.
+def mark_drains(host: model.HostState, drains: Drains) -> model.HostState:
+    """Return a host with marked drained devices.
 
-    A drain of a card is one of its parts too; that of a part is of that
-    part only. One of a function that a device gives away, or that travels
-    with it, is one of the device. One of a device that is not there
-    changes nothing.
+    The drain of a card includes its parts, not the reverse. The drain of a
+    slot or member function is one of its device. Drains of missing devices
+    are ignored.
 
     :param drains: by address.
     """
-    said: dict[str, list[model.Drain]] = {}
+    by_device: dict[str, list[model.Drain]] = {}
     for address, drain in sorted(drains.items()):
-        device = device_of(host, address)
+        device = find_device(host, address)
         if device is not None:
-            said.setdefault(device.address, []).append(drain)
+            by_device.setdefault(device.address, []).append(drain)
     devices = (
-        _drained(d, (*said.get(d.parent, ()), *said.get(d.address, ())))
+        _add_drains(
+            d, (*by_device.get(d.parent, ()), *by_device.get(d.address, ()))
+        )
         for d in host.devices
     )
-    told = (_notice(a, one) for a, them in said.items() for one in them)
-    return _with(host, devices, told)
+    problems = (
+        _report_drain(address, drain)
+        for address, device_drains in by_device.items()
+        for drain in device_drains
+    )
+    return _update(host, devices, problems)
 
 
-def unknown_marks(
+def mark_unknown(
     host: model.HostState, reason: str, is_first: bool
 ) -> model.HostState:
-    """Return a host with the problem of unreadable fault and drain marks.
+    """Return a host whose fault and drain marks can't be read.
 
-    :param reason: what can't be read, and why.
-    :param is_first: the marks were never read: then each device may be at
-        fault or drained, and takes no new server. Otherwise the last marks
-        apply, and devices stay as they are.
+    :param reason: the file that can't be read, and why.
+    :param is_first: True if the marks were never read: then each device
+        may be faulted or drained, and accepts no new server. Otherwise the
+        last marks apply, and devices don't change.
     """
     effect = "the last marks of its devices apply"
     devices = host.devices
@@ -98,74 +111,73 @@ def unknown_marks(
         reason=f"{reason}, so {effect}; let the user of this process read"
         " and write this directory",
     )
-    return _with(host, devices, (problem,))
+    return _update(host, devices, (problem,))
 
 
-def device_of(host: model.HostState, address: str) -> model.Device | None:
-    """Return the device that an address stands for, None for none.
+def find_device(host: model.HostState, address: str) -> model.Device | None:
+    """Return the device of an address, None without one.
 
-    That of a card stands for the card, also where the card's only region
-    is given away under it. That of a function that a device gives away (a
-    VF), or that travels with it, stands for the device.
+    The address of a slot (a VF) or member function is one of its device.
+    The address of a card is the card's, even if its only region has the
+    same slot.
 
-    :param address: as a person types it, see ``address_of``.
+    :param address: as a user types it, see ``resolve_address``.
     """
-    wanted = _spelled(address)
-    exact = host.device(wanted)
-    if exact is not None or not pci.is_address(wanted):
-        return exact  # slots of mdevs are called the same on each device
-    found = [d for d in host.devices if wanted in (*d.slots, *d.members)]
-    # The VF of a region travels with its card, too.
-    found.sort(key=lambda d: (wanted not in d.slots, not d.parent))
-    return found[0] if found else None
+    normalized = _normalize(address)
+    exact = host.device(normalized)
+    if exact is not None or not pci.is_address(normalized):
+        return exact  # slot names of mdevs are not unique
+    devices = [d for d in host.devices if normalized in (*d.slots, *d.members)]
+    # The VF of a region is also a member of its card.
+    devices.sort(key=lambda d: (normalized not in d.slots, not d.parent))
+    return devices[0] if devices else None
 
 
-def address_of(host: model.HostState, address: str) -> str:
-    """Return an address as notes and devices have it.
+def resolve_address(host: model.HostState, address: str) -> str:
+    """Return the address of the device of an address.
 
-    It is that of the device that it stands for; where there is none now,
-    as a device would have it.
+    Without such a device it returns the normalized address.
 
-    :param address: as a person types it: in upper case, or without the
-        domain 0000, as lspci prints it.
+    :param address: as a user types it: in upper case, or without the domain
+        0000, as lspci prints it.
     """
-    device = device_of(host, address)
-    return device.address if device else _spelled(address)
+    device = find_device(host, address)
+    return device.address if device else _normalize(address)
 
 
-def _spelled(address: str) -> str:
-    plain = address.strip()
-    for text in (plain.lower(), f"0000:{plain.lower()}"):
-        if pci.is_address(text.partition("/")[0]):
-            return text
-    return plain
+def _normalize(address: str) -> str:
+    text = address.strip()
+    for candidate in (text.lower(), f"0000:{text.lower()}"):
+        if pci.is_address(candidate.partition("/")[0]):
+            return candidate
+    return text
 
 
-def _with(
+def _update(
     host: model.HostState,
     devices: Iterable[model.Device],
-    told: Iterable[model.Problem],
+    problems: Iterable[model.Problem],
 ) -> model.HostState:
-    """Return a host with these devices, and with more problems."""
-    problems = {*host.problems, *told}
+    """Return a host with other devices and with additional problems."""
+    every = {*host.problems, *problems}
     return dataclasses.replace(
         host,
         devices=tuple(devices),
-        problems=tuple(sorted(problems, key=lambda p: (p.where, p.reason))),
+        problems=tuple(sorted(every, key=lambda p: (p.where, p.reason))),
     )
 
 
-def _joined(reasons: Iterable[str]) -> str:
+def _join(reasons: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(reasons))
 
 
-def _drained(
+def _add_drains(
     device: model.Device, drains: Collection[model.Drain]
 ) -> model.Device:
     if not drains:
         return device
     return dataclasses.replace(
-        device, drain=_joined(_reason(drain) for drain in drains)
+        device, drain=_join(_reason(drain) for drain in drains)
     )
 
 
@@ -173,27 +185,30 @@ def _reason(drain: model.Drain) -> str:
     return drain.reason or "its operator gave no reason"
 
 
-def _notice(address: str, drain: model.Drain) -> model.Problem:
+def _report_drain(address: str, drain: model.Drain) -> model.Problem:
     return model.Problem(
         where=address,
+        address=address,
         reason=f"is drained, it takes no new server: {_reason(drain)} (since"
         f" {drain.when or '?'}); `placement-sync undrain {drain.address}`"
         " offers it again",
     )
 
 
-def _marked(device: model.Device, fault: model.Fault | None) -> model.Device:
+def _add_fault(
+    device: model.Device, fault: model.Fault | None
+) -> model.Device:
     if fault is None:
         return device
-    reason = _joined(filter(None, (fault.reason, device.fault)))
+    reason = _join(filter(None, (fault.reason, device.fault)))
     return dataclasses.replace(device, fault=reason)
 
 
-def _is_changed(device: model.Device, fault: model.Fault) -> bool:
-    """Return whether a region shows another function than before.
+def _has_other_function(device: model.Device, fault: model.Fault) -> bool:
+    """Return whether a region shows another function than at its fault.
 
-    Where that was unknown, nothing tells: only a person does. Nor does a
-    region that shows nothing: AMD's driver forgets when it is unbound.
+    False if the former function is unknown: then an operator has to heal
+    the region. False if it shows none: AMD's driver loses it when unbound.
     """
     if device.region is None or fault.function is None:
         return False
@@ -202,14 +217,17 @@ def _is_changed(device: model.Device, fault: model.Fault) -> bool:
     return device.region.function != fault.function
 
 
-def _problem(device: model.Device, fault: model.Fault | None) -> model.Problem:
-    mend = ""
+def _report_fault(
+    device: model.Device, fault: model.Fault | None
+) -> model.Problem:
+    hint = ""
     if fault is not None:
-        mend = (
+        hint = (
             f" (since {fault.when or '?'}); put the card in order, then run"
             f" `nova-accel heal {device.address}`"
         )
     return model.Problem(
         where=device.address,
-        reason=f"is set aside, nothing of it is offered: {device.fault}{mend}",
+        reason=f"is set aside, nothing of it is offered: {device.fault}{hint}",
+        address=device.address,
     )

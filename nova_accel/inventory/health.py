@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health of devices, judged from what the kernel and NVML count.
+"""Health of devices, from counters of the kernel and of NVML.
 
-A device is ill where its hardware gave up on something, not where its
-user did something wrong. It takes no new server then; those that run on
-it keep it.
+A device is unhealthy after a hardware failure, not after an error of its
+user. It accepts no new server then; present servers keep it.
 
-Of PCI Express errors only the fatal ones make a device ill: after one the
-link itself is not reliable (PCI Express Base Specification, 6.2.2.2.1).
-Correctable ones cost nothing but time, and the others, although
-uncorrectable, leave the link alone: healthy cards count unsupported
-requests each time that a bus is scanned. Neither is looked at.
+Of PCI Express errors only fatal ones count: after one the link itself is
+not reliable (PCI Express Base Specification, 6.2.2.2.1). Correctable errors
+only cost time, and non-fatal ones don't affect the link: healthy cards count
+unsupported requests at each scan of the bus. Both are ignored.
 """
 
 import dataclasses
@@ -24,21 +22,21 @@ from nova_accel.model import pci
 _COUNT = "[0-9]{1,20}"  # a u64
 _LINE = re.compile(rf"(\S+)\s+({_COUNT})")
 _FATAL = "TOTAL_ERR_FATAL"
-# A read that nobody answers gives ones, and no vendor has that id (PCI
-# Local Bus Specification, 6.2.1). Two bytes, as they lie there.
-_NOBODY = b"\xff\xff"
-# pci_power_names, drivers/pci/pci.c: the kernel failed to change it.
+# A read without an answer returns ones, and no vendor has that id (PCI Local
+# Bus Specification, 6.2.1). The two bytes of the vendor id.
+_NO_ANSWER = b"\xff\xff"
+# pci_power_names, drivers/pci/pci.c: changing the state failed.
 _POWER_ERROR = "error"
 _NVIDIA, _NVIDIA_DRIVER = "10de", "nvidia"
 
-# Xid errors that a GPU needs a reset or a restart of its host after, as
-# the column "Immediate Action" of NVIDIA's Xid catalog says
+# Xid errors after which a GPU needs a reset or its host a restart, by the
+# column "Immediate Action" of NVIDIA's Xid catalog
 # (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html): RESET_GPU
-# and RESTART_BM, and 48, whose text says so. Left out are those that may
-# be another's fault: 109, which applications cause (NVIDIA's device
-# plugin for Kubernetes leaves it out too, besides 13, 31, 43, 45 and 68),
-# and those of a link whose other end may have failed (74, 136, 155). 154
-# only tells that what NVML recommends has changed, and that is asked.
+# and RESTART_BM, and 48, by its text. Left out are errors with other causes:
+# 109 of applications (NVIDIA's device plugin for Kubernetes also ignores it,
+# besides 13, 31, 43, 45 and 68), and those of a link whose other end may
+# have failed (74, 136, 155). 154 is only a change of NVML's recommended
+# action, which is read anyway.
 _XIDS = {
     46: "it stopped processing",
     48: "an uncorrectable error in its memory",
@@ -54,9 +52,9 @@ _XIDS = {
     156: "a part of it was retired",
     158: "a fatal timeout",
 }
-# nvmlDeviceGpuRecoveryAction_t of nvml.h. Draining peer-to-peer traffic
-# (3) is left out: what follows from it is told only afterwards. So are
-# those from 5 on, whose numbers mean other things in other releases.
+# nvmlDeviceGpuRecoveryAction_t of nvml.h. Left out are draining peer-to-peer
+# traffic (3), after which NVML recommends the final action, and those from 5
+# on, whose meaning differs between releases.
 _RECOVERIES = {
     1: "reset it (nvidia-smi --gpu-reset)",
     2: "restart the host",
@@ -66,11 +64,11 @@ _RECOVERIES = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HealthReading:
-    """What the kernel shows of one function, as far as it can be read.
+    """Error counters and states of one function.
 
     ``counts`` are those of fatal errors since it was enumerated, ``head``
-    the first bytes of its configuration space, empty where that is not
-    known; ``power`` is its power state.
+    the first bytes of its configuration space, ``power`` its power state;
+    each is empty where it can't be read.
     """
 
     address: str
@@ -80,26 +78,26 @@ class HealthReading:
 
     @property
     def fatal(self) -> int | None:
-        """Return how many fatal errors there were, None if unknown."""
+        """Return the number of fatal errors, None if unknown."""
         return self.counts.get(_FATAL)
 
     @property
     def is_gone(self) -> bool:
-        """Return whether nobody answers at its address any more."""
-        return self.head.startswith(_NOBODY)
+        """Return whether the function does not answer any more."""
+        return self.head.startswith(_NO_ANSWER)
 
     @property
     def is_powerless(self) -> bool:
-        """Return whether the kernel could not change its power state."""
+        """Return whether the kernel failed to change its power state."""
         return self.power == _POWER_ERROR
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledgment:
-    """That somebody has seen to the fatal errors of a function.
+    """Acknowledgment of the fatal errors of a function by an operator.
 
-    ``fatal`` is how many there were then, as a text, and ``boot`` the
-    kernel's id of that boot: counters begin anew with the next one.
+    ``fatal`` is their number at that time, as text, and ``boot`` the
+    kernel's boot id: a reboot resets the counters.
     """
 
     address: str
@@ -110,87 +108,91 @@ class Acknowledgment:
 
     @property
     def count(self) -> int:
-        """Return the number of errors; 0 where the note tells none."""
-        found = re.fullmatch(_COUNT, self.fatal or "")
-        return int(found[0]) if found else 0
+        """Return the number of errors, 0 without a valid one."""
+        match = re.fullmatch(_COUNT, self.fatal or "")
+        return int(match[0]) if match else 0
 
 
 def parse_errors(text: str) -> Mapping[str, int]:
-    """Return the counts of a function's error counters, by name.
+    """Return the error counters of a function, by name.
 
-    :param text: as of ``aer_dev_fatal``; lines of another form are left
-        out.
+    :param text: the content of ``aer_dev_fatal``; lines of another form
+        are ignored.
     """
-    found = (_LINE.fullmatch(line.strip()) for line in text.splitlines())
-    return {line[1]: int(line[2]) for line in found if line}
+    matches = (_LINE.fullmatch(line.strip()) for line in text.splitlines())
+    return {match[1]: int(match[2]) for match in matches if match}
 
 
-def unacknowledged(count: int, acknowledged: int) -> int:
-    """Return how many errors nobody has seen to.
+def count_unacknowledged(count: int, acknowledged: int) -> int:
+    """Return the number of errors that are not acknowledged.
 
-    Fewer than were acknowledged are new ones: the function was enumerated
-    again.
+    A count below the acknowledged one is of new errors: the function was
+    enumerated again.
     """
     return count - acknowledged if count >= acknowledged else count
 
 
 def judge(
     device: str,
-    signs: Iterable[HealthReading],
+    readings: Iterable[HealthReading],
     acknowledged: Mapping[str, int],
 ) -> str:
-    """Return what is wrong with a device, empty for a healthy one.
+    """Return why a device is unhealthy, empty for a healthy one.
 
-    :param device: the address by which its operator knows it.
-    :param signs: of its functions, VFs left out: by the specification
-        their own ids read as ones.
-    :param acknowledged: how many fatal errors of each function somebody
-        has seen to, by the function's address.
+    :param device: address of the device, for the command in the text.
+    :param readings: of its functions without VFs: their ids always read as
+        ones by the specification.
+    :param acknowledged: number of acknowledged fatal errors, by address of
+        the function.
     """
     reasons = (
         reason
-        for one in signs
+        for reading in readings
         for reason in (
-            _gone(one),
-            _power(one),
-            _fatal(device, one, acknowledged.get(one.address, 0)),
+            _explain_gone(reading),
+            _explain_power(reading),
+            _explain_fatal(
+                device, reading, acknowledged.get(reading.address, 0)
+            ),
         )
     )
     return "; ".join(filter(None, reasons))
 
 
-def _gone(signs: HealthReading) -> str:
-    if not signs.is_gone:
+def _explain_gone(reading: HealthReading) -> str:
+    if not reading.is_gone:
         return ""
     return (
-        f"{signs.address} does not answer any more, its configuration space"
+        f"{reading.address} does not answer any more, its configuration space"
         " reads as ones: look for its address in the kernel's log, reset or"
         " reseat the card; it is offered again when it answers"
     )
 
 
-def _power(signs: HealthReading) -> str:
-    if not signs.is_powerless:
+def _explain_power(reading: HealthReading) -> str:
+    if not reading.is_powerless:
         return ""
     return (
-        f"the power state of {signs.address} reads {signs.power}: look for"
+        f"the power state of {reading.address} reads {reading.power}: look for"
         " its address in the kernel's log, and reset the card; it is offered"
-        " again when that state can be told"
+        " again when that state can be read"
     )
 
 
-def _fatal(device: str, signs: HealthReading, acknowledged: int) -> str:
-    count = unacknowledged(signs.fatal or 0, acknowledged)
+def _explain_fatal(
+    device: str, reading: HealthReading, acknowledged: int
+) -> str:
+    count = count_unacknowledged(reading.fatal or 0, acknowledged)
     if not count:
         return ""
     kinds = ", ".join(
         f"{name} {number}"
-        for name, number in signs.counts.items()
+        for name, number in reading.counts.items()
         if number and name != _FATAL
     )
-    since = "it was enumerated" if count == signs.fatal else "the last heal"
+    since = "it was enumerated" if count == reading.fatal else "the last heal"
     return (
-        f"{signs.address} had {count} uncorrectable fatal"
+        f"{reading.address} had {count} uncorrectable fatal"
         f" error{'s' if count > 1 else ''} since {since}"
         f" ({kinds or 'of no known kind'}): look for them in the kernel's"
         " log, put the card in order, then run"
@@ -199,24 +201,24 @@ def _fatal(device: str, signs: HealthReading, acknowledged: int) -> str:
 
 
 def judge_xid(xid: int) -> str:
-    """Return what an Xid error says of a GPU; empty for a healthy one."""
-    words = _XIDS.get(xid)
-    return f"Xid {xid}: {words}" if words else ""
+    """Return why a GPU is unhealthy after an Xid error, empty if not."""
+    failure = _XIDS.get(xid)
+    return f"Xid {xid}: {failure}" if failure else ""
 
 
 def judge_recovery(action: int | None) -> str:
-    """Return what a recovery action says of a GPU; empty for none.
+    """Return why a GPU is unhealthy by its recovery action, empty if not.
 
-    :param action: as NVML tells it, None if it does not.
+    :param action: NVML's recommended action, None without one.
     """
-    words = _RECOVERIES.get(action or 0)
-    return f"its driver asks its operator to {words}" if words else ""
+    request = _RECOVERIES.get(action or 0)
+    return f"its driver asks its operator to {request}" if request else ""
 
 
-def gpus_in_use(host: model.HostState) -> frozenset[str]:
-    """Return the addresses of NVIDIA's GPUs that hold vGPUs, and are well.
+def list_gpus_in_use(host: model.HostState) -> frozenset[str]:
+    """Return the addresses of healthy NVIDIA GPUs with vGPUs.
 
-    Its driver holds such a GPU in any case, so NVML may hold it too.
+    NVML may open them: the driver keeps such a GPU initialized anyway.
     """
     return frozenset(
         device.address
@@ -229,10 +231,10 @@ def gpus_in_use(host: model.HostState) -> frozenset[str]:
     )
 
 
-def ill(reasons: Mapping[str, str]) -> Mapping[str, model.Fault]:
-    """Return reasons as faults, those of healthy devices left out.
+def to_faults(reasons: Mapping[str, str]) -> Mapping[str, model.Fault]:
+    """Return the faults of unhealthy devices, by address.
 
-    :param reasons: by the device's address.
+    :param reasons: by address of the device, empty for a healthy one.
     """
     return {
         address: model.Fault(address=address, reason=reason)

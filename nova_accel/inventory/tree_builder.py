@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provider tree of a host, computed from its devices and claims."""
+"""Provider tree of a host, computed from its devices and claims.
+
+``build_tree`` is a pure function of its arguments: the same host, policy and
+claims give the same tree.
+"""
 
 import fnmatch
 from collections.abc import Collection, Iterable, Mapping
@@ -10,7 +14,7 @@ from nova_accel.config import policy
 from nova_accel.geometry import device_capacity, occupancy
 from nova_accel.model import names, providers
 
-# What is told of a region, and gone from sight while a guest has the card.
+# Traits of a region that can't be read while a guest has the card.
 FPGA_TRAITS = (
     names.FUNCTION_PREFIX,
     names.INTERFACE_PREFIX,
@@ -27,31 +31,29 @@ def build_tree(
     owner_traits: frozenset[str] = OWNER_TRAITS,
     occupied: frozenset[str] = frozenset(),
 ) -> providers.ProviderTree:
-    """Return our providers below a compute node.
+    """Return the library's providers below a compute node.
 
-    One provider per device, a part's below that of its whole. Its totals
-    are what the device can hold in its present state; ``reserved`` is what
-    partitions take that no claim has booked, and all of a device that is
-    at fault or drained; its profile traits are those that can be made now
-    and that policy offers. Other traits say where its partitions are. What
-    is claimed and not made yet is reckoned as
-    if it were.
+    Each device has one provider; that of a part is below that of its card.
+    The totals are the capacity in the present state; ``reserved`` is the
+    usage without an allocation, or all of a faulted or drained device. The
+    profile traits are those of profiles that can be made now and are
+    offered by the policy; others have the places of partitions. Claims that
+    are not made yet count as made.
 
-    :param claims: the claims of this host's servers; what they hold is
-        booked in Placement already, unless they are not allocated: then
-        it is reserved, as Placement would sell it again. Slots of claims
-        that Nova does not back are not handed out.
-    :param owner_traits: the traits that mark a provider as ours.
-    :param occupied: addresses of functions that guests have; one that is
-        given away as it is, and that a guest has unbooked, is reserved.
+    :param claims: the claims of this host's servers. Claims without an
+        allocation are reserved, as Placement would allocate their resources
+        again. Slots of claims that are not backed are not assignable.
+    :param owner_traits: traits that mark the library's providers.
+    :param occupied: addresses of the functions that guests have; whole
+        functions among them without a claim are reserved.
     """
-    held = tuple(claims)
+    claims = tuple(claims)
     nodes = (
-        _node(
+        _build_node(
             root,
             device,
             rules,
-            tuple(c for c in held if c.device == device.address),
+            tuple(c for c in claims if c.device == device.address),
             owner_traits,
             occupied,
         )
@@ -62,23 +64,23 @@ def build_tree(
     )
 
 
-def _node(
+def _build_node(
     root: providers.ProviderRoot,
     device: model.Device,
     rules: policy.Policy,
-    mine: tuple[model.Claim, ...],
+    claims: tuple[model.Claim, ...],
     owner_traits: frozenset[str],
     occupied: frozenset[str],
 ) -> providers.ProviderNode:
     rule = rules.of(device)
-    device = device_capacity.hold(device, mine)
+    device = device_capacity.reserve_claims(device, claims)
     reserved = (
         dict(device.counters)
         if device.is_closed
-        else unbooked(device, mine, occupied)
+        else count_unallocated(device, claims, occupied)
     )
     inventories = {
-        name: _inventory(device, name, total, reserved, rule.max_slots)
+        name: _build_inventory(device, name, total, reserved, rule.max_slots)
         for name, total in device.counters.items()
         if total > 0
     }
@@ -93,72 +95,71 @@ def _node(
         inventories=inventories,
         traits=device.traits
         | owner_traits
-        | makeable(device, rule, mine)
-        | _labels(device)
-        | _layout(device)
+        | available_traits(device, rule, claims)
+        | _condition_traits(device)
+        | _layout_traits(device)
         | occupancy.build_traits(
-            device, {c.handle for c in mine if c.is_allocated}
+            device, {c.handle for c in claims if c.is_allocated}
         ),
-        slots=_slots(root, device, inventories, mine, occupied),
-        unread=_unread(device, mine, occupied),
+        slots=_list_slots(root, device, inventories, claims, occupied),
+        unread_traits=_list_unread_traits(device, claims, occupied),
     )
 
 
-def _labels(device: model.Device) -> frozenset[str]:
-    """Return the traits that tell why nothing of a device is offered."""
-    labels = set()
+def _condition_traits(device: model.Device) -> frozenset[str]:
+    """Return the traits of a device's fault and drain marks."""
+    traits = set()
     if device.fault:
-        labels.add(names.FAULTED_TRAIT)
+        traits.add(names.FAULTED_TRAIT)
     if device.drain:
-        labels.add(names.DRAINED_TRAIT)
+        traits.add(names.DRAINED_TRAIT)
     if device.marks_unknown:
-        labels.add(names.UNKNOWN_TRAIT)
-    return frozenset(labels)
+        traits.add(names.UNKNOWN_TRAIT)
+    return frozenset(traits)
 
 
-def _layout(device: model.Device) -> frozenset[str]:
-    """Return the trait of how partitions share a device now, if any."""
+def _layout_traits(device: model.Device) -> frozenset[str]:
     layout = device.geometry.layout
     if layout is model.Layout.ANY:
         return frozenset()
     return frozenset({names.layout_trait(layout.value)})
 
 
-def _unread(
+def _list_unread_traits(
     device: model.Device,
     claims: Collection[model.Claim],
     occupied: frozenset[str],
 ) -> tuple[str, ...]:
-    """Return the prefixes of traits of which nothing can be told now.
+    """Return the prefixes of traits that could not be read.
 
-    What only the host's driver shows of a card is among them while a
-    guest has it whole: that driver is not there to ask.
+    Only the host's driver shows the function of a region; it is not bound
+    while a guest has the card.
     """
     region = device.region
     if region is None or region.function is not None:
-        return device.unread
+        return device.unread_traits
     if claims or occupied.intersection((*device.slots, *device.members)):
-        return (*device.unread, *FPGA_TRAITS)
-    return device.unread
+        return (*device.unread_traits, *FPGA_TRAITS)
+    return device.unread_traits
 
 
-def makeable(
+def available_traits(
     device: model.Device,
     rule: policy.Rule,
     claims: Iterable[model.Claim] = (),
 ) -> frozenset[str]:
-    """Return the traits of the profiles that a device may make now.
+    """Return the traits of the profiles that a device offers now.
 
-    Those that it can make and that the rule offers, while there are fewer
-    than the rule allows: of what exists, whoever made it, and what is
-    claimed and not made yet.
+    It offers profiles that it can make and that the rule includes, up to
+    the rule's limits. These count all existing partitions and the claims
+    that are not made yet.
     """
-    made = {p.handle: p.profile for p in device.partitions}
-    claimed = {c.handle: c.profile for c in claims}
-    existing = list((claimed | made).values())
     if device.is_closed:
         return frozenset()
-    if rule.max_slots is not None and len(existing) >= rule.max_slots:
+    existing = {p.handle: p.profile for p in device.partitions}
+    claimed = {c.handle: c.profile for c in claims}
+    used_profiles = list((claimed | existing).values())
+    if rule.max_slots is not None and len(used_profiles) >= rule.max_slots:
         return frozenset()
     return frozenset(
         profile.trait
@@ -166,66 +167,65 @@ def makeable(
         if profile.available > 0
         and rule.offers(profile.name)
         and all(
-            existing.count(profile.name) < limit
+            used_profiles.count(profile.name) < limit
             for pattern, limit in rule.max_instances.items()
             if fnmatch.fnmatchcase(profile.name, pattern)
         )
     )
 
 
-def unbooked(
+def count_unallocated(
     device: model.Device,
     claims: Iterable[model.Claim],
     occupied: frozenset[str] = frozenset(),
 ) -> Mapping[str, int]:
-    """Return what is taken without an allocation, by resource class.
+    """Return the usage without an allocation, by resource class.
 
-    That is what others' partitions charge and, where functions are given
-    away as they are, what those charge that guests have; and what is
-    claimed without an allocation.
+    It is charged by partitions without an allocated claim, by whole
+    functions that guests have without one, and by claims that are not
+    allocated.
 
-    :param occupied: addresses of functions that guests have.
+    :param occupied: addresses of the functions that guests have.
     """
     claims = tuple(claims)
-    booked = {claim.handle for claim in claims if claim.is_allocated}
+    allocated = {claim.handle for claim in claims if claim.is_allocated}
     occupied |= {claim.slot for claim in claims if not claim.is_allocated}
-    lacking = {c.handle: dict(c.unallocated) for c in claims if c.unallocated}
-    taken: dict[str, int] = {}
-    foreign = [p for p in device.partitions if p.handle not in booked]
+    missing = {c.handle: dict(c.unallocated) for c in claims if c.unallocated}
+    usage: dict[str, int] = {}
+    foreign = [p for p in device.partitions if p.handle not in allocated]
     for handle, name in [(p.handle, p.profile) for p in foreign] + [
-        (slot, _profile_at(device, slot))
-        for slot in given_away(device, occupied)
-        if slot not in booked | {p.handle for p in foreign}
+        (slot, _profile_of_slot(device, slot))
+        for slot in find_assigned_slots(device, occupied)
+        if slot not in allocated | {p.handle for p in foreign}
     ]:
-        charges = lacking.get(handle, device.charges(name))
+        charges = missing.get(handle, device.charges(name))
         for counter, amount in charges.items():
-            taken[counter] = taken.get(counter, 0) + amount
-    return taken
+            usage[counter] = usage.get(counter, 0) + amount
+    return usage
 
 
-def given_away(
+def find_assigned_slots(
     device: model.Device, occupied: frozenset[str]
 ) -> tuple[str, ...]:
-    """Return the slots that are functions, and that guests have as such.
+    """Return the slots of whole functions that guests have.
 
-    A guest has a whole card, or a whole region of one, if it has any of
-    its functions.
+    A guest with any function of a card, or of a region, has all of it.
     """
     if device.technology not in model.UNDIVIDED:
         return ()
-    is_one = device.address in device.slots or device.region is not None
-    if is_one and occupied & {*device.members}:
+    is_whole = device.address in device.slots or device.region is not None
+    if is_whole and occupied & {*device.members}:
         return device.slots
     return tuple(slot for slot in device.slots if slot in occupied)
 
 
-def _profile_at(device: model.Device, slot: str) -> str:
-    """Return the name of the profile that a whole function has."""
-    fitting = [p for p in device.profiles if slot in p.handles]
-    return next((p.name for p in (*fitting, *device.profiles)), "")
+def _profile_of_slot(device: model.Device, slot: str) -> str:
+    """Return the name of the profile of a whole function."""
+    profiles = [p for p in device.profiles if slot in p.handles]
+    return next((p.name for p in (*profiles, *device.profiles)), "")
 
 
-def _inventory(
+def _build_inventory(
     device: model.Device,
     name: str,
     total: int,
@@ -235,35 +235,35 @@ def _inventory(
     if limit is not None and name == device.resource_class:
         total = min(total, limit)
     total = min(total, providers.MAX_TOTAL)
-    return providers.Inventory(total=total, max_unit=total).reserving(
+    return providers.Inventory(total=total, max_unit=total).with_own_reserved(
         reserved.get(name, 0)
     )
 
 
-def _slots(
+def _list_slots(
     root: providers.ProviderRoot,
     device: model.Device,
     inventories: Mapping[str, providers.Inventory],
     claims: Collection[model.Claim],
     occupied: frozenset[str],
 ) -> dict[str, frozenset[str]]:
-    """Return every identifier that Nova may hand out, or has.
+    """Return the identifiers that Nova may assign, or has assigned.
 
-    Placement counts how many may be handed out; the identifiers only have
-    to suffice, and one that a claim holds must not vanish. A slot whose
-    partition exists without a claim can't be handed out, nor a function
-    that a guest has without a claim.
+    Placement limits the number of assigned slots, so there may be more
+    identifiers than free slots; those of claims must remain. Slots are left
+    out whose partition exists, or whose function a guest has, without a
+    claim.
     """
-    held = tuple(claim for claim in claims if claim.is_backed)
+    backed = tuple(claim for claim in claims if claim.is_backed)
     occupied |= {claim.slot for claim in claims if not claim.is_backed}
-    if device.resource_class not in inventories and not held:
+    if device.resource_class not in inventories and not backed:
         return {}
-    booked = {claim.handle for claim in held}
+    claimed = {claim.handle for claim in backed}
     foreign = {
-        taken
+        identifier
         for partition in device.partitions
-        if partition.handle not in booked
-        for taken in (partition.parent, partition.handle)
+        if partition.handle not in claimed
+        for identifier in (partition.parent, partition.handle)
     }
     provider = names.provider_uuid(root.uuid, device.address)
     return {
@@ -272,10 +272,10 @@ def _slots(
                 slot
                 for slot in device.slots
                 if slot not in foreign
-                and matching.handle_of(device, provider, slot) not in foreign
+                and matching.slot_handle(device, provider, slot) not in foreign
             )
             - occupied
-            - frozenset(given_away(device, occupied))
+            - frozenset(find_assigned_slots(device, occupied))
         )
-        | {claim.slot for claim in held}
+        | {claim.slot for claim in backed}
     }

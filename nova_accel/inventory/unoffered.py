@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerators of a host that are not offered, and the reason for each."""
+"""Accelerators of a host that are not offered, with the reasons.
+
+``nova-accel inspect`` prints them; the keys of ``Unoffered.as_dict`` are a
+stable interface.
+"""
 
 import dataclasses
 import types
@@ -16,8 +20,8 @@ from nova_accel.model import pci
 class Unoffered:
     """A PCI function that no device includes.
 
-    ``name`` is empty where nothing tells it. ``is_problem`` says that the
-    reason is among the problems of the host, too.
+    ``name`` is its model, empty where unknown. ``is_problem`` is True where
+    the reason is also one of the host's problems.
     """
 
     function: pci.PciFunction
@@ -27,11 +31,11 @@ class Unoffered:
 
     @property
     def ids(self) -> str:
-        """Return the vendor's and the device's id, as ``10de:20b5``."""
+        """Return the vendor and device id: ``10de:20b5``."""
         return f"{self.function.vendor}:{self.function.product}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the entry for programs; its keys are a stable interface."""
+        """Return the entry for JSON."""
         return {
             "address": str(self.function.address),
             "vendor_id": self.function.vendor,
@@ -43,7 +47,7 @@ class Unoffered:
         }
 
     def as_text(self) -> str:
-        """Return the line for people."""
+        """Return the entry as one line of text."""
         title = f"{self.ids} {self.name}".strip()
         return (
             f"{self.function.address}  {title}"
@@ -60,14 +64,14 @@ def find(
 ) -> tuple[Unoffered, ...]:
     """Return the accelerators that no device of the host includes.
 
-    :param functions: all PCI functions of the host. VFs are left out:
-        their PF is returned.
-    :param unreadable: problems that only tell what can't be read.
-    :param names: of models, by address.
+    :param functions: all PCI functions of the host. For VFs the PF is
+        returned.
+    :param unreadable: problems that are no reasons of a driver.
+    :param names: names of models by address.
     """
-    offered = _offered(state)
-    problems = _reasons_of_drivers(state, unreadable)
-    found = []
+    offered = _list_addresses(state)
+    problems = _driver_reasons(state, unreadable)
+    unoffered = []
     for function in functions:
         address = str(function.address)
         is_expected = pci_ids.is_candidate(function) or function.is_vfio_bound
@@ -75,7 +79,7 @@ def find(
         if is_part or not is_expected:
             continue
         reasons = problems.get(address) or _reasons(function, rules)
-        found.append(
+        unoffered.append(
             Unoffered(
                 function=function,
                 name=names.get(address, ""),
@@ -83,11 +87,11 @@ def find(
                 is_problem=address in problems,
             )
         )
-    return tuple(found)
+    return tuple(unoffered)
 
 
-def _offered(state: model.HostState) -> frozenset[str]:
-    """Return the addresses of all functions that devices consist of."""
+def _list_addresses(state: model.HostState) -> frozenset[str]:
+    """Return the addresses of all functions of devices."""
     return frozenset(
         address
         for device in state.devices
@@ -100,19 +104,19 @@ def _offered(state: model.HostState) -> frozenset[str]:
     )
 
 
-def _reasons_of_drivers(
+def _driver_reasons(
     state: model.HostState, unreadable: Collection[model.Problem]
 ) -> dict[str, list[str]]:
-    """Return what the library's drivers say of functions, by address.
+    """Return the reasons that drivers report, by address of the function.
 
-    Of a card with FPGA regions they say it of each region.
+    Problems of an FPGA region are reasons of its card.
     """
-    found: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for problem in state.problems:
         if problem not in unreadable:
             address = problem.where.partition("/")[0]
-            found.setdefault(address, []).append(problem.reason)
-    return found
+            reasons.setdefault(address, []).append(problem.reason)
+    return reasons
 
 
 def _reasons(function: pci.PciFunction, rules: policy.Policy) -> Iterator[str]:
@@ -122,34 +126,34 @@ def _reasons(function: pci.PciFunction, rules: policy.Policy) -> Iterator[str]:
     if rule.use is policy.DeviceUse.OFF:
         yield "device_spec says use off"
         return
-    reasons = [*_obstacles(function)]
+    reasons = [*_list_obstacles(function)]
     if rule.use is not policy.DeviceUse.AUTO:
         reasons.append(
             f"device_spec says use {rule.use.value}, which it can't do now"
         )
-    elif advice := _advice(function):
-        reasons.append(advice)
+    elif hint := _hint(function):
+        reasons.append(hint)
     yield from reasons or ["none of the drivers in [nova_accel] offers it"]
 
 
-def _obstacles(function: pci.PciFunction) -> Iterator[str]:
+def _list_obstacles(function: pci.PciFunction) -> Iterator[str]:
     if function.boot_vga:
         yield "the host's boot display"
     if function.num_vfs:
         noun = "function" if function.num_vfs == 1 else "functions"
         yield f"{function.num_vfs} virtual {noun} enabled"
-    if _is_held(function):
+    if _has_host_driver(function):
         yield f"the host's driver {function.driver} holds it"
     if function.iommu_group is None:
         yield "in no IOMMU group"
 
 
-def _is_held(function: pci.PciFunction) -> bool:
+def _has_host_driver(function: pci.PciFunction) -> bool:
     return function.driver is not None and not function.is_vfio_bound
 
 
-def _advice(function: pci.PciFunction) -> str:
-    """Return which device_spec line makes a function offered, or ""."""
+def _hint(function: pci.PciFunction) -> str:
+    """Return the device_spec line that would offer a function, or ""."""
     if function.boot_vga or function.num_vfs:
         return ""
     if pci_ids.find_qat(function) and function.total_vfs:
@@ -157,6 +161,6 @@ def _advice(function: pci.PciFunction) -> str:
     kind = pci_ids.find(function)
     if kind is None and not pci_ids.is_gpu(function):
         return "of a kind that is offered only if a device_spec line names it"
-    if _is_held(function) or (kind is not None and kind.keeps_data):
+    if _has_host_driver(function) or (kind is not None and kind.keeps_data):
         return "offered whole if a device_spec line says use passthrough"
     return ""

@@ -70,7 +70,7 @@ def test_errors_that_somebody_has_seen_to_do_not_count(
 def test_fewer_errors_than_acknowledged_are_all_new(
     now: int, before: int
 ) -> None:
-    found = health.unacknowledged(now, before)
+    found = health.count_unacknowledged(now, before)
     assert found == (now if now < before else now - before)
     assert 0 <= found <= now
 
@@ -173,7 +173,7 @@ def test_gpus_in_use_are_those_with_vgpus_that_are_well() -> None:
         dataclasses.replace(used, vendor_id="1002"),
         dataclasses.replace(used, address="matrix"),
     ]
-    assert health.gpus_in_use(model.HostState(devices=(used,))) == {GPU}
+    assert health.list_gpus_in_use(model.HostState(devices=(used,))) == {GPU}
     for other in others:
         host = model.HostState(devices=(other,))
-        assert not health.gpus_in_use(host)
+        assert not health.list_gpus_in_use(host)
