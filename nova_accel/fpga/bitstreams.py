@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of bitstreams: Glance image properties and file contents."""
+"""Checks of bitstreams: Glance image properties and file contents.
+
+An image must be allowed by the operator, have the properties below, and its
+content must agree with them.
+"""
 
 import dataclasses
 import hashlib
@@ -22,8 +26,8 @@ SIGNATURE = (
     "img_signature_key_type",
     "img_signature_certificate_uuid",
 )
-# How many bytes tell a file that describes itself from any other.
-HEAD = len(gbs.MAGIC)
+# Bytes that are needed to recognize a file with a header.
+HEAD_SIZE = len(gbs.MAGIC)
 
 _GLANCE_HASH = "sha512"
 _INTEL = "intel"
@@ -31,23 +35,23 @@ _XILINX = "xilinx"
 _DIGEST = re.compile(r"[0-9a-f]{128}")
 _VENDOR_ID = re.compile(r"(?:0x)?([0-9a-f]{4})")
 _VENDOR_NAME = re.compile(r"[a-z][a-z0-9_-]{1,63}")
-# As many ids as a message spells out.
-_SPELLED = 4
+# Maximal number of ids in a message.
+_MAX_LISTED = 4
 _PLAIN_ID = re.compile(r"[0-9a-f]{32}")
-# The name of a shell, as in a file rom/VBNV. It is short enough for a
-# trait, and has a character that no UUID has: a UUID that lacks a digit
-# is no name.
+# The name of a shell, as in a file rom/VBNV. It is short enough for a trait,
+# and has a character that is not in a UUID: a UUID with a missing digit is
+# not a name.
 _SHELL = re.compile(r"(?=.*[g-z_])[a-z0-9][a-z0-9_.:-]{0,199}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFacts:
-    """What Glance says of an image.
+    """Facts of an image from Glance.
 
-    ``owner`` is the id of a project, ``size`` in bytes (0 if Glance does
-    not know it), ``hash_algo`` and ``hash_value`` are Glance's own digest
-    of the content. ``signature`` is what Nova verifies the content with,
-    empty where it verifies nothing.
+    ``owner`` is the id of a project, ``size`` in bytes (0 where unknown),
+    ``hash_algo`` and ``hash_value`` are Glance's digest of the content.
+    ``signature`` is the image signature that Nova verifies, empty where it
+    verifies none.
     """
 
     id: str
@@ -62,7 +66,7 @@ class ImageFacts:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRequirement:
-    """What an image has to be; the fields are those of a Bitstream."""
+    """Required content of an image; the fields are those of Bitstream."""
 
     function: str
     interface: str
@@ -76,13 +80,13 @@ def check_allowed(
 ) -> None:
     """Check that the operator allows an image to be loaded.
 
-    :param images: ids of images.
-    :param owners: ids of projects all of whose images may be loaded.
-    :raises BitstreamError: it is neither of the one nor of the other.
+    :param images: ids of allowed images.
+    :param owners: ids of projects whose images are allowed.
+    :raises BitstreamError: neither the image nor its owner is allowed.
     """
-    if _plain(facts.id) in map(_plain, images):
+    if _normalize(facts.id) in map(_normalize, images):
         return
-    if facts.owner and _plain(facts.owner) in map(_plain, owners):
+    if facts.owner and _normalize(facts.owner) in map(_normalize, owners):
         return
     raise errors.BitstreamError(
         facts.id,
@@ -93,130 +97,132 @@ def check_allowed(
 
 
 def parse_image(facts: ImageFacts, limit: int) -> ImageRequirement:
-    """Return what an image has to be, as its properties say.
+    """Return the required content of an image, from its properties.
 
-    :param limit: the most bytes it may have.
+    :param limit: maximal size in bytes.
     :raises BitstreamError: a property is missing or malformed, or the
-        image can't be used as it is.
+        image is not usable.
     """
     _check_state(facts, limit)
     return ImageRequirement(
-        function=_id(facts, FUNCTION),
-        interface=_id(facts, INTERFACE),
-        vendor=_vendor(facts),
-        sha512=_sha512(facts),
+        function=_parse_id(facts, FUNCTION),
+        interface=_parse_id(facts, INTERFACE),
+        vendor=_parse_vendor(facts),
+        sha512=_parse_digest(facts),
         size=facts.size,
     )
 
 
-def describes_itself(head: bytes) -> bool:
-    """Return whether a file of these first HEAD bytes has a header."""
+def has_header(head: bytes) -> bool:
+    """Return whether a file has a header, by its first HEAD_SIZE bytes."""
     return gbs.is_gbs(head) or head.startswith(xclbin.MAGIC)
 
 
 def check_content(
-    image: str, wanted: ImageRequirement, content: bytes
+    image: str, required: ImageRequirement, content: bytes
 ) -> None:
-    """Check that a file's own header says what the image's properties say.
+    """Check that the header of a file agrees with the image's properties.
 
-    Of a file without a header only the properties speak.
+    A file without a header is only checked for its size.
 
     :param image: the image's id, for errors.
     :param content: the whole file.
     :raises BitstreamError: they differ, or the file is damaged.
     """
-    if len(content) < wanted.size:
-        raise errors.BitstreamError(image, cut_off(len(content), wanted.size))
-    says = _read_header(image, content)
-    if says is None:
+    if len(content) < required.size:
+        raise errors.BitstreamError(
+            image, describe_truncation(len(content), required.size)
+        )
+    header = _read_header(image, content)
+    if header is None:
         return
     for name, value, allowed in (
-        (VENDOR, wanted.vendor, (says.vendor,)),
-        (FUNCTION, wanted.function, says.functions),
-        (INTERFACE, wanted.interface, says.interfaces),
+        (VENDOR, required.vendor, (header.vendor,)),
+        (FUNCTION, required.function, header.functions),
+        (INTERFACE, required.interface, header.interfaces),
     ):
         if value not in allowed:
-            spelled = " or ".join(allowed[:_SPELLED])
+            listed = " or ".join(allowed[:_MAX_LISTED])
             raise errors.BitstreamError(
                 image,
                 f"its property {name} is {value}, but the file itself says"
-                f" {spelled}; {_set(image, name, allowed[0])}",
+                f" {listed}; {_set_command(image, name, allowed[0])}",
             )
 
 
 def describe_file(path: str, content: bytes) -> model.Bitstream:
-    """Return the operator's own file as what can be loaded.
+    """Return the bitstream of an operator's own file.
 
-    :param path: where it lies.
-    :param content: all of it.
-    :raises BitstreamError: it does not say what it is, or is damaged.
+    :param path: the path of the file.
+    :param content: the whole file.
+    :raises BitstreamError: the file has no header, or is damaged.
     """
-    says = _read_header(path, content)
-    if says is None:
+    header = _read_header(path, content)
+    if header is None:
         raise errors.BitstreamError(
             path,
-            "it does not say what it is; take a file of Intel (.gbs) or AMD"
+            "it does not say what it is; use a file of Intel (.gbs) or AMD"
             " (.xclbin) with its header",
         )
     return model.Bitstream(
         name=path,
-        vendor=says.vendor,
+        vendor=header.vendor,
         path=path,
-        function=says.functions[0],
-        interface=says.interfaces[0],
+        function=header.functions[0],
+        interface=header.interfaces[0],
         sha512=hashlib.sha512(content).hexdigest(),
         size=len(content),
     )
 
 
-def objection(
+def explain_mismatch(
     bitstream: model.Bitstream, region: model.Region, vendor_id: str
 ) -> str:
-    """Return why a bitstream can't be loaded into a region.
+    """Return why a bitstream can't be loaded into a region, empty if it can.
 
     :param vendor_id: PCI vendor id of the card.
-    :return: empty when it fits.
     """
     if not region.is_programmable:
         return f"region {region.number} of {region.card} can't be programmed"
     vendor = names.vendor_name(vendor_id)
     if bitstream.vendor != vendor:
         return (
-            f"{region.card} is a card of {vendor}, and the bitstream for"
+            f"{region.card} is a card of {vendor}, and the bitstream is for"
             f" cards of {bitstream.vendor}"
         )
-    if bitstream.interface not in map(names.fpga_id, region.interfaces):
-        has = " and ".join(region.interfaces) or "none that can be read"
+    interfaces = map(names.normalize_fpga_id, region.interfaces)
+    if bitstream.interface not in interfaces:
+        listed = " and ".join(region.interfaces) or "none that can be read"
         return (
             f"the bitstream is made for interface {bitstream.interface};"
-            f" region {region.number} of {region.card} has {has}"
+            f" region {region.number} of {region.card} has {listed}"
         )
     return ""
 
 
-def payload(content: bytes) -> bytes | memoryview:
-    """Return what the kernel's own interface takes of a file.
+def extract_payload(content: bytes) -> bytes | memoryview:
+    """Return the part of a file for the kernel's own interface.
 
-    The header of Intel's files is not for it (fpgaconf drops it, too).
+    It is the file without Intel's header, which fpgaconf removes too.
 
-    :raises MalformedError: such a header is cut off.
+    :raises MalformedError: such a header is truncated.
     """
     if gbs.is_gbs(content):
         return memoryview(content)[gbs.payload_offset(content) :]
     return content
 
 
-def cut_off(came: int, expected: int) -> str:
-    """Return in words that a file ends too early, sizes in bytes."""
+def describe_truncation(size: int, expected: int) -> str:
+    """Return the reason for a truncated file, sizes in bytes."""
     return (
-        f"it is cut off: {came} of {expected} bytes came; upload it again"
+        f"it is cut off: {size} of {expected} bytes came; upload it again"
         " if this goes on"
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _FileHeader:
-    """What a file says of itself; no tuple is empty."""
+    """Facts of a file's header; no tuple is empty."""
 
     vendor: str
     functions: tuple[str, ...]
@@ -224,25 +230,25 @@ class _FileHeader:
 
 
 def _read_header(name: str, content: bytes) -> _FileHeader | None:
-    if not describes_itself(content[:HEAD]):
+    if not has_header(content[:HEAD_SIZE]):
         return None
     try:
-        says = (
+        header = (
             _read_gbs(content)
             if gbs.is_gbs(content)
             else _read_xclbin(content)
         )
     except errors.MalformedError as error:
         raise errors.BitstreamError(
-            name, f"the file is damaged: {error}; put a whole one there"
+            name, f"the file is damaged: {error}; replace it"
         ) from error
-    if not says.interfaces:
+    if not header.interfaces:
         raise errors.BitstreamError(
             name,
-            "the file does not say what shell it is made for; build it"
-            " anew for the card's shell",
+            "the file has no shell that it is made for; build it again for"
+            " the card's shell",
         )
-    return says
+    return header
 
 
 def _read_gbs(content: bytes) -> _FileHeader:
@@ -274,91 +280,90 @@ def _check_state(facts: ImageFacts, limit: int) -> None:
     if facts.size <= 0:
         raise errors.BitstreamError(
             facts.id,
-            "Glance does not know its size, or it is empty; upload its"
-            " content",
+            "Glance has no size of it, or it is empty; upload its content",
         )
     if facts.size > limit:
         raise errors.BitstreamError(
             facts.id,
-            f"it has {facts.size} bytes, and at most {limit} are kept;"
+            f"it has {facts.size} bytes, and the cache has {limit};"
             " raise nova.conf [nova_accel] bitstream_cache_mb",
         )
 
 
-def _property(facts: ImageFacts, name: str, example: str) -> str:
+def _read_property(facts: ImageFacts, name: str, example: str) -> str:
     value = facts.properties.get(name)
     if not isinstance(value, str) or not value.strip():
         raise errors.BitstreamError(
             facts.id,
-            f"it has no property {name}; {_set(facts.id, name, example)}",
+            f"it has no property {name};"
+            f" {_set_command(facts.id, name, example)}",
         )
     return value.strip().lower()
 
 
-def _id(facts: ImageFacts, name: str) -> str:
-    value = names.fpga_id(_property(facts, name, "UUID"))
+def _parse_id(facts: ImageFacts, name: str) -> str:
+    value = names.normalize_fpga_id(_read_property(facts, name, "UUID"))
     if _PLAIN_ID.fullmatch(value) and value.strip("0") and value.strip("f"):
         return value
     if name == INTERFACE and _SHELL.fullmatch(value):
         return xclbin.shell_name(value)
-    wrong = "no UUID"
+    problem = "not a UUID"
     if name == INTERFACE:
-        wrong = "neither a UUID nor the name of a shell"
+        problem = "neither a UUID nor the name of a shell"
     raise errors.BitstreamError(
         facts.id,
-        f"its property {name} = {value[:80]!r} is {wrong};"
-        f" {_set(facts.id, name, 'UUID')}",
+        f"its property {name} = {value[:80]!r} is {problem};"
+        f" {_set_command(facts.id, name, 'UUID')}",
     )
 
 
-def _vendor(facts: ImageFacts) -> str:
-    value = _property(facts, VENDOR, _INTEL)
-    if found := _VENDOR_ID.fullmatch(value):
-        return names.vendor_name(found[1])
+def _parse_vendor(facts: ImageFacts) -> str:
+    value = _read_property(facts, VENDOR, _INTEL)
+    if match := _VENDOR_ID.fullmatch(value):
+        return names.vendor_name(match[1])
     if _VENDOR_NAME.fullmatch(value):
         return value
     raise errors.BitstreamError(
         facts.id,
         f"its property {VENDOR} = {value[:80]!r} is neither a vendor's name"
-        f" nor a PCI vendor id; {_set(facts.id, VENDOR, _INTEL)}",
+        f" nor a PCI vendor id; {_set_command(facts.id, VENDOR, _INTEL)}",
     )
 
 
-def _sha512(facts: ImageFacts) -> str:
-    """Return the digest that the content must have."""
-    of_glance = (
+def _parse_digest(facts: ImageFacts) -> str:
+    """Return the required digest of the content."""
+    glance_digest = (
         facts.hash_value.strip().lower()
         if facts.hash_algo.strip().lower() == _GLANCE_HASH
         else ""
     )
-    if of_glance and SHA512 not in facts.properties:
-        return _checked_digest(facts, "os_hash_value", of_glance)
-    value = _property(facts, SHA512, "DIGEST")
-    if of_glance and of_glance != value:
+    if glance_digest and SHA512 not in facts.properties:
+        return _check_digest(facts, "os_hash_value", glance_digest)
+    value = _read_property(facts, SHA512, "DIGEST")
+    if glance_digest and glance_digest != value:
         raise errors.BitstreamError(
             facts.id,
-            f"its property {SHA512} is not the digest of the content that"
-            " Glance has; somebody exchanged one of them: upload the right"
-            f" content as a new image, or"
-            f" {_set(facts.id, SHA512, of_glance)}",
+            f"its property {SHA512} is not the digest of the content in"
+            " Glance; one of them was changed: upload the right content as a"
+            f" new image, or {_set_command(facts.id, SHA512, glance_digest)}",
         )
-    return _checked_digest(facts, SHA512, value)
+    return _check_digest(facts, SHA512, value)
 
 
-def _checked_digest(facts: ImageFacts, name: str, value: str) -> str:
+def _check_digest(facts: ImageFacts, name: str, value: str) -> str:
     if _DIGEST.fullmatch(value):
         return value
     raise errors.BitstreamError(
         facts.id,
-        f"its {name} = {value[:40]!r} is no SHA-512 digest of 128"
-        f" hexadecimal digits; {_set(facts.id, SHA512, 'DIGEST')}",
+        f"its {name} = {value[:40]!r} is not a SHA-512 digest of 128"
+        f" hexadecimal digits; {_set_command(facts.id, SHA512, 'DIGEST')}",
     )
 
 
-def _set(image: str, name: str, value: str) -> str:
+def _set_command(image: str, name: str, value: str) -> str:
     return f"`openstack image set --property {name}={value} {image}`"
 
 
-def _plain(text: str) -> str:
-    """Return an id without dashes: Keystone's have none, Glance's do."""
+def _normalize(text: str) -> str:
+    """Return an id without dashes: Keystone's ids have none."""
     return text.strip().lower().replace("-", "")

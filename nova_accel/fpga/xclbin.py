@@ -8,9 +8,9 @@ Use::
     header = xclbin.parse(content)
     header.uuid, header.interfaces
 
-Layout and numbers are those of XRT's ``xclbin.h`` (struct axlf); the tree
-in its partition metadata is a flattened devicetree (Devicetree
-Specification 0.4, chapter 5).
+Layout and numbers are those of XRT's ``xclbin.h`` (struct axlf); the
+partition metadata is a flattened devicetree (Devicetree Specification 0.4,
+chapter 5).
 """
 
 import dataclasses
@@ -23,20 +23,20 @@ from nova_accel import errors
 from nova_accel.model import names
 
 MAGIC = b"xclbin2\0"
-# struct axlf up to and with struct axlf_header: m_length, m_mode,
+# struct axlf including struct axlf_header: m_length, m_mode,
 # m_interface_uuid, m_platformVBNV, uuid and m_numSections.
 _HEAD = struct.Struct("<304xQ20xH2x16s64s16s16xI4x")
-# struct axlf_section_header: kind, offset and size; a name between.
+# struct axlf_section_header: kind, offset and size, without the name.
 _SECTION = struct.Struct("<I20xQQ")
-# XRT itself allows 0x10000 (XCLBIN_MAX_NUM_SECTION); its tools write at
-# most a few dozen.
+# XRT allows 0x10000 (XCLBIN_MAX_NUM_SECTION); its tools write at most a few
+# dozen.
 _MAX_SECTIONS = 1024
-# A device tree of some kilobytes; each of its nodes is looked at.
-_MOST_METADATA = 1 << 20
+# Real metadata has some kilobytes; the parser visits each node.
+_MAX_METADATA = 1 << 20
 # enum axlf_section_kind.
 BITSTREAM, PARTIAL_PDI, PARTITION_METADATA = 0, 19, 20
-# enum XCLBIN_MODE: of a flat platform, whose accelerator the driver takes
-# for loaded without loading it, and of simulators.
+# enum XCLBIN_MODE: flat platforms, whose accelerator the driver treats as
+# loaded without loading it, and simulators.
 _REFUSED = {
     0: "a flat platform",
     4: "hardware emulation",
@@ -47,29 +47,29 @@ _REFUSED = {
 _PLATFORM = re.compile(r"[A-Za-z0-9_.:-]*")
 
 _FDT_MAGIC = 0xD00DFEED
-# Magic, size, and where structure and strings begin.
+# Magic, size, and offsets of structure and strings.
 _FDT_HEAD = struct.Struct(">4I24x")
 _CELL = struct.Struct(">I")
 _PROPERTY = struct.Struct(">II")
 _BEGIN, _END_NODE, _PROP, _NOP, _END = 1, 2, 3, 4, 9
 _INTERFACES = b"interfaces"
 _INTERFACE = b"interface_uuid"
-_DEEPEST = 64
+_MAX_DEPTH = 64
 # Names of nodes and properties; the specification allows 31 bytes.
 _MAX_NAME = 255
 _ID = re.compile(r"[0-9a-f]{32}")
-_WHAT = "xclbin"
+_KIND = "xclbin"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class XclbinHeader:
-    """What an xclbin says of itself.
+    """Facts of an xclbin's header.
 
-    ``uuid`` is what a card shows that it was loaded into, ``interfaces``
-    are those of which a card must have every one; both as
-    ``names.fpga_id`` spells them. ``platform`` is the name of the shell it
-    was made for; shells without interfaces are told by it. ``length`` is
-    its size in bytes.
+    ``uuid`` is the id that a card shows after loading it, ``interfaces``
+    are the ids that a card must have, all of them; both as
+    ``names.normalize_fpga_id`` spells them. ``platform`` is the name of its
+    shell, which identifies shells without interfaces. ``length`` is its
+    size in bytes.
     """
 
     uuid: str
@@ -79,13 +79,14 @@ class XclbinHeader:
 
     @property
     def fits(self) -> tuple[str, ...]:
-        """Return what a card must have: interfaces, or its shell's name."""
-        name = (names.fpga_id(self.platform),) if self.platform else ()
-        return self.interfaces or name
+        """Return the required interfaces, or the shell's name without any."""
+        if self.interfaces or not self.platform:
+            return self.interfaces
+        return (names.normalize_fpga_id(self.platform),)
 
 
 def shell_name(text: str) -> str:
-    """Return a shell's name as the kernel spells it.
+    """Return a shell's name in the kernel's spelling.
 
     Older tools wrote ``xilinx:u250:xdma:201830.1`` (XRT, feature_rom.c).
     """
@@ -93,66 +94,68 @@ def shell_name(text: str) -> str:
 
 
 def parse(content: bytes) -> XclbinHeader:
-    """Return what an xclbin says of itself.
+    """Return the header of an xclbin.
 
-    What follows its own length (a signature) is not looked at. The
-    content is not copied, whatever its header says.
+    Data after its own length (a signature) is ignored. The content is not
+    copied, whatever its header contains.
 
-    :raises MalformedError: this is no whole xclbin that can be loaded
-        into a card.
+    :raises MalformedError: the content is not a whole xclbin that a card
+        can load.
     """
     if content[: len(MAGIC)] != MAGIC:
-        raise _wrong("the magic xclbin2 at its beginning")
+        raise _malformed("the magic xclbin2 at its beginning")
     if len(content) < _HEAD.size:
-        raise _wrong(f"at least {_HEAD.size} bytes, got {len(content)}")
+        raise _malformed(f"at least {_HEAD.size} bytes, got {len(content)}")
     length, mode, interface, platform, uuid, count = _HEAD.unpack_from(content)
     if not _HEAD.size <= length <= len(content):
-        raise _wrong(f"{length} bytes as it says, got {len(content)}")
+        raise _malformed(f"{length} bytes as it says, got {len(content)}")
     sections = _read_sections(memoryview(content)[:length], count)
     if mode in _REFUSED:
-        raise _wrong(f"one for cards, got one for {_REFUSED[mode]}")
+        raise _malformed(f"one for cards, got one for {_REFUSED[mode]}")
     if not any(uuid):
-        raise _wrong("a uuid that is not zero")
+        raise _malformed("a uuid that is not zero")
     if not sections.keys() & {BITSTREAM, PARTIAL_PDI}:
-        # The driver would take it for loaded, and load nothing.
-        raise _wrong("a section with a bitstream")
+        # The driver would treat it as loaded, and load nothing.
+        raise _malformed("a section with a bitstream")
     metadata = sections.get(PARTITION_METADATA)
-    if metadata is not None and len(metadata) > _MOST_METADATA:
-        raise _wrong(f"partition metadata of at most {_MOST_METADATA} bytes")
+    if metadata is not None and len(metadata) > _MAX_METADATA:
+        raise _malformed(
+            f"partition metadata of at most {_MAX_METADATA} bytes"
+        )
     interfaces = () if metadata is None else _read_interfaces(bytes(metadata))
     if not interfaces and any(interface):
         interfaces = (interface.hex(),)
     return XclbinHeader(
         uuid=uuid.hex(),
-        platform=_platform(platform),
+        platform=_parse_platform(platform),
         interfaces=interfaces,
         length=length,
     )
 
 
-def _wrong(expected: str) -> errors.MalformedError:
-    return errors.MalformedError(_WHAT, "the file", expected)
+def _malformed(expected: str) -> errors.MalformedError:
+    return errors.MalformedError(_KIND, "the file", expected)
 
 
-def _platform(field: bytes) -> str:
-    # It is printed, in a command that can be pasted, too.
+def _parse_platform(field: bytes) -> str:
+    # It is printed as part of a shell command.
     name = field.partition(b"\0")[0].decode("ascii", "replace")
     if not _PLATFORM.fullmatch(name):
-        raise _wrong("a platform's name of letters, digits and _ . : -")
+        raise _malformed("a platform's name of letters, digits and _ . : -")
     return shell_name(name)
 
 
 def _read_sections(content: memoryview, count: int) -> dict[int, memoryview]:
-    """Return sections by their kind; of several the first one counts.
+    """Return the first section of each kind.
 
-    :raises MalformedError: there are too many sections, one of them is
-        not inside the file, or two of them overlap.
+    :raises MalformedError: there are too many sections, a section is not
+        inside the file, or two sections overlap.
     """
     if count > _MAX_SECTIONS:
-        raise _wrong(f"at most {_MAX_SECTIONS} sections, got {count}")
+        raise _malformed(f"at most {_MAX_SECTIONS} sections, got {count}")
     end = _HEAD.size + count * _SECTION.size
     if end > len(content):
-        raise _wrong(f"a table of {count} sections, which has no room")
+        raise _malformed(f"a table of {count} sections, which has no room")
     sections: dict[int, memoryview] = {}
     spans: list[tuple[int, int]] = []
     for number in range(count):
@@ -160,16 +163,18 @@ def _read_sections(content: memoryview, count: int) -> dict[int, memoryview]:
             content, _HEAD.size + number * _SECTION.size
         )
         if not start and not size:
-            continue  # is not present
+            continue  # an absent section
         if start < end or start + size > len(content):
-            raise _wrong(f"section {number} inside it, got {size} at {start}")
+            raise _malformed(
+                f"section {number} inside it, got {size} at {start}"
+            )
         sections.setdefault(kind, content[start : start + size])
         if size:
             spans.append((start, size))
     spans.sort()
     for (start, size), (following, _) in itertools.pairwise(spans):
         if start + size > following:
-            raise _wrong(
+            raise _malformed(
                 f"sections that do not overlap, got {size} bytes at {start}"
                 f" and the next one at {following}"
             )
@@ -180,83 +185,92 @@ def _read_sections(content: memoryview, count: int) -> dict[int, memoryview]:
 
 
 def _read_interfaces(blob: bytes) -> tuple[str, ...]:
-    """Return the interface uuids of partition metadata, in its order.
+    """Return the interface UUIDs of partition metadata, in its order.
 
     They are texts of 32 digits in ``/interfaces/*/interface_uuid`` (XRT,
     xocl_fdt_check_uuids).
 
-    :raises MalformedError: it is no devicetree, or an id is none.
+    :raises MalformedError: the blob is not a devicetree, or an id is not a
+        UUID.
     """
-    found: dict[str, None] = {}
+    interfaces: dict[str, None] = {}
     for path, name, value in _properties(blob):
         if path[1:-1] != [_INTERFACES] or name != _INTERFACE:
             continue
         text = value.partition(b"\0")[0].decode("ascii", "replace")
-        spelled = names.fpga_id(text)
-        if not _ID.fullmatch(spelled):
-            raise _tree(f"an interface uuid, got {text[:40]!r}")
-        found[spelled] = None
-    return tuple(found)
+        interface = names.normalize_fpga_id(text)
+        if not _ID.fullmatch(interface):
+            raise _malformed_tree(f"an interface uuid, got {text[:40]!r}")
+        interfaces[interface] = None
+    return tuple(interfaces)
 
 
 def _properties(blob: bytes) -> Iterator[tuple[list[bytes], bytes, bytes]]:
-    """Yield each property: the names of its nodes, its own, its value.
+    """Yield each property: names of its nodes, its name, its value.
 
-    The root's name is the first one, and empty.
+    The first node is the root, with an empty name.
     """
-    place, strings = _opened(blob)
+    position, strings = _parse_header(blob)
     path: list[bytes] = []
-    while (token := _unpacked(_CELL, blob, place)[0]) != _END:
-        place += _CELL.size
+    while (token := _unpack(_CELL, blob, position)[0]) != _END:
+        position += _CELL.size
         if token == _BEGIN:
-            name = _text(blob, place)
+            name = _read_name(blob, position)
             path.append(name)
-            place = _aligned(place + len(name) + 1)
+            position = _align(position + len(name) + 1)
         elif token == _END_NODE:
             del path[-1:]
         elif token == _PROP:
-            size, offset = _unpacked(_PROPERTY, blob, place)
-            place += _PROPERTY.size
-            if place + size > len(blob):
-                raise _tree("a property inside it")
+            size, name_offset = _unpack(_PROPERTY, blob, position)
+            position += _PROPERTY.size
+            if position + size > len(blob):
+                raise _malformed_tree("a property inside it")
             yield (
                 path,
-                _text(blob, strings + offset),
-                blob[place : place + size],
+                _read_name(blob, strings + name_offset),
+                blob[position : position + size],
             )
-            place = _aligned(place + size)
+            position = _align(position + size)
         elif token != _NOP:
-            raise _tree(f"a token at {place - _CELL.size}, got {token}")
-        if len(path) > _DEEPEST:
-            raise _tree(f"at most {_DEEPEST} nodes inside each other")
+            raise _malformed_tree(
+                f"a token at {position - _CELL.size}, got {token}"
+            )
+        if len(path) > _MAX_DEPTH:
+            raise _malformed_tree(
+                f"at most {_MAX_DEPTH} nodes inside each other"
+            )
 
 
-def _opened(blob: bytes) -> tuple[int, int]:
-    """Return where a tree's structure and its strings begin."""
+def _parse_header(blob: bytes) -> tuple[int, int]:
+    """Return the offsets of a tree's structure and of its strings."""
     if len(blob) < _FDT_HEAD.size:
-        raise _tree("a header")
+        raise _malformed_tree("a header")
     magic, total, structure, strings = _FDT_HEAD.unpack_from(blob)
     if magic != _FDT_MAGIC or total > len(blob):
-        raise _tree("the magic d00dfeed, and all of it")
+        raise _malformed_tree("the magic d00dfeed, and all of it")
     return structure, strings
 
 
-def _unpacked(form: struct.Struct, blob: bytes, place: int) -> tuple[int, ...]:
-    if place + form.size > len(blob):
-        raise _tree("an end")
-    return form.unpack_from(blob, place)
+def _unpack(
+    layout: struct.Struct, blob: bytes, position: int
+) -> tuple[int, ...]:
+    if position + layout.size > len(blob):
+        raise _malformed_tree("an end")
+    return layout.unpack_from(blob, position)
 
 
-def _text(blob: bytes, place: int) -> bytes:
-    end = blob.find(b"\0", place, place + _MAX_NAME + 1)
+def _read_name(blob: bytes, position: int) -> bytes:
+    end = blob.find(b"\0", position, position + _MAX_NAME + 1)
     if end < 0:
-        raise _tree(f"names with an end, of at most {_MAX_NAME} bytes")
-    return blob[place:end]
+        raise _malformed_tree(
+            f"names with an end, of at most {_MAX_NAME} bytes"
+        )
+    return blob[position:end]
 
 
-def _aligned(place: int) -> int:
-    return (place + 3) & ~3
+def _align(position: int) -> int:
+    return (position + 3) & ~3
 
 
-def _tree(expected: str) -> errors.MalformedError:
-    return _wrong(f"partition metadata with {expected}")
+def _malformed_tree(expected: str) -> errors.MalformedError:
+    return _malformed(f"partition metadata with {expected}")

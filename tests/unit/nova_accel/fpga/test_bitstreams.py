@@ -179,7 +179,7 @@ class TestImage:
     def test_two_digests_have_to_agree(self) -> None:
         digest = bitstream_files.digest(b"bits")
         assert named(accelerator_sha512=digest).sha512 == digest
-        with pytest.raises(errors.BitstreamError, match="exchanged"):
+        with pytest.raises(errors.BitstreamError, match="one of them was changed"):
             named(accelerator_sha512=bitstream_files.digest(b"other"))
 
     @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ class TestObjection:
     def test_one_that_fits(self) -> None:
         for interface in (card.INTERFACE, bitstream_files.FUNCTION):
             one = card.bitstream(interface=interface)
-            assert not bitstreams.objection(one, self.region(), "8086")
+            assert not bitstreams.explain_mismatch(one, self.region(), "8086")
 
     @pytest.mark.parametrize(
         ("changed", "vendor", "word"),
@@ -369,15 +369,15 @@ class TestObjection:
     def test_one_that_does_not(
         self, changed: dict[str, Any], vendor: str, word: str
     ) -> None:
-        found = bitstreams.objection(
+        found = bitstreams.explain_mismatch(
             card.bitstream(), self.region(**changed), vendor
         )
         assert word in found
 
 
 def test_the_kernel_takes_what_is_behind_intels_header() -> None:
-    assert bytes(bitstreams.payload(GREEN)) == b"bits" * 1000
-    assert bitstreams.payload(b"raw") == b"raw"
-    assert bitstreams.payload(STAGED) == STAGED
+    assert bytes(bitstreams.extract_payload(GREEN)) == b"bits" * 1000
+    assert bitstreams.extract_payload(b"raw") == b"raw"
+    assert bitstreams.extract_payload(STAGED) == STAGED
     with pytest.raises(errors.MalformedError):
-        bitstreams.payload(GREEN[:30])
+        bitstreams.extract_payload(GREEN[:30])

@@ -109,7 +109,7 @@ def test_a_bitstream_that_is_not_here_is_said_to_be_missing() -> None:
 
 
 def test_a_function_beside_a_bitstream_must_be_the_bitstream_s() -> None:
-    with pytest.raises(errors.ClaimError, match="not what the flavor"):
+    with pytest.raises(errors.ClaimError, match="but the flavor"):
         served(fpga.host(), fpga.asks(OLD, image=fpga.IMAGE))
 
 
