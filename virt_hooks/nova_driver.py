@@ -72,7 +72,7 @@ class AccelLibvirtDriver(
         An invalid setting ends the service with one line in the log.
         """
         super().__init__(virtapi, read_only)
-        self._domains = connection.LibvirtDomains(self._host.get_connection)
+        self._domains = connection.LibvirtDomains(self._host)
         try:
             self._accel = setup.read_node(
                 nova.conf.CONF, self._host.get_connection, self._domains

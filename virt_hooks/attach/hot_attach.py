@@ -9,7 +9,7 @@ a task state of its own, so that a later pass can recover it (see
 import contextlib
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import nova.conf
@@ -217,14 +217,8 @@ class HotAttachDriver(attach_show.AttachShowDriver):
         for candidate in attach_candidates.rank(
             candidates, open_providers, self._accel.claims()
         ):
-            attached = attachment.Attachment(
-                number=number,
-                profile=candidate.profile.name,
-                resources=candidate.resources,
-                required=candidate.required,
-                provider=candidate.provider,
-                other_resources=allocations.get(candidate.provider, {}),
-                bitstream=bitstream,
+            attached = _new_attachment(
+                number, candidate, allocations, bitstream
             )
             self._save_state(
                 instance,
@@ -446,3 +440,24 @@ class HotAttachDriver(attach_show.AttachShowDriver):
     ) -> None:
         with reporter.logged("can't put %s back", attached.name):
             plug.restore_guest(self._host, instance, handles)
+
+
+def _new_attachment(
+    number: int,
+    candidate: attach_candidates.AttachCandidate,
+    allocations: Mapping[str, Mapping[str, int]],
+    bitstream: str,
+) -> attachment.Attachment:
+    """Return the attachment of a candidate.
+
+    :param allocations: the server's allocations before it.
+    """
+    return attachment.Attachment(
+        number=number,
+        profile=candidate.profile.name,
+        resources=candidate.resources,
+        required=candidate.required,
+        provider=candidate.provider,
+        other_resources=allocations.get(candidate.provider, {}),
+        bitstream=bitstream,
+    )

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import libvirt
 
-from nova_accel import errors
+from nova_accel import errors, model
 from nova_accel.model import domains, pci
 from virt_hooks.guest import nodedev
 
@@ -69,17 +69,17 @@ class HostdevReader(Protocol):
 class LibvirtDomains:
     """The domains of one libvirt, read through Nova's connection."""
 
-    def __init__(self, connect: Callable[[], Any]) -> None:
-        """Read through the connection that ``connect`` returns."""
-        self._connect = connect
+    def __init__(self, host: Any) -> None:
+        """Read through the connection of Nova's ``libvirt.host.Host``."""
+        self._host = host
 
     def read_use(self) -> HostdevUse:
         """Return the host devices of all domains."""
-        return read_hostdevs(self._connect())
+        return read_hostdevs(self._host.get_connection())
 
     def read_running(self) -> HostdevUse:
         """Return the host devices of the domains that run."""
-        return read_hostdevs(self._connect(), is_running=True)
+        return read_hostdevs(self._host.get_connection(), is_running=True)
 
 
 class _NoDomains:
@@ -92,6 +92,49 @@ class _NoDomains:
 
 #: A host without domains.
 NO_DOMAINS: HostdevReader = _NoDomains()
+
+
+class TrackedUse:
+    """Host devices of all domains at the last reading, less released ones.
+
+    Thread-safe, but for one reading at a time.
+    """
+
+    def __init__(self, domains: HostdevReader) -> None:
+        self._domains = domains
+        self._use = HostdevUse()
+        #: Handles that were released since the last reading began.
+        self._released: set[str] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """Return the PCI addresses of the functions."""
+        return self._use.functions
+
+    def read(self) -> HostdevUse:
+        """Read the host devices; those released meanwhile are excluded."""
+        with self._lock:
+            self._released = set()
+        use = self._domains.read_use()
+        with self._lock:
+            self._use = use = use.without(self._released)
+        return use
+
+    def replace(self, use: HostdevUse) -> None:
+        """Replace the host devices by those that a caller has read."""
+        self._use = use
+
+    def release(self, claims: Iterable[model.Claim]) -> None:
+        """Exclude the partitions of released claims."""
+        handles = {
+            handle
+            for claim in claims
+            for handle in (claim.handle, *claim.members)
+        }
+        with self._lock:
+            self._released |= handles
+            self._use = self._use.without(self._released)
 
 
 def read_hostdevs(connection: Any, is_running: bool = False) -> HostdevUse:
@@ -206,7 +249,7 @@ class NodeDevices:
 
         return self._is_done(f"remove mdev {uuid}", remove)
 
-    def _is_done(self, what: str, change: Callable[[], None]) -> bool:
+    def _is_done(self, name: str, change: Callable[[], None]) -> bool:
         """Run a change in a thread; return whether it succeeded in time."""
         if self._is_stuck:
             return False
@@ -229,7 +272,7 @@ class NodeDevices:
         if outcome[0]:
             LOG.info(
                 "libvirt can't %s, writing to sysfs instead: %s",
-                what,
+                name,
                 outcome[0],
             )
         return not outcome[0]

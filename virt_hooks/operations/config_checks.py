@@ -113,12 +113,12 @@ def _refuse(
             continue
         line = rules.of(device).line
         source = f"by {policy.OPTION} = {line}" if line else "by default"
-        whole = device.parent or device.address
+        card = device.parent or device.address
         yield errors.ConfigurationError(
             option,
             value,
             f"names {address}, which nova-accel offers {source}; remove it"
             f" here, or write {policy.OPTION} ="
-            f' {{"address": "{whole}", "use": "off"}}',
+            f' {{"address": "{card}", "use": "off"}}',
         )
         return

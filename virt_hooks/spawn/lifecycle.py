@@ -62,18 +62,13 @@ class Lifecycle:
         self._claims_file = access.claims_file
         self._service_lock = access.service_lock
         self._publish_lock = threading.Lock()
-        #: Whether all claims of the host's servers are in the store,
-        #: because no other nova-compute makes any.
+        #: Whether no other nova-compute makes claims on this host.
         self.is_alone = True
         #: Consumers of claims that Nova does not back any more.
         self.orphans: frozenset[str] = frozenset()
         #: Claimed amounts that Placement has not allocated.
         self.unallocated: Mapping[model.ClassKey, int] = {}
-        #: Host devices of all domains in the last clean-up, and the
-        #: handles that were released since they were read.
-        self._use = _NO_USE
-        self._released_handles: set[str] = set()
-        self._use_lock = threading.Lock()
+        self._use = connection.TrackedUse(access.domains)
         self._has_read_use = False
         self._has_checked_scrubs = False
         self.store = claim_store.ClaimStore(self._publish_claims)
@@ -93,13 +88,11 @@ class Lifecycle:
         self._orphan_cleanup = orphan_cleanup.OrphanCleanup(
             self.store, self._locks, self._release
         )
-        self._mode_setter = (
-            card_modes.CardModeSetter(
+        self._mode_setter: card_modes.CardModeSetter | None = None
+        if access.read_host is not None:
+            self._mode_setter = card_modes.CardModeSetter(
                 drivers, rules, executor, self._locks, access.read_host
             )
-            if access.read_host is not None
-            else None
-        )
         #: Host for which all cards were last seen in their modes.
         self._checked_host: model.HostState | None = None
 
@@ -398,29 +391,16 @@ class Lifecycle:
             existing = self._find_existing(
                 consumer, slots, claims, domain, host
             )
-            # Functions that the host's driver has bound again may be missing.
-            remaining = existing + ownership.exclude(claims, existing)
-            if any(is_in_guest(claim) for claim in remaining):
+            absent = ownership.exclude(claims, existing)
+            if any(is_in_guest(claim) for claim in existing + absent):
                 LOG.error(
                     "server %s still runs: none of its partitions is removed",
                     consumer,
                 )
                 return
-            own_handles = domain.functions | {c.handle for c in claims}
-            due = self._programs.plan_blanking(
-                existing,
-                own_handles,
-                host,
-                ownership.exclude(self.claims(), claims),
+            self._remove_partitions(
+                consumer, slots, claims, existing, domain, host
             )
-            self._release.scrub(remaining)
-            self.store.remove_claims(consumer, slots)
-            self._remove_partitions(consumer, due, own_handles)
-            self._note_released(existing)
-            try:
-                self._release.verify(existing)
-            finally:
-                self._publish_claims()
 
     def _find_existing(
         self,
@@ -457,28 +437,40 @@ class Lifecycle:
     def _remove_partitions(
         self,
         consumer: str,
-        claims: Iterable[model.Claim],
-        own_handles: frozenset[str],
+        slots: tuple[model.Slot, ...],
+        claims: tuple[model.Claim, ...],
+        existing: tuple[model.Claim, ...],
+        domain: connection.HostdevUse,
+        host: model.HostState,
     ) -> None:
-        """Remove partitions; of regions only those that the server had."""
-        for claim in claims:
+        """Scrub, remove the claims, remove the partitions, and verify.
+
+        :param claims: the server's claims on these slots.
+        :param existing: the claims of the partitions that exist in them.
+        """
+        own_handles = domain.functions | {claim.handle for claim in claims}
+        due = self._programs.plan_blanking(
+            existing,
+            own_handles,
+            host,
+            ownership.exclude(self.claims(), claims),
+        )
+        # Functions that the host's driver has bound again do not exist as
+        # partitions, but have to be scrubbed.
+        self._release.scrub(existing + ownership.exclude(claims, existing))
+        self.store.remove_claims(consumer, slots)
+        for claim in due:
             if (
                 claim.region is None
                 or claim.handle in own_handles
                 or self._release.is_last_consumer(consumer, claim.slot)
             ):
                 self._release.remove(claim)
-
-    def _note_released(self, claims: Iterable[model.Claim]) -> None:
-        """Exclude released partitions from the hostdevs of the domains."""
-        handles = {
-            handle
-            for claim in claims
-            for handle in (claim.handle, *claim.members)
-        }
-        with self._use_lock:
-            self._released_handles |= handles
-            self._use = self._use.without(self._released_handles)
+        self._use.release(existing)
+        try:
+            self._release.verify(existing)
+        finally:
+            self._publish_claims()
 
     # -- periodic passes ---------------------------------------------------
 
@@ -535,12 +527,7 @@ class Lifecycle:
         Partitions that are released meanwhile count as unused. Not
         reentrant.
         """
-        with self._use_lock:
-            self._released_handles = set()
-        use = self._domains.read_use()
-        with self._use_lock:
-            self._use = use = use.without(self._released_handles)
-        self._remove_orphans(use)
+        self._remove_orphans(self._use.read())
 
     def remove_unused(self, use: connection.HostdevUse) -> None:
         """Remove partitions that are provably owned and unused.
@@ -548,7 +535,7 @@ class Lifecycle:
         :param use: the host devices of the host's domains; whole functions
             among them are reserved unless a claim has them.
         """
-        self._use = use
+        self._use.replace(use)
         self._remove_orphans(use)
 
     def _remove_orphans(self, use: connection.HostdevUse) -> None:

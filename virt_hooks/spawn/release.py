@@ -7,7 +7,7 @@ clean, a note on it names its last server; the note survives the service.
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan, scrub
@@ -100,13 +100,35 @@ class PartitionRelease:
         unclean = self._find_unclean(consumer, present, host)
         if not leftovers and not unclean:
             return False
+        owned = {
+            claim.handle
+            for claim in leftovers
+            if (device := host.device(claim.device)) is not None
+            and claim.handle in ownership.owned_handles(root, device, made)
+        }
+        self._check_removable(consumer, leftovers, owned, unclean)
+        for claim in leftovers:
+            self._executor.apply_all(
+                self._drivers[claim.plugin].plan_release(claim)
+            )
+        self._clean_all(consumer, unclean, host)
+        return True
+
+    def _check_removable(
+        self,
+        consumer: str,
+        leftovers: Iterable[model.Claim],
+        owned: Collection[str],
+        unclean: Iterable[model.Claim],
+    ) -> None:
+        """Check that partitions and functions in some slots are unused.
+
+        :param owned: the handles of owned partitions among the leftovers.
+        :raises ClaimError: a guest has one, or a partition is not owned.
+        """
         use = self._domains.read_use()
         for claim in leftovers:
-            device = host.device(claim.device)
-            handles = (
-                ownership.owned_handles(root, device, made) if device else ()
-            )
-            if use.holds(claim.handle) or claim.handle not in handles:
+            if use.holds(claim.handle) or claim.handle not in owned:
                 raise errors.ClaimError(
                     consumer, spawn_checks.explain_leftover(claim, use)
                 )
@@ -115,12 +137,6 @@ class PartitionRelease:
                 raise errors.ClaimError(
                     consumer, spawn_checks.explain_leftover(claim, use)
                 )
-        for claim in leftovers:
-            self._executor.apply_all(
-                self._drivers[claim.plugin].plan_release(claim)
-            )
-        self._clean_all(consumer, unclean, host)
-        return True
 
     def made(
         self,
@@ -202,18 +218,22 @@ class PartitionRelease:
         :raises ClaimError: the use of a card was changed before it was seen
             clean.
         """
-        whole = [c for c in claims if c.technology in model.UNDIVIDED]
-        if not whole:
+        undivided = [c for c in claims if c.technology in model.UNDIVIDED]
+        if not undivided:
             return []
         notes = self.read_notes()
-        for address in {claim.device for claim in whole}:
+        for address in {claim.device for claim in undivided}:
             if (device := host.device(address)) is None:
                 continue
             notes = self.adapt_notes(device, notes)
             current = self._host.state.device(address)
             if current is not None and current.fault and not device.fault:
                 raise errors.ClaimError(consumer, current.fault)
-        return [c for c in whole if _is_of_other(notes.get(c.slot), consumer)]
+        return [
+            claim
+            for claim in undivided
+            if _is_of_other(notes.get(claim.slot), consumer)
+        ]
 
     def adapt_notes(self, device: model.Device, notes: Notes) -> Notes:
         """Return the notes after those of a device's former use are adapted.
@@ -446,7 +466,7 @@ class PartitionRelease:
         that is read just then offers nothing, is absent, or does not show
         the function of its region.
         """
-        whole = {
+        addresses = {
             claim.device
             for claim in claims
             if claim.technology in model.UNDIVIDED
@@ -455,7 +475,7 @@ class PartitionRelease:
         while time.monotonic() < deadline:
             unbound = {
                 address
-                for address in whole
+                for address in addresses
                 if _is_unbound(host.device(address))
             }
             if not unbound:

@@ -54,11 +54,7 @@ def read_node(
         drivers,
         settings.rules,
         read_gpus,
-        change_detection.NoteStores(
-            faulted=faulted,
-            drained=drains.DrainNotes(state_dir),
-            baseline=error_baseline.ErrorBaseline(state_dir),
-        ),
+        _open_notes(state_dir, faulted),
     )
     host = snapshot.Snapshot(detector)
     cache = bitstream_cache.BitstreamCache(
@@ -80,6 +76,16 @@ def read_node(
         serials=serials.SerialNumbers(state_dir, settings.root),
     )
     return lifecycle.Lifecycle(drivers, settings.rules, executor, host, access)
+
+
+def _open_notes(
+    state_dir: str, faulted: faults.FaultNotes
+) -> change_detection.NoteStores:
+    return change_detection.NoteStores(
+        faulted=faulted,
+        drained=drains.DrainNotes(state_dir),
+        baseline=error_baseline.ErrorBaseline(state_dir),
+    )
 
 
 def _read_no_gpus() -> gpu_reader.NvmlGpus:

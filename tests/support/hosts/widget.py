@@ -48,7 +48,9 @@ class Sound:
                 mode = host.attribute(address, "widget/mode")
             except errors.UnreadableError as error:
                 mode = "off"
-                yield model.Problem(where=address, reason=str(error))
+                yield model.Problem(
+                    where=address, reason=str(error), address=address
+                )
             device = self.device(address)
             if mode == "off":
                 device = dataclasses.replace(device, profiles=())

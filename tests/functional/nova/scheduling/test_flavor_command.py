@@ -180,7 +180,7 @@ class FlavorCommand(scheduled.AskedTestBase):
             self.assertEqual(1, found.count("\n"))
             return found
 
-        self.assertIn("near it: T4-4Q", refused("--profile", "T4-4X"))
+        self.assertIn("similar: T4-4Q", refused("--profile", "T4-4X"))
         self.assertIn("no host has a card", refused("--profile", "A40-8Q"))
         many = ("--profile", "T4-16Q", "--count")
         self.assertIn("is 2; lower --count", refused(*many, "3"))
