@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of ``nova-accel`` that other packages bring."""
+"""Commands of other packages are loaded by entry points."""
 
 import importlib.metadata
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console scripts: interrupts and warnings."""
+"""Console scripts handle interrupts and warnings."""
 
 import configparser
 import os

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command, by what it prints.
+"""``nova-accel inspect`` prints the golden reports.
 
-The reports of the described hosts are in ``tests/golden``. After a change
-that is meant to change them, write them anew and look at the difference::
+The reports are in ``tests/golden``. To renew them after an intended
+change::
 
     NOVA_ACCEL_UPDATE_GOLDEN=1 pytest tests/unit/nova_accel/cli/test_inspect.py
     git diff tests/golden

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A captured host is described as the original one."""
+
 import errno
 import gzip
 import io

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small readings tell what whole ones do, and read less."""
+"""Partial readings agree with full ones, and read less."""
 
 import pathlib
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Half-made VFs, lost mdevs, and lines of policy that change nothing."""
+"""Odd hosts give problems: incomplete VFs, orphan mdevs."""
 
 import json
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts with random faults: nothing fails, and archives tell the same."""
+"""Hosts with random faults are described and captured."""
 
 import contextlib
 import os

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole hosts: what is offered of each, and why the rest is not.
+"""Reports of recorded hosts equal the golden ones.
 
-Their reports stand beside them in ``tests/hosts/recorded``. After a change
-that is meant to change them::
+The reports are in ``tests/hosts/recorded``. To renew them after an intended
+change::
 
     NOVA_ACCEL_UPDATE_GOLDEN=1 pytest \
         tests/unit/nova_accel/discovery/test_recorded_hosts.py

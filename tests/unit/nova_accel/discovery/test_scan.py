@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A pass isolates the failure of each driver."""
+
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What callers that must not wait are given, while others read."""
+"""Snapshots keep the newest state of concurrent readings."""
 
 import logging
 import pathlib

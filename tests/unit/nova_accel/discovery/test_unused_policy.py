@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of policy that fit nothing, told on real trees."""
+"""Unused device_spec lines are reported as problems."""
 
 import pathlib
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bitstreams kept in a real directory."""
+"""The cache stores, verifies and returns bitstream images."""
 
 import dataclasses
 import json

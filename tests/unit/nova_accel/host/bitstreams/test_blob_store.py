@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The room of a cache, and those that want it at once."""
+"""The blob store stays within its limit under concurrency."""
 
 import os
 import resource

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actions on a simulated kernel, and on directories that are none."""
+"""Actions are applied once, read back, and undone on failure."""
 
 import errno
 import itertools

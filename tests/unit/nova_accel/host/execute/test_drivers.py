@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drivers bound and unbound on a simulated kernel."""
+"""Drivers are bound and unbound on a simulated kernel."""
 
 import errno
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FPGA regions, ports and QAT services on a simulated kernel."""
+"""FPGA regions, ports and QAT services change on a fake kernel."""
 
 import dataclasses
 import errno

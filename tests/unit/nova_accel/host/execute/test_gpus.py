@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU instances and size modes, through the stand-in of NVML."""
+"""GPU instances and size modes change through NVML."""
 
 import errno
 from collections.abc import Iterator

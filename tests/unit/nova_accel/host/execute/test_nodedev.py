@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mdevs made through libvirt where it can, through kernel files elsewhere.
+"""Mdevs are created by libvirt, or by kernel files after a failure.
 
-The other side of NodeDevices is libvirt with mdevctl, which writes the
-same files: here it is told what to do with them.
+NodeDevices is a stand-in for libvirt with mdevctl, which writes the same
+files.
 """
 
 import errno

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has an mdev open, as the processes' own files tell."""
+"""Processes that have an mdev open are found in /proc."""
 
 import os
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bitstreams loaded by stand-in tools, and ports, on plain directories."""
+"""Bitstreams are loaded by tools and read back, or fail."""
 
 import dataclasses
 import errno

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions reset, and operators' commands run, on a simulated kernel."""
+"""Functions are reset and scrub commands run between two servers."""
 
 import errno
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another device at the address of a server's whole function."""
+"""Another device at the address of a server's function is refused."""
 
 import pathlib
 import struct

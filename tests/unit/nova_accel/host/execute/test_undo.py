@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A law of every action: what fails leaves the host as it was."""
+"""The undo of every action restores the host after a failure."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VF counts on a simulated kernel, and on plain directories."""
+"""VF counts are set by the kernel or by sriov-manage."""
 
 import contextlib
 import dataclasses

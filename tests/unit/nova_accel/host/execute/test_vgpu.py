@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPU types, parameters and placements on a simulated kernel."""
+"""vGPU types, parameters and placements change and are undone."""
 
 import errno
 import threading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel's files say of Intel's FPGA cards."""
+"""Intel FPGA cards are read from the sysfs files of both drivers."""
 
 import pathlib
 

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""AMD Alveo cards are read from the sysfs files of XRT."""
+
 import errno
 from collections.abc import Mapping
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health as trees show it: who is ill, and who is not."""
+"""Device health is read from AER counters and config space."""
 
 import pathlib
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs that fall ill: what NVML says of them, and tells once."""
+"""GPU faults reported by NVML are noted, once each."""
 
 import contextlib
 import json

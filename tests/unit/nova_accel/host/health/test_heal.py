@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that somebody has seen to, and what is done with the ill."""
+"""Acknowledged kernel errors no longer make a device faulty."""
 
 import os
 import pathlib

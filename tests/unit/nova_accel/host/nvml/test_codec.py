@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML's facts on their way through archives and between processes."""
+"""GPU values survive the codec of archives and child processes."""
 
 import json
 

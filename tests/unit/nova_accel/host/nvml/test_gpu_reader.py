@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML through NVIDIA's own binding: of a simulated kernel, and of none."""
+"""GPUs are read through pynvml; failures of NVML become problems."""
 
 import errno
 import json

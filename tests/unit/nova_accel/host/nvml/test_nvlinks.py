@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVLinks, asked of NVML through NVIDIA's own binding."""
+"""NVLink peers are read through NVIDIA's pynvml binding."""
 
 import json
 import os

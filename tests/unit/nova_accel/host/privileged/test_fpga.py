@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bitstreams in the privileged half: what is checked, and what is run."""
+"""Privileged functions verify a bitstream before its load."""
 
 import errno
 import fcntl

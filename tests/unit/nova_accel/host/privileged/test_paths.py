@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever arrives, a privileged function opens files in its place only."""
+"""Privileged functions open files only below their directories."""
 
 import errno
 import inspect

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The privileged half: where it writes, and where it never does."""
+"""Privileged functions write only their own kernel files."""
 
 import errno
 import os

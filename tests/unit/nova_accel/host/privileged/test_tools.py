@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vendors' tools in the privileged half: what they get, and their end."""
+"""Vendors' tools run with fixed arguments, and are killed in time."""
 
 import errno
 import hashlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The book that nova-compute publishes: whole, readable, or unknown."""
+"""The claims file is replaced atomically, and read or unknown."""
 
 import json
 import logging

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drained devices: written down, read, and offered again."""
+"""Drains are stored, applied to devices, and removed."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices that failed: set aside, remembered, and healed."""
+"""Faults are stored, applied to devices, and healed."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is booked for servers: written down, read, and forgotten."""
+"""Allocations of rebuilt servers are stored and removed."""
 
 import json
 import os

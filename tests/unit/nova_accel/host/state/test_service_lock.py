@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two nova-computes of one host, and the lock file between them."""
+"""Two nova-computes of one host see each other by lock files."""
 
 import os
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check of state_dir at the start of nova-compute."""
+"""nova-compute checks state_dir when it starts."""
 
 import os
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON that is none: each reader says so by an error of its own."""
+"""Each reader of JSON reports invalid JSON by its own error."""
 
 import json
 from collections.abc import Callable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a host whose files are real, and whose kernel is not kind."""
+"""The host reader reads each file once and reports read errors."""
 
 import errno
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the cards of whole hosts stand."""
+"""Root ports and NVLinks of a host's cards are read."""
 
 import dataclasses
 import pathlib

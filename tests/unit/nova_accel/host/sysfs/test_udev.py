@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doorbell, rung by the kernel's own uevents.
+"""The udev monitor calls back after the kernel's uevents.
 
 A write of ``change`` into a device's ``uevent`` file makes the kernel
 send one (Documentation/ABI/testing/sysfs-uevent); it changes nothing.

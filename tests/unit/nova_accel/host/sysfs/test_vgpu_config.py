@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host driver's table of vGPU types as one source among others."""
+"""vgpuConfig.xml of the host driver is a source of vGPU types."""
 
 import json
 import pathlib
