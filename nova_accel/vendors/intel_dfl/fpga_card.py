@@ -205,7 +205,7 @@ def _get_driver(
         return layout.driver
     if manager.driver in DRIVERS:
         return manager.driver
-    return dfl.usual_driver(host.files)
+    return dfl.default_driver(host.files)
 
 
 def _is_supported(function: pci.PciFunction) -> bool:
