@@ -33,7 +33,7 @@ class DrainNotes:
     def put(self, address: str, reason: str) -> None:
         """Drain a device: it takes no new server from now on.
 
-        :param address: see ``conditions.address_of``; a card's also
+        :param address: see ``conditions.resolve_address``; a card's also
             drains its regions.
         :param reason: text for the operator; stored as one line.
         :raises OSError: the note can't be written.
