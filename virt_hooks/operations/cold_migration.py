@@ -173,8 +173,8 @@ class ColdMigrationDriver(driver.LibvirtDriver):
             {slot.provider for slot in each} for each in (old, new)
         )
         allocated = self._reporter.providers_of(instance.uuid)
-        ours = allocated & (old_providers | new_providers)
-        return bool(ours == new_providers != old_providers)
+        of_moves = allocated & (old_providers | new_providers)
+        return bool(of_moves == new_providers != old_providers)
 
     def _transfer_old_slots(
         self, instance: Any, migration: Any

@@ -47,7 +47,8 @@ def test_what_cannot_be_reset_is_set_aside_until_it_is_healed(
     life.release(A, (one,), stopped)
     assert life.claims() == ()
     assert SOUND in fault(life, GPU)
-    assert "off and on" in fault(life, GPU)
+    hint = "reset or reseat the card" if is_dead else "power-cycle the card"
+    assert hint in fault(life, GPU)
     assert names.FAULTED_TRAIT in node(life, GPU).traits
     assert reserved(life, GPU)
     with pytest.raises(errors.ClaimError):
