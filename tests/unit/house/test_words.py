@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prose and names use the field's words; the list is in ``words.py``."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.house import test_house, words
+
+# Quotes and foreign names: file, then a text of the line.
+# Python's file protocol has a method of this name.
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "nova_accel/discovery/capture.py": ("tell",),
+}
+
+
+def pages() -> Iterator[Path]:
+    for path in test_house.walk(test_house.ROOT):
+        if path.suffix == ".rst":
+            yield path
+        elif path.suffix == ".yaml" and "releasenotes" in path.parts:
+            yield path
+
+
+@pytest.mark.parametrize(
+    "path", [*test_house.MODULES, *pages()], ids=test_house.relative
+)
+def test_no_word_of_the_list_is_used(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    allowed = ALLOWED.get(test_house.relative(path), ())
+    hits = [
+        f"{line}: {word}: {lines[line - 1].strip()}"
+        for line, word in words.find(path)
+        if not any(quote in lines[line - 1] for quote in allowed)
+    ]
+    assert not hits, "\n".join(["see tests/unit/house/words.py", *hits])
+
+
+def test_each_kind_of_hit_is_found() -> None:
+    source = '''"""What was told."""
+found = 1  # nobody stands here
+def sweep(mine: int) -> None:
+    raise ValueError("server %s is told of it")
+key = "told"
+'''
+    assert {word for _, word in words.find_in_code(source)} == {
+        "docstring: What was told.",
+        "told",
+        "name found",
+        "nobody",
+        "stands",
+        "name sweep",
+        "name mine",
+    }

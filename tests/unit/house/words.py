@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Words that name nothing: in prose, and as names in code.
+
+``python -m tests.unit.house.words PATH...`` prints where they occur. Each
+word hides an agent, an object or a term that OpenStack has a name for.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+# Prose of comments, docstrings, messages, help texts and pages.
+PROSE = re.compile(
+    r"\b("
+    r"told|tells?|telling|nobody|somebody|anybody|everybody|whoever|whomever"
+    r"|whom|ours|mends?|mended|mending|stands?|stood|brings?|brought"
+    r"|settles?|settled|hand(?:s|ed|ing)? out|unm(?:ake|akes|ade|aking)"
+    r"|books?|booked|booking|look(?:s|ed|ing)? (?:at|after|anew|into)"
+    r"|the ones? (?:that|who)|what others|own word|speaks? against"
+    r")\b(?!\.json|/)",
+    re.IGNORECASE,
+)
+# The subject of a docstring's first sentence is a noun.
+NOUN_CLAUSE = re.compile(r"(What|Who|Whose|Whom|Which|Where|How)\b[^?]*\Z")
+# Names of variables, arguments and attributes that name no noun.
+EMPTY_NAMES = {
+    "found", "told", "given", "wanted", "known", "held", "left", "more",
+    "mine", "one", "ours", "others_", "whom", "asked", "said", "shown",
+    "kept",
+}  # fmt: skip
+# Parts of names for which the field has another verb or noun.
+NAME_PARTS = {
+    "told", "tell", "tells", "bring", "mend", "mends", "mended", "stand",
+    "stands", "whom", "ours", "mine", "settle", "settled", "unmake",
+    "unmade", "unmaking", "booked", "book", "wares", "sweep", "sweeper",
+    "lay", "laid",
+}  # fmt: skip
+# Names that Nova, Placement, the kernel or a published format chose.
+FOREIGN_NAMES = {"book_json"}
+
+Hit = tuple[int, str]
+
+
+def find_in_text(text: str, first_line: int = 1) -> Iterator[Hit]:
+    """Yield the line and the word of each hit in prose."""
+    for match in PROSE.finditer(text):
+        yield first_line + text.count("\n", 0, match.start()), match[0]
+
+
+def find_in_code(source: str) -> Iterator[Hit]:
+    """Yield the hits of a Python module: comments, strings, names."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield from find_in_text(token.string, token.start[0])
+    module = ast.parse(source)
+    yield from _find_noun_clauses(module)
+    for node in ast.walk(module):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            # One word is a key, a path or a value.
+            and len(node.value.split()) > 1
+        ):
+            yield from find_in_text(node.value, node.lineno)
+        for name in _defined_names(node):
+            parts = set(name.strip("_").split("_"))
+            if name in FOREIGN_NAMES:
+                continue
+            if name.strip("_") in EMPTY_NAMES or parts & NAME_PARTS:
+                yield getattr(node, "lineno", 1), f"name {name}"
+
+
+def _find_noun_clauses(module: ast.Module) -> Iterator[Hit]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            first = (ast.get_docstring(node) or "").partition("\n")[0]
+            if NOUN_CLAUSE.match(first):
+                yield getattr(node, "lineno", 1), f"docstring: {first}"
+
+
+def _defined_names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        yield node.attr
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name
+
+
+def find(path: Path) -> list[Hit]:
+    """Return the hits of a file, by line."""
+    text = path.read_text()
+    is_code = path.suffix == ".py"
+    hits = find_in_code(text) if is_code else find_in_text(text)
+    return sorted(set(hits))
+
+
+def main(arguments: list[str]) -> None:
+    """Print the hits below some paths, and their number."""
+    count = 0
+    for argument in arguments:
+        top = Path(argument)
+        paths = [top] if top.is_file() else sorted(top.rglob("*"))
+        for path in paths:
+            if path.suffix in (".py", ".rst", ".yaml"):
+                for line, word in find(path):
+                    count += 1
+                    print(f"{path}:{line}: {word}")
+    print(f"{count} hits", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
