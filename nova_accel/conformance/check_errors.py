@@ -227,7 +227,7 @@ def _list_reported(
         item for item in result.value if isinstance(item, model.Problem)
     ]
     problems += reader.problems()
-    return reader.unknown().union(map(host_reader.subject, problems))
+    return reader.unknown().union(p.address or p.where for p in problems)
 
 
 class _RelatedDevices:

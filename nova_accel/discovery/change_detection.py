@@ -42,8 +42,6 @@ _SILENT = (
 FULL_READ_INTERVAL_S = 300
 
 _NVIDIA = "10de"
-# First word of the problems of whole drivers.
-_DRIVER = "driver"
 
 ReadGpus = Callable[[], Mapping[str, gpu_reader.NvmlGpu]]
 Note_co = TypeVar("Note_co", covariant=True)
@@ -297,16 +295,12 @@ def merge(
         devices=tuple(sorted((*unchanged, *updated), key=scan.sort_key)),
         problems=tuple(
             sorted(
-                {
-                    p
-                    for p in host.problems
-                    if host_reader.subject(p) not in replaced_names
-                }
+                {p for p in host.problems if p.address not in replaced_names}
                 | {
                     p
                     for p in newer.problems
-                    if host_reader.subject(p) in replaced_names
-                    or (unread and host_reader.subject(p) == _DRIVER)
+                    if p.address in replaced_names
+                    or (unread and scan.is_driver_failure(p))
                 },
                 key=lambda p: (p.where, p.reason),
             )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One reading of a host: each driver called, each failure isolated."""
 
+import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -14,6 +15,9 @@ from nova_accel.host.sysfs import host_reader, links
 from nova_accel.model import pci
 
 LOG = logging.getLogger(__name__)
+
+# Begins ``Problem.where`` of a driver that failed as a whole.
+_DRIVER = "driver "
 
 
 def read(
@@ -75,7 +79,7 @@ def _describe_all(
             problems.append(failure)
         for result in results:
             if isinstance(result, model.Problem):
-                problems.append(result)
+                problems.append(_with_address(result))
             elif result.address in taken:
                 problems.append(_described_twice(name, result))
             else:
@@ -97,14 +101,16 @@ def _unreadable(
     """
     parts = {part for device in devices for part in _addresses(device)}
     for problem in host.problems():
-        where = host_reader.subject(problem)
-        function = _function(host, where)
+        address = problem.address
+        function = _function(host, address)
         if (
             function is None
-            or where in parts
+            or address in parts
             or not function.class_code
             or pci_ids.is_candidate(function)
-            or rules.rule(where, function.vendor, function.product).is_specific
+            or rules.rule(
+                address, function.vendor, function.product
+            ).is_specific
         ):
             yield problem
 
@@ -138,7 +144,7 @@ def _unused_lines(
     names = {parent.name for parent in parents} | host.unknown()
     names -= {address for address, _, _ in present}
     present += [(name, "", "") for name in sorted(names)]
-    reported = {host_reader.subject(problem) for problem in problems}
+    reported = {problem.address for problem in problems}
     return policy.check_lines(rules, present, tuple(devices), reported)
 
 
@@ -159,6 +165,7 @@ def _orphan_mdevs(
                 reason=f"is an mdev on {mdev.parent}, which is no mdev parent"
                 " (any more), so nothing accounts for it: load that device's"
                 " driver again, or remove the mdev",
+                address=mdev.uuid,
             )
 
 
@@ -186,9 +193,21 @@ def _describe(
     return results, None
 
 
+def _with_address(problem: model.Problem) -> model.Problem:
+    """Return a problem of a driver that does not set ``address``."""
+    if problem.address or not pci.is_address(problem.where):
+        return problem
+    return dataclasses.replace(problem, address=problem.where)
+
+
+def is_driver_failure(problem: model.Problem) -> bool:
+    """Return whether a problem is the failure of a whole driver."""
+    return problem.where.startswith(_DRIVER)
+
+
 def _failed(name: str, reason: str) -> model.Problem:
     return model.Problem(
-        where=f"driver {name}",
+        where=f"{_DRIVER}{name}",
         reason=f"failed, so devices of its kind may be missing: {reason}",
     )
 
@@ -197,6 +216,7 @@ def _described_twice(name: str, device: model.Device) -> model.Problem:
     return model.Problem(
         where=device.address,
         reason=f"driver {name} describes it again; the first one keeps it",
+        address=device.address,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from nova_accel import model
 from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
-from nova_accel.model import pci
+from nova_accel.model import names, pci
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +60,14 @@ def find(
     functions: Iterable[pci.PciFunction],
     rules: policy.Policy,
     unreadable: Collection[model.Problem] = (),
-    names: Mapping[str, str] = types.MappingProxyType({}),
+    models: Mapping[str, str] = types.MappingProxyType({}),
 ) -> tuple[Unoffered, ...]:
     """Return the accelerators that no device of the host includes.
 
     :param functions: all PCI functions of the host. For VFs the PF is
         returned.
     :param unreadable: problems that are no reasons of a driver.
-    :param names: names of models by address.
+    :param models: names of models by address.
     """
     offered = _list_addresses(state)
     problems = _driver_reasons(state, unreadable)
@@ -82,7 +82,7 @@ def find(
         unoffered.append(
             Unoffered(
                 function=function,
-                name=names.get(address, ""),
+                name=models.get(address, ""),
                 reason="; ".join(reasons),
                 is_problem=address in problems,
             )
@@ -109,13 +109,15 @@ def _driver_reasons(
 ) -> dict[str, list[str]]:
     """Return the reasons that drivers report, by address of the function.
 
-    Problems of an FPGA region are reasons of its card.
+    Problems of an FPGA region are reasons of its card. Problems of a type
+    of a device are none.
     """
     reasons: dict[str, list[str]] = {}
     for problem in state.problems:
-        if problem not in unreadable:
-            address = problem.where.partition("/")[0]
-            reasons.setdefault(address, []).append(problem.reason)
+        is_of_type = problem.where != problem.address
+        if problem not in unreadable and not is_of_type:
+            card = names.card_address(problem.address)
+            reasons.setdefault(card, []).append(problem.reason)
     return reasons
 
 

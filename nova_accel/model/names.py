@@ -242,6 +242,11 @@ def region_address(card: str, number: int) -> str:
     return f"{card}/region-{number}"
 
 
+def card_address(address: str) -> str:
+    """Return the card of a region's address; other addresses are unchanged."""
+    return address.partition("/")[0]
+
+
 def slot_names(count: int) -> tuple[str, ...]:
     """Return the identifiers of the slots of one parent."""
     return tuple(f"slot-{n}" for n in range(count))

@@ -105,7 +105,11 @@ def _is_supported(function: pci.PciFunction) -> bool:
 
 
 def _problem(function: pci.PciFunction, reason: str) -> model.Problem:
-    return model.Problem(where=str(function.address), reason=reason)
+    return model.Problem(
+        where=str(function.address),
+        reason=reason,
+        address=str(function.address),
+    )
 
 
 def _check_vf_count(function: pci.PciFunction, rule: policy.Rule) -> str:

@@ -48,6 +48,7 @@ def read(
                 model.Problem(
                     where=str(address),
                     reason=f"what it has been given can't be read: {error}",
+                    address=str(address),
                 )
             )
     return quotas, problems

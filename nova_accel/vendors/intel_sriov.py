@@ -46,6 +46,7 @@ class IntelSriovDriver:
                     reason="its virtual functions are not offered: they"
                     " need the driver i915 or xe on it, and it is bound to"
                     f" {function.driver or 'no driver'}",
+                    address=str(function.address),
                 )
                 continue
             quotas, problems = intel_quotas.read(function, host)
@@ -96,7 +97,11 @@ def _list_problems(
 ) -> Iterator[model.Problem]:
     reason = _check_vf_count(function, rule, host)
     if reason:
-        yield model.Problem(where=str(function.address), reason=reason)
+        yield model.Problem(
+            where=str(function.address),
+            reason=reason,
+            address=str(function.address),
+        )
 
 
 def _check_vf_count(

@@ -169,10 +169,13 @@ class _MdevCard:
                 yield model.Problem(
                     where=f"{self.address} {offer.name}",
                     reason=f"{gap}; not offered",
+                    address=self.address,
                 )
         if not offers and not self.mdevs:
             yield model.Problem(
-                where=self.address, reason="is an mdev parent without types"
+                where=self.address,
+                reason="is an mdev parent without types",
+                address=self.address,
             )
             return
         yield self._build_device(usable, offers)

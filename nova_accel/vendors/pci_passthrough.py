@@ -67,6 +67,7 @@ class PciPassthroughDriver:
                 yield model.Problem(
                     where=str(main.address),
                     reason=f"is not passed through: {reason}",
+                    address=str(main.address),
                 )
             else:
                 yield _build_device(main, functions, host)

@@ -36,7 +36,11 @@ class PciVfDriver:
                 continue
             reason = _check_vf_count(function, rule, host)
             if reason:
-                yield model.Problem(where=str(function.address), reason=reason)
+                yield model.Problem(
+                    where=str(function.address),
+                    reason=reason,
+                    address=str(function.address),
+                )
             if function.num_vfs:
                 yield from vf_card.describe(
                     _build_card(self.name, function), host, rules

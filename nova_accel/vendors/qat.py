@@ -156,7 +156,11 @@ def _find_family(function: pci.PciFunction) -> pci_ids.QatFamily:
 
 
 def _problem(function: pci.PciFunction, reason: str) -> model.Problem:
-    return model.Problem(where=str(function.address), reason=reason)
+    return model.Problem(
+        where=str(function.address),
+        reason=reason,
+        address=str(function.address),
+    )
 
 
 def _check_vf_count(

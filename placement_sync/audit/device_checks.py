@@ -40,7 +40,7 @@ def _is_unread(
     """Return whether part of a device may be unread."""
     names = {device.address, device.parent, *device.slots, *device.members}
     return not index.host.complete or any(
-        problem.where.partition(" ")[0] in names
+        problem.address and problem.address in names
         for problem in index.host.problems
     )
 

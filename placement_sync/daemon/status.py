@@ -93,6 +93,9 @@ class Status:
     def as_dict(self) -> dict[str, Any]:
         """Return the content of the file; times are ISO 8601 and epoch."""
         fields = dataclasses.asdict(self)
+        fields["problems"] = [
+            {"where": p.where, "reason": p.reason} for p in self.problems
+        ]
         del fields["is_broken"]
         return (
             {"format": FORMAT}

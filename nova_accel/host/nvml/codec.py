@@ -34,7 +34,11 @@ def from_plain(plain: Any) -> gpu_reader.NvmlGpus:
         return gpu_reader.NvmlGpus(
             {gpu.address: gpu for gpu in gpus},
             tuple(
-                model.Problem(where=str(where), reason=str(reason))
+                model.Problem(
+                    where=str(where),
+                    reason=str(reason),
+                    address=str(where) if pci.is_address(str(where)) else "",
+                )
                 for where, reason in plain["problems"]
             ),
             str(plain["reason"]),

@@ -121,7 +121,12 @@ def _read_all(count: int, deadline: float) -> NvmlGpus:
             continue
         gpu, reasons = query.result
         gpus[gpu.address] = gpu
-        unread += [_problem(gpu.address, reason) for reason in reasons]
+        unread += [
+            model.Problem(
+                where=gpu.address, reason=reason, address=gpu.address
+            )
+            for reason in reasons
+        ]
     return NvmlGpus(
         dict(sorted(gpus.items())), tuple(unread), lost=tuple(lost)
     )

@@ -21,7 +21,7 @@ from nova_accel.host.sysfs import attributes, fs
 from nova_accel.host.sysfs.mdev_types import Mdev, MdevParent, MdevType
 from nova_accel.model import pci
 
-__all__ = ["HostReader", "Mdev", "MdevParent", "MdevType", "subject"]
+__all__ = ["HostReader", "Mdev", "MdevParent", "MdevType"]
 
 _FUNCTIONS = "/sys/bus/pci/devices"
 _PARENTS = "/sys/class/mdev_bus"
@@ -193,9 +193,7 @@ class HostReader:
             if parent.name not in stale
         }
         problems = tuple(
-            problem
-            for problem in self._problems
-            if subject(problem) in parents
+            problem for problem in self._problems if problem.address in parents
         )
         return HostReader(
             files=self.files.without(tuple(places)),
@@ -211,8 +209,13 @@ class HostReader:
         """Return the addresses of functions whose ids can't be read."""
         return frozenset(self._unknown)
 
-    def _note(self, where: str, reason: str) -> None:
-        self._problems[model.Problem(where=where, reason=reason)] = None
+    def _note(self, address: str, reason: str, type_id: str = "") -> None:
+        problem = model.Problem(
+            where=f"{address} {type_id}" if type_id else address,
+            reason=reason,
+            address=address,
+        )
+        self._problems[problem] = None
 
     def _listed(self, path: str) -> tuple[str, ...]:
         """Return a directory's names; none if it does not exist.
@@ -378,12 +381,13 @@ class HostReader:
             )
             if facts.missing and self.files.is_gone(place):
                 self._note(
-                    f"{parent} {type_id}",
+                    parent,
                     "vanished while being read; left out until the next look",
+                    type_id,
                 )
                 continue
             for reason in facts.reasons:
-                self._note(f"{parent} {type_id}", reason)
+                self._note(parent, reason, type_id)
             yield mdev_type
 
     def _read_texts(
@@ -421,11 +425,6 @@ class HostReader:
                 self._note(name, f"its mdev type can't be read: {error}")
                 type_id = ""
             yield Mdev(uuid=name.lower(), parent=parent, type_id=type_id)
-
-
-def subject(problem: model.Problem) -> str:
-    """Return the device or function that a problem is of."""
-    return problem.where.partition(" ")[0]
 
 
 def _complete_physfns(functions: dict[str, pci.PciFunction]) -> None:

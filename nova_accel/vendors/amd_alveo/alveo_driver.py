@@ -61,6 +61,7 @@ class AlveoDriver:
                     reason="is not offered: the management function of its"
                     " card is not on the bus; rescan the bus, or reseat the"
                     " card",
+                    address=str(function.address),
                 )
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
@@ -140,7 +141,9 @@ class _CardReading:
             yield self._build_problem(f"can't be programmed: {obstacle}")
 
     def _build_problem(self, reason: str) -> model.Problem:
-        return model.Problem(where=self._card.address, reason=reason)
+        return model.Problem(
+            where=self._card.address, reason=reason, address=self._card.address
+        )
 
     def _read_loaded_function(self) -> tuple[tuple[str, ...], str | None]:
         """Return read problems, and the id of the loaded function.

@@ -118,6 +118,7 @@ def find_orphans(
             where=str(function.address),
             reason=f"is not offered: its physical function {pf} is gone"
             " from the bus; rescan the bus or reseat the card",
+            address=str(function.address),
         )
 
 
@@ -156,6 +157,7 @@ def describe(
             reason=f"says that {function.num_vfs} virtual functions are"
             f" enabled, and {present} are to be found; if that stays so,"
             " free them of guests and enable them again",
+            address=card.address,
         )
     usable, refused = _sort_vfs(card, host, rules)
     for reason, addresses in refused.items():
@@ -186,6 +188,7 @@ def _check_autoprobe(
             reason="the host's driver, if it has one, takes each virtual"
             " function that a guest gives back, and it is not offered any"
             f" more: its {name} is 1; write 0 to it",
+            address=card.address,
         )
 
 
@@ -246,7 +249,9 @@ def _describe_refusal(
 ) -> model.Problem:
     if len(addresses) == 1:
         return model.Problem(
-            where=str(addresses[0]), reason=f"is not offered: {reason}"
+            where=str(addresses[0]),
+            reason=f"is not offered: {reason}",
+            address=str(addresses[0]),
         )
     listed = ", ".join(map(str, addresses[:_MAX_LISTED]))
     rest = len(addresses) - _MAX_LISTED
@@ -255,6 +260,7 @@ def _describe_refusal(
         where=card.address,
         reason=f"its virtual functions {listed}{tail} are not offered:"
         f" {reason}",
+        address=card.address,
     )
 
 

@@ -48,6 +48,7 @@ class DflDriver:
                 reason="is not offered: it is a virtual function without its"
                 " physical one, half made or half removed; enable them"
                 " again, or rescan the bus",
+                address=str(stray.address),
             )
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
@@ -110,13 +111,16 @@ def _list_card_problems(
     card: fpga_card.DflCard, rule: policy.Rule, host: host_reader.HostReader
 ) -> Iterator[model.Problem]:
     for reason in card.layout.reasons:
-        yield model.Problem(where=card.address, reason=reason)
+        yield model.Problem(
+            where=card.address, reason=reason, address=card.address
+        )
     if not port_regions.read_ports(card, host).numbers:
         yield model.Problem(
             where=card.address,
             reason="its function is fixed: it has no region that could be"
             " given to a guest by itself; to give its functions whole, say use"
             " passthrough in device_spec lines for them",
+            address=card.address,
         )
         return
     requested = rule.num_vfs
@@ -132,6 +136,7 @@ def _list_card_problems(
             if obstacle
             else "; that is changed when nova-compute starts"
         ),
+        address=card.address,
     )
 
 
@@ -141,13 +146,16 @@ def _list_region_problems(
     where = names.region_address(card.address, port_region.number)
     if port_region.refusal:
         yield model.Problem(
-            where=where, reason=f"is not offered: {port_region.refusal}"
+            where=where,
+            reason=f"is not offered: {port_region.refusal}",
+            address=where,
         )
     if port_region.port is not None and port_region.port.function is None:
         yield model.Problem(
             where=where,
             reason="its function is not known: afu_id"
             f" {port_region.port.reason}",
+            address=where,
         )
     elif not port_regions.can_read_function(card, port_region):
         yield model.Problem(
@@ -155,12 +163,14 @@ def _list_region_problems(
             reason="its function is not known, and no bitstream can be"
             " loaded for a server: the kernel does not show what is in it"
             " (no afu_id), so that could not be checked",
+            address=where,
         )
     elif port_regions.has_unknown_interface(card, port_region.number):
         yield model.Problem(
             where=where,
             reason="no bitstream can be loaded for a server: the kernel does"
             " not show which ones fit (its interface id)",
+            address=where,
         )
 
 

@@ -34,6 +34,7 @@ def describe_boot_display(function: pci.PciFunction) -> model.Problem:
         where=str(function.address),
         reason="could make vGPUs, but is the host's boot display: let the"
         " firmware use another one, or say use vgpu in a device_spec line",
+        address=str(function.address),
     )
 
 
@@ -55,6 +56,7 @@ def find_untyped_vfs(
             where=card.address if prefix else untyped[0],
             reason=f"{prefix}without vGPU types, unlike the card's other VFs;"
             " bind them to the nvidia driver, or enable the VFs anew",
+            address=card.address if prefix else untyped[0],
         )
 
 
@@ -64,12 +66,14 @@ def _list_type_problems(card: gpu_card.NvidiaCard) -> Iterator[model.Problem]:
             yield model.Problem(
                 where=f"{card.address} {name}",
                 reason=f"{offer.gap}; not offered",
+                address=card.address,
             )
         elif not properties.size:
             yield model.Problem(
                 where=f"{card.address} {name}",
                 reason="its framebuffer is unknown: it is counted as"
                 " VGPU only; install nvidia-ml-py to read it from the driver",
+                address=card.address,
             )
     for partition in card.partitions:
         if partition.profile not in (model.UNKNOWN, *card.types):
@@ -77,6 +81,7 @@ def _list_type_problems(card: gpu_card.NvidiaCard) -> Iterator[model.Problem]:
                 where=f"{card.address} {partition.handle}",
                 reason=f"its type {partition.profile!r} has no name in"
                 " any source on this host: it is counted as one VGPU",
+                address=card.address,
             )
 
 
@@ -92,7 +97,9 @@ def _list_policy_problems(
         *_check_max_instances(card),
     ):
         if reason:
-            yield model.Problem(where=card.address, reason=reason)
+            yield model.Problem(
+                where=card.address, reason=reason, address=card.address
+            )
 
 
 def _check_use(card: gpu_card.NvidiaCard) -> str:

@@ -81,6 +81,7 @@ class NvidiaMdevDriver:
                     reason="is an mdev parent without vGPU types: see the"
                     " kernel's log for NVRM messages, and whether nvidia's"
                     " vGPU services run",
+                    address=gpu.address,
                 )
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
@@ -149,6 +150,7 @@ class _MdevGpu:
                         where=f"{parent.name} {mdev_type.type_id}",
                         reason="has no name, and NVIDIA's type numbers"
                         " change with the driver; not offered",
+                        address=parent.name,
                     )
 
     @property

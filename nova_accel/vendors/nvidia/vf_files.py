@@ -154,7 +154,9 @@ def _merge_problems(address: str, faults: Problems) -> Iterator[model.Problem]:
         prefix = ""
         if len(addresses) > 1:
             prefix = f"{len(addresses)} of its VFs ({addresses[0]} and on): "
-        yield model.Problem(where=where, reason=f"{prefix}{reason}")
+        yield model.Problem(
+            where=where, reason=f"{prefix}{reason}", address=where
+        )
 
 
 def _read_vf(

@@ -179,7 +179,7 @@ class TestImage:
     def test_two_digests_have_to_agree(self) -> None:
         digest = bitstream_files.digest(b"bits")
         assert named(accelerator_sha512=digest).sha512 == digest
-        with pytest.raises(errors.BitstreamError, match="one of them was changed"):
+        with pytest.raises(errors.BitstreamError, match="was changed"):
             named(accelerator_sha512=bitstream_files.digest(b"other"))
 
     @pytest.mark.parametrize(

@@ -124,7 +124,11 @@ def _is_idle(host: host_reader.HostReader, address: pci.PciAddress) -> bool:
 
 
 def _build_problem(function: pci.PciFunction, reason: str) -> model.Problem:
-    return model.Problem(where=str(function.address), reason=reason)
+    return model.Problem(
+        where=str(function.address),
+        reason=reason,
+        address=str(function.address),
+    )
 
 
 def _check_vfs(card: pci.PciFunction) -> Iterator[model.Problem]:
