@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of ``[nova_accel]``, parsed into ``Settings``.
-
-Readers of other services have their own settings types:
-``WeigherSettings`` is nova-scheduler's.
-"""
+"""Options of ``[nova_accel]``, parsed into ``Settings``."""
 
 import dataclasses
 import difflib
