@@ -149,7 +149,7 @@ class Suspend(operations.OperationsTestBase):
             {"resume": None},
         )
         self._wait_for_state_change(server, "SUSPENDED")
-        self.assertIn("no device of this host is that", self.messages())
+        self.assertIn("this host has no device of that", self.messages())
         self.hosts["host1"].reboot()
         self.run_periodics()
         self.resume(server)

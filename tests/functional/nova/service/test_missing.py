@@ -66,7 +66,7 @@ class Missing(harness.AccelTestBase):
             {"os-start": None},
         )
         self.assertIn(
-            "no device of this host is that provider now",
+            "this host has no device of that provider now",
             self.stdlog.logger.output,
         )
         server = self._wait_for_state_change(server, "SHUTOFF")
