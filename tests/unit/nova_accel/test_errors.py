@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Errors keep their message and attributes when they are pickled."""
+
 import errno
 import pickle
 import re

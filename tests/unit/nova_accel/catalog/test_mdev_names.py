@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Profile names and traits are converted into each other."""
+
 import pathlib
 
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of GPUs from the pci.ids of the host."""
+"""Names of GPUs are read from the host's pci.ids."""
 
 import json
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The catalogue, held against hosts that know more or other."""
+"""New and different types of a host are found and merged."""
 
 import dataclasses
 import json

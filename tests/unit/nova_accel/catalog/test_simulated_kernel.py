@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated kernel's tables against the library's catalogue.
+"""The simulated kernel agrees with the catalog.
 
-The one computes what the other has as data: where they differ, one of
-them is wrong.
+The kernel computes the values that the catalog lists, so a difference is an
+error in one of them.
 """
 
 import pytest

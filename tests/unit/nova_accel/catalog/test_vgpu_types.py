@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The catalogue that is shipped, held against the rules it must obey."""
+"""The installed catalog is consistent."""
 
 import itertools
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host driver's own table of vGPU types, parsed."""
+"""NVIDIA's vgpuConfig.xml is parsed, and other files are refused."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Devices for a hot-attached profile are found, ranked and refused."""
+
 import dataclasses
 import pathlib
 

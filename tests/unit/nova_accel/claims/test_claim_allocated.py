@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of several matches, the one that Placement booked."""
+"""A match that agrees with the allocations is preferred."""
 
 import dataclasses
 import itertools

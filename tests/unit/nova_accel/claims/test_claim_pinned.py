@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups that name their slots, beside those of a flavor."""
+"""A group with a slot gets that slot, and other groups don't."""
 
 import dataclasses
 

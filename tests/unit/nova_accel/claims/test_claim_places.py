@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where on its device each claim of a server goes."""
+"""Each claim of a server gets a place on its device."""
 
 import dataclasses
 

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Slots are matched to groups, and a retry plans the same claims."""
+
 import collections
 import dataclasses
 import itertools

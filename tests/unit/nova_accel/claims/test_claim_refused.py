@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims that can't be met, and what the operator reads of them."""
+"""Impossible claims are refused with the reason and a hint."""
 
 import dataclasses
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All ways to serve a server are tried, in bounded time."""
+"""The search finds every match, in bounded time."""
 
 import dataclasses
 import itertools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can move to another host while its guest runs, and why not."""
+"""Live migrations are refused with every reason against them."""
 
 import dataclasses
 from random import Random

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses changed one after another, as if all at once."""
+"""Sequential address changes have the effect of simultaneous ones."""
 
 from random import Random
 

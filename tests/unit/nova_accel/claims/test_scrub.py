@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to functions between two servers, by rule alone."""
+"""The rule of a device determines how its functions are scrubbed."""
 
 import pytest
 from hypothesis import given

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options, read from files as operators write them."""
+"""Options are parsed from files as operators write them."""
 
 import pathlib
 import re

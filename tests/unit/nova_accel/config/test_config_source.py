@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The config source, opened by oslo.config itself, as services do it."""
+"""oslo.config opens the config source as services do."""
 
 import logging
 import os

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""device_spec lines are parsed, and bad ones are refused with a hint."""
+
 import json
 
 import pytest

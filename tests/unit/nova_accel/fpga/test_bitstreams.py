@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Images and files are accepted only if they agree with each other."""
+
 import dataclasses
 from typing import Any
 

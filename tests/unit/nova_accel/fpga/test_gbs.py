@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Headers of green bitstreams are parsed, and malformed ones refused."""
+
 import struct
 import tracemalloc
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions given as flavors want them, on paper."""
+"""Regions are assigned only to groups whose function they have or can load."""
 
 import dataclasses
 from typing import Any

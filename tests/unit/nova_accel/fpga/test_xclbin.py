@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Headers of xclbin files are parsed, and malformed ones refused."""
+
 import struct
 import time
 import tracemalloc

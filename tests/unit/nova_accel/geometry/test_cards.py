@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packing on cards as they are, and where something is not known."""
+"""Capacity of real cards, also with unknown sizes and places."""
 
 import dataclasses
 

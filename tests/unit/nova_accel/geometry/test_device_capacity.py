@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Partitions are added and removed without exceeding the capacity."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 

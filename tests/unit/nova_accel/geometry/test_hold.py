@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Room that stopped servers need, after a reboot has unmade what they had."""
+"""Room stays reserved for claims whose partitions a reboot removed."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws of packing, and brute force on small cards of every layout."""
+"""Capacity agrees with brute force on small cards of every layout."""
 
 import dataclasses
 

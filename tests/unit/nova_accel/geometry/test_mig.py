@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packing in MIG mode, on cards as they are."""
+"""Capacity of real cards in MIG mode."""
 
 import dataclasses
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where partitions are, written as traits and read again."""
+"""Places survive a round trip through traits."""
 
 import dataclasses
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports and NVLinks as values: who is near whom."""
+"""Root ports and NVLinks determine traits and locality."""
 
 import re
 from collections.abc import Set

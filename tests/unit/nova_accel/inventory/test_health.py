@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counts as ill, and what acknowledging does."""
+"""Fatal errors make a device unhealthy until they are acknowledged."""
 
 import dataclasses
 

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Devices, policy and claims give the expected provider tree."""
+
 import dataclasses
 
 import pytest

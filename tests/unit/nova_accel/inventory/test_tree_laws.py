@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds of every host's tree, however much of the host is broken."""
+"""The tree of any host keeps its laws, also of a broken host."""
 
 import os
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`inspect` gives the reason for each accelerator that is not offered."""
+"""`inspect` prints the reason for each accelerator that is not offered."""
 
 import json
 import pathlib

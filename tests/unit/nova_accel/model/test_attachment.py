@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Attachments survive a round trip through system_metadata."""
+
 import dataclasses
 import json
 import random

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of extra specs beside what reads them, and its page."""
+"""The table of extra specs agrees with the parsers and with its page."""
 
 import importlib.util
 import itertools

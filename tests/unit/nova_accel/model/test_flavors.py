@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Request groups and options are parsed from extra specs as Nova does it."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Names fit Placement's rules; UUIDs depend only on address and slot."""
+
 import re
 import uuid
 

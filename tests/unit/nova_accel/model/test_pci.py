@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""PCI addresses are parsed, printed and sorted as the kernel does it."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
