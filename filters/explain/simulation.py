@@ -212,7 +212,7 @@ def _group_devices(
     """Return the devices with requested classes, by compute node."""
     by_host = collections.defaultdict(list)
     for device in sorted(cloud.devices, key=lambda d: (d.host, d.name)):
-        if not request.classes.isdisjoint(device.stock):
+        if not request.classes.isdisjoint(device.capacities):
             by_host[device.root].append(device)
     return by_host
 
@@ -223,11 +223,11 @@ def _describe_host(
     """Return why a host has no candidate at all, empty if it may have."""
     if host in context.disabled:
         return "the host's compute service is disabled"
-    stock = context.cloud.hosts.get(host, {})
+    capacities = context.cloud.hosts.get(host, {})
     shortages = [
-        f"{name} {stock[name].free} left, {amount} needed"
+        f"{name} {capacities[name].free} left, {amount} needed"
         for name, amount in simulated.needs.items()
-        if name in stock and amount > stock[name].free
+        if name in capacities and amount > capacities[name].free
     ]
     return f"the host: {', '.join(shortages)}" if shortages else ""
 
@@ -300,10 +300,10 @@ class _CardReasons:
         causes = [
             cause
             for group in groups
-            if group.resources.keys() & device.stock.keys()
+            if group.resources.keys() & device.capacities.keys()
             and (
                 cause := no_candidates.describe_missing(
-                    group, device.traits, device.stock
+                    group, device.traits, device.capacities
                 )
             )
         ]

@@ -142,7 +142,6 @@ class StateIndex:
     """
 
     def __init__(self, state: CollectedState) -> None:
-        """Build the index of a state."""
         self.root = state.root
         self.providers = state.providers or ()
         self.allocations = state.allocations or ()
@@ -164,7 +163,6 @@ class StateIndex:
         }
 
     def device(self, provider: str) -> model.Device | None:
-        """Return the device of a provider, or None."""
         return self._devices.get(provider)
 
     def address(self, provider: AuditedProvider) -> str:
@@ -209,7 +207,6 @@ class StateIndex:
         )
 
     def devices(self) -> Mapping[str, model.Device]:
-        """Return the devices by the uuid of their provider."""
         return self._devices
 
     def name(self, provider: str) -> str:
@@ -222,7 +219,6 @@ class StateIndex:
         return device.address if device else self.name(provider)
 
     def domain(self, server: str) -> Domain | None:
-        """Return the domain of a server, or None."""
         return next((d for d in self.domains if d.uuid == server), None)
 
     def is_moving(self, server: str) -> bool:
@@ -233,7 +229,6 @@ class StateIndex:
         )
 
     def has_claim(self, server: str, provider: str) -> bool:
-        """Return whether a server has a claim on a provider."""
         return any(
             claim.consumer == server and claim.provider == provider
             for claim in self.claims
@@ -353,7 +348,6 @@ class StateIndex:
         )
 
     def used_by(self, handle: str) -> Collection[Domain]:
-        """Return the domains that have a host device."""
         return tuple(d for d in self.domains if handle in d.handles)
 
 

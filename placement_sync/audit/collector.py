@@ -177,7 +177,6 @@ class StateCollector:
         tuple[nova_types.Migration, ...] | None,
         dict[str, nova_types.Server | None] | None,
     ]:
-        """Return Nova's migrations and servers."""
         host = gaps.read(
             StateSource.SERVERS,
             lambda: nova_api.read_service_host(self._nova, self.root.uuid),

@@ -73,7 +73,6 @@ class AuditReport:
     gaps: tuple[Gap, ...] = ()
 
     def finding(self, key: tuple[str, ...]) -> AuditFinding | None:
-        """Return the finding of that key, or None."""
         return next((f for f in self.findings if f.key == key), None)
 
     def intersect(self, earlier: "AuditReport") -> "AuditReport":

@@ -52,7 +52,6 @@ class HealResult:
 
     @property
     def is_healed(self) -> bool:
-        """Return whether the finding was healed."""
         return not self.reason
 
 
@@ -142,7 +141,6 @@ class Healer:
         )
 
     def _delete_allocation(self, finding: findings.AuditFinding) -> None:
-        """Delete a consumer's allocation from one of our providers."""
         path = f"/allocations/{finding.consumer}"
         # Read before the proof: its generation makes a later change of
         # another client a conflict.
@@ -261,7 +259,6 @@ class Healer:
         )
 
     def _remove_mdev(self, finding: findings.AuditFinding) -> None:
-        """Remove an orphaned mdev."""
         state = self._reader.collect(frozenset())
         self._prove(finding, state)
         device = collected_state.StateIndex(state).device(finding.provider)
@@ -290,7 +287,6 @@ class Healer:
         )
 
     def _delete_provider(self, finding: findings.AuditFinding) -> None:
-        """Delete a provider of a removed host."""
         state = self._reader.collect_all_hosts(finding.provider)
         self._prove(finding, state)
         self._placement.delete(f"/resource_providers/{finding.provider}")

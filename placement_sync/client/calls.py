@@ -17,7 +17,6 @@ class CreateClass:
     name: str
 
     def __str__(self) -> str:
-        """Return the change in one line."""
         return f"create resource class {self.name}"
 
 
@@ -28,7 +27,6 @@ class CreateTrait:
     name: str
 
     def __str__(self) -> str:
-        """Return the change in one line."""
         return f"create trait {self.name}"
 
 
@@ -41,7 +39,6 @@ class CreateProvider:
     parent: str
 
     def __str__(self) -> str:
-        """Return the change in one line."""
         return f"create provider {self.name} ({self.uuid})"
 
 
@@ -54,7 +51,6 @@ class UpdateProvider:
     parent: str
 
     def __str__(self) -> str:
-        """Return the change in one line."""
         return f"rename or move provider {self.uuid}: {self.name}"
 
 
@@ -67,7 +63,6 @@ class SetInventories:
     inventories: Mapping[str, providers.Inventory]
 
     def __str__(self) -> str:
-        """Return the change in one line."""
         records = ", ".join(
             f"{name} total={inventory.total} reserved={inventory.reserved}"
             for name, inventory in sorted(self.inventories.items())
@@ -85,7 +80,6 @@ class ChangeTraits:
     removed: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        """Return the change in one line."""
         changes = [f"+{trait}" for trait in sorted(self.added)]
         changes += [f"-{trait}" for trait in sorted(self.removed)]
         return f"change traits of {self.name}: {', '.join(changes)}"
@@ -99,7 +93,6 @@ class DeleteProvider:
     name: str
 
     def __str__(self) -> str:
-        """Return the change in one line."""
         return f"delete provider {self.name} ({self.uuid})"
 
 

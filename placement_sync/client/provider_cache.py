@@ -133,7 +133,6 @@ class ProviderCache:
             self._foreign.clear()
 
     def update(self, uuid: str, **changes: Any) -> None:
-        """Replace fields of a provider's record."""
         self.records[uuid] = dataclasses.replace(self.records[uuid], **changes)
 
     def remove(self, uuid: str) -> None:
@@ -171,7 +170,6 @@ class ProviderCache:
     def _remove_unlisted(
         self, root: str, listed: Mapping[str, provider_records.ListedProvider]
     ) -> None:
-        """Remove the providers that are not below a host any more."""
         for uuid, record in [*self.records.items()]:
             if record.host == root and uuid not in listed:
                 self.remove(uuid)

@@ -115,7 +115,6 @@ def parse_provider(body: Any) -> ListedProvider | None:
 
 
 def parse_list(body: Any) -> list[ListedProvider]:
-    """Return the providers of a list."""
     rows = (parse_provider(row) for row in body["resource_providers"])
     return [row for row in rows if row]
 
@@ -148,12 +147,10 @@ def parse_provider_traits(body: Any) -> tuple[int, frozenset[str]] | None:
 
 
 def parse_traits(body: Any) -> frozenset[str]:
-    """Return the traits of a list."""
     return frozenset(map(str, body["traits"]))
 
 
 def parse_classes(body: Any) -> frozenset[str]:
-    """Return the names of resource classes."""
     return frozenset(str(row["name"]) for row in body["resource_classes"])
 
 

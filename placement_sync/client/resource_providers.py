@@ -138,7 +138,8 @@ class PlacementClient:
         with self._lock:
             missing = sorted(requested - self._existing_names)
             if missing:
-                query = f"?name=in:{provider_records.quote_name(','.join(missing))}"
+                listed = provider_records.quote_name(",".join(missing))
+                query = f"?name=in:{listed}"
                 if len(query) > _MAX_QUERY:
                     query = ""
                 self._existing_names |= self._cache.read(

@@ -171,11 +171,9 @@ class RestClient:
         return self._request("PUT", path, body, microversion)
 
     def post(self, path: str, body: Any = None) -> Response:
-        """Send a POST."""
         return self._request("POST", path, body)
 
     def delete(self, path: str) -> Response:
-        """Send a DELETE."""
         return self._request("DELETE", path, None)
 
     def read_identity(self) -> Identity | None:
@@ -308,8 +306,8 @@ def from_cloud(
         raise errors.ConfigurationError(
             "cloud",
             name or "(none)",
-            f"{http_errors.shorten(str(error))}; name a cloud of clouds.yaml, or"
-            " set OS_CLOUD",
+            f"{http_errors.shorten(str(error))}; name a cloud of"
+            " clouds.yaml, or set OS_CLOUD",
             "clouds.yaml",
         ) from None
     seconds = float(cloud.config.get("api_timeout") or ANSWER_SECONDS)

@@ -19,7 +19,6 @@ Devices = Sequence[offered_devices.OfferedDevice]
 def group_by_host(
     devices: Iterable[offered_devices.OfferedDevice],
 ) -> list[list[offered_devices.OfferedDevice]]:
-    """Return the devices of each host."""
     by_root: dict[str, list[offered_devices.OfferedDevice]] = {}
     for device in devices:
         by_root.setdefault(device.root, []).append(device)

@@ -64,7 +64,6 @@ class OfferedDevice:
 
     @property
     def is_mig(self) -> bool:
-        """Return whether it is a GPU in MIG mode."""
         return names.MIG_SLICE_CLASS in self.capacities
 
     @property
@@ -104,7 +103,6 @@ class VgpuTypes:
     """NVIDIA's vGPU types of a catalog, by trait and by device."""
 
     def __init__(self, catalog: vgpu_types.Catalog) -> None:
-        """Index the types of a catalog."""
         self._catalog = catalog
         self._gpu_by_trait = {
             trait: gpu

@@ -44,8 +44,8 @@ def plan(
     """Return the calls that turn the actual tree into the desired one.
 
     The operator's settings stay: ``reserved`` as the minimum,
-    ``allocation_ratio``, and traits that this library does not set. Traits that
-    are unread in the desired tree stay as they are. The calls are in an
+    ``allocation_ratio``, and traits that this library does not set. Traits
+    that are unread in the desired tree stay as they are. The calls are in an
     order that Placement accepts: names first, then providers are created,
     parents before children, and deleted last, children before parents.
     Equal trees need no call. A provider that is not desired but allocated
@@ -181,7 +181,6 @@ def _list_missing(
 def _add_ancestors(
     uuids: Iterable[str], nodes: Mapping[str, providers.ProviderNode]
 ) -> set[str]:
-    """Return some providers and all their ancestors."""
     lineage: set[str] = set()
     todo = [uuid for uuid in uuids if uuid in nodes]
     while todo:
@@ -195,7 +194,6 @@ def _add_ancestors(
 def _add_descendants(
     uuids: Iterable[str], nodes: Mapping[str, providers.ProviderNode]
 ) -> frozenset[str]:
-    """Return some providers and all their descendants."""
     family = set(uuids)
     for node in _sort_top_down(nodes):
         if node.parent in family:

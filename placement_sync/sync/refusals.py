@@ -80,7 +80,6 @@ class RefusedCalls:
         self._is_stale = False
 
     def begin_attempt(self) -> None:
-        """Begin another attempt."""
         self._last, self._now = self._now, {}
         self._is_stale = False
 
@@ -90,7 +89,6 @@ class RefusedCalls:
         return not self._is_stale and self._now.keys() <= self._given_up.keys()
 
     def is_given_up(self, call: calls.Call) -> bool:
-        """Return whether a call stays undone in this pass."""
         return _build_key(call) in self._given_up
 
     def add(self, call: calls.Call, error: errors.ServiceError) -> None:
@@ -228,7 +226,6 @@ def _build_problem(refusal: RefusedCall) -> model.Problem:
 
 
 def _build_taken_names_problem(taken: list[RefusedCall]) -> model.Problem:
-    """Return the problem of names that other providers have."""
     taken = sorted(taken, key=lambda refusal: refusal.call.name)
     names = ", ".join(f"{r.call.name} ({r.name_owner})" for r in taken)
     delete = " && ".join(

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""placement_sync against the real Placement, over real HTTP."""
+"""Tests of placement_sync with a real Placement over HTTP."""

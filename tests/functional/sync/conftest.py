@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of placement_sync share; see servers.py."""
+"""Fixtures of the tests of placement_sync; see servers.py."""
 
 import os
 from collections.abc import Iterator

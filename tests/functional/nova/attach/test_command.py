@@ -350,7 +350,7 @@ class Command(attaching.AttachingTestBase):
             told = self.run_command(
                 "attach", server["id"], *asked, *more, status=2
             )
-            self.assertIn("in the name of whoever asks", told)
+            self.assertIn("with your token", told)
         self.assertEqual(before, self.everything(server))
         words = {"profile": test_fpga.INTERFACE, "bitstream": good}
         told = self.ask(server, "attach", **words)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes by placement_sync.client.resource_providers, in real Placement."""
+"""Changes by PlacementClient in a real Placement."""
 
 import uuid
 

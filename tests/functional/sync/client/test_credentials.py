@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose credentials: nova.conf, clouds.yaml, and tokens that expire."""
+"""Credentials from nova.conf and clouds.yaml, and expired tokens."""
 
 import logging
 import uuid
@@ -405,5 +405,5 @@ def test_keystone_that_refuses(
     keystone.answers["/v3/auth/tokens"] = 503
     with pytest.raises(errors.ServiceError) as caught:
         rest.from_cloud("here").read_identity()
-    assert "does not give a token" in str(caught.value)
+    assert "issues no token" in str(caught.value)
     assert identity.PASSWORD not in str(caught.value)

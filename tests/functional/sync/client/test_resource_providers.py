@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads of placement_sync.client.resource_providers, from real Placement."""
+"""Reads and cache of PlacementClient with a real Placement."""
 
 import itertools
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""placement_sync.client.rest: what answers, and what doesn't."""
+"""RestClient with good, malformed and missing responses."""
 
 import pickle
 import socket
@@ -90,7 +90,7 @@ def test_nobody_listens() -> None:
     error = caught(f"http://127.0.0.1:{port}")
     assert error.status is None
     assert error.is_transient
-    assert "see whether it runs" in str(error)
+    assert "check whether it runs" in str(error)
 
 
 def test_no_answer() -> None:

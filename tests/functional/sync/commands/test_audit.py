@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit as a command: real Placement, libvirt and mdevs, HTTP to Nova."""
+"""Command audit with real Placement, libvirt and mdevs, and HTTP to Nova."""
 
 import dataclasses
 import json
@@ -146,7 +146,7 @@ def test_a_leaked_allocation_is_taken_away(site: Site) -> None:
 
     report = site.run("--heal", status=0)
     assert set(kinds(report["mended"])) == {LEAK, second}
-    assert report["log"].count("are taken away") == 2
+    assert report["log"].count("Deleted leaked allocation") == 2
     left = site.held(NOBODY)
     assert left["allocations"].keys() == {ROOT.uuid}
     assert left["consumer_type"] == "INSTANCE"
@@ -158,7 +158,7 @@ def test_what_another_service_holds_stays(site: Site) -> None:
     """A consumer of a type that is not Nova's is not leaked by Nova."""
     site.allocate(NOBODY, CARD, kind="RESERVATION")
     report = site.run("--heal", status=1)
-    assert "a RESERVATION" in report["left"][0]["left"]
+    assert "type RESERVATION" in report["left"][0]["left"]
     assert site.amounts(NOBODY) == {CARD: {"VGPU": 1}}
 
 
@@ -496,12 +496,12 @@ def test_words_for_people(site: Site) -> None:
     assert row.index(GPU) == head.index("WHERE")
     assert "has 1 VGPU" in reason
     assert f"allocation unset --provider {CARD} {NOBODY}" in mend
-    assert "Not known" not in out
+    assert "Unread sources" not in out
     status, out, _ = site.words("audit", nova=False)
     assert status == 0
     assert f"{ROOT.name}: no findings" in out
     assert "servers of Nova's API: there are no credentials" in out
-    assert "    - allocations that nobody has" in out
+    assert "    - allocations without a consumer" in out
 
 
 def test_a_host_from_elsewhere_is_not_mixed_with_this_one(

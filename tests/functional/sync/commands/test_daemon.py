@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``placement-sync`` as a service: a process of its own, and signals."""
+"""``placement-sync`` as a daemon process: signals, systemd, metrics."""
 
 import contextlib
 import fcntl
@@ -166,7 +166,7 @@ def test_it_waits_for_nova_compute_to_register_the_node(site: Site) -> None:
         site.register("later", "00000000-0000-4000-8000-000000000002")
         name = names.provider_name("later", CARD)
         daemon.wait_for(lambda: name in site.names())
-        daemon.wait_for(lambda: "it works again" in daemon.words)
+        daemon.wait_for(lambda: "succeeded again" in daemon.words)
         assert daemon.end() == 0
 
 
@@ -194,7 +194,7 @@ def test_systemd_is_told(site: Site, tmp_path: pathlib.Path) -> None:
             assert listener.recv(4096).startswith(b"STATUS=last pass: ")
             assert daemon.end() == 0
             assert listener.recv(4096) == b"STOPPING=1"
-            assert daemon.words.startswith("<6>placement-sync makes a pass")
+            assert daemon.words.startswith("<6>placement-sync started")
 
 
 def test_two_of_them_wait_for_each_other(site: Site) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel explain`` before a real Placement."""
+"""Command ``nova-accel explain`` with a real Placement."""
 
 import json
 import uuid

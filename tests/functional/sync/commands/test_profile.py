@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel profile list`` over captured hosts in a real Placement."""
+"""Command ``nova-accel profile list`` for captured hosts, real Placement."""
 
 import json
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel server`` where nova-compute can't be asked."""
+"""Command ``nova-accel server`` while nova-compute can't be reached."""
 
 import os
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``placement-sync`` over a real Placement and hosts of real files."""
+"""Command ``placement-sync`` with a real Placement and hosts of real files."""
 
 import io
 import json

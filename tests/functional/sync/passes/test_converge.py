@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From any tree to any other in one pass; then there is nothing to do.
+"""One pass turns any tree into any other; a second pass changes nothing.
 
 ``NOVA_ACCEL_SYNC_TREES`` is the number of random trees, 1,000 for all that
 is promised; on MariaDB it is a quarter of that.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever goes wrong during a pass, the next one makes it right.
+"""A pass after a faulty pass corrects the tree.
 
 ``NOVA_ACCEL_SYNC_FAULTS`` is the number of faulty passes, 2,000 for all
 that is promised.

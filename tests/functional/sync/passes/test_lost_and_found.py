@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators of other accelerator services had to mend by hand."""
+"""Repairs that operators of other accelerator services made by hand."""
 
 import dataclasses
 from collections.abc import Callable
@@ -404,7 +404,7 @@ def test_a_provider_of_others_in_ours_keeps_it_and_is_told(
     stranger = names.provider_uuid(OTHER.uuid, "stranger")
     site.operator.create(stranger, "stranger", uuid_of(A))
     [problem] = site.run(host_of()).problems
-    assert "nest" in problem.reason
+    assert "child providers" in problem.reason
     assert site.record(A) == (4, 4)
     assert names.MISSING_TRAIT in site.found(A).traits
     site.operator.call("DELETE", f"{lives.PATH}/{stranger}")

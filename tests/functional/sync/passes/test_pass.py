@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a pass begins, goes on and ends."""
+"""Start, retries and errors of a pass."""
 
 import dataclasses
 import logging

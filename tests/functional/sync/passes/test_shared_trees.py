@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees that hold more than one host: whose is what."""
+"""Provider trees that contain several hosts."""
 
 from collections.abc import Callable
 

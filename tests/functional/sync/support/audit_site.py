@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host for audits, with everybody who knows something of it."""
+"""A host for audits, with all sources of its state."""
 
 import dataclasses
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network and a service that fail, between a pass and Placement.
+"""HTTP proxy with faults between a pass and Placement.
 
 It is an HTTP proxy in this process: the code under test speaks to it as it
 speaks to Placement, and knows nothing of it.

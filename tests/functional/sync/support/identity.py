@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Keystone that gives tokens which expire when a test says so.
+"""Keystone whose tokens expire on request of a test.
 
 It speaks as much of the v3 API as keystoneauth asks for. Placement is
 behind it, under ``/placement``, and takes a token only while it is valid;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Placement must have after a pass, told without our planning code.
+"""Expected state of Placement after a pass, computed independently.
 
 It is read from Placement's own tables, not through the code under test.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for Nova's API, over real HTTP.
+"""Stand-in for Nova's API over HTTP.
 
 Nova is not ours: what it answers here is what its API reference says, for
 the six paths that an audit asks: servers, their volumes, migrations,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A web server that answers as broken ones do."""
+"""Web server with broken responses."""
 
 import contextlib
 import socket

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One card of one host, as tests of the service put it into Placement."""
+"""One card of one host, created in Placement as a service does."""
 
 import uuid
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real Placement in a process of its own: see servers.py.
+"""Real Placement in its own process; see servers.py.
 
 Started as ``python placement_app.py DATABASE-URL LOCK``; prints its port.
 Paths below ``/.test/`` are not Placement's: ``log`` answers with the

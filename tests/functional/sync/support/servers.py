@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Placement over real HTTP, on sqlite or on MariaDB.
+"""Real Placement over HTTP, on SQLite or MariaDB.
 
 Placement runs in a process of its own (``placement_app.py``), with its own
 noauth middleware: any token is a user of that name, and the user ``admin``

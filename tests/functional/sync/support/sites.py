@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host, its nova.conf and its Placement, for tests of the command."""
+"""A host with nova.conf and Placement, for tests of commands."""
 
 import json
 import pathlib

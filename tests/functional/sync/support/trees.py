@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random provider trees of one host, and what operators do to them.
+"""Random provider trees of one host, and changes by an operator.
 
 Drawn with a seed, so that a tree that fails can be drawn again. Addresses,
 classes and traits are few: two trees of a host have much in common.

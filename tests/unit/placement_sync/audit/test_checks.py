@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What contradicts what: laws of the audit, on worlds drawn at random."""
+"""Each check of the audit finds its contradiction in random states."""
 
 import dataclasses
 import uuid

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws of the audit, on worlds in which anything may be wrong."""
+"""Laws of the audit, on states with any contradictions."""
 
 import dataclasses
 from typing import Any

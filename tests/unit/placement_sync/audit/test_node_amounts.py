@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server takes of its compute node, where that is certain.
+"""Amounts of a server on its compute node, if they are certain.
 
 The amounts themselves are compared with Nova's own in
 tests/functional/test_node_amounts_nova.py.

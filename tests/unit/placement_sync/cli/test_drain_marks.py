@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices a drain is of, and what it does to them."""
+"""Devices of a drain, and their marks."""
 
 import dataclasses
 import pathlib

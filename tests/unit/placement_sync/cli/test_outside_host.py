@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host as a pass from outside sees it."""
+"""OutsideHost builds the same tree as nova-compute."""
 
 import os
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user at a terminal sees while a command waits."""
+"""Messages on a terminal while a command waits."""
 
 import io
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``placement-sync`` without a Placement: words, settings, and the unit."""
+"""``placement-sync`` without Placement: arguments, settings, lock, unit."""
 
 import argparse
 import configparser

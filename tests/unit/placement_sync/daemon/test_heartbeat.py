@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pass leaves behind: its file, its age, and what it counts."""
+"""Status file of passes: content, age, and unreadable files."""
 
 import dataclasses
 import json

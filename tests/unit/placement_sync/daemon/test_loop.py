@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop: when passes come, and when they don't."""
+"""Times at which the loop runs passes."""
 
 import logging
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics, as Prometheus's own parser reads them."""
+"""Metrics, parsed by Prometheus's own parser."""
 
 import dataclasses
 import os

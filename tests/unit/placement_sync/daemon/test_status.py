@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status as a value: read back, aged, and counted."""
+"""Status: JSON round trip, age, and counts."""
 
 import dataclasses
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wishes written as extra specs, and read again."""
+"""Device requests written as extra specs, and parsed again."""
 
 import dataclasses
 

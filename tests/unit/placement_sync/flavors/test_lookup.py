@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What names on the command line mean."""
+"""Lookup of profiles, models and hosts by name."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cloud offers, by its providers' records."""
+"""Profiles of a cloud by its providers' inventories and traits."""
 
 import dataclasses
 

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Laws of diff.plan on random trees, and its special cases."""
+
 import dataclasses
 from collections.abc import Iterable
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Standard traits of a card that was replaced go with it."""
+"""Standard traits are removed with the card that they describe."""
 
 from nova_accel import model
 from nova_accel.catalog import loader

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Merge of the reserved units of an operator and of a device."""
+
 import dataclasses
 
 import hypothesis
