@@ -77,6 +77,20 @@ def find(
         or name == candidate.profile.trait
         or _has_interface(candidate.device.region, name)
     ) or _find_by_type_or_class(name, every)
+    _check_bitstream(name, candidates, has_bitstream)
+    if not candidates:
+        offered = sorted({candidate.profile.name for candidate in every})
+        raise errors.MalformedError(
+            "profile of this host",
+            name,
+            f"one of: {', '.join(offered) or '(nothing)'}",
+        )
+    return candidates
+
+
+def _check_bitstream(
+    name: str, candidates: Iterable[AttachCandidate], has_bitstream: bool
+) -> None:
     if any(
         (candidate.device.region is not None) != has_bitstream
         for candidate in candidates
@@ -89,14 +103,6 @@ def find(
             else "one with a bitstream: the image to load into the FPGA"
             " region",
         )
-    if not candidates:
-        offered = sorted({candidate.profile.name for candidate in every})
-        raise errors.MalformedError(
-            "profile of this host",
-            name,
-            f"one of: {', '.join(offered) or '(nothing)'}",
-        )
-    return candidates
 
 
 def with_bitstream(

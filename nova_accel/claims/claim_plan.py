@@ -56,37 +56,58 @@ def plan(
     matches = matching.match(requests, free, devices, allocated)
     if allocated and next(matches, None) is None:
         return plan(consumer, groups, slots, root, host)
-    reasons: list[str] = []
-
-    def has_room(
-        provider: str, on_device: Sequence[matching.SlotRequest]
-    ) -> bool:
-        device = devices[provider]
-        assignments = [
-            (group, device, provider, count) for group, _, count in on_device
-        ]
-        claims = (
-            *_assign_slots(consumer, assignments, free),
-            *(claim for claim in pinned if claim.provider == provider),
-        )
-        _, reason = _place(claims, host)
-        reasons.extend([reason] if reason else ())
-        return not reason
-
-    matches = matching.match(requests, free, devices, allocated, has_room)
+    check = _RoomCheck(consumer, devices, free, pinned, host)
+    matches = matching.match(requests, free, devices, allocated, check)
     claims = _choose_match(consumer, matches, free)
     if claims is not None:
-        placed, reason = _place((*claims, *pinned), host)
-        if not reason:
+        placed = check.place((*claims, *pinned))
+        if placed is not None:
             return placed
-        reasons.append(reason)
     raise errors.ClaimError(
         consumer,
-        reasons[0]
-        if reasons
+        check.reasons[0]
+        if check.reasons
         else matching.explain_mismatch(requests, free, devices),
         public=f"no room on its host for {'; '.join(map(str, groups))}",
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _RoomCheck:
+    """Check for ``matching.match`` whether a device has room.
+
+    ``reasons`` collects why claims have no place.
+    """
+
+    consumer: str
+    devices: Mapping[str, model.Device]
+    free: Mapping[str, set[str]]
+    pinned: tuple[model.Claim, ...]
+    host: model.HostState
+    reasons: list[str] = dataclasses.field(default_factory=list)
+
+    def __call__(
+        self, provider: str, requests: Sequence[matching.SlotRequest]
+    ) -> bool:
+        device = self.devices[provider]
+        assignments = [
+            (group, device, provider, count) for group, _, count in requests
+        ]
+        claims = (
+            *_assign_slots(self.consumer, assignments, self.free),
+            *(claim for claim in self.pinned if claim.provider == provider),
+        )
+        return self.place(claims) is not None
+
+    def place(
+        self, claims: tuple[model.Claim, ...]
+    ) -> tuple[model.Claim, ...] | None:
+        """Return the claims with their places, None without room."""
+        placed, reason = _place(claims, self.host)
+        if reason:
+            self.reasons.append(reason)
+            return None
+        return placed
 
 
 def find_existing(

@@ -340,17 +340,7 @@ class _InstanceAllocator:
         Exhaustive search over sets of places with a cache of states; a
         device has only few slices and kinds.
         """
-        places = tuple(
-            sorted(
-                (
-                    _InstancePlace(start, kind, weights[kind.name])
-                    for kind in kinds
-                    if weights.get(kind.name)
-                    for start in self.free_starts(kind)
-                ),
-                key=lambda p: (p.start, p.kind.name),
-            )
-        )
+        places = self._list_places(kinds, weights)
         limited = tuple(
             {p.kind.name: p.kind for p in places if self._is_limited(p.kind)}
         )
@@ -383,6 +373,19 @@ class _InstanceAllocator:
             self.slices,
             tuple(limits[name] - self.counts.get(name, 0) for name in limited),
         )
+
+    def _list_places(
+        self,
+        kinds: Iterable[model.InstanceKind],
+        weights: Mapping[str, int],
+    ) -> tuple[_InstancePlace, ...]:
+        places = (
+            _InstancePlace(start, kind, weights[kind.name])
+            for kind in kinds
+            if weights.get(kind.name)
+            for start in self.free_starts(kind)
+        )
+        return tuple(sorted(places, key=lambda p: (p.start, p.kind.name)))
 
     def _is_limited(self, kind: model.InstanceKind) -> bool:
         """Return whether a kind's limit is lower than its free places."""
