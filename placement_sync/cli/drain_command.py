@@ -3,6 +3,7 @@
 
 import argparse
 import contextlib
+import functools
 import json
 import sys
 import time
@@ -32,6 +33,21 @@ _ADDRESS = (
 
 def add_parsers(commands: Any) -> None:
     """Add the two commands to argparse's subparsers."""
+    _add_drain(commands)
+    undrain = commands.add_parser(
+        "undrain",
+        help="offer drained devices again",
+        description="Offer drained devices to new servers again. Example:"
+        " placement-sync undrain 0000:5e:00.0",
+        allow_abbrev=False,
+    )
+    undrain.add_argument(
+        "address", nargs="+", metavar="ADDRESS", help=_ADDRESS
+    )
+    common_options.add_arguments(undrain, is_command=True)
+
+
+def _add_drain(commands: Any) -> None:
     drain = commands.add_parser(
         "drain",
         help="offer devices to no new server; without an address, list the"
@@ -74,17 +90,6 @@ def add_parsers(commands: Any) -> None:
     )
     common_options.add_compute_endpoint(drain)
     common_options.add_arguments(drain, is_command=True)
-    undrain = commands.add_parser(
-        "undrain",
-        help="offer drained devices again",
-        description="Offer drained devices to new servers again. Example:"
-        " placement-sync undrain 0000:5e:00.0",
-        allow_abbrev=False,
-    )
-    undrain.add_argument(
-        "address", nargs="+", metavar="ADDRESS", help=_ADDRESS
-    )
-    common_options.add_arguments(undrain, is_command=True)
 
 
 def _parse_seconds(text: str) -> float:
@@ -384,28 +389,15 @@ def _wait_for_drain(
             file=sys.stderr,
         )
 
-    def find_unmarked(
-        marks: frozenset[str] = frozenset({names.DRAINED_TRAIT}),
-    ) -> str:
-        is_marked = drained.are_marked(marks)
-        return "" if is_marked else "Placement does not have the trait yet"
-
-    def find_servers() -> str:
-        # An offered device can get a server at any time. A missing or
-        # unreadable device is not offered, and no pass marks it as drained.
-        if unmarked := find_unmarked(offered_devices.UNAVAILABLE_TRAITS):
-            return unmarked
-        uuids, reason = servers.read()
-        uuids |= drained.consumers()
-        if uuids:
-            return f"in use by {', '.join(sorted(uuids))}"
-        return reason if servers.has_claims else ""
-
     marked = f"Placement to have the trait of drained devices on {devices}"
     emptied = f"all servers to release {devices}"
     for seconds, find, condition in (
-        (arguments.wait, find_unmarked, marked),
-        (arguments.wait_empty, find_servers, emptied),
+        (arguments.wait, functools.partial(_find_unmarked, drained), marked),
+        (
+            arguments.wait_empty,
+            functools.partial(_find_servers, drained, servers),
+            emptied,
+        ),
     ):
         if seconds is None:
             continue
@@ -419,6 +411,29 @@ def _wait_for_drain(
             )
             return _UNDONE
     return _OK
+
+
+def _find_unmarked(
+    drained: _DrainedProviders,
+    marks: frozenset[str] = frozenset({names.DRAINED_TRAIT}),
+) -> str:
+    """Return the reason to wait if a provider has none of the traits."""
+    if drained.are_marked(marks):
+        return ""
+    return "Placement does not have the trait yet"
+
+
+def _find_servers(drained: _DrainedProviders, servers: _DrainedServers) -> str:
+    """Return the reason to wait while the devices are offered or used."""
+    # An offered device can get a server at any time. A missing or
+    # unreadable device is not offered, and no pass marks it as drained.
+    if reason := _find_unmarked(drained, offered_devices.UNAVAILABLE_TRAITS):
+        return reason
+    uuids, reason = servers.read()
+    uuids |= drained.consumers()
+    if uuids:
+        return f"in use by {', '.join(sorted(uuids))}"
+    return reason if servers.has_claims else ""
 
 
 def _poll(find: Callable[[], str], seconds: float) -> str:

@@ -72,6 +72,33 @@ def _add_set(actions: Any) -> None:
     parser.add_argument(
         "flavor", metavar="FLAVOR", help="name or id of the flavor"
     )
+    _add_target(parser)
+    for flag, name, text in _SINGLE_OPTIONS:
+        parser.add_argument(flag, metavar=name, help=text)
+    for flag, name, text in _REPEATED_OPTIONS:
+        parser.add_argument(
+            flag, metavar=name, help=text, action="append", default=[]
+        )
+    for name, values in _SETTINGS.items():
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            choices=values,
+            help=f"set the extra spec {flavors.NAMESPACE}{name}",
+        )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the changes, and write nothing",
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="set the flavor even if no host can serve it",
+    )
+    _add_services(parser)
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
     target = parser.add_mutually_exclusive_group()
     target.add_argument(
         "--profile",
@@ -99,29 +126,6 @@ def _add_set(actions: Any) -> None:
         metavar="N",
         help="set the number of devices (default 1)",
     )
-    for flag, name, text in _SINGLE_OPTIONS:
-        parser.add_argument(flag, metavar=name, help=text)
-    for flag, name, text in _REPEATED_OPTIONS:
-        parser.add_argument(
-            flag, metavar=name, help=text, action="append", default=[]
-        )
-    for name, values in _SETTINGS.items():
-        parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            choices=values,
-            help=f"set the extra spec {flavors.NAMESPACE}{name}",
-        )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the changes, and write nothing",
-    )
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="set the flavor even if no host can serve it",
-    )
-    _add_services(parser)
 
 
 _SINGLE_OPTIONS = (

@@ -44,6 +44,11 @@ def add(subparsers: Any) -> None:
         allow_abbrev=False,
     )
     _add_common(show)
+    _add_attach(actions)
+    _add_detach(actions)
+
+
+def _add_attach(actions: Any) -> None:
     attach = actions.add_parser(
         "attach",
         help="attach one more profile to a server",
@@ -66,6 +71,9 @@ def add(subparsers: Any) -> None:
         help="load this Glance image, by uuid, into the FPGA region; it is"
         " read with your token, so not with --host",
     )
+
+
+def _add_detach(actions: Any) -> None:
     detach = actions.add_parser(
         "detach",
         help="detach an attached profile from a server",

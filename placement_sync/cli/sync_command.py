@@ -61,6 +61,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="set the seconds between two passes, which vary by up to a"
         " tenth (default [nova_accel] sync_interval, or 60 if that is 0)",
     )
+    _add_metrics_arguments(parser)
+    parser.add_argument(
+        "--print-unit",
+        action="store_true",
+        dest="is_unit",
+        help="print a systemd unit that starts this placement-sync; enable"
+        " it with: placement-sync --print-unit >"
+        " /etc/systemd/system/placement-sync.service && systemctl enable"
+        " --now placement-sync",
+    )
+
+
+def _add_metrics_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-textfile",
         dest="textfile",
@@ -76,15 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="serve Prometheus metrics at this port of 127.0.0.1 (default"
         " [nova_accel] metrics_port); a nova-compute on this host needs"
         " another port",
-    )
-    parser.add_argument(
-        "--print-unit",
-        action="store_true",
-        dest="is_unit",
-        help="print a systemd unit that starts this placement-sync; enable"
-        " it with: placement-sync --print-unit >"
-        " /etc/systemd/system/placement-sync.service && systemctl enable"
-        " --now placement-sync",
     )
 
 

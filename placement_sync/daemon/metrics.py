@@ -166,10 +166,14 @@ class _StatusCollector:
             status = self._status
             if status is None:
                 return []
-            families = [*_gauges(status), *self._counters()]
+            families = [
+                *_list_pass_gauges(status),
+                *_list_host_gauges(status),
+                *self._list_counters(),
+            ]
         return [_metric(status.writer, family) for family in families]
 
-    def _counters(self) -> Iterator[_Family]:
+    def _list_counters(self) -> Iterator[_Family]:
         yield (
             "nova_accel_passes_total",
             "Passes over Placement since the writer started",
@@ -190,7 +194,7 @@ class _StatusCollector:
         )
 
 
-def _gauges(status: Status) -> Iterator[_Family]:
+def _list_pass_gauges(status: Status) -> Iterator[_Family]:
     yield (
         "nova_accel_build_info",
         "Version of the library of the writer; always 1",
@@ -225,6 +229,9 @@ def _gauges(status: Status) -> Iterator[_Family]:
         (),
         {(): len(status.problems)},
     )
+
+
+def _list_host_gauges(status: Status) -> Iterator[_Family]:
     yield (
         "nova_accel_devices",
         "Accelerators of the host by state",

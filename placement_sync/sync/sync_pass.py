@@ -114,29 +114,32 @@ class Synchronizer:
             reread=reread,
         )
         with self._lock:
-            started = time.monotonic()
-            client = self._placement.client
-            reads, writes = client.reads, client.writes
             self._memory.expire(self._clock())
-            host_pass = pass_attempts.Pass(
-                self._placement, desired, host, self._memory, options
+            return self._run(
+                pass_attempts.Pass(
+                    self._placement, desired, host, self._memory, options
+                )
             )
-            attempts = self._retry(host_pass)
-            problems = host_pass.problems()
-            return PassResult(
-                calls=tuple(host_pass.calls),
-                reads=client.reads - reads,
-                writes=client.writes - writes,
-                problems=problems,
-                changed=frozenset(
-                    call.uuid
-                    for call in host_pass.calls
-                    if not isinstance(call, calls.Name)
-                ),
-                present=host_pass.present(),
-                seconds=time.monotonic() - started,
-                attempts=attempts,
-            )
+
+    def _run(self, host_pass: pass_attempts.Pass) -> PassResult:
+        started = time.monotonic()
+        client = self._placement.client
+        reads, writes = client.reads, client.writes
+        attempts = self._retry(host_pass)
+        return PassResult(
+            calls=tuple(host_pass.calls),
+            reads=client.reads - reads,
+            writes=client.writes - writes,
+            problems=host_pass.problems(),
+            changed=frozenset(
+                call.uuid
+                for call in host_pass.calls
+                if not isinstance(call, calls.Name)
+            ),
+            present=host_pass.present(),
+            seconds=time.monotonic() - started,
+            attempts=attempts,
+        )
 
     def _retry(self, host_pass: pass_attempts.Pass) -> int:
         """Make attempts until the pass is complete; return their number."""
