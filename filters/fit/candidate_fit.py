@@ -172,7 +172,7 @@ class _CheckedCandidate:
 
     @functools.cached_property
     def numa_rejection(self) -> Rejection | None:
-        """Return why devices are not on the guest's cells, None if they are."""
+        """Return why devices are not on the guest's cells, or None."""
         cells_of = self.host_facts.cells_of
         cells = cells_of(self.candidate) if cells_of else self.host_facts.cells
         return numa.find_rejection(cells, self.devices)

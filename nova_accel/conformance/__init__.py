@@ -18,8 +18,8 @@ module         checks
 ============== =========================================================
 check_devices  rules for one device: names, counters, profiles, slots
 check_hosts    rules for all devices of a host: addresses, parents
-check_claims   plans for the claims that the devices allow
-check_plans    rules for planned actions, and that release undoes prepare
+check_claims   plans for the claims that the devices allow: their actions,
+               and that release undoes prepare
 check_arrange  that ``plan_arrange`` plans nothing needless
 check_errors   descriptions with one unreadable file at a time
 ============== =========================================================

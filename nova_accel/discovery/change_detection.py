@@ -21,7 +21,7 @@ from nova_accel.config import policy
 from nova_accel.discovery import plugin, scan
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.state import drains, error_baseline, faults
-from nova_accel.host.sysfs import error_counters, fs, host_reader, uevents
+from nova_accel.host.sysfs import error_counters, fs, host_reader, modules
 from nova_accel.inventory import conditions
 from nova_accel.model import pci
 
@@ -139,7 +139,7 @@ class ChangeDetector:
 
     def read(self) -> model.HostState:
         """Return the host after a full reading."""
-        now, count = time.monotonic(), uevents.read_count(self._source)
+        now, count = time.monotonic(), modules.read_count(self._source)
         reader = self.open_reader()
         notes = self._read_notes()
         state = self._describe(reader, notes)
@@ -164,7 +164,7 @@ class ChangeDetector:
             last_reader is None
             or count is None
             or time.monotonic() - read_at > FULL_READ_INTERVAL_S
-            or uevents.read_count(self._source) != count
+            or modules.read_count(self._source) != count
             or self._has_silent_change(silent_values)
             or error_counters.has_changed(last_reader)
             or (

@@ -23,6 +23,5 @@ module                       driver          hardware
 ``pci_passthrough``          pci_passthrough whole PCI functions
 ============================ =============== ==============================
 
-``common`` holds the checks that several drivers share, ``intel_quotas`` the
-VF quotas that ``intel_sriov`` reads.
+``common`` holds the checks that several drivers share.
 """

@@ -2,17 +2,22 @@
 """Driver of Intel GPUs with SR-IOV: Flex, Max, integrated ones.
 
 Both kernel drivers, i915 and xe, enable VFs through ``sriov_numvfs`` and
-divide the card among them.
+divide the card among them. The quotas of the VFs: i915 (as backported by
+Intel) has them below ``drm/cardN/prelim_iov`` or, in older releases,
+``drm/cardN/iov``; xe has them below ``sriov_admin``
+(Documentation/ABI/testing, sysfs-driver-intel-xe-sriov; the memory since
+Linux 7.0). Both number VFs from 1 and count memory in bytes.
 """
 
-from collections.abc import Iterator, Sequence
+import errno
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
-from nova_accel import model
+from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, pci
-from nova_accel.vendors import intel_quotas
 from nova_accel.vendors.common import iommu_group, vf_card, vf_count
 
 _INTEL = "8086"
@@ -49,7 +54,7 @@ class IntelSriovDriver:
                     address=str(function.address),
                 )
                 continue
-            quotas, problems = intel_quotas.read(function, host)
+            quotas, problems = _read_quotas(function, host)
             yield from problems
             yield from vf_card.describe(
                 vf_card.VfCard(
@@ -128,3 +133,134 @@ def _check_vf_count(
         f"none of its {total} virtual functions is enabled; set num_vfs in"
         " a device_spec line for it, or write a number to its sriov_numvfs"
     )
+
+
+_CARD = re.compile(r"card\d+")
+# One per tile; the number may be missing on a card with one tile.
+_TILE = re.compile(r"gt\d*")
+# The integrated GPU is device 2 of the root bus on every Intel processor
+# that has one. It has no memory of its own.
+_INTEGRATED = (0, 2)
+_EMPTY = (
+    "the host's driver has given it {} of 0; free the card's virtual"
+    " functions of guests and enable them again, with pf/auto_provisioning"
+    " at 1 where the driver has that file"
+)
+
+
+def _read_quotas(
+    function: pci.PciFunction, host: host_reader.HostReader
+) -> tuple[Mapping[pci.PciAddress, vf_card.VfQuota], list[model.Problem]]:
+    """Return the quotas of VFs by address, and the read problems."""
+    problems: list[model.Problem] = []
+    quotas = {}
+    i915_directories = tuple(_list_i915_directories(function, host))
+    for address, number in vf_card.read_vf_numbers(function, host).items():
+        try:
+            quotas[address] = (
+                _read_i915_quota(function, host, i915_directories, number + 1)
+                if i915_directories
+                else _read_xe_quota(function, host, number + 1)
+            )
+        except errors.AcceleratorError as error:
+            problems.append(
+                model.Problem(
+                    where=str(address),
+                    reason=f"what it has been given can't be read: {error}",
+                    address=str(address),
+                )
+            )
+    return quotas, problems
+
+
+def _is_integrated(function: pci.PciFunction) -> bool:
+    return (function.address.bus, function.address.slot) == _INTEGRATED
+
+
+def _list_i915_directories(
+    function: pci.PciFunction, host: host_reader.HostReader
+) -> Iterator[str]:
+    """Yield the directories in which i915 describes its VFs."""
+    address = str(function.address)
+    for card in iommu_group.list_entries(host, address, "drm"):
+        if _CARD.fullmatch(card):
+            inside = iommu_group.list_entries(host, address, f"drm/{card}")
+            for name in ("prelim_iov", "iov"):
+                if name in inside:
+                    yield f"drm/{card}/{name}"
+                    break
+
+
+def _read_i915_quota(
+    function: pci.PciFunction,
+    host: host_reader.HostReader,
+    directories: Sequence[str],
+    number: int,
+) -> vf_card.VfQuota:
+    """Return the quota of a VF, summed over its tiles.
+
+    :raises UnreadableError: a file that is there can't be read.
+    :raises MalformedError: a quota is not a number.
+    """
+    address = str(function.address)
+    tiles = [
+        f"{directory}/vf{number}/{name}"
+        for directory in directories
+        for name in iommu_group.list_entries(
+            host, address, f"{directory}/vf{number}"
+        )
+        if _TILE.fullmatch(name)
+    ]
+    table_sizes = [
+        _read_number(host, address, f"{tile}/ggtt_quota") for tile in tiles
+    ]
+    memory_sizes = [
+        _read_number(host, address, f"{tile}/lmem_quota") for tile in tiles
+    ]
+    if table_sizes and not any(n is None or n for n in table_sizes):
+        return vf_card.VfQuota(reason=_EMPTY.format("a ggtt_quota"))
+    return _build_quota(function, memory_sizes, "an lmem_quota")
+
+
+def _read_xe_quota(
+    function: pci.PciFunction, host: host_reader.HostReader, number: int
+) -> vf_card.VfQuota:
+    """Return the quota of a VF in the file of xe.
+
+    :raises UnreadableError: the file exists and can't be read; EUCLEAN if
+        the quotas of the card's tiles differ.
+    :raises MalformedError: the quota is not a number.
+    """
+    name = f"sriov_admin/vf{number}/profile/vram_quota"
+    memory = _read_number(host, str(function.address), name)
+    return _build_quota(function, [memory], "a vram_quota")
+
+
+def _build_quota(
+    function: pci.PciFunction, tile_sizes: Sequence[int | None], file_name: str
+) -> vf_card.VfQuota:
+    sizes = [part for part in tile_sizes if part is not None]
+    if not sizes or len(sizes) < len(tile_sizes) or _is_integrated(function):
+        return vf_card.VfQuota()
+    if not any(sizes):
+        return vf_card.VfQuota(reason=_EMPTY.format(file_name))
+    return vf_card.VfQuota(memory_mb=vf_card.to_mebibytes(sum(sizes)))
+
+
+def _read_number(
+    host: host_reader.HostReader, address: str, name: str
+) -> int | None:
+    """Return a file's number, None if there is no such file.
+
+    :raises UnreadableError: the file exists and can't be read.
+    :raises MalformedError: its content is not a decimal number.
+    """
+    try:
+        text = host.attribute(address, name).strip()
+    except errors.UnreadableError as error:
+        if error.number == errno.ENOENT:
+            return None
+        raise
+    if not text.isdecimal():
+        raise errors.MalformedError(name, text[:40], "a number of bytes")
+    return int(text)

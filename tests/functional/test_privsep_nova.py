@@ -137,7 +137,7 @@ for wrong in (
     try:
         wrong()
     except errors.MalformedError as error:
-        print(error.what, repr(error.text))
+        print(error.kind, repr(error.text))
 load("good", "1" * 32)
 load("bad", "2" * 32)
 load("slow", "2" * 32, seconds=1)
@@ -178,7 +178,7 @@ for function in ("0000:3d:00.0", "0000:3d:00.1"):
 try:
     privileged.run_scrub(root, "/opt/../wipe", "0000:3d:00.0")
 except errors.MalformedError as error:
-    print(error.what, repr(error.text))
+    print(error.kind, repr(error.text))
 """
 
 # A host without the daemon: what it would be asked is not known, and said.

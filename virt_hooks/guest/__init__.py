@@ -7,6 +7,5 @@
 - ``guest_pci``: ``parse_guest``, ``plan_layout``: PCI slots of a guest
 - ``nodedev``: names and XML of mdevs as node devices
 - ``libvirt_guest``: ``add_claims``, ``read_use``: Nova's guest objects
-- ``plug``: devices added to a domain, or removed, with read-back
-- ``unplug``: devices of a running guest
+- ``plug``: devices added to a domain or a running guest, or removed
 """

@@ -5,20 +5,16 @@ A running guest gets a device at the PCI address that the definition has, so
 that the guest sees it at the same address after its next start.
 """
 
+import time
 from collections.abc import Collection
 from typing import Any
 
 from nova import exception
+from nova.compute import power_state
 
 from nova_accel import errors, model
 from nova_accel.model import flavors
-from virt_hooks.guest import (
-    connection,
-    guest_pci,
-    hostdev,
-    libvirt_guest,
-    unplug,
-)
+from virt_hooks.guest import connection, guest_pci, hostdev, libvirt_guest
 
 _ROOT_PORT = "<controller"
 
@@ -61,7 +57,7 @@ def add(host: Any, instance: Any, claim: model.Claim) -> None:
                 libvirt_guest.RawElement(element), persistent=True
             )
         if is_running:
-            unplug.plug(guest, handles)
+            plug(guest, handles)
     if not is_in_domain(host, instance, handles):
         raise errors.DomainsError(
             guest.name, f"it does not show {claim.handle} after it got it"
@@ -83,7 +79,7 @@ def remove_from_guest(
     with connection.translated_errors(guest.name):
         is_running = guest.is_active()
     if is_running:
-        unplug.unplug(host, guest, handles, seconds)
+        unplug(host, guest, handles, seconds)
 
 
 def remove_from_definition(
@@ -116,7 +112,7 @@ def restore_guest(host: Any, instance: Any, handles: Collection[str]) -> None:
     """
     guest = _find_guest(host, instance)
     if guest is not None:
-        unplug.plug(guest, handles)
+        plug(guest, handles)
 
 
 def is_in_domain(host: Any, instance: Any, handles: Collection[str]) -> bool:
@@ -171,3 +167,86 @@ def _find_guest(host: Any, instance: Any) -> Any:
         return None
     except exception.InternalError as error:
         raise errors.DomainsError(instance.name, str(error)) from error
+
+
+# Seconds between two checks of a guest that releases devices; a Linux
+# guest needs one or two seconds.
+_STEP_S = 0.25
+
+
+def unplug(
+    host: Any, guest: Any, handles: Collection[str], seconds: float
+) -> None:
+    """Unplug devices from a running guest; its definition keeps them.
+
+    All of them or none: after an error the unplugged ones are plugged in
+    again.
+
+    :param host: Nova's ``nova.virt.libvirt.host.Host``.
+    :param guest: a ``nova.virt.libvirt.guest.Guest`` that runs.
+    :param handles: mdev uuids and PCI addresses.
+    :param seconds: timeout for the guest to release the devices.
+    :raises DomainsError: the guest can't release them, or does not.
+    """
+    elements = connection.find_hostdevs(guest.get_xml_desc(), handles)
+    if not elements:
+        return
+    if guest.get_power_state(host) == power_state.PAUSED:
+        raise errors.DomainsError(
+            guest.name,
+            "its guest is paused and can't release its accelerators;"
+            " unpause it first",
+        )
+    if connection.share_one_slot(elements):
+        raise errors.DomainsError(
+            guest.name,
+            "its guest sees functions of one card in one slot, which libvirt"
+            " can't remove while it runs; stop the server instead",
+        )
+    try:
+        with connection.translated_errors(guest.name):
+            for element in elements:
+                guest.detach_device(
+                    libvirt_guest.RawElement(element), live=True
+                )
+            _await_gone(guest, handles, seconds)
+    except errors.DomainsError:
+        plug(guest, handles)
+        raise
+
+
+def plug(guest: Any, handles: Collection[str]) -> None:
+    """Plug the devices of a definition into its running guest again.
+
+    They get the same PCI addresses. Devices that the guest has stay.
+
+    :raises DomainsError: libvirt can't.
+    """
+    with connection.translated_errors(guest.name):
+        if not guest.is_active():
+            return
+        use = connection.parse_hostdevs(guest.get_xml_desc())
+        missing = {handle for handle in handles if not use.holds(handle)}
+        if not missing:
+            return
+        definition = guest.get_xml_desc(dump_inactive=True)
+        for element in connection.find_hostdevs(definition, missing):
+            guest.attach_device(libvirt_guest.RawElement(element), live=True)
+
+
+def _await_gone(guest: Any, handles: Collection[str], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        use = connection.parse_hostdevs(guest.get_xml_desc())
+        remaining = sorted(handle for handle in handles if use.holds(handle))
+        if not remaining:
+            return
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_STEP_S)
+    raise errors.DomainsError(
+        guest.name,
+        f"its guest did not release {', '.join(remaining)} in {seconds:g} s;"
+        " check that its system is up and supports hot unplug, or stop the"
+        " server instead",
+    )

@@ -19,7 +19,7 @@ from nova.compute import vm_states
 from nova.virt.libvirt import driver
 
 from nova_accel import errors, model
-from virt_hooks.guest import connection, unplug
+from virt_hooks.guest import connection, plug
 from virt_hooks.operations import bypass
 from virt_hooks.report import reporter
 from virt_hooks.spawn import lifecycle
@@ -60,14 +60,14 @@ class SuspendDriver(driver.LibvirtDriver):
             return
         guest = self._host.get_guest(instance)
         with _as_rollback(exception.InstanceSuspendFailure):
-            unplug.unplug(
+            plug.unplug(
                 self._host,
                 guest,
                 handles,
                 nova.conf.CONF.libvirt.device_detach_timeout,
             )
         with contextlib.ExitStack() as undo:
-            undo.callback(unplug.plug, guest, handles)
+            undo.callback(plug.plug, guest, handles)
             # After an error Nova does not plug its own PCI devices in again.
             if not instance.get_pci_devices():
                 undo.enter_context(
@@ -92,7 +92,7 @@ class SuspendDriver(driver.LibvirtDriver):
             return
         with _as_rollback(exception.InstanceResumeFailure):
             try:
-                unplug.plug(self._host.get_guest(instance), handles)
+                plug.plug(self._host.get_guest(instance), handles)
             except errors.DomainsError:
                 self._suspend_again(context, instance)
                 raise
@@ -135,7 +135,7 @@ class SuspendDriver(driver.LibvirtDriver):
         # A task in progress plugs or unplugs the devices itself.
         is_idle = instance.task_state is None
         if is_idle and instance.vm_state == vm_states.ACTIVE:
-            unplug.plug(guest, self._claimed_handles(instance))
+            plug.plug(guest, self._claimed_handles(instance))
 
     def _attach_mediated_devices(self, guest: Any, devs: Any) -> None:
         """Skip our mdevs: Nova would attach them without display and address.
@@ -162,7 +162,7 @@ class SuspendDriver(driver.LibvirtDriver):
             context, live_snapshot, original_power_state, instance, guest
         )
         if handles := self._claimed_handles(instance):
-            unplug.plug(self._host.get_guest(instance), handles)
+            plug.plug(self._host.get_guest(instance), handles)
 
 
 @contextlib.contextmanager

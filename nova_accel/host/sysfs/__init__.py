@@ -9,5 +9,5 @@
 - ``links``: root ports and NVLinks.
 - ``modules``, ``nvme``, ``hwdata``, ``vgpu_config``: kernel modules, disks
   in use, names in pci.ids, NVIDIA's vgpuConfig.xml.
-- ``udev``: ``UdevMonitor``; ``uevents``: the kernel's count of uevents.
+- ``udev``: ``UdevMonitor``.
 """

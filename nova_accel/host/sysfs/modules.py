@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions and parameters of loaded kernel modules."""
+"""Loaded kernel modules, and the kernel's count of uevents."""
 
 from collections.abc import Iterable
 
@@ -43,3 +43,16 @@ def _text(files: fs.Files, path: str) -> str:
         return files.text(path).strip()
     except errors.UnreadableError:
         return ""
+
+
+# Grows with each uevent (Documentation/ABI/testing/sysfs-kernel-uevent_seqnum,
+# lib/kobject_uevent.c): drivers bound, VFs and mdevs come and gone.
+_COUNT = "/sys/kernel/uevent_seqnum"
+
+
+def read_count(source: fs.FileSource) -> str | None:
+    """Return the kernel's count of uevents, None if it can't be read."""
+    try:
+        return fs.Files(source).text(_COUNT)
+    except errors.UnreadableError:
+        return None

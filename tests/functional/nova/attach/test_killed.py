@@ -16,7 +16,7 @@ from nova_accel.model import attachment
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.support import harness, releases, technologies
 from virt_hooks.attach import attach_recovery, hot_attach
-from virt_hooks.guest import plug, unplug
+from virt_hooks.guest import plug
 from virt_hooks.report import server_allocations
 from virt_hooks.spawn import lifecycle
 
@@ -27,7 +27,7 @@ COMING = (
     (server_allocations.ServerAllocations, "allocate", False),
     (server_allocations.ServerAllocations, "claim_slot", False),
     (lifecycle.Lifecycle, "ensure", False),
-    (unplug, "plug", True),
+    (plug, "plug", True),
     (plug, "add", True),
 )
 # And whether it is still there.

@@ -110,9 +110,9 @@ class LiveMdev(moving.LiveBase):
     def forget_and_recall(self) -> None:
         """Restart host2, as far as Nova's harness can in a migration."""
         driver = self.computes["host2"].driver
-        book = driver._accel.store
-        for known in (book._claims, book._made, book._known):
-            known.clear()
+        store = driver._accel.store
+        for claims in (store._claims, store._made, store._restored):
+            claims.clear()
         driver._migration_checks._expected.clear()
         driver._startup_servers = nova_database.StartupServers(driver._accel)
         self.be_on("host2")
