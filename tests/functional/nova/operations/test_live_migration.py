@@ -392,7 +392,7 @@ class Refusals(moving.LiveBase):
     @pytest.mark.long
     def test_too_slow_a_link(self) -> None:
         """T4-4Q at 1000 MiB/s; Nova's downtime is half a second."""
-        self.computes["host1"].driver._link = 1000
+        self.computes["host1"].driver._link_speed = 1000
         server = self.boot(SMALL, host="host1")
         self.assert_refused(server, "4096 ms", "live_migration_downtime")
         self.flags(live_migration_downtime=4096, group="libvirt")
