@@ -123,7 +123,7 @@ class TestFetch:
     @pytest.mark.parametrize(
         ("changed", "word"),
         [
-            ({"accelerator_sha512": "0" * 128}, "exchanged"),
+            ({"accelerator_sha512": "0" * 128}, "one of them was changed"),
             (
                 {"accelerator_function_id": bitstream_files.OTHER},
                 "the file itself",
