@@ -155,6 +155,8 @@ def test_the_drivers_of_the_library_keep_the_rules(
     assert not findings, "\n".join(map(str, findings))
 
 
+# It installs the package: 100 s.
+@pytest.mark.long
 def test_the_example_of_the_tutorial_passes_its_own_tests() -> None:
     paths = (EXAMPLE, EXAMPLE / "tests", *sys.path)
     done = subprocess.run(  # noqa: S603
