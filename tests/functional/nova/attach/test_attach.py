@@ -90,8 +90,8 @@ globals().update(
     technologies.matrix(
         Life,
         technologies.MDEV,
-        technologies.TYPED_VF,
         also=(
+            technologies.TYPED_VF,
             technologies.PLAIN_VF,
             technologies.WHOLE,
             technologies.REGION,

@@ -35,8 +35,8 @@ globals().update(
     technologies.matrix(
         InPlace,
         technologies.MDEV,
-        technologies.TYPED_VF,
         also=(
+            technologies.TYPED_VF,
             technologies.PLAIN_VF,
             technologies.WHOLE,
             technologies.REGION,

@@ -211,9 +211,9 @@ def _busy(*_: Any, **__: Any) -> None:
 globals().update(
     technologies.matrix(
         Releases,
-        technologies.MDEV,
         technologies.WHOLE,
         also=(
+            technologies.MDEV,
             technologies.TYPED_VF,
             technologies.PLAIN_VF,
             technologies.REGION,
