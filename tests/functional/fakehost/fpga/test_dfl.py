@@ -174,7 +174,7 @@ def test_an_open_port_is_busy(host: Controller) -> None:
 
 def test_a_call_that_hangs_ends_with_its_caller(host: Controller) -> None:
     script = (
-        "from tests.functional.fakehost import test_dfl as t\n"
+        "from tests.functional.fakehost.fpga import test_dfl as t\n"
         "from tests.lab.fakehost import Controller, fpga\n"
         "from pathlib import Path\n"
         f"host = Controller(Path({str(host.socket)!r}),"

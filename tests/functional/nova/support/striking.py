@@ -49,7 +49,7 @@ _TEXT = """
 def outer({words}):
     def inner(*_, **__):
         import sys
-        from tests.functional.nova import striking
+        from tests.functional.nova.support import striking
         {uses}
         raise striking.StruckError(sys._getframe().f_code.co_name)
 """
