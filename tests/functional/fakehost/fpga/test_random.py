@@ -135,7 +135,7 @@ def test_a_wrong_function_is_found(tmp_path: Path) -> None:
     with cloud(tmp_path) as found:
         attempt = found.judge.begin(key, "server")
         found.judge.handed_over(attempt, simulated.C, most=1)
-        assert any("wanted" in text for text in found.judge.wrong)
+        assert any("requested" in text for text in found.judge.wrong)
 
 
 def test_a_faulted_region_handed_over_is_found(tmp_path: Path) -> None:
