@@ -64,7 +64,9 @@ class TestBroken:
         image = add(standin)
         make().fetch(user(), [image])
         standin.answers["image"] = status
-        with pytest.raises(errors.BitstreamError, match="can.t read it from Glance"):
+        with pytest.raises(
+            errors.BitstreamError, match="can't read it from Glance"
+        ):
             make().fetch(user(), [image])
 
     @pytest.mark.parametrize("status", [204, 403, 404, 500, 503])
@@ -77,7 +79,9 @@ class TestBroken:
     ) -> None:
         image = add(standin)
         standin.answers["file"] = status
-        with pytest.raises(errors.BitstreamError, match="can.t read it from Glance"):
+        with pytest.raises(
+            errors.BitstreamError, match="can't read it from Glance"
+        ):
             make().fetch(user(), [image])
         assert not kept(tmp_path)
         standin.answers.clear()

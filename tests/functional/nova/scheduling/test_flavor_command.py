@@ -183,7 +183,9 @@ class FlavorCommand(scheduled.AskedTestBase):
         self.assertIn("similar: T4-4Q", refused("--profile", "T4-4X"))
         self.assertIn("no host has a card", refused("--profile", "A40-8Q"))
         many = ("--profile", "T4-16Q", "--count")
-        self.assertIn("more than 2 of them; lower --count", refused(*many, "3"))
+        self.assertIn(
+            "more than 2 of them; lower --count", refused(*many, "3")
+        )
         self.assertIn(
             "numa_policy=required",
             refused(*many, "2", "--numa-policy", "required"),
