@@ -133,9 +133,7 @@ class ChangeDetector:
         reader = host_reader.HostReader(source=self._source)
         if not _has_nvidia(reader):
             return reader
-        return host_reader.HostReader(
-            files=reader.files, gpus=self._read_gpus()
-        )
+        return reader.with_gpus(self._read_gpus())
 
     def read(self) -> model.HostState:
         """Return the host after a full reading."""

@@ -6,6 +6,7 @@ sysfs-bus-vfio-mdev. A reader is used by one thread.
 """
 
 import contextlib
+import copy
 import dataclasses
 import errno
 import os
@@ -81,6 +82,14 @@ class HostReader:
         self._functions: dict[str, pci.PciFunction] | None = None
         self._parents: tuple[MdevParent, ...] | None = None
         self._mdevs: tuple[Mdev, ...] | None = None
+
+    def with_gpus(
+        self, gpus: Mapping[str, gpu_reader.NvmlGpu]
+    ) -> "HostReader":
+        """Return a reader with these GPUs that shares what is read already."""
+        reader = copy.copy(self)
+        reader.gpus = gpus
+        return reader
 
     def functions(self) -> tuple[pci.PciFunction, ...]:
         """Return every PCI function whose ids can be read, by address.
