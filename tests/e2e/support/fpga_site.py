@@ -60,7 +60,7 @@ def heal(lab: Site) -> None:
 def raw(function: uuid.UUID, directive: str = "") -> bytes:
     """Return what the card takes.
 
-    It does what the directive says (tests/lab/standins/fakedfl.c).
+    It does what the directive says (tests/lab/standins/preload/fakedfl.c).
     """
     head = function.bytes + directive.encode()
     return head + bytes(BYTES - len(head))

@@ -31,8 +31,9 @@ def build(directory: Path) -> None:
     """
     (directory / "bin").mkdir(parents=True, exist_ok=True)
     for name in PRELOADS:
-        source, library = SOURCES / f"{name}.c", directory / f"{name}.so"
-        if _stale(library, source, *SOURCES.glob(f"{name}_*.h")):
+        source = SOURCES / "preload" / f"{name}.c"
+        library = directory / f"{name}.so"
+        if _stale(library, source, *source.parent.glob(f"{name}_*.h")):
             flags = ("-O2", "-shared", "-fPIC", "-Wno-format-truncation")
             _run("gcc", *flags, "-o", library, source, "-ldl")
     _build_guest(directory)
@@ -47,8 +48,8 @@ def build_nvml(directory: Path) -> Path:
     """
     directory.mkdir(parents=True, exist_ok=True)
     library = directory / NVML
-    sources = sorted(SOURCES.glob("nvml*.c"))
-    if _stale(library, *sources, *SOURCES.glob("nvml*.h")):
+    sources = sorted(SOURCES.glob("nvml/nvml*.c"))
+    if _stale(library, *sources, *SOURCES.glob("nvml/nvml*.h")):
         flags = ("-O2", "-Wall", "-shared", "-fPIC", f"-Wl,-soname,{NVML}")
         # tests run side by side: each sees the old file or the whole new
         made = library.with_suffix(f".{os.getpid()}")

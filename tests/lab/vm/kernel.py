@@ -61,7 +61,7 @@ SOURCES = (
 )
 
 #: modules of our own, built beside the samples: name -> files under
-#: tests/lab/standins, headers too
+#: tests/lab/standins/kernel_modules, headers too
 EXTRA_MODULES: Mapping[str, tuple[str, ...]] = {
     "nvidia": (
         "fakenvidia.c",
@@ -174,7 +174,7 @@ def module_names() -> list[str]:
 def own_sources() -> list[pathlib.Path]:
     """Return the sources of our own modules."""
     names = itertools.chain.from_iterable(EXTRA_MODULES.values())
-    return [layout.STANDIN_SOURCES / name for name in names]
+    return [layout.STANDIN_SOURCES / "kernel_modules" / name for name in names]
 
 
 def _kbuild() -> str:

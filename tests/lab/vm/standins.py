@@ -7,7 +7,8 @@ import shutil
 
 from tests.lab.vm import layout, run
 
-#: shared objects for LD_PRELOAD: name -> sources under tests/lab/standins
+#: shared objects for LD_PRELOAD: name -> sources in
+#: tests/lab/standins/preload
 PRELOADS = {
     "fakepci": ("fakepci.c", "fakedfl.c", "fakedfl.h"),
     "norlimit": ("norlimit.c",),
@@ -22,7 +23,8 @@ GUEST_IMAGE_BYTES = 1 << 20
 
 def sources() -> list[pathlib.Path]:
     """Return the source files of all stand-ins."""
-    names = [*itertools.chain.from_iterable(PRELOADS.values())]
+    files = itertools.chain.from_iterable(PRELOADS.values())
+    names = [f"preload/{name}" for name in files]
     names += [f"{GUEST}.S"]
     names.append(pathlib.PurePath(TOOL).name)
     return [layout.STANDIN_SOURCES / name for name in names]
@@ -48,7 +50,10 @@ def build_standins(place: layout.Layout) -> None:
                 "-fPIC",
                 "-o",
                 str(place.standins / f"{name}.so"),
-                *(str(layout.STANDIN_SOURCES / part) for part in parts),
+                *(
+                    str(layout.STANDIN_SOURCES / "preload" / part)
+                    for part in parts
+                ),
                 "-ldl",
             ]
         )

@@ -3,7 +3,7 @@
 
 An answer is the return code of NVML, a blank, and fields between
 semicolons; lists in a field are between commas. The library itself
-(``standins/nvml.c``) only moves them into NVML's structures, so that what
+(``standins/nvml/nvml.c``) only moves them into NVML's structures, so that what
 NVML says and what sysfs shows come from the same books.
 """
 

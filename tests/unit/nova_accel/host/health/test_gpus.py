@@ -27,7 +27,7 @@ from nova_accel.host.sysfs import error_counters, fs, host_reader
 from tests.hosts import look
 from tests.support.hosts import ailing
 
-STANDINS = pathlib.Path(__file__).parents[4] / "lab/standins"
+STANDINS = pathlib.Path(__file__).parents[4] / "lab/standins/nvml"
 GPU, DEAF = "0000:41:00.0", "0000:42:00.0"
 SAY = """
 import json

@@ -18,7 +18,7 @@ from nova_accel.host.nvml import codec, gpu_reader, gpu_writer
 from tests.lab import fakehost
 from tests.lab.fakehost import nvml
 
-STANDINS = Path(__file__).parents[4] / "lab/standins"
+STANDINS = Path(__file__).parents[4] / "lab/standins/nvml"
 T4, L40S = "0000:3b:00.0", "0000:81:00.0"
 A100, BLACKWELL = "0000:b1:00.0", "0000:d1:00.0"
 SPEC = fakehost.HostSpec(
@@ -61,7 +61,7 @@ def say(path: Path, before: str = "") -> tuple[list[gpu_reader.NvmlGpus], int]:
             **os.environ,
             "LD_LIBRARY_PATH": str(path),
             "FAKEHOST_CONTROL": "",
-            "PYTHONPATH": str(STANDINS.parents[2]),
+            "PYTHONPATH": str(STANDINS.parents[3]),
         },
         capture_output=True,
         text=True,

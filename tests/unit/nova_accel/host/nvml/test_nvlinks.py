@@ -20,7 +20,7 @@ from nova_accel.host.sysfs import host_reader
 from tests.lab import fakehost
 from tests.lab.fakehost import nvml
 
-STANDINS = pathlib.Path(__file__).parents[4] / "lab/standins"
+STANDINS = pathlib.Path(__file__).parents[4] / "lab/standins/nvml"
 T4, FIRST, SECOND = "0000:3b:00.0", "0000:41:00.0", "0000:61:00.0"
 SWITCHED, AWAY = "0000:81:00.0", "0000:b1:00.0"
 PORT = "0000:40:01.1"
@@ -149,7 +149,7 @@ def say(
             **os.environ,
             "LD_LIBRARY_PATH": str(place),
             "ILLNVML": str(place),
-            "PYTHONPATH": str(STANDINS.parents[2]),
+            "PYTHONPATH": str(STANDINS.parents[3]),
         },
         capture_output=True,
         text=True,
