@@ -73,10 +73,10 @@ def test_the_owner_of_a_server_reads_what_is_wrong_with_its_image() -> None:
 
 def test_every_error_is_in_the_list() -> None:
     assert {type(e) for e in ALL} == {
-        found
-        for found in vars(errors).values()
-        if isinstance(found, type)
-        and issubclass(found, errors.AcceleratorError)
+        error
+        for error in vars(errors).values()
+        if isinstance(error, type)
+        and issubclass(error, errors.AcceleratorError)
     }
 
 

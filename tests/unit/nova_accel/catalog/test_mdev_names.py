@@ -68,7 +68,7 @@ def test_a_profiles_name_outlives_driver_releases(
 
 
 @pytest.mark.parametrize(
-    ("found", "model"),
+    ("type_names", "model"),
     [
         (["T4-1Q", "T4-16C", "T4-2B4"], "T4"),
         (["A100-4C", "A100-1-5C", "A100-1-5CME"], "A100"),
@@ -79,9 +79,9 @@ def test_a_profiles_name_outlives_driver_releases(
     ],
 )
 def test_a_cards_model_is_its_profiles_stem(
-    found: list[str], model: str
+    type_names: list[str], model: str
 ) -> None:
-    assert mdev_names.model_name(found, "10de:1eb8") == model
+    assert mdev_names.model_name(type_names, "10de:1eb8") == model
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_a_trait_tells_the_name_that_drivers_give(
     host: str, tmp_path: pathlib.Path
 ) -> None:
     for device in look.read(look.make(host, tmp_path / "host")).devices:
-        for one in device.profiles:
-            name = mdev_names.name_from_trait(one.trait)
-            if one.name in PECULIAR:
+        for profile in device.profiles:
+            name = mdev_names.name_from_trait(profile.trait)
+            if profile.name in PECULIAR:
                 name = name.capitalize()
-            known = TYPES.find(one.trait)
-            assert one.name == (known.name if known else name)
+            vgpu_type = TYPES.find(profile.trait)
+            assert profile.name == (vgpu_type.name if vgpu_type else name)
 
 
 @pytest.mark.parametrize("host", look.NAMES)
@@ -125,7 +125,11 @@ def test_every_spelling_means_the_profile(
     host: str, tmp_path: pathlib.Path
 ) -> None:
     devices = look.read(look.make(host, tmp_path / "host")).devices
-    every = {one.name: one for device in devices for one in device.profiles}
+    every = {
+        profile.name: profile
+        for device in devices
+        for profile in device.profiles
+    }
     for name, one in every.items():
         bare = one.trait.removeprefix(names.CUSTOM)
         for text in (

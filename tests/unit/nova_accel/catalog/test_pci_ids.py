@@ -47,9 +47,9 @@ def test_the_name_in_brackets_is_taken() -> None:
     )
 )
 def test_any_text_gives_printable_names_of_what_was_asked(text: str) -> None:
-    found = hwdata.parse(text, ["1002:74a1"])
-    assert found.keys() <= {"1002:74a1"}
-    assert all(n.isprintable() and len(n) <= 100 for n in found.values())
+    titles = hwdata.parse(text, ["1002:74a1"])
+    assert titles.keys() <= {"1002:74a1"}
+    assert all(n.isprintable() and len(n) <= 100 for n in titles.values())
 
 
 def described(
@@ -70,10 +70,10 @@ def described(
         root,
     )
     command = ("inspect", "--root", str(root))
-    found = json.loads(test_inspect.run(capsys, *command, "--json"))
+    output = json.loads(test_inspect.run(capsys, *command, "--json"))
     return (
-        found["devices"][0]["model"],
-        found["providers"][0]["traits"],
+        output["devices"][0]["model"],
+        output["providers"][0]["traits"],
         test_inspect.run(capsys, *command),
     )
 

@@ -28,15 +28,15 @@ def all_seen() -> list[refresh.HostType]:
     """Return what a host with every GPU of the catalogue would show."""
     return [
         refresh.HostType(
-            name=one.name,
+            name=vgpu_type.name,
             pci_id=":".join(gpu.pci_ids[0].split(":")[:2]),
-            framebuffer_mb=one.framebuffer_mb,
-            limit=one.limit,
-            instance=one.instance,
-            per_instance=one.per_instance,
+            framebuffer_mb=vgpu_type.framebuffer_mb,
+            limit=vgpu_type.limit,
+            instance=vgpu_type.instance,
+            per_instance=vgpu_type.per_instance,
         )
         for gpu in CATALOGUE.gpus()
-        for one in CATALOGUE.profiles_of(gpu.key)
+        for vgpu_type in CATALOGUE.profiles_of(gpu.key)
         if gpu.pci_ids
     ]
 
@@ -59,32 +59,35 @@ def test_the_file_is_written_as_it_is_kept() -> None:
 def test_a_new_type_is_added_and_then_known() -> None:
     assert words(A40_5Z) == ["A40-5Z is new for A40"]
     merged = refresh.merge(TEXT, [A40_5Z])
-    found = vgpu_types.parse(merged)
-    assert refresh.compare(found, [A40_5Z]) == ()
-    assert found.find("A40-5Z") == vgpu_types.CatalogVgpuType(
+    catalog = vgpu_types.parse(merged)
+    assert refresh.compare(catalog, [A40_5Z]) == ()
+    assert catalog.find("A40-5Z") == vgpu_types.CatalogVgpuType(
         name="A40-5Z", gpu="A40", framebuffer_mb=5120, limit=9
     )
-    assert found.find("A40-8Q") == CATALOGUE.find("A40-8Q")
+    assert catalog.find("A40-8Q") == CATALOGUE.find("A40-8Q")
     assert refresh.merge(merged, [A40_5Z]) == merged
 
 
 def test_a_new_series_of_a_known_size_has_its_places() -> None:
-    one = dataclasses.replace(
+    host_type = dataclasses.replace(
         A40_5Z, name="A40-8Z", framebuffer_mb=8192, limit=6
     )
-    before, after = TEXT.splitlines(), refresh.merge(TEXT, [one]).splitlines()
+    before, after = (
+        TEXT.splitlines(),
+        refresh.merge(TEXT, [host_type]).splitlines(),
+    )
     assert len(before) == len(after)
     assert len([1 for a, b in zip(before, after, strict=True) if a != b]) == 1
-    found = vgpu_types.parse("\n".join(after)).find("A40-8Z")
+    vgpu_type = vgpu_types.parse("\n".join(after)).find("A40-8Z")
     like = CATALOGUE.find("A40-8Q")
-    assert found is not None
+    assert vgpu_type is not None
     assert like is not None
-    assert found.starts_mixed == like.starts_mixed
-    assert found.span == like.span
+    assert vgpu_type.starts_mixed == like.starts_mixed
+    assert vgpu_type.span == like.span
 
 
 def test_a_new_type_in_a_gpu_instance() -> None:
-    one = refresh.HostType(
+    host_type = refresh.HostType(
         name="RTX Pro 6000 Blackwell DC-2-12A",
         pci_id="10de:2bb5",
         framebuffer_mb=12288,
@@ -92,11 +95,13 @@ def test_a_new_type_in_a_gpu_instance() -> None:
         instance="2g.48gb",
         per_instance=4,
     )
-    found = vgpu_types.parse(refresh.merge(TEXT, [one])).find(one.name)
-    assert found is not None
-    assert (found.instance, found.per_instance) == ("2g.48gb", 4)
-    assert found.limit == one.limit
-    odd = dataclasses.replace(one, instance="5g.60gb")
+    vgpu_type = vgpu_types.parse(refresh.merge(TEXT, [host_type])).find(
+        host_type.name
+    )
+    assert vgpu_type is not None
+    assert (vgpu_type.instance, vgpu_type.per_instance) == ("2g.48gb", 4)
+    assert vgpu_type.limit == host_type.limit
+    odd = dataclasses.replace(host_type, instance="5g.60gb")
     with pytest.raises(errors.MalformedError, match=r"5g\.60gb"):
         refresh.merge(TEXT, [odd])
     with pytest.raises(errors.MalformedError, match="vGPU type name"):
@@ -115,14 +120,14 @@ def test_a_new_type_in_a_gpu_instance() -> None:
 def test_a_contradiction_is_told_and_nothing_changed(
     change: dict[str, object], text: str
 ) -> None:
-    one = dataclasses.replace(
+    host_type = dataclasses.replace(
         refresh.HostType(name="A40-8Q", pci_id="10de:2235"),
         **change,  # type: ignore[arg-type]
     )
-    (told,) = words(one)
-    assert told.startswith("A40-8Q ")
-    assert text in told
-    assert refresh.merge(TEXT, [one]) == TEXT
+    (message,) = words(host_type)
+    assert message.startswith("A40-8Q ")
+    assert text in message
+    assert refresh.merge(TEXT, [host_type]) == TEXT
 
 
 @pytest.mark.parametrize(
@@ -138,9 +143,9 @@ def test_a_contradiction_is_told_and_nothing_changed(
 def test_what_is_half_known_is_not_added(
     change: dict[str, object], text: str
 ) -> None:
-    one = dataclasses.replace(A40_5Z, **change)  # type: ignore[arg-type]
-    assert text in words(one)[0]
-    assert refresh.merge(TEXT, [one]) == TEXT
+    host_type = dataclasses.replace(A40_5Z, **change)  # type: ignore[arg-type]
+    assert text in words(host_type)[0]
+    assert refresh.merge(TEXT, [host_type]) == TEXT
 
 
 def test_geometry_that_differs_is_told() -> None:
@@ -151,10 +156,10 @@ def test_geometry_that_differs_is_told() -> None:
     two = next(kind for kind in gpu.kinds if kind.name == "2g.10gb")
     other = dataclasses.replace(two, starts=(0, 4), limit=2)
     unused = dataclasses.replace(two, name="2g.10gb+me.all")
-    (told,) = refresh.compare_kinds(gpu, [other, unused])
-    assert told.name == "A100 2g.10gb"
-    assert "{0,4}:2 on the host" in told.text
-    assert "{0,2,4}:2 here" in told.text
+    (difference,) = refresh.compare_kinds(gpu, [other, unused])
+    assert difference.name == "A100 2g.10gb"
+    assert "{0,4}:2 on the host" in difference.text
+    assert "{0,2,4}:2 here" in difference.text
 
 
 # -- the command ----------------------------------------------------------
@@ -181,10 +186,10 @@ def test_the_command_writes_what_it_learnt(
     output = tmp_path / "new.json"
     arguments = ["--root", str(root), "--output", str(output)]
     assert refresh_catalog.main(arguments) == 1
-    told = capsys.readouterr().out
-    assert "P100-16Q is new for P100" in told
-    found = vgpu_types.parse(output.read_text())
-    assert found.find("P100-16Q") == vgpu_types.CatalogVgpuType(
+    output_text = capsys.readouterr().out
+    assert "P100-16Q is new for P100" in output_text
+    catalog = vgpu_types.parse(output.read_text())
+    assert catalog.find("P100-16Q") == vgpu_types.CatalogVgpuType(
         name="P100-16Q", gpu="P100", framebuffer_mb=16384, limit=1
     )
     assert CATALOGUE.find("P100-16Q") is None

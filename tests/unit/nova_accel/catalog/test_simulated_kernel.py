@@ -8,7 +8,7 @@ error in one of them.
 import pytest
 
 from nova_accel.catalog import loader, mdev_names
-from tests.lab.fakehost.technologies import nvidia_instances, nvidia_types
+from tests.lab.fakehost.technologies.nvidia import nvidia_instances, nvidia_types
 
 TYPES = [
     (key, kind)
@@ -58,8 +58,8 @@ def test_instances_never_overlap() -> None:
                 made.create(kind, start)
     taken = [
         unit
-        for one in made.present.values()
-        for unit in range(one.start, one.start + one.kind.size)
+        for instance in made.present.values()
+        for unit in range(instance.start, instance.start + instance.kind.size)
     ]
     assert len(taken) == len(set(taken))
     assert max(taken) < 8

@@ -12,22 +12,24 @@ from nova_accel.catalog import loader, vgpu_types
 
 CATALOGUE = loader.load()
 GPUS = CATALOGUE.gpus()
-TYPES = [one for gpu in GPUS for one in CATALOGUE.profiles_of(gpu.key)]
-PLACED = [one for one in TYPES if one.starts_mixed]
-BACKED = [one for one in TYPES if one.instance]
-SLICED = [one for one in TYPES if not one.instance]
+TYPES = [
+    vgpu_type for gpu in GPUS for vgpu_type in CATALOGUE.profiles_of(gpu.key)
+]
+PLACED = [vgpu_type for vgpu_type in TYPES if vgpu_type.starts_mixed]
+BACKED = [vgpu_type for vgpu_type in TYPES if vgpu_type.instance]
+SLICED = [vgpu_type for vgpu_type in TYPES if not vgpu_type.instance]
 
 
-def name_of(one: vgpu_types.CatalogVgpuType) -> str:
-    return one.name
+def name_of(vgpu_type: vgpu_types.CatalogVgpuType) -> str:
+    return vgpu_type.name
 
 
 def key_of(gpu: vgpu_types.CatalogGpu) -> str:
     return gpu.key
 
 
-def gpu_of(one: vgpu_types.CatalogVgpuType) -> vgpu_types.CatalogGpu:
-    gpu = CATALOGUE.gpu(one.gpu)
+def gpu_of(vgpu_type: vgpu_types.CatalogVgpuType) -> vgpu_types.CatalogGpu:
+    gpu = CATALOGUE.gpu(vgpu_type.gpu)
     assert gpu is not None
     return gpu
 
@@ -127,56 +129,63 @@ def test_names_are_unique_and_every_type_has_its_gpu() -> None:
     assert len(rows) == len(GPUS)
 
 
-@pytest.mark.parametrize("one", PLACED, ids=name_of)
-def test_every_place_is_in_the_region(one: vgpu_types.CatalogVgpuType) -> None:
-    region = gpu_of(one).region
-    for starts in (one.starts_mixed, one.starts_equal):
-        assert list(starts) == sorted(set(starts))
-        assert all(0 <= s <= region - one.span for s in starts)
-
-
-@pytest.mark.parametrize("one", PLACED, ids=name_of)
-def test_the_mixed_limit_is_what_the_starts_allow(
-    one: vgpu_types.CatalogVgpuType,
+@pytest.mark.parametrize("vgpu_type", PLACED, ids=name_of)
+def test_every_place_is_in_the_region(
+    vgpu_type: vgpu_types.CatalogVgpuType,
 ) -> None:
-    assert one.limit_mixed == min(
-        most(one.starts_mixed, one.span), vgpu_types.MAX_TIME_SLICED
+    region = gpu_of(vgpu_type).region
+    for starts in (vgpu_type.starts_mixed, vgpu_type.starts_equal):
+        assert list(starts) == sorted(set(starts))
+        assert all(0 <= s <= region - vgpu_type.span for s in starts)
+
+
+@pytest.mark.parametrize("vgpu_type", PLACED, ids=name_of)
+def test_the_mixed_limit_is_what_the_starts_allow(
+    vgpu_type: vgpu_types.CatalogVgpuType,
+) -> None:
+    assert vgpu_type.limit_mixed == min(
+        most(vgpu_type.starts_mixed, vgpu_type.span),
+        vgpu_types.MAX_TIME_SLICED,
     )
 
 
-@pytest.mark.parametrize("one", SLICED, ids=name_of)
+@pytest.mark.parametrize("vgpu_type", SLICED, ids=name_of)
 def test_equal_sizes_fit_the_memory_and_their_starts(
-    one: vgpu_types.CatalogVgpuType,
+    vgpu_type: vgpu_types.CatalogVgpuType,
 ) -> None:
-    gpu = gpu_of(one)
-    assert 1 <= one.limit <= vgpu_types.MAX_TIME_SLICED
-    assert one.limit * one.framebuffer_mb <= gpu.memory_mb
-    if one.starts_equal:
-        assert one.limit == most(one.starts_equal, one.span)
+    gpu = gpu_of(vgpu_type)
+    assert 1 <= vgpu_type.limit <= vgpu_types.MAX_TIME_SLICED
+    assert vgpu_type.limit * vgpu_type.framebuffer_mb <= gpu.memory_mb
+    if vgpu_type.starts_equal:
+        assert vgpu_type.limit == most(vgpu_type.starts_equal, vgpu_type.span)
     else:
-        room = gpu.memory_mb // one.framebuffer_mb
-        assert one.limit == min(room, vgpu_types.MAX_TIME_SLICED)
+        room = gpu.memory_mb // vgpu_type.framebuffer_mb
+        assert vgpu_type.limit == min(room, vgpu_types.MAX_TIME_SLICED)
 
 
-@pytest.mark.parametrize("one", PLACED, ids=name_of)
-def test_a_span_holds_the_framebuffer(one: vgpu_types.CatalogVgpuType) -> None:
-    assert one.span * 1024 >= one.framebuffer_mb
-    assert (one.limit_mixed or 0) <= one.limit
+@pytest.mark.parametrize("vgpu_type", PLACED, ids=name_of)
+def test_a_span_holds_the_framebuffer(
+    vgpu_type: vgpu_types.CatalogVgpuType,
+) -> None:
+    assert vgpu_type.span * 1024 >= vgpu_type.framebuffer_mb
+    assert (vgpu_type.limit_mixed or 0) <= vgpu_type.limit
 
 
-@pytest.mark.parametrize("one", BACKED, ids=name_of)
-def test_mig_limits_are_the_geometry(one: vgpu_types.CatalogVgpuType) -> None:
-    gpu = gpu_of(one)
-    kind = model.Geometry(kinds=gpu.kinds).kind(one.instance)
+@pytest.mark.parametrize("vgpu_type", BACKED, ids=name_of)
+def test_mig_limits_are_the_geometry(
+    vgpu_type: vgpu_types.CatalogVgpuType,
+) -> None:
+    gpu = gpu_of(vgpu_type)
+    kind = model.Geometry(kinds=gpu.kinds).kind(vgpu_type.instance)
     assert kind is not None
     assert kind.limit is not None
-    assert one.limit == kind.limit * one.per_instance
-    assert one.starts_mixed == one.starts_equal == ()
-    assert one.span == 0
+    assert vgpu_type.limit == kind.limit * vgpu_type.per_instance
+    assert vgpu_type.starts_mixed == vgpu_type.starts_equal == ()
+    assert vgpu_type.span == 0
     # However instances are mixed, their vGPUs never add up to more memory
     # than is counted, or Placement would refuse what the card can do.
-    held = one.per_instance * one.framebuffer_mb
-    assert held * gpu.mig_region <= gpu.memory_mb * kind.size
+    instance_mb = vgpu_type.per_instance * vgpu_type.framebuffer_mb
+    assert instance_mb * gpu.mig_region <= gpu.memory_mb * kind.size
 
 
 @pytest.mark.parametrize(
@@ -220,14 +229,14 @@ def test_kinds_of_rtx_pro_6000_are_the_published_ones() -> None:
 @pytest.mark.parametrize("gpu", GPUS, ids=key_of)
 def test_a_gpu_agrees_with_itself(gpu: vgpu_types.CatalogGpu) -> None:
     types = CATALOGUE.profiles_of(gpu.key)
-    assert gpu.has_mixed == any(one.starts_mixed for one in types)
-    assert gpu.is_mig_capable == any(one.instance for one in types)
+    assert gpu.has_mixed == any(vgpu_type.starts_mixed for vgpu_type in types)
+    assert gpu.is_mig_capable == any(vgpu_type.instance for vgpu_type in types)
     assert bool(gpu.region) == gpu.has_mixed
     assert gpu.has_sriov or not gpu.has_mixed
     if types:
-        whole = max(one.framebuffer_mb for one in types)
+        whole = max(vgpu_type.framebuffer_mb for vgpu_type in types)
         assert 0.95 * gpu.memory_mb <= whole <= gpu.memory_mb
-    used = {one.instance for one in types if one.instance}
+    used = {vgpu_type.instance for vgpu_type in types if vgpu_type.instance}
     assert used <= {kind.name for kind in gpu.kinds}
 
 
@@ -252,13 +261,13 @@ def test_pci_ids_name_one_gpu_each() -> None:
         assert len(parts) in (2, 4)
         assert all(int(p, 16) >= 0 and len(p) == 4 for p in parts)
         assert pci_id == pci_id.lower()
-    for one, other in itertools.permutations(ids, 2):
-        assert not other.startswith(one + ":"), "a board hides another"
+    for prefix, other in itertools.permutations(ids, 2):
+        assert not other.startswith(prefix + ":"), "a board hides another"
 
 
 def card(*names: str, ids: str = "") -> str | None:
-    found = CATALOGUE.of_card(names, *ids.split(":"))
-    return found.key if found else None
+    gpu = CATALOGUE.of_card(names, *ids.split(":"))
+    return gpu.key if gpu else None
 
 
 def test_a_card_is_known_by_its_types_and_else_by_its_ids() -> None:

@@ -102,8 +102,8 @@ def test_what_is_no_table_is_refused(text: str, reason: str) -> None:
 @pytest.mark.parametrize("odd", ["", "lots", "-1", "0x", "1e3"])
 def test_odd_sizes_and_limits_are_unknown(odd: str) -> None:
     text = EXCERPT.replace("0x600000000", odd).replace(">2<", f">{odd}<")
-    found = vgpu_xml.parse(text).facts("1155", L40S)
-    assert found == mdev_names.TypeDescription()
+    description = vgpu_xml.parse(text).facts("1155", L40S)
+    assert description == mdev_names.TypeDescription()
 
 
 @given(st.text(alphabet='<>/="&;! vgpuTypeid09', max_size=80))

@@ -24,23 +24,23 @@ def test_only_devices_with_room_and_the_cheapest_first(
     booking: strategies.Booking, data: st.DataObject
 ) -> None:
     host = booking.host
-    known = sorted({p.name for d in host.devices for p in d.profiles})
-    assume(known and not any(d.region for d in host.devices))
+    profiles = sorted({p.name for d in host.devices for p in d.profiles})
+    assume(profiles and not any(d.region for d in host.devices))
     offers = attach_candidates.find(
-        data.draw(st.sampled_from(known)), ROOT, host
+        data.draw(st.sampled_from(profiles)), ROOT, host
     )
     every = {offer.provider for offer in offers}
-    found = attach_candidates.rank(offers, every)
-    for offer in found:
+    ranked = attach_candidates.rank(offers, every)
+    for offer in ranked:
         assert (
             device_capacity.choose_place(offer.device, offer.profile.name)
             is not None
         )
         assert not offer.device.fault
-    left = [o for o in offers if o not in found]
-    reasons = list(attach_candidates.list_refusals(left, every))
-    assert len(reasons) == len(left)
-    assert attach_candidates.rank(tuple(reversed(offers)), every) == found
+    refused = [o for o in offers if o not in ranked]
+    reasons = list(attach_candidates.list_refusals(refused, every))
+    assert len(reasons) == len(refused)
+    assert attach_candidates.rank(tuple(reversed(offers)), every) == ranked
     assert attach_candidates.rank(offers, set()) == ()
 
 
@@ -130,8 +130,8 @@ def test_a_profile_of_the_host_has_many_spellings(
     text: str, tmp_path: pathlib.Path
 ) -> None:
     host = look.read(look.make("t4-mdev", tmp_path / "host"))
-    found = attach_candidates.find(text, ROOT, host)
-    assert {offer.profile.name for offer in found} == {"T4-4Q"}
+    offers = attach_candidates.find(text, ROOT, host)
+    assert {offer.profile.name for offer in offers} == {"T4-4Q"}
 
 
 def test_a_class_means_its_only_profile(tmp_path: pathlib.Path) -> None:

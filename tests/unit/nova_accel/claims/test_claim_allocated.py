@@ -44,7 +44,7 @@ GROUPS = tuple(
 )
 
 
-def booked(sizes: dict[str, int]) -> model.Allocations:
+def allocate(sizes: dict[str, int]) -> model.Allocations:
     """Return allocations of so much memory on each card."""
     return {
         names.provider_uuid(ROOT.uuid, address): {"VGPU": 1, MEMORY: size}
@@ -57,8 +57,10 @@ def booked(sizes: dict[str, int]) -> model.Allocations:
     [dict(zip((A, B), p, strict=True)) for p in itertools.permutations(SIZES)],
 )
 def test_each_card_makes_what_was_booked_on_it(sizes: dict[str, int]) -> None:
-    found = claim_plan.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST, booked(sizes))
-    made = {claim.device: charge(claim, claim.device) for claim in found}
+    claims = claim_plan.plan(
+        CONSUMER, GROUPS, SLOTS, ROOT, HOST, allocate(sizes)
+    )
+    made = {claim.device: charge(claim, claim.device) for claim in claims}
     assert made == sizes
 
 
@@ -102,19 +104,19 @@ def test_what_was_booked_on_a_card_pays_for_all_groups_together(
         for address, size in sizes.items()
     }
 
-    found = claim_plan.plan(CONSUMER, groups, slots, ROOT, host, allocated)
+    claims = claim_plan.plan(CONSUMER, groups, slots, ROOT, host, allocated)
 
     made = dict.fromkeys(sizes, 0)
-    for claim in found:
+    for claim in claims:
         made[claim.device] += charge(claim, claim.device)
     assert made == sizes
 
 
 def test_a_flavor_edited_since_is_still_served() -> None:
     """What was booked agrees with no match: it decides nothing."""
-    small = booked({A: 1, B: 1})
-    found = claim_plan.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST, small)
-    assert found == claim_plan.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST)
+    small = allocate({A: 1, B: 1})
+    claims = claim_plan.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST, small)
+    assert claims == claim_plan.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST)
 
 
 # -- claims without an allocation -----------------------------------------
@@ -123,7 +125,7 @@ SERVERS = ("server-1", "server-2", "server-3")
 CHARGES = {"VGPU": 1, MEMORY: 4096}
 
 
-def held(*consumers: str) -> list[model.Claim]:
+def claims_of(*consumers: str) -> list[model.Claim]:
     """Return one claim for each consumer, each in a slot of its own."""
     return [
         model.Claim(
@@ -144,34 +146,38 @@ def missing_classes(
     allocated: Mapping[str, Mapping[str, int]], *consumers: str
 ) -> list[tuple[str, str, str]]:
     """Return consumer, slot and class of what is not allocated."""
-    claimed = held(*consumers)
-    found = claim_plan.find_unallocated(
+    claimed = claims_of(*consumers)
+    unallocated = claim_plan.find_unallocated(
         claimed, {c.key: CHARGES for c in claimed}, {"card": allocated}
     )
-    return sorted((consumer, slot, name) for consumer, _, slot, name in found)
+    return sorted(
+        (consumer, slot, name) for consumer, _, slot, name in unallocated
+    )
 
 
 def missing(
     allocated: dict[str, int], *consumers: str
 ) -> list[tuple[str, str]]:
     """Return consumer and slot, with as much allocated of each class."""
-    found = missing_classes(
+    missing_by_class = missing_classes(
         {
             consumer: {name: n * amount for name, amount in CHARGES.items()}
             for consumer, n in allocated.items()
         },
         *consumers,
     )
-    slots = sorted({(consumer, slot) for consumer, slot, _ in found})
-    assert len(found) == len(slots) * len(CHARGES)
+    slots = sorted(
+        {(consumer, slot) for consumer, slot, _ in missing_by_class}
+    )
+    assert len(missing_by_class) == len(slots) * len(CHARGES)
     return slots
 
 
 def test_a_claim_without_an_allocation_is_found() -> None:
     assert missing({"server-1": 1}, *SERVERS[:2]) == [("server-2", "slot-1")]
-    one, two = "server-1", "server-1"
-    assert missing({"server-1": 1}, one, two) == [("server-1", "slot-1")]
-    assert missing({"server-1": 2}, one, two) == []
+    twice = ("server-1", "server-1")
+    assert missing({"server-1": 1}, *twice) == [("server-1", "slot-1")]
+    assert missing({"server-1": 2}, *twice) == []
 
 
 @pytest.mark.parametrize("name", CHARGES)
@@ -184,7 +190,7 @@ def test_each_class_is_compared(name: str) -> None:
 
 
 def test_of_too_small_an_amount_the_rest_is_missing() -> None:
-    (claim,) = held("server-1")
+    (claim,) = claims_of("server-1")
     allocated = {"card": {"server-1": {"VGPU": 1, MEMORY: 1024}}}
     assert claim_plan.find_unallocated(
         [claim], {claim.key: CHARGES}, allocated
@@ -198,7 +204,7 @@ def test_an_allocation_of_a_migration_stands_for_its_server() -> None:
 
 
 def test_a_provider_that_could_not_be_asked_is_left_out() -> None:
-    (claim,) = held("server-1")
+    (claim,) = claims_of("server-1")
     charges = {claim.key: CHARGES}
     assert claim_plan.find_unallocated([claim], charges, {}) == {}
 
@@ -206,7 +212,7 @@ def test_a_provider_that_could_not_be_asked_is_left_out() -> None:
 def test_only_classes_that_a_device_counts_are_charged() -> None:
     device = gpu(A)
     claim = dataclasses.replace(
-        held("server-1")[0], profile=device.profiles[1].name
+        claims_of("server-1")[0], profile=device.profiles[1].name
     )
     assert claim_plan.claim_charges(device, claim) == {"VGPU": 1, MEMORY: 8192}
     uncounted = dataclasses.replace(device, counters={"VGPU": 4})

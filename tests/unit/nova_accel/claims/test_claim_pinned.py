@@ -41,46 +41,46 @@ def attached_bookings(
     taken = {s.identifier for s in booking.slots if s.provider == provider}
     free = sorted(set(device.slots) - taken)
     assume(free and len(profile.handles.keys() & set(free)) in (0, len(free)))
-    slot = draw(st.sampled_from(free))
+    identifier = draw(st.sampled_from(free))
     group = flavors.RequestGroup(
         suffix="_ATTACHED1",
         resources=dict(profile.charges),
         required=frozenset({profile.trait}),
-        slot=(provider, slot),
+        slot=(provider, identifier),
     )
     assume(matching.find_profile(group, device) == profile)
-    one = model.Slot(
+    slot = model.Slot(
         provider=provider,
         resource_class=device.resource_class,
-        identifier=slot,
+        identifier=identifier,
     )
-    more = dataclasses.replace(
+    extended = dataclasses.replace(
         booking,
         groups=(*booking.groups, group),
-        slots=(*booking.slots, one),
+        slots=(*booking.slots, slot),
     )
-    return booking, more
+    return booking, extended
 
 
 @given(attached_bookings())
 def test_it_gets_its_slot_and_the_others_keep_theirs(
     both: tuple[strategies.Booking, strategies.Booking],
 ) -> None:
-    booking, more = both
+    booking, extended = both
     before = plan(booking)
     try:
-        after = plan(more)
+        after = plan(extended)
     except errors.ClaimError:
         assume(False)
-    (mine,) = [c for c in after if c not in before and _is_of(c, more)]
-    assert mine.profile in {
+    (claim,) = [c for c in after if c not in before and _is_of(c, extended)]
+    assert claim.profile in {
         p.name
-        for device in more.host.devices
+        for device in extended.host.devices
         for p in device.profiles
-        if p.trait in more.groups[-1].required
+        if p.trait in extended.groups[-1].required
     }
     assert {(c.provider, c.slot, c.profile) for c in after} == {
-        (c.provider, c.slot, c.profile) for c in (*before, mine)
+        (c.provider, c.slot, c.profile) for c in (*before, claim)
     }
 
 
@@ -89,13 +89,15 @@ def test_what_is_made_is_found_again(
     both: tuple[strategies.Booking, strategies.Booking],
 ) -> None:
     """Whatever the profiles: none ever stands in another one's slot."""
-    _, more = both
+    _, extended = both
     try:
-        first = plan(more)
+        first = plan(extended)
     except errors.ClaimError:
         assume(False)
     again = plan(
-        dataclasses.replace(more, host=test_claim_plan.made(more.host, first))
+        dataclasses.replace(
+            extended, host=test_claim_plan.made(extended.host, first)
+        )
     )
     assert {(c.handle, c.profile) for c in again} == {
         (c.handle, c.profile) for c in first
@@ -115,8 +117,8 @@ def _is_of(claim: model.Claim, booking: strategies.Booking) -> bool:
 def test_a_slot_that_it_lost_is_named(
     both: tuple[strategies.Booking, strategies.Booking],
 ) -> None:
-    booking, more = both
-    lost = dataclasses.replace(more, slots=booking.slots)
+    booking, extended = both
+    lost = dataclasses.replace(extended, slots=booking.slots)
     with pytest.raises(errors.ClaimError) as caught:
         plan(lost)
     assert "lost its slot" in str(caught.value)

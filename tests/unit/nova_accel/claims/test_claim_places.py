@@ -56,26 +56,28 @@ def handled(device: model.Device) -> model.Device:
 
 
 def plan(
-    device: model.Device, *wanted: str, first: int = 0
+    device: model.Device, *profiles: str, first: int = 0
 ) -> tuple[model.Claim, ...]:
     """Return the claims of a server that was handed the first slots."""
     groups = []
-    for number, name in enumerate(wanted):
+    for number, name in enumerate(profiles):
         profile = device.profile(name)
         assert profile is not None
         groups.append(strategies.group(f"_{number}", device, profile))
-    slots = strategies.slots_of(device)[first : first + len(wanted)]
+    slots = strategies.slots_of(device)[first : first + len(profiles)]
     host = model.HostState(devices=(device,))
     return claim_plan.plan(CONSUMER, groups, slots, ROOT, host)
 
 
-def made(device: model.Device, found: tuple[model.Claim, ...]) -> model.Device:
+def made(
+    device: model.Device, claims: tuple[model.Claim, ...]
+) -> model.Device:
     """Return the device once the claims are made, as a driver reads it.
 
     What stood under their handles is gone, and so are instances that are
     made for claims and stand empty.
     """
-    for claim in found:
+    for claim in claims:
         if claim.state is model.ClaimState.MADE:
             continue
         device = device_capacity.remove_partitions(device, {claim.handle})
@@ -117,9 +119,9 @@ def test_a_claim_carries_what_its_driver_needs() -> None:
 
 
 def test_the_largest_is_placed_first_and_slots_stay_in_order() -> None:
-    found = plan(handled(MIXED), "P-1", "P-4", "P-1")
-    assert [c.slot for c in found] == list(MIXED.slots[:3])
-    assert sorted((c.profile, c.start) for c in found) == [
+    claims = plan(handled(MIXED), "P-1", "P-4", "P-1")
+    assert [c.slot for c in claims] == list(MIXED.slots[:3])
+    assert sorted((c.profile, c.start) for c in claims) == [
         ("P-1", 4), ("P-1", 5), ("P-4", 0),
     ]  # fmt: skip
 
@@ -198,8 +200,8 @@ def test_the_size_of_what_was_left_decides_nothing() -> None:
     )
     device = holding(equal, shapes.partition("P-8", 0))
     assert device_capacity.remaining(device)["P-1"] == 0
-    found = plan(device, "P-1", "P-1", "P-1")
-    assert {c.state for c in found} == {model.ClaimState.PLANNED}
+    claims = plan(device, "P-1", "P-1", "P-1")
+    assert {c.state for c in claims} == {model.ClaimState.PLANNED}
 
 
 def test_of_a_partition_that_owns_its_instance() -> None:
@@ -222,8 +224,8 @@ def test_a_function_given_away_as_it_is_stands_in_its_own_slot() -> None:
     assert claim.parent == claim.handle == claim.slot == device.slots[2]
     host = model.HostState(devices=(device,))
     slots = strategies.slots_of(device)[2:3]
-    (found,) = claim_plan.find_existing(CONSUMER, slots, ROOT, host)
-    assert found == dataclasses.replace(claim, state=model.ClaimState.MADE)
+    (existing,) = claim_plan.find_existing(CONSUMER, slots, ROOT, host)
+    assert existing == dataclasses.replace(claim, state=model.ClaimState.MADE)
     gone = dataclasses.replace(slots[0], identifier="0000:3b:1f.7")
     assert claim_plan.find_existing(CONSUMER, [gone], ROOT, host) == ()
 
@@ -236,7 +238,7 @@ def test_claims_of_one_server_fit_beside_each_other(
     device: model.Device, data: st.DataObject
 ) -> None:
     device = handled(device_capacity.recalculate(apart(device)))
-    wanted = data.draw(
+    profiles = data.draw(
         st.lists(
             st.sampled_from([p.name for p in device.profiles]),
             min_size=1,
@@ -244,19 +246,19 @@ def test_claims_of_one_server_fit_beside_each_other(
         )
     )
     try:
-        found = plan(device, *wanted, first=24)
+        claims = plan(device, *profiles, first=24)
     except errors.ClaimError:
         return
-    assert found == plan(device, *wanted, first=24)
-    assert sorted(c.profile for c in found) == sorted(wanted)
-    after = made(device, found)
+    assert claims == plan(device, *profiles, first=24)
+    assert sorted(c.profile for c in claims) == sorted(profiles)
+    after = made(device, claims)
     if device.geometry.layout is model.Layout.MIXED:
         brute_force.units(after)
     if device.geometry.layout is model.Layout.MIG:
         brute_force.slices(after)
-    again = plan(after, *wanted, first=24)
+    again = plan(after, *profiles, first=24)
     assert {c.state for c in again} == {model.ClaimState.MADE}
-    assert sorted(plain(again)) == sorted(plain(found))
+    assert sorted(plain(again)) == sorted(plain(claims))
 
 
 def apart(device: model.Device) -> model.Device:
@@ -267,8 +269,8 @@ def apart(device: model.Device) -> model.Device:
     )
 
 
-def plain(found: tuple[model.Claim, ...]) -> list[tuple[str, str, str]]:
-    return [(c.slot, c.profile, str(c.start)) for c in found]
+def plain(claims: tuple[model.Claim, ...]) -> list[tuple[str, str, str]]:
+    return [(c.slot, c.profile, str(c.start)) for c in claims]
 
 
 # -- types that nothing names ----------------------------------------------

@@ -42,11 +42,11 @@ def on_empty_host(booking: strategies.Booking) -> strategies.Booking:
 
 
 def made(
-    host: model.HostState, found: Iterable[model.Claim]
+    host: model.HostState, claims: Iterable[model.Claim]
 ) -> model.HostState:
     """Return the host once the claims' partitions are made."""
     by_device = collections.defaultdict(list)
-    for claim in found:
+    for claim in claims:
         if claim.state is model.ClaimState.PLANNED:
             by_device[claim.device].append(claim)
     return dataclasses.replace(
@@ -58,9 +58,11 @@ def made(
 
 
 def _with(device: model.Device, new: list[model.Claim]) -> model.Device:
-    left = device_capacity.remaining(device, [claim.profile for claim in new])
+    remaining = device_capacity.remaining(
+        device, [claim.profile for claim in new]
+    )
     handles = {claim.handle for claim in new}
-    kept = tuple(p for p in device.partitions if p.handle not in handles)
+    partitions = tuple(p for p in device.partitions if p.handle not in handles)
     cut = tuple(
         model.Partition(
             profile=claim.profile, parent=claim.parent, handle=claim.handle
@@ -69,9 +71,9 @@ def _with(device: model.Device, new: list[model.Claim]) -> model.Device:
     )
     return dataclasses.replace(
         device,
-        partitions=kept + cut,
+        partitions=partitions + cut,
         profiles=tuple(
-            dataclasses.replace(p, available=left[p.name])
+            dataclasses.replace(p, available=remaining[p.name])
             for p in device.profiles
         ),
     )
@@ -107,15 +109,15 @@ def test_every_slot_is_used_once_and_every_group_served_by_one_device(
     booking: strategies.Booking,
 ) -> None:
     booking = on_empty_host(booking)
-    found = plan(booking)
-    assert sorted((c.provider, c.slot) for c in found) == sorted(
+    claims = plan(booking)
+    assert sorted((c.provider, c.slot) for c in claims) == sorted(
         (s.provider, s.identifier) for s in booking.slots
     )
-    assert len({c.handle for c in found}) == len(found)
-    served = collections.Counter((c.provider, c.profile) for c in found)
+    assert len({c.handle for c in claims}) == len(claims)
+    served = collections.Counter((c.provider, c.profile) for c in claims)
     # Groups of one trait may share a device; they are counted together.
     for trait in {t for g in booking.groups for t in g.required}:
-        asked = sum(
+        amount = sum(
             g.resources.get("VGPU", 0) + g.resources.get("PGPU", 0)
             for g in booking.groups
             if trait in g.required
@@ -125,7 +127,7 @@ def test_every_slot_is_used_once_and_every_group_served_by_one_device(
             for (provider, profile), count in served.items()
             if _trait(booking.host, provider, profile) == trait
         )
-        assert asked == given_out
+        assert amount == given_out
 
 
 def _trait(host: model.HostState, provider: str, name: str) -> str:
@@ -170,23 +172,25 @@ def test_claimed_twice_is_claimed_once(booking: strategies.Booking) -> None:
 
 def test_a_guest_finds_its_devices_in_the_same_order_every_time() -> None:
     """One of two cards had the partition already when both were claimed."""
-    one, two = strategies.card(A, 4), strategies.card(B, 4)
+    first, second = strategies.card(A, 4), strategies.card(B, 4)
     for cut in ((0, 1), (1, 0), (0, 0), (1, 1)):
         cards = (
             strategies.card(A, 4, cut=cut[0]),
             strategies.card(B, 4, cut=cut[1]),
         )
-        found = plan(
+        claims = plan(
             strategies.Booking(
                 host=model.HostState(devices=cards),
                 groups=(
-                    strategies.group("_A", one, one.profiles[0]),
-                    strategies.group("_B", two, two.profiles[0]),
+                    strategies.group("_A", first, first.profiles[0]),
+                    strategies.group("_B", second, second.profiles[0]),
                 ),
-                slots=tuple(strategies.slots_of(c)[0] for c in (one, two)),
+                slots=tuple(
+                    strategies.slots_of(c)[0] for c in (first, second)
+                ),
             )
         )
-        providers = [claim.provider for claim in found]
+        providers = [claim.provider for claim in claims]
         assert providers == sorted(providers)
 
 
@@ -215,13 +219,13 @@ def test_a_match_is_found_again_once_all_of_it_is_made(
 
 @given(strategies.bookings())
 def test_find_gives_back_what_was_made(booking: strategies.Booking) -> None:
-    found = try_plan(booking)
-    assume(found)
-    assert found is not None
-    host = made(booking.host, found)
+    claims = try_plan(booking)
+    assume(claims)
+    assert claims is not None
+    host = made(booking.host, claims)
     again = claim_plan.find_existing(CONSUMER, booking.slots, ROOT, host)
-    assert sorted(c.handle for c in again) == sorted(c.handle for c in found)
-    by_handle = {c.handle: c for c in found}
+    assert sorted(c.handle for c in again) == sorted(c.handle for c in claims)
+    by_handle = {c.handle: c for c in claims}
     for claim in again:
         assert claim == dataclasses.replace(
             by_handle[claim.handle], state=model.ClaimState.MADE
@@ -263,13 +267,13 @@ def solutions(booking: strategies.Booking) -> bool:
         for d in booking.host.devices
     }
     classes = {devices[s.provider].resource_class for s in booking.slots}
-    wanted = [
+    pairs = [
         (group, name)
         for group in booking.groups
         for name in (classes | _named(group, booking.host))
         & group.resources.keys()
     ]
-    sizes = [group.resources[name] for group, name in wanted]
+    sizes = [group.resources[name] for group, name in pairs]
     if sum(sizes) != len(booking.slots):
         return False
     for order in itertools.permutations(booking.slots):
@@ -282,10 +286,10 @@ def solutions(booking: strategies.Booking) -> bool:
                 p.trait in group.required
                 for p in devices[hand[0].provider].profiles
             )
-            for (group, name), hand in zip(wanted, dealt, strict=True)
+            for (group, name), hand in zip(pairs, dealt, strict=True)
         ):
             return True
-    return not wanted
+    return not pairs
 
 
 def _named(group: flavors.RequestGroup, host: model.HostState) -> set[str]:
@@ -336,20 +340,26 @@ def test_the_match_that_has_room_is_taken_and_kept(
     first: tuple[int, int],
 ) -> None:
     """Both cards know both profiles, each can make only one of them."""
-    one, two = strategies.card(A, *first), strategies.card(B, *reversed(first))
-    booking = strategies.Booking(
-        host=model.HostState(devices=(one, two)),
-        groups=(
-            strategies.group("_A", one, one.profiles[0]),
-            strategies.group("_B", one, one.profiles[1]),
-        ),
-        slots=(*strategies.slots_of(one)[:1], *strategies.slots_of(two)[:1]),
+    first_card, second_card = (
+        strategies.card(A, *first),
+        strategies.card(B, *reversed(first)),
     )
-    found = plan(booking)
-    wanted = {A: "P-1", B: "P-2"} if first[0] else {A: "P-2", B: "P-1"}
-    assert {c.device: c.profile for c in found} == wanted
+    booking = strategies.Booking(
+        host=model.HostState(devices=(first_card, second_card)),
+        groups=(
+            strategies.group("_A", first_card, first_card.profiles[0]),
+            strategies.group("_B", first_card, first_card.profiles[1]),
+        ),
+        slots=(
+            *strategies.slots_of(first_card)[:1],
+            *strategies.slots_of(second_card)[:1],
+        ),
+    )
+    claims = plan(booking)
+    expected = {A: "P-1", B: "P-2"} if first[0] else {A: "P-2", B: "P-1"}
+    assert {c.device: c.profile for c in claims} == expected
     # Later the other servers are gone and both cards can make both.
-    later = made(booking.host, found)
+    later = made(booking.host, claims)
     later = dataclasses.replace(
         later,
         devices=tuple(
@@ -364,5 +374,5 @@ def test_the_match_that_has_room_is_taken_and_kept(
         ),
     )
     again = plan(dataclasses.replace(booking, host=later))
-    assert {c.device: c.profile for c in again} == wanted
+    assert {c.device: c.profile for c in again} == expected
     assert {c.state for c in again} == {model.ClaimState.MADE}

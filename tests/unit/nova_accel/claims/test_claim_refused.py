@@ -130,14 +130,14 @@ def test_a_full_device_is_refused_before_anything_is_made() -> None:
 
 def test_a_partition_that_is_made_needs_no_room() -> None:
     device = card(A, 0, cut=2)
-    found = claim_plan.plan(
+    claims = claim_plan.plan(
         CONSUMER,
         [strategies.group("_G", device, device.profiles[0], 2)],
         strategies.slots_of(device)[:2],
         ROOT,
         model.HostState(devices=(device,)),
     )
-    assert {c.state for c in found} == {model.ClaimState.MADE}
+    assert {c.state for c in claims} == {model.ClaimState.MADE}
 
 
 def test_many_groups_alike_are_refused_in_no_time() -> None:
@@ -146,10 +146,10 @@ def test_many_groups_alike_are_refused_in_no_time() -> None:
     started = time.monotonic()
     refusal(
         [
-            strategies.group(f"_{n:02}", one, one.profiles[0])
-            for n, one in enumerate(cards)
+            strategies.group(f"_{n:02}", device, device.profiles[0])
+            for n, device in enumerate(cards)
         ],
-        [strategies.slots_of(one)[0] for one in cards],
+        [strategies.slots_of(device)[0] for device in cards],
         *cards,
     )
     assert time.monotonic() - started < 5

@@ -65,9 +65,9 @@ def ways_of(
     for slots in itertools.permutations(booking.slots):
         ordered = sorted(slots, key=lambda slot: slot.provider)
         if any(
-            one.provider == other.provider
-            and one.identifier > other.identifier
-            for one, other in itertools.pairwise(ordered)
+            slot.provider == other.provider
+            and slot.identifier > other.identifier
+            for slot, other in itertools.pairwise(ordered)
         ):
             continue
         rest = iter(slots)
@@ -103,7 +103,7 @@ DIFFERENT = tuple(f"L40S-{n}Q" for n in (1, 2, 3, 4, 6, 8, 12, 16))
 
 
 @pytest.mark.parametrize("has_nodes", [False, True])
-@pytest.mark.parametrize("is_booked", [False, True])
+@pytest.mark.parametrize("is_allocated", [False, True])
 @pytest.mark.parametrize("types", [ALIKE, ALTERNATING, DIFFERENT])
 @pytest.mark.parametrize(
     ("full", "expected"), [(8, False), (1, False), (0, True)]
@@ -112,7 +112,7 @@ def test_eight_groups_on_eight_cards(
     types: tuple[str, ...],
     full: int,
     expected: bool,
-    is_booked: bool,
+    is_allocated: bool,
     has_nodes: bool,
 ) -> None:
     groups = [
@@ -127,25 +127,25 @@ def test_eight_groups_on_eight_cards(
     ]
     devices = tuple(card(number, number >= 8 - full) for number in range(8))
     slots = tuple(strategies.slots_of(device)[0] for device in devices)
-    booked = {
+    allocated = {
         slot.provider: dict(group.resources)
         for slot, group in zip(slots, groups, strict=True)
     }
     begun = time.process_time()
     try:
-        found = claim_plan.plan(
+        claims = claim_plan.plan(
             CONSUMER,
             groups,
             slots,
             ROOT,
             model.HostState(devices=devices),
-            booked if is_booked else {},
+            allocated if is_allocated else {},
         )
     except errors.ClaimError:
-        found = ()
+        claims = ()
 
     assert time.process_time() - begun < MOST_SECONDS
-    assert bool(found) is expected
+    assert bool(claims) is expected
 
 
 def card(number: int, is_full: bool) -> model.Device:

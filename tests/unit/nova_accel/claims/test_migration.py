@@ -61,8 +61,8 @@ def arriving(
     there: MigrationHost = HOST,
     offers: tuple[MigrationPartition, ...] | None = None,
 ) -> tuple[str, ...]:
-    shown = parts if offers is None else offers
-    return migration.check_destination(parts, HOST, shown, there)
+    offered = parts if offers is None else offers
+    return migration.check_destination(parts, HOST, offered, there)
 
 
 @pytest.mark.parametrize("part", [VGPU, TYPED, MTTY])
@@ -176,8 +176,8 @@ def test_vendors_drivers_must_be_the_same() -> None:
 
 def test_the_kernels_own_drivers_see_for_themselves() -> None:
     newer = dataclasses.replace(HOST, kernel="6.18.1")
-    found = migration.check_destination([MTTY], HOST, [MTTY], newer)
-    assert found == ()
+    reasons = migration.check_destination([MTTY], HOST, [MTTY], newer)
+    assert reasons == ()
 
 
 def test_the_destination_must_make_the_same() -> None:
@@ -223,15 +223,15 @@ def test_too_long_is_refused_with_the_number_that_helps() -> None:
     st.integers(1, 10**5),
     st.integers(1, 10**5),
 )
-def test_downtime_laws(sizes: list[int], link: int, more: int) -> None:
+def test_downtime_laws(sizes: list[int], link: int, extra: int) -> None:
     parts = [dataclasses.replace(VGPU, size=size) for size in sizes]
-    found = migration.estimate_downtime(parts, link)
-    assert found is not None
+    downtime = migration.estimate_downtime(parts, link)
+    assert downtime is not None
     # Enough, and not a millisecond more than enough.
-    assert found * link >= sum(sizes) * 1000
-    assert (found - 1) * link < sum(sizes) * 1000 or found == 0
-    faster = migration.estimate_downtime(parts, link + more)
-    assert faster is not None and faster <= found
+    assert downtime * link >= sum(sizes) * 1000
+    assert (downtime - 1) * link < sum(sizes) * 1000 or downtime == 0
+    faster = migration.estimate_downtime(parts, link + extra)
+    assert faster is not None and faster <= downtime
 
 
 # -- what takes the place of what -------------------------------------------

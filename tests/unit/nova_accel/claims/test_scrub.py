@@ -31,55 +31,61 @@ rules = st.builds(
 
 
 def kinds(
-    found: tuple[actions.Action, ...], address: str
+    due: tuple[actions.Action, ...], address: str
 ) -> list[type[actions.Action]]:
     return [
-        type(one) for one in found if getattr(one, "function", "") == address
+        type(action)
+        for action in due
+        if getattr(action, "function", "") == address
     ]
 
 
 # -- the plan ---------------------------------------------------------------
 
 
-@given(found=functions, rule=rules)
+@given(functions=functions, rule=rules)
 def test_no_function_is_reset_under_a_driver_of_the_host(
-    found: list[scrub.ReleasedFunction], rule: policy.Rule
+    functions: list[scrub.ReleasedFunction], rule: policy.Rule
 ) -> None:
-    drivers = {function.address: function.driver for function in found}
-    for action in scrub.plan(found, rule):
+    drivers = {function.address: function.driver for function in functions}
+    for action in scrub.plan(functions, rule):
         if isinstance(action, actions.BindDriver):
             assert action.before == drivers[action.function]
             drivers[action.function] = action.driver
         elif isinstance(action, actions.ResetFunction):
             assert drivers[action.function] == ""
     # and each has back what it had
-    assert drivers == {one.address: one.driver for one in found}
+    assert drivers == {
+        function.address: function.driver for function in functions
+    }
 
 
-@given(found=functions, rule=rules)
+@given(functions=functions, rule=rules)
 def test_who_is_reset(
-    found: list[scrub.ReleasedFunction], rule: policy.Rule
+    functions: list[scrub.ReleasedFunction], rule: policy.Rule
 ) -> None:
-    due = scrub.plan(found, rule)
-    for one in found:
-        is_reset = actions.ResetFunction in kinds(due, one.address)
-        is_free = one.is_resettable and not one.driver
+    due = scrub.plan(functions, rule)
+    for function in functions:
+        is_reset = actions.ResetFunction in kinds(due, function.address)
+        is_free = function.is_resettable and not function.driver
         assert is_reset is (
             rule.scrub == policy.RESET or (not rule.scrub and is_free)
         )
 
 
-@given(found=functions, rule=rules)
+@given(functions=functions, rule=rules)
 def test_the_command_comes_last_and_once(
-    found: list[scrub.ReleasedFunction], rule: policy.Rule
+    functions: list[scrub.ReleasedFunction], rule: policy.Rule
 ) -> None:
-    due = scrub.plan(found, rule)
-    commands = [one for one in due if isinstance(one, actions.RunScrub)]
-    if not rule.scrub_command or not found:
+    due = scrub.plan(functions, rule)
+    commands = [
+        action for action in due if isinstance(action, actions.RunScrub)
+    ]
+    if not rule.scrub_command or not functions:
         assert commands == []
         return
     assert commands == [due[-1]]
-    assert commands[0].function == found[0].address
+    assert commands[0].function == functions[0].address
 
 
 @pytest.mark.parametrize(

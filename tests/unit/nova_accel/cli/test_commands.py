@@ -80,8 +80,8 @@ def test_the_help_of_profiles_tells_what_most_leaves_out(
 ) -> None:
     with pytest.raises(SystemExit):
         commands.main(["profile", "list", "--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "MOST" in said and "max_slots" in said
+    help_text = " ".join(capsys.readouterr().out.split())
+    assert "MOST" in help_text and "max_slots" in help_text
 
 
 @pytest.mark.usefixtures("brought")
@@ -94,8 +94,8 @@ def test_the_others_run_beside_a_broken_one(
 
 
 def test_ours_are_installed() -> None:
-    found = importlib.metadata.entry_points(group=plugin.COMMANDS_GROUP)
-    assert {"flavor", "profile"} <= {point.name for point in found}
+    entry_points = importlib.metadata.entry_points(group=plugin.COMMANDS_GROUP)
+    assert {"flavor", "profile"} <= {point.name for point in entry_points}
     for name in ("flavor", "profile"):
         assert isinstance(plugin.load_command(name), plugin.Command)
 

@@ -38,14 +38,14 @@ def start(
         f"from {module} import {function}\n"
         f"sys.argv[1:] = {list(words)!r}\nsys.exit({function}())\n"
     )
-    known = {k: v for k, v in os.environ.items() if k != "PYTHONWARNINGS"}
+    inherited = {k: v for k, v in os.environ.items() if k != "PYTHONWARNINGS"}
     return subprocess.Popen(  # noqa: S603 - our own interpreter and script
         [sys.executable, "-c", script],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env=known | dict(environment or {}),
+        env=inherited | dict(environment or {}),
     )
 
 
@@ -58,8 +58,8 @@ def interrupt(process: subprocess.Popen[str]) -> None:
 def path_with(place: pathlib.Path, name: str, text: str) -> dict[str, str]:
     """Return an environment in which a module comes from a file."""
     (place / f"{name}.py").write_text(text)
-    found = [str(place), os.environ.get("PYTHONPATH", "")]
-    return {"PYTHONPATH": os.pathsep.join(filter(None, found))}
+    directories = [str(place), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, directories))}
 
 
 @pytest.mark.parametrize("name", NAMES)

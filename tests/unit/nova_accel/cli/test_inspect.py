@@ -59,20 +59,20 @@ def test_the_report_of_a_host_is_its_golden_one(
 
 
 def test_each_golden_file_has_its_host() -> None:
-    found = {path.stem for path in GOLDEN.iterdir()}
-    assert found == set(look.NAMES)
+    stems = {path.stem for path in GOLDEN.iterdir()}
+    assert stems == set(look.NAMES)
 
 
 @pytest.mark.parametrize("name", look.NAMES)
 def test_the_json_has_the_keys_that_other_tools_read(name: str) -> None:
-    found: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())
-    assert found.keys() == {
+    output: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())
+    assert output.keys() == {
         "devices",
         "providers",
         "not_offered",
         "problems",
     }
-    for device in found["devices"]:
+    for device in output["devices"]:
         optional = {"vendor_id", "product_id", "parent", "region"}
         assert device.keys() - optional - {"fault", "drain"} == {
             "address",
@@ -88,8 +88,8 @@ def test_the_json_has_the_keys_that_other_tools_read(name: str) -> None:
             assert profile.keys() == {"name", "available"}
         for partition in device["partitions"]:
             assert partition.keys() == {"profile", "id", "in_use"}
-    assert len(found["providers"]) == len(found["devices"])
-    for provider in found["providers"]:
+    assert len(output["providers"]) == len(output["devices"])
+    for provider in output["providers"]:
         assert provider.keys() == {"name", "parent", "inventories", "traits"}
         for inventory in provider["inventories"].values():
             assert inventory.keys() == {
@@ -100,7 +100,7 @@ def test_the_json_has_the_keys_that_other_tools_read(name: str) -> None:
                 "step_size",
                 "allocation_ratio",
             }
-    for problem in found["problems"]:
+    for problem in output["problems"]:
         assert problem.keys() == {"where", "reason"}
 
 
@@ -127,11 +127,11 @@ def test_a_policy_is_followed(tmp_path: pathlib.Path, capsys: Output) -> None:
         'device_spec = {"max_slots": 2}\n'
         f"root = {root}\n"
     )
-    found = json.loads(
+    output = json.loads(
         run(capsys, "inspect", "--json", "--config-file", str(conf))
     )
-    assert [d["address"] for d in found["devices"]] == ["0000:af:00.0"]
-    (provider,) = found["providers"]
+    assert [d["address"] for d in output["devices"]] == ["0000:af:00.0"]
+    (provider,) = output["providers"]
     assert provider["inventories"]["VGPU"]["total"] == 2
 
 
@@ -171,8 +171,8 @@ def test_inspect_prints_the_uuids_of_placement_and_what_is_used(
         "    CUSTOM_GPU_MEMORY_MB: total 16384, reserved 8192, used 4096",
         "    VGPU: total 4, reserved 2, used 1",
     ]
-    found = json.loads(run(capsys, *arguments, "--json"))
-    (provider,) = (p for p in found["providers"] if "used" in p)
+    output = json.loads(run(capsys, *arguments, "--json"))
+    (provider,) = (p for p in output["providers"] if "used" in p)
     assert provider["uuid"] == card
     assert provider["used"] == {"CUSTOM_GPU_MEMORY_MB": 4096, "VGPU": 1}
 
@@ -228,8 +228,8 @@ def test_a_captured_host_is_inspected_like_the_host(
 ) -> None:
     root = look.make(name, tmp_path / "host")
     archive = str(tmp_path / "host.tar.gz")
-    told = run(capsys, "capture", "--root", str(root), "-o", archive)
-    assert archive in told
+    output = run(capsys, "capture", "--root", str(root), "-o", archive)
+    assert archive in output
     for kind, form in (("txt", []), ("json", ["--json"])):
         text = run(
             capsys, "inspect", "--root", archive, "--host", "node1", *form
@@ -296,8 +296,8 @@ def test_a_bad_nova_conf_is_refused(
 ) -> None:
     conf = tmp_path / "nova.conf"
     conf.write_text(f"[nova_accel]\n{line}\n")
-    said = refused(capsys, "inspect", "--config-file", str(conf))
-    assert word.format(conf=conf) in said
+    error = refused(capsys, "inspect", "--config-file", str(conf))
+    assert word.format(conf=conf) in error
 
 
 def test_a_missing_nova_conf_is_refused(
@@ -314,9 +314,11 @@ def test_a_nova_conf_that_is_no_ini_file_is_named_once(
 ) -> None:
     path = tmp_path / "nova.conf"
     path.write_text("[DEFAULT]\nno assignment\n")
-    said = refused(capsys, "inspect", "--config-file", str(path))
-    assert said.startswith(f"nova-accel: configuration file = {path}: line 2,")
-    assert said.count(str(path)) == 1
+    error = refused(capsys, "inspect", "--config-file", str(path))
+    assert error.startswith(
+        f"nova-accel: configuration file = {path}: line 2,"
+    )
+    assert error.count(str(path)) == 1
 
 
 def test_a_nova_conf_that_is_no_text_is_refused(
@@ -326,10 +328,10 @@ def test_a_nova_conf_that_is_no_text_is_refused(
     good.write_text("[DEFAULT]\n")
     odd.write_bytes(b"[DEFAULT]\n# Caf\xe9\n")
     files = ["--config-file", str(good), "--config-file", str(odd)]
-    said = refused(capsys, "inspect", *files)
-    assert said.startswith(f"nova-accel: configuration file = {odd}: is not")
-    said = refused(capsys, "inspect", "--config-file", str(tmp_path))
-    assert said == (
+    error = refused(capsys, "inspect", *files)
+    assert error.startswith(f"nova-accel: configuration file = {odd}: is not")
+    error = refused(capsys, "inspect", "--config-file", str(tmp_path))
+    assert error == (
         f"nova-accel: configuration file = {tmp_path}: can't be read"
         " (Is a directory)\n"
     )
@@ -338,10 +340,10 @@ def test_a_nova_conf_that_is_no_text_is_refused(
 def test_an_existing_archive_is_kept(
     tmp_path: pathlib.Path, capsys: Output
 ) -> None:
-    kept = tmp_path / "kept"
-    kept.write_text("kept")
-    assert "exists" in refused(capsys, "capture", "-o", str(kept))
-    assert kept.read_text() == "kept"
+    archive = tmp_path / "kept"
+    archive.write_text("kept")
+    assert "exists" in refused(capsys, "capture", "-o", str(archive))
+    assert archive.read_text() == "kept"
 
 
 def test_a_reader_that_leaves_early_costs_no_trace(

@@ -87,19 +87,19 @@ def test_how_placement_is_kept_true(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "mend"),
+    ("line", "hint"),
     [
         ("sync_interval = -1", "write a whole number, 0 or more"),
         ("metrics_port = 65536", "write a whole number from 0 to 65535"),
     ],
 )
 def test_a_number_out_of_range_stops_too(
-    tmp_path: pathlib.Path, line: str, mend: str
+    tmp_path: pathlib.Path, line: str, hint: str
 ) -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
         read(tmp_path, line)
     assert line.partition(" ")[0] in str(caught.value)
-    assert mend in str(caught.value)
+    assert hint in str(caught.value)
 
 
 @pytest.mark.parametrize("option", NUMBERS)
@@ -175,12 +175,12 @@ def test_misspelt_options_and_sections_are_problems(
         "DEVICE_SPEC = {}\n"
         "sync_interval = 6\naccelerator_free_weight_multiplier = 1\n"
     )
-    found = {
+    reasons = {
         problem.where.removeprefix(f"{path} "): problem.reason
         for problem in conf.read_files([str(path)]).problems
     }
     hints = {
-        where: reason.partition("; ")[2] for where, reason in found.items()
+        where: reason.partition("; ")[2] for where, reason in reasons.items()
     }
     assert hints == {
         "[nova-accel]": "did you mean [nova_accel]?",

@@ -122,9 +122,9 @@ def test_another_compute_driver_than_ours_is_one_warning(
         )
     for _ in range(2):
         load_driver("Loading compute driver 'fake.FakeDriver'")
-    ours = [r for r in caplog.records if r.name.startswith("nova_accel")]
-    assert [r.levelname for r in ours] == ["WARNING"]
-    assert "compute_driver = fake.FakeDriver" in ours[0].getMessage()
+    records = [r for r in caplog.records if r.name.startswith("nova_accel")]
+    assert [r.levelname for r in records] == ["WARNING"]
+    assert "compute_driver = fake.FakeDriver" in records[0].getMessage()
 
 
 def test_our_compute_driver_is_no_warning(

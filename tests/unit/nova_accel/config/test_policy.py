@@ -62,9 +62,9 @@ def rule_of(line: str) -> policy.Rule:
 
 
 def test_profiles_are_globs_in_one_string_or_many() -> None:
-    one = rule_of('{"profiles": "A40-*Q"}')
-    assert one.offers("A40-8Q")
-    assert not one.offers("A40-8C")
+    rule = rule_of('{"profiles": "A40-*Q"}')
+    assert rule.offers("A40-8Q")
+    assert not rule.offers("A40-8C")
     assert rule_of("{}").offers("anything")
 
 
@@ -107,7 +107,7 @@ def test_addresses_are_globs_whole_or_in_parts(
 
 
 @pytest.mark.parametrize(
-    ("line", "mend"),
+    ("line", "hint"),
     [
         ("{", "one JSON object a line"),
         ("[]", "a JSON object"),
@@ -157,11 +157,11 @@ def test_addresses_are_globs_whole_or_in_parts(
         ('{"use": "mdev", "vgpu_params": "a=1"}', "vgpu_params has"),
     ],
 )
-def test_a_bad_line_is_named_with_its_mend(line: str, mend: str) -> None:
+def test_a_bad_line_is_named_with_its_mend(line: str, hint: str) -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
         policy.parse_policy(["{}", line])
     assert line in str(caught.value)
-    assert mend in str(caught.value)
+    assert hint in str(caught.value)
     assert "[nova_accel] device_spec" in str(caught.value)
 
 
@@ -198,12 +198,12 @@ def a_device(*profile_names: str) -> model.Device:
 
 
 def objections(*lines: str, device: model.Device | None = None) -> list[str]:
-    found = policy.check_lines(
+    problems = policy.check_lines(
         policy.parse_policy(lines),
         [A40, ("0000:41:00.4", "10de", "2235"), ("mtty", "", "")],
         [device or a_device("A40-4Q", "A40-8Q")],
     )
-    return [f"{p.where}: {p.reason}" for p in found]
+    return [f"{p.where}: {p.reason}" for p in problems]
 
 
 def test_lines_that_fit_are_not_objected_to() -> None:
@@ -215,27 +215,27 @@ def test_lines_that_fit_are_not_objected_to() -> None:
 
 
 def test_a_line_that_matches_nothing_is_told() -> None:
-    (told,) = objections('{"address": "0000:42:00.0", "use": "mig"}')
-    assert '{"address": "0000:42:00.0", "use": "mig"}' in told
-    assert "matches nothing on this host" in told
-    (told,) = objections('{"vendor_id": "1002"}')
-    assert "matches nothing" in told
+    (objection,) = objections('{"address": "0000:42:00.0", "use": "mig"}')
+    assert '{"address": "0000:42:00.0", "use": "mig"}' in objection
+    assert "matches nothing on this host" in objection
+    (objection,) = objections('{"vendor_id": "1002"}')
+    assert "matches nothing" in objection
 
 
 def test_a_line_behind_a_wider_one_is_told() -> None:
-    (told,) = objections(
+    (objection,) = objections(
         '{"vendor_id": "10de"}',
         '{"address": "0000:41:00.0", "use": "off"}',
     )
-    assert '"use": "off"' in told
-    assert "move it up" in told
+    assert '"use": "off"' in objection
+    assert "move it up" in objection
 
 
 def test_profiles_that_a_card_cant_make_are_told() -> None:
-    (told,) = objections('{"profiles": "A16-*"}')
-    assert told.startswith("0000:41:00.0: offers nothing")
-    assert '{"profiles": "A16-*"}' in told
-    assert "it has A40-4Q, A40-8Q" in told
+    (objection,) = objections('{"profiles": "A16-*"}')
+    assert objection.startswith("0000:41:00.0: offers nothing")
+    assert '{"profiles": "A16-*"}' in objection
+    assert "it has A40-4Q, A40-8Q" in objection
     # A device without profiles is another matter.
     assert objections('{"profiles": "A16-*"}', device=a_device()) == []
 
@@ -258,7 +258,7 @@ json_values = st.recursive(
 @given(json_values)
 def test_any_json_is_a_policy_or_a_configuration_error(value: object) -> None:
     try:
-        found = policy.parse_policy([json.dumps(value)])
+        rules = policy.parse_policy([json.dumps(value)])
     except errors.ConfigurationError:
         return
-    assert isinstance(found.rules[0].use, policy.DeviceUse)
+    assert isinstance(rules.rules[0].use, policy.DeviceUse)

@@ -50,9 +50,9 @@ def send_uevent(root: pathlib.Path) -> None:
 
 
 def file(root: pathlib.Path, pattern: str) -> pathlib.Path:
-    found = sorted((root / "sys/devices").rglob(pattern))
-    assert found, pattern
-    return found[0]
+    paths = sorted((root / "sys/devices").rglob(pattern))
+    assert paths, pattern
+    return paths[0]
 
 
 def test_nothing_is_read_while_nothing_changed(
@@ -60,22 +60,22 @@ def test_nothing_is_read_while_nothing_changed(
 ) -> None:
     root = look.make("a40-vf-mdev", tmp_path)
     send_uevent(root)
-    one, source = survey_of(root)
-    one.read()
+    detector, source = survey_of(root)
+    detector.read()
     source.contents.clear()
-    assert one.read_changed() is None
+    assert detector.read_changed() is None
     assert source.contents == ["/sys/kernel/uevent_seqnum"]
 
 
 def test_a_uevent_has_the_host_read_again(tmp_path: pathlib.Path) -> None:
     root = look.make("t4-mdev", tmp_path)
     send_uevent(root)
-    one, _ = survey_of(root)
-    before = one.read()
+    detector, _ = survey_of(root)
+    before = detector.read()
     file(root, "available_instances").write_text("0\n")
-    assert one.read_changed() is None, "no uevent, no reading"
+    assert detector.read_changed() is None, "no uevent, no reading"
     send_uevent(root)
-    after = one.read_changed()
+    after = detector.read_changed()
     assert after is not None
     assert after == look.read(root)
     assert after != before
@@ -85,8 +85,8 @@ def test_a_kernel_that_counts_no_uevents_is_read_each_time(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
-    one, _ = survey_of(root)
-    assert one.read() == one.read_changed()
+    detector, _ = survey_of(root)
+    assert detector.read() == detector.read_changed()
 
 
 class TypeReader(noop.NoopDriver):
@@ -110,18 +110,18 @@ def test_a_type_written_without_a_uevent_is_noticed(
     written.parent.mkdir()
     written.write_text("0\n")
     send_uevent(root)
-    one = change_detection.ChangeDetector(
+    detector = change_detection.ChangeDetector(
         Counted(root), {"noop": TypeReader()}, policy.Policy()
     )
-    one.read()
-    assert one.read_changed() is None
+    detector.read()
+    assert detector.read_changed() is None
     written.write_text("558\n")
-    state = one.read_changed()
+    state = detector.read_changed()
     assert state is not None
     assert "type 558" in [problem.reason for problem in state.problems]
-    assert one.read_changed() is None
+    assert detector.read_changed() is None
     written.unlink()
-    assert one.read_changed() is not None, "gone is a change as well"
+    assert detector.read_changed() is not None, "gone is a change as well"
 
 
 def test_it_is_read_whole_after_a_while(
@@ -129,11 +129,11 @@ def test_it_is_read_whole_after_a_while(
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
     send_uevent(root)
-    one, _ = survey_of(root)
-    one.read()
-    assert one.read_changed() is None
+    detector, _ = survey_of(root)
+    detector.read()
+    assert detector.read_changed() is None
     monkeypatch.setattr(change_detection, "FULL_READ_INTERVAL_S", -1)
-    assert one.read_changed() is not None
+    assert detector.read_changed() is not None
 
 
 @pytest.mark.parametrize("name", HOSTS)
@@ -141,12 +141,12 @@ def test_a_device_read_alone_is_as_in_a_whole_reading(
     tmp_path: pathlib.Path, name: str
 ) -> None:
     root = look.make(name, tmp_path)
-    one, source = survey_of(root)
-    state = one.read()
+    detector, source = survey_of(root)
+    state = detector.read()
     whole = len(source.contents)
     for device in state.devices:
         source.contents.clear()
-        again = one.read_devices([device])
+        again = detector.read_devices([device])
         assert again.device(device.address) == device
         assert set(again.problems) == set(state.problems)
         assert again.unknown == state.unknown
@@ -157,14 +157,14 @@ def test_one_changed_card_costs_the_files_of_one_card(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
-    one, source = survey_of(root)
-    state = one.read()
+    detector, source = survey_of(root)
+    state = detector.read()
     first, second = state.devices
     assert second.address not in first.slots
     for path in sorted((root / "sys/devices").rglob("available_instances")):
         path.write_text("0\n")
     source.contents.clear()
-    again = one.read_devices([first])
+    again = detector.read_devices([first])
     changed = again.device(first.address)
     assert changed is not None
     assert not any(profile.available for profile in changed.profiles)
@@ -176,15 +176,15 @@ def test_without_a_reading_before_everything_is_read(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
-    one, _ = survey_of(root)
-    assert one.read_devices([]) == look.read(root)
+    detector, _ = survey_of(root)
+    assert detector.read_devices([]) == look.read(root)
 
 
 @pytest.mark.parametrize(
-    ("name", "asked"), [("mtty", 0), ("intel-vf", 0), ("t4-mdev", 1)]
+    ("name", "reads"), [("mtty", 0), ("intel-vf", 0), ("t4-mdev", 1)]
 )
 def test_nvml_is_asked_only_where_its_cards_are(
-    tmp_path: pathlib.Path, name: str, asked: int
+    tmp_path: pathlib.Path, name: str, reads: int
 ) -> None:
     root = look.make(name, tmp_path)
     send_uevent(root)
@@ -194,15 +194,15 @@ def test_nvml_is_asked_only_where_its_cards_are(
         times.append(1)
         return gpu_reader.NvmlGpus({})
 
-    one = change_detection.ChangeDetector(
+    detector = change_detection.ChangeDetector(
         fs.DiskSource(root), look.DRIVERS, policy.Policy(), read_gpus
     )
-    state = one.read()
-    assert len(times) == asked
-    one.open_reader()
-    assert one.read_changed() is None
-    one.read_devices(state.devices)
-    assert len(times) == 4 * asked
+    state = detector.read()
+    assert len(times) == reads
+    detector.open_reader()
+    assert detector.read_changed() is None
+    detector.read_devices(state.devices)
+    assert len(times) == 4 * reads
 
 
 def test_a_card_of_another_vendor_asks_no_nvml(
@@ -211,12 +211,12 @@ def test_a_card_of_another_vendor_asks_no_nvml(
     """Also beside cards of NVIDIA's, whose facts stay as they were."""
     root = look.make("passthrough", tmp_path)
     answers = [gpu_reader.NvmlGpus({A40: gpu_reader.NvmlGpu(address=A40)})]
-    one = change_detection.ChangeDetector(
+    detector = change_detection.ChangeDetector(
         fs.DiskSource(root), look.DRIVERS, policy.Policy(), answers.pop
     )
-    state = one.read()
+    state = detector.read()
     other, *_ = (d for d in state.devices if d.vendor_id == "1002")
-    again = one.read_devices([other])
+    again = detector.read_devices([other])
     assert again.devices == state.devices
     assert again.problems == state.problems
 
@@ -243,18 +243,20 @@ def test_a_card_whose_driver_fails_is_unknown_and_not_gone(
     root = look.make("a40-vf-mdev", tmp_path)
     send_uevent(root)
     driver = Moody()
-    one = change_detection.ChangeDetector(
+    detector = change_detection.ChangeDetector(
         fs.DiskSource(root), {"moody": driver}, policy.Policy()
     )
-    found = snapshot.Snapshot(one)
-    before = found.refresh()
+    host_snapshot = snapshot.Snapshot(detector)
+    before = host_snapshot.refresh()
     driver.is_failing = True
-    after = found.refresh_cards([A40])
+    after = host_snapshot.refresh_cards([A40])
     assert after.device(A40) is None
     assert after.unknown == {A40}
     assert [p.where for p in after.problems] == ["driver moody"]
     driver.is_failing = False
-    assert found.refresh_changed() == before, "it is tried again at once"
+    assert host_snapshot.refresh_changed() == before, (
+        "it is tried again at once"
+    )
 
 
 def test_an_error_that_the_kernel_counts_is_noticed_without_a_uevent(
@@ -263,22 +265,22 @@ def test_an_error_that_the_kernel_counts_is_noticed_without_a_uevent(
     root = look.make("t4-mdev", tmp_path / "host")
     send_uevent(root)
     baseline = error_baseline.ErrorBaseline(str(tmp_path / "state"), "boot")
-    one = change_detection.ChangeDetector(
+    detector = change_detection.ChangeDetector(
         fs.DiskSource(root),
         look.DRIVERS,
         policy.Policy(),
         stores=change_detection.NoteStores(baseline=baseline),
     )
-    before = one.read()
+    before = detector.read()
     address = before.devices[0].address
     written = root / f"sys/bus/pci/devices/{address}/aer_dev_fatal"
     written.write_text("TLP 0\nTOTAL_ERR_FATAL 0\n")
-    assert one.read() == before
+    assert detector.read() == before
     written.write_text("TLP 1\nTOTAL_ERR_FATAL 1\n")
-    after = one.read_changed()
+    after = detector.read_changed()
     assert after is not None
     assert [bool(d.fault) for d in after.devices] == [True, False]
     assert [p.where for p in after.problems] == [address]
-    assert one.read_changed() is None
+    assert detector.read_changed() is None
     baseline.put({address: 1})
-    assert one.read_changed() == before
+    assert detector.read_changed() == before

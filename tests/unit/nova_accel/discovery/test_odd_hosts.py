@@ -37,9 +37,9 @@ def all_reasons(state: model.HostState) -> str:
     return "\n".join(f"{p.where}: {p.reason}" for p in state.problems)
 
 
-def told(state: model.HostState) -> str:
-    (found,) = (p for p in state.problems if "device_spec" in p.where)
-    return found.reason
+def spec_problem(state: model.HostState) -> str:
+    (problem,) = (p for p in state.problems if "device_spec" in p.where)
+    return problem.reason
 
 
 def total(state: model.HostState, address: str) -> int:
@@ -96,9 +96,9 @@ def test_vfs_that_are_announced_and_not_there_are_told(
 ) -> None:
     root = look.make("a40-vf-mdev", tmp_path)
     build.break_path(root, f"bus/pci/devices/{A40}/sriov_numvfs", "40\n")
-    said = look.reasons(look.read(root), A40)
-    assert "says that 40 VFs are enabled" in said
-    assert f"sriov-manage -d {A40}" in said
+    reasons = look.reasons(look.read(root), A40)
+    assert "says that 40 VFs are enabled" in reasons
+    assert f"sriov-manage -d {A40}" in reasons
 
 
 def test_vfs_without_types_beside_others_are_told(
@@ -141,9 +141,9 @@ def test_without_an_iommu_nothing_else_is_blamed(
     root = look.make("l40s-vendor-vfio", tmp_path)
     for link in (root / "sys/bus/pci/devices").glob("*/iommu_group"):
         link.unlink()
-    said = all_reasons(look.read(root))
-    assert "switch the IOMMU on" in said
-    assert "can't make one now" not in said
+    reasons = all_reasons(look.read(root))
+    assert "switch the IOMMU on" in reasons
+    assert "can't make one now" not in reasons
 
 
 # -- mediated devices -------------------------------------------------------
@@ -218,8 +218,8 @@ def test_what_follows_from_an_unreadable_file_is_told(
     build.break_path(
         tmp_path, f"bus/pci/devices/{GPU}/{name}", {"fault": "EIO"}
     )
-    said = look.reasons(look.read(tmp_path), GPU)
-    assert f"{name} can't be read, {then}" in said
+    reasons = look.reasons(look.read(tmp_path), GPU)
+    assert f"{name} can't be read, {then}" in reasons
 
 
 # -- lines of policy --------------------------------------------------------
@@ -232,7 +232,7 @@ def test_a_use_that_nothing_has_is_told(
     root = look.make("l40s-vendor-vfio", tmp_path)
     state = look.read(root, [json.dumps({"vendor_id": "10de", "use": use})])
     assert state.devices == ()
-    assert f"can't be used as {use}" in told(state)
+    assert f"can't be used as {use}" in spec_problem(state)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_a_line_for_some_vfs_of_a_card_is_told(tmp_path: pathlib.Path) -> None:
     root = look.make("a40-vf-mdev", tmp_path)
     line = {"address": VF, "use": "off"}
     state = look.read(root, [json.dumps(line)])
-    assert f"name {A40}" in told(state)
+    assert f"name {A40}" in spec_problem(state)
 
 
 def test_what_travels_with_a_function_that_is_off_stays(

@@ -51,11 +51,11 @@ def test_a_broken_host_is_reported_and_captured_whole(
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
         root = look.make(name, pathlib.Path(directory) / "host")
-        known = places(root)
+        paths = places(root)
         for share, fault in chosen:
             # An earlier fault may stand where this one would go.
             with contextlib.suppress(OSError, RuntimeError):
-                place = known[int(share * len(known))]
+                place = paths[int(share * len(paths))]
                 build.break_path(root, place, fault)
         host = host_reader.HostReader(root)
         state = scan.read(host, look.DRIVERS, allowed)

@@ -42,6 +42,6 @@ def test_the_report_of_a_recorded_host_is_its_golden_one(
 
 
 def test_each_golden_file_has_its_host() -> None:
-    found = {p.stem for p in recorded.HERE.glob("*.txt")}
-    assert found == set(recorded.NAMES)
-    assert found
+    stems = {p.stem for p in recorded.HERE.glob("*.txt")}
+    assert stems == set(recorded.NAMES)
+    assert stems

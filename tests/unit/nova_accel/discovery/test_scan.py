@@ -50,8 +50,8 @@ class Failing(noop.NoopDriver):
 class Greedy(noop.NoopDriver):
     """Describes what others have described, and worse."""
 
-    def __init__(self, *found: object) -> None:
-        self.found = found
+    def __init__(self, *devices: object) -> None:
+        self.devices = devices
 
     def describe(
         self,
@@ -59,7 +59,7 @@ class Greedy(noop.NoopDriver):
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterable[model.Device | model.Problem]:
-        return self.found  # type: ignore[return-value]
+        return self.devices  # type: ignore[return-value]
 
 
 def read(
@@ -83,8 +83,8 @@ def test_a_failing_driver_hides_no_other(
     root = look.make("t4-mdev", tmp_path)
     alone = look.read(root)
     state = read(root, {"bad": Failing(error), **look.DRIVERS})
-    found = [d.address for d in state.devices]
-    assert found == [*(d.address for d in alone.devices), "first"]
+    addresses = [d.address for d in state.devices]
+    assert addresses == [*(d.address for d in alone.devices), "first"]
     (problem,) = state.problems
     assert problem.where == "driver bad"
     assert str(error) in problem.reason or repr(error) in problem.reason
@@ -97,12 +97,12 @@ def test_the_first_driver_keeps_a_device(tmp_path: pathlib.Path) -> None:
     assert "driver late" in look.reasons(state, T4)
 
 
-@pytest.mark.parametrize("found", [None, "0000:3b:00.0", {}])
+@pytest.mark.parametrize("device", [None, "0000:3b:00.0", {}])
 def test_what_is_no_device_is_a_problem_of_its_driver(
-    tmp_path: pathlib.Path, found: object
+    tmp_path: pathlib.Path, device: object
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
-    state = read(root, {"odd": Greedy(found), **look.DRIVERS})
+    state = read(root, {"odd": Greedy(device), **look.DRIVERS})
     assert len(state.devices) == 2
     assert [p.where for p in state.problems] == ["driver odd"]
 
@@ -113,12 +113,12 @@ def test_a_device_that_is_off_is_nobodys(tmp_path: pathlib.Path) -> None:
     state = look.read(root, off)
     assert [d.address for d in state.devices] == ["0000:af:00.0"]
     assert state.problems == ()
-    found = scan.read(
+    result = scan.read(
         host_reader.HostReader(root),
         {"greedy": Greedy(a_device(T4))},
         policy.parse_policy(off),
     )
-    assert found.devices == ()
+    assert result.devices == ()
 
 
 def test_unreadable_is_unknown_not_absent(tmp_path: pathlib.Path) -> None:

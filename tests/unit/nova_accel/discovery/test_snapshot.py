@@ -25,12 +25,12 @@ class Gate(fs.DiskSource):
         self.waiting, self.opened = threading.Event(), threading.Event()
 
     def content(self, path: str) -> bytes:
-        found = super().content(path)
+        content = super().content(path)
         if self.closed_for and self.closed_for in path:
             self.closed_for = ""
             self.waiting.set()
             assert self.opened.wait(20)
-        return found
+        return content
 
 
 @pytest.fixture
@@ -54,54 +54,60 @@ def fill(root: pathlib.Path, address: str) -> None:
         path.write_text("0\n")
 
 
-def left(found: snapshot.Snapshot, address: str) -> int:
+def count_available(host_snapshot: snapshot.Snapshot, address: str) -> int:
     return sum(
         profile.available
-        for profile in look.device(found.state, address).profiles
+        for profile in look.device(host_snapshot.state, address).profiles
     )
 
 
 def test_a_card_alone_is_taken_over(root: pathlib.Path) -> None:
-    found, _ = snapshot_of(root)
-    before = found.state
+    host_snapshot, _ = snapshot_of(root)
+    before = host_snapshot.state
     fill(root, FIRST)
     fill(root, SECOND)
-    found.refresh_cards([FIRST])
-    assert not left(found, FIRST)
-    assert found.state.device(SECOND) == before.device(SECOND)
-    assert found.refresh() == look.read(root)
+    host_snapshot.refresh_cards([FIRST])
+    assert not count_available(host_snapshot, FIRST)
+    assert host_snapshot.state.device(SECOND) == before.device(SECOND)
+    assert host_snapshot.refresh() == look.read(root)
 
 
 def test_an_older_reading_takes_nothing_back(root: pathlib.Path) -> None:
     """A periodic pass reads a card, then a claim fills it, then it ends."""
-    found, gate = snapshot_of(root)
-    assert left(found, FIRST)
+    host_snapshot, gate = snapshot_of(root)
+    assert count_available(host_snapshot, FIRST)
     gate.closed_for = SECOND
-    reading = threading.Thread(target=found.refresh)
+    reading = threading.Thread(target=host_snapshot.refresh)
     reading.start()
     assert gate.waiting.wait(20)
     fill(root, FIRST)
-    found.refresh_cards([FIRST])
-    assert not left(found, FIRST)
+    host_snapshot.refresh_cards([FIRST])
+    assert not count_available(host_snapshot, FIRST)
     gate.opened.set()
     reading.join()
-    assert not left(found, FIRST), "the older reading has won"
-    assert found.refresh() == look.read(root)
+    assert not count_available(host_snapshot, FIRST), (
+        "the older reading has won"
+    )
+    assert host_snapshot.refresh() == look.read(root)
 
 
 def test_cards_are_read_side_by_side(root: pathlib.Path) -> None:
-    found, gate = snapshot_of(root)
+    host_snapshot, gate = snapshot_of(root)
     gate.closed_for = FIRST
-    slow = threading.Thread(target=found.refresh_cards, args=([FIRST],))
+    slow = threading.Thread(
+        target=host_snapshot.refresh_cards, args=([FIRST],)
+    )
     slow.start()
     assert gate.waiting.wait(20)
     fill(root, SECOND)
-    found.refresh_cards([SECOND])
-    assert not left(found, SECOND), "it waited for the other card"
+    host_snapshot.refresh_cards([SECOND])
+    assert not count_available(host_snapshot, SECOND), (
+        "it waited for the other card"
+    )
     fill(root, FIRST)
     gate.opened.set()
     slow.join()
-    assert not left(found, SECOND)
+    assert not count_available(host_snapshot, SECOND)
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
@@ -109,21 +115,25 @@ def test_an_older_reading_of_a_card_takes_nothing_back(
     root: pathlib.Path, is_whole: bool
 ) -> None:
     """Tidying reads a card, a claim fills it and reads it, tidying ends."""
-    found, gate = snapshot_of(root)
+    host_snapshot, gate = snapshot_of(root)
     gate.closed_for = f"{FIRST}/mdev_supported_types/nvidia-321"
-    slow = threading.Thread(target=found.refresh_cards, args=([FIRST],))
+    slow = threading.Thread(
+        target=host_snapshot.refresh_cards, args=([FIRST],)
+    )
     slow.start()
     assert gate.waiting.wait(20)
     fill(root, FIRST)
     if is_whole:
-        found.refresh()
+        host_snapshot.refresh()
     else:
-        found.refresh_cards([FIRST])
-    assert not left(found, FIRST)
+        host_snapshot.refresh_cards([FIRST])
+    assert not count_available(host_snapshot, FIRST)
     gate.opened.set()
     slow.join()
-    assert not left(found, FIRST), "the older reading has won"
-    assert found.refresh() == look.read(root)
+    assert not count_available(host_snapshot, FIRST), (
+        "the older reading has won"
+    )
+    assert host_snapshot.refresh() == look.read(root)
 
 
 def test_nothing_is_absent_before_the_first_reading(
@@ -137,22 +147,22 @@ def test_nothing_is_absent_before_the_first_reading(
 
 
 def test_a_card_that_is_not_known_has_all_read(root: pathlib.Path) -> None:
-    found, _ = snapshot_of(root)
+    host_snapshot, _ = snapshot_of(root)
     fill(root, FIRST)
-    found.refresh_cards(["0000:01:00.0"])
-    assert not left(found, FIRST)
+    host_snapshot.refresh_cards(["0000:01:00.0"])
+    assert not count_available(host_snapshot, FIRST)
 
 
 def test_a_problem_is_told_once(
     root: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found, _ = snapshot_of(root)
+    host_snapshot, _ = snapshot_of(root)
     card = (root / "sys/bus/pci/devices" / FIRST).resolve()
     broken = next(iter(sorted(card.rglob("available_instances"))))
     broken.write_text("many\n")
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            found.refresh_cards([FIRST])
-            found.refresh()
-            found.refresh_changed()
+            host_snapshot.refresh_cards([FIRST])
+            host_snapshot.refresh()
+            host_snapshot.refresh_changed()
     assert len([r for r in caplog.records if "many" in r.message]) == 1

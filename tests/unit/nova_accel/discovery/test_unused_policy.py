@@ -41,9 +41,9 @@ def test_lines_that_fit_are_not_told(root: pathlib.Path) -> None:
 
 def test_a_line_for_another_host_is_told(root: pathlib.Path) -> None:
     line = '{"address": {"bus": "99"}, "use": "mig"}'
-    (told,) = idle(look.read(root, [line, "{}"]))
-    assert told.startswith(line)
-    assert "matches nothing on this host" in told
+    (reason,) = idle(look.read(root, [line, "{}"]))
+    assert reason.startswith(line)
+    assert "matches nothing on this host" in reason
 
 
 def test_profiles_that_the_card_has_not_are_told(root: pathlib.Path) -> None:

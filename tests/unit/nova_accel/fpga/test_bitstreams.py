@@ -37,20 +37,20 @@ def named(**changed: str) -> bitstreams.ImageRequirement:
 
 
 def without(name: str) -> dict[str, str]:
-    found = bitstream_files.properties()
-    del found[name]
-    return found
+    properties = bitstream_files.properties()
+    del properties[name]
+    return properties
 
 
-def wanted(content: bytes, **changed: Any) -> bitstreams.ImageRequirement:
-    found = bitstreams.ImageRequirement(
+def requirement(content: bytes, **changed: Any) -> bitstreams.ImageRequirement:
+    default = bitstreams.ImageRequirement(
         function=bitstream_files.FUNCTION,
         interface=bitstream_files.INTERFACE,
         vendor="intel",
         sha512=bitstream_files.digest(content),
         size=len(content),
     )
-    return dataclasses.replace(found, **changed)
+    return dataclasses.replace(default, **changed)
 
 
 class TestAllowed:
@@ -84,14 +84,14 @@ class TestAllowed:
 class TestImage:
     def test_properties_say_what_it_has_to_be(self) -> None:
         content = b"some bits"
-        assert parsed(content=content) == wanted(content)
+        assert parsed(content=content) == requirement(content)
 
     @pytest.mark.parametrize(
         "spelled", [DASHED, DASHED.lower(), f" {bitstream_files.FUNCTION} "]
     )
     def test_ids_in_any_spelling(self, spelled: str) -> None:
-        found = named(accelerator_function_id=spelled)
-        assert found.function == bitstream_files.FUNCTION
+        image = named(accelerator_function_id=spelled)
+        assert image.function == bitstream_files.FUNCTION
 
     @pytest.mark.parametrize(
         ("spelled", "meant"),
@@ -101,8 +101,8 @@ class TestImage:
         ],
     )
     def test_a_shell_goes_by_its_name(self, spelled: str, meant: str) -> None:
-        found = named(accelerator_interface_id=spelled)
-        assert found.interface == meant
+        image = named(accelerator_interface_id=spelled)
+        assert image.interface == meant
 
     @pytest.mark.parametrize(
         ("vendor", "meant"),
@@ -169,14 +169,14 @@ class TestImage:
 
     def test_the_property_alone_is_enough(self) -> None:
         digest = bitstream_files.digest(b"bits")
-        found = parsed(
+        image = parsed(
             hash_algo="",
             hash_value="",
             named=bitstream_files.properties(
                 accelerator_sha512=digest.upper()
             ),
         )
-        assert found.sha512 == digest
+        assert image.sha512 == digest
 
     def test_two_digests_have_to_agree(self) -> None:
         digest = bitstream_files.digest(b"bits")
@@ -219,22 +219,24 @@ class TestImage:
         st.integers(),
     )
     def test_anything_may_be_in_glance(
-        self, given_: dict[str, str], algo: str, value: str, size: int
+        self, properties: dict[str, str], algo: str, value: str, size: int
     ) -> None:
         try:
-            found = parsed(
-                named=given_, hash_algo=algo, hash_value=value, size=size
+            image = parsed(
+                named=properties, hash_algo=algo, hash_value=value, size=size
             )
         except errors.BitstreamError as error:
             assert error.image == bitstream_files.IMAGE
             return
-        assert 0 < found.size <= bitstream_files.MIB
-        assert len(found.sha512) == 128
+        assert 0 < image.size <= bitstream_files.MIB
+        assert len(image.sha512) == 128
 
 
 class TestContent:
     def test_intels_file_agrees(self) -> None:
-        bitstreams.check_content(bitstream_files.IMAGE, wanted(GREEN), GREEN)
+        bitstreams.check_content(
+            bitstream_files.IMAGE, requirement(GREEN), GREEN
+        )
 
     @pytest.mark.parametrize(
         ("content", "interface"), [(STAGED, test_xclbin.ONE), (PLAIN, SHELL)]
@@ -242,7 +244,7 @@ class TestContent:
     def test_amds_file_agrees(self, content: bytes, interface: str) -> None:
         bitstreams.check_content(
             bitstream_files.IMAGE,
-            wanted(
+            requirement(
                 content,
                 vendor="xilinx",
                 function=test_xclbin.UUID,
@@ -252,7 +254,9 @@ class TestContent:
         )
 
     def test_of_anything_else_only_the_properties_speak(self) -> None:
-        bitstreams.check_content(bitstream_files.IMAGE, wanted(b"raw"), b"raw")
+        bitstreams.check_content(
+            bitstream_files.IMAGE, requirement(b"raw"), b"raw"
+        )
 
     @pytest.mark.parametrize(
         ("changed", "name"),
@@ -267,21 +271,21 @@ class TestContent:
     ) -> None:
         with pytest.raises(errors.BitstreamError, match=f"--property {name}"):
             bitstreams.check_content(
-                bitstream_files.IMAGE, wanted(GREEN, **changed), GREEN
+                bitstream_files.IMAGE, requirement(GREEN, **changed), GREEN
             )
 
     @pytest.mark.parametrize("content", [GREEN, STAGED, b"raw bits"])
     def test_cut_off_in_glance(self, content: bytes) -> None:
         with pytest.raises(errors.BitstreamError, match="cut off"):
             bitstreams.check_content(
-                bitstream_files.IMAGE, wanted(content), content[:-1]
+                bitstream_files.IMAGE, requirement(content), content[:-1]
             )
 
     @pytest.mark.parametrize("content", [GREEN[:40], STAGED[:-8]])
     def test_cut_off_as_its_header_says(self, content: bytes) -> None:
         with pytest.raises(errors.BitstreamError, match="damaged"):
             bitstreams.check_content(
-                bitstream_files.IMAGE, wanted(content), content
+                bitstream_files.IMAGE, requirement(content), content
             )
 
     @given(st.sampled_from([gbs.MAGIC, xclbin.MAGIC, b""]), st.binary())
@@ -292,7 +296,7 @@ class TestContent:
         with pytest.raises(errors.BitstreamError):
             bitstreams.check_content(
                 bitstream_files.IMAGE,
-                wanted(content, size=len(content) + 1),
+                requirement(content, size=len(content) + 1),
                 content,
             )
         if magic:
@@ -341,19 +345,21 @@ class TestOwnFile:
 
 class TestObjection:
     def region(self, **changed: Any) -> model.Region:
-        found = model.Region(
+        region = model.Region(
             card=card.CARD,
             number=0,
             function=None,
             interfaces=(bitstream_files.OTHER, DASHED, card.INTERFACE.upper()),
             is_programmable=True,
         )
-        return dataclasses.replace(found, **changed)
+        return dataclasses.replace(region, **changed)
 
     def test_one_that_fits(self) -> None:
         for interface in (card.INTERFACE, bitstream_files.FUNCTION):
-            one = card.bitstream(interface=interface)
-            assert not bitstreams.explain_mismatch(one, self.region(), "8086")
+            bitstream = card.bitstream(interface=interface)
+            assert not bitstreams.explain_mismatch(
+                bitstream, self.region(), "8086"
+            )
 
     @pytest.mark.parametrize(
         ("changed", "vendor", "word"),
@@ -371,10 +377,10 @@ class TestObjection:
     def test_one_that_does_not(
         self, changed: dict[str, Any], vendor: str, word: str
     ) -> None:
-        found = bitstreams.explain_mismatch(
+        mismatch = bitstreams.explain_mismatch(
             card.bitstream(), self.region(**changed), vendor
         )
-        assert word in found
+        assert word in mismatch
 
 
 def test_the_kernel_takes_what_is_behind_intels_header() -> None:

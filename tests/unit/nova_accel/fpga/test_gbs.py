@@ -138,20 +138,20 @@ values = st.recursive(
 @given(values)
 def test_anything_may_be_in_the_metadata(text: object) -> None:
     try:
-        found = gbs.parse(bitstream_files.gbs(text))
+        metadata = gbs.parse(bitstream_files.gbs(text))
     except errors.MalformedError:
         return
-    assert found.functions
+    assert metadata.functions
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.binary(max_size=3))
 def test_damage_is_told_or_harmless(place: int, patch: bytes) -> None:
     content = WHOLE[:place] + patch + WHOLE[place + len(patch) :]
     try:
-        found = gbs.parse(content)
+        metadata = gbs.parse(content)
     except errors.MalformedError:
         return
-    assert len(found.interface) == 32
+    assert len(metadata.interface) == 32
 
 
 def test_hostile_metadata_is_refused_in_little_memory() -> None:

@@ -41,9 +41,9 @@ def served(
     programs = region_programs.RegionPrograms(
         host_access.HostAccess(domains=libvirt)
     )
-    found = {fpga.IMAGE: fpga.bitstream()}
+    images = {fpga.IMAGE: fpga.bitstream()}
     (claim,) = programs.plan(
-        planned(host, group), before, found, holders, host
+        planned(host, group), before, images, holders, host
     )
     return claim
 
@@ -197,8 +197,8 @@ def test_other_devices_are_none_of_its_business() -> None:
 
 def test_groups_find_the_regions_of_their_interfaces() -> None:
     """Whatever the order of the providers' uuids."""
-    mine, other = fpga.INTERFACE, "22" * 16
-    for first, second in ((mine, other), (other, mine)):
+    interface, other = fpga.INTERFACE, "22" * 16
+    for first, second in ((interface, other), (other, interface)):
         devices = tuple(
             placed(card, interface)
             for card, interface in (
@@ -216,13 +216,13 @@ def test_groups_find_the_regions_of_their_interfaces() -> None:
         ]
         groups = [
             dataclasses.replace(
-                fpga.asks(names.interface_trait(one), image=one), suffix=one
+                fpga.asks(names.interface_trait(uuid), image=uuid), suffix=uuid
             )
-            for one in (mine, other)
+            for uuid in (interface, other)
         ]
         host = model.HostState(devices=devices)
-        found = claim_plan.plan(fpga.A, groups, slots, fpga.ROOT, host)
-        for claim in found:
+        claims = claim_plan.plan(fpga.A, groups, slots, fpga.ROOT, host)
+        for claim in claims:
             device = host.device(claim.device)
             assert device is not None
             assert device.region is not None

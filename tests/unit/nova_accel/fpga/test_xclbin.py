@@ -91,8 +91,11 @@ def tree(
 def interfaces(*ids: str) -> bytes:
     return tree(
         {
-            f"@{n}": {"interface_uuid": one.encode() + b"\0", "other": b"x"}
-            for n, one in enumerate(ids)
+            f"@{n}": {
+                "interface_uuid": interface.encode() + b"\0",
+                "other": b"x",
+            }
+            for n, interface in enumerate(ids)
         }
     )
 

@@ -28,9 +28,9 @@ T4 = shapes.card(
 def test_the_first_decides_the_size_and_the_size_the_number() -> None:
     assert device_capacity.capacity(T4) == 16
     begun = shapes.cut(T4, shapes.partition("T4-1B", 0))
-    left = dict(device_capacity.remaining(begun))
-    assert left.pop("T4-1Q") == left.pop("T4-1B") == 15
-    assert set(left.values()) == {0}
+    remaining = dict(device_capacity.remaining(begun))
+    assert remaining.pop("T4-1Q") == remaining.pop("T4-1B") == 15
+    assert set(remaining.values()) == {0}
     assert (
         device_capacity.capacity(shapes.cut(T4, shapes.partition("T4-8Q", 0)))
         == 2
@@ -38,8 +38,8 @@ def test_the_first_decides_the_size_and_the_size_the_number() -> None:
 
 
 def test_planning_decides_the_size_as_well() -> None:
-    left = device_capacity.remaining(T4, ["T4-4Q"])
-    assert left == {n: 3 if n == "T4-4Q" else 0 for n in left}
+    remaining = device_capacity.remaining(T4, ["T4-4Q"])
+    assert remaining == {n: 3 if n == "T4-4Q" else 0 for n in remaining}
 
 
 def test_of_an_unknown_partition_the_device_knows_best() -> None:
@@ -47,8 +47,8 @@ def test_of_an_unknown_partition_the_device_knows_best() -> None:
         shapes.cut(T4, shapes.partition("gone", 0)),
         **dict.fromkeys((p.name for p in T4.profiles), 0) | {"T4-4Q": 3},
     )
-    left = device_capacity.remaining(strange)
-    assert {n: c for n, c in left.items() if c} == {"T4-4Q": 3}
+    remaining = device_capacity.remaining(strange)
+    assert {n: c for n, c in remaining.items() if c} == {"T4-4Q": 3}
     assert device_capacity.capacity(strange) == 4
 
 
@@ -67,8 +67,8 @@ def test_a_profile_of_unknown_size_is_offered_as_the_device_says() -> None:
 
 def test_profiles_of_one_size_are_cut_from_the_same_slots() -> None:
     last = shapes.word(T4, **{"T4-1Q": 1, "T4-1B": 1})
-    left = device_capacity.remaining(last, ["T4-1Q"])
-    assert left["T4-1B"] == 0
+    remaining = device_capacity.remaining(last, ["T4-1Q"])
+    assert remaining["T4-1B"] == 0
 
 
 # -- mixed-size mode -------------------------------------------------------
@@ -145,8 +145,8 @@ def test_beside_an_unknown_place_the_device_is_right_about_one(
     part: model.Partition,
 ) -> None:
     device = shapes.word(shapes.cut(A100, part), **{"A100-40C": 0})
-    left = device_capacity.remaining(device)
-    assert left == {n: int(n != "A100-40C") for n in left}
+    remaining = device_capacity.remaining(device)
+    assert remaining == {n: int(n != "A100-40C") for n in remaining}
     assert (
         device_capacity.choose_place(device, "A100-20C")
         == device_capacity.PartitionPlace()

@@ -17,13 +17,13 @@ def test_planning_one_more_never_frees_anything(
 ) -> None:
     choices = st.sampled_from([p.name for p in device.profiles])
     planned = data.draw(st.lists(choices, max_size=4))
-    more = [*planned, data.draw(choices)]
+    extended = [*planned, data.draw(choices)]
     before = device_capacity.remaining(device, planned)
-    after = device_capacity.remaining(device, more)
+    after = device_capacity.remaining(device, extended)
     assert all(after[name] <= before[name] for name in before)
     free = device_capacity.free_counters(device, planned)
-    left = device_capacity.free_counters(device, more)
-    assert all(left[name] <= free[name] for name in free)
+    counters_after = device_capacity.free_counters(device, extended)
+    assert all(counters_after[name] <= free[name] for name in free)
 
 
 @given(devices, st.data())
@@ -41,8 +41,8 @@ def test_what_remains_can_be_planned_until_nothing_does(
 @given(devices)
 def test_never_more_than_the_device_itself_says(device: model.Device) -> None:
     for profile in device.profiles:
-        left = device_capacity.remaining(device)[profile.name]
-        assert 0 <= left <= profile.available
+        remaining = device_capacity.remaining(device)[profile.name]
+        assert 0 <= remaining <= profile.available
 
 
 @given(devices, st.data())

@@ -142,22 +142,22 @@ def test_what_is_held_is_offered_no_more(
 ) -> None:
     """As much less of it is left as if it had been made."""
     device = device_capacity.recalculate(device)
-    left = [p.name for p in device.profiles if p.available > 0]
-    if not left:
+    available = [p.name for p in device.profiles if p.available > 0]
+    if not available:
         return
-    name = data.draw(st.sampled_from(left))
-    held = device_capacity.reserve_claims(
+    name = data.draw(st.sampled_from(available))
+    reserved = device_capacity.reserve_claims(
         device, [_claim(device, name, "held")]
     )
     if device.technology == "passthrough":
-        assert held is device
+        assert reserved is device
         return
-    assert [p.handle for p in held.partitions[-1:]] == ["held"]
-    for profile in held.profiles:
+    assert [p.handle for p in reserved.partitions[-1:]] == ["held"]
+    for profile in reserved.profiles:
         before = device.profile(profile.name)
         assert before is not None
         assert 0 <= profile.available <= before.available
-    fewer = held.profile(name)
+    fewer = reserved.profile(name)
     assert fewer is not None
     assert fewer.available < device.profile(name).available  # type: ignore[union-attr]
 

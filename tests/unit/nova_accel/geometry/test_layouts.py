@@ -26,11 +26,11 @@ def test_what_is_chosen_never_overlaps_and_keeps_the_limits(
             continue
         device = device_capacity.add_partition(device, name, choice)
         geometry = device.geometry
-        kept = [p.profile for p in device.partitions]
+        profiles = [p.profile for p in device.partitions]
         profile = device.profile(name)
         assert profile is not None
-        assert geometry.limit is None or len(kept) <= geometry.limit
-        assert profile.limit is None or kept.count(name) <= profile.limit
+        assert geometry.limit is None or len(profiles) <= geometry.limit
+        assert profile.limit is None or profiles.count(name) <= profile.limit
         if geometry.layout is model.Layout.MIXED:
             assert choice.start in profile.starts
             brute_force.units(device)
@@ -70,20 +70,20 @@ def check_instances(device: model.Device) -> None:
 @given(shapes.any_cards, st.data())
 def test_adding_never_frees(device: model.Device, data: st.DataObject) -> None:
     planned = data.draw(st.lists(names_of(device), max_size=3))
-    more = [*planned, data.draw(names_of(device))]
+    extended = [*planned, data.draw(names_of(device))]
     before = device_capacity.remaining(device, planned)
-    after = device_capacity.remaining(device, more)
+    after = device_capacity.remaining(device, extended)
     assert all(after[name] <= before[name] for name in before)
 
 
 @given(shapes.any_cards)
 def test_what_remains_is_exact(device: model.Device) -> None:
-    left = device_capacity.remaining(device)
+    remaining = device_capacity.remaining(device)
     for profile in device.profiles:
         room = brute_force.most(device, profile)
         if blind(device):
             room = max(room, 1)
-        assert left[profile.name] == min(profile.available, room)
+        assert remaining[profile.name] == min(profile.available, room)
 
 
 def blind(device: model.Device) -> bool:
@@ -101,25 +101,27 @@ def test_choices_and_what_remains_agree(
     device: model.Device, data: st.DataObject
 ) -> None:
     for name in data.draw(st.lists(names_of(device), max_size=6)):
-        left = device_capacity.remaining(device)
+        remaining = device_capacity.remaining(device)
         choice = device_capacity.choose_place(device, name)
         assert choice == device_capacity.choose_place(device, name)
-        assert (choice is None) is (left[name] == 0)
+        assert (choice is None) is (remaining[name] == 0)
         if choice is not None:
             device = device_capacity.add_partition(device, name, choice)
             after = device_capacity.remaining(device)
-            assert after[name] == left[name] - 1
-            assert all(after[other] <= left[other] for other in left)
+            assert after[name] == remaining[name] - 1
+            assert all(after[other] <= remaining[other] for other in remaining)
 
 
 @given(shapes.free_cards)
 def test_capacity_is_what_every_way_together_reaches(
     device: model.Device,
 ) -> None:
-    more = brute_force.most(device, *device.profiles)
+    additional = brute_force.most(device, *device.profiles)
     if blind(device):
-        more = 1
-    assert device_capacity.capacity(device) == len(device.partitions) + more
+        additional = 1
+    assert (
+        device_capacity.capacity(device) == len(device.partitions) + additional
+    )
 
 
 @given(shapes.any_cards, st.data())
@@ -127,9 +129,9 @@ def test_capacity_is_never_less_than_what_choices_reach(
     device: model.Device, data: st.DataObject
 ) -> None:
     capacity = device_capacity.capacity(device)
-    held, limit = len(device.partitions), device.geometry.limit
-    assert held <= capacity <= len(device.slots)
-    assert limit is None or capacity <= max(limit, held)
+    count, limit = len(device.partitions), device.geometry.limit
+    assert count <= capacity <= len(device.slots)
+    assert limit is None or capacity <= max(limit, count)
     for name in data.draw(st.lists(names_of(device), max_size=8)):
         choice = device_capacity.choose_place(device, name)
         if choice is not None:
@@ -139,25 +141,27 @@ def test_capacity_is_never_less_than_what_choices_reach(
 
 @given(shapes.any_cards)
 def test_a_settled_device_stays_as_it_is(device: model.Device) -> None:
-    settled = device_capacity.recalculate(device)
-    assert device_capacity.recalculate(settled) == settled
-    left = device_capacity.remaining(device)
-    assert device_capacity.remaining(settled) == left
-    assert {p.name: p.available for p in settled.profiles} == left
-    assert settled.counters["VGPU"] == device_capacity.capacity(device)
+    recalculated = device_capacity.recalculate(device)
+    assert device_capacity.recalculate(recalculated) == recalculated
+    remaining = device_capacity.remaining(device)
+    assert device_capacity.remaining(recalculated) == remaining
+    assert {p.name: p.available for p in recalculated.profiles} == remaining
+    assert recalculated.counters["VGPU"] == device_capacity.capacity(device)
 
 
 @given(shapes.any_cards, st.data())
 def test_a_settled_device_chooses_as_before(
     device: model.Device, data: st.DataObject
 ) -> None:
-    settled = device_capacity.recalculate(device)
+    recalculated = device_capacity.recalculate(device)
     for name in data.draw(st.lists(names_of(device), max_size=6)):
-        choice = device_capacity.choose_place(settled, name)
+        choice = device_capacity.choose_place(recalculated, name)
         if choice is None:
             continue
         assert device_capacity.choose_place(device, name) == choice
-        settled = device_capacity.add_partition(settled, name, choice)
+        recalculated = device_capacity.add_partition(
+            recalculated, name, choice
+        )
         device = device_capacity.add_partition(device, name, choice)
 
 

@@ -43,11 +43,11 @@ STATIC = dataclasses.replace(
 
 
 def with_instances(
-    device: model.Device, *found: model.Instance
+    device: model.Device, *instances: model.Instance
 ) -> model.Device:
     return dataclasses.replace(
         device,
-        geometry=dataclasses.replace(device.geometry, instances=found),
+        geometry=dataclasses.replace(device.geometry, instances=instances),
     )
 
 
@@ -88,9 +88,9 @@ def test_a_card_makes_one_instance_with_media_engines() -> None:
         geometry, *profiles, counters={names.MIG_SLICE_CLASS: 4}
     )
 
-    left = device_capacity.remaining(card, ["1g.6gb+me"])
+    remaining = device_capacity.remaining(card, ["1g.6gb+me"])
 
-    assert left == {"1g.6gb": 1, "1g.6gb+me": 0, "2g.12gb+me": 0}
+    assert remaining == {"1g.6gb": 1, "1g.6gb+me": 0, "2g.12gb+me": 0}
 
 
 def test_a_small_instance_goes_where_the_large_one_stays_possible() -> None:
@@ -108,9 +108,9 @@ def test_compute_slices_run_out_before_memory_does() -> None:
     device = with_instances(
         DYNAMIC, instance("4g.20gb", "1", 0), instance("3g.20gb", "2", 4)
     )
-    left = dict(device_capacity.remaining(device))
-    assert left.pop("A100-4-20C") == left.pop("A100-3-20C") == 1
-    assert set(left.values()) == {0}
+    remaining = dict(device_capacity.remaining(device))
+    assert remaining.pop("A100-4-20C") == remaining.pop("A100-3-20C") == 1
+    assert set(remaining.values()) == {0}
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ def test_compute_slices_run_out_before_memory_does() -> None:
     ],
 )
 def test_nothing_new_beside_what_is_not_known(device: model.Device) -> None:
-    left = device_capacity.remaining(device)
+    remaining = device_capacity.remaining(device)
     existing = {i.kind for i in device.geometry.instances}
     standing = {p.name for p in device.profiles if p.instance in existing}
-    assert {n for n, count in left.items() if count} == standing
+    assert {n for n, count in remaining.items() if count} == standing
 
 
 def test_instances_as_they_are() -> None:
@@ -137,8 +137,8 @@ def test_instances_as_they_are() -> None:
         *(instance("2g.10gb", str(n), n) for n in (0, 2)),
     )
     device = shapes.cut(device, shapes.partition("A100-2-10C", 0))
-    left = device_capacity.remaining(device)
-    assert {n: c for n, c in left.items() if c} == {
+    remaining = device_capacity.remaining(device)
+    assert {n: c for n, c in remaining.items() if c} == {
         "A100-3-20C": 1,
         "A100-2-10C": 1,
     }
@@ -153,9 +153,9 @@ def test_where_nobody_tells_of_instances_the_device_is_right_about_one() -> (
     None
 ):
     device = shapes.word(STATIC, **{"A100-1-5C": 16, "A100-2-10C": 0})
-    left = device_capacity.remaining(device)
-    assert left["A100-1-5C"] == 1
-    assert left["A100-2-10C"] == 0
+    remaining = device_capacity.remaining(device)
+    assert remaining["A100-1-5C"] == 1
+    assert remaining["A100-2-10C"] == 0
     assert set(device_capacity.remaining(device, ["A100-1-5C"]).values()) == {
         0
     }
@@ -257,11 +257,11 @@ def test_slots_bound_what_geometry_allows() -> None:
 
 def test_a_large_card_is_settled_in_no_time() -> None:
     started = time.monotonic()
-    settled = device_capacity.recalculate(DYNAMIC)
+    device = device_capacity.recalculate(DYNAMIC)
     for _ in range(7):
-        choice = device_capacity.choose_place(settled, "A100-1-5C")
+        choice = device_capacity.choose_place(device, "A100-1-5C")
         assert choice is not None
-        settled = device_capacity.add_partition(settled, "A100-1-5C", choice)
+        device = device_capacity.add_partition(device, "A100-1-5C", choice)
     assert time.monotonic() - started < 2
 
 
@@ -313,17 +313,17 @@ def test_an_instance_that_is_held_is_made_by_who_comes_first() -> None:
 
 def test_held_in_any_order_is_the_same() -> None:
     brings, shares = claimed("one", 0), claimed("two", None)
-    found = [
+    reserved = [
         device_capacity.reserve_claims(HALVES, claims)
         for claims in ((brings, shares), (shares, brings))
     ]
-    for device in found:
+    for device in reserved:
         assert [p.instance for p in device.partitions] == ["planned-0"] * 2
         assert device_capacity.remaining(device) == {"A100-3-10C": 2}
         assert device_capacity.choose_place(
             device, "A100-3-10C"
         ) == device_capacity.PartitionPlace(instance_start=4)
-    assert found[0].geometry == found[1].geometry
+    assert reserved[0].geometry == reserved[1].geometry
 
 
 def test_claims_that_share_an_instance_hold_one() -> None:
@@ -353,7 +353,7 @@ def test_claims_that_share_an_instance_hold_one() -> None:
         for number, slot in enumerate(card.slots[:2])
     ]
 
-    held = device_capacity.reserve_claims(card, claims)
+    reserved = device_capacity.reserve_claims(card, claims)
 
-    assert [i.span.start for i in held.geometry.instances if i.span] == [0]
-    assert device_capacity.remaining(held) == {"P": 4}
+    assert [i.span.start for i in reserved.geometry.instances if i.span] == [0]
+    assert device_capacity.remaining(reserved) == {"P": 4}

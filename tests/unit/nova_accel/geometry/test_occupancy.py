@@ -45,14 +45,14 @@ def test_a_card_read_from_its_traits_has_the_same_room(
         device, {p.handle for p in device.partitions}
     )
 
-    found = occupancy.restore_partitions(
+    restored = occupancy.restore_partitions(
         without_partitions(device),
         occupancy.parse_traits(traits),
         {p.trait: p for p in device.profiles},
     )
 
-    assert found is not None
-    assert device_capacity.remaining(found) == device_capacity.remaining(
+    assert restored is not None
+    assert device_capacity.remaining(restored) == device_capacity.remaining(
         device
     )
 
@@ -111,11 +111,11 @@ def test_a_partition_without_an_allocation_is_reported_as_reserved() -> None:
     (profile,) = device.profiles
 
     traits = occupancy.build_traits(device, {device.partitions[0].handle})
-    found = occupancy.parse_traits(traits)
+    parsed = occupancy.parse_traits(traits)
 
-    assert found.places == (
+    assert parsed.places == (
         occupancy.OccupiedPlace(start=0, count=1, trait=profile.trait),
     )
-    assert found.unallocated == (
+    assert parsed.unallocated == (
         occupancy.OccupiedPlace(start=4, count=1, trait=profile.trait),
     )

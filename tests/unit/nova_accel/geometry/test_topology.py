@@ -84,16 +84,16 @@ def test_below_one_port_is_below_one_bridge_or_in_one_slot(
     ways: list[tuple[str, ...]],
 ) -> None:
     """Equal ports make an equivalence, and no other one than this."""
-    for one in ways:
-        for two in ways:
-            is_equal = topology.parse_port("/".join(one)) == (
-                topology.parse_port("/".join(two))
+    for first in ways:
+        for second in ways:
+            is_equal = topology.parse_port("/".join(first)) == (
+                topology.parse_port("/".join(second))
             )
-            are_below = len(one) > 2 and len(two) > 2
-            are_on_root = len(one) == len(two) == 2
-            slots = one[1].split(".")[0], two[1].split(".")[0]
+            are_below = len(first) > 2 and len(second) > 2
+            are_on_root = len(first) == len(second) == 2
+            slots = first[1].split(".")[0], second[1].split(".")[0]
             assert is_equal == (
-                (are_below and one[:2] == two[:2])
+                (are_below and first[:2] == second[:2])
                 or (are_on_root and slots[0] == slots[1])
             )
 
@@ -122,30 +122,32 @@ hosts = st.dictionaries(st.sampled_from([A, B, C, D]), st.none() | links)
 def test_whoever_has_a_peer_is_its_peer(
     host: dict[str, GpuLinks | None],
 ) -> None:
-    found = topology.resolve_peers(host)
-    assert found.keys() >= host.keys()
-    for address, them in found.items():
+    peers = topology.resolve_peers(host)
+    assert peers.keys() >= host.keys()
+    for address, them in peers.items():
         assert address not in them
-        assert all(address in found[peer] for peer in them)
+        assert all(address in peers[peer] for peer in them)
 
 
 @given(hosts)
 def test_nobody_has_a_peer_of_which_neither_tells(
     host: dict[str, GpuLinks | None],
 ) -> None:
-    for one, them in topology.resolve_peers(host).items():
-        for two in them:
-            mine, other = host.get(one), host.get(two)
+    for address, them in topology.resolve_peers(host).items():
+        for peer in them:
+            links, other = host.get(address), host.get(peer)
             assert (
-                (mine and two in mine.peers)
-                or (other and one in other.peers)
-                or (mine and other and mine.is_switched and other.is_switched)
+                (links and peer in links.peers)
+                or (other and address in other.peers)
+                or (
+                    links and other and links.is_switched and other.is_switched
+                )
             )
 
 
 def test_all_on_switches_are_peers_and_no_others() -> None:
     switched = GpuLinks(is_switched=True)
-    found = topology.resolve_peers(
+    peers = topology.resolve_peers(
         {
             A: switched,
             B: switched,
@@ -153,7 +155,7 @@ def test_all_on_switches_are_peers_and_no_others() -> None:
             D: GpuLinks(peers=frozenset({C})),
         }
     )
-    assert found == {A: {B}, B: {A}, C: {D}, D: {C}}
+    assert peers == {A: {B}, B: {A}, C: {D}, D: {C}}
 
 
 # -- devices --------------------------------------------------------------
@@ -177,29 +179,34 @@ def placed(
     places: topology.HostTopology, *devices: model.Device
 ) -> dict[str, tuple[Set[str], tuple[str, ...]]]:
     return {
-        one.address: (one.traits, one.unread_traits)
-        for one in topology.add_topology_traits(devices, places)
+        placed_device.address: (
+            placed_device.traits,
+            placed_device.unread_traits,
+        )
+        for placed_device in topology.add_topology_traits(devices, places)
     }
 
 
 def test_a_part_stands_where_its_whole_does() -> None:
     places = topology.HostTopology(ports={A: "0000:40:01.1"})
     part = device(f"{A}/region-0", parent=A, traits=frozenset({"CUSTOM_X"}))
-    found = placed(places, device(A), part)
+    traits = placed(places, device(A), part)
     trait = "CUSTOM_ACCELERATOR_PCIE_0000_40_01_1"
-    assert found[A] == ({trait}, ())
-    assert found[part.address] == ({"CUSTOM_X", trait}, ())
+    assert traits[A] == ({trait}, ())
+    assert traits[part.address] == ({"CUSTOM_X", trait}, ())
 
 
 def test_off_the_bus_there_is_nothing_to_tell() -> None:
-    found = placed(topology.HostTopology(), device("mtty"), device("0.0.0052"))
-    assert set(found.values()) == {(frozenset(), ())}
+    traits = placed(
+        topology.HostTopology(), device("mtty"), device("0.0.0052")
+    )
+    assert set(traits.values()) == {(frozenset(), ())}
 
 
 def test_what_cant_be_told_is_unread_and_not_absent() -> None:
-    mine = device(A, unread_traits=("CUSTOM_ACCELERATOR_MINE",))
+    gpu = device(A, unread_traits=("CUSTOM_ACCELERATOR_MINE",))
     places = topology.HostTopology(links={A: None})
-    assert placed(places, mine)[A] == (
+    assert placed(places, gpu)[A] == (
         frozenset(),
         ("CUSTOM_ACCELERATOR_MINE", names.PCIE_PREFIX, names.NVLINK_PREFIX),
     )
@@ -210,10 +217,10 @@ def test_a_link_that_one_end_tells_is_both_ends_link() -> None:
         ports={A: "p", B: "p"},
         links={A: GpuLinks(peers=frozenset({B})), B: None},
     )
-    found = placed(places, device(A), device(B))
+    traits = placed(places, device(A), device(B))
     port = names.pcie_trait("p")
-    assert found[A] == ({port, names.nvlink_trait(B)}, ())
-    assert found[B] == (
+    assert traits[A] == ({port, names.nvlink_trait(B)}, ())
+    assert traits[B] == (
         {port, names.nvlink_trait(A)},
         (names.NVLINK_PREFIX,),
     )
@@ -231,24 +238,26 @@ def test_of_a_silent_card_the_others_on_the_switch_keep_what_they_had() -> (
             D: GpuLinks(),
         },
     )
-    found = placed(places, *map(device, (A, B, C, D)))
+    traits = placed(places, *map(device, (A, B, C, D)))
     port = names.pcie_trait("p")
-    assert found[A] == (
+    assert traits[A] == (
         {port, names.nvlink_trait(B)},
         (names.nvlink_trait(C),),
     )
-    assert found[D] == ({port}, ())
+    assert traits[D] == ({port}, ())
 
 
 @given(st.lists(strategies.pci_addresses, max_size=4, unique=True), hosts)
 def test_placing_adds_traits_and_changes_nothing_else(
-    addresses: list[str], told: dict[str, GpuLinks | None]
+    addresses: list[str], links: dict[str, GpuLinks | None]
 ) -> None:
-    before = [device(one, traits=frozenset({"X"})) for one in addresses]
+    before = [
+        device(address, traits=frozenset({"X"})) for address in addresses
+    ]
     places = topology.HostTopology(
-        ports=dict.fromkeys(addresses, A), links=told
+        ports=dict.fromkeys(addresses, A), links=links
     )
     after = topology.add_topology_traits(before, places)
-    assert [one.address for one in after] == addresses
-    for one in after:
-        assert one.traits >= {"X", names.pcie_trait(A)}
+    assert [placed_device.address for placed_device in after] == addresses
+    for placed_device in after:
+        assert placed_device.traits >= {"X", names.pcie_trait(A)}

@@ -16,34 +16,34 @@ counts = st.integers(0, (1 << 64) - 1)
 lines = st.dictionaries(st.sampled_from(KINDS), counts)
 
 
-def written(told: dict[str, int], total: int) -> str:
+def written(counts: dict[str, int], total: int) -> str:
     """Return the file as the kernel writes it."""
-    rows = [f"{name} {count}" for name, count in told.items()]
+    rows = [f"{name} {count}" for name, count in counts.items()]
     return "\n".join([*rows, f"TOTAL_ERR_FATAL {total}", ""])
 
 
-def signs(total: int, **more: object) -> health.HealthReading:
-    found = health.HealthReading(
+def signs(total: int, **readings: object) -> health.HealthReading:
+    reading = health.HealthReading(
         address=GPU, counts=health.parse_errors(written({"DLP": 1}, total))
     )
-    return dataclasses.replace(found, **more)  # type: ignore[arg-type]
+    return dataclasses.replace(reading, **readings)  # type: ignore[arg-type]
 
 
 @given(lines, counts)
 def test_what_the_kernel_writes_is_what_is_read(
-    told: dict[str, int], total: int
+    counts: dict[str, int], total: int
 ) -> None:
-    found = health.parse_errors(written(told, total))
-    assert found == {**told, "TOTAL_ERR_FATAL": total}
-    assert health.HealthReading(address=GPU, counts=found).fatal == total
+    parsed = health.parse_errors(written(counts, total))
+    assert parsed == {**counts, "TOTAL_ERR_FATAL": total}
+    assert health.HealthReading(address=GPU, counts=parsed).fatal == total
 
 
 @given(st.text())
 def test_any_text_is_read_and_none_makes_ill_but_a_count(text: str) -> None:
-    found = health.parse_errors(text)
-    assert all(count >= 0 for count in found.values())
-    one = health.HealthReading(address=GPU, counts=found)
-    assert bool(health.judge(GPU, [one], {})) == bool(one.fatal)
+    counts = health.parse_errors(text)
+    assert all(count >= 0 for count in counts.values())
+    reading = health.HealthReading(address=GPU, counts=counts)
+    assert bool(health.judge(GPU, [reading], {})) == bool(reading.fatal)
 
 
 @pytest.mark.parametrize(
@@ -51,28 +51,30 @@ def test_any_text_is_read_and_none_makes_ill_but_a_count(text: str) -> None:
     ["", "\n", "TOTAL_ERR_FATAL", "TOTAL_ERR_FATAL -1", "TOTAL_ERR_FATAL x"],
 )
 def test_what_does_not_tell_a_total_is_unknown(text: str) -> None:
-    found = health.HealthReading(address=GPU, counts=health.parse_errors(text))
-    assert found.fatal is None
-    assert not health.judge(GPU, [found], {})
+    reading = health.HealthReading(
+        address=GPU, counts=health.parse_errors(text)
+    )
+    assert reading.fatal is None
+    assert not health.judge(GPU, [reading], {})
 
 
 @given(counts, counts)
 def test_errors_that_somebody_has_seen_to_do_not_count(
-    total: int, more: int
+    total: int, extra: int
 ) -> None:
     assert not health.judge(GPU, [signs(total)], {GPU: total})
-    reason = health.judge(GPU, [signs(total + more)], {GPU: total})
-    assert bool(reason) == bool(more)
-    assert not more or f" {more} uncorrectable" in reason
+    reason = health.judge(GPU, [signs(total + extra)], {GPU: total})
+    assert bool(reason) == bool(extra)
+    assert not extra or f" {extra} uncorrectable" in reason
 
 
 @given(counts, counts)
 def test_fewer_errors_than_acknowledged_are_all_new(
     now: int, before: int
 ) -> None:
-    found = health.count_unacknowledged(now, before)
-    assert found == (now if now < before else now - before)
-    assert 0 <= found <= now
+    count = health.count_unacknowledged(now, before)
+    assert count == (now if now < before else now - before)
+    assert 0 <= count <= now
 
 
 def test_the_reason_tells_what_and_what_to_do() -> None:

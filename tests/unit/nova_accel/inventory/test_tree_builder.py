@@ -108,11 +108,11 @@ def test_what_a_claim_holds_is_not_reserved_again(
     for node in tree.nodes:
         assert all(r.reserved == 0 for r in node.inventories.values())
     lost = [dataclasses.replace(claim, is_allocated=False) for claim in claims]
-    found, unclaimed = (
-        tree_builder.build_tree(strategies.ROOT, host, NO_RULES, given)
-        for given in (lost, ())
+    expected, unclaimed = (
+        tree_builder.build_tree(strategies.ROOT, host, NO_RULES, claimed)
+        for claimed in (lost, ())
     )
-    for node, other in zip(found.nodes, unclaimed.nodes, strict=True):
+    for node, other in zip(expected.nodes, unclaimed.nodes, strict=True):
         assert node.inventories == other.inventories
 
 
@@ -144,8 +144,8 @@ def node(
         claims,
         occupied=occupied,
     )
-    (found,) = tree.nodes
-    return found
+    (provider,) = tree.nodes
+    return provider
 
 
 def claim(device: model.Device, number: int, profile: str) -> model.Claim:
@@ -169,16 +169,16 @@ def test_what_is_claimed_and_not_allocated_is_reserved(
 ) -> None:
     """Whether or not a guest runs with it, and only once."""
     device = vfs(technology)
-    held = [
+    claims = [
         dataclasses.replace(claim(device, n, "vf"), state=state)
         for n in range(2)
     ]
-    held[1] = dataclasses.replace(held[1], is_allocated=False)
-    for occupied in (frozenset[str](), frozenset({held[1].slot})):
-        found = node(device, claims=tuple(held), occupied=occupied)
-        record = found.inventories[device.resource_class]
+    claims[1] = dataclasses.replace(claims[1], is_allocated=False)
+    for occupied in (frozenset[str](), frozenset({claims[1].slot})):
+        provider = node(device, claims=tuple(claims), occupied=occupied)
+        record = provider.inventories[device.resource_class]
         assert (record.total, record.reserved) == (4, 1)
-        assert held[1].slot in found.slots[device.resource_class]
+        assert claims[1].slot in provider.slots[device.resource_class]
 
 
 def test_of_a_claim_only_what_is_not_allocated_is_reserved() -> None:
@@ -198,21 +198,24 @@ def test_of_a_claim_only_what_is_not_allocated_is_reserved() -> None:
         is_allocated=False,
         unallocated=((memory, 512),),
     )
-    found = node(device, claims=(lost,)).inventories
-    assert (found["VGPU"].reserved, found[memory].reserved) == (0, 512)
+    inventories = node(device, claims=(lost,)).inventories
+    assert (inventories["VGPU"].reserved, inventories[memory].reserved) == (
+        0,
+        512,
+    )
 
 
 def test_a_vf_that_a_guest_has_unbooked_is_reserved_and_kept_back() -> None:
     device = vfs("vf")
     first, second, *rest = device.slots
-    found = node(
+    provider = node(
         device,
         claims=(claim(device, 0, "vf"),),
         occupied=frozenset({first, second, "0000:af:00.0"}),
     )
-    record = found.inventories["VGPU"]
+    record = provider.inventories["VGPU"]
     assert (record.total, record.reserved) == (4, 1)
-    assert found.slots == {"VGPU": frozenset({first, *rest})}
+    assert provider.slots == {"VGPU": frozenset({first, *rest})}
 
 
 def test_a_card_given_away_whole_is_reserved_with_any_of_its_functions() -> (
@@ -225,16 +228,16 @@ def test_a_card_given_away_whole_is_reserved_with_any_of_its_functions() -> (
     )
     assert node(device).inventories["VGPU"].reserved == 0
     for address in (shapes.ADDRESS, "0000:3b:00.1"):
-        found = node(device, occupied=frozenset({address}))
-        assert found.inventories["VGPU"].reserved == 1
-        assert found.slots == {"VGPU": frozenset()}
-        held = node(
+        provider = node(device, occupied=frozenset({address}))
+        assert provider.inventories["VGPU"].reserved == 1
+        assert provider.slots == {"VGPU": frozenset()}
+        provider = node(
             device,
             claims=(claim(device, 0, "vf"),),
             occupied=frozenset({address}),
         )
-        assert held.inventories["VGPU"].reserved == 0
-        assert held.slots == {"VGPU": frozenset({shapes.ADDRESS})}
+        assert provider.inventories["VGPU"].reserved == 0
+        assert provider.slots == {"VGPU": frozenset({shapes.ADDRESS})}
 
 
 @pytest.mark.parametrize("technology", ["vendor-vfio", "vf"])
@@ -246,21 +249,21 @@ def test_a_typed_vf_without_a_claim_is_reserved_once(
         vfs(technology), partitions=(shapes.partition("vf", 1),)
     )
     used = frozenset({device.slots[1]})
-    found = node(device, occupied=used)
-    assert found.inventories["VGPU"].reserved == 1
-    assert found.slots == {"VGPU": frozenset(device.slots) - used}
-    ours = node(device, claims=(claim(device, 1, "vf"),), occupied=used)
-    assert ours.inventories["VGPU"].reserved == 0
-    assert ours.slots == {"VGPU": frozenset(device.slots)}
+    provider = node(device, occupied=used)
+    assert provider.inventories["VGPU"].reserved == 1
+    assert provider.slots == {"VGPU": frozenset(device.slots) - used}
+    provider = node(device, claims=(claim(device, 1, "vf"),), occupied=used)
+    assert provider.inventories["VGPU"].reserved == 0
+    assert provider.slots == {"VGPU": frozenset(device.slots)}
 
 
 def test_a_vf_that_makes_vgpus_but_was_given_away_is_not_handed_out() -> None:
     """The driver doesn't count it as able to make one: nothing reserved."""
     device = vfs("vendor-vfio")
     used = frozenset({device.slots[1]})
-    found = node(device, occupied=used)
-    assert found.inventories["VGPU"].reserved == 0
-    assert found.slots == {"VGPU": frozenset(device.slots) - used}
+    provider = node(device, occupied=used)
+    assert provider.inventories["VGPU"].reserved == 0
+    assert provider.slots == {"VGPU": frozenset(device.slots) - used}
 
 
 # -- layouts and places ------------------------------------------------------
@@ -279,9 +282,9 @@ def test_a_trait_tells_how_partitions_share_a_card(
     layout: model.Layout, expected: set[str]
 ) -> None:
     device = shapes.card(model.Geometry(layout=layout))
-    found = {t for t in node(device).traits if t.startswith("CUSTOM_ACC")}
-    assert found == expected
-    assert all(t.startswith(names.LAYOUT_PREFIX) for t in found)
+    traits = {t for t in node(device).traits if t.startswith("CUSTOM_ACC")}
+    assert traits == expected
+    assert all(t.startswith(names.LAYOUT_PREFIX) for t in traits)
 
 
 def test_a_layout_that_changed_is_another_trait_in_placement() -> None:
@@ -309,8 +312,8 @@ def test_what_is_unread_of_a_device_is_unread_of_its_provider() -> None:
         unread_traits=("CUSTOM_ACCELERATOR_A",),
     )
     assert node(region).unread_traits == ("CUSTOM_ACCELERATOR_A",)
-    found = node(region, occupied=frozenset(region.slots))
-    assert found.unread_traits == (
+    provider = node(region, occupied=frozenset(region.slots))
+    assert provider.unread_traits == (
         "CUSTOM_ACCELERATOR_A",
         *tree_builder.FPGA_TRAITS,
     )
@@ -368,6 +371,6 @@ def test_a_profile_goes_when_as_many_exist_as_the_rule_allows(
 def test_what_is_claimed_and_not_made_yet_counts_as_well() -> None:
     rule = policy.Rule(max_instances={"T4-1B": 2})
     # One of the two claims stands for the partition that exists.
-    mine = (claim(EQUAL, 0, "T4-1B"), claim(EQUAL, 5, "T4-1B"))
-    assert "T4-1B" in offered(rule, ("T4-1B",), mine[:1])
-    assert "T4-1B" not in offered(rule, ("T4-1B",), mine)
+    claims = (claim(EQUAL, 0, "T4-1B"), claim(EQUAL, 5, "T4-1B"))
+    assert "T4-1B" in offered(rule, ("T4-1B",), claims[:1])
+    assert "T4-1B" not in offered(rule, ("T4-1B",), claims)

@@ -43,8 +43,8 @@ def inspect(
         )
     )
     options = ["inspect", "--config-file", str(conf)]
-    found = json.loads(test_inspect.run(capsys, *options, "--json"))
-    return found["not_offered"], test_inspect.run(capsys, *options)
+    output = json.loads(test_inspect.run(capsys, *options, "--json"))
+    return output["not_offered"], test_inspect.run(capsys, *options)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_each_accelerator_has_its_reason(
 def test_an_offered_accelerator_has_none(
     tmp_path: pathlib.Path, capsys: test_inspect.Output
 ) -> None:
-    found, text = inspect(tmp_path, capsys, {"driver": "vfio-pci"})
-    assert found == []
+    rows, text = inspect(tmp_path, capsys, {"driver": "vfio-pci"})
+    assert rows == []
     assert "Not offered" not in text
 
 

@@ -37,7 +37,9 @@ def attachments(draw: st.DrawFn) -> attachment.Attachment:
     )
 
 
-MANY = st.lists(attachments(), max_size=5, unique_by=lambda one: one.number)
+MANY = st.lists(
+    attachments(), max_size=5, unique_by=lambda attached: attached.number
+)
 OTHERS = st.dictionaries(
     WORDS.filter(lambda key: not key.startswith(attachment.KEY_PREFIX)),
     WORDS,
@@ -54,34 +56,35 @@ def test_what_is_written_is_read(
     written = attachment.update_metadata(
         attachment.update_metadata(others, before), after
     )
-    found = attachment.parse_metadata(written)
-    assert found == tuple(sorted(after, key=lambda one: one.number))
-    ours = {k: v for k, v in written.items() if k not in others}
+    parsed = attachment.parse_metadata(written)
+    assert parsed == tuple(sorted(after, key=lambda attached: attached.number))
+    entries = {k: v for k, v in written.items() if k not in others}
     assert {k: v for k, v in written.items() if k in others} == others
     assert all(
-        0 < len(text) <= attachment.MAX_VALUE_LENGTH for text in ours.values()
+        0 < len(text) <= attachment.MAX_VALUE_LENGTH
+        for text in entries.values()
     )
 
 
 @given(MANY, OTHERS, attachments())
 def test_one_more_taken_away_leaves_nothing(
-    known: list[attachment.Attachment],
+    attached: list[attachment.Attachment],
     others: dict[str, str],
-    one: attachment.Attachment,
+    new: attachment.Attachment,
 ) -> None:
     """Whatever is written on the way: the end is as the beginning."""
-    before = attachment.update_metadata(others, known)
-    number = attachment.find_free_number(known)
-    assert number not in {each.number for each in known}
+    before = attachment.update_metadata(others, attached)
+    number = attachment.find_free_number(attached)
+    assert number not in {each.number for each in attached}
     metadata = before
     for state in attachment.AttachmentState:
         change = attachment.with_state(
             attachment.Attachment(
                 number=number,
-                profile=one.profile,
-                resources=one.resources,
-                required=one.required,
-                provider=one.provider,
+                profile=new.profile,
+                resources=new.resources,
+                required=new.required,
+                provider=new.provider,
             ),
             state,
         )
@@ -90,22 +93,24 @@ def test_one_more_taken_away_leaves_nothing(
             attachment.replace(attachment.parse_metadata(metadata), change),
         )
     assert change in attachment.parse_metadata(metadata)
-    left = attachment.remove(attachment.parse_metadata(metadata), change)
-    assert attachment.update_metadata(metadata, left) == before
+    remaining = attachment.remove(attachment.parse_metadata(metadata), change)
+    assert attachment.update_metadata(metadata, remaining) == before
 
 
 @given(attachments())
-def test_what_is_beside_it_is_what_stays(one: attachment.Attachment) -> None:
+def test_what_is_beside_it_is_what_stays(
+    attached: attachment.Attachment,
+) -> None:
     """Allocated and given up, the server has what it had before."""
-    for name, amount in one.total_resources.items():
-        assert amount == one.other_resources.get(name, 0) + one.resources.get(
+    for name, amount in attached.total_resources.items():
+        assert amount == attached.other_resources.get(
             name, 0
-        )
+        ) + attached.resources.get(name, 0)
     assert (
         attachment.with_other_resources(
-            one, one.total_resources
+            attached, attached.total_resources
         ).other_resources
-        == one.other_resources
+        == attached.other_resources
     )
 
 
@@ -114,15 +119,21 @@ def test_in_whatever_order_they_come_and_go(
     many: list[attachment.Attachment], rng: random.Random
 ) -> None:
     """Those of one provider leave each other's alone."""
-    held: dict[str, int] = dict(many[0].other_resources)
-    before = dict(held)
-    for one in many:
-        held = dict(
-            dataclasses.replace(one, other_resources=held).total_resources
+    resources: dict[str, int] = dict(many[0].other_resources)
+    before = dict(resources)
+    for attached in many:
+        resources = dict(
+            dataclasses.replace(
+                attached, other_resources=resources
+            ).total_resources
         )
-    for one in rng.sample(many, len(many)):
-        held = dict(attachment.with_other_resources(one, held).other_resources)
-    assert held == before
+    for attached in rng.sample(many, len(many)):
+        resources = dict(
+            attachment.with_other_resources(
+                attached, resources
+            ).other_resources
+        )
+    assert resources == before
 
 
 @pytest.mark.parametrize(
@@ -149,7 +160,7 @@ def test_keys_of_others_are_left_alone() -> None:
 
 
 def test_its_group_is_served_by_its_slot() -> None:
-    one = attachment.Attachment(
+    attached = attachment.Attachment(
         number=2,
         profile="T4-4Q",
         resources={"VGPU": 1},
@@ -157,8 +168,8 @@ def test_its_group_is_served_by_its_slot() -> None:
         provider="p",
         slot="slot-03",
     )
-    group = one.request_group()
-    assert one.name == "attached-2"
+    group = attached.request_group()
+    assert attached.name == "attached-2"
     assert group.slot == ("p", "slot-03")
     assert group.suffix == "_ATTACHED2"
-    assert group.required == one.required
+    assert group.required == attached.required

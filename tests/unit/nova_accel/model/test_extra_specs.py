@@ -25,10 +25,10 @@ WRITTEN = re.compile(r"(?<![a-z_])accelerator:([a-z_]+)")
 def page() -> str:
     """Return the page's source as the build has it."""
     path = ROOT / "doc/source/_ext/extra_specs_page.py"
-    found = importlib.util.spec_from_file_location(path.stem, path)
-    assert found is not None and found.loader is not None
-    module: Any = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    module_spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert module_spec is not None and module_spec.loader is not None
+    module: Any = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
     return str(module.filled(PAGE.read_text()))
 
 
@@ -67,8 +67,8 @@ def test_the_parser_reads_each_allowed_value(
         read(beside | {f"{flavors.NAMESPACE}{spec.key}": value})
         for value in spec.choices
     ]
-    for one, other in itertools.combinations(seen, 2):
-        assert one != other
+    for first, other in itertools.combinations(seen, 2):
+        assert first != other
     without = read({} if spec.key == "display" else beside)
     if spec.default:
         assert without == seen[list(spec.choices).index(spec.default)]
@@ -110,16 +110,16 @@ def test_no_other_key_is_written_anywhere() -> None:
         for path in (ROOT / top).rglob("*.py")
     ]
     files += (ROOT / "doc/source").rglob("*.rst")
-    found = {
+    keys = {
         (str(path.relative_to(ROOT)), key)
         for path in files
         for key in WRITTEN.findall(path.read_text())
     }
-    assert ("doc/source/admin/gpus.rst", "display") in found
+    assert ("doc/source/admin/gpus.rst", "display") in keys
     assert {
         (path, key)
-        for path, key in found
-        if not any(key.startswith(known) for known in BY_KEY)
+        for path, key in keys
+        if not any(key.startswith(prefix) for prefix in BY_KEY)
     } == set()
 
 

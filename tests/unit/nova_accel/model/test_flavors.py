@@ -44,21 +44,21 @@ def test_reads_the_design_s_flavor() -> None:
     )
 )
 def test_what_is_written_is_read(
-    wanted: dict[str, tuple[dict[str, int], dict[str, str]]],
+    groups: dict[str, tuple[dict[str, int], dict[str, str]]],
 ) -> None:
     specs = {
         f"resources{suffix}:{name}": str(amount)
-        for suffix, (resources, _) in wanted.items()
+        for suffix, (resources, _) in groups.items()
         for name, amount in resources.items()
     } | {
         f"trait{suffix}:{name}": value
-        for suffix, (_, traits) in wanted.items()
+        for suffix, (_, traits) in groups.items()
         for name, value in traits.items()
     }
-    found = flavors.parse_groups(specs)
-    assert [g.suffix for g in found] == sorted(wanted)
-    for group in found:
-        resources, traits = wanted[group.suffix]
+    parsed = flavors.parse_groups(specs)
+    assert [g.suffix for g in parsed] == sorted(groups)
+    for group in parsed:
+        resources, traits = groups[group.suffix]
         assert group.resources == resources
         assert group.required | group.forbidden == traits.keys()
         assert not group.required & group.forbidden
@@ -71,10 +71,10 @@ def test_any_text_is_read_without_an_error(specs: dict[str, str]) -> None:
 
 
 def test_values_that_are_no_amount_are_left_out() -> None:
-    found = flavors.parse_groups(
+    parsed = flavors.parse_groups(
         {"resources:VGPU": "one", "resources:PGPU": "-1", "trait:X": "maybe"}
     )
-    assert found == (flavors.RequestGroup(suffix="", resources={}),)
+    assert parsed == (flavors.RequestGroup(suffix="", resources={}),)
 
 
 def test_the_order_of_extra_specs_does_not_matter() -> None:
@@ -87,7 +87,7 @@ def test_the_order_of_extra_specs_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("specs", "wanted"),
+    ("specs", "options"),
     [
         ({}, flavors.Options()),
         (
@@ -103,9 +103,9 @@ def test_the_order_of_extra_specs_does_not_matter() -> None:
     ],
 )
 def test_options_are_read_from_their_namespace(
-    specs: dict[str, str], wanted: flavors.Options
+    specs: dict[str, str], options: flavors.Options
 ) -> None:
-    assert flavors.parse_options(specs) == wanted
+    assert flavors.parse_options(specs) == options
 
 
 @pytest.mark.parametrize("name", ["display", "ramfb", "rom"])

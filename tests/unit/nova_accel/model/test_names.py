@@ -81,6 +81,6 @@ def test_slot_names_are_as_many_as_asked_and_differ(count: int) -> None:
 
 
 @given(st.integers(0, 200), st.integers(0, 200))
-def test_more_slots_keep_the_names_of_fewer(few: int, more: int) -> None:
-    both = names.slot_names(few + more)
+def test_more_slots_keep_the_names_of_fewer(few: int, extra: int) -> None:
+    both = names.slot_names(few + extra)
     assert both[:few] == names.slot_names(few)

@@ -49,8 +49,8 @@ class TestPut:
     ) -> None:
         content = bits("a")
         assert cache.get(A) is None
-        found = put(cache, A, content)
-        assert found == model.Bitstream(
+        bitstream = put(cache, A, content)
+        assert bitstream == model.Bitstream(
             name=A,
             vendor="intel",
             path=str(place / files.digest(content)),
@@ -59,8 +59,8 @@ class TestPut:
             sha512=files.digest(content),
             size=len(content),
         )
-        assert Path(found.path).read_bytes() == content
-        assert cache.get(A) == found
+        assert Path(bitstream.path).read_bytes() == content
+        assert cache.get(A) == bitstream
         assert not halves(place)
 
     def test_nobody_else_reads_it(
@@ -77,8 +77,8 @@ class TestPut:
     ) -> None:
         content = bits("a")
         first = put(cache, A, content)
-        one = facts(A, content)
-        assert cache.put(one, requirement(one), never()) == first
+        image = facts(A, content)
+        assert cache.put(image, requirement(image), never()) == first
         other = facts(B, content)
         second = cache.put(other, requirement(other), never())
         assert second == dataclasses.replace(first, name=B)
@@ -86,13 +86,13 @@ class TestPut:
     def test_a_later_start_has_it_without_glance(
         self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
-        found = put(cache, A, bits("a"))
+        bitstream = put(cache, A, bits("a"))
         later = bitstream_cache.BitstreamCache(str(place), LIMIT)
-        assert later.get(A) == found
-        known = later.facts(A)
-        assert known is not None
-        assert known.owner == files.OWNER
-        assert later.digests([A, B]) == {found.sha512}
+        assert later.get(A) == bitstream
+        image = later.facts(A)
+        assert image is not None
+        assert image.owner == files.OWNER
+        assert later.digests([A, B]) == {bitstream.sha512}
 
     @pytest.mark.parametrize(
         ("came", "word"),
@@ -110,9 +110,9 @@ class TestPut:
         came: bytes,
         word: str,
     ) -> None:
-        one = facts(A, bits("a"))
+        image = facts(A, bits("a"))
         with pytest.raises(errors.BitstreamError, match=word) as caught:
-            cache.put(one, requirement(one), [came])
+            cache.put(image, requirement(image), [came])
         assert caught.value.image == A
         assert cache.get(A) is None
         assert not bitstream_files(place)
@@ -131,13 +131,13 @@ class TestPut:
     ) -> None:
         content = files.gbs()
         put(cache, A, content)
-        one = files.facts(
+        image = files.facts(
             content,
             A,
             files.properties(accelerator_function_id=files.OTHER),
         )
         with pytest.raises(errors.BitstreamError, match="the file itself"):
-            cache.put(one, requirement(one), never())
+            cache.put(image, requirement(image), never())
 
     def test_an_error_on_the_way_leaves_nothing(
         self, cache: bitstream_cache.BitstreamCache, place: Path
@@ -146,9 +146,9 @@ class TestPut:
             yield b"aa"
             raise ConnectionError("gone")
 
-        one = facts(A, bits("a"))
+        image = facts(A, bits("a"))
         with pytest.raises(ConnectionError):
-            cache.put(one, requirement(one), broken())
+            cache.put(image, requirement(image), broken())
         assert not halves(place)
         put(cache, A, bits("a"))
 
@@ -162,9 +162,9 @@ class TestPut:
             assert half.truncate(0) == 0
             half.write(content)
 
-        one = facts(A, content)
-        found = cache.fetch(one, requirement(one), fill)
-        assert Path(found.path).read_bytes() == content
+        image = facts(A, content)
+        bitstream = cache.fetch(image, requirement(image), fill)
+        assert Path(bitstream.path).read_bytes() == content
 
     @pytest.mark.parametrize("image", ["", "../x", "a/b", ".", "x" * 101])
     def test_no_name_leads_elsewhere(
@@ -185,8 +185,8 @@ class TestPut:
             seen.append((cache.get(A), bitstream_files(place)))
             yield content[-1:]
 
-        one = facts(A, content)
-        cache.put(one, requirement(one), chunks())
+        image = facts(A, content)
+        cache.put(image, requirement(image), chunks())
         assert seen == [(None, set())]
 
 
@@ -199,28 +199,28 @@ class TestSignature:
     def test_it_is_asked_for_again(
         self, cache: bitstream_cache.BitstreamCache
     ) -> None:
-        asked = []
+        downloads = []
 
         def fill(half: partial_file.PartialFile) -> None:
-            asked.append(1)
+            downloads.append(1)
             half.write(bits("a"))
 
         for text in ("", "one", "one", "two", "", "two"):
-            one = self.signed(text)
-            cache.fetch(one, requirement(one), fill)
-        assert len(asked) == 4  # not for the second "one", nor for ""
+            image = self.signed(text)
+            cache.fetch(image, requirement(image), fill)
+        assert len(downloads) == 4  # not for the second "one", nor for ""
 
     def test_what_is_not_verified_serves_no_other_image(
         self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         put(cache, B, bits("a"))
-        one = self.signed("one")
+        image = self.signed("one")
 
         def fill(half: partial_file.PartialFile) -> None:
             raise ConnectionError("refused")
 
         with pytest.raises(ConnectionError):
-            cache.fetch(one, requirement(one), fill)
+            cache.fetch(image, requirement(image), fill)
 
 
 class TestDamage:
@@ -231,24 +231,24 @@ class TestDamage:
         caplog: pytest.LogCaptureFixture,
         content: bytes,
     ) -> None:
-        found = put(cache, A, bits("a"))
-        Path(found.path).write_bytes(content)
+        bitstream = put(cache, A, bits("a"))
+        Path(bitstream.path).write_bytes(content)
         assert cache.get(A) is None
         assert "damaged" in caplog.text
-        assert not Path(found.path).exists()
-        assert put(cache, A, bits("a")) == found
-        assert Path(found.path).read_bytes() == bits("a")
+        assert not Path(bitstream.path).exists()
+        assert put(cache, A, bits("a")) == bitstream
+        assert Path(bitstream.path).read_bytes() == bits("a")
 
     def test_a_link_is_no_file(
         self, cache: bitstream_cache.BitstreamCache, tmp_path: Path
     ) -> None:
-        found = put(cache, A, bits("a"))
+        bitstream = put(cache, A, bits("a"))
         elsewhere = tmp_path / "elsewhere"
-        os.rename(found.path, elsewhere)
-        os.symlink(elsewhere, found.path)
+        os.rename(bitstream.path, elsewhere)
+        os.symlink(elsewhere, bitstream.path)
         assert cache.get(A) is None
-        assert put(cache, A, bits("a")) == found
-        assert not Path(found.path).is_symlink()
+        assert put(cache, A, bits("a")) == bitstream
+        assert not Path(bitstream.path).is_symlink()
 
     @pytest.mark.parametrize(
         "text",
@@ -280,7 +280,10 @@ class TestDamage:
     @given(
         st.dictionaries(
             st.sampled_from(
-                [one.name for one in dataclasses.fields(bitstreams.ImageFacts)]
+                [
+                    field.name
+                    for field in dataclasses.fields(bitstreams.ImageFacts)
+                ]
             ),
             st.none()
             | st.integers()
@@ -296,11 +299,11 @@ class TestDamage:
     ) -> None:
         place = tmp_path_factory.mktemp("cache")
         cache = bitstream_cache.BitstreamCache(str(place), LIMIT)
-        found = put(cache, A, bits("a", 10))
+        bitstream = put(cache, A, bits("a", 10))
         note = place / f"{A}.json"
         note.write_text(json.dumps(json.loads(note.read_text()) | changed))
         again = cache.get(A)
-        assert again is None or again.sha512 == found.sha512
+        assert again is None or again.sha512 == bitstream.sha512
 
 
 def test_a_content_is_in_memory_once_while_it_is_checked(
@@ -308,11 +311,11 @@ def test_a_content_is_in_memory_once_while_it_is_checked(
 ) -> None:
     content = files.gbs(payload=bytes(4 * files.MIB))
     cache = bitstream_cache.BitstreamCache(str(tmp_path), 1 << 30)
-    one = facts(A, content)
+    image = facts(A, content)
     chunks = (content[n : n + KIB] for n in range(0, len(content), KIB))
     tracemalloc.start()
     try:
-        cache.put(one, requirement(one), chunks)
+        cache.put(image, requirement(image), chunks)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -339,10 +342,10 @@ class TestOwnFile:
     ) -> None:
         path = tmp_path / "blank.gbs"
         path.write_bytes(files.gbs())
-        found = cache.read_file(str(path))
-        assert (found.name, found.path) == (str(path), str(path))
-        assert found.function == files.FUNCTION
-        assert cache.read_file(str(path)) == found
+        bitstream = cache.read_file(str(path))
+        assert (bitstream.name, bitstream.path) == (str(path), str(path))
+        assert bitstream.function == files.FUNCTION
+        assert cache.read_file(str(path)) == bitstream
         path.write_bytes(files.gbs(files.metadata(files.OTHER)))
         assert cache.read_file(str(path)).function == files.OTHER
 
@@ -353,8 +356,8 @@ class TestOwnFile:
         path.write_bytes(files.gbs())
         link = tmp_path / "blank.gbs"
         link.symlink_to(path)
-        found = cache.read_file(str(link))
-        assert (found.name, found.path) == (str(link), str(path))
+        bitstream = cache.read_file(str(link))
+        assert (bitstream.name, bitstream.path) == (str(link), str(path))
 
     @pytest.mark.parametrize(
         ("make", "word"),

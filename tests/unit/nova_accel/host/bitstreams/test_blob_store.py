@@ -70,14 +70,14 @@ class TestRoom:
     def test_where_all_is_to_be_kept_it_is_refused(
         self, cache: bitstream_cache.BitstreamCache
     ) -> None:
-        kept = [put(cache, A, bits("a")), put(cache, B, bits("b"))]
+        protected = [put(cache, A, bits("a")), put(cache, B, bits("b"))]
         put(cache, C, bits("c"))
         with pytest.raises(errors.BitstreamError, match="no room"):
             put(
                 cache,
                 files.IMAGE,
                 bits("d", 30 * KIB),
-                tuple(one.sha512 for one in kept),
+                tuple(bitstream.sha512 for bitstream in protected),
             )
         assert all(map(cache.get, (A, B, C)))
 
@@ -176,7 +176,7 @@ class TestTogether:
         self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         content = bits("a")
-        one = facts(A, content)
+        image = facts(A, content)
         came = []
         start = threading.Barrier(8)
 
@@ -188,12 +188,12 @@ class TestTogether:
 
         def ask(_: int) -> model.Bitstream:
             start.wait()
-            return cache.put(one, requirement(one), chunks())
+            return cache.put(image, requirement(image), chunks())
 
         with futures.ThreadPoolExecutor(8) as pool:
-            found = set(pool.map(ask, range(8)))
+            bitstreams = set(pool.map(ask, range(8)))
         assert len(came) == 1
-        assert found == {cache.get(A)}
+        assert bitstreams == {cache.get(A)}
 
     def test_two_images_come_at_once(
         self, cache: bitstream_cache.BitstreamCache
@@ -201,17 +201,17 @@ class TestTogether:
         both = threading.Barrier(2)
 
         def ask(image: str, letter: str) -> model.Bitstream:
-            one = facts(image, bits(letter))
+            image_facts = facts(image, bits(letter))
 
             def chunks() -> Iterator[bytes]:
                 both.wait(timeout=30)
                 yield bits(letter)
 
-            return cache.put(one, requirement(one), chunks())
+            return cache.put(image_facts, requirement(image_facts), chunks())
 
         with futures.ThreadPoolExecutor(2) as pool:
-            found = list(pool.map(ask, (A, B), "ab"))
-        assert found == [cache.get(A), cache.get(B)]
+            bitstreams = list(pool.map(ask, (A, B), "ab"))
+        assert bitstreams == [cache.get(A), cache.get(B)]
 
     def test_an_image_comes_once_for_two_processes(
         self,
@@ -241,9 +241,11 @@ print(cache.put(one, keeping.requirement(one), chunks()).sha512)
             )
             for _ in range(2)
         ]
-        said = [one.communicate(timeout=60)[0].split() for one in running]
-        assert sum("comes" in one for one in said) == 1
-        assert {one[-1] for one in said} == {files.digest(bits("a"))}
+        outputs = [
+            process.communicate(timeout=60)[0].split() for process in running
+        ]
+        assert sum("comes" in words for words in outputs) == 1
+        assert {words[-1] for words in outputs} == {files.digest(bits("a"))}
 
     def test_many_threads_and_little_room(
         self, cache: bitstream_cache.BitstreamCache, place: Path
@@ -257,18 +259,18 @@ print(cache.put(one, keeping.requirement(one), chunks()).sha512)
             while not stop.is_set():
                 if place.exists():
                     names = list(place.iterdir())
-                    size = sum(size_of(one) for one in names)
+                    size = sum(size_of(name) for name in names)
                     over.extend([size] if size > LIMIT else [])
 
         def ask(number: int) -> None:
             letter = letters[number % len(letters)]
             image = letter + A[1:]
             try:
-                found = put(cache, image, bits(letter, 15 * KIB))
+                bitstream = put(cache, image, bits(letter, 15 * KIB))
             except errors.BitstreamError as error:
                 assert "no room" in str(error)  # others come just now
                 return
-            assert found.sha512 == files.digest(bits(letter, 15 * KIB))
+            assert bitstream.sha512 == files.digest(bits(letter, 15 * KIB))
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
@@ -303,45 +305,50 @@ class Life(stateful.RuleBasedStateMachine):
     def content(self, letter: str) -> bytes:
         return bits(letter, (ord(letter) - ord("a") + 1) * 9 * KIB)
 
-    @stateful.rule(image=images, letter=letters, kept=st.sets(letters))
-    def put(self, image: str, letter: str, kept: set[str]) -> None:
+    @stateful.rule(image=images, letter=letters, letters_kept=st.sets(letters))
+    def put(self, image: str, letter: str, letters_kept: set[str]) -> None:
         content = self.content(letter)
-        keep = {files.digest(self.content(one)) for one in kept}
+        keep = {
+            files.digest(self.content(kept_letter))
+            for kept_letter in letters_kept
+        }
         before = self.names()
         try:
-            found = put(self.cache, image, content, tuple(keep))
+            bitstream = put(self.cache, image, content, tuple(keep))
         except errors.BitstreamError as error:
             assert "no room" in str(error)
             # A damaged one of its own went: it was to come again.
             assert self.names() >= before - {files.digest(content)}
             return
-        assert Path(found.path).read_bytes() == content
+        assert Path(bitstream.path).read_bytes() == content
         assert self.names() >= before & keep
-        assert self.cache.get(image) == found
+        assert self.cache.get(image) == bitstream
 
     @stateful.rule(image=images, letter=letters, size=st.integers(0, 99))
     def put_a_part(self, image: str, letter: str, size: int) -> None:
         content = self.content(letter)
         if files.digest(content) in self.names():
             return
-        one = facts(image, content)
+        image_facts = facts(image, content)
         with pytest.raises(errors.BitstreamError):
-            self.cache.put(one, requirement(one), [content[:size]])
+            self.cache.put(
+                image_facts, requirement(image_facts), [content[:size]]
+            )
 
     @stateful.rule(image=images)
     def get(self, image: str) -> None:
-        found = self.cache.get(image)
-        if found is not None:
-            content = Path(found.path).read_bytes()
-            assert files.digest(content) == found.sha512
-            assert len(content) == found.size
+        bitstream = self.cache.get(image)
+        if bitstream is not None:
+            content = Path(bitstream.path).read_bytes()
+            assert files.digest(content) == bitstream.sha512
+            assert len(content) == bitstream.size
 
     @stateful.rule(number=st.integers(0, 9), content=st.binary(max_size=9))
     def damage(self, number: int, content: bytes) -> None:
         if self.place.exists():
-            found = sorted(self.place.glob("[!l]*"))
-            if found:
-                found[number % len(found)].write_bytes(content)
+            blobs = sorted(self.place.glob("[!l]*"))
+            if blobs:
+                blobs[number % len(blobs)].write_bytes(content)
 
     def names(self) -> set[str]:
         return bitstream_files(self.place) if self.place.exists() else set()

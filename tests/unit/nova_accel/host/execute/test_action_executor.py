@@ -133,9 +133,9 @@ def test_a_failure_takes_everything_back_and_only_that(
 # -- what fails ------------------------------------------------------------
 
 
-def failure(root: Path, *wanted: actions.Action) -> errors.ActionError:
+def failure(root: Path, *requested: actions.Action) -> errors.ActionError:
     with pytest.raises(errors.ActionError) as caught:
-        executor(root).apply_all(wanted)
+        executor(root).apply_all(requested)
     return caught.value
 
 
@@ -196,7 +196,7 @@ def test_a_type_that_is_gone_is_enoent(kernel: fakehost.Controller) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "mend"),
+    ("code", "hint"),
     [
         ("EACCES", "capabilities"),
         ("EPERM", "capabilities"),
@@ -206,13 +206,13 @@ def test_a_type_that_is_gone_is_enoent(kernel: fakehost.Controller) -> None:
     ],
 )
 def test_every_refusal_says_what_to_do(
-    kernel: fakehost.Controller, code: str, mend: str
+    kernel: fakehost.Controller, code: str, hint: str
 ) -> None:
     kernel.fail("class/mdev_bus/mtty/mdev_supported_types/mtty-1/create", code)
     error = failure(kernel.root, create())
     assert errno.errorcode[error.number] == code
     assert code in str(error)
-    assert mend in error.hint
+    assert hint in error.hint
 
 
 def test_a_failure_to_take_back_is_in_the_log(
@@ -229,9 +229,9 @@ def test_an_action_that_can_not_be_told_takes_all_back(
     kernel: fakehost.Controller,
 ) -> None:
     """Whatever fails in the middle, also what is no answer of a kernel."""
-    wanted = [create(UUIDS[0]), create(UUIDS[1], "../mtty-1")]
+    requested = [create(UUIDS[0]), create(UUIDS[1], "../mtty-1")]
     with pytest.raises(errors.MalformedError, match="mdev type"):
-        executor(kernel.root).apply_all(wanted)
+        executor(kernel.root).apply_all(requested)
     assert kernel.mdevs() == {}
 
     def interrupted() -> Iterator[actions.Action]:

@@ -69,7 +69,7 @@ def load(
     )
 
 
-def held(kernel: fakehost.Controller, card: str = CARD) -> list[str]:
+def list_functions(kernel: fakehost.Controller, card: str = CARD) -> list[str]:
     """Return what each region of a card holds."""
     return [part["function"] for part in kernel.fpgas()[card]["parts"]]
 
@@ -87,7 +87,7 @@ def test_the_kernel_loads_it(
     action = load(tmp_path)
     assert [on_host.apply(action) for _ in range(2)] == [True, False]
     # the other region is as it was
-    assert held(kernel) == [OLD, NEW]
+    assert list_functions(kernel) == [OLD, NEW]
     (done,) = kernel.programmings()
     assert (done["number"], done["function"]) == (1, NEW)
     (line,) = caplog.messages
@@ -105,7 +105,7 @@ def test_a_region_behind_a_vf(
     bind = actions.BindDriver(function=PAC_VF, driver="dfl-pci")
     on_host = executor(kernel.root)
     on_host.apply_all([bind, action])
-    assert held(kernel, PAC) == [NEW]
+    assert list_functions(kernel, PAC) == [NEW]
     assert not on_host.apply(action)
     # with a guest's driver it is not touched
     on_host.apply(actions.BindDriver(function=PAC_VF, driver="vfio-pci"))
@@ -155,7 +155,7 @@ def test_what_is_refused_changes_nothing(
     assert type(error) is errors.ActionError
     assert error.number == errno.EBUSY
     assert "/dev/dfl-port" in error.hint
-    assert held(kernel) == [OLD, OLD]
+    assert list_functions(kernel) == [OLD, OLD]
     assert kernel.programmings() == []
 
 
@@ -183,8 +183,8 @@ def test_ports_go_to_vfs_and_come_back(kernel: fakehost.Controller) -> None:
     vfs = actions.SetVfCount(function=CARD, count=1)
     assert on_host.apply(vfs)
     # each VF has its port: the ports stay while there are VFs
-    for wanted in (release(1), action.undo()):
-        error = failure(kernel.root, wanted)
+    for refused in (release(1), action.undo()):
+        error = failure(kernel.root, refused)
         assert error.number == errno.EBUSY
     on_host.apply_all([vfs.undo(), action.undo()])
     assert not kernel.fpgas()[CARD]["parts"][0]["is_free_to_vfs"]

@@ -48,7 +48,7 @@ def make(kind: str = SMALL, start: int = 0) -> actions.CreateInstance:
     return actions.CreateInstance(gpu=GPU, kind=kind, start=start)
 
 
-def sweep(kind: str = SMALL) -> actions.DestroyInstance:
+def destroy(kind: str = SMALL) -> actions.DestroyInstance:
     return actions.DestroyInstance(gpu=GPU, kind=kind)
 
 
@@ -91,13 +91,13 @@ def test_the_empty_ones_go_and_the_others_stay(
     type_id = next(t.split()[0] for t in types if t.endswith("A100-1-5C"))
     typing = actions.SetVgpuType(function=f"{GPU[:-1]}4", type_id=type_id)
     on_host.apply(typing)
-    assert on_host.apply(sweep())
+    assert on_host.apply(destroy())
     assert instances(kernel) == [[SMALL, 0], [HALF, 4]]
     # one that is in use stays, and that is no failure
-    assert not on_host.apply(sweep())
+    assert not on_host.apply(destroy())
     on_host.apply(typing.undo())
-    assert on_host.apply(sweep())
-    assert not on_host.apply(sweep())
+    assert on_host.apply(destroy())
+    assert not on_host.apply(destroy())
     assert instances(kernel) == [[HALF, 4]]
 
 
@@ -115,7 +115,7 @@ def test_an_instance_that_stays_brings_no_vgpu_back(
     typing = actions.SetVgpuType(function=f"{GPU[:-1]}4", type_id=type_id)
     on_host.apply(typing)
     monkeypatch.setenv("FAKEHOST_CONTROL", "/nonexistent")
-    on_host.apply_all([typing.undo(), sweep()])
+    on_host.apply_all([typing.undo(), destroy()])
     assert (place / "current_vgpu_type").read_text().strip() == "0"
     assert instances(kernel) == [[SMALL, 0]]
     assert "destroy GPU instance 1g.5gb that is empty" in caplog.text

@@ -30,15 +30,15 @@ class Libvirt:
     def __init__(self, root: Path, way: Way) -> None:
         self.root = root
         self.way = way
-        self.asked: list[str] = []
+        self.calls: list[str] = []
 
     def create(self, parent: str, type_id: str, uuid: str) -> bool:
-        self.asked.append(f"create {uuid}")
+        self.calls.append(f"create {uuid}")
         types = self.root / f"sys/class/mdev_bus/{parent}/mdev_supported_types"
         return self.way(lambda: (types / type_id / "create").write_text(uuid))
 
     def remove(self, uuid: str) -> bool:
-        self.asked.append(f"remove {uuid}")
+        self.calls.append(f"remove {uuid}")
         device = self.root / "sys/bus/mdev/devices" / uuid
         return self.way(lambda: (device / "remove").write_text("1"))
 
@@ -83,7 +83,7 @@ def test_whatever_libvirt_does_the_mdev_is_made_and_removed_once(
     undo = CREATE.undo()
     assert [on_host.apply(undo) for _ in range(2)] == [True, False]
     assert kernel.mdevs() == {}
-    assert libvirt.asked == [f"create {UUID}", f"remove {UUID}"]
+    assert libvirt.calls == [f"create {UUID}", f"remove {UUID}"]
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):
             thread.join()  # the kernel shows a change before it has answered
@@ -150,4 +150,4 @@ def test_other_actions_do_not_go_through_libvirt(
     on_host.apply(
         actions.BindDriver(function="0000:3b:00.0", driver="vfio-pci")
     )
-    assert libvirt.asked == []
+    assert libvirt.calls == []

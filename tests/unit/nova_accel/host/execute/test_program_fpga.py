@@ -57,9 +57,9 @@ def amd(root: Path) -> Path:
     for function, driver in ((CARD, "xclmgmt"), (USER, "xocl")):
         (functions(root) / function).mkdir(parents=True)
         bind(root, function, driver)
-    shown = functions(root) / USER / "xclbinuuid"
-    shown.write_text("\n")
-    return shown
+    uuid_file = functions(root) / USER / "xclbinuuid"
+    uuid_file.write_text("\n")
+    return uuid_file
 
 
 def load(
@@ -121,8 +121,8 @@ def test_a_region_shows_what_was_loaded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, slot: str
 ) -> None:
     caplog.set_level(logging.INFO, "nova_accel")
-    shown = intel(tmp_path, slot)
-    script(tmp_path, f"echo {NEW} > {shown}")
+    uuid_file = intel(tmp_path, slot)
+    script(tmp_path, f"echo {NEW} > {uuid_file}")
     action = load(tmp_path, slot=slot)
     on_host = executor(tmp_path)
     assert [on_host.apply(action) for _ in range(3)] == [True, False, False]
@@ -136,11 +136,11 @@ def test_a_region_shows_what_was_loaded(
 
 
 def test_an_alveo_card_is_loaded_by_its_user_function(tmp_path: Path) -> None:
-    shown = amd(tmp_path)
+    uuid_file = amd(tmp_path)
     dashed = "f7df405c-bd7a-cf72-22f1-44b0b93acd18"
     script(
         tmp_path,
-        f'[ "$3" = {USER} ] && echo {dashed} > {shown}',
+        f'[ "$3" = {USER} ] && echo {dashed} > {uuid_file}',
         "opt/xilinx/xrt/bin/xrt-smi",
     )
     action = load(tmp_path, "xrt-smi", USER)
@@ -151,8 +151,8 @@ def test_an_alveo_card_is_loaded_by_its_user_function(tmp_path: Path) -> None:
 def test_a_region_that_is_not_trusted_is_loaded_all_the_same(
     tmp_path: Path,
 ) -> None:
-    shown = intel(tmp_path)
-    shown.write_text(f"{NEW}\n")
+    uuid_file = intel(tmp_path)
+    uuid_file.write_text(f"{NEW}\n")
     script(tmp_path, "true")
     action = dataclasses.replace(load(tmp_path), is_forced=True)
     on_host = executor(tmp_path)
@@ -164,11 +164,11 @@ def test_a_card_that_is_away_for_a_while_is_waited_for(
     tmp_path: Path,
 ) -> None:
     """It was reset by the tool, and the kernel finds it again."""
-    shown = intel(tmp_path)
+    uuid_file = intel(tmp_path)
     place = functions(tmp_path) / CARD
     script(
         tmp_path,
-        f"echo {NEW} > {shown}; mv {place} {tmp_path}/away\n"
+        f"echo {NEW} > {uuid_file}; mv {place} {tmp_path}/away\n"
         f"(sleep 2; mv {tmp_path}/away {place}) > /dev/null 2>&1 &",
     )
     assert executor(tmp_path).apply(load(tmp_path))
@@ -186,24 +186,24 @@ def test_success_that_changed_nothing(tmp_path: Path) -> None:
 
 
 def test_a_forced_load_is_read_back_too(tmp_path: Path) -> None:
-    shown = intel(tmp_path)
-    shown.write_text(f"{NEW}\n")
-    script(tmp_path, f"echo {OLD} > {shown}")
+    uuid_file = intel(tmp_path)
+    uuid_file.write_text(f"{NEW}\n")
+    script(tmp_path, f"echo {OLD} > {uuid_file}")
     action = dataclasses.replace(load(tmp_path), is_forced=True)
     assert OLD in fault(tmp_path, action)
 
 
 def test_a_tool_that_fails(tmp_path: Path) -> None:
-    shown = intel(tmp_path)
-    script(tmp_path, f"echo {NEW} > {shown}; echo no luck; exit 5")
+    uuid_file = intel(tmp_path)
+    script(tmp_path, f"echo {NEW} > {uuid_file}; echo no luck; exit 5")
     text = fault(tmp_path, load(tmp_path))
     assert "ended with 5: no luck" in text
 
 
 def test_a_tool_that_hangs(tmp_path: Path) -> None:
     """The region shows the function, but who knows what else is in it."""
-    shown = intel(tmp_path)
-    script(tmp_path, f"echo {NEW} > {shown}; sleep 600")
+    uuid_file = intel(tmp_path)
+    script(tmp_path, f"echo {NEW} > {uuid_file}; sleep 600")
     on_host = action_executor.Executor(str(tmp_path), program_s=0.5)
     with pytest.raises(errors.ProgrammingError) as caught:
         on_host.apply(load(tmp_path))
@@ -246,8 +246,8 @@ def test_a_function_that_the_host_works_with_keeps_the_card_as_it_is(
     tmp_path: Path,
 ) -> None:
     """The network behind another function of an N6001, for example."""
-    shown = intel(tmp_path)
-    script(tmp_path, f"echo {NEW} > {shown}")
+    uuid_file = intel(tmp_path)
+    script(tmp_path, f"echo {NEW} > {uuid_file}")
     action = dataclasses.replace(load(tmp_path), dependents=(VF,))
     bind(tmp_path, VF, "virtio-pci")
     error = refusal(tmp_path, action)
@@ -259,7 +259,7 @@ def test_a_function_that_the_host_works_with_keeps_the_card_as_it_is(
 
 
 def test_a_card_without_its_device(tmp_path: Path) -> None:
-    shown = intel(tmp_path)
+    uuid_file = intel(tmp_path)
     os.rename(
         functions(tmp_path) / CARD / "fpga_region/region0/dfl-fme.0",
         tmp_path / "away",
@@ -267,7 +267,7 @@ def test_a_card_without_its_device(tmp_path: Path) -> None:
     error = refusal(tmp_path, load(tmp_path, ""))
     assert error.number == errno.ENODEV
     assert "nothing was touched" in str(error)
-    assert shown.read_text() == f"{OLD}\n"
+    assert uuid_file.read_text() == f"{OLD}\n"
 
 
 def test_a_card_that_is_gone(tmp_path: Path) -> None:
@@ -326,19 +326,19 @@ def set_port(is_released: bool, number: int = 0) -> actions.SetPort:
 
 
 def test_a_port_that_is_where_it_shall_be(tmp_path: Path) -> None:
-    shown = intel(tmp_path)
+    uuid_file = intel(tmp_path)
     on_host = executor(tmp_path)
     assert not on_host.apply(set_port(False))
     error = failure(tmp_path, set_port(True))
     assert error.number == errno.ENOTTY  # a plain file is no kernel
-    os.rename(shown.parent, tmp_path / "away")
+    os.rename(uuid_file.parent, tmp_path / "away")
     assert not on_host.apply(set_port(True))
     assert failure(tmp_path, set_port(False)).number == errno.ENOTTY
 
 
 def test_a_port_without_number_may_be_the_one(tmp_path: Path) -> None:
-    shown = intel(tmp_path)
-    (shown.parent / "id").unlink()
+    uuid_file = intel(tmp_path)
+    (uuid_file.parent / "id").unlink()
     assert failure(tmp_path, set_port(True)).number == errno.ENOTTY
 
 

@@ -135,8 +135,8 @@ def test_a_card_with_vfs_is_not_reset(kernel: fakehost.Controller) -> None:
 def test_a_reset_that_fails_gives_the_driver_back(
     kernel: fakehost.Controller,
 ) -> None:
-    (found,) = filter(None, [reset_checks.read(str(kernel.root), CARD)])
-    assert (found.driver, found.is_resettable) == ("nouveau", True)
+    (released,) = filter(None, [reset_checks.read(str(kernel.root), CARD)])
+    assert (released.driver, released.is_resettable) == ("nouveau", True)
     before = executing.state(kernel)
     kernel.fail(path_of(CARD, "reset"), "ENOTTY")
     off = actions.BindDriver(function=CARD, driver="", before="nouveau")
@@ -170,8 +170,8 @@ def test_who_can_be_reset(
     (place / "reset").touch()
     if methods is not None:
         (place / "reset_method").write_text(methods)
-    found = reset_checks.read(str(tmp_path), CARD)
-    assert found == scrub.ReleasedFunction(
+    released = reset_checks.read(str(tmp_path), CARD)
+    assert released == scrub.ReleasedFunction(
         address=CARD, is_resettable=is_resettable
     )
 
@@ -193,8 +193,8 @@ def place(kernel: fakehost.Controller) -> Iterator[Path]:
     path.parent.mkdir(exist_ok=True)
     path.parent.chmod(0o755)
     yield path
-    for one in path.parent.iterdir():
-        one.unlink()
+    for entry in path.parent.iterdir():
+        entry.unlink()
 
 
 def write(place: Path, text: str) -> None:
@@ -205,14 +205,14 @@ def write(place: Path, text: str) -> None:
 def test_a_command_gets_the_address_and_no_more(
     kernel: fakehost.Controller, place: Path
 ) -> None:
-    told = place.parent / "told"
-    write(place, f'echo "$# $1 $(env | sort | tr "\\n" " ")" > {told}')
+    output = place.parent / "told"
+    write(place, f'echo "$# $1 $(env | sort | tr "\\n" " ")" > {output}')
     os.environ["NOVA_SECRET"] = "x"  # noqa: S105
     try:
         assert executor(kernel.root).apply(run())
     finally:
         del os.environ["NOVA_SECRET"]
-    text = told.read_text()
+    text = output.read_text()
     assert text.startswith(f"1 {CARD} ")
     assert "NOVA_SECRET" not in text
 

@@ -62,9 +62,9 @@ def booted(
 
 def come_back(life: lifecycle.Lifecycle, server: str, address: str) -> None:
     """Start a server anew that Nova's database knows by its slot."""
-    one = slot(life, address)
-    life.restore(server, (one,))
-    give(life, one, server)
+    claimed_slot = slot(life, address)
+    life.restore(server, (claimed_slot,))
+    give(life, claimed_slot, server)
 
 
 def test_after_renumbering_servers_are_refused(
@@ -146,9 +146,9 @@ def test_another_device_is_set_aside_and_not_scrubbed(
         give(life, slot(life, ONE), A)
     with booted(tmp_path, 5, 2) as kernel:
         life = started(kernel, state)
-        one = slot(life, ONE)
-        life.restore(A, (one,))
-        life.release(A, (one,), stopped)
+        claimed_slot = slot(life, ONE)
+        life.restore(A, (claimed_slot,))
+        life.release(A, (claimed_slot,), stopped)
         assert resets(kernel) == []
         assert "is another device" in fault(life, ONE)
         assert life.claims() == ()
@@ -206,14 +206,14 @@ def test_the_serial_of_an_nvme_controller(tmp_path: pathlib.Path) -> None:
     assert serials.read_numbers(str(tmp_path), NVME) == {
         "nvme": "S4YNNE0N801309"
     }
-    kept = serials.SerialNumbers(str(tmp_path / "state"), str(tmp_path))
-    kept.check(A, NVME)
+    numbers = serials.SerialNumbers(str(tmp_path / "state"), str(tmp_path))
+    numbers.check(A, NVME)
     (function / "nvme/nvme0/serial").write_text("OTHER\n")
     with pytest.raises(errors.ClaimError, match="NVMe serial OTHER"):
-        kept.check(A, NVME)
+        numbers.check(A, NVME)
     (function / "nvme/nvme0/serial").unlink()  # a guest has it
-    kept.check(A, NVME)
-    assert not kept.describe_mismatch(NVME)
+    numbers.check(A, NVME)
+    assert not numbers.describe_mismatch(NVME)
 
 
 def test_vfs_of_nvme_controllers_are_known_by_their_pf(
@@ -222,9 +222,9 @@ def test_vfs_of_nvme_controllers_are_known_by_their_pf(
     """A namespace keeps its data through the reset of its VF."""
 
     def claim(server: str, vf: str) -> None:
-        one = slot(life, f"{vf[:-1]}0", vf)
-        life.restore(server, (one,))
-        give(life, one, server)
+        claimed_slot = slot(life, f"{vf[:-1]}0", vf)
+        life.restore(server, (claimed_slot,))
+        give(life, claimed_slot, server)
 
     with booted(tmp_path, 1, 2, vf_class=0x010802) as kernel:
         life = started(kernel, state)
@@ -253,12 +253,12 @@ def test_numbers_that_were_unknown_are_added(tmp_path: pathlib.Path) -> None:
     config = function / "config"
     body = struct.pack("<II", 1, 2)
     config.write_bytes(extended((0x0003, body)))
-    kept = serials.SerialNumbers(str(tmp_path / "state"), str(tmp_path))
-    kept.check(A, NVME)
+    numbers = serials.SerialNumbers(str(tmp_path / "state"), str(tmp_path))
+    numbers.check(A, NVME)
     (function / "nvme/nvme0").mkdir(parents=True)
     (function / "nvme/nvme0/serial").write_text("MINE\n")
-    kept.check(A, NVME)
+    numbers.check(A, NVME)
     config.unlink()
     (function / "nvme/nvme0/serial").write_text("OTHER\n")
     with pytest.raises(errors.ClaimError, match="NVMe serial MINE; it may"):
-        kept.check(A, NVME)
+        numbers.check(A, NVME)

@@ -84,7 +84,7 @@ FAILING = actions.BindDriver(function=CARD, driver="no-such-driver")
 
 @given(
     earlier=st.lists(some_action, max_size=6),
-    wanted=st.lists(some_action, max_size=6),
+    requested=st.lists(some_action, max_size=6),
 )
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -94,7 +94,7 @@ FAILING = actions.BindDriver(function=CARD, driver="no-such-driver")
 def test_what_fails_leaves_the_host_as_it_was(
     kernel: fakehost.Controller,
     earlier: list[actions.Action],
-    wanted: list[actions.Action],
+    requested: list[actions.Action],
 ) -> None:
     kernel.reboot()
     on_host = executor(kernel.root)
@@ -105,22 +105,22 @@ def test_what_fails_leaves_the_host_as_it_was(
             continue
     before = executing.state(kernel)
     with pytest.raises(errors.ActionError):
-        on_host.apply_all([*wanted, FAILING])
+        on_host.apply_all([*requested, FAILING])
     assert executing.state(kernel) == before
 
 
-@given(wanted=st.lists(some_action, min_size=1, max_size=5))
+@given(requested=st.lists(some_action, min_size=1, max_size=5))
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     deadline=None,
     max_examples=examples.examples(60),
 )
 def test_done_is_done_and_undone_is_undone(
-    kernel: fakehost.Controller, wanted: list[actions.Action]
+    kernel: fakehost.Controller, requested: list[actions.Action]
 ) -> None:
     kernel.reboot()
     on_host = executor(kernel.root)
-    for action in wanted:
+    for action in requested:
         try:
             on_host.apply(action)
         except errors.ActionError:

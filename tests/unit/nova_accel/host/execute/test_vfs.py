@@ -294,7 +294,7 @@ class Driver:
     def __init__(self, place: Path, count: int) -> None:
         self.place = place
         self.count = count
-        self.asked: list[str] = []
+        self.calls: list[str] = []
 
     def make(self) -> None:
         for number in range(self.count):
@@ -304,7 +304,7 @@ class Driver:
             link = self.place / f"virtfn{number}"
             link.symlink_to(f"../{virtual.name}")
 
-    def unmake(self) -> None:
+    def remove(self) -> None:
         for link in self.place.glob("virtfn*"):
             (link / "physfn").unlink()
             link.resolve().rmdir()
@@ -319,9 +319,9 @@ class Driver:
             if text == last:
                 continue
             times -= 1
-            self.asked.append(text.strip())
+            self.calls.append(text.strip())
             if text == "0\n":
-                self.unmake()
+                self.remove()
                 last = text
             else:
                 self.make()
@@ -352,7 +352,7 @@ def test_fewer_vfs_than_asked_are_taken_back(tmp_path: Path) -> None:
     assert error.number == 0
     assert "4 of 8 virtual functions" in str(error)
     assert "made fewer" in error.hint
-    assert driver.asked == ["8", "0"]
+    assert driver.calls == ["8", "0"]
     assert list(place.glob("virtfn*")) == []
 
 

@@ -119,7 +119,7 @@ def test_a_size_that_does_not_fit_is_eio_and_says_where_to_look(
 
 
 @pytest.mark.parametrize(
-    ("code", "mend"),
+    ("code", "hint"),
     [
         ("EPERM", "holds a vGPU already"),
         ("EBUSY", "holds a vGPU already"),
@@ -129,12 +129,12 @@ def test_a_size_that_does_not_fit_is_eio_and_says_where_to_look(
     ],
 )
 def test_a_refused_type_says_what_to_do(
-    kernel: fakehost.Controller, code: str, mend: str
+    kernel: fakehost.Controller, code: str, hint: str
 ) -> None:
     kernel.fail(path_of(VF, "nvidia/current_vgpu_type"), code)
     error = failure(kernel.root, typed())
     assert errno.errorcode[error.number] == code
-    assert mend in error.hint
+    assert hint in error.hint
 
 
 def test_eperm_of_an_mdev_is_about_rights_of_a_vf_about_its_vgpu() -> None:

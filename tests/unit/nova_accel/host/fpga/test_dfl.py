@@ -31,8 +31,8 @@ def port_file(root: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def test_the_kernels_own_layout(pac: pathlib.Path) -> None:
-    found = dfl.read(files(pac), PF)
-    assert found == dfl.DflLayout(
+    layout = dfl.read(files(pac), PF)
+    assert layout == dfl.DflLayout(
         driver="dfl-pci",
         node="dfl-fme.0",
         static="113000200000177",
@@ -50,18 +50,18 @@ def test_registers_that_answer_nothing_tell_no_number(
     port_file(pac, "afu_id").write_text("f" * 32 + "\n")
     fme = port_file(pac, "id").parent.with_name("dfl-fme.0")
     (fme / "bitstream_id").write_text("0x" + "f" * 16 + "\n")
-    found = dfl.read(files(pac), PF)
-    (port,) = found.ports
+    layout = dfl.read(files(pac), PF)
+    (port,) = layout.ports
     assert port.number is None and port.function is None
-    assert found.static == ""
+    assert layout.static == ""
 
 
 def test_the_older_layout(tmp_path: pathlib.Path) -> None:
     root = look.make("dfl-older", tmp_path)
-    found = dfl.read(files(root), PF)
-    assert found.driver == "intel-fpga-pci"
-    assert found.node == dfl.fme_node(files(root), PF) == "intel-fpga-fme.0"
-    assert found.interfaces == ("f64e598bea11517fa28e7bc65d885104",)
+    layout = dfl.read(files(root), PF)
+    assert layout.driver == "intel-fpga-pci"
+    assert layout.node == dfl.fme_node(files(root), PF) == "intel-fpga-fme.0"
+    assert layout.interfaces == ("f64e598bea11517fa28e7bc65d885104",)
     # The only port of a card needs no number.
     without = dfl.read(files(root), BEHIND)
     assert without.ports[0].number is None
@@ -69,14 +69,14 @@ def test_the_older_layout(tmp_path: pathlib.Path) -> None:
     assert without.interfaces == ("",)
     # A recording may go on with zeros behind the line.
     again = dfl.read(files(root), "0000:35:00.0")
-    assert again.interfaces == found.interfaces
-    assert again.ports == found.ports
+    assert again.interfaces == layout.interfaces
+    assert again.ports == layout.ports
     assert again.reasons == ()
 
 
 def test_parts_are_in_the_order_of_ports(pac: pathlib.Path) -> None:
-    found = dfl.read(files(pac), "0001:b5:00.0")
-    assert found.interfaces == (
+    layout = dfl.read(files(pac), "0001:b5:00.0")
+    assert layout.interfaces == (
         "2a4222186dba448eb302425cbcde1406",
         "1a4222186dba448eb302425cbcde1406",
     )
@@ -144,9 +144,9 @@ def test_several_ports_without_numbers_are_nobodys(
     place = root / "sys/bus/pci/devices/0001:c5:00.0/fpga_region/region120"
     for port in ("dfl-port.14", "dfl-port.15"):
         (place / port / "id").write_text("none\n")
-    found = dfl.read(files(root), "0001:c5:00.0")
-    assert [p.number for p in found.ports] == [None, None]
-    assert found.port(0) is found.port(1) is None
+    layout = dfl.read(files(root), "0001:c5:00.0")
+    assert [p.number for p in layout.ports] == [None, None]
+    assert layout.port(0) is layout.port(1) is None
 
 
 def test_the_driver_that_a_host_has(tmp_path: pathlib.Path) -> None:

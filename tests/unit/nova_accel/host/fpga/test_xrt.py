@@ -25,7 +25,7 @@ def files(records: Mapping[str, fs.Record]) -> fs.Files:
     )
 
 
-def shown(text: fs.Record) -> fs.Files:
+def uuid_files(text: fs.Record) -> fs.Files:
     return files({f"{SLOT}/xclbinuuid": text})
 
 
@@ -47,7 +47,7 @@ def shown(text: fs.Record) -> fs.Files:
 def test_the_loaded_function_is_the_user_functions_word(
     text: fs.Record, function: str | None
 ) -> None:
-    assert xrt.read_loaded(shown(text), CARD, 0, SLOT) == function
+    assert xrt.read_loaded(uuid_files(text), CARD, 0, SLOT) == function
 
 
 def test_without_the_driver_nothing_tells() -> None:
@@ -56,8 +56,8 @@ def test_without_the_driver_nothing_tells() -> None:
         xrt.read_function(files({}), SLOT)
 
 
-def card(**more: fs.Record) -> dict[str, fs.Record]:
-    told: dict[str, fs.Record] = {
+def card(**changed: fs.Record) -> dict[str, fs.Record]:
+    attributes: dict[str, fs.Record] = {
         "ready": "1\n",
         "dev_offline": "0\n",
         "mfg": "0\n",
@@ -65,9 +65,9 @@ def card(**more: fs.Record) -> dict[str, fs.Record]:
         "board_name": "u250\n",
         "interface_uuids": f"{BASE}\n{SHELL}\n",
         "rom.m.55296/VBNV": f"{NAME}\n",
-        **more,
+        **changed,
     }
-    return {f"{CARD}/{name}": text for name, text in told.items()}
+    return {f"{CARD}/{name}": text for name, text in attributes.items()}
 
 
 def shell(records: Mapping[str, fs.Record], slot: str = "") -> xrt.XrtShell:
@@ -87,18 +87,18 @@ def test_an_interface_that_is_told_twice_counts_once() -> None:
 
 def test_shells_without_metadata_go_by_their_name() -> None:
     # xclmgmt, interface_uuids_show: EINVAL without a devicetree.
-    found = shell(card(interface_uuids=errno.EINVAL))
-    assert found.interfaces == (NAME,)
-    assert found.unread == ()
+    parsed = shell(card(interface_uuids=errno.EINVAL))
+    assert parsed.interfaces == (NAME,)
+    assert parsed.unread == ()
 
 
 def test_unknown_interfaces_are_not_taken_for_none() -> None:
-    found = shell(card(interface_uuids=errno.EIO))
-    assert found.interfaces == ()
-    assert "interface_uuids" in found.unread[0]
-    found = shell(card(interface_uuids="nonsense\n"))
-    assert found.interfaces == ()
-    assert "'nonsense'" in found.unread[0]
+    parsed = shell(card(interface_uuids=errno.EIO))
+    assert parsed.interfaces == ()
+    assert "interface_uuids" in parsed.unread[0]
+    parsed = shell(card(interface_uuids="nonsense\n"))
+    assert parsed.interfaces == ()
+    assert "'nonsense'" in parsed.unread[0]
 
 
 def test_the_kernel_spells_names_of_shells_one_way() -> None:
@@ -107,7 +107,7 @@ def test_the_kernel_spells_names_of_shells_one_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "word"),
+    ("attributes", "word"),
     [
         ({"mfg": "1\n"}, "factory"),
         ({"rom.m.55296/VBNV": "xilinx_u250_GOLDEN_8\n"}, "factory"),
@@ -115,15 +115,15 @@ def test_the_kernel_spells_names_of_shells_one_way() -> None:
     ],
 )
 def test_images_that_take_nothing(
-    told: dict[str, fs.Record], word: str
+    attributes: dict[str, fs.Record], word: str
 ) -> None:
-    found = shell(card(**told))
-    assert word in found.golden
-    assert found.interfaces == ()
+    parsed = shell(card(**attributes))
+    assert word in parsed.golden
+    assert parsed.interfaces == ()
 
 
 @pytest.mark.parametrize(
-    ("told", "fault", "blocker"),
+    ("attributes", "fault", "blocker"),
     [
         ({"dev_offline": "1\n"}, "offline", ""),
         ({"ready": "0\n"}, "ready 0", "ready"),
@@ -132,11 +132,11 @@ def test_images_that_take_nothing(
     ],
 )
 def test_a_card_tells_that_it_does_not_work(
-    told: dict[str, fs.Record], fault: str, blocker: str
+    attributes: dict[str, fs.Record], fault: str, blocker: str
 ) -> None:
-    found = shell(card(**told))
-    assert (fault in found.fault, blocker in found.blocker) == (True, True)
-    assert (bool(found.fault), bool(found.blocker)) == (
+    parsed = shell(card(**attributes))
+    assert (fault in parsed.fault, blocker in parsed.blocker) == (True, True)
+    assert (bool(parsed.fault), bool(parsed.blocker)) == (
         bool(fault),
         bool(blocker),
     )
@@ -155,7 +155,7 @@ def test_both_functions_speak_for_the_card() -> None:
 
 
 def test_the_user_function_tells_what_the_other_one_can_not() -> None:
-    found = xrt.read_shell(
+    parsed = xrt.read_shell(
         files(
             {
                 f"{SLOT}/interface_uuids": f"{SHELL}\n",
@@ -167,7 +167,7 @@ def test_the_user_function_tells_what_the_other_one_can_not() -> None:
         "",
         SLOT,
     )
-    assert found == xrt.XrtShell(name=NAME, board="u250", interfaces=(SHELL,))
+    assert parsed == xrt.XrtShell(name=NAME, board="u250", interfaces=(SHELL,))
 
 
 def test_where_no_driver_is_nothing_is_told() -> None:
@@ -175,8 +175,8 @@ def test_where_no_driver_is_nothing_is_told() -> None:
 
 
 def test_what_cant_be_listed_is_told() -> None:
-    found = shell({CARD: errno.EIO})
-    assert any("listed" in reason for reason in found.unread)
+    parsed = shell({CARD: errno.EIO})
+    assert any("listed" in reason for reason in parsed.unread)
 
 
 def test_drivers_are_those_that_the_kernel_has() -> None:

@@ -40,15 +40,15 @@ def test_hosts_that_tell_nothing_are_well(
 def test_fatal_errors_make_one_card_ill(root: pathlib.Path) -> None:
     put(root, CARD, {"aer_dev_fatal": errors_of(2)}, WELL)
     put(root, OTHER, {"aer_dev_fatal": errors_of(0)}, WELL)
-    found = find(root)
-    assert list(found) == [CARD]
-    assert "2 uncorrectable fatal errors" in found[CARD]
+    faults = find(root)
+    assert list(faults) == [CARD]
+    assert "2 uncorrectable fatal errors" in faults[CARD]
 
 
 def test_other_errors_make_nobody_ill(root: pathlib.Path) -> None:
     text = "UnsupReq 9\nTOTAL_ERR_NONFATAL 9\n"
-    more = {"aer_dev_nonfatal": text, "aer_dev_correctable": text}
-    put(root, CARD, {**more, "aer_dev_fatal": errors_of(0)})
+    counters = {"aer_dev_nonfatal": text, "aer_dev_correctable": text}
+    put(root, CARD, {**counters, "aer_dev_fatal": errors_of(0)})
     assert find(root) == {}
 
 
@@ -57,9 +57,9 @@ def test_a_function_that_travels_along_counts_too(
 ) -> None:
     root = look.make("passthrough", tmp_path)
     put(root, AUDIO, {"aer_dev_fatal": errors_of(1)})
-    found = find(root)
-    assert list(found) == [WHOLE]
-    assert AUDIO in found[WHOLE]
+    faults = find(root)
+    assert list(faults) == [WHOLE]
+    assert AUDIO in faults[WHOLE]
 
 
 def test_every_region_of_a_card_is_ill(tmp_path: pathlib.Path) -> None:
@@ -77,9 +77,9 @@ def test_every_region_of_a_card_is_ill(tmp_path: pathlib.Path) -> None:
 def test_a_card_whose_ids_read_as_ones_is_gone(root: pathlib.Path) -> None:
     put(root, CARD, head=GONE)
     put(root, OTHER, head=WELL)
-    found = find(root)
-    assert list(found) == [CARD]
-    assert "does not answer" in found[CARD]
+    faults = find(root)
+    assert list(faults) == [CARD]
+    assert "does not answer" in faults[CARD]
     put(root, CARD, head=WELL)
     assert find(root) == {}
 
@@ -94,10 +94,10 @@ def test_a_device_that_is_a_vf_is_as_well_as_its_card(
     root: pathlib.Path,
 ) -> None:
     put(root, CARD_VF, head=GONE)
-    one = look.device(look.read(root), CARD)
+    device = look.device(look.read(root), CARD)
     single = model.Device(
         address=CARD_VF,
-        plugin=one.plugin,
+        plugin=device.plugin,
         technology="pci",
         vendor="",
         model="",

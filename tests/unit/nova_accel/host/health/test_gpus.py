@@ -16,8 +16,8 @@ import pytest
 from nova_accel.config.policy import Policy
 from nova_accel.discovery import change_detection
 from nova_accel.host.nvml import (
-    codec,
     gpu_reader,
+    gpu_state,
     nvml_library,
     xid_events,
     xid_listener,
@@ -67,7 +67,7 @@ def ill(
 
 def read() -> gpu_reader.NvmlGpus:
     """Read in a process that finds the library."""
-    found = subprocess.run(  # noqa: S603 - our own words
+    completed = subprocess.run(  # noqa: S603 - our own words
         [sys.executable, "-c", SAY],
         env=os.environ,
         capture_output=True,
@@ -75,14 +75,14 @@ def read() -> gpu_reader.NvmlGpus:
         timeout=60,
         check=True,
     )
-    return codec.from_plain(json.loads(found.stdout))
+    return gpu_state.from_plain(json.loads(completed.stdout))
 
 
 def test_a_gpu_that_is_well_says_nothing(ill: pathlib.Path) -> None:
     gpus = read()
     assert gpus.keys() == {GPU, DEAF}
     assert gpus.lost == ()
-    assert {(one.fault, one.recovery) for one in gpus.values()} == {("", None)}
+    assert {(gpu.fault, gpu.recovery) for gpu in gpus.values()} == {("", None)}
     (ill / "recovery").write_text("0")
     assert read()[GPU].recovery == 0
 
@@ -110,11 +110,11 @@ def test_a_gpu_that_is_lost_has_no_address(ill: pathlib.Path) -> None:
 
 
 def test_archives_of_older_releases_tell_of_well_gpus() -> None:
-    plain = codec.to_plain(
+    plain = gpu_state.to_plain(
         gpu_reader.NvmlGpus({GPU: gpu_reader.NvmlGpu(address=GPU)})
     )
     del plain["lost"], plain["gpus"][0]["fault"], plain["gpus"][0]["recovery"]
-    gpus = codec.from_plain(plain)
+    gpus = gpu_state.from_plain(plain)
     assert gpus == {GPU: gpu_reader.NvmlGpu(address=GPU)}
     assert gpus.lost == ()
 
@@ -124,8 +124,8 @@ def test_archives_of_older_releases_tell_of_well_gpus() -> None:
 
 def judge(root: pathlib.Path, gpus: gpu_reader.NvmlGpus) -> dict[str, str]:
     reader = host_reader.HostReader(root, gpus=gpus)
-    found = error_counters.find_faults(reader, look.read(root).devices)
-    return {address: fault.reason for address, fault in found.items()}
+    faults = error_counters.find_faults(reader, look.read(root).devices)
+    return {address: fault.reason for address, fault in faults.items()}
 
 
 @pytest.fixture
@@ -137,19 +137,21 @@ CARDS = ("0000:3d:00.0", "0000:3e:00.0", "0000:d8:00.0")
 
 
 def facts(*addresses: str) -> dict[str, gpu_reader.NvmlGpu]:
-    return {one: gpu_reader.NvmlGpu(address=one) for one in addresses}
+    return {
+        address: gpu_reader.NvmlGpu(address=address) for address in addresses
+    }
 
 
 def test_the_gpu_that_nvml_speaks_of_is_ill(root: pathlib.Path) -> None:
-    told = facts(*CARDS)
-    told[CARDS[0]] = gpu_reader.NvmlGpu(
+    gpus = facts(*CARDS)
+    gpus[CARDS[0]] = gpu_reader.NvmlGpu(
         address=CARDS[0], fault="NVML: it is lost"
     )
-    told[CARDS[1]] = gpu_reader.NvmlGpu(address=CARDS[1], recovery=4)
-    found = judge(root, gpu_reader.NvmlGpus(told))
-    assert found.keys() == set(CARDS[:2])
-    assert found[CARDS[0]] == "NVML: it is lost"
-    assert "reset" in found[CARDS[1]]
+    gpus[CARDS[1]] = gpu_reader.NvmlGpu(address=CARDS[1], recovery=4)
+    faults = judge(root, gpu_reader.NvmlGpus(gpus))
+    assert faults.keys() == set(CARDS[:2])
+    assert faults[CARDS[0]] == "NVML: it is lost"
+    assert "reset" in faults[CARDS[1]]
 
 
 def test_the_lost_gpu_is_the_one_that_is_missing(root: pathlib.Path) -> None:
@@ -170,9 +172,9 @@ def test_who_is_lost_of_several_that_are_missing_is_unknown(
 
 @pytest.fixture
 def watcher(ill: pathlib.Path) -> Iterator[xid_events.XidWatcher]:
-    found = xid_events.XidWatcher()
-    yield found
-    found.watch(())
+    xid_watcher = xid_events.XidWatcher()
+    yield xid_watcher
+    xid_watcher.watch(())
 
 
 def until(what: Callable[[], bool]) -> None:
@@ -186,14 +188,14 @@ def until(what: Callable[[], bool]) -> None:
 
 def heard(watcher: xid_events.XidWatcher, count: int) -> list[int]:
     """Return so many errors, or fail."""
-    found: list[int] = []
+    errors: list[int] = []
 
     def come() -> bool:
-        found.extend(xid.number for xid in watcher.drain())
-        return len(found) >= count
+        errors.extend(xid.number for xid in watcher.drain())
+        return len(errors) >= count
 
     until(come)
-    return found
+    return errors
 
 
 def test_each_error_is_told_once(
@@ -216,16 +218,16 @@ def children() -> dict[int, bool]:
     Zombies have no command line, nor have those that the kernel is about
     to start, so they are no running listeners.
     """
-    found = {}
+    processes = {}
     for place in pathlib.Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             parent = place.read_text().rpartition(")")[2].split()[1]
             if int(parent) == os.getpid():
                 words = (place.parent / "cmdline").read_bytes().split(b"\0")
-                found[int(place.parent.name)] = (
+                processes[int(place.parent.name)] = (
                     xid_listener.__name__.encode() in words
                 )
-    return found
+    return processes
 
 
 @pytest.fixture
@@ -290,14 +292,14 @@ def test_a_listener_ends_with_who_started_it(ill: pathlib.Path) -> None:
         f" '-m', '{xid_listener.__name__}', '{GPU}', str(os.getpid())],"
         " stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)"
     )
-    found = subprocess.run(  # noqa: S603 - our own words
+    completed = subprocess.run(  # noqa: S603 - our own words
         [sys.executable, "-c", start],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    place = pathlib.Path(f"/proc/{int(found.stdout)}/cmdline")
+    place = pathlib.Path(f"/proc/{int(completed.stdout)}/cmdline")
     until(lambda: not place.exists() or not place.read_bytes())
 
 
@@ -357,23 +359,23 @@ def test_a_pass_notices_an_error_at_once(
         xid_events.set_aside(errors, faulted)
         return gpu_reader.NvmlGpus(facts(*CARDS))
 
-    one = change_detection.ChangeDetector(
+    detector = change_detection.ChangeDetector(
         fs.DiskSource(root),
         look.DRIVERS,
         Policy(),
         read_gpus,
         change_detection.NoteStores(faulted=faulted),
     )
-    assert not look.device(one.read(), card).fault
-    assert one.read_changed() is None
+    assert not look.device(detector.read(), card).fault
+    assert detector.read_changed() is None
     errors.append(xid(79, card))
-    state = one.read_changed()
+    state = detector.read_changed()
     assert state is not None
     assert "fallen off its bus" in look.device(state, card).fault
     assert f"`nova-accel heal {card}`" in look.reasons(state, card)
     errors.clear()
     faulted.heal([card])
-    state = one.read_changed()
+    state = detector.read_changed()
     assert state is not None
     assert not look.device(state, card).fault
 

@@ -126,7 +126,7 @@ def test_the_id_of_a_boot_is_the_kernels(tmp_path: pathlib.Path) -> None:
 
 events = st.lists(
     st.one_of(
-        st.integers(1, 3).map(lambda more: ("fail", more)),
+        st.integers(1, 3).map(lambda failures: ("fail", failures)),
         st.sampled_from([("heal", 0), ("again", 0), ("restart", 0)]),
     ),
     max_size=12,
@@ -147,9 +147,9 @@ def test_ill_is_who_failed_since_somebody_looked(
         )  # fmt: skip
         count, is_ill = 0, False
         seen_to = error_baseline.ErrorBaseline(directory, boot="one")
-        for what, more in course:
+        for what, number in course:
             if what == "fail":
-                count, is_ill = count + more, True
+                count, is_ill = count + number, True
             elif what == "heal":
                 seen_to.put({CARD: count})
                 is_ill = False
@@ -167,7 +167,7 @@ def test_ill_is_who_failed_since_somebody_looked(
 def survey_of(
     root: pathlib.Path, state_dir: pathlib.Path
 ) -> change_detection.ChangeDetector:
-    found = change_detection.ChangeDetector(
+    detector = change_detection.ChangeDetector(
         fs.DiskSource(root),
         look.DRIVERS,
         policy.Policy(),
@@ -179,11 +179,11 @@ def survey_of(
     )
     (root / "sys/kernel").mkdir(exist_ok=True)
     (root / "sys/kernel/uevent_seqnum").write_text("1\n")
-    return found
+    return detector
 
 
-def changed(one: change_detection.ChangeDetector) -> model.Device:
-    state = one.read_changed()
+def changed(detector: change_detection.ChangeDetector) -> model.Device:
+    state = detector.read_changed()
     assert state is not None, "it has to be noticed"
     return look.device(state, CARD)
 
@@ -192,19 +192,19 @@ def test_a_pass_notices_who_falls_ill_and_who_heals(
     root: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     put(root, CARD, {"aer_dev_fatal": errors_of(0)}, WELL)
-    one = survey_of(root, tmp_path / "state")
-    assert not look.device(one.read(), CARD).fault
-    assert one.read_changed() is None
+    detector = survey_of(root, tmp_path / "state")
+    assert not look.device(detector.read(), CARD).fault
+    assert detector.read_changed() is None
     put(root, CARD, head=GONE)
-    assert "does not answer" in changed(one).fault
-    assert one.read_changed() is None
+    assert "does not answer" in changed(detector).fault
+    assert detector.read_changed() is None
     put(root, CARD, head=WELL)
-    assert not changed(one).fault
+    assert not changed(detector).fault
     put(root, CARD, {"aer_dev_fatal": errors_of(1)})
-    assert "fatal error" in changed(one).fault
+    assert "fatal error" in changed(detector).fault
     error_baseline.ErrorBaseline(str(tmp_path / "state")).put({CARD: 1})
-    assert not changed(one).fault
-    assert one.read_changed() is None
+    assert not changed(detector).fault
+    assert detector.read_changed() is None
 
 
 def test_an_ill_card_is_reserved_whole_and_labelled(
@@ -235,10 +235,10 @@ def test_a_captured_host_is_as_ill(
     archive = str(tmp_path / "host.tar.gz")
     assert commands.main(["capture", "--root", str(root), "-o", archive]) == 0
     image, _ = capture.load(archive)
-    told = error_counters.find_faults(
+    faults = error_counters.find_faults(
         host_reader.HostReader(source=image), look.read(root).devices
     )
-    assert {a: f.reason for a, f in told.items()} == find(root)
+    assert {a: f.reason for a, f in faults.items()} == find(root)
     place = f"{os.path.realpath(root)}/sys/bus/pci/devices/{OTHER}/config"
     path = os.path.realpath(place).removeprefix(os.path.realpath(root))
     assert image.content(path) == WELL

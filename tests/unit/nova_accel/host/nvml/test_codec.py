@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nova_accel import errors, model
 from nova_accel.geometry import topology
-from nova_accel.host.nvml import codec, gpu_reader
+from nova_accel.host.nvml import gpu_reader, gpu_state
 
 words = st.text(max_size=8)
 counts = st.integers(0, 1 << 20)
@@ -69,36 +69,36 @@ facts = st.builds(
 
 @given(st.lists(facts, max_size=2), words)
 def test_plain_values_are_the_facts(
-    found: list[gpu_reader.NvmlGpu], reason: str
+    gpu_list: list[gpu_reader.NvmlGpu], reason: str
 ) -> None:
     problem = model.Problem(where="NVML GPU 1", reason=reason)
-    by_address = {f.address: f for f in found}
+    by_address = {f.address: f for f in gpu_list}
     gpus = gpu_reader.NvmlGpus(
         by_address, (problem,), reason, (reason, reason)
     )
-    plain = json.loads(json.dumps(codec.to_plain(gpus)))
-    again = codec.from_plain(plain)
+    plain = json.loads(json.dumps(gpu_state.to_plain(gpus)))
+    again = gpu_state.from_plain(plain)
     assert again == gpus
     assert again.problems == gpus.problems
     assert again.reason == reason
     assert again.lost == gpus.lost
     for row in plain["gpus"]:
         del row["placements"]  # as in archives of older releases
-    older = codec.from_plain(plain)
+    older = gpu_state.from_plain(plain)
     assert older.keys() == gpus.keys()
     assert not any(t.starts for gpu in older.values() for t in gpu.types)
 
 
 def test_what_older_releases_recorded_tells_no_links() -> None:
     gpu = gpu_reader.NvmlGpu(address="0000:41:00.0", links=topology.GpuLinks())
-    plain = codec.to_plain(gpu_reader.NvmlGpus({gpu.address: gpu}))
+    plain = gpu_state.to_plain(gpu_reader.NvmlGpus({gpu.address: gpu}))
     del plain["gpus"][0]["links"]
-    (found,) = codec.from_plain(plain).values()
-    assert found == gpu_reader.NvmlGpu(address="0000:41:00.0")
-    assert found.links is None
+    (gpu,) = gpu_state.from_plain(plain).values()
+    assert gpu == gpu_reader.NvmlGpu(address="0000:41:00.0")
+    assert gpu.links is None
     plain["gpus"][0]["links"] = {"peers": ["x"], "is_switched": False}
     with pytest.raises(errors.MalformedError):
-        codec.from_plain(plain)
+        gpu_state.from_plain(plain)
 
 
 @pytest.mark.parametrize(
@@ -116,4 +116,4 @@ def test_what_older_releases_recorded_tells_no_links() -> None:
 )
 def test_other_values_are_refused(plain: object) -> None:
     with pytest.raises(errors.MalformedError):
-        codec.from_plain(plain)
+        gpu_state.from_plain(plain)

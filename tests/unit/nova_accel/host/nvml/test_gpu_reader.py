@@ -14,7 +14,7 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.catalog import loader
-from nova_accel.host.nvml import codec, gpu_reader, gpu_writer
+from nova_accel.host.nvml import gpu_reader, gpu_state, gpu_writer
 from tests.lab import fakehost
 from tests.lab.fakehost import nvml
 
@@ -55,7 +55,7 @@ print(gpu_reader.create_instance("0000:41:00.0", "1g.5gb", 0))
 
 def say(path: Path, before: str = "") -> tuple[list[gpu_reader.NvmlGpus], int]:
     """Read twice, in a process that finds its libraries in a directory."""
-    found = subprocess.run(  # noqa: S603 - our own words
+    completed = subprocess.run(  # noqa: S603 - our own words
         [sys.executable, "-c", before + SAY],
         env={
             **os.environ,
@@ -68,9 +68,9 @@ def say(path: Path, before: str = "") -> tuple[list[gpu_reader.NvmlGpus], int]:
         timeout=60,
         check=True,
     ).stdout.splitlines()
-    return [codec.from_plain(json.loads(line)) for line in found[:2]], int(
-        found[2]
-    )
+    return [
+        gpu_state.from_plain(json.loads(line)) for line in completed[:2]
+    ], int(completed[2])
 
 
 def test_without_nvidia_ml_py_nothing_is_known(tmp_path: Path) -> None:
@@ -138,15 +138,15 @@ def test_what_root_alone_may_know_is_unread_and_not_absent(
     tmp_path: Path,
 ) -> None:
     (first, _), _ = say(build_old(tmp_path, "-DMIG"))
-    (found,) = first.values()
-    assert found.is_mig
-    assert found.unread == {"kinds", "instances"}
-    told = [p.reason for p in first.problems if p.where == found.address]
-    assert "its MIG mode changes when it is reset" in told[0]
-    assert "its kinds" in told[1]
-    assert "Insufficient Permissions" in told[1]
-    assert "run as root" in told[1]
-    assert "its instances" in told[2]
+    (gpu,) = first.values()
+    assert gpu.is_mig
+    assert gpu.unread == {"kinds", "instances"}
+    reasons = [p.reason for p in first.problems if p.where == gpu.address]
+    assert "its MIG mode changes when it is reset" in reasons[0]
+    assert "its kinds" in reasons[1]
+    assert "Insufficient Permissions" in reasons[1]
+    assert "run as root" in reasons[1]
+    assert "its instances" in reasons[2]
 
 
 # -- a kernel that has cards ----------------------------------------------
@@ -186,7 +186,7 @@ def test_each_gpu_is_described(cards: fakehost.Controller) -> None:
     assert not gpus[L40S].instances
     assert gpus[A100].is_mig
     assert gpus[A100].driver_version
-    types = {one.name: one for one in gpus[L40S].types}
+    types = {vgpu_type.name: vgpu_type for vgpu_type in gpus[L40S].types}
     assert types["L40S-24Q"] == gpu_reader.NvmlVgpuType(
         name="L40S-24Q",
         type_id="1155",
@@ -199,19 +199,19 @@ def test_each_gpu_is_described(cards: fakehost.Controller) -> None:
 def test_what_nvml_says_agrees_with_the_catalogue(
     cards: fakehost.Controller, address: str
 ) -> None:
-    told = gpu_reader.read_gpus()[address]
-    listed = loader.load().of_card([one.name for one in told.types])
+    gpu = gpu_reader.read_gpus()[address]
+    listed = loader.load().of_card([vgpu_type.name for vgpu_type in gpu.types])
     assert listed is not None
-    for one in told.types:
-        facts = loader.load().find(one.name)
-        assert facts is not None, one.name
-        assert facts.framebuffer_mb == one.framebuffer_mb, one.name
-        assert facts.limit == one.max_instances, one.name
-        assert facts.instance == one.instance, one.name
-        assert facts.per_instance == one.per_instance, one.name
-    mine = {kind.name: kind for kind in listed.kinds}
-    for kind in told.kinds:
-        assert kind == mine[kind.name]
+    for vgpu_type in gpu.types:
+        facts = loader.load().find(vgpu_type.name)
+        assert facts is not None, vgpu_type.name
+        assert facts.framebuffer_mb == vgpu_type.framebuffer_mb, vgpu_type.name
+        assert facts.limit == vgpu_type.max_instances, vgpu_type.name
+        assert facts.instance == vgpu_type.instance, vgpu_type.name
+        assert facts.per_instance == vgpu_type.per_instance, vgpu_type.name
+    kinds = {kind.name: kind for kind in listed.kinds}
+    for kind in gpu.kinds:
+        assert kind == kinds[kind.name]
 
 
 def test_places_of_types_are_read_in_mixed_mode(
@@ -220,18 +220,21 @@ def test_places_of_types_are_read_in_mixed_mode(
     assert gpu_reader.set_mixed(L40S, True) == 0
     types = gpu_reader.read_gpus()[L40S].types
     assert types
-    for one in types:
-        facts = loader.load().find(one.name)
+    for vgpu_type in types:
+        facts = loader.load().find(vgpu_type.name)
         # L40S-3B is not in the catalogue.
         if facts is not None:
-            assert (one.span, one.starts) == (facts.span, facts.starts_mixed)
+            assert (vgpu_type.span, vgpu_type.starts) == (
+                facts.span,
+                facts.starts_mixed,
+            )
 
 
 def instances(address: str) -> list[tuple[str, int]]:
     return sorted(
-        (one.kind, one.span.start)
-        for one in gpu_reader.read_gpus()[address].instances
-        if one.span is not None
+        (instance.kind, instance.span.start)
+        for instance in gpu_reader.read_gpus()[address].instances
+        if instance.span is not None
     )
 
 
@@ -242,7 +245,9 @@ def test_an_instance_is_made_once_and_unmade(
     assert gpu_reader.create_instance(A100, "2g.10gb", 2) == 0
     assert gpu_reader.create_instance(A100, "1g.5gb", 0) == 0
     assert instances(A100) == [("1g.5gb", 0), ("2g.10gb", 2)]
-    spans = {one.span for one in gpu_reader.read_gpus()[A100].instances}
+    spans = {
+        instance.span for instance in gpu_reader.read_gpus()[A100].instances
+    }
     assert model.Span(start=2, size=2) in spans
     assert gpu_reader.destroy_instance(A100, "2g.10gb", 2) == 0
     assert gpu_reader.destroy_instance(A100, "2g.10gb", 2) == 0
@@ -270,7 +275,10 @@ def vf(host: fakehost.Controller, address: str, number: int) -> Path:
 def test_an_instance_that_holds_a_vgpu_stays(
     cards: fakehost.Controller,
 ) -> None:
-    types = {one.name: one for one in gpu_reader.read_gpus()[A100].types}
+    types = {
+        vgpu_type.name: vgpu_type
+        for vgpu_type in gpu_reader.read_gpus()[A100].types
+    }
     for start in (0, 1):
         assert gpu_reader.create_instance(A100, "1g.5gb", start) == 0
     place = vf(cards, A100, 0)
@@ -317,8 +325,8 @@ def test_facts_survive_the_way_to_another_process(
 ) -> None:
     assert gpu_reader.create_instance(A100, "3g.20gb", 4) == 0
     gpus = gpu_reader.read_gpus()
-    plain = json.loads(json.dumps(codec.to_plain(gpus)))
-    assert codec.from_plain(plain) == gpus
+    plain = json.loads(json.dumps(gpu_state.to_plain(gpus)))
+    assert gpu_state.from_plain(plain) == gpus
 
 
 # -- values ---------------------------------------------------------------

@@ -15,7 +15,7 @@ from nova_accel.cli import commands
 from nova_accel.config import policy
 from nova_accel.discovery import capture, plugin, scan
 from nova_accel.geometry.topology import GpuLinks
-from nova_accel.host.nvml import codec, gpu_reader
+from nova_accel.host.nvml import gpu_reader, gpu_state
 from nova_accel.host.sysfs import host_reader
 from tests.lab import fakehost
 from tests.lab.fakehost import nvml
@@ -70,7 +70,7 @@ def _fixture_socket(
 def test_links_that_are_up_lead_to_gpus_and_switches() -> None:
     gpus = gpu_reader.read_gpus()
     assert gpus.problems == ()
-    assert {address: one.links for address, one in gpus.items()} == {
+    assert {address: gpu.links for address, gpu in gpus.items()} == {
         T4: GpuLinks(),
         FIRST: GpuLinks(peers=frozenset({SECOND})),
         SECOND: GpuLinks(peers=frozenset({FIRST})),
@@ -80,8 +80,8 @@ def test_links_that_are_up_lead_to_gpus_and_switches() -> None:
 
 def test_links_survive_the_way_to_another_process() -> None:
     gpus = gpu_reader.read_gpus()
-    plain = json.loads(json.dumps(codec.to_plain(gpus)))
-    assert codec.from_plain(plain) == gpus
+    plain = json.loads(json.dumps(gpu_state.to_plain(gpus)))
+    assert gpu_state.from_plain(plain) == gpus
 
 
 def test_a_link_to_a_card_that_another_driver_took_is_down(
@@ -143,7 +143,7 @@ def say(
     for name in files:
         kind, _, text = name.partition("=")
         (place / kind).write_text(text)
-    found = subprocess.run(  # noqa: S603 - our own words
+    completed = subprocess.run(  # noqa: S603 - our own words
         [sys.executable, "-c", before + SAY],
         env={
             **os.environ,
@@ -156,7 +156,7 @@ def say(
         timeout=60,
         check=True,
     ).stdout
-    gpus = codec.from_plain(json.loads(found))
+    gpus = gpu_state.from_plain(json.loads(completed))
     return gpus, "\n".join(p.reason for p in gpus.problems)
 
 
@@ -172,25 +172,25 @@ def test_of_a_library_of_before_nvlink_nothing_is_known(
         "for name in [n for n in dir(pynvml) if 'GetNvLink' in n]:\n"
         "    delattr(pynvml, name)\n"
     )
-    gpus, told = say(tmp_path, "links", before=before)
-    assert {one.links for one in gpus.values()} == {None}
-    assert "NVLink" not in told
+    gpus, messages = say(tmp_path, "links", before=before)
+    assert {gpu.links for gpu in gpus.values()} == {None}
+    assert "NVLink" not in messages
 
 
 def test_of_an_old_driver_the_address_alone_tells(
     tmp_path: pathlib.Path,
 ) -> None:
     before = "import pynvml\ndel pynvml.nvmlDeviceGetNvLinkRemoteDeviceType\n"
-    gpus, told = say(tmp_path, f"links=0 {PEER}", before=before)
+    gpus, messages = say(tmp_path, f"links=0 {PEER}", before=before)
     assert gpus[ILL].links == GpuLinks(peers=frozenset({PEER}))
-    assert told == ""
+    assert messages == ""
 
 
 def test_a_lost_gpu_has_unknown_links(tmp_path: pathlib.Path) -> None:
-    gpus, told = say(tmp_path, f"links=0 {PEER}", "unlinked")
+    gpus, messages = say(tmp_path, f"links=0 {PEER}", "unlinked")
     assert gpus[ILL].links is None
     assert gpus[PEER].links == GpuLinks()
-    assert "NVML can't read its NVLinks" in told
+    assert "NVML can't read its NVLinks" in messages
     assert "GPU is lost" in gpus[ILL].fault
 
 
@@ -209,6 +209,6 @@ def test_a_lost_gpu_has_unknown_links(tmp_path: pathlib.Path) -> None:
 def test_each_end_of_a_link(
     tmp_path: pathlib.Path, links: str, expected: GpuLinks
 ) -> None:
-    gpus, told = say(tmp_path, f"links={links}")
+    gpus, messages = say(tmp_path, f"links={links}")
     assert gpus[ILL].links == expected
-    assert told == ""
+    assert messages == ""

@@ -123,8 +123,8 @@ def test_another_file_than_the_checked_one_goes_nowhere(
 def test_intel_s_header_is_not_for_the_kernel(file: Path) -> None:
     for content in (CONTENT, gbs.MAGIC + b"\x02\x00\x00\x00{}" + CONTENT):
         file.write_bytes(content)
-        found = bitstream_payload.read_payload(str(file), digest(content))
-        assert found == bytes(bitstreams.extract_payload(content)) == CONTENT
+        payload = bitstream_payload.read_payload(str(file), digest(content))
+        assert payload == bytes(bitstreams.extract_payload(content)) == CONTENT
 
 
 def test_a_header_that_is_cut_off_is_einval(

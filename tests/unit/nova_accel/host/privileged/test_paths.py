@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from nova_accel import errors
 from nova_accel.host.execute import privileged
-from nova_accel.host.nvml import codec
+from nova_accel.host.nvml import gpu_state
 from tests.support import examples, strategies
 
 pytestmark = pytest.mark.usefixtures("own_rights")
@@ -141,7 +141,7 @@ def test_nothing_else_is_opened(
     tmp_path: Path, watch: Watch, call: str, data: st.DataObject
 ) -> None:
     function, strategies_of_call, allowed = CALLS[call]
-    arguments = [data.draw(one) for one in strategies_of_call]
+    arguments = [data.draw(strategy) for strategy in strategies_of_call]
     watch.seen.clear()
     watch.on = True
     try:
@@ -278,6 +278,6 @@ def test_gpu_instances_are_asked_for_by_words_only() -> None:
 
 def test_what_nvml_says_goes_between_processes() -> None:
     plain = privileged.read_plain_gpus()
-    told = codec.from_plain(plain)
-    assert codec.to_plain(told) == plain
-    assert type(privileged.read_gpus()) is type(told)
+    gpus = gpu_state.from_plain(plain)
+    assert gpu_state.to_plain(gpus) == plain
+    assert type(privileged.read_gpus()) is type(gpus)

@@ -83,8 +83,8 @@ def test_what_a_tool_is_told(
     finally:
         os.umask(old)
         del os.environ["NOVA_SECRET"]
-    told, _, copy = (tmp_path / "told").read_text().strip().rpartition(" ")
-    assert told == arguments
+    words, _, copy = (tmp_path / "told").read_text().strip().rpartition(" ")
+    assert words == arguments
     assert (tmp_path / "got").read_bytes() == CONTENT
     # a copy that only root can reach, and that is gone afterwards
     assert Path(copy) != file

@@ -41,8 +41,8 @@ def claim(slot: str, **fields: Any) -> model.Claim:
 def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
     """By anybody, from a directory that is made for it."""
     place = tmp_path / "accel" / "state"
-    book = claims_file.ClaimsFile(str(place))
-    assert not book.read().is_known
+    file = claims_file.ClaimsFile(str(place))
+    assert not file.read().is_known
     planned = {"state": model.ClaimState.PLANNED, "start": 8}
     claims = (
         claim("slot-0"),
@@ -51,7 +51,7 @@ def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
         claim("slot-3", is_allocated=False),
         claim("slot-4", is_allocated=False, unallocated=(("VGPU", 1),)),
     )
-    book.write(ROOT, claims, {"0000:71:00.0"})
+    file.write(ROOT, claims, {"0000:71:00.0"})
     assert claims_file.ClaimsFile(
         str(place)
     ).read() == claims_file.RecordedClaims(
@@ -66,31 +66,31 @@ def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_same_is_not_written_twice(tmp_path: pathlib.Path) -> None:
-    book = claims_file.ClaimsFile(str(tmp_path))
-    book.write(ROOT, [claim("a"), claim("b")], ["2", "1"])
-    before = os.stat(book.path).st_ino
-    book.write(ROOT, [claim("b"), claim("a")], ["1", "2"])
-    assert os.stat(book.path).st_ino == before
-    book.write(ROOT, [claim("b")], ["1", "2"])
-    assert book.read().claims == (claim("b"),)
-    os.unlink(book.path)
-    book.write(ROOT, [claim("b")], ["1", "2"])
-    assert book.read().is_known
+    file = claims_file.ClaimsFile(str(tmp_path))
+    file.write(ROOT, [claim("a"), claim("b")], ["2", "1"])
+    before = os.stat(file.path).st_ino
+    file.write(ROOT, [claim("b"), claim("a")], ["1", "2"])
+    assert os.stat(file.path).st_ino == before
+    file.write(ROOT, [claim("b")], ["1", "2"])
+    assert file.read().claims == (claim("b"),)
+    os.unlink(file.path)
+    file.write(ROOT, [claim("b")], ["1", "2"])
+    assert file.read().is_known
 
 
 def test_a_file_that_can_not_be_written_is_told_of_once(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "accel").write_text("somebody's file")
-    book = claims_file.ClaimsFile(str(tmp_path / "accel"))
+    file = claims_file.ClaimsFile(str(tmp_path / "accel"))
     with caplog.at_level(logging.WARNING):
-        book.write(ROOT, [], [])
-        book.write(ROOT, [claim("a")], [])
+        file.write(ROOT, [], [])
+        file.write(ROOT, [claim("a")], [])
     (record,) = caplog.records
     assert "state_dir" in record.getMessage()
     (tmp_path / "accel").unlink()
-    book.write(ROOT, [claim("a")], [])
-    assert book.read().claims == (claim("a"),)
+    file.write(ROOT, [claim("a")], [])
+    assert file.read().claims == (claim("a"),)
     assert len(caplog.records) == 1
 
 
@@ -133,14 +133,14 @@ GOOD = {
 def test_a_broken_file_is_unknown_and_says_why(
     tmp_path: pathlib.Path, text: str
 ) -> None:
-    book = claims_file.ClaimsFile(str(tmp_path))
-    pathlib.Path(book.path).write_text(json.dumps(GOOD))
-    assert book.read().is_known
-    pathlib.Path(book.path).write_text(text, encoding="latin-1")
-    found = book.read()
-    assert not found.is_known
-    assert not found.claims
-    assert book.path in found.reason
+    file = claims_file.ClaimsFile(str(tmp_path))
+    pathlib.Path(file.path).write_text(json.dumps(GOOD))
+    assert file.read().is_known
+    pathlib.Path(file.path).write_text(text, encoding="latin-1")
+    recorded = file.read()
+    assert not recorded.is_known
+    assert not recorded.claims
+    assert file.path in recorded.reason
 
 
 @given(
@@ -159,28 +159,28 @@ def test_a_broken_file_is_unknown_and_says_why(
         max_leaves=8,
     )
 )
-def test_nothing_in_it_raises(found: Any) -> None:
+def test_nothing_in_it_raises(content: Any) -> None:
     with tempfile.TemporaryDirectory() as place:
-        book = claims_file.ClaimsFile(place)
-        pathlib.Path(book.path).write_text(json.dumps(found))
-        assert isinstance(book.read(), claims_file.RecordedClaims)
+        file = claims_file.ClaimsFile(place)
+        pathlib.Path(file.path).write_text(json.dumps(content))
+        assert isinstance(file.read(), claims_file.RecordedClaims)
 
 
 def test_a_reader_sees_one_book_or_the_other(tmp_path: pathlib.Path) -> None:
-    book = claims_file.ClaimsFile(str(tmp_path))
-    wanted = [[claim(f"slot-{n}") for n in range(size)] for size in (1, 60)]
-    book.write(ROOT, wanted[0], [])
+    file = claims_file.ClaimsFile(str(tmp_path))
+    writes = [[claim(f"slot-{n}") for n in range(size)] for size in (1, 60)]
+    file.write(ROOT, writes[0], [])
     done = threading.Event()
 
     def rewrite() -> None:
         for n in range(200):
-            book.write(ROOT, wanted[n % 2], [])
+            file.write(ROOT, writes[n % 2], [])
         done.set()
 
     writer = threading.Thread(target=rewrite)
     writer.start()
     while not done.is_set():
-        found = book.read()
-        assert found.is_known, found.reason
-        assert len(found.claims) in (1, 60)
+        recorded = file.read()
+        assert recorded.is_known, recorded.reason
+        assert len(recorded.claims) in (1, 60)
     writer.join()

@@ -169,10 +169,10 @@ def test_a_directory_whose_maker_was_killed_gets_its_owner(
 
 def test_a_drain_outlives_the_service(drained: drains.DrainNotes) -> None:
     drained.put(GPU, "a fan is loud")
-    found = drains.DrainNotes(os.path.dirname(drained.path)).read()
-    assert found.keys() == {GPU}
-    assert (found[GPU].address, found[GPU].reason) == (GPU, "a fan is loud")
-    assert found[GPU].when.endswith("+00:00")
+    notes = drains.DrainNotes(os.path.dirname(drained.path)).read()
+    assert notes.keys() == {GPU}
+    assert (notes[GPU].address, notes[GPU].reason) == (GPU, "a fan is loud")
+    assert notes[GPU].when.endswith("+00:00")
 
 
 def test_nothing_is_drained_at_first(drained: drains.DrainNotes) -> None:
@@ -202,13 +202,13 @@ def test_root_s_note_is_for_the_service_to_read(
     if os.geteuid():
         pytest.skip("only root gives its directories away")
     os.chown(tmp_path, SOMEBODY, SOMEBODY)
-    found = drains.DrainNotes(str(tmp_path / "accel/state"))
-    found.put(GPU, "x")
+    drained = drains.DrainNotes(str(tmp_path / "accel/state"))
+    drained.put(GPU, "x")
     for path in (tmp_path / "accel", tmp_path / "accel/state"):
         assert path.stat().st_uid == path.stat().st_gid == SOMEBODY
-    assert pathlib.Path(found.path).stat().st_uid == SOMEBODY
-    assert pathlib.Path(found.path).stat().st_mode & 0o777 == 0o755
-    (note,) = pathlib.Path(found.path).iterdir()
+    assert pathlib.Path(drained.path).stat().st_uid == SOMEBODY
+    assert pathlib.Path(drained.path).stat().st_mode & 0o777 == 0o755
+    (note,) = pathlib.Path(drained.path).iterdir()
     assert note.stat().st_mode & 0o777 == 0o644
 
 
@@ -232,9 +232,9 @@ def test_what_a_note_no_longer_tells_still_counts(
     drained.put(GPU, "x")
     (path,) = pathlib.Path(drained.path).iterdir()
     path.write_text(text)
-    found = drained.read()
-    assert found.keys() == {GPU}
-    assert f"the reason in {path} can't be read" in found[GPU].reason
+    notes = drained.read()
+    assert notes.keys() == {GPU}
+    assert f"the reason in {path} can't be read" in notes[GPU].reason
     assert drained.remove([GPU]) == {GPU}
 
 
@@ -267,13 +267,13 @@ def test_where_nothing_can_be_written_it_is_said(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "drained").write_text("no directory")
-    found = drains.DrainNotes(str(tmp_path))
+    drained = drains.DrainNotes(str(tmp_path))
     with pytest.raises(OSError, match="irectory"):
-        found.put(GPU, "x")
+        drained.put(GPU, "x")
     with pytest.raises(errors.UnreadableError):
-        found.read()
+        drained.read()
     with pytest.raises(errors.UnreadableError):
-        found.remove([GPU])
+        drained.remove([GPU])
 
 
 def test_a_reason_is_one_line_of_text(drained: drains.DrainNotes) -> None:
@@ -318,8 +318,8 @@ def test_a_note_can_be_printed_whatever_it_holds(
 ) -> None:
     drained.put(GPU, "x")
     (path,) = pathlib.Path(drained.path).iterdir()
-    said = '"a\\nfan\\u001b[2J\\ud800"'
-    path.write_text(path.read_text().replace('"x"', said))
+    text = '"a\\nfan\\u001b[2J\\ud800"'
+    path.write_text(path.read_text().replace('"x"', text))
     assert drained.read()[GPU].reason == "a fan?[2J?"
 
 
@@ -334,7 +334,7 @@ def test_writers_side_by_side_lose_nothing(drained: drains.DrainNotes) -> None:
     failed: list[BaseException] = []
     addresses = [f"0000:{n:02x}:00.0" for n in range(8)]
 
-    def one(address: str) -> None:
+    def drain(address: str) -> None:
         try:
             for _ in range(20):
                 drained.put(address, "x")
@@ -342,7 +342,7 @@ def test_writers_side_by_side_lose_nothing(drained: drains.DrainNotes) -> None:
         except BaseException as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=one, args=(a,)) for a in addresses]
+    threads = [threading.Thread(target=drain, args=(a,)) for a in addresses]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -382,30 +382,30 @@ def surveyed(
 def test_a_word_of_the_operator_is_noticed_without_a_uevent(
     tmp_path: pathlib.Path, drained: drains.DrainNotes
 ) -> None:
-    one = surveyed(look.make("t4-mdev", tmp_path / "host"), drained)
-    before = one.read()
-    assert one.read_changed() is None
+    detector = surveyed(look.make("t4-mdev", tmp_path / "host"), drained)
+    before = detector.read()
+    assert detector.read_changed() is None
     drained.put(GPU, "a fan is loud")
-    after = one.read_changed()
+    after = detector.read_changed()
     assert after is not None
     assert drains_by(after) == {GPU: "a fan is loud"}
-    assert one.read_changed() is None
+    assert detector.read_changed() is None
     drained.put(GPU, "it is sold")
-    assert one.read_changed() is not None
+    assert detector.read_changed() is not None
     drained.remove([GPU])
-    assert one.read_changed() == before
+    assert detector.read_changed() == before
 
 
 def test_a_part_read_alone_knows_its_card_s_drain(
     tmp_path: pathlib.Path, drained: drains.DrainNotes
 ) -> None:
-    one = surveyed(look.make("dfl-pac", tmp_path / "host"), drained)
-    (part, *_) = (d for d in one.read().devices if d.parent)
+    detector = surveyed(look.make("dfl-pac", tmp_path / "host"), drained)
+    (part, *_) = (d for d in detector.read().devices if d.parent)
     drained.put(part.parent, "x")
-    again = one.read_devices([part]).device(part.address)
+    again = detector.read_devices([part]).device(part.address)
     assert again is not None
     assert again.drain == "x"
-    assert one.read_changed() is not None
+    assert detector.read_changed() is not None
 
 
 def test_where_drains_cannot_be_read_they_stay(
@@ -413,18 +413,18 @@ def test_where_drains_cannot_be_read_they_stay(
     drained: drains.DrainNotes,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    one = surveyed(look.make("t4-mdev", tmp_path / "host"), drained)
+    detector = surveyed(look.make("t4-mdev", tmp_path / "host"), drained)
     drained.put(GPU, "x")
-    before = one.read()
+    before = detector.read()
     os.rename(drained.path, tmp_path / "kept")
     pathlib.Path(drained.path).write_text("no directory")
-    after = one.read_changed()
+    after = detector.read_changed()
     assert after is not None
     assert after.devices == before.devices
     reason = look.reasons(after, "[nova_accel] state_dir")
     assert f"{drained.path}: ENOTDIR" in reason
     assert "last marks" in reason
-    assert one.read_changed() is None
+    assert detector.read_changed() is None
     assert caplog.text == ""
 
 
@@ -439,7 +439,7 @@ def test_unreadable_marks_are_unknown_and_not_drained(
     place = pathlib.Path(notes_on[kind].path)
     place.parent.mkdir()
     place.write_text("no directory")
-    one = change_detection.ChangeDetector(
+    detector = change_detection.ChangeDetector(
         fs.DiskSource(root),
         look.DRIVERS,
         policy.Policy(),
@@ -448,7 +448,7 @@ def test_unreadable_marks_are_unknown_and_not_drained(
             drained=notes_on.get(drains.DrainNotes),  # type: ignore[arg-type]
         ),
     )
-    before = one.read()
+    before = detector.read()
     assert before.devices
     assert not any(d.fault or d.drain for d in before.devices)
     for device in before.devices:
@@ -456,7 +456,7 @@ def test_unreadable_marks_are_unknown_and_not_drained(
     reason = look.reasons(before, "[nova_accel] state_dir")
     assert f"{place}: ENOTDIR" in reason
     place.unlink()
-    after = one.read_changed()
+    after = detector.read_changed()
     assert after is not None
     assert not any(d.marks_unknown for d in after.devices)
     assert look.reasons(after, "[nova_accel] state_dir") == ""
@@ -481,6 +481,6 @@ def test_the_report_tells_who_is_drained(
     assert text.count("\n  drained: a fan is loud\n") == 1
     assert f"{GPU}: is drained" in text
     assert commands.main([*arguments, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["devices"]
-    assert [d.get("drain") for d in told] == ["a fan is loud", None]
-    assert not any("fault" in device for device in told)
+    devices = json.loads(capsys.readouterr().out)["devices"]
+    assert [d.get("drain") for d in devices] == ["a fan is loud", None]
+    assert not any("fault" in device for device in devices)

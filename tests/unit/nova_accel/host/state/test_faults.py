@@ -24,9 +24,9 @@ def notes(tmp_path: pathlib.Path) -> faults.FaultNotes:
 
 def node(host: model.HostState) -> providers.ProviderNode:
     tree = tree_builder.build_tree(fpga.ROOT, host, policy.Policy())
-    found = tree.node(fpga.PROVIDER)
-    assert found is not None
-    return found
+    provider = tree.node(fpga.PROVIDER)
+    assert provider is not None
+    return provider
 
 
 def test_a_fault_outlives_the_service(notes: faults.FaultNotes) -> None:
@@ -72,10 +72,10 @@ def test_a_faulted_region_is_reserved_and_marked(
     notes.put(fpga.REGION, "it failed", fpga.OLD)
     marked, healed = conditions.mark_faults(fpga.host(), notes.read())
     assert not healed
-    found = node(marked)
-    assert found.inventories[names.FPGA_CLASS].reserved == 1
-    assert names.FAULTED_TRAIT in found.traits
-    assert names.REGION_TRAIT not in found.traits
+    provider = node(marked)
+    assert provider.inventories[names.FPGA_CLASS].reserved == 1
+    assert names.FAULTED_TRAIT in provider.traits
+    assert names.REGION_TRAIT not in provider.traits
     (problem,) = marked.problems
     assert f"nova-accel heal {fpga.REGION}" in problem.reason
 
@@ -187,13 +187,13 @@ def test_heal_refuses_a_state_dir_that_is_missing(
     notes: faults.FaultNotes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert heal(notes) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
+    captured = capsys.readouterr()
+    assert captured.out == ""
     missing = os.path.dirname(notes.path)
-    assert f"'{missing}' is not a --state-dir" in said.err
+    assert f"'{missing}' is not a --state-dir" in captured.err
     assert commands.main(["heal", "--state-dir", "accel"]) == 2
-    said = capsys.readouterr()
-    assert "'accel' is not a --state-dir; expected an absolute" in said.err
+    captured = capsys.readouterr()
+    assert "'accel' is not a --state-dir; expected an absolute" in captured.err
 
 
 def test_heal_names_the_file_of_a_state_dir_that_is_missing(
@@ -202,9 +202,9 @@ def test_heal_names_the_file_of_a_state_dir_that_is_missing(
     path = tmp_path / "compute.conf"
     path.write_text(f"[nova_accel]\nstate_dir = {tmp_path}/missing\n")
     assert commands.main(["heal", "--config-file", str(path)]) == 2
-    said = capsys.readouterr().err
+    error = capsys.readouterr().err
     option = f"{path} [nova_accel] state_dir = {tmp_path}/missing"
-    assert said.startswith(f"nova-accel: {option}: is no directory")
+    assert error.startswith(f"nova-accel: {option}: is no directory")
 
 
 def test_heal_reads_the_nova_conf_of_this_machine(

@@ -17,41 +17,41 @@ BOOKED = {"a provider": {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096}}
 
 
 @pytest.fixture
-def kept(tmp_path: pathlib.Path) -> rebuild_allocations.RebuildAllocations:
+def store(tmp_path: pathlib.Path) -> rebuild_allocations.RebuildAllocations:
     return rebuild_allocations.RebuildAllocations(str(tmp_path / "state"))
 
 
 def again(
-    kept: rebuild_allocations.RebuildAllocations,
+    store: rebuild_allocations.RebuildAllocations,
 ) -> rebuild_allocations.RebuildAllocations:
     """Return what the next service has."""
-    return rebuild_allocations.RebuildAllocations(os.path.dirname(kept.path))
+    return rebuild_allocations.RebuildAllocations(os.path.dirname(store.path))
 
 
 def test_it_outlives_the_service(
-    kept: rebuild_allocations.RebuildAllocations,
+    store: rebuild_allocations.RebuildAllocations,
 ) -> None:
-    kept.put(SERVER, BOOKED)
-    kept.put(OTHER, {})
-    assert kept.read() == again(kept).read() == {SERVER: BOOKED, OTHER: {}}
+    store.put(SERVER, BOOKED)
+    store.put(OTHER, {})
+    assert store.read() == again(store).read() == {SERVER: BOOKED, OTHER: {}}
 
 
 def test_nothing_is_booked_at_first(
-    kept: rebuild_allocations.RebuildAllocations,
+    store: rebuild_allocations.RebuildAllocations,
 ) -> None:
-    assert kept.read() == {}
-    kept.remove(SERVER)
-    assert not os.path.exists(kept.path)
+    assert store.read() == {}
+    store.remove(SERVER)
+    assert not os.path.exists(store.path)
 
 
 def test_what_is_booked_again_is_forgotten(
-    kept: rebuild_allocations.RebuildAllocations,
+    store: rebuild_allocations.RebuildAllocations,
 ) -> None:
-    kept.put(SERVER, BOOKED)
-    kept.put(OTHER, BOOKED)
-    again(kept).read()
-    kept.remove(SERVER)
-    assert kept.read() == again(kept).read() == {OTHER: BOOKED}
+    store.put(SERVER, BOOKED)
+    store.put(OTHER, BOOKED)
+    again(store).read()
+    store.remove(SERVER)
+    assert store.read() == again(store).read() == {OTHER: BOOKED}
 
 
 AMOUNTS = st.dictionaries(
@@ -64,13 +64,13 @@ AMOUNTS = st.dictionaries(
 
 @given(st.lists(st.tuples(st.sampled_from((SERVER, OTHER)), AMOUNTS)))
 def test_the_last_word_counts(
-    said: list[tuple[str, dict[str, dict[str, int]]]],
+    course: list[tuple[str, dict[str, dict[str, int]]]],
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
-        kept = rebuild_allocations.RebuildAllocations(place)
-        for server, amounts in said:
-            kept.put(server, amounts)
-        assert kept.read() == again(kept).read() == dict(said)
+        store = rebuild_allocations.RebuildAllocations(place)
+        for server, amounts in course:
+            store.put(server, amounts)
+        assert store.read() == again(store).read() == dict(course)
 
 
 def with_amounts(text: str) -> str:
@@ -97,15 +97,15 @@ def with_amounts(text: str) -> str:
     ids=lambda text: text[:70],
 )
 def test_a_note_that_is_broken_is_told_and_left(
-    kept: rebuild_allocations.RebuildAllocations,
+    store: rebuild_allocations.RebuildAllocations,
     text: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    kept.put(SERVER, BOOKED)
-    (path,) = pathlib.Path(kept.path).iterdir()
-    kept.put(OTHER, BOOKED)
+    store.put(SERVER, BOOKED)
+    (path,) = pathlib.Path(store.path).iterdir()
+    store.put(OTHER, BOOKED)
     path.write_text(text)
-    assert again(kept).read() == {OTHER: BOOKED}
+    assert again(store).read() == {OTHER: BOOKED}
     assert SERVER in caplog.text
     assert path.exists()
 
@@ -114,30 +114,30 @@ def test_a_note_that_is_broken_is_told_and_left(
     "amounts", ['"x"', "[]", '{"p": 1}', '{"p": {"c": []}}']
 )
 def test_amounts_that_are_broken(
-    kept: rebuild_allocations.RebuildAllocations,
+    store: rebuild_allocations.RebuildAllocations,
     amounts: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    kept.put(SERVER, BOOKED)
-    (path,) = pathlib.Path(kept.path).iterdir()
+    store.put(SERVER, BOOKED)
+    (path,) = pathlib.Path(store.path).iterdir()
     written = path.read_text()
-    found = written.index('"amounts": ') + len('"amounts": ')
+    start = written.index('"amounts": ') + len('"amounts": ')
     quoted = amounts.replace('"', '\\"')
-    path.write_text(f'{written[:found]}"{quoted}"\n}}')
-    assert again(kept).read() == {}
+    path.write_text(f'{written[:start]}"{quoted}"\n}}')
+    assert again(store).read() == {}
     assert SERVER in caplog.text
 
 
 def test_what_can_not_be_written_counts_until_the_end(
-    kept: rebuild_allocations.RebuildAllocations,
+    store: rebuild_allocations.RebuildAllocations,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    pathlib.Path(kept.path).parent.write_text("a file")
-    kept.put(SERVER, BOOKED)
+    pathlib.Path(store.path).parent.write_text("a file")
+    store.put(SERVER, BOOKED)
     assert "lost when this service ends" in caplog.text
-    assert kept.read() == {SERVER: BOOKED}
-    kept.remove(SERVER)
-    assert kept.read() == {}
+    assert store.read() == {SERVER: BOOKED}
+    store.remove(SERVER)
+    assert store.read() == {}
 
 
 def test_a_place_that_can_not_be_listed(

@@ -50,7 +50,7 @@ def read_attached(number: str) -> None:
     attachment.parse_metadata({f"{attachment.KEY_PREFIX}0": text})
 
 
-def read_told(number: str) -> None:
+def parse_libvirt_version(number: str) -> None:
     live_migration_wire.parse_text(
         f'{{"form": 1, "host": {{"libvirt": [{number}], "qemu": [1],'
         ' "kernel": "", "drivers": {}, "has_post_copy": false}, "parts": []}'
@@ -71,7 +71,8 @@ def read_device_spec(number: str) -> None:
 
 @pytest.mark.parametrize("number", NOT_JSON, ids=lambda text: text[:9])
 @pytest.mark.parametrize(
-    "read", [read_attached, read_told, read_catalogue, read_device_spec]
+    "read",
+    [read_attached, parse_libvirt_version, read_catalogue, read_device_spec],
 )
 def test_each_reader_raises_an_error_of_its_own(
     read: Callable[[str], None], number: str

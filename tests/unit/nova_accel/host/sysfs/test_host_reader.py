@@ -82,9 +82,9 @@ def test_functions_come_in_the_order_of_their_numbers(
     tmp_path: pathlib.Path,
 ) -> None:
     host = host_reader.HostReader(look.make("passthrough", tmp_path))
-    found = [f.address for f in host.functions()]
-    assert found == sorted(found)
-    assert str(found[-1]) == "10000:01:00.0"
+    addresses = [f.address for f in host.functions()]
+    assert addresses == sorted(addresses)
+    assert str(addresses[-1]) == "10000:01:00.0"
 
 
 def test_a_parent_on_no_bus_has_no_function(tmp_path: pathlib.Path) -> None:
@@ -262,9 +262,9 @@ def test_a_type_that_tells_no_number_is_kept_without_one(
     path = f"{TYPES}/nvidia-230/available_instances"
     break_path(root, path.removeprefix("/sys/"), fault)
     host = host_reader.HostReader(root)
-    found = {t.type_id: t for t in host.mdev_parents()[0].types}
-    assert found["nvidia-230"].available is None
-    assert found["nvidia-231"].available == 8
+    types = {t.type_id: t for t in host.mdev_parents()[0].types}
+    assert types["nvidia-230"].available is None
+    assert types["nvidia-231"].available == 8
     assert [p.where for p in host.problems()] == [f"{T4} nvidia-230"]
 
 
@@ -274,8 +274,8 @@ def test_an_mdev_whose_type_is_not_there_yet_is_still_an_mdev(
     uuid = "0f0e6f0a-0000-4000-8000-000000000001"
     break_path(root, f"bus/mdev/devices/{uuid}/mdev_type", "missing")
     host = host_reader.HostReader(root)
-    found = {m.uuid: m.type_id for m in host.mdevs()}
-    assert found[uuid] == ""
+    type_ids = {m.uuid: m.type_id for m in host.mdevs()}
+    assert type_ids[uuid] == ""
     assert [p.where for p in host.problems()] == [uuid]
 
 
@@ -331,8 +331,8 @@ def test_a_bus_that_cant_be_listed_is_no_empty_bus(
 
 
 def every_path(files: fs.Files) -> Iterator[tuple[str, object]]:
-    for path, found in files.records().items():
-        yield path, tuple(found) if isinstance(found, tuple) else found
+    for path, record in files.records().items():
+        yield path, tuple(record) if isinstance(record, tuple) else record
 
 
 @pytest.mark.parametrize("name", look.NAMES)

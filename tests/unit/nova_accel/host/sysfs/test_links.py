@@ -31,25 +31,25 @@ def fixture_root(tmp_path: pathlib.Path) -> pathlib.Path:
     return look.make("places", tmp_path / "host")
 
 
-def said(state: model.HostState, address: str, prefix: str) -> set[str]:
+def suffixes(state: model.HostState, address: str, prefix: str) -> set[str]:
     """Return what a device's traits say under a prefix."""
     traits = look.device(state, address).traits
     return {t.removeprefix(prefix) for t in traits if t.startswith(prefix)}
 
 
 def port(state: model.HostState, address: str) -> set[str]:
-    return said(state, address, names.PCIE_PREFIX)
+    return suffixes(state, address, names.PCIE_PREFIX)
 
 
 def peers(state: model.HostState, address: str) -> set[str]:
-    return said(state, address, names.NVLINK_PREFIX)
+    return suffixes(state, address, names.NVLINK_PREFIX)
 
 
 def facts(**links: GpuLinks | None) -> list[gpu_reader.NvmlGpu]:
     """Return what NVML says of the first cards, by a, b and c."""
     return [
-        gpu_reader.NvmlGpu(address=GPUS["abc".index(key)], links=found)
-        for key, found in links.items()
+        gpu_reader.NvmlGpu(address=GPUS["abc".index(key)], links=gpu_links)
+        for key, gpu_links in links.items()
     ]
 
 
@@ -69,8 +69,8 @@ def a_device(address: str) -> model.Device:
 class Told(noop.NoopDriver):
     """Describes what it is told."""
 
-    def __init__(self, *found: model.Device) -> None:
-        self.found = found
+    def __init__(self, *devices: model.Device) -> None:
+        self.devices = devices
 
     def describe(
         self,
@@ -78,7 +78,7 @@ class Told(noop.NoopDriver):
         rules: policy.Policy,
         taken: frozenset[str],
     ) -> Iterable[model.Device | model.Problem]:
-        return self.found
+        return self.devices
 
 
 # -- root ports -----------------------------------------------------------
@@ -98,10 +98,10 @@ def test_a_card_on_the_root_bus_has_its_slot(root: pathlib.Path) -> None:
 
 def test_a_region_is_where_its_card_is(tmp_path: pathlib.Path) -> None:
     state = look.read(look.make("dfl-n6000", tmp_path))
-    parts = [one for one in state.devices if one.parent]
+    parts = [device for device in state.devices if device.parent]
     assert parts
-    for one in parts:
-        assert port(state, one.address) == port(state, one.parent)
+    for device in parts:
+        assert port(state, device.address) == port(state, device.parent)
 
 
 def test_a_vf_that_is_a_device_stands_where_its_pf_does(
@@ -116,11 +116,11 @@ def test_a_vf_that_is_a_device_stands_where_its_pf_does(
         "vfs": {"total": 8, "count": 8, "offset": 4, "first_group": 9},
     }
     reader = host_reader.HostReader(build.build({"functions": [pf]}, tmp_path))
-    found = reader.function("0000:00:05.0")
-    assert found is not None
-    assert str(found.physfn) == "0000:00:04.0"
-    told = Told(a_device("0000:00:05.0"))
-    state = scan.read(reader, {"test": told}, policy.Policy())
+    function = reader.function("0000:00:05.0")
+    assert function is not None
+    assert str(function.physfn) == "0000:00:04.0"
+    driver = Told(a_device("0000:00:05.0"))
+    state = scan.read(reader, {"test": driver}, policy.Policy())
     assert port(state, "0000:00:05.0") == {"0000_00_04"}
 
 
@@ -131,9 +131,9 @@ def test_where_devices_are_no_links_nothing_is_told(
     place = link.resolve()
     link.unlink()
     place.rename(link)
-    told = Told(a_device(FIRST), a_device(SECOND))
+    driver = Told(a_device(FIRST), a_device(SECOND))
     state = scan.read(
-        host_reader.HostReader(root), {"test": told}, policy.Policy()
+        host_reader.HostReader(root), {"test": driver}, policy.Policy()
     )
     assert port(state, FIRST) == set()
     assert look.device(state, FIRST).unread_traits == (names.PCIE_PREFIX,)
@@ -146,12 +146,12 @@ def test_an_unreadable_bus_costs_no_reading(tmp_path: pathlib.Path) -> None:
         {"faults": [{"path": "bus/pci/devices", "is": "no directory"}]},
         tmp_path,
     )
-    one = dataclasses.replace(a_device(FIRST), vendor_id="10de")
+    device = dataclasses.replace(a_device(FIRST), vendor_id="10de")
     gpus = {FIRST: facts(a=GpuLinks(peers=frozenset({SECOND})))[0]}
     reader = host_reader.HostReader(root, gpus=gpus)
-    state = scan.read(reader, {"test": Told(one)}, policy.Policy())
-    found = look.device(state, FIRST)
-    assert names.PCIE_PREFIX in found.unread_traits
+    state = scan.read(reader, {"test": Told(device)}, policy.Policy())
+    result = look.device(state, FIRST)
+    assert names.PCIE_PREFIX in result.unread_traits
 
 
 # -- NVLinks --------------------------------------------------------------
@@ -230,9 +230,9 @@ def test_links_stay_in_placement_while_nobody_can_tell_them(
 def test_an_archive_holds_where_cards_stand(
     root: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    told = facts(a=GpuLinks(peers=frozenset({SECOND})), b=GpuLinks())
+    gpus = facts(a=GpuLinks(peers=frozenset({SECOND})), b=GpuLinks())
     host = host_reader.HostReader(
-        root, gpus=gpu_reader.NvmlGpus({t.address: t for t in told})
+        root, gpus=gpu_reader.NvmlGpus({t.address: t for t in gpus})
     )
     first = scan.read(host, look.DRIVERS, policy.Policy())
     path = str(tmp_path / "host.tar.gz")

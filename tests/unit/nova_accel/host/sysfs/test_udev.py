@@ -40,7 +40,7 @@ def change(path: str, times: int = 1) -> None:
         os.close(file)
 
 
-def is_told() -> bool:
+def has_uevents() -> bool:
     """Return whether this kernel sends events to this process."""
     rang = threading.Event()
     bell = udev.UdevMonitor(rang.set, ("mem",))
@@ -67,7 +67,7 @@ def events() -> Iterator[None]:
     lock = pathlib.Path(tempfile.gettempdir(), name)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        if not is_told():
+        if not has_uevents():
             pytest.skip(
                 "no uevents here: not root, /sys read-only, no netlink"
             )
@@ -76,11 +76,11 @@ def events() -> Iterator[None]:
 
 def sockets() -> set[str]:
     """Return the sockets that this process has open."""
-    found = set()
+    sockets = set()
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            found.add(os.readlink(f"/proc/self/fd/{number}"))
-    return {name for name in found if name.startswith("socket:")}
+            sockets.add(os.readlink(f"/proc/self/fd/{number}"))
+    return {name for name in sockets if name.startswith("socket:")}
 
 
 Listening = Callable[..., threading.Semaphore]

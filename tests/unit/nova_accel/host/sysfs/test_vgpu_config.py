@@ -34,11 +34,11 @@ def write(root: pathlib.Path, text: str | bytes) -> pathlib.Path:
     return place
 
 
-def held(state: model.HostState) -> list[str]:
+def list_profiles(state: model.HostState) -> list[str]:
     return [p.profile for p in look.device(state, FULL).partitions]
 
 
-def told(state: model.HostState) -> list[str]:
+def list_reasons(state: model.HostState) -> list[str]:
     return [p.reason for p in state.problems if p.where == fs.VGPU_CONFIG]
 
 
@@ -47,13 +47,13 @@ def told(state: model.HostState) -> list[str]:
 
 def test_it_names_what_no_list_names(tmp_path: pathlib.Path) -> None:
     root = lone(tmp_path)
-    assert held(look.read(root)) == ["type-1155"]
+    assert list_profiles(look.read(root)) == ["type-1155"]
     assert look.device(look.read(root), FULL).partitions[0].is_nameless
     write(root, vgpu_config.text({"1155": BIG}))
     state = look.read(root)
     (partition,) = look.device(state, FULL).partitions
     assert (partition.profile, partition.is_nameless) == ("L40S-24Q", False)
-    assert told(state) == []
+    assert list_reasons(state) == []
     assert look.device(state, FULL).profile("type-1155") is None
     card = look.device(state, FULL)
     assert look.profile(card, "L40S-24Q").handles["0000:3d:00.4"] == "1155"
@@ -72,9 +72,9 @@ def test_sizes_and_limits_of_a_new_type_come_from_it(
             [("26b9", "0", {"2000": 2})],
         ),
     )
-    found = look.profile(look.device(look.read(root), FULL), "L40S-Tiny")
-    assert (found.size, found.limit) == (24576, 2)
-    assert found.charges["CUSTOM_GPU_MEMORY_MB"] == 24576
+    profile = look.profile(look.device(look.read(root), FULL), "L40S-Tiny")
+    assert (profile.size, profile.limit) == (24576, 2)
+    assert profile.charges["CUSTOM_GPU_MEMORY_MB"] == 24576
     # NVML is nearer.
     gpu = gpu_reader.NvmlGpu(
         address=FULL,
@@ -88,8 +88,8 @@ def test_sizes_and_limits_of_a_new_type_come_from_it(
         ),
     )
     state = look.read(root, gpus=[gpu])
-    found = look.profile(look.device(state, FULL), "L40S-Tiny")
-    assert (found.size, found.limit) == (8192, 6)
+    profile = look.profile(look.device(state, FULL), "L40S-Tiny")
+    assert (profile.size, profile.limit) == (8192, 6)
 
 
 @pytest.mark.parametrize("source", ["list", "NVML"])
@@ -111,8 +111,8 @@ def test_the_table_of_another_release_is_left_aside(
     )
     write(root, vgpu_config.text({"1155": BIG, "1147": "NVIDIA L40S-2Q"}))
     state = look.read(root, gpus=[gpu] if source == "NVML" else [])
-    assert held(state) == ["type-1155"]
-    (reason,) = told(state)
+    assert list_profiles(state) == ["type-1155"]
+    (reason,) = list_reasons(state)
     assert "'L40S-2Q'" in reason
     assert "another release" in reason
 
@@ -134,8 +134,8 @@ def test_a_damaged_table_is_one_problem_and_changes_nothing(
     write(root, content)
     state = look.read(root)
     assert state.devices == before.devices
-    (found,) = told(state)
-    assert reason in found
+    (message,) = list_reasons(state)
+    assert reason in message
 
 
 def test_a_large_table_is_read(tmp_path: pathlib.Path) -> None:
@@ -143,18 +143,18 @@ def test_a_large_table_is_read(tmp_path: pathlib.Path) -> None:
     root = lone(tmp_path)
     text = vgpu_config.text({"1155": BIG})
     write(root, text + " " * (2 * 1024 * 1024))
-    assert held(look.read(root)) == ["L40S-24Q"]
+    assert list_profiles(look.read(root)) == ["L40S-24Q"]
 
 
 def test_a_changed_table_is_seen(tmp_path: pathlib.Path) -> None:
     root = lone(tmp_path)
     place = write(root, vgpu_config.text({"1155": BIG}))
-    assert held(look.read(root)) == ["L40S-24Q"]
+    assert list_profiles(look.read(root)) == ["L40S-24Q"]
     write(root, vgpu_config.text({"1155": "NVIDIA L40S-24A"}))
-    assert held(look.read(root)) == ["L40S-24A"]
+    assert list_profiles(look.read(root)) == ["L40S-24A"]
     place.unlink()
     # No module tells its release, so nothing is remembered for it.
-    assert held(look.read(root)) == ["type-1155"]
+    assert list_profiles(look.read(root)) == ["type-1155"]
 
 
 def test_what_it_told_is_remembered_for_the_release(
@@ -165,11 +165,11 @@ def test_what_it_told_is_remembered_for_the_release(
     version.parent.mkdir(parents=True)
     version.write_text("570.1\n")
     place = write(root, vgpu_config.text({"1155": BIG}))
-    assert held(look.read(root)) == ["L40S-24Q"]
+    assert list_profiles(look.read(root)) == ["L40S-24Q"]
     place.unlink()
-    assert held(look.read(root)) == ["L40S-24Q"]
+    assert list_profiles(look.read(root)) == ["L40S-24Q"]
     version.write_text("580.2\n")
-    assert held(look.read(root)) == ["type-1155"]
+    assert list_profiles(look.read(root)) == ["type-1155"]
 
 
 # -- mediated devices -------------------------------------------------------
@@ -178,8 +178,8 @@ def test_what_it_told_is_remembered_for_the_release(
 def test_an_mdev_type_without_a_name_is_named(tmp_path: pathlib.Path) -> None:
     root = look.make("t4-mdev", tmp_path)
     parents = root / "sys/class/mdev_bus"
-    mine = parents / T4 / "mdev_supported_types/nvidia-232/name"
-    mine.unlink()
+    name_file = parents / T4 / "mdev_supported_types/nvidia-232/name"
+    name_file.unlink()
     # Numbers are the release's: the host's other T4 names it, too.
     assert look.device(look.read(root), T4).profile("T4-4Q")
     for other in parents.glob("*/mdev_supported_types/nvidia-232/name"):
@@ -188,8 +188,8 @@ def test_an_mdev_type_without_a_name_is_named(tmp_path: pathlib.Path) -> None:
     assert look.device(state, T4).profile("T4-4Q") is None
     write(root, vgpu_config.text({"232": "GRID T4-4Q"}))
     state = look.read(root)
-    found = look.profile(look.device(state, T4), "T4-4Q")
-    assert found.handles == {T4: "nvidia-232"}
+    profile = look.profile(look.device(state, T4), "T4-4Q")
+    assert profile.handles == {T4: "nvidia-232"}
     assert not look.reasons(state, f"{T4} nvidia-232")
     # NVML, of the loaded driver itself, is believed before it.
     gpu = gpu_reader.NvmlGpu(
@@ -206,7 +206,7 @@ def test_an_mdev_type_without_a_name_is_named(tmp_path: pathlib.Path) -> None:
     state = look.read(root, gpus=[gpu])
     assert look.device(state, T4).profile("T4-4Q") is None
     assert look.profile(look.device(state, T4), "T4-4C").available
-    assert "another release" in told(state)[0]
+    assert "another release" in list_reasons(state)[0]
 
 
 def test_a_name_file_is_believed_before_the_table(
@@ -217,7 +217,7 @@ def test_a_name_file_is_believed_before_the_table(
     write(root, vgpu_config.text({"232": "GRID T4-16Q", "9": BIG}))
     state = look.read(root)
     assert state.devices == before.devices
-    assert "calls type 232 'T4-16Q'" in told(state)[0]
+    assert "calls type 232 'T4-16Q'" in list_reasons(state)[0]
 
 
 # -- where it is read -------------------------------------------------------
@@ -232,7 +232,7 @@ def test_it_is_captured_and_replayed(tmp_path: pathlib.Path) -> None:
     capture.save(host, path, {"format": capture.FORMAT})
     again = host_reader.HostReader(source=capture.load(path)[0])
     assert scan.read(again, look.DRIVERS, policy.Policy()) == first
-    assert held(first) == ["L40S-24Q"]
+    assert list_profiles(first) == ["L40S-24Q"]
     shutil.unpack_archive(path, tmp_path / "plain")
     assert look.read(tmp_path / "plain") == first
 
@@ -245,9 +245,9 @@ def test_an_unreadable_one_is_replayed_too(tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "host.tar.gz")
     capture.save(host, path, {"format": capture.FORMAT})
     again = host_reader.HostReader(source=capture.load(path)[0])
-    found = scan.read(again, look.DRIVERS, policy.Policy())
-    assert told(found) == told(first)
-    assert len(told(first)) == 1
+    loaded = scan.read(again, look.DRIVERS, policy.Policy())
+    assert list_reasons(loaded) == list_reasons(first)
+    assert len(list_reasons(first)) == 1
 
 
 def test_nobody_asks_for_it_without_nvidia_cards(
