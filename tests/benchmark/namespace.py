@@ -15,8 +15,9 @@ import tempfile
 import time
 
 from tests.lab import fakehost
-from tests.lab.fakehost import namespace, standins
+from tests.lab.fakehost import standins
 from tests.lab.fakehost.__main__ import lab_directory
+from tests.lab.fakehost.under_libvirt import namespace
 
 #: Of the real sysfs: what libvirt and libudev want besides devices.
 _REAL = ("class/net", "devices/system", "devices/virtual", "fs/cgroup")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libvirt
 import pytest
 
-from tests.lab.fakehost.controller import ENVIRONMENT, Controller
+from tests.lab.fakehost.control.controller import ENVIRONMENT, Controller
 
 if ENVIRONMENT not in os.environ:
     # tests/e2e/test_fakehost.py runs them where they belong

@@ -14,7 +14,7 @@ import pytest
 import pyudev
 
 from tests.lab.fakehost import Controller
-from tests.lab.fakehost.guest import (
+from tests.lab.fakehost.under_libvirt.guest import (
     domain_xml,
     mdev_hostdev,
     pci_hostdev,

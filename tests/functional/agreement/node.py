@@ -23,6 +23,7 @@ from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names, providers
 from tests.lab import fakehost
+from tests.lab.fakehost.control.commands.controller import ENVIRONMENT
 from virt_hooks.spawn import lifecycle
 
 
@@ -93,7 +94,7 @@ class Node:
 
     def use_nvml(self) -> None:
         """Let this process's NVML be this node's from now on."""
-        os.environ[fakehost.controller.ENVIRONMENT] = str(self.kernel.socket)
+        os.environ[ENVIRONMENT] = str(self.kernel.socket)
 
     # -- reading ---------------------------------------------------------
 

@@ -7,14 +7,14 @@ Two ways to use it: ``simulated_sysfs(spec, root)`` mounts it at
 is the simulated one, under a libvirtd and a QEMU of its own.
 """
 
-from tests.lab.fakehost.controller import Controller, FakehostError
+from tests.lab.fakehost.control.controller import Controller, FakehostError
 from tests.lab.fakehost.mount import missing, simulated_sysfs
 from tests.lab.fakehost.spec import HostSpec
-from tests.lab.fakehost.technologies.alveo_card import AlveoCard
-from tests.lab.fakehost.technologies.dfl_card import DflCard
-from tests.lab.fakehost.technologies.intel_fpga_card import IntelFpgaCard
+from tests.lab.fakehost.technologies.fpga.alveo_card import AlveoCard
+from tests.lab.fakehost.technologies.fpga.dfl_card import DflCard
+from tests.lab.fakehost.technologies.fpga.intel_fpga_card import IntelFpgaCard
 from tests.lab.fakehost.technologies.mtty import Mtty
-from tests.lab.fakehost.technologies.nvidia_card import NvidiaGpu
+from tests.lab.fakehost.technologies.nvidia.nvidia_card import NvidiaGpu
 from tests.lab.fakehost.technologies.nvme_card import NvmeCard
 from tests.lab.fakehost.technologies.pci_card import PciCard
 from tests.lab.fakehost.technologies.qat_card import QatCard

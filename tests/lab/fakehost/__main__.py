@@ -20,9 +20,9 @@ import tempfile
 from pathlib import Path
 
 from tests.lab.fakehost import standins
-from tests.lab.fakehost.demo_host import SPEC
 from tests.lab.fakehost.mount import REPOSITORY, missing
 from tests.lab.fakehost.spec import HostSpec
+from tests.lab.fakehost.under_libvirt.demo_host import SPEC
 
 PROGRAMS = (
     "ip",
@@ -93,7 +93,7 @@ def _enter(spec: HostSpec, command: list[str], *, keep: bool) -> int:
         "unshare",
         *("--mount", "--net", "--ipc", "--uts", "--pid", "--fork"),
         *("--mount-proc", "--kill-child"),
-        *(sys.executable, "-m", "tests.lab.fakehost.namespace"),
+        *(sys.executable, "-m", "tests.lab.fakehost.under_libvirt.namespace"),
         *(str(lab), str(state), *command),
     ]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from tests.lab.fakehost.errnos import Blocked, fail
+from tests.lab.fakehost.sysfs.errnos import Blocked, fail
 
 #: The first 16 bytes of a green bitstream file (OPAE: bitstream.h,
 #: bitstream_guid); a length and JSON follow, and then the bitstream.

@@ -6,13 +6,13 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from tests.lab.fakehost.faults import Faults
+from tests.lab.fakehost.buses.iommu import IommuGroups
+from tests.lab.fakehost.buses.mdev import MdevCore
+from tests.lab.fakehost.buses.pci import PciBus, PciFunction
 from tests.lab.fakehost.fpga import Fpgas, take_away
-from tests.lab.fakehost.iommu import IommuGroups
-from tests.lab.fakehost.mdev import MdevCore
-from tests.lab.fakehost.pci import PciBus, PciFunction
-from tests.lab.fakehost.tree import Attr, Tree
-from tests.lab.fakehost.uevents import Uevents
+from tests.lab.fakehost.sysfs.faults import Faults
+from tests.lab.fakehost.sysfs.tree import Attr, Tree
+from tests.lab.fakehost.sysfs.uevents import Uevents
 
 #: Directories that exist before any device does.
 SKELETON = (

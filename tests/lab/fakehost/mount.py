@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.lab.fakehost.controller import Controller, FakehostError
+from tests.lab.fakehost.control.controller import Controller, FakehostError
 from tests.lab.fakehost.spec import HostSpec
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -75,7 +75,7 @@ def start_server(
     """
     command = [
         sys.executable,
-        *("-m", "tests.lab.fakehost.server", str(mountpoint)),
+        *("-m", "tests.lab.fakehost.control.server", str(mountpoint)),
         *("--control", str(control), "--vfio-dir", str(vfio_dir)),
         *(["--netlink"] if netlink else []),
     ]

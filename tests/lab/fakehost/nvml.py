@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from tests.lab.fakehost import standins
-from tests.lab.fakehost.controller import ENVIRONMENT, Controller
+from tests.lab.fakehost.control.controller import ENVIRONMENT, Controller
 from tests.lab.fakehost.mount import REPOSITORY
 
 #: Where the library is built: beside what else the fake host compiles.

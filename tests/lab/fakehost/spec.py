@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.lab.fakehost.buses.pci_driver import PciDriver
 from tests.lab.fakehost.kernel import Kernel
-from tests.lab.fakehost.pci_driver import PciDriver
 from tests.lab.fakehost.technologies import ALL, Card
 
 KINDS = {technology.kind: technology for technology in ALL}

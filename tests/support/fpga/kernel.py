@@ -30,11 +30,11 @@ from nova_accel.host.execute import (
 from nova_accel.host.fpga import ioctls
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
-from tests.lab.fakehost.devnodes import PLACE, CharDevice, Hanging
-from tests.lab.fakehost.errnos import Blocked
 from tests.lab.fakehost.kernel import Kernel
-from tests.lab.fakehost.technologies import fpga_tools
-from tests.lab.fakehost.tree import Attr, Dir, Link, Node, Tree
+from tests.lab.fakehost.sysfs.devnodes import PLACE, CharDevice, Hanging
+from tests.lab.fakehost.sysfs.errnos import Blocked
+from tests.lab.fakehost.sysfs.tree import Attr, Dir, Link, Node, Tree
+from tests.lab.fakehost.technologies.fpga import fpga_tools
 
 #: Reading its first page fails with EIO for all users.
 UNREADABLE = "/proc/self/mem"

@@ -16,7 +16,7 @@ from nova_accel.model import names
 from tests.functional.nova.support import harness
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
-from tests.lab.fakehost.technologies import dfl_card
+from tests.lab.fakehost.technologies.fpga import dfl_card
 
 CARD = "0000:5e:00.0"
 REGION = names.region_address(CARD, 0)

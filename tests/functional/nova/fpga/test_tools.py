@@ -12,7 +12,7 @@ from tests.functional.nova.fpga.test_fpga import BLUE, CARD, RED, REGION
 from tests.functional.nova.support import harness
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
-from tests.lab.fakehost.technologies import alveo_card
+from tests.lab.fakehost.technologies.fpga import alveo_card
 
 USER = "0000:5e:00.1"
 INTEL = fakehost.IntelFpgaCard(address=CARD)

@@ -5,7 +5,7 @@ from nova_accel.model import names
 from tests.functional.nova.spawn.test_typed_vfs import FLEX, FLEX_CARD
 from tests.functional.nova.support import harness
 from tests.lab import fakehost
-from tests.lab.fakehost.technologies import dfl_card
+from tests.lab.fakehost.technologies.fpga import dfl_card
 
 PAC = "0000:5e:00.0"
 ANY = names.interface_trait(dfl_card.A10)

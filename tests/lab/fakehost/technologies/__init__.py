@@ -7,11 +7,11 @@ a ``kind`` that names it there, and ``build(kernel)``.
 
 from __future__ import annotations
 
-from tests.lab.fakehost.technologies.alveo_card import AlveoCard
-from tests.lab.fakehost.technologies.dfl_card import DflCard
-from tests.lab.fakehost.technologies.intel_fpga_card import IntelFpgaCard
+from tests.lab.fakehost.technologies.fpga.alveo_card import AlveoCard
+from tests.lab.fakehost.technologies.fpga.dfl_card import DflCard
+from tests.lab.fakehost.technologies.fpga.intel_fpga_card import IntelFpgaCard
 from tests.lab.fakehost.technologies.mtty import Mtty
-from tests.lab.fakehost.technologies.nvidia_card import NvidiaGpu
+from tests.lab.fakehost.technologies.nvidia.nvidia_card import NvidiaGpu
 from tests.lab.fakehost.technologies.nvme_card import NvmeCard
 from tests.lab.fakehost.technologies.pci_card import PciCard
 from tests.lab.fakehost.technologies.qat_card import QatCard

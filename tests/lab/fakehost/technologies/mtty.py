@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tests.lab.fakehost.errnos import fail
+from tests.lab.fakehost.buses.mdev import Mdev, MdevParent, MdevType
 from tests.lab.fakehost.kernel import Kernel
-from tests.lab.fakehost.mdev import Mdev, MdevParent, MdevType
-from tests.lab.fakehost.tree import Attr, constant
+from tests.lab.fakehost.sysfs.errnos import fail
+from tests.lab.fakehost.sysfs.tree import Attr, constant
 
 PATH = "devices/virtual/mtty/mtty"
 #: MAX_MTTYS

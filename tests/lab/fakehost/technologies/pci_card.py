@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tests.lab.fakehost.buses.pci import PciFunction
+from tests.lab.fakehost.buses.pci_attributes import PciIdentity
+from tests.lab.fakehost.buses.pci_driver import PciDriver
+from tests.lab.fakehost.buses.sriov import SriovCapability
 from tests.lab.fakehost.kernel import Kernel
-from tests.lab.fakehost.pci import PciFunction
-from tests.lab.fakehost.pci_attributes import PciIdentity
-from tests.lab.fakehost.pci_driver import PciDriver
-from tests.lab.fakehost.sriov import SriovCapability
 
 
 class CardDriver(PciDriver):

@@ -11,12 +11,12 @@ import errno
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tests.lab.fakehost.errnos import chain, fail
+from tests.lab.fakehost.buses.pci import PciFunction
+from tests.lab.fakehost.buses.pci_driver import PciDriver, VfioPciDriver
 from tests.lab.fakehost.kernel import Kernel
-from tests.lab.fakehost.pci import PciFunction
-from tests.lab.fakehost.pci_driver import PciDriver, VfioPciDriver
+from tests.lab.fakehost.sysfs.errnos import chain, fail
+from tests.lab.fakehost.sysfs.tree import Attr, constant
 from tests.lab.fakehost.technologies.pci_card import PciCard
-from tests.lab.fakehost.tree import Attr, constant
 
 VENDOR = 0x8086
 #: Co-processor.

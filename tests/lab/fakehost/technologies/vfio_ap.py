@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tests.lab.fakehost.buses.mdev import MdevParent, MdevType
 from tests.lab.fakehost.kernel import Kernel
-from tests.lab.fakehost.mdev import MdevParent, MdevType
-from tests.lab.fakehost.tree import Attr
+from tests.lab.fakehost.sysfs.tree import Attr
 
 PATH = "devices/vfio_ap/matrix"
 #: AP_DOMAINS * AP_DEVICES

@@ -263,7 +263,7 @@ import os, sys, threading
 os.makedirs("/run/udev")
 open("/run/udev/control", "w").close()
 from nova_accel.host.sysfs import udev
-from tests.lab.fakehost import uevents
+from tests.lab.fakehost.sysfs import uevents
 
 rang = threading.Event()
 bell = udev.UdevMonitor(rang.set)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 
-from tests.lab.fakehost.errnos import chain, fail
-from tests.lab.fakehost.mdev import Mdev, MdevCore, MdevParent, MdevType
-from tests.lab.fakehost.pci import PciFunction
-from tests.lab.fakehost.technologies.nvidia_gpu import Gpu
-from tests.lab.fakehost.tree import Attr
+from tests.lab.fakehost.buses.mdev import Mdev, MdevCore, MdevParent, MdevType
+from tests.lab.fakehost.buses.pci import PciFunction
+from tests.lab.fakehost.sysfs.errnos import chain, fail
+from tests.lab.fakehost.sysfs.tree import Attr
+from tests.lab.fakehost.technologies.nvidia.nvidia_gpu import Gpu
 
 
 class VgpuParent(MdevParent):

@@ -14,8 +14,8 @@ import errno
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tests.lab.fakehost.errnos import fail
-from tests.lab.fakehost.technologies.nvidia_instances import (
+from tests.lab.fakehost.sysfs.errnos import fail
+from tests.lab.fakehost.technologies.nvidia.nvidia_instances import (
     COMPUTE,
     IN_USE,
     NOT_SUPPORTED,
@@ -23,7 +23,7 @@ from tests.lab.fakehost.technologies.nvidia_instances import (
     Instances,
     NvmlError,
 )
-from tests.lab.fakehost.technologies.nvidia_types import Model, VgpuType
+from tests.lab.fakehost.technologies.nvidia.nvidia_types import Model, VgpuType
 
 
 @dataclass(kw_only=True)

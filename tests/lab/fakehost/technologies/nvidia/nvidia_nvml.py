@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.lab.fakehost.buses.pci import PciFunction
 from tests.lab.fakehost.kernel import Kernel
-from tests.lab.fakehost.pci import PciFunction
-from tests.lab.fakehost.technologies import nvidia_tool
-from tests.lab.fakehost.technologies.nvidia_card import VERSION, NvidiaDriver
-from tests.lab.fakehost.technologies.nvidia_gpu import Gpu
-from tests.lab.fakehost.technologies.nvidia_instances import (
+from tests.lab.fakehost.technologies.nvidia import nvidia_tool
+from tests.lab.fakehost.technologies.nvidia.nvidia_card import (
+    VERSION,
+    NvidiaDriver,
+)
+from tests.lab.fakehost.technologies.nvidia.nvidia_gpu import Gpu
+from tests.lab.fakehost.technologies.nvidia.nvidia_instances import (
     COMPUTE,
     IN_USE,
     INSUFFICIENT_RESOURCES,
@@ -26,7 +29,7 @@ from tests.lab.fakehost.technologies.nvidia_instances import (
     InstanceKind,
     NvmlError,
 )
-from tests.lab.fakehost.technologies.nvidia_types import VgpuType
+from tests.lab.fakehost.technologies.nvidia.nvidia_types import VgpuType
 
 DRIVER_NOT_LOADED = 9
 #: INVALID_GPU_INSTANCE_PROFILE_ID: a type without GPU instance.

@@ -12,16 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tests.lab.fakehost.errnos import chain
+from tests.lab.fakehost.buses.pci import PciFunction
+from tests.lab.fakehost.buses.pci_driver import PciDriver
 from tests.lab.fakehost.kernel import Kernel
-from tests.lab.fakehost.pci import PciFunction
-from tests.lab.fakehost.pci_driver import PciDriver
-from tests.lab.fakehost.technologies.nvidia_gpu import Gpu
-from tests.lab.fakehost.technologies.nvidia_mdev import MdevInterface
-from tests.lab.fakehost.technologies.nvidia_types import MODELS
-from tests.lab.fakehost.technologies.nvidia_vfio import VfioInterface
+from tests.lab.fakehost.sysfs.errnos import chain
+from tests.lab.fakehost.sysfs.tree import constant
+from tests.lab.fakehost.technologies.nvidia.nvidia_gpu import Gpu
+from tests.lab.fakehost.technologies.nvidia.nvidia_mdev import MdevInterface
+from tests.lab.fakehost.technologies.nvidia.nvidia_types import MODELS
+from tests.lab.fakehost.technologies.nvidia.nvidia_vfio import VfioInterface
 from tests.lab.fakehost.technologies.pci_card import PciCard
-from tests.lab.fakehost.tree import constant
 
 VENDOR = 0x10DE
 VERSION = "570.133.10"

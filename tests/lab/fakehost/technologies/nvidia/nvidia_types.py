@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tests.lab.fakehost.mdev import MdevType
-from tests.lab.fakehost.technologies.nvidia_instances import (
+from tests.lab.fakehost.buses.mdev import MdevType
+from tests.lab.fakehost.technologies.nvidia.nvidia_instances import (
     A100_KINDS,
     RTX_PRO_6000_KINDS,
     InstanceKind,

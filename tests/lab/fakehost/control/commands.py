@@ -10,17 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.lab.fakehost.errnos import Blocked
-from tests.lab.fakehost.faults import OPERATIONS, Fault
-from tests.lab.fakehost.filesystem import SysfsOperations
+from tests.lab.fakehost.buses.pci import PciFunction
 from tests.lab.fakehost.kernel import Kernel
-from tests.lab.fakehost.pci import PciFunction
-from tests.lab.fakehost.technologies import (
-    fpga_tools,
-    nvidia_nvml,
-    nvidia_tool,
-)
-from tests.lab.fakehost.tree import normal
+from tests.lab.fakehost.sysfs.errnos import Blocked
+from tests.lab.fakehost.sysfs.faults import OPERATIONS, Fault
+from tests.lab.fakehost.sysfs.filesystem import SysfsOperations
+from tests.lab.fakehost.sysfs.tree import normal
+from tests.lab.fakehost.technologies.fpga import fpga_tools
+from tests.lab.fakehost.technologies.nvidia import nvidia_nvml, nvidia_tool
 
 #: Characters that make a fault's path a pattern.
 WILDCARDS = frozenset("*?[")
@@ -29,7 +26,7 @@ WILDCARDS = frozenset("*?[")
 class Control:
     """The commands; every public method is one.
 
-    Their documentation is that of tests.lab.fakehost.controller.
+    Their documentation is that of tests.lab.fakehost.control.controller.
     """
 
     def __init__(

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.lab.fakehost.technologies import fpga_tools, nvidia_tool
+from tests.lab.fakehost.technologies.fpga import fpga_tools
+from tests.lab.fakehost.technologies.nvidia import nvidia_tool
 
 #: Environment variable that names the socket inside the full namespace.
 ENVIRONMENT = "FAKEHOST_CONTROL"

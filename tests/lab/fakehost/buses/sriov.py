@@ -11,11 +11,11 @@ import errno
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.lab.fakehost.errnos import chain, fail, parse_unsigned
-from tests.lab.fakehost.tree import Attr, constant
+from tests.lab.fakehost.sysfs.errnos import chain, fail, parse_unsigned
+from tests.lab.fakehost.sysfs.tree import Attr, constant
 
 if TYPE_CHECKING:
-    from tests.lab.fakehost.pci import PciFunction
+    from tests.lab.fakehost.buses.pci import PciFunction
 
 #: sriov_numvfs is an unsigned short.
 U16 = 16

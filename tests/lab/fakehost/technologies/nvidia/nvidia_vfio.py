@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import errno
 
-from tests.lab.fakehost.errnos import Blocked, fail, parse_unsigned
+from tests.lab.fakehost.buses.pci import PciFunction
 from tests.lab.fakehost.kernel import Kernel
-from tests.lab.fakehost.pci import PciFunction
-from tests.lab.fakehost.technologies.nvidia_gpu import Gpu
-from tests.lab.fakehost.tree import Attr
+from tests.lab.fakehost.sysfs.errnos import Blocked, fail, parse_unsigned
+from tests.lab.fakehost.sysfs.tree import Attr
+from tests.lab.fakehost.technologies.nvidia.nvidia_gpu import Gpu
 
 HEADER = "ID    : vGPU Name\n"
 

@@ -11,17 +11,17 @@ from __future__ import annotations
 import contextlib
 import errno
 
-from tests.lab.fakehost.errnos import chain, fail
-from tests.lab.fakehost.iommu import IommuGroups
-from tests.lab.fakehost.pci_attributes import (
+from tests.lab.fakehost.buses.iommu import IommuGroups
+from tests.lab.fakehost.buses.pci_attributes import (
     PciIdentity,
     attributes,
     uevent_properties,
 )
-from tests.lab.fakehost.pci_driver import PciDriver, VfioPciDriver
-from tests.lab.fakehost.sriov import SriovCapability
-from tests.lab.fakehost.tree import Attr, Tree, constant
-from tests.lab.fakehost.uevents import Uevents
+from tests.lab.fakehost.buses.pci_driver import PciDriver, VfioPciDriver
+from tests.lab.fakehost.buses.sriov import SriovCapability
+from tests.lab.fakehost.sysfs.errnos import chain, fail
+from tests.lab.fakehost.sysfs.tree import Attr, Tree, constant
+from tests.lab.fakehost.sysfs.uevents import Uevents
 
 #: Drivers a host has whatever its cards: name and managed_dma.
 COMMON_DRIVERS = (("pci-stub", True), ("pcieport", True))

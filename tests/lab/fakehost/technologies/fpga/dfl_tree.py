@@ -11,12 +11,12 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass
 
-from tests.lab.fakehost.devnodes import PLACE, CharDevice
-from tests.lab.fakehost.errnos import fail
+from tests.lab.fakehost.buses.pci import PciFunction
 from tests.lab.fakehost.fpga import Hardware, Part
 from tests.lab.fakehost.kernel import Kernel
-from tests.lab.fakehost.pci import PciFunction
-from tests.lab.fakehost.tree import Attr, constant
+from tests.lab.fakehost.sysfs.devnodes import PLACE, CharDevice
+from tests.lab.fakehost.sysfs.errnos import fail
+from tests.lab.fakehost.sysfs.tree import Attr, constant
 
 #: Given to the driver at load time, as to any that asks for no number.
 MAJOR = 239

@@ -6,11 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.lab.fakehost.errnos import Blocked
+from tests.lab.fakehost.buses.pci import PciFunction
 from tests.lab.fakehost.kernel import Kernel
-from tests.lab.fakehost.pci import PciFunction
-from tests.lab.fakehost.technologies.nvidia_card import NvidiaDriver
-from tests.lab.fakehost.technologies.nvidia_gpu import Gpu
+from tests.lab.fakehost.sysfs.errnos import Blocked
+from tests.lab.fakehost.technologies.nvidia.nvidia_card import NvidiaDriver
+from tests.lab.fakehost.technologies.nvidia.nvidia_gpu import Gpu
 
 #: The stand-in: sriov-manage -e|-d ADDRESS|ALL. It has the interpreter's
 #: path in it, for whoever runs it may have cleaned the environment.

@@ -12,7 +12,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from tests.lab.fakehost.tree import Tree, constant
+from tests.lab.fakehost.sysfs.tree import Tree, constant
 
 ROOT = "kernel/iommu_groups"
 #: The interrupt window every x86 group has (intel-iommu, amd_iommu).

@@ -16,11 +16,11 @@ import sys
 import threading
 from pathlib import Path
 
-from tests.lab.fakehost.control import Control, ControlServer
-from tests.lab.fakehost.devnodes import DevNodes
-from tests.lab.fakehost.filesystem import SysfsOperations, serve
+from tests.lab.fakehost.control.commands import Control, ControlServer
 from tests.lab.fakehost.kernel import Kernel
 from tests.lab.fakehost.spec import HostSpec
+from tests.lab.fakehost.sysfs.devnodes import DevNodes
+from tests.lab.fakehost.sysfs.filesystem import SysfsOperations, serve
 
 
 def _end_with_input(

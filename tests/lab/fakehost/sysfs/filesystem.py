@@ -24,11 +24,11 @@ from typing import Any, NoReturn
 os.environ.setdefault("FUSE_LIBRARY_NAME", "fuse3")
 import mfusepy
 
-from tests.lab.fakehost.devnodes import CharDevice, DevNodes, Hanging
-from tests.lab.fakehost.errnos import Blocked, fail
 from tests.lab.fakehost.fpga import HANG_S
 from tests.lab.fakehost.kernel import Kernel
-from tests.lab.fakehost.tree import Attr, Dir, Link, Node
+from tests.lab.fakehost.sysfs.devnodes import CharDevice, DevNodes, Hanging
+from tests.lab.fakehost.sysfs.errnos import Blocked, fail
+from tests.lab.fakehost.sysfs.tree import Attr, Dir, Link, Node
 
 _libfuse = mfusepy._libfuse
 

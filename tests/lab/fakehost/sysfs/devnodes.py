@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.lab.fakehost.tree import Dir, Node, Tree
+from tests.lab.fakehost.sysfs.tree import Dir, Node, Tree
 
 PLACE = ".dev"
 #: mount(2) and umount2(2)

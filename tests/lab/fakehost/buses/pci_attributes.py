@@ -11,11 +11,11 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.lab.fakehost.errnos import fail, parse_unsigned
-from tests.lab.fakehost.tree import Attr, constant
+from tests.lab.fakehost.sysfs.errnos import fail, parse_unsigned
+from tests.lab.fakehost.sysfs.tree import Attr, constant
 
 if TYPE_CHECKING:
-    from tests.lab.fakehost.pci import PciFunction
+    from tests.lab.fakehost.buses.pci import PciFunction
 
 #: Actions that a write to ``uevent`` may name (lib/kobject_uevent.c).
 ACTIONS = (

@@ -12,12 +12,12 @@ import uuid
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tests.lab.fakehost.buses.pci import PciFunction
+from tests.lab.fakehost.buses.pci_driver import PciDriver
 from tests.lab.fakehost.fpga import Hardware, Part
 from tests.lab.fakehost.kernel import Kernel
-from tests.lab.fakehost.pci import PciFunction
-from tests.lab.fakehost.pci_driver import PciDriver
+from tests.lab.fakehost.sysfs.tree import Attr, constant
 from tests.lab.fakehost.technologies.pci_card import PciCard
-from tests.lab.fakehost.tree import Attr, constant
 
 VENDOR = 0x10EE
 CLASS = 0x120000

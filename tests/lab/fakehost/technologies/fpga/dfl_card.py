@@ -13,13 +13,13 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tests.lab.fakehost.devnodes import CharDevice, Hanging, Memory
-from tests.lab.fakehost.errnos import chain, fail
+from tests.lab.fakehost.buses.pci import PciFunction
+from tests.lab.fakehost.buses.pci_driver import PciDriver
 from tests.lab.fakehost.fpga import Hardware, Part, read_payload, released_of
 from tests.lab.fakehost.kernel import Kernel
-from tests.lab.fakehost.pci import PciFunction
-from tests.lab.fakehost.pci_driver import PciDriver
-from tests.lab.fakehost.technologies.dfl_tree import (
+from tests.lab.fakehost.sysfs.devnodes import CharDevice, Hanging, Memory
+from tests.lab.fakehost.sysfs.errnos import chain, fail
+from tests.lab.fakehost.technologies.fpga.dfl_tree import (
     DflTree,
     FmeFacts,
     port_key,

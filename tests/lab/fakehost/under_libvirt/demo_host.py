@@ -3,7 +3,7 @@
 
 from tests.lab.fakehost.spec import HostSpec
 from tests.lab.fakehost.technologies.mtty import Mtty
-from tests.lab.fakehost.technologies.nvidia_card import NvidiaGpu
+from tests.lab.fakehost.technologies.nvidia.nvidia_card import NvidiaGpu
 from tests.lab.fakehost.technologies.pci_card import PciCard
 
 SPEC = HostSpec(

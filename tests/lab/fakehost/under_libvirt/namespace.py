@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.lab.fakehost.controller import (
+from tests.lab.fakehost.control.controller import (
     ENVIRONMENT,
     Controller,
     FakehostError,

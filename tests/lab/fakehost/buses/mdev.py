@@ -12,10 +12,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.lab.fakehost.errnos import Blocked, fail, parse_unsigned
-from tests.lab.fakehost.iommu import IommuGroups
-from tests.lab.fakehost.tree import Attr, Tree, constant
-from tests.lab.fakehost.uevents import Uevents
+from tests.lab.fakehost.buses.iommu import IommuGroups
+from tests.lab.fakehost.sysfs.errnos import Blocked, fail, parse_unsigned
+from tests.lab.fakehost.sysfs.tree import Attr, Tree, constant
+from tests.lab.fakehost.sysfs.uevents import Uevents
 
 #: UUID_STRING_LEN of the kernel.
 UUID_LENGTH = 36

@@ -13,15 +13,20 @@ import errno
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tests.lab.fakehost.devnodes import PLACE, CharDevice
-from tests.lab.fakehost.errnos import fail
+from tests.lab.fakehost.buses.pci import PciFunction
+from tests.lab.fakehost.buses.pci_driver import PciDriver
 from tests.lab.fakehost.fpga import Hardware, Part
 from tests.lab.fakehost.kernel import Kernel
-from tests.lab.fakehost.pci import PciFunction
-from tests.lab.fakehost.pci_driver import PciDriver
-from tests.lab.fakehost.technologies.dfl_card import A10, CLASS, NLB0, VENDOR
+from tests.lab.fakehost.sysfs.devnodes import PLACE, CharDevice
+from tests.lab.fakehost.sysfs.errnos import fail
+from tests.lab.fakehost.sysfs.tree import Attr, constant
+from tests.lab.fakehost.technologies.fpga.dfl_card import (
+    A10,
+    CLASS,
+    NLB0,
+    VENDOR,
+)
 from tests.lab.fakehost.technologies.pci_card import PciCard
-from tests.lab.fakehost.tree import Attr, constant
 
 NAME = "intel-fpga-pci"
 #: Of its nodes: those of ports and of management engines.

@@ -6,11 +6,11 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from tests.lab.fakehost.errnos import Blocked, fail, parse_unsigned
-from tests.lab.fakehost.tree import Attr
+from tests.lab.fakehost.sysfs.errnos import Blocked, fail, parse_unsigned
+from tests.lab.fakehost.sysfs.tree import Attr
 
 if TYPE_CHECKING:
-    from tests.lab.fakehost.pci import PciBus, PciFunction
+    from tests.lab.fakehost.buses.pci import PciBus, PciFunction
 
 
 class PciDriver:

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Namespaces in which a real libvirt manages the simulated host."""
