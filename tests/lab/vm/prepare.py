@@ -5,12 +5,11 @@ import concurrent.futures
 import fcntl
 import pathlib
 
-from tests.lab.vm import (
+from tests.lab.vm import layout, progress
+from tests.lab.vm.artifacts import (
     apt,
     initramfs,
     kernel,
-    layout,
-    progress,
     remotefs,
     stamps,
     standins,

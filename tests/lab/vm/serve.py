@@ -19,7 +19,8 @@ import tempfile
 import time
 from collections.abc import Sequence
 
-from tests.lab.vm import errors, layout, machine, processes, progress, remotefs
+from tests.lab.vm import errors, layout, machine, processes, progress
+from tests.lab.vm.artifacts import remotefs
 
 #: loaded in the served machine; a new stand-in module is added here
 SERVED_MODULES = (

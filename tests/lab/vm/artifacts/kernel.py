@@ -9,7 +9,8 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 
-from tests.lab.vm import apt, errors, layout, run
+from tests.lab.vm import errors, layout
+from tests.lab.vm.artifacts import apt, run
 
 #: the kernel's own sources, from Debian's source package, which are built
 #: unmodified. New stand-in modules of the project go to EXTRA_MODULES.

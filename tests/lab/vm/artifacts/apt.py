@@ -4,7 +4,8 @@
 import pathlib
 import re
 
-from tests.lab.vm import errors, run
+from tests.lab.vm import errors
+from tests.lab.vm.artifacts import run
 
 #: the metapackage whose dependency is the current kernel; the "cloud" flavour
 #: has no VFIO_MDEV

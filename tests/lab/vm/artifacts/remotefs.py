@@ -11,7 +11,8 @@ import subprocess
 import time
 from collections.abc import Collection
 
-from tests.lab.vm import errors, layout, processes, run
+from tests.lab.vm import errors, layout, processes
+from tests.lab.vm.artifacts import run
 
 #: serial ports between the two programs: name inside -> socket in the
 #: machine's run directory. As many requests run at once.
@@ -19,7 +20,7 @@ SYS_PORTS = {f"lab.sys.{number}": f"sys{number}.sock" for number in range(4)}
 DEV_PORTS = {f"lab.dev.{number}": f"dev{number}.sock" for number in range(2)}
 PORTS = SYS_PORTS | DEV_PORTS
 
-SOURCES = pathlib.Path(__file__).resolve().parent / "remotefs"
+SOURCES = pathlib.Path(__file__).resolve().parents[1] / "remotefs"
 
 
 def sources() -> list[pathlib.Path]:

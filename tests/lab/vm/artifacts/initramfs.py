@@ -6,7 +6,8 @@ import pathlib
 import shutil
 import subprocess
 
-from tests.lab.vm import errors, layout, run
+from tests.lab.vm import errors, layout
+from tests.lab.vm.artifacts import run
 
 BUSYBOX = pathlib.Path("/bin/busybox")
 

@@ -5,7 +5,8 @@ import itertools
 import pathlib
 import shutil
 
-from tests.lab.vm import layout, run
+from tests.lab.vm import layout
+from tests.lab.vm.artifacts import run
 
 #: shared objects for LD_PRELOAD: name -> sources in
 #: tests/lab/standins/preload
