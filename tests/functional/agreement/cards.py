@@ -18,14 +18,14 @@ BLACKWELL, BLACKWELL_DYNAMIC = "0000:b1:00.0", "0000:b2:00.0"
 FLEX, MI25 = "0000:c1:00.0", "0000:d1:00.0"
 WHOLE = "0000:e1:00.0"
 
-#: A few types of each size: what matters is how sizes meet.
+#: A few types of each size: combinations of sizes find the errors.
 SLICED = ("1Q", "2Q", "2A", "3Q", "4Q", "8Q", "12Q", "16Q", "24Q", "48Q")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Host:
-    """A compute node; ``dynamic`` are the cards of which the library makes
-    and unmakes the GPU instances itself."""
+    """A compute node; on ``dynamic`` cards the library creates and removes
+    the GPU instances itself."""
 
     name: str
     cards: tuple[Card, ...]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Partitions that the simulated kernel could make, without the library.
 
-Nothing here knows of the library's geometry: the kernel's own books
-answer (tests/lab/fakehost/technologies), and its lists of functions.
+Independent of the library's geometry: read from the simulated kernel's
+state (tests/lab/fakehost/technologies) and its lists of functions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VFIO = "vfio-pci"
 
 
 class Judge:
-    """Knows a kernel's cards and asks it about one of them."""
+    """Reads the partitions of a card from the simulated kernel."""
 
     def __init__(
         self, kernel: fakehost.Controller, dynamic: Collection[str]
@@ -25,10 +25,9 @@ class Judge:
         self._dynamic = frozenset(dynamic)
 
     def creatable(self, address: str, technology: str) -> frozenset[str]:
-        """Return the profiles of which a card would make one more now.
+        """Return the profiles of which a card can make another partition.
 
-        Of technologies whose partitions have no names of their own, "*"
-        stands for any.
+        If the technology does not name its partitions, "*" means any.
         """
         gpus = self._kernel.gpus()
         if address in gpus and technology != "passthrough":
@@ -36,24 +35,26 @@ class Judge:
             if address in self._dynamic:
                 return frozenset(map(_short, card["could_make"]))
             return frozenset(
-                _short(name) for name, left in card["left"].items() if left
+                _short(name) for name, count in card["left"].items() if count
             )
         if technology == "mdev":
             kinds = self._kernel.creatable()[address]
-            return frozenset(kind for kind, left in kinds.items() if left)
+            return frozenset(kind for kind, count in kinds.items() if count)
         return frozenset("*") if self._has_free(address) else frozenset()
 
     def _has_free(self, address: str) -> bool:
         """Return whether a function, or a VF of it, is in no guest."""
         functions = self._kernel.functions()
-        own = functions[address]
-        vfs = own["vfs"]
+        function = functions[address]
+        vfs = function["vfs"]
         if not vfs:
-            return not own["in_use"]
-        return any(not functions[vf]["in_use"] for vf in own["vf_addresses"])
+            return not function["in_use"]
+        return any(
+            not functions[vf]["in_use"] for vf in function["vf_addresses"]
+        )
 
-    def made(self, address: str, technology: str) -> dict[str, str]:
-        """Return what is made on a card: handle -> profile."""
+    def partitions(self, address: str, technology: str) -> dict[str, str]:
+        """Return the partitions of a card: handle -> profile."""
         gpus = self._kernel.gpus()
         if address in gpus and technology != "passthrough":
             return {
@@ -67,14 +68,11 @@ class Judge:
                 if mdev["parent"] == address
             }
         functions = self._kernel.functions()
-        mine = functions[address]["vf_addresses"] or [address]
-        return {name: "*" for name in mine if functions[name]["in_use"]}
+        names = functions[address]["vf_addresses"] or [address]
+        return {name: "*" for name in names if functions[name]["in_use"]}
 
-    def left(self, address: str) -> list[str]:
-        """Return what is on a card that nothing runs on.
-
-        GPU instances too, where the library has made them itself.
-        """
+    def list_leftovers(self, address: str) -> list[str]:
+        """Return the GPU instances of a dynamic card without servers."""
         card = self._kernel.gpus().get(address)
         if card is None or address not in self._dynamic:
             return []

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A compute node: the library's own code on a simulated kernel.
 
-What Nova does around it is here in small: the resource tracker hands out
-slots, libvirt gives PCI functions to guests and takes them back, and the
-guest holds what it has been given open.
+Nova's part is imitated: the resource tracker assigns slots, libvirt attaches
+PCI functions to guests and reattaches them to the host, and the guest keeps
+its devices open.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names, providers
 from tests.lab import fakehost
-from tests.lab.fakehost.control.commands.controller import ENVIRONMENT
+from tests.lab.fakehost.control.controller import ENVIRONMENT
 from virt_hooks.spawn import lifecycle
 
 
-class Facts:
-    """What NVML says, asked again when the GPUs' modes or instances did.
+class NvmlCache:
+    """NVML data, read again when modes or instances of the GPUs changed.
 
-    All else it says never changes here; ``check`` proves it.
+    NVML's other data never change here; ``check`` proves it.
     """
 
     def __init__(self, kernel: fakehost.Controller) -> None:
         self._kernel = kernel
         self._key: object = None
-        self._facts = gpu_reader.NvmlGpus({})
+        self._gpus = gpu_reader.NvmlGpus({})
 
     def read(self) -> gpu_reader.NvmlGpus:
-        """Return what nvml.read_gpus() would."""
+        """Return the same as gpu_reader.read_gpus()."""
         key = {
             address: (card["mig"], card["mixed"], card["instances"])
             for address, card in self._kernel.gpus().items()
         }
         if key != self._key:
-            self._key, self._facts = key, gpu_reader.read_gpus()
-        return self._facts
+            self._key, self._gpus = key, gpu_reader.read_gpus()
+        return self._gpus
 
     def check(self) -> None:
-        """Compare with a new look."""
+        """Compare the cached data with a new read."""
         assert self.read() == gpu_reader.read_gpus()
-        assert not self._facts.problems
+        assert not self._gpus.problems
 
 
 class Node:
@@ -66,61 +66,61 @@ class Node:
     ) -> None:
         self.kernel = kernel
         self.root = root
-        self.use_nvml()
+        self.select_nvml()
         self._chance = chance
         self._drivers = plugin.load()
         self._rules = rules
-        self.facts = Facts(kernel)
+        self.nvml = NvmlCache(kernel)
         self.life = lifecycle.Lifecycle(
             self._drivers,
             rules,
             action_executor.Executor(
-                str(kernel.root), read_gpus=self.facts.read
+                str(kernel.root), read_gpus=self.nvml.read
             ),
             snapshot.Snapshot(
                 change_detection.ChangeDetector(
                     fs.DiskSource(kernel.root),
                     self._drivers,
                     rules,
-                    self.facts.read,
+                    self.nvml.read,
                 )
             ),
         )
         self.life.adopt(root)
         self.servers: dict[str, tuple[model.Slot, ...]] = {}
         self._guests: dict[str, list[int]] = {}
-        self._lent: dict[str, str] = {}
+        self._drivers_before: dict[str, str] = {}
         self.refresh()
 
-    def use_nvml(self) -> None:
-        """Let this process's NVML be this node's from now on."""
+    def select_nvml(self) -> None:
+        """Make this process's NVML show this node from now on."""
         os.environ[ENVIRONMENT] = str(self.kernel.socket)
 
     # -- reading ---------------------------------------------------------
 
     def refresh(self) -> None:
         """Read everything."""
-        self.use_nvml()
+        self.select_nvml()
         self.life.host.refresh()
 
-    def pass_by(self) -> None:
-        """Do what Nova's periodic task does: read what may have changed."""
-        self.use_nvml()
+    def run_periodic_task(self) -> None:
+        """Read changed devices, as Nova's periodic task does."""
+        self.select_nvml()
         self.life.host.refresh_changed()
 
-    def read_anew(self) -> model.HostState:
-        """Return what a service that starts now would see."""
-        self.use_nvml()
+    def rescan(self) -> model.HostState:
+        """Return the state that a service reads at its start."""
+        self.select_nvml()
         reader = host_reader.HostReader(
             self.kernel.root, gpus=gpu_reader.read_gpus()
         )
         return scan.read(reader, self._drivers, self._rules)
 
     def tree(self) -> providers.ProviderTree:
-        """Return the tree that the library wants."""
-        found = self.life.tree(tree_builder.OWNER_TRAITS)
-        assert found is not None
-        return found
+        """Return the tree that the library publishes."""
+        tree = self.life.tree(tree_builder.OWNER_TRAITS)
+        assert tree is not None
+        return tree
 
     def providers(self) -> dict[str, model.Device]:
         """Return the devices by their providers' uuids."""
@@ -136,64 +136,64 @@ class Node:
     # -- servers ---------------------------------------------------------
 
     def slots(
-        self, provider: str, wanted: Mapping[str, int]
+        self, provider: str, amounts: Mapping[str, int]
     ) -> tuple[model.Slot, ...] | None:
         """Return free slots as the resource tracker picks them."""
         node = self.tree().node(provider)
         assert node is not None
-        held = {
+        used = {
             (slot.provider, slot.identifier)
             for slots in self.servers.values()
             for slot in slots
         }
-        found: list[model.Slot] = []
-        for name, amount in wanted.items():
+        chosen: list[model.Slot] = []
+        for name, amount in amounts.items():
             free = sorted(
                 i
                 for i in node.slots.get(name, ())
-                if (provider, i) not in held
+                if (provider, i) not in used
             )
             if name in node.slots and len(free) < amount:
                 return None
-            found += (
+            chosen += (
                 model.Slot(
                     provider=provider, resource_class=name, identifier=i
                 )
                 for i in self._chance.sample(free, min(amount, len(free)))
             )
-        return tuple(found)
+        return tuple(chosen)
 
     def spawn(
         self,
         server: str,
         group: flavors.RequestGroup,
         slots: tuple[model.Slot, ...],
-        booked: model.Allocations,
+        allocations: model.Allocations,
     ) -> tuple[model.Claim, ...]:
-        """Start a server; raises what the library raises."""
-        self.use_nvml()
-        made = self.life.ensure(server, (group,), slots, booked)
+        """Start a server; raises ClaimError or ActionError of the library."""
+        self.select_nvml()
+        claims = self.life.ensure(server, (group,), slots, allocations)
         self.servers[server] = slots
         self._guests[server] = [
-            handle for claim in made for handle in self._open(claim)
+            handle for claim in claims for handle in self._open(claim)
         ]
-        return made
+        return claims
 
     def destroy(self, server: str) -> None:
         """End a server and its guest."""
-        self.use_nvml()
+        self.select_nvml()
         slots = self.servers.pop(server)
         claims = self.life.claims_of(server)
         for handle in self._guests.pop(server):
             os.close(handle)
         for claim in claims:
-            self._give_back(claim)
+            self._reattach(claim)
         self.life.release(server, slots, lambda _: False)
 
     # -- libvirt and QEMU ------------------------------------------------
 
     def _open(self, claim: model.Claim) -> Iterable[int]:
-        """Hold what the guest has been given; yield its handles."""
+        """Open the guest's devices; yield the handles."""
         bus = "mdev" if claim.technology == "mdev" else "pci"
         place = self.kernel.sys / f"bus/{bus}/devices" / claim.handle
         if bus == "pci" and claim.is_managed:
@@ -206,7 +206,7 @@ class Node:
     def _detach(self, place: Path) -> None:
         """Bind a function to vfio-pci (virPCIDeviceBindToStub)."""
         driver = place / "driver"
-        self._lent[place.name] = (
+        self._drivers_before[place.name] = (
             driver.resolve().name if driver.exists() else ""
         )
         store(place / "driver_override", "vfio-pci")
@@ -214,17 +214,17 @@ class Node:
             store(driver / "unbind", place.name)
         store(self.kernel.sys / "bus/pci/drivers_probe", place.name)
 
-    def _give_back(self, claim: model.Claim) -> None:
-        if claim.handle not in self._lent:
+    def _reattach(self, claim: model.Claim) -> None:
+        if claim.handle not in self._drivers_before:
             return
         place = self.kernel.sys / "bus/pci/devices" / claim.handle
         store(place / "driver_override", "\n")
         store(place / "driver/unbind", place.name)
-        if self._lent.pop(claim.handle):
+        if self._drivers_before.pop(claim.handle):
             store(self.kernel.sys / "bus/pci/drivers_probe", place.name)
 
     def close(self) -> None:
-        """Let go of what guests hold."""
+        """Close the devices of all guests."""
         for handles in self._guests.values():
             for handle in handles:
                 os.close(handle)

@@ -15,42 +15,42 @@ from nova_accel.model import flavors, names, providers
 from placement_sync.sync import diff
 from tests.functional.agreement import judge, node, service, stranger
 
-#: What must never happen; all of it is counted and printed.
+#: Errors; all of them are counted and printed.
 WRONG = (
     "would be refused",
     "withheld",
     "offered, then refused",
-    "books differ",
+    "records differ",
     "overbooked",
-    "old reading",
+    "stale reading",
     "tables differ",
     "left behind",
 )
-#: Of a hundred requests: deletes, and spawns of more than one.
+#: Percentages of requests: deletes, and spawns with two partitions.
 DELETES, SEVERAL = 40, 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Disagreement:
-    """Two books that differ; ``held`` is what was on the card."""
+    """Two records that differ, and the profiles of the card's claims."""
 
     step: int
     kind: str
     card: str
     what: str
-    held: tuple[str, ...]
+    profiles: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Return a case that can be made again."""
-        held = ", ".join(self.held) or "nothing"
+        """Return the data that reproduce the case."""
+        profiles = ", ".join(self.profiles) or "no profiles"
         return (
             f"step {self.step}: {self.kind}: {self.what} on {self.card}"
-            f" beside {held}"
+            f" beside {profiles}"
         )
 
 
 class Run:
-    """A cloud of a few nodes, and what became of its requests."""
+    """A cloud of a few nodes, and the results of its requests."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Run:
         hosts: Mapping[node.Node, Collection[str]],
         chance: random.Random,
     ) -> None:
-        """Take nodes, and the cards of each whose instances come and go."""
+        """Take nodes, each with the addresses of its dynamic cards."""
         self._placement = placement
         self._judges = {
             host: judge.Judge(host.kernel, dynamic)
@@ -72,7 +72,7 @@ class Run:
         self.counts: collections.Counter[str] = collections.Counter()
         self.disagreements: list[Disagreement] = []
         self.hosts = tuple(hosts)
-        #: Of a hundred steps so many are a stranger's.
+        #: Percentage of steps that are a stranger's.
         self.strangers = 0
         self._strangers = {
             host: stranger.Stranger(host, chance) for host in hosts
@@ -83,11 +83,11 @@ class Run:
 
     # -- requests --------------------------------------------------------
 
-    def go(self) -> None:
-        """Make one request and compare the books of what it touched."""
+    def run_step(self) -> None:
+        """Make one request and compare the records of its card."""
         self.step += 1
         if self._chance.randrange(100) < self.strangers:
-            self._meet_stranger()
+            self._run_stranger()
             return
         servers = sorted(
             (server, host.root.name, host)
@@ -102,12 +102,12 @@ class Run:
         self.publish(host)
         self.compare(host, provider)
 
-    def _meet_stranger(self) -> None:
-        """Let somebody change a card, and the periodic task find out."""
+    def _run_stranger(self) -> None:
+        """Let a stranger change a card, and the periodic task detect it."""
         host = self._chance.choice(self.hosts)
         address = self._strangers[host].act()
         self.counts["strangers' changes"] += bool(address)
-        host.pass_by()
+        host.run_periodic_task()
         self.publish(host)
         for provider, device in host.providers().items():
             if device.address == address:
@@ -116,7 +116,7 @@ class Run:
     def _delete(self, host: node.Node, server: str) -> str:
         (provider,) = {slot.provider for slot in host.servers[server]}
         host.destroy(server)
-        self._placement.free(server, (provider,))
+        self._placement.delete_allocations(server, (provider,))
         self.counts["deleted"] += 1
         return provider
 
@@ -130,14 +130,14 @@ class Run:
             resources={k: n * count for k, n in profile.charges.items()},
             required=frozenset({profile.trait}),
         )
-        found = self._placement.candidates(group.resources, profile.trait)
-        if not found:
+        candidates = self._placement.candidates(group.resources, profile.trait)
+        if not candidates:
             self.counts["no candidate"] += 1
             return host, names.provider_uuid(host.root.uuid, device.address)
-        chosen = self._chance.choice(found)
-        (provider,) = chosen["allocations"]
+        candidate = self._chance.choice(candidates)
+        (provider,) = candidate["allocations"]
         host = next(h for h in self._judges if provider in h.providers())
-        self._claim(host, group, chosen["allocations"], provider)
+        self._claim(host, group, candidate["allocations"], provider)
         return host, provider
 
     def _claim(
@@ -148,124 +148,126 @@ class Run:
         provider: str,
     ) -> None:
         server = str(uuid.UUID(int=self._chance.getrandbits(128)))
-        booked = {provider: allocations[provider]["resources"]}
+        charges = {provider: allocations[provider]["resources"]}
         device = host.device(provider)
-        before = _held(host, device)
+        profiles = _list_profiles(host, device)
         self._placement.claim(server, allocations)
-        slots = host.slots(provider, booked[provider])
+        slots = host.slots(provider, charges[provider])
         try:
             if slots is None:
                 raise errors.ClaimError(server, "no slot is free")
-            host.spawn(server, group, slots, booked)
+            host.spawn(server, group, slots, charges)
         except (errors.ClaimError, errors.ActionError) as error:
-            self._placement.free(server, (provider,))
+            self._placement.delete_allocations(server, (provider,))
             if group.resources[device.resource_class] > 1:
                 self.counts["several, refused"] += 1
             else:
                 what = f"{group}: {error}"
-                self._note("offered, then refused", device, what, before)
+                self._note("offered, then refused", device, what, profiles)
         else:
             self.counts["spawned"] += 1
 
     def delete_all(self) -> None:
-        """Delete every server; then nothing may be left of any."""
+        """Delete every server; then no card may have a partition."""
         for host in self.hosts:
             for server in sorted(host.servers):
                 provider = self._delete(host, server)
                 self.publish(host)
                 self.compare(host, provider)
             for device in host.providers().values():
-                left = self._judges[host].left(device.address)
-                if left:
-                    self._note("left behind", device, str(left), ())
+                leftovers = self._judges[host].list_leftovers(device.address)
+                if leftovers:
+                    self._note("left behind", device, str(leftovers), ())
 
-    # -- books -----------------------------------------------------------
+    # -- records ---------------------------------------------------------
 
     def publish(self, host: node.Node) -> None:
-        """Send Placement what differs; no device may vanish here."""
-        wanted = host.tree()
+        """Write the differences to Placement; no provider may vanish."""
+        desired = host.tree()
         for gone in self._actual[host].nodes:
-            if wanted.node(gone.uuid) is None:
+            if desired.node(gone.uuid) is None:
                 self._note_gone(host, gone.name)
-        plan = diff.plan(self._actual[host], wanted, diff.Guard())
-        self._placement.apply(plan, wanted)
+        plan = diff.plan(self._actual[host], desired, diff.Guard())
+        self._placement.apply(plan, desired)
         self._actual[host] = diff.apply(self._actual[host], plan)
         self.counts["calls"] += len(plan)
 
     def _note_gone(self, host: node.Node, name: str) -> None:
         state = host.life.host.state
-        told = "; ".join(f"{p.where}: {p.reason}" for p in state.problems)
+        problems = "; ".join(f"{p.where}: {p.reason}" for p in state.problems)
         raise AssertionError(
             f"step {self.step}: {name} vanished; complete: {state.complete},"
-            f" unknown: {sorted(state.unknown)}, problems: {told or 'none'}"
+            f" unknown: {sorted(state.unknown)}, problems: {problems or 'none'}"
         )
 
     def compare(self, host: node.Node, provider: str) -> None:
-        """Compare Placement, tree and kernel as to one card."""
+        """Compare Placement, tree and kernel for one card."""
         device = host.device(provider)
-        held = _held(host, device)
-        books = self._placement.read(provider)
-        wanted = host.tree().node(provider)
-        assert wanted is not None
-        kernel = self._judges[host].made(device.address, device.technology)
-        for handle in self._strangers[host].made:
+        profiles = _list_profiles(host, device)
+        record = self._placement.read(provider)
+        desired = host.tree().node(provider)
+        assert desired is not None
+        kernel = self._judges[host].partitions(
+            device.address, device.technology
+        )
+        for handle in self._strangers[host].partitions:
             kernel.pop(handle, None)
-        for what, one, other in (
+        for what, actual, expected in (
             (
                 "inventories",
-                books.inventories,
+                record.inventories,
                 {
                     name: (i.total, i.reserved)
-                    for name, i in wanted.inventories.items()
+                    for name, i in desired.inventories.items()
                 },
             ),
-            ("traits", books.traits, wanted.traits),
-            ("allocations", books.allocations, _charged(host, device)),
+            ("traits", record.traits, desired.traits),
+            ("allocations", record.allocations, _charged(host, device)),
             ("partitions", kernel, _claimed(host, device)),
         ):
-            if one != other:
-                text = f"{what}: {one} is not {other}"
-                self._note("books differ", device, text, held)
+            if actual != expected:
+                text = f"{what}: {actual} is not {expected}"
+                self._note("records differ", device, text, profiles)
         used: collections.Counter[str] = collections.Counter()
-        for amounts in books.allocations.values():
+        for amounts in record.allocations.values():
             used.update(amounts)
-        left = {
+        free = {
             name: total - reserved - used[name]
-            for name, (total, reserved) in books.inventories.items()
+            for name, (total, reserved) in record.inventories.items()
         }
-        if min(left.values(), default=0) < 0:
-            self._note("overbooked", device, str(left), held)
+        if min(free.values(), default=0) < 0:
+            self._note("overbooked", device, str(free), profiles)
         offered = {
             p.name
             for p in device.profiles
-            if p.trait in books.traits
-            and all(left.get(k, 0) >= n for k, n in p.charges.items())
+            if p.trait in record.traits
+            and all(free.get(k, 0) >= n for k, n in p.charges.items())
         }
-        self.weigh(host, device, offered)
+        self.compare_profiles(host, device, offered)
 
-    def look_at_everything(self) -> None:
+    def compare_all(self) -> None:
         """Compare every card, by slower ways than after each request.
 
-        A service that starts now must see what this one has in memory,
-        and Placement's API must tell what its tables hold.
+        A new scan must equal the state in memory, and Placement's REST API
+        must answer what its tables contain.
         """
         for host in self.hosts:
-            host.pass_by()
-            host.facts.check()
+            host.run_periodic_task()
+            host.nvml.check()
             self.publish(host)
-            known = host.life.host.state
-            anew = host.read_anew()
+            state = host.life.host.state
+            rescanned = host.rescan()
             for provider, device in host.providers().items():
                 self.compare(host, provider)
-                seen = anew.device(device.address)
+                seen = rescanned.device(device.address)
                 if seen != device:
                     text = f"{seen} is not {device}"
-                    self._note("old reading", device, text, ())
-                books = self._placement.read(provider)
-                if books != self._placement.read_api(provider):
-                    self._note("tables differ", device, str(books), ())
-            assert len(anew.devices) == len(known.devices)
-            assert anew.problems == known.problems
+                    self._note("stale reading", device, text, ())
+                record = self._placement.read(provider)
+                if record != self._placement.read_api(provider):
+                    self._note("tables differ", device, str(record), ())
+            assert len(rescanned.devices) == len(state.devices)
+            assert rescanned.problems == state.problems
 
     def summary(self) -> str:
         """Return the counts in words."""
@@ -276,22 +278,28 @@ class Run:
             for kind, number in (*sorted(usual.items()), *wrong.items())
         )
 
-    def weigh(
+    def compare_profiles(
         self, host: node.Node, device: model.Device, offered: set[str]
     ) -> None:
-        """Compare what is offered of a card with what the kernel gives."""
-        given = self._judges[host].creatable(device.address, device.technology)
-        if given == {"*"}:
-            given = frozenset(p.name for p in device.profiles)
-        self.counts["profiles compared"] += len(given | offered)
-        held = _held(host, device)
-        for name in sorted(offered - given):
-            self._note("would be refused", device, name, held)
-        for name in sorted(given - offered):
-            self._note("withheld", device, name, held)
+        """Compare the offered profiles of a card with the kernel's."""
+        creatable = self._judges[host].creatable(
+            device.address, device.technology
+        )
+        if creatable == {"*"}:
+            creatable = frozenset(p.name for p in device.profiles)
+        self.counts["profiles compared"] += len(creatable | offered)
+        profiles = _list_profiles(host, device)
+        for name in sorted(offered - creatable):
+            self._note("would be refused", device, name, profiles)
+        for name in sorted(creatable - offered):
+            self._note("withheld", device, name, profiles)
 
     def _note(
-        self, kind: str, device: model.Device, what: str, held: tuple[str, ...]
+        self,
+        kind: str,
+        device: model.Device,
+        what: str,
+        profiles: tuple[str, ...],
     ) -> None:
         self.counts[kind] += 1
         self.disagreements.append(
@@ -300,7 +308,7 @@ class Run:
                 kind=kind,
                 card=f"{device.address} ({device.model})",
                 what=what,
-                held=held,
+                profiles=profiles,
             )
         )
 
@@ -312,14 +320,14 @@ def _claims(host: node.Node, device: model.Device) -> list[model.Claim]:
 def _charged(
     host: node.Node, device: model.Device
 ) -> dict[str, dict[str, int]]:
-    """Return what our claims should cost in Placement."""
-    found: dict[str, collections.Counter[str]] = {}
+    """Return the amounts that claims charge in Placement, by consumer."""
+    charges: dict[str, collections.Counter[str]] = {}
     for claim in _claims(host, device):
         profile = device.profile(claim.profile)
         assert profile is not None
-        amounts = found.setdefault(claim.consumer, collections.Counter())
+        amounts = charges.setdefault(claim.consumer, collections.Counter())
         amounts.update(profile.charges)
-    return {consumer: dict(amounts) for consumer, amounts in found.items()}
+    return {consumer: dict(amounts) for consumer, amounts in charges.items()}
 
 
 def _claimed(host: node.Node, device: model.Device) -> dict[str, str]:
@@ -330,11 +338,11 @@ def _claimed(host: node.Node, device: model.Device) -> dict[str, str]:
     }
 
 
-def _held(host: node.Node, device: model.Device) -> tuple[str, ...]:
-    where = {p.handle: p.start for p in device.partitions}
+def _list_profiles(host: node.Node, device: model.Device) -> tuple[str, ...]:
+    starts = {p.handle: p.start for p in device.partitions}
     return tuple(
         claim.profile
-        if where.get(claim.handle) is None
-        else f"{claim.profile} at {where[claim.handle]}"
+        if starts.get(claim.handle) is None
+        else f"{claim.profile} at {starts[claim.handle]}"
         for claim in _claims(host, device)
     )

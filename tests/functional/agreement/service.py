@@ -42,22 +42,22 @@ WHERE p.uuid = :uuid""")
 
 
 @functools.cache
-def hurry() -> None:
-    """Leave out what costs a third of the time and proves nothing here.
+def skip_slow_checks() -> None:
+    """Skip work that costs a third of the time and proves nothing here.
 
     jsonschema checks each of Placement's schemas at first use only, and
-    oslo.db lets no other thread run after each query: there is none.
+    oslo.db does not yield after each query: there is no other thread.
     """
-    known: dict[int, object] = {}
-    kind = jsonschema.Draft202012Validator
-    check = kind.check_schema
+    checked: dict[int, object] = {}
+    validator = jsonschema.Draft202012Validator
+    check = validator.check_schema
 
     def check_once(schema: Any, *args: Any, **kwargs: Any) -> None:
-        if known.get(id(schema)) is not schema:
+        if checked.get(id(schema)) is not schema:
             check(schema, *args, **kwargs)
-            known[id(schema)] = schema
+            checked[id(schema)] = schema
 
-    kind.check_schema = check_once
+    validator.check_schema = check_once
     engines._thread_yield = lambda *_: None
 
 
@@ -66,8 +66,8 @@ class PlacementError(Exception):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Books:
-    """What Placement has of one provider.
+class ProviderRecord:
+    """Data of one provider in Placement.
 
     ``inventories``: class -> total, reserved; ``allocations``: consumer ->
     class -> amount.
@@ -79,11 +79,11 @@ class Books:
 
 
 class Service:
-    """Placement, and what of it concerns one compute node."""
+    """Placement's REST API, with the generations of its providers."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
-        """Start one that ends with ``stack``."""
-        hurry()
+        """Start a Placement that ends with ``stack``."""
+        skip_slow_checks()
         fixture = placement.PlacementFixture(use_intercept=False)
         stack.enter_context(fixture)
         self._app = deploy.loadapp(fixture.conf_fixture.conf)
@@ -92,7 +92,7 @@ class Service:
         self.calls = 0
 
     def call(self, method: str, path: str, body: object = None) -> Any:
-        """Return what Placement answers; raises PlacementError."""
+        """Return Placement's answer; raises PlacementError."""
         request = Request.blank(path, method=method)
         request.headers["x-auth-token"] = "admin"
         request.headers["openstack-api-version"] = VERSION
@@ -116,12 +116,12 @@ class Service:
             {"uuid": uuid, "name": name, "parent_provider_uuid": parent},
         )
 
-    # -- what the library reports ----------------------------------------
+    # -- writes of the library -------------------------------------------
 
     def apply(
         self,
         plan: Iterable[calls.Call],
-        wanted: providers.ProviderTree,
+        tree: providers.ProviderTree,
     ) -> None:
         """Carry out placement_sync's plan for a tree.
 
@@ -140,20 +140,20 @@ class Service:
                     raise AssertionError(f"nothing moves here: {call}")
                 case calls.SetInventories(inventories=inventories):
                     self._ensure("resource_classes", inventories)
-                    found = {k: v.as_dict() for k, v in inventories.items()}
-                    self._put(call.uuid, "inventories", found)
+                    records = {k: v.as_dict() for k, v in inventories.items()}
+                    self._put(call.uuid, "inventories", records)
                 case calls.DeleteProvider():
                     self.call("DELETE", f"/resource_providers/{call.uuid}")
                 case calls.ChangeTraits():
                     traits.add(call.uuid)
         for uuid in sorted(traits):
-            node = wanted.node(uuid)
+            node = tree.node(uuid)
             assert node is not None
             self._ensure("traits", node.traits)
             self._put(uuid, "traits", sorted(node.traits))
 
     def _put(self, uuid: str, key: str, value: object) -> None:
-        """Replace a part of a provider; the generation is guessed first."""
+        """Replace a part of a provider; tries the cached generation first."""
         path = f"/resource_providers/{uuid}"
         for _ in range(2):
             generation = self._generations.get(uuid)
@@ -171,20 +171,20 @@ class Service:
             return
         raise PlacementError(f"{path} changes all the time")
 
-    def _ensure(self, kind: str, wanted: Iterable[str]) -> None:
-        for name in wanted:
+    def _ensure(self, kind: str, custom_names: Iterable[str]) -> None:
+        for name in custom_names:
             if name.startswith("CUSTOM_") and name not in self._names:
                 self.call("PUT", f"/{kind}/{name}")
                 self._names.add(name)
 
-    # -- what it says ----------------------------------------------------
+    # -- reads -----------------------------------------------------------
 
-    def read_api(self, uuid: str) -> Books:
-        """Return a provider's books as the API tells them."""
+    def read_api(self, uuid: str) -> ProviderRecord:
+        """Return a provider's record from the REST API."""
         path = f"/resource_providers/{uuid}"
         inventories = self.call("GET", f"{path}/inventories")["inventories"]
         allocations = self.call("GET", f"{path}/allocations")["allocations"]
-        return Books(
+        return ProviderRecord(
             inventories={
                 name: (record["total"], record["reserved"])
                 for name, record in inventories.items()
@@ -196,8 +196,8 @@ class Service:
             },
         )
 
-    def read(self, uuid: str) -> Books:
-        """Return the same from Placement's tables, which is faster."""
+    def read(self, uuid: str) -> ProviderRecord:
+        """Return a provider's record from Placement's tables: faster."""
         engine = db_api.placement_context_manager.reader.get_engine()
         with engine.connect() as connection:
             inventories, traits, used = (
@@ -207,7 +207,7 @@ class Service:
         allocations: dict[str, dict[str, int]] = {}
         for consumer, name, amount in used:
             allocations.setdefault(consumer, {})[name] = amount
-        return Books(
+        return ProviderRecord(
             inventories={
                 name: (total, reserved)
                 for name, total, reserved in inventories
@@ -216,29 +216,29 @@ class Service:
             allocations=allocations,
         )
 
-    # -- what the scheduler asks -----------------------------------------
+    # -- requests of the scheduler ---------------------------------------
 
     def candidates(
         self, resources: Mapping[str, int], trait: str
     ) -> list[dict[str, Any]]:
-        """Return allocation requests: one provider that has it all."""
+        """Return allocation requests; a single provider has all resources."""
         self._ensure("traits", [trait])
-        asked = ",".join(f"{k}:{v}" for k, v in sorted(resources.items()))
+        amounts = ",".join(f"{k}:{v}" for k, v in sorted(resources.items()))
         query = parse.urlencode(
             {
-                "resources_G": asked,
+                "resources_G": amounts,
                 "required_G": f"{trait},{names.OWNER_TRAIT}",
                 "group_policy": "none",
             }
         )
-        found = self.call("GET", f"/allocation_candidates?{query}")
+        answer = self.call("GET", f"/allocation_candidates?{query}")
         return sorted(
-            found["allocation_requests"],
-            key=lambda one: sorted(one["allocations"]),
+            answer["allocation_requests"],
+            key=lambda request: sorted(request["allocations"]),
         )
 
     def claim(self, consumer: str, allocations: Mapping[str, Any]) -> None:
-        """Book a candidate for a server."""
+        """Allocate a candidate to a server."""
         self.call(
             "PUT",
             f"/allocations/{consumer}",
@@ -250,15 +250,15 @@ class Service:
                 "consumer_type": "INSTANCE",
             },
         )
-        self._changed(allocations)
+        self._count_change(allocations)
 
-    def free(self, consumer: str, held: Iterable[str]) -> None:
-        """Drop a server's allocations from some providers."""
+    def delete_allocations(self, consumer: str, uuids: Iterable[str]) -> None:
+        """Delete a server's allocations, which are of these providers."""
         self.call("DELETE", f"/allocations/{consumer}")
-        self._changed(held)
+        self._count_change(uuids)
 
-    def _changed(self, uuids: Iterable[str]) -> None:
-        """Expect what an allocation does to generations."""
+    def _count_change(self, uuids: Iterable[str]) -> None:
+        """Count the change of an allocation in the cached generations."""
         for uuid in uuids:
             if uuid in self._generations:
                 self._generations[uuid] += 1

@@ -12,18 +12,18 @@ from tests.functional.agreement import node
 
 
 class Stranger:
-    """Makes and unmakes partitions with the kernel's own files."""
+    """Creates and removes partitions with the kernel's own files."""
 
     def __init__(self, host: node.Node, chance: random.Random) -> None:
         self._host = host
         self._chance = chance
         #: handle -> card
-        self.made: dict[str, str] = {}
+        self.partitions: dict[str, str] = {}
 
     def act(self) -> str:
-        """Make or unmake one; returns the card it was on, "" for none."""
-        if self.made and self._chance.randrange(2):
-            return self._unmake(self._chance.choice(sorted(self.made)))
+        """Create or remove a partition; return its card, "" for none."""
+        if self.partitions and self._chance.randrange(2):
+            return self._remove(self._chance.choice(sorted(self.partitions)))
         devices = [
             device
             for device in self._host.life.host.state.devices
@@ -40,8 +40,8 @@ class Stranger:
             (parent, kind)
             for parent, kinds in sorted(places.items())
             if parent == device.address or parent in device.slots
-            for kind, left in sorted(kinds.items())
-            if left
+            for kind, count in sorted(kinds.items())
+            if count
         ]
         if not options:
             return ""
@@ -49,7 +49,7 @@ class Stranger:
         handle = str(uuid.UUID(int=self._chance.getrandbits(128)))
         types = self._host.kernel.sys / f"class/mdev_bus/{parent}"
         node.store(types / f"mdev_supported_types/{kind}/create", handle)
-        self.made[handle] = device.address
+        self.partitions[handle] = device.address
         return device.address
 
     def _type_vf(self, device: model.Device) -> str:
@@ -63,16 +63,16 @@ class Stranger:
             return ""
         slot, number = self._chance.choice(options)
         node.store(self._files(slot) / "current_vgpu_type", number)
-        self.made[slot] = device.address
+        self.partitions[slot] = device.address
         return device.address
 
     def _files(self, slot: str) -> Path:
         return self._host.kernel.sys / f"bus/pci/devices/{slot}/nvidia"
 
-    def _unmake(self, handle: str) -> str:
+    def _remove(self, handle: str) -> str:
         if ":" in handle:
             node.store(self._files(handle) / "current_vgpu_type", "0")
         else:
             mdevs = self._host.kernel.sys / "bus/mdev/devices"
             node.store(mdevs / handle / "remove", "1")
-        return self.made.pop(handle)
+        return self.partitions.pop(handle)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Thousands of random spawns and deletes keep Placement and kernel equal.
 
-After each request Placement, our tree and the kernel agree on the card it
-touched; no profile is offered there that the kernel would refuse, none
-withheld that it would give. The kernel is the simulated one, everything
-else is real: the library, Placement, and NVIDIA's binding of NVML.
+After each request Placement, the library's tree and the kernel agree on the
+card of the request; Placement offers exactly the profiles that the kernel
+would create there. Only the kernel is simulated: the library, Placement and
+NVIDIA's binding of NVML are real.
 
-``AGREEMENT_REQUESTS`` is the number of requests, ``AGREEMENT_WORKERS`` how
-many processes share them, and ``AGREEMENT_SEED`` makes a run again.
+``AGREEMENT_REQUESTS`` is the number of requests, ``AGREEMENT_WORKERS`` the
+number of processes that share them, ``AGREEMENT_SEED`` reproduces a run.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ def _needs() -> None:
 
 @pytest.fixture
 def cloud() -> Iterator[run.Run]:
-    with worker.cloud(SEED) as found:
-        yield found
+    with worker.cloud(SEED) as run_:
+        yield run_
 
 
 def start(seed: int, requests: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(  # noqa: S603 - arguments are ours
+    return subprocess.Popen(  # noqa: S603 - fixed arguments
         [
             sys.executable,
             *("-W", "ignore", "-m", "tests.functional.agreement.worker"),
             *(str(seed), str(requests)),
         ],
         cwd=REPOSITORY,
-        # the same run each time, whatever sets of strings are in it
+        # The order of sets of strings is the same in each run.
         env=os.environ | {"PYTHONHASHSEED": "0"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -67,14 +67,14 @@ def start(seed: int, requests: int) -> subprocess.Popen[str]:
     )
 
 
-def test_books_agree(capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_agree(capsys: pytest.CaptureFixture[str]) -> None:
     """Share the requests among workers, each with a cloud of its own."""
-    said: list[list[str]] = [[] for _ in range(WORKERS)]
+    outputs: list[list[str]] = [[] for _ in range(WORKERS)]
 
     def follow(number: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            said[number].append(line)
+            outputs[number].append(line)
             with capsys.disabled():
                 print(line, end="", flush=True)
 
@@ -88,20 +88,20 @@ def test_books_agree(capsys: pytest.CaptureFixture[str]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    for process, lines in zip(processes, said, strict=True):
+    for process, lines in zip(processes, outputs, strict=True):
         assert process.wait() == 0, "".join(lines[-worker.SHOWN :])
         spawned = re.findall(r"(\d+) spawned", lines[-1])
         assert int(spawned[-1]) > share // 4
 
 
-def test_books_agree_beside_strangers(cloud: run.Run) -> None:
-    """What others make past Nova is reserved, and counted in."""
+def test_records_agree_beside_another_program(cloud: run.Run) -> None:
+    """Partitions that another program made are reserved in Placement."""
     cloud.strangers = 15
     for _ in range(max(200, REQUESTS // 20)):
-        cloud.go()
-    cloud.look_at_everything()
-    shown = "\n".join(map(str, cloud.disagreements[: worker.SHOWN]))
-    assert not cloud.disagreements, f"{cloud.summary()}\n{shown}"
+        cloud.run_step()
+    cloud.compare_all()
+    lines = "\n".join(map(str, cloud.disagreements[: worker.SHOWN]))
+    assert not cloud.disagreements, f"{cloud.summary()}\n{lines}"
     assert cloud.counts["strangers' changes"]
 
 
@@ -122,25 +122,25 @@ def test_every_technology_is_there(cloud: run.Run) -> None:
     assert any(d.geometry.is_dynamic for d in devices)
 
 
-def test_a_lie_of_ours_is_found(cloud: run.Run) -> None:
-    """A judge that never objects would prove nothing."""
+def test_wrong_records_are_detected(cloud: run.Run) -> None:
+    """The comparison itself detects profiles and partitions that differ."""
     (host,) = (h for h in cloud.hosts if h.root.name == "old")
     provider = names.provider_uuid(host.root.uuid, cards.T4)
     device = host.device(provider)
     (small,) = (p for p in device.profiles if p.name == "T4-1Q")
     for offered, kind in ((set(), "withheld"), ({"T4-96Q"}, "would be")):
         cloud.disagreements.clear()
-        cloud.weigh(
+        cloud.compare_profiles(
             host,
             device,
             offered
             | {p.name for p in device.profiles}
             - ({small.name} if not offered else set()),
         )
-        (found,) = cloud.disagreements
-        assert found.kind.startswith(kind)
+        (disagreement,) = cloud.disagreements
+        assert disagreement.kind.startswith(kind)
     cloud.disagreements.clear()
-    # somebody else makes a vGPU past the library
+    # Another program makes a vGPU.
     node.store(
         host.kernel.sys
         / f"class/mdev_bus/{cards.T4}/mdev_supported_types/nvidia-234/create",
@@ -148,4 +148,4 @@ def test_a_lie_of_ours_is_found(cloud: run.Run) -> None:
     )
     cloud.compare(host, provider)
     kinds = {d.kind for d in cloud.disagreements}
-    assert kinds == {"books differ", "would be refused"}
+    assert kinds == {"records differ", "would be refused"}

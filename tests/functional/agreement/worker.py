@@ -23,7 +23,7 @@ from tests.functional.agreement import cards, node, run, service
 from tests.lab import fakehost
 from tests.lab.fakehost import nvml
 
-#: Requests between two lines of progress, and two looks at everything.
+#: Requests between two lines of progress, and two full comparisons.
 EVERY = 500
 #: Disagreements that are printed in full; all are counted.
 SHOWN = 40
@@ -35,12 +35,12 @@ def cloud(seed: int) -> Iterator[run.Run]:
     privileged.run_here()
     chance = random.Random(seed)  # noqa: S311 - no secret
     with contextlib.ExitStack() as stack:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         placement = service.Service(stack)
         hosts = {}
         for spec in cards.HOSTS:
             kernel = stack.enter_context(
-                fakehost.simulated_sysfs(spec.spec, place / spec.name)
+                fakehost.simulated_sysfs(spec.spec, directory / spec.name)
             )
             nvml.load(kernel)
             root = providers.ProviderRoot(
@@ -54,24 +54,24 @@ def cloud(seed: int) -> Iterator[run.Run]:
 
 
 def main(seed: int, requests: int) -> int:
-    """Make the requests, tell how it goes; return how often books differ."""
-    begun = time.monotonic()
+    """Make the requests, print progress; return the number of errors."""
+    start = time.monotonic()
     print(f"seed {seed}: {requests} requests", flush=True)
-    with cloud(seed) as found:
+    with cloud(seed) as cloud_:
         for number in range(1, requests + 1):
-            found.go()
+            cloud_.run_step()
             if number % EVERY == 0 or number == requests:
-                found.look_at_everything()
+                cloud_.compare_all()
                 print(
                     f"seed {seed}: {number} requests,"
-                    f" {time.monotonic() - begun:.0f} s: {found.summary()}",
+                    f" {time.monotonic() - start:.0f} s: {cloud_.summary()}",
                     flush=True,
                 )
-        found.delete_all()
-        for one in found.disagreements[:SHOWN]:
-            print(f"seed {seed}: {one}", flush=True)
-        print(f"seed {seed}: all deleted: {found.summary()}", flush=True)
-        return len(found.disagreements)
+        cloud_.delete_all()
+        for disagreement in cloud_.disagreements[:SHOWN]:
+            print(f"seed {seed}: {disagreement}", flush=True)
+        print(f"seed {seed}: all deleted: {cloud_.summary()}", flush=True)
+        return len(cloud_.disagreements)
 
 
 if __name__ == "__main__":
