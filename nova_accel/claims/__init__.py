@@ -4,7 +4,6 @@
 - ``claim_plan``: claims for the slots that Nova assigned to a server
 - ``matching``: assignment of request groups to devices
 - ``attach_candidates``: devices for a hot-attached profile, best first
-- ``migration``: checks before a live migration
-- ``pci_moves``: order of PCI address changes in a live migration
+- ``migration``: checks of a live migration, order of PCI address changes
 - ``scrub``: plan for scrubbing functions between two servers
 """

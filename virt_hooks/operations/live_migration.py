@@ -18,7 +18,7 @@ from nova.compute import task_states
 from nova.virt.libvirt import driver
 
 from nova_accel import errors
-from nova_accel.claims import migration, pci_moves
+from nova_accel.claims import migration
 from nova_accel.config import conf
 from nova_accel.model import flavors
 from virt_hooks.instance import slots
@@ -391,7 +391,7 @@ def _set_handle_pairs(
     if "pci_dev_map_src_dst" in migrate_data:
         functions |= migrate_data.pci_dev_map_src_dst
     migrate_data.target_mdevs = dict(pairs.mdevs)
-    migrate_data.pci_dev_map_src_dst = dict(pci_moves.plan_steps(functions))
+    migrate_data.pci_dev_map_src_dst = dict(migration.plan_steps(functions))
 
 
 def _limits(link_speed: int) -> migration.MigrationLimits:

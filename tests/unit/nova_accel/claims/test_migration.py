@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live migrations are refused with every reason against them."""
+"""Live migrations are refused with all reasons, and addresses are moved."""
 
 import dataclasses
 from random import Random
@@ -14,6 +14,7 @@ from nova_accel.claims.migration import (
     MigrationLimits,
     MigrationPartition,
 )
+from tests.support import strategies
 
 HOST = MigrationHost(
     libvirt=(10, 0, 0),
@@ -66,12 +67,12 @@ def arriving(
 
 
 @pytest.mark.parametrize("part", [VGPU, TYPED, MTTY])
-def test_what_can_move_moves(part: MigrationPartition) -> None:
+def test_movable_devices_are_accepted(part: MigrationPartition) -> None:
     assert leaving(part) == ()
     assert arriving(part) == ()
 
 
-def test_no_devices_no_reasons() -> None:
+def test_without_devices_nothing_is_refused() -> None:
     assert leaving(host=MigrationHost(has_post_copy=True)) == ()
     assert arriving(there=MigrationHost()) == ()
 
@@ -99,7 +100,7 @@ def test_no_devices_no_reasons() -> None:
         (dataclasses.replace(MTTY, driver="vfio_ap"), "vfio_ap"),
     ],
 )
-def test_what_can_never_move_says_so(
+def test_immovable_devices_are_refused(
     part: MigrationPartition, word: str
 ) -> None:
     (reason,) = leaving(part)
@@ -121,7 +122,7 @@ def test_what_can_never_move_says_so(
         (QAT, {"kernel": "6.9.12"}, "Linux 6.9"),
     ],
 )
-def test_old_programs_on_either_end(
+def test_old_versions_are_refused_on_either_host(
     part: MigrationPartition, change: dict[str, object], word: str
 ) -> None:
     newer = dataclasses.replace(HOST, kernel="6.18.1")
@@ -143,7 +144,7 @@ def test_old_programs_on_either_end(
         ({"kernel": "unreadable"}, "Linux"),
     ],
 )
-def test_unknown_is_refused_where_it_matters(
+def test_unknown_versions_are_refused(
     change: dict[str, object], word: str
 ) -> None:
     host = dataclasses.replace(HOST, **change)  # type: ignore[arg-type]
@@ -174,13 +175,13 @@ def test_vendors_drivers_must_be_the_same() -> None:
     assert "modprobe nvidia" in reason
 
 
-def test_the_kernels_own_drivers_see_for_themselves() -> None:
+def test_versions_of_in_tree_drivers_are_not_compared() -> None:
     newer = dataclasses.replace(HOST, kernel="6.18.1")
     reasons = migration.check_destination([MTTY], HOST, [MTTY], newer)
     assert reasons == ()
 
 
-def test_the_destination_must_make_the_same() -> None:
+def test_the_destination_must_offer_the_profile() -> None:
     eight = dataclasses.replace(VGPU, profile="T4-8Q")
     (reason,) = arriving(VGPU, offers=(eight,))
     assert "no card that makes T4-4Q as mdev" in reason
@@ -193,22 +194,22 @@ def test_the_destination_must_make_the_same() -> None:
     assert arriving(VGPU, offers=(other, eight, VGPU)) == ()
 
 
-def test_reasons_are_told_once() -> None:
+def test_equal_reasons_are_reported_once() -> None:
     old = dataclasses.replace(HOST, qemu=(8, 0, 0))
     assert len(leaving(VGPU, VGPU, host=old)) == 1
 
 
-# -- how long the guest stands still ---------------------------------------
+# -- downtime of the guest --------------------------------------------------
 
 
-def test_downtime_of_a_framebuffer() -> None:
+def test_downtime_is_framebuffer_by_bandwidth() -> None:
     # 4 GiB at 10 Gbit/s, which are 1192 MiB/s.
     assert migration.estimate_downtime([VGPU], 1192) == 3437
     assert migration.estimate_downtime([VGPU], 0) is None
     assert migration.estimate_downtime([QAT], 1) == 0
 
 
-def test_too_long_is_refused_with_the_number_that_helps() -> None:
+def test_too_long_a_downtime_is_refused_with_the_needed_one() -> None:
     limits = MigrationLimits(downtime=3436, link=1192)
     (reason,) = leaving(VGPU, limits=limits)
     assert "4096 MiB" in reason and "3437 ms" in reason
@@ -223,7 +224,9 @@ def test_too_long_is_refused_with_the_number_that_helps() -> None:
     st.integers(1, 10**5),
     st.integers(1, 10**5),
 )
-def test_downtime_laws(sizes: list[int], link: int, extra: int) -> None:
+def test_downtime_is_the_least_that_is_enough(
+    sizes: list[int], link: int, extra: int
+) -> None:
     parts = [dataclasses.replace(VGPU, size=size) for size in sizes]
     downtime = migration.estimate_downtime(parts, link)
     assert downtime is not None
@@ -234,7 +237,7 @@ def test_downtime_laws(sizes: list[int], link: int, extra: int) -> None:
     assert faster is not None and faster <= downtime
 
 
-# -- what takes the place of what -------------------------------------------
+# -- pairs of devices on both hosts -----------------------------------------
 
 kinds = st.sampled_from([VGPU, TYPED, QAT, MTTY])
 
@@ -249,7 +252,7 @@ def named(
 
 
 @given(st.lists(kinds, max_size=6), st.randoms(use_true_random=False))
-def test_all_find_their_like(
+def test_devices_are_paired_by_profile(
     parts: list[MigrationPartition], random: Random
 ) -> None:
     before = named(parts, "old")
@@ -264,7 +267,7 @@ def test_all_find_their_like(
 
 
 @given(st.lists(kinds, max_size=4), st.lists(kinds, max_size=4))
-def test_no_part_is_left_over(
+def test_pairs_exist_only_if_all_devices_are_paired(
     old: list[MigrationPartition], new: list[MigrationPartition]
 ) -> None:
     alike = sorted(p.profile for p in old) == sorted(p.profile for p in new)
@@ -290,7 +293,7 @@ hosts = st.builds(
 
 
 @given(st.lists(kinds, min_size=1, max_size=4), hosts)
-def test_company_never_helps(
+def test_reasons_of_a_server_are_those_of_its_devices(
     parts: list[MigrationPartition], host: MigrationHost
 ) -> None:
     """A server is refused for each reason that one of its devices has."""
@@ -299,10 +302,76 @@ def test_company_never_helps(
 
 
 @given(kinds, hosts)
-def test_a_host_is_like_itself(
+def test_a_migration_to_an_equal_host_finds_its_device(
     part: MigrationPartition, host: MigrationHost
 ) -> None:
-    """What speaks against arriving where it is speaks of the host alone."""
+    """Only versions of the host itself are reasons."""
     reasons = migration.check_destination([part], host, [part], host)
     assert not any("at the destination, and" in reason for reason in reasons)
     assert not any("no card" in reason for reason in reasons)
+
+
+A, B, C = (f"0000:41:00.{n}" for n in (4, 5, 6))
+
+
+def replaced(guest: list[str], steps: dict[str, str]) -> list[str]:
+    """Return a guest's addresses after Nova's replacing.
+
+    As its ``_update_pci_dev_xml``: pair by pair, the first that matches,
+    and an error where none does.
+    """
+    addresses = list(guest)
+    for old, new in steps.items():
+        addresses[addresses.index(old)] = new
+    return addresses
+
+
+@st.composite
+def injections(draw: st.DrawFn) -> dict[str, str]:
+    """Draw new addresses for old ones, from few: circles are common."""
+    few = draw(
+        st.lists(strategies.pci_addresses, min_size=2, max_size=6, unique=True)
+    )
+    old = draw(st.lists(st.sampled_from(few), unique=True))
+    new = draw(st.permutations(few))
+    return dict(zip(old, new, strict=False))
+
+
+@given(injections(), st.randoms(use_true_random=False))
+def test_sequential_steps_equal_simultaneous_moves(
+    pairs: dict[str, str], random: Random
+) -> None:
+    guest = list(pairs)
+    random.shuffle(guest)
+    steps = dict(migration.plan_steps(pairs))
+    assert replaced(guest, steps) == [pairs[old] for old in guest]
+
+
+def test_a_device_that_stays_needs_no_step() -> None:
+    assert migration.plan_steps({A: A, B: C}) == {B: C}
+    assert migration.plan_steps({}) == {}
+
+
+def test_without_a_cycle_there_is_no_detour() -> None:
+    assert list(migration.plan_steps({A: B, B: C}).items()) == [(B, C), (A, B)]
+
+
+def test_a_cycle_is_broken_by_an_unused_address() -> None:
+    steps = migration.plan_steps({A: B, B: A})
+    assert list(steps.items()) == [
+        (A, "ffff:ff:1f.7"),
+        (B, A),
+        ("ffff:ff:1f.7", B),
+    ]
+
+
+def test_the_detour_avoids_addresses_in_use() -> None:
+    last = "ffff:ff:1f.7"
+    pairs = {last: A, A: last}
+    assert replaced([last, A], dict(migration.plan_steps(pairs))) == [A, last]
+    assert "ffff:ff:1f.6" in migration.plan_steps(pairs)
+
+
+def test_two_devices_cannot_get_one_address() -> None:
+    with pytest.raises(ValueError, match="one address"):
+        migration.plan_steps({A: C, B: C})
