@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from typing import IO, Any, cast
 
 from nova_accel import errors
-from nova_accel.host.nvml import codec, gpu_reader
+from nova_accel.host.nvml import gpu_reader, gpu_state
 from nova_accel.host.sysfs import fs, host_reader, hwdata
 from nova_accel.model import strict_json
 
@@ -85,7 +85,7 @@ def save(host: host_reader.HostReader, path: str, meta: Meta) -> int:
         if isinstance(record, int)
     }
     text = json.dumps(
-        {**meta, "nvml": codec.to_plain(host.gpus), "errors": failed},
+        {**meta, "nvml": gpu_state.to_plain(host.gpus), "errors": failed},
         indent=1,
         sort_keys=True,
     )
@@ -144,7 +144,7 @@ def load_gpus(path: str, meta: Meta) -> gpu_reader.NvmlGpus:
     if plain is None:
         return gpu_reader.NvmlGpus({}, reason="not recorded")
     try:
-        return codec.from_plain(plain)
+        return gpu_state.from_plain(plain)
     except errors.MalformedError as error:
         raise errors.ArchiveError(path, str(error)) from error
 

@@ -24,7 +24,7 @@ from keystoneauth1 import exceptions as keystone_errors
 from nova import objects
 from nova.scheduler.client import report
 
-from nova_accel.host.execute import privileged
+from nova_accel.host.execute import root_io
 from nova_accel.host.fpga import ioctls
 from tests.functional.nova.support import libvirtd
 
@@ -330,7 +330,7 @@ class Injector(fixtures.Fixture):
 
     def _wrap_kernel(self) -> None:
         for module, name in (
-            (privileged, "_write"),
+            (root_io, "write"),
             (ioctls, "program"),
             (ioctls, "set_port"),
         ):
@@ -347,7 +347,7 @@ class Injector(fixtures.Fixture):
     ) -> int:
         def work() -> int:
             number = real(path, *rest)
-            if not number and name == "_write":
+            if not number and name == "write":
                 self.wrote(path, rest[0])
             return number
 

@@ -14,15 +14,15 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 UUID = "83c32df7-d52e-4ec1-9668-1f3c7e4df107"
 
-# The client gives its rights up once the daemon runs; what it can do then,
-# it does through the daemon. Printed: errno of a write of its own, of the
-# same through the daemon, and the daemon's answer to a bad argument.
+# The client drops its rights once the daemon runs. It prints errno of its own
+# write, of the same write by the daemon, and the daemon's answers to bad
+# arguments.
 CLIENT = """
 import os, sys
 from oslo_config import cfg
 from oslo_privsep import priv_context
 from nova import privsep
-from nova_accel.host.execute import privileged
+from nova_accel.host.execute import privileged, root_io
 
 root, helper = sys.argv[1:]
 cfg.CONF([], project="nova")
@@ -31,7 +31,7 @@ privsep.sys_admin_pctxt.start(priv_context.Method.ROOTWRAP)
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
-own = privileged._write(root + "/sys/class/mdev_bus/mtty"
+own = root_io.write(root + "/sys/class/mdev_bus/mtty"
     "/mdev_supported_types/mtty-1/create", "by itself")
 uuid = "83c32df7-d52e-4ec1-9668-1f3c7e4df107"
 through = privileged.create_mdev(root, "mtty", "mtty-1", uuid)
@@ -46,9 +46,9 @@ print(own, through, gone, *refused, sep="|")
 """
 
 
-# What nova-compute does: as nobody it plans, reads back and verifies, and
-# each change is the daemon's. Printed: what a write of its own gives, then
-# whether each action changed something, and the error of a tool that fails.
+# As nova-compute: the unprivileged process plans, reads back and verifies;
+# the daemon writes. Prints errno of its own write, then whether each action
+# changed something, and the error of a tool that fails.
 EXECUTOR = """
 import os, sys
 from oslo_config import cfg
@@ -56,7 +56,7 @@ from oslo_privsep import priv_context
 from nova import privsep
 from nova_accel.model import actions
 from nova_accel import errors
-from nova_accel.host.execute import action_executor, privileged
+from nova_accel.host.execute import action_executor, privileged, root_io
 
 root, helper = sys.argv[1:]
 cfg.CONF([], project="nova")
@@ -68,8 +68,8 @@ os.setresuid(65534, 65534, 65534)
 on_host = action_executor.Executor(root)
 pf, vf = "0000:3d:00.0", "0000:3d:00.4"
 place = root + "/sys/bus/pci/devices/" + vf
-print(privileged._write(place + "/nvidia/current_vgpu_type", "1"))
-print(privileged._read(place + "/nvidia/vgpu_params")[0])
+print(root_io.write(place + "/nvidia/current_vgpu_type", "1"))
+print(root_io.read(place + "/nvidia/vgpu_params")[0])
 for action in (
     actions.BindDriver(function=vf, driver="nvidia"),
     actions.SetVfCount(function=pf, count=1, tool="sriov-manage"),
@@ -85,8 +85,9 @@ except errors.ActionError as error:
     print(error.number, error.detail)
 """
 
-# An FPGA loaded for a nobody by a tool of root's, which the bitstream tells
-# how to end. Printed: what its own attempt gives, then how each went.
+# An unprivileged process loads an FPGA with the daemon's tool; the bitstream
+# selects the tool's result. Prints the results of its own attempts, then of
+# each load.
 FPGA = """
 import hashlib, os, sys
 from oslo_config import cfg
@@ -94,7 +95,7 @@ from oslo_privsep import priv_context
 from nova import privsep
 from nova_accel.model import actions
 from nova_accel import errors, model
-from nova_accel.host.execute import action_executor, privileged
+from nova_accel.host.execute import action_executor, privileged, root_io
 
 root, helper = sys.argv[1:]
 cfg.CONF([], project="nova")
@@ -147,8 +148,8 @@ cfg.CONF.set_override("helper_command", root, group="nova_sys_admin")
 load("good", "2" * 32)
 """
 
-# A function scrubbed between two servers: printed is whether its reset and
-# the command changed something, and how the same ends for another one.
+# Scrubs a function between two servers. Prints whether its reset and the
+# command changed something, then the errors for another function.
 SCRUB = """
 import os, sys
 from oslo_config import cfg
@@ -156,7 +157,7 @@ from oslo_privsep import priv_context
 from nova import privsep
 from nova_accel.model import actions
 from nova_accel import errors
-from nova_accel.host.execute import action_executor, privileged
+from nova_accel.host.execute import action_executor, privileged, root_io
 
 root, helper = sys.argv[1:]
 cfg.CONF([], project="nova")
@@ -181,7 +182,7 @@ except errors.MalformedError as error:
     print(error.kind, repr(error.text))
 """
 
-# A host without the daemon: what it would be asked is not known, and said.
+# A host without the daemon. Prints the GPUs and the problem of reading them.
 WITHOUT = """
 import sys
 from oslo_config import cfg
@@ -200,21 +201,21 @@ print(gpus.problems[0].reason)
 
 def helper() -> str:
     """Return the path of privsep's helper, empty if there is none."""
-    beside = Path(sys.executable).parent / "privsep-helper"
-    found = shutil.which("privsep-helper")
-    return str(beside) if beside.exists() else found or ""
+    sibling = Path(sys.executable).parent / "privsep-helper"
+    installed = shutil.which("privsep-helper")
+    return str(sibling) if sibling.exists() else installed or ""
 
 
-def let_in(root: Path) -> None:
-    """Let nobody come as far as to a directory."""
+def allow_access(root: Path) -> None:
+    """Let every user reach a directory."""
     for directory in [root, *root.parents]:
         if directory.owner() == "root" and directory != Path("/"):
             directory.chmod(directory.stat().st_mode | 0o055)
 
 
 def run(client: str, root: Path) -> list[str]:
-    """Run a client that gives its rights up; return what it prints."""
-    let_in(root)
+    """Run a client that drops its rights; return its output's lines."""
+    allow_access(root)
     # The daemon works below the root of its own configuration only.
     conf = root / "nova.conf"
     conf.write_text(f"[nova_accel]\nroot = {root}\n")
@@ -247,8 +248,8 @@ needs_daemon = [
 
 def test_a_daemon_that_does_not_start_is_a_problem(tmp_path: Path) -> None:
     pytest.importorskip("pynvml")
-    told, reason = run(WITHOUT, tmp_path)
-    assert told == "{} ['NVML']"
+    gpus, reason = run(WITHOUT, tmp_path)
+    assert gpus == "{} ['NVML']"
     assert "privileged daemon can't ask it" in reason
 
 
@@ -279,7 +280,9 @@ class TestDaemon:
         vf = card(tmp_path)
         probe = tmp_path / "sys/bus/pci/drivers_probe"
         os.mkfifo(probe, 0o600)
-        kernel = threading.Thread(target=bound, args=(probe, vf), daemon=True)
+        kernel = threading.Thread(
+            target=bind_probed, args=(probe, vf), daemon=True
+        )
         kernel.start()
         lines = run(EXECUTOR, tmp_path)
         kernel.join(5)
@@ -290,7 +293,7 @@ class TestDaemon:
         assert "-e 0000:99:00.0 ended with 1: no such card" in lines[7]
         assert (vf / "nvidia/current_vgpu_type").read_text() == "1147"
         assert (vf / "nvidia/vgpu_params").read_text() == "a=1"
-        # nvidia knows the ids: no scan gives the function to another
+        # nvidia matches the ids: no scan binds the function to another driver.
         assert (vf / "driver_override").read_text().endswith("\n")
 
     def test_an_fpga_is_loaded(self, tmp_path: Path) -> None:
@@ -309,12 +312,12 @@ class TestDaemon:
             f"ProgrammingError {errno.ETIMEDOUT} {region}"
         )
         assert lines[8].startswith(f"ActionError {errno.ENOTTY} None ")
-        # the daemon ends: who knows how far the tool has come; and then
-        # nothing begins
+        # The daemon ended while the tool ran: the progress is unknown. The
+        # next load does not start.
         assert lines[9].startswith(f"ProgrammingError {errno.EIO} {region} ")
         assert "privileged daemon ended" in lines[9]
         assert lines[10] == f"no daemon: {errno.EACCES}"
-        # what the tool got before is gone
+        # Earlier copies of bitstreams are deleted.
         assert len(list((tmp_path / "run").iterdir())) == 1
 
     def test_a_function_is_scrubbed(self, tmp_path: Path) -> None:
@@ -345,7 +348,7 @@ class TestDaemon:
 
 
 PF, VF = "0000:3d:00.0", "0000:3d:00.4"
-# Makes the links that the kernel makes, and sees that it is root.
+# Creates the kernel's links, and requires root.
 SCRIPT = """#!/bin/sh
 [ "$2" = 0000:3d:00.0 ] || { echo no such card; exit 1; }
 [ "$(id -u)" = 0 ] || exit 2
@@ -357,7 +360,7 @@ echo 1 > "$2/sriov_numvfs"
 
 
 def card(root: Path) -> Path:
-    """Make a PF that has one VF once the tool has run; return the VF."""
+    """Create a PF that has one VF after the tool ran; return the VF."""
     devices = root / "sys/bus/pci/devices"
     for name, mode in {
         f"{PF}/sriov_numvfs": 0o644,
@@ -377,7 +380,7 @@ def card(root: Path) -> Path:
     return devices / VF
 
 
-# Does what its bitstream says, if it is root and the file is root's alone.
+# Follows its bitstream's word, if it is root and only root can read the file.
 PROGRAMMER = """#!/bin/sh
 for file; do :; done
 [ "$(id -u) $(stat -c '%u %a' "$file")" = "0 0 400" ] || exit 9
@@ -392,7 +395,7 @@ esac
 
 
 def fpga(root: Path) -> None:
-    """Make a card with a region, a tool for it, and its bitstreams."""
+    """Create a card with a region, a tool for it, and bitstreams."""
     region = root / "sys/bus/pci/devices/0000:5e:00.0/fpga_region/region0"
     port = region / "dfl-port.0"
     port.mkdir(parents=True)
@@ -410,7 +413,7 @@ def fpga(root: Path) -> None:
     tool.chmod(0o755)
 
 
-def bound(probe: Path, function: Path) -> None:
+def bind_probed(probe: Path, function: Path) -> None:
     """Bind a function once it is probed, as the kernel does."""
     if probe.read_text() == function.name:
         (function / "driver").symlink_to("../../drivers/nvidia")

@@ -10,5 +10,5 @@
 - ``serials``: ``SerialNumbers`` of the devices that servers have.
 - ``open_files``: processes that have an mdev open.
 - ``privileged``: functions that run as root, with ``argument_checks``
-  (validators), ``kernel_writes`` and ``vendor_tools``.
+  (validators) and ``root_io`` (kernel files, vendors' tools).
 """

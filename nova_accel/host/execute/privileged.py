@@ -25,12 +25,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from nova_accel import model
 from nova_accel.config import conf
-from nova_accel.host.execute import argument_checks, vendor_tools
-from nova_accel.host.execute.kernel_writes import read as _read
-from nova_accel.host.execute.kernel_writes import read_bytes as _read_bytes
-from nova_accel.host.execute.kernel_writes import write as _write
+from nova_accel.host.execute import argument_checks, root_io
 from nova_accel.host.fpga import bitstream_payload, ioctls
-from nova_accel.host.nvml import codec, gpu_reader
+from nova_accel.host.nvml import gpu_reader, gpu_state
 from nova_accel.model import actions, pci
 
 try:
@@ -152,7 +149,7 @@ def create_mdev(root: str, parent: str, type_id: str, uuid: str) -> int:
         argument_checks.part(type_id, "mdev type"),
         "create",
     )
-    return _write(path, argument_checks.uuid(uuid))
+    return root_io.write(path, argument_checks.uuid(uuid))
 
 
 @_entrypoint()
@@ -162,21 +159,21 @@ def remove_mdev(root: str, uuid: str) -> int:
     The write blocks while a process has the device open
     (drivers/vfio/mdev/mdev_core.c): callers check that first.
     """
-    return _write(os.path.join(_mdev(root, uuid), "remove"), "1")
+    return root_io.write(os.path.join(_mdev(root, uuid), "remove"), "1")
 
 
 @_entrypoint()
 def set_vgpu_type(root: str, function: str, type_id: str) -> int:
     """Set the vGPU type of a vendor-specific VFIO VF; ``0`` frees it."""
     path = os.path.join(_function(root, function), "nvidia/current_vgpu_type")
-    return _write(path, argument_checks.vgpu_type(type_id))
+    return root_io.write(path, argument_checks.vgpu_type(type_id))
 
 
 @_entrypoint(late=(errno.ETIMEDOUT, ""))
 def read_vgpu(root: str, target: str, name: str) -> tuple[int, str]:
     """Return errno and text of a vGPU's file that only root may read."""
     setting = argument_checks.setting(name)
-    return _read(os.path.join(_vgpu(root, target), setting))
+    return root_io.read(os.path.join(_vgpu(root, target), setting))
 
 
 @_entrypoint(late=(errno.ETIMEDOUT, ""))
@@ -186,7 +183,7 @@ def read_serial(root: str, function: str) -> tuple[int, str]:
     Without root only the first 64 bytes of configuration space are readable
     (drivers/pci/pci-sysfs.c, pci_read_config).
     """
-    number, config = _read_bytes(
+    number, config = root_io.read_bytes(
         os.path.join(_function(root, function), "config")
     )
     return number, pci.parse_serial(config)
@@ -200,14 +197,16 @@ def set_vgpu_params(root: str, target: str, params: str) -> int:
     """
     # The driver clears the parameters on a single space.
     text = argument_checks.params(params) or " "
-    return _write(os.path.join(_vgpu(root, target), "vgpu_params"), text)
+    return root_io.write(
+        os.path.join(_vgpu(root, target), "vgpu_params"), text
+    )
 
 
 @_entrypoint()
 def set_placement(root: str, function: str, start: int) -> int:
     """Set the start of a vGPU that no process has open."""
     path = os.path.join(_function(root, function), "nvidia/placement_id")
-    return _write(path, str(argument_checks.count(start, "placement")))
+    return root_io.write(path, str(argument_checks.count(start, "placement")))
 
 
 def read_gpus() -> gpu_reader.NvmlGpus:
@@ -219,7 +218,7 @@ def read_gpus() -> gpu_reader.NvmlGpus:
     if not gpu_reader.is_installed():
         return gpu_reader.read_gpus()
     try:
-        return codec.from_plain(read_plain_gpus())
+        return gpu_state.from_plain(read_plain_gpus())
     except Exception as error:  # the daemon may fail to start for any reason
         reason = f"nova-compute's privileged daemon can't ask it: {error!r}"
         return gpu_reader.NvmlGpus(
@@ -230,7 +229,7 @@ def read_gpus() -> gpu_reader.NvmlGpus:
 @_entrypoint(late=_SILENT)
 def read_plain_gpus() -> dict[str, Any]:
     """Return NVML's state of all GPUs as plain values."""
-    return codec.to_plain(gpu_reader.read_gpus())
+    return gpu_state.to_plain(gpu_reader.read_gpus())
 
 
 @_entrypoint()
@@ -277,21 +276,21 @@ def set_vf_count(root: str, function: str, count: int, is_probed: bool) -> int:
     autoprobe = os.path.join(place, "sriov_drivers_autoprobe")
     probed = str(int(is_probed))
     text = str(argument_checks.count(count, "number of virtual functions"))
-    _, before = _read(autoprobe)  # missing in kernels before 4.13
+    _, before = root_io.read(autoprobe)  # missing in kernels before 4.13
     is_switched = before in ("0", "1") and before != probed
-    _, present = _read(numvfs)
+    _, present = root_io.read(numvfs)
     if present == text:
         return 0  # the kernel accepts it, too; don't disable the VFs
-    if is_switched and (number := _write(autoprobe, probed)):
+    if is_switched and (number := root_io.write(autoprobe, probed)):
         return number
-    number = _write(numvfs, "0") if count and present != "0" else 0
-    number = number or _write(numvfs, text)
+    number = root_io.write(numvfs, "0") if count and present != "0" else 0
+    number = number or root_io.write(numvfs, text)
     if is_switched and number:
-        _write(autoprobe, before)
+        root_io.write(autoprobe, before)
     return number
 
 
-@_entrypoint(TOOL_S + 2 * vendor_tools.KILL_WAIT_S)
+@_entrypoint(TOOL_S + 2 * root_io.KILL_WAIT_S)
 def manage_vfs(root: str, function: str, is_enabled: bool) -> int:
     """Enable or disable all VFs of a PF with NVIDIA's sriov-manage.
 
@@ -302,9 +301,7 @@ def manage_vfs(root: str, function: str, is_enabled: bool) -> int:
     program = os.path.join(root, SRIOV_MANAGE)
     switch = "-e" if is_enabled else "-d"
     command = [program, switch, argument_checks.address(function)]
-    return vendor_tools.check_program(root, program) or vendor_tools.run(
-        command, TOOL_S
-    )
+    return root_io.check_program(root, program) or root_io.run(command, TOOL_S)
 
 
 @_entrypoint(_PROGRAM_S)
@@ -347,7 +344,7 @@ def run_fpga_tool(
         with which it can't be started.
     :raises ToolError: the tool failed; the error has its output.
     """
-    command = vendor_tools.build_command(
+    command = root_io.build_command(
         root, tool, argument_checks.address(address)
     )
     file, digest = argument_checks.path(path), argument_checks.sha512(sha512)
@@ -355,10 +352,10 @@ def run_fpga_tool(
     try:
         content = bitstream_payload.read(file, digest)
         # Reading takes seconds, so the tool is checked just before it runs.
-        if number := vendor_tools.check_program(root, command[0]):
+        if number := root_io.check_program(root, command[0]):
             return number
         with bitstream_payload.private_copy(root, content) as copy:
-            return vendor_tools.run([*command, copy], limit)
+            return root_io.run([*command, copy], limit)
     except OSError as error:
         return error.errno or errno.EIO
 
@@ -385,14 +382,14 @@ def set_services(root: str, function: str, services: str) -> int:
     place = os.path.join(_function(root, function), "qat")
     text = argument_checks.services(services)
     state = os.path.join(place, "state")
-    number, present = _read(state)
+    number, present = root_io.read(state)
     # The kernel may refuse "down" for a device that is down (EINVAL).
     if not number and present != "down":
-        number = _write(state, "down")
+        number = root_io.write(state, "down")
     if number:
         return number
-    number = _write(os.path.join(place, "cfg_services"), text)
-    return _write(state, "up") or number
+    number = root_io.write(os.path.join(place, "cfg_services"), text)
+    return root_io.write(state, "up") or number
 
 
 @_entrypoint()
@@ -413,15 +410,15 @@ def bind_driver(root: str, function: str, driver: str) -> int:
         if not os.path.isdir(os.path.join(bus, "drivers", driver)):
             return errno.ENOPKG
     override = os.path.join(place, "driver_override")
-    number = _write(override, driver + "\n")
+    number = root_io.write(override, driver + "\n")
     if not number and os.path.islink(os.path.join(place, "driver")):
-        number = _write(os.path.join(place, "driver/unbind"), function)
+        number = root_io.write(os.path.join(place, "driver/unbind"), function)
     if not number and driver:
         # Also succeeds if no driver binds: the caller reads back.
-        number = _write(os.path.join(bus, "drivers_probe"), function)
+        number = root_io.write(os.path.join(bus, "drivers_probe"), function)
     if number or not driver or is_for_guests(driver):
         return number
-    return _write(override, "\n")
+    return root_io.write(override, "\n")
 
 
 @_entrypoint(RESET_S)
@@ -431,10 +428,10 @@ def reset_function(root: str, function: str) -> int:
     ENOENT: the function can't be reset by itself. ENOTTY: none of its
     methods works (Documentation/ABI/testing/sysfs-bus-pci).
     """
-    return _write(os.path.join(_function(root, function), "reset"), "1")
+    return root_io.write(os.path.join(_function(root, function), "reset"), "1")
 
 
-@_entrypoint(SCRUB_S + 2 * vendor_tools.KILL_WAIT_S)
+@_entrypoint(SCRUB_S + 2 * root_io.KILL_WAIT_S)
 def run_scrub(root: str, command: str, address: str) -> int:
     """Run the operator's scrub_command for a function.
 
@@ -444,7 +441,7 @@ def run_scrub(root: str, command: str, address: str) -> int:
     """
     program = os.path.join(root, argument_checks.command(command).lstrip("/"))
     arguments = [program, argument_checks.address(address)]
-    return vendor_tools.check_program(root, program) or vendor_tools.run(
+    return root_io.check_program(root, program) or root_io.run(
         arguments, SCRUB_S
     )
 

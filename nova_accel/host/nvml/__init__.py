@@ -3,9 +3,8 @@
 
 - ``gpu_reader``: ``read_gpus()`` returns the GPUs by PCI address.
 - ``gpu_state``: the value types ``NvmlGpu``, ``NvmlGpus``,
-  ``NvmlVgpuType``; ``codec`` converts them to JSON values and back.
+  ``NvmlVgpuType``, and their conversion to JSON values and back.
 - ``gpu_writer``: GPU instances and mixed-size mode; needs root.
-- ``nvlinks``: peers of a GPU's NVLinks.
 - ``xid_events``: ``XidWatcher`` receives Xid errors, by one process of the
   program ``xid_listener`` per GPU.
 - ``nvml_library``: calls and errors; the only import of pynvml.

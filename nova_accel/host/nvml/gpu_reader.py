@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader of GPUs through NVML, one thread per GPU.
+"""Reader of GPUs and their NVLinks through NVML, one thread per GPU.
 
 NVML is optional. Without the library or the driver, a card is described
 from sysfs and the catalog only.
@@ -24,7 +24,8 @@ from typing import Any
 
 from nova_accel import errors, model
 from nova_accel.catalog import mdev_names
-from nova_accel.host.nvml import nvlinks, nvml_library
+from nova_accel.geometry import topology
+from nova_accel.host.nvml import nvml_library
 from nova_accel.host.nvml.gpu_state import (
     NvmlGpu,
     NvmlGpus,
@@ -241,7 +242,7 @@ def _read_gpu(index: int) -> tuple[NvmlGpu, list[str]]:
         instances=instances,
         unread=frozenset(reader.errors) & {"types", "kinds", "instances"},
         recovery=read("health", lambda: nvml_library.recovery(handle), None),
-        links=read("NVLinks", lambda: nvlinks.read(handle), None),
+        links=read("NVLinks", lambda: _read_links(handle), None),
         fault="; ".join(reader.faults[:1]),
     )
     return gpu, list(reader.errors.values())
@@ -373,3 +374,69 @@ def _instances(
         for _, state in nvml_library.instances(gpu, info)
     ]
     return tuple(sorted(instances, key=lambda i: int(i.handle)))
+
+
+# nvml.h: NVML_NVLINK_MAX_LINKS, 18 until 2025 and 36 since. NVML refuses a
+# number that the GPU lacks with NVML_ERROR_INVALID_ARGUMENT.
+_LINK_NUMBERS = range(36)
+_INVALID_ARGUMENT = 2
+_NOT_SUPPORTED = 3
+# nvml.h, nvmlIntNvLinkDeviceType_t: NVML_NVLINK_DEVICE_TYPE_*.
+_GPU_END = 0
+_SWITCH_END = 2
+_UNKNOWN_END = 0xFF
+
+
+def _read_links(gpu: Any) -> topology.GpuLinks:
+    """Return the peers of a GPU's active NVLinks; none without NVLink.
+
+    :param gpu: NVML's handle of the GPU.
+    :raises NvmlError: the GPU is lost, or the driver is too old.
+    """
+    ends = [
+        _link_end(gpu, number)
+        for number in _LINK_NUMBERS
+        if _is_link_up(gpu, number)
+    ]
+    return topology.GpuLinks(
+        peers=frozenset(address for _, address in ends if address),
+        is_switched=any(kind == _SWITCH_END for kind, _ in ends),
+    )
+
+
+def _is_link_up(gpu: Any, number: int) -> bool:
+    try:
+        return bool(call("nvmlDeviceGetNvLinkState", gpu, number))
+    except NvmlError as error:
+        if error.code in (_INVALID_ARGUMENT, _NOT_SUPPORTED):
+            return False
+        raise
+
+
+def _link_end(gpu: Any, number: int) -> tuple[int, str]:
+    """Return the type of a link's remote device, and its address if a GPU.
+
+    Drivers before R470 have no type: then the caller must check whether the
+    address is a GPU's.
+    """
+    kind = _query_link("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, number)
+    kind = _UNKNOWN_END if kind is None else int(kind)
+    if kind not in (_GPU_END, _UNKNOWN_END):
+        return kind, ""
+    pci_info = _query_link("nvmlDeviceGetNvLinkRemotePciInfo", gpu, number)
+    if pci_info is None:
+        return kind, ""
+    try:
+        return kind, parse_bus_id(nvml_library.text(pci_info.busId))
+    except errors.MalformedError:
+        return kind, ""  # in a virtual machine the remote end is hidden
+
+
+def _query_link(name: str, gpu: Any, number: int) -> Any:
+    """Return the result of a call for a link, None if not supported."""
+    try:
+        return call(name, gpu, number)
+    except NvmlError as error:
+        if error.is_unsupported:
+            return None
+        raise

@@ -23,9 +23,8 @@ import pytest
 from nova_accel import errors
 from nova_accel.host.execute import (
     action_executor,
-    privileged,
     program_fpga,
-    vendor_tools,
+    root_io,
 )
 from nova_accel.host.fpga import ioctls
 from tests.lab import fakehost
@@ -185,7 +184,7 @@ class DirectKernel:
     # -- below the library -----------------------------------------------
 
     def write(self, path: str, text: str) -> int:
-        """Replace ``privileged._write``."""
+        """Replace ``root_io.write``."""
         try:
             return self._store(os.path.relpath(path, self.root), text)
         finally:
@@ -224,7 +223,7 @@ class DirectKernel:
         return self._call(path, request, {ARGUMENT: struct.pack("=i", port)})
 
     def run(self, command: list[str], seconds: float) -> int:
-        """Replace ``vendor_tools.run``: 0, ETIMEDOUT, or ToolError."""
+        """Replace ``root_io.run``: 0, ETIMEDOUT, or ToolError."""
         tool = os.path.basename(command[0])
         words = command[1:]
         files = {
@@ -237,7 +236,7 @@ class DirectKernel:
         if ended.hangs:
             return errno.ETIMEDOUT
         if ended.status:
-            raise errors.ToolError(" ".join(command), 1, ended.said)
+            raise errors.ToolError(" ".join(command), 1, ended.output)
         return 0
 
     def _call(self, path: str, request: int, memory: dict[int, bytes]) -> int:
@@ -287,10 +286,10 @@ def direct(spec: fakehost.HostSpec, root: Path) -> Iterator[DirectKernel]:
     """Yield a host that this process's privileged functions write to."""
     host = DirectKernel(spec, root)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(privileged, "_write", host.write)
+        patch.setattr(root_io, "write", host.write)
         patch.setattr(ioctls, "program", host.program)
         patch.setattr(ioctls, "set_port", host.set_port)
-        patch.setattr(vendor_tools, "run", host.run)
+        patch.setattr(root_io, "run", host.run)
         # no change is delayed here
         patch.setattr(program_fpga, "_PAUSE_S", 0)
         patch.setattr(action_executor, "_PAUSE_S", 0)

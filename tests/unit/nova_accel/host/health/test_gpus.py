@@ -31,8 +31,8 @@ STANDINS = pathlib.Path(__file__).parents[4] / "lab/standins/nvml"
 GPU, DEAF = "0000:41:00.0", "0000:42:00.0"
 SAY = """
 import json
-from nova_accel.host.nvml import codec, gpu_reader
-print(json.dumps(codec.to_plain(gpu_reader.read_gpus())))
+from nova_accel.host.nvml import gpu_reader, gpu_state
+print(json.dumps(gpu_state.to_plain(gpu_reader.read_gpus())))
 """
 
 

@@ -46,9 +46,9 @@ SPEC = fakehost.HostSpec(
 
 SAY = """
 import json, sys
-from nova_accel.host.nvml import codec, gpu_reader
+from nova_accel.host.nvml import gpu_reader, gpu_state
 for _ in range(2):
-    print(json.dumps(codec.to_plain(gpu_reader.read_gpus(0.5))))
+    print(json.dumps(gpu_state.to_plain(gpu_reader.read_gpus(0.5))))
 print(gpu_reader.create_instance("0000:41:00.0", "1g.5gb", 0))
 """
 

@@ -120,9 +120,9 @@ def test_the_command_shows_what_is_linked(
 
 SAY = """
 import json
-from nova_accel.host.nvml import codec, gpu_reader
+from nova_accel.host.nvml import gpu_reader, gpu_state
 from nova_accel.host.sysfs import host_reader
-print(json.dumps(codec.to_plain(gpu_reader.read_gpus(2))))
+print(json.dumps(gpu_state.to_plain(gpu_reader.read_gpus(2))))
 """
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors
-from nova_accel.host.execute import privileged, vendor_tools
+from nova_accel.host.execute import privileged, root_io
 from nova_accel.host.fpga import bitstream_payload
 
 pytestmark = pytest.mark.usefixtures("own_rights")
@@ -240,7 +240,7 @@ def test_a_copy_is_gone_whatever_happens(tmp_path: Path) -> None:
 
 
 def test_every_tool_has_a_place_below_the_root() -> None:
-    for places, arguments in vendor_tools.PROGRAMMERS.values():
+    for places, arguments in root_io.PROGRAMMERS.values():
         assert places
         assert not any(os.path.isabs(place) for place in places)
         assert CARD in " ".join(arguments(CARD)) or len(arguments(CARD)) > 4
